@@ -11,7 +11,7 @@ from tests.equipment import forked_starts
 
 forked_starts.install()
 
-settings.register_profile("turnwise", deadline=None, derandomize=True, print_blob=True, max_examples=50)
+settings.register_profile("turnwise", deadline=None, derandomize=True, print_blob=True, max_examples=30)
 settings.load_profile("turnwise")
 
 # A shell's background jobs ignore SIGINT, and so would every command that a test starts and interrupts.

@@ -74,6 +74,7 @@ FIELDS = {
 }
 
 
+@pytest.mark.soak  # the stage `docs` of CI builds it, too
 def test_the_site_has_every_field_and_loads_nothing_from_elsewhere_and_its_search_works_from_disk(site):
     """One test, as one worker builds the site once."""
     for page, fields in FIELDS.items():

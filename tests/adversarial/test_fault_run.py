@@ -22,9 +22,9 @@ from tests.tables import cases
 
 SEED = 7
 GROUP_SIZE = 4
-COMPLETIONS = 3_000
+COMPLETIONS = 1_500
 """With `--soak`."""
-GROUPS = {"chat": {True: 450, False: 120}, "completions": {True: 450, False: 80}}
+GROUPS = {"chat": {True: 240, False: 120}, "completions": {True: 240, False: 80}}
 """Soak or not."""
 LONGEST_HOLD_S = 0.5
 """Of CPU: 0.1 seen, which a busy machine doubles. A bomb that is read whole takes many seconds."""

@@ -138,11 +138,13 @@ def test_the_installed_command_runs(installed, tmp_path):
     assert run.stdout.startswith("code_debug "), run.stderr
 
 
+@pytest.mark.soak  # half a minute of mypy
 def test_strict_mypy_blames_only_what_the_readme_example_leaves_untyped(found):
     errors = re.findall(r"^count_files\.py:\d+: error: .*\[([a-z-]+)\]$", found, re.MULTILINE)
     assert set(errors) == {"no-untyped-def"}, found
 
 
+@pytest.mark.soak
 def test_strict_mypy_finds_nothing_in_a_typed_environment(found):
     assert not re.findall(r"^typed\.py:\d+: error: .*", found, re.MULTILINE), found
 

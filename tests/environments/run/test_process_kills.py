@@ -13,8 +13,8 @@ from tests.environments.serve.loopback import SERVED, TURNWISE, wait_until, with
 from tools.sandbox.host.process_ids import identity
 
 SEED = 11
-KILLS = 40
-"""With `--soak`; an eighth without."""
+KILLS = 24
+"""With `--soak`; a sixth without."""
 
 
 def lines_in(record):
@@ -23,7 +23,7 @@ def lines_in(record):
 
 @pytest.mark.timeout(1200)
 def test_kills_lose_no_group_repeat_none_and_tear_no_line(tmp_path, soak):
-    kills, drawn = KILLS if soak else KILLS // 8, random.Random(SEED)
+    kills, drawn = KILLS if soak else KILLS // 6, random.Random(SEED)
     planned = 25 * kills
     record, owners, killed = tmp_path / "record.jsonl", set(), 0
     command = [TURNWISE, "process", f"{SERVED}:WriteWord", "--out", str(record), "--env.group_size", "2"]

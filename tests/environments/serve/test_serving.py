@@ -178,7 +178,7 @@ def flat_memory(api, tmp_path, *options, env, groups, bound):
 
 @pytest.mark.timeout(300)
 def test_groups_for_a_trainer_that_stalls_leave_memory_flat(api, tmp_path, soak):
-    flat_memory(api, tmp_path, env="Instant", groups=1000 if soak else 200, bound=64 if soak else 8)
+    flat_memory(api, tmp_path, env="Instant", groups=480 if soak else 160, bound=32 if soak else 8)
 
 
 @pytest.mark.soak
@@ -192,7 +192,7 @@ def test_groups_in_sandboxes_by_a_model_server_leave_memory_flat_and_no_sandbox(
             tmp_path,
             *playing(port),
             env="WriteWord",
-            groups=160,
+            groups=96,
             bound=16,
         )
     assert groups_and_folders({owner}) == []

@@ -7,22 +7,23 @@ import pytest
 from environments.cli.main import main
 from environments.lab.learning.arms import opened_folder
 
-SHORT = ["--seeds", "1", "--steps", "1"]
-
 
 def refused(out, capfd):
-    assert main(["learn", *SHORT, "--out", str(out)]) == 2
+    assert main(["learn", "--seeds", "1", "--steps", "1", "--out", str(out)]) == 2
     told = capfd.readouterr()
     assert told.err.count("\n") == 1
     assert "Traceback" not in told.err
     return told.err
 
 
-def test_a_file_is_no_folder(tmp_path, capfd):
-    file = tmp_path / "file"
+def test_what_is_no_folder_is_told_in_a_line(tmp_path, capfd):
+    file, link = tmp_path / "file", tmp_path / "link"
     file.write_text("mine")
+    link.symlink_to(tmp_path / "nowhere")
     assert "it is a file" in refused(file, capfd)
     assert "cannot write" in refused(file / "below", capfd)
+    assert "cannot write" in refused(link, capfd)
+    refused(tmp_path / ("x" * 300), capfd)
     assert file.read_text() == "mine"
 
 
@@ -42,12 +43,3 @@ def test_a_folder_that_another_process_writes_is_left_to_it(tmp_path, capfd):
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="a folder that root cannot write, either")
 def test_a_folder_that_may_not_be_written(capfd):
     assert "cannot write" in refused(Path("/proc/learn"), capfd)
-
-
-def test_a_link_to_nowhere_is_told_in_a_line(tmp_path, capfd):
-    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    assert "cannot write" in refused(tmp_path / "link", capfd)
-
-
-def test_a_name_that_no_folder_can_have(tmp_path, capfd):
-    refused(tmp_path / ("x" * 300), capfd)

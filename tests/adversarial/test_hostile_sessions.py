@@ -9,6 +9,7 @@ import pytest
 from environments.cli.main import main
 from environments.sessions import session_file
 from tests.environments.sessions.logs import call, chat, result, said, user, voted
+from tests.tables import cases
 
 GOOD = voted(1, 0, outcome=1)
 IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
@@ -105,9 +106,11 @@ def log(tmp_path):
     return write
 
 
-@pytest.mark.parametrize(("content", "what"), REFUSED.values(), ids=REFUSED)
-def test_a_line_that_is_no_session_is_named_with_what_is_wrong(tmp_path, capfd, log, content, what):
-    text = refused(tmp_path, capfd, log(line(GOOD) + b"\n" + content + b"\n"))
+@cases(("content", "what"), REFUSED.values(), ids=REFUSED)
+def test_a_line_that_is_no_session_is_named_with_what_is_wrong(tmp_path, capfd, content, what):
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(line(GOOD) + b"\n" + content + b"\n")
+    text = refused(tmp_path, capfd, path)
     assert "log.jsonl, line 2: " in text
     assert what in text
 
@@ -153,12 +156,7 @@ def test_what_is_no_file(tmp_path, capfd):
     assert "read twice: give a file" in refused(tmp_path, capfd, "-")
 
 
-@pytest.mark.parametrize("field", ["--vote-field", "--outcome-field"])
-def test_a_field_that_nothing_has_is_a_slip(tmp_path, capfd, log, field):
-    assert f"({field})" in refused(tmp_path, capfd, log(line(GOOD)), field, "raiting")
-
-
-@pytest.mark.parametrize(
+@cases(
     ("arguments", "what"),
     [
         (["--upvote", "nan"], "--upvote"),
@@ -170,11 +168,14 @@ def test_a_field_that_nothing_has_is_a_slip(tmp_path, capfd, log, field):
         (["--tokenizer", "./gone"], "no tokenizer folder"),
         (["--name", "\udcff"], "--name"),
         (["--name", ""], "--name"),
+        (["--vote-field", "raiting"], "(--vote-field)"),
+        (["--outcome-field", "raiting"], "(--outcome-field)"),
     ],
-    ids=["nan", "large", "missing", "estimator", "parameter", "baseline", "tokenizer", "name", "no-name"],
 )
-def test_a_wrong_setting(tmp_path, capfd, log, arguments, what):
-    assert what in refused(tmp_path, capfd, log(line(GOOD)), *arguments)
+def test_a_wrong_setting(tmp_path, capfd, arguments, what):
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(line(GOOD))
+    assert what in refused(tmp_path, capfd, path, *arguments)
 
 
 def test_a_record_is_never_written_over(tmp_path, capfd, log):

@@ -1,14 +1,14 @@
 """What a model writes into tool calls and files, however large or odd, never stops the event loop."""
 
-import asyncio
 import gc
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
+from tests.adversarial.heartbeat import heartbeat
 from tools.calls import ToolCall, ToolResult
 from tools.files import file
 from tools.registry import Toolset, tool
@@ -75,28 +75,15 @@ TEXTS = {
 
 
 @asynccontextmanager
-async def heartbeat() -> AsyncGenerator[None]:
-    """Fail when the event loop worked for long without coming back; other programs' work does not count."""
-    longest, done = 0.0, asyncio.Event()
-
-    async def beat() -> None:
-        nonlocal longest
-        while not done.is_set():
-            worked = time.process_time()
-            await asyncio.sleep(0.002)
-            longest = max(longest, time.process_time() - worked)
-
-    # A collection looks through all that pytest and its plugins hold, too.
-    gc.disable()
-    heart = asyncio.create_task(beat())
-    await asyncio.sleep(0)
+async def unstopped():
+    """Fails when the event loop worked for long without coming back; other programs' work does not count."""
+    gc.disable()  # a collection looks through all that pytest and its plugins hold, too
     try:
-        yield
+        async with heartbeat() as heart:
+            yield
     finally:
-        done.set()
-        await heart
         gc.enable()
-    assert longest < LONGEST_STOP_S, f"the event loop stood still for {longest * 1000:.0f} ms"
+    assert heart.longest_s < LONGEST_STOP_S, f"the event loop stood still for {heart.longest_s:.3f} s"
 
 
 async def call(sandbox: Sandbox, name: str, arguments: str) -> ToolResult:
@@ -117,7 +104,7 @@ async def test_no_content_of_a_file_stops_the_loop(sandbox: Sandbox, content: st
     for name, arguments in list(CALLS.values())[first::every]:
         await sandbox.write_file("file", FILES[content])
         where = {} if name == "terminal" else {"path": "file"}
-        async with heartbeat():
+        async with unstopped():
             result = await call(sandbox, name, json.dumps(where | arguments))
         assert len(result.content) <= 10_000
     assert (await sandbox.exec("true")).exit_code == 0
@@ -126,13 +113,13 @@ async def test_no_content_of_a_file_stops_the_loop(sandbox: Sandbox, content: st
 @pytest.mark.parametrize("text", TEXTS)
 async def test_no_arguments_stop_the_loop(sandbox: Sandbox, text: str):
     for name in ("write_file", "edit_file", "read_file", "search", "terminal", "nested"):
-        async with heartbeat():
+        async with unstopped():
             result = await call(sandbox, name, TEXTS[text])
         assert len(result.content) <= 10_000
 
 
 async def test_no_name_of_a_tool_stops_the_loop(sandbox: Sandbox):
-    async with heartbeat():
+    async with unstopped():
         result = await call(sandbox, "\ud800\n" * (MB10 // 2), "{}")
     assert result.error == "unknown_tool"
     result.content.encode()
@@ -148,7 +135,7 @@ async def test_a_crowded_folder_stops_nothing(sandbox: Sandbox):
         ("terminal", {"command": "ls"}),
     ):
         where = {"command": "ls many"} if name == "terminal" else {"path": "many", **arguments}
-        async with heartbeat():
+        async with unstopped():
             result = await call(sandbox, name, json.dumps(where))
         assert len(result.content) <= 10_000
     await sandbox.exec("rm -r many")

@@ -117,5 +117,5 @@ def _parameters(estimator: str, settings: Sequence[str]) -> dict[str, Value]:
         name, equals, text = setting.partition("=")
         if not equals:
             raise CreditError(f"--set takes NAME=VALUE, not {setting!r}")
-        params[name] = spec.parameter(name).parse(text, estimator)
+        params[name] = spec.parameter(name).read(text, estimator)
     return params

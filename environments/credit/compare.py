@@ -1,9 +1,12 @@
 """How credit moved between two estimators: per turn, in rank and in sign."""
 
 import math
+import statistics
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from environments.credit.estimator_registry import Advantages
 from tools.errors import CreditError
@@ -58,7 +61,7 @@ def credit_change(pairs: Iterable[tuple[Advantages, Advantages]]) -> CreditChang
             for row in advantages:
                 for turn, value in enumerate(row):
                     sides[turn].append(value)
-        correlation = rank_correlation(_flat(before), _flat(after))
+        correlation = rank_correlation([*chain.from_iterable(before)], [*chain.from_iterable(after)])
         if correlation is not None:
             correlations.append(correlation)
     moves = [move for turn in befores for move in zip(befores[turn], afters[turn], strict=True)]
@@ -82,28 +85,12 @@ def credit_change(pairs: Iterable[tuple[Advantages, Advantages]]) -> CreditChang
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
     """Spearman's rank correlation with mean ranks for ties; `None` when either side does not vary."""
-    first_ranks, second_ranks = _ranks(first), _ranks(second)
-    middle = (len(first_ranks) + 1) / 2
-    across = math.fsum((a - middle) * (b - middle) for a, b in zip(first_ranks, second_ranks, strict=True))
-    spread = math.prod(
-        math.fsum((rank - middle) ** 2 for rank in ranks) for ranks in (first_ranks, second_ranks)
-    )
-    return max(-1.0, min(1.0, across / math.sqrt(spread))) if spread else None
+    try:
+        return statistics.correlation(_ranks(first), _ranks(second))
+    except statistics.StatisticsError:
+        return None
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    order = sorted(range(len(values)), key=values.__getitem__)
-    ranks = [0.0] * len(values)
-    start = 0
-    while start < len(order):
-        end = start
-        while end < len(order) and values[order[end]] == values[order[start]]:
-            end += 1
-        for ranked in order[start:end]:
-            ranks[ranked] = (start + 1 + end) / 2
-        start = end
-    return ranks
-
-
-def _flat(advantages: Advantages) -> list[float]:
-    return [value for row in advantages for value in row]
+    in_order = sorted(values)
+    return [(bisect_left(in_order, value) + 1 + bisect_right(in_order, value)) / 2 for value in values]

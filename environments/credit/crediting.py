@@ -19,7 +19,6 @@ from environments.credit.estimator_registry import (
     terms_of,
     without_peer,
 )
-from environments.credit.scored import trained_turns
 from environments.credit.terms import Advantages
 from environments.trajectory import (
     LARGEST_REWARD,
@@ -74,22 +73,25 @@ def comparable(group: TrajectoryGroup, rules: GroupRules) -> tuple[TrajectoryGro
     if missing and rules.missing_outcome == "drop":
         without = [dropped(group.trajectories[index], "RewardError", what) for index in missing]
         failures = sorted((*group.failures, *without), key=lambda failure: failure.sibling)
-        left = tuple(each for index, each in enumerate(group.trajectories) if index not in missing)
-        group = replace(group, trajectories=left, failures=tuple(failures))
+        others = tuple(each for index, each in enumerate(group.trajectories) if index not in missing)
+        group = replace(group, trajectories=others, failures=tuple(failures))
     elif missing:
-        stated = tuple(
-            _with_outcome(each, float(rules.missing_outcome)) if index in missing else each
-            for index, each in enumerate(group.trajectories)
-        )
-        group = replace(group, trajectories=stated)
-    return group, _too_few(group, rules.min_trajectories)
+        stated = list(group.trajectories)
+        for index in missing:
+            stated[index] = _with_outcome(stated[index], float(rules.missing_outcome))
+        group = replace(group, trajectories=tuple(stated))
+    left, size = len(group.trajectories), len(group.trajectories) + len(group.failures)
+    needed = min(rules.min_trajectories, size)
+    if left < needed:
+        return group, f"{left} of {size} rollouts survived, at least {needed} are needed"
+    return group, None
 
 
 def missing_outcome_of(value: object, name: str) -> MissingOutcome:
-    """What `missing_outcome` was set to, checked; a number may be text.
+    """The value of a setting `name`, checked; a number may be text.
 
     Raises:
-        ConfigError: it is no such thing; `name` says what was set.
+        ConfigError: it is no such value.
     """
     if value in ("refuse", "drop"):
         return cast("MissingOutcome", value)
@@ -103,30 +105,20 @@ def missing_outcome_of(value: object, name: str) -> MissingOutcome:
 
 
 def _missing(trajectories: Sequence[Trajectory]) -> tuple[str, list[int]]:
-    """What is missing, and the positions of those that miss it; none where all of them do."""
-    rewards = [Rewards(score=None) if each.rewards is None else each.rewards for each in trajectories]
-    if any(each.outcome is not None and _STATED not in each.outcome_components for each in rewards):
-        missing = [index for index, each in enumerate(rewards) if each.outcome is None]
-        if missing:
-            return "no outcome beside siblings with one", missing
-    missing = [index for index, each in enumerate(rewards) if each.score is None]
-    if 0 < len(missing) < len(rewards):
-        return "nothing scored beside siblings with rewards", missing
-    missing = [
-        index
-        for index, each in enumerate(rewards)
-        if each.group is None and _STATED not in each.outcome_components
-    ]
+    """What is missing, and the positions of those that miss it; empty where all of them do."""
+    rewards = [each.rewards or Rewards(score=None) for each in trajectories]
+    is_own = [_STATED not in each.outcome_components for each in rewards]
+    lacks_outcome = [index for index, each in enumerate(rewards) if each.outcome is None]
+    if lacks_outcome and any(
+        own and each.outcome is not None for own, each in zip(is_own, rewards, strict=True)
+    ):
+        return "no outcome beside siblings with one", lacks_outcome
+    unscored = [index for index, each in enumerate(rewards) if each.score is None]
+    if 0 < len(unscored) < len(rewards):
+        return "nothing scored beside siblings with rewards", unscored
+    lacks_part = [index for index, each in enumerate(rewards) if each.group is None and is_own[index]]
     has_parts = any(each.group is not None for each in rewards)
-    return "no part from score_group beside siblings with one", missing if has_parts else []
-
-
-def _too_few(group: TrajectoryGroup, min_trajectories: int) -> str | None:
-    size = len(group.trajectories) + len(group.failures)
-    needed = min(min_trajectories, size)
-    if len(group.trajectories) >= needed:
-        return None
-    return f"{len(group.trajectories)} of {size} rollouts survived, at least {needed} are needed"
+    return "no part from score_group beside siblings with one", lacks_part if has_parts else []
 
 
 def _with_outcome(trajectory: Trajectory, outcome: float) -> Trajectory:
@@ -170,8 +162,9 @@ def credited(
     group, reason = comparable(group, rules)
     advantages: Advantages | None = None
     alone = 0
-    lone = _is_lone_session(group) and given.get("baseline") != "none" and "singleton" not in given
-    apart = group.stale or (ALONE if lone else None)
+    is_lone = len(group.trajectories) == 1 and group.trajectories[0].session_id is not None
+    compares = given.get("baseline") != "none" and "singleton" not in given
+    apart = group.stale or (ALONE if is_lone and compares else None)
     if reason is None and apart is None:
         try:
             terms = terms_of(estimator, group, preset=preset, **given)
@@ -182,10 +175,12 @@ def credited(
         except BaseException as error:  # noqa: BLE001  # an estimator may be anybody's code
             reason = _in_words(estimator, error)
             logger.warning("item %s cannot be credited: %s", group.item_id, reason)
-    learns = advantages is not None and any(value for row in advantages for value in row)
+    if advantages is None:
+        advantages = [[0.0] * len(trajectory.turns) for trajectory in group.trajectories]
+    learns = any(map(any, advantages))
     return CreditedGroup(
         group=group,
-        advantages=tuple(map(tuple, advantages or _zeros(group))),
+        advantages=tuple(map(tuple, advantages)),
         policy=policy,
         estimator=estimator,
         estimator_params=used,
@@ -196,7 +191,7 @@ def credited(
 
 
 def without_peer_of(done: CreditedGroup) -> list[list[bool]] | None:
-    """Of each act, whether no sibling had one to compare it with; `None`: nobody knows any more."""
+    """Of each act, whether no sibling had one to compare it with; `None`: not known any more."""
     if not done.turns_without_peer:
         return [[False] * len(trajectory.acts) for trajectory in done.group.trajectories]
     try:
@@ -218,20 +213,12 @@ def recorded_params(
     return {name: value for name, value in used.items() if name in kept}
 
 
-def _is_lone_session(group: TrajectoryGroup) -> bool:
-    """Whether it is one that was logged, with nobody to be compared with, which nobody chose it to be."""
-    return len(group.trajectories) == 1 and group.trajectories[0].session_id is not None
-
-
 def _why_not(group: TrajectoryGroup) -> str:
     """Why nothing is learned from a group whose siblings can be compared."""
     if all(trajectory.score is None for trajectory in group.trajectories):
         return UNSCORED
-    return NO_CREDIT if trained_turns(group) else UNTRAINED
-
-
-def _zeros(group: TrajectoryGroup) -> Advantages:
-    return [[0.0] * len(trajectory.turns) for trajectory in group.trajectories]
+    is_trained = any(turn.trained for trajectory in group.trajectories for turn in trajectory.turns)
+    return NO_CREDIT if is_trained else UNTRAINED
 
 
 def _in_words(estimator: str, error: BaseException) -> str:

@@ -1,12 +1,13 @@
 """Estimators by name: registered, described, and called with checked parameters and a checked result."""
 
+import contextlib
 import difflib
 import functools
 import inspect
 import math
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, ParamSpec, cast
 
@@ -61,9 +62,9 @@ where GiGPO comes from; MT-GRPO's reference is built on TRL."""
 class Param:
     """Describes a parameter inside its annotation: `gamma: Annotated[float, Param("…", low=0, high=1)]`."""
 
-    description: str
-    low: float | None = None
-    high: float | None = None
+    description: str = ""
+    low: float = -math.inf
+    high: float = math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,28 +75,25 @@ class Parameter:
     kind: Kind
     """`per_turn`: a float per turn, given in code only, never by a setting."""
     default: Value | None
-    low: float | None = None
-    high: float | None = None
+    low: float = -math.inf
+    high: float = math.inf
     choices: tuple[str, ...] = ()
     description: str = ""
 
     @property
     def possible(self) -> str:
         """The possible values, for a message or a table."""
-        fixed = {
-            "choice": " · ".join(self.choices),
-            "flag": "true · false",
-            "per_turn": "one float per turn",
-        }
-        if self.kind in fixed:
-            return fixed[self.kind]
-        if self.low is None and self.high is None:
-            return f"any {self.kind}"
-        if self.high is None:
-            return f"{self.kind} ≥ {self.low:g}"
-        if self.low is None:
-            return f"{self.kind} ≤ {self.high:g}"
-        return f"{self.kind} {self.low:g} … {self.high:g}"
+        match self.kind:
+            case "choice":
+                return " · ".join(self.choices)
+            case "flag":
+                return "true · false"
+            case "per_turn":
+                return "one float per turn"
+            case _ if self.high < math.inf:
+                return f"{self.kind} {self.low:g} … {self.high:g}"
+            case _:
+                return f"{self.kind} ≥ {self.low:g}" if self.low > -math.inf else f"any {self.kind}"
 
     def check(self, value: object, estimator: str) -> None:
         """Refuse a value of the wrong kind or out of bounds.
@@ -107,32 +105,18 @@ class Parameter:
             raise CreditError(f"{estimator}: {self.name} is {value!r}; possible: {self.possible}")
 
     def read(self, value: Value, estimator: str) -> Value:
-        """A setting's value: text is parsed, and a whole number is the number that a record compares with.
+        """A setting's value, checked: text is parsed, and a whole number is the float that records compare.
 
         Raises:
             CreditError: it is no possible value.
         """
-        if isinstance(value, str):
-            return self.parse(value, estimator)
+        if isinstance(value, str) and self.kind == "flag":
+            value = {"true": True, "false": False}.get(value.lower(), value)
+        elif isinstance(value, str) and self.kind in ("number", "integer"):
+            with contextlib.suppress(ValueError):
+                value = float(value) if self.kind == "number" else int(value)
         self.check(value, estimator)
         return float(value) if self.kind == "number" else value
-
-    def parse(self, text: str, estimator: str) -> Value:
-        """The value that a command line wrote as text.
-
-        Raises:
-            CreditError: the text is no possible value.
-        """
-        value: Value = text
-        if self.kind == "flag":
-            value = {"true": True, "false": False}.get(text.lower(), text)
-        elif self.kind in ("number", "integer"):
-            try:
-                value = float(text) if self.kind == "number" else int(text)
-            except ValueError:
-                value = text
-        self.check(value, estimator)
-        return value
 
     def _fits(self, value: object) -> bool:
         if self.kind == "choice":
@@ -143,9 +127,7 @@ class Parameter:
             return True  # its shape depends on the group: the estimator checks it
         if isinstance(value, bool) or not isinstance(value, int if self.kind == "integer" else int | float):
             return False
-        low = -math.inf if self.low is None else self.low
-        high = math.inf if self.high is None else self.high
-        return math.isfinite(value) and low <= value <= high
+        return math.isfinite(value) and self.low <= value <= self.high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +141,8 @@ class EstimatorSpec:
     """How its expected gradient differs from that of the trajectory's return."""
     source: str
     parameters: tuple[Parameter, ...]
+    terms: Callable[..., list[Term]] = field(repr=False)
+    """Of a group and parameters: the terms that the advantages are the sums of."""
 
     def parameter(self, name: str) -> Parameter:
         """The parameter of that name.
@@ -182,7 +166,6 @@ class EstimatorSpec:
 
 
 _functions: dict[str, Estimator] = {}
-_terms: dict[str, Callable[..., list[Term]]] = {}
 _specs: dict[str, EstimatorSpec] = {}
 
 ESTIMATORS: Mapping[str, Estimator] = MappingProxyType(_functions)
@@ -205,18 +188,13 @@ def register_estimator(
     """
 
     def register(function: Callable[P, Sequence[Term] | Advantages]) -> Callable[P, Advantages]:
-        known = _functions.get(name)
-        if known is not None and _origin(known) != _origin(function):
-            raise CreditError(f"an estimator named {name!r} exists: {'.'.join(_origin(known))}")
-        spec = EstimatorSpec(
-            name=name,
-            summary=(inspect.getdoc(function) or "").split("\n")[0],
-            formula=formula,
-            bias=bias,
-            source=source,
-            parameters=_parameters_of(function),
+        known, own = (
+            each and f"{each.__module__}.{each.__qualname__}" for each in (_functions.get(name), function)
         )
-        per_turn = [parameter.name for parameter in spec.parameters if parameter.kind == "per_turn"]
+        if known and known != own:
+            raise CreditError(f"an estimator named {name!r} exists: {known}")
+        parameters = _parameters_of(function)
+        per_turn = [parameter.name for parameter in parameters if parameter.kind == "per_turn"]
 
         def terms(group: TrajectoryGroup, **params: Any) -> list[Term]:
             spec.check(params)
@@ -227,6 +205,16 @@ def register_estimator(
             values = {key: params[key] for key in per_turn if params.get(key) is not None}
             return over_all_turns(of_acts, group, values)
 
+        spec = EstimatorSpec(
+            name=name,
+            summary=(inspect.getdoc(function) or "").split("\n")[0],
+            formula=formula,
+            bias=bias,
+            source=source,
+            parameters=parameters,
+            terms=terms,
+        )
+
         @functools.wraps(function)
         def advantages(*args: P.args, **kwargs: P.kwargs) -> Advantages:
             group = args[0]
@@ -234,7 +222,7 @@ def register_estimator(
                 raise CreditError(f"{name} takes a TrajectoryGroup, not {type(group).__name__}")
             return advantages_of(name, terms(group, **kwargs), group)
 
-        _functions[name], _terms[name], _specs[name] = advantages, terms, spec
+        _functions[name], _specs[name] = advantages, spec
         return advantages
 
     return register
@@ -265,20 +253,16 @@ def terms_of(name: str, group: TrajectoryGroup, *, preset: str | None = None, **
     Raises:
         CreditError: as for `estimate`.
     """
-    merged = {**_preset_for(name, preset), **params}
-    return _terms[name](group, **merged)
+    return describe(name).terms(group, **{**_preset_for(name, preset), **params})
 
 
 def advantages_of(name: str, terms: Sequence[Term], group: TrajectoryGroup) -> Advantages:
     """The sums of an estimator's terms; 0 for a turn that is not trained.
 
     Raises:
-        CreditError: a sum is NaN or infinite, or a term is of a turn that the group does not have.
+        CreditError: a sum is NaN or infinite.
     """
-    try:
-        advantages = added_up(terms, [len(trajectory.turns) for trajectory in group.trajectories])
-    except IndexError:
-        raise CreditError(f"{name} gave a term for a turn that the group does not have") from None
+    advantages = added_up(terms, [len(trajectory.turns) for trajectory in group.trajectories])
     for index, row in enumerate(advantages):
         if not all(map(math.isfinite, row)):
             turn = next(turn for turn, value in enumerate(row) if not math.isfinite(value))
@@ -359,31 +343,23 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> CreditError:
     return CreditError(f"no {what} {name!r};{hint} there are: {', '.join(names) or 'none'}")
 
 
-def _origin(function: Callable[..., Any]) -> tuple[str, str]:
-    return function.__module__, function.__qualname__
-
-
 def _checked(name: str, group: TrajectoryGroup, result: Any) -> list[Term]:
     """What an estimator returned, as terms: plain advantages are one."""
     if not isinstance(result, Sequence):
         raise CreditError(f"{name} gave {result!r:.100}; give terms, or one list per trajectory")
     rows = cast("Sequence[Any]", result)
-    has_turns = any(trajectory.turns for trajectory in group.trajectories)
-    if all(isinstance(each, Term) for each in rows) and (rows or not has_turns):
+    counts = [len(trajectory.turns) for trajectory in group.trajectories]
+    if all(isinstance(each, Term) for each in rows) and (rows or not any(counts)):
         terms = list(cast("Sequence[Term]", rows))
-        # A negative place would be one counted from the end.
-        if any(index < 0 or (turn or 0) < 0 for term in terms for index, turn in term.values.places):
-            raise CreditError(f"{name} gave a term for a turn that the group does not have")
+        for index, turn in (place for term in terms for place in term.values.places):
+            if not (0 <= index < len(counts) and (turn is None or 0 <= turn < counts[index])):
+                raise CreditError(f"{name} gave a term for a turn that the group does not have")
         return terms
-    if len(rows) != len(group.trajectories):
-        raise CreditError(
-            f"{name} gave {len(rows)} lists for a group of {len(group.trajectories)} trajectories"
-        )
-    for index, (row, trajectory) in enumerate(zip(rows, group.trajectories, strict=True)):
-        if len(row) != len(trajectory.turns):
-            raise CreditError(
-                f"{name} gave {len(row)} advantages for {len(trajectory.turns)} turns of trajectory {index}"
-            )
+    if len(rows) != len(counts):
+        raise CreditError(f"{name} gave {len(rows)} lists for a group of {len(counts)} trajectories")
+    for index, (row, count) in enumerate(zip(rows, counts, strict=True)):
+        if len(row) != count:
+            raise CreditError(f"{name} gave {len(row)} advantages for {count} turns of trajectory {index}")
     return [Term(name="advantage", values=Pool.of_turns([[*map(float, row)] for row in rows]))]
 
 
@@ -397,31 +373,30 @@ def _parameters_of(function: Callable[..., Any]) -> tuple[Parameter, ...]:
         CreditError: a parameter without a default, or of a type that no setting can carry.
     """
     hints = typing.get_type_hints(function, include_extras=True)
-    return tuple(
-        _parameter(function, parameter, hints.get(parameter.name))
-        for parameter in inspect.signature(function).parameters.values()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    )
-
-
-def _parameter(function: Callable[..., Any], parameter: inspect.Parameter, hint: Any) -> Parameter:
-    where = f"estimator {function.__name__}: parameter {parameter.name!r}"
-    if parameter.default is inspect.Parameter.empty:
-        raise CreditError(f"{where} needs a default")
-    annotation, notes = hint, Param("")
-    if typing.get_origin(hint) is typing.Annotated:
-        annotation = typing.get_args(hint)[0]
-        notes = next((note for note in typing.get_args(hint)[1:] if isinstance(note, Param)), notes)
-    kind, choices = _kind(annotation, where)
-    return Parameter(
-        name=parameter.name,
-        kind=kind,
-        default=parameter.default,
-        low=notes.low,
-        high=notes.high,
-        choices=choices,
-        description=notes.description,
-    )
+    described: list[Parameter] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
+            continue
+        where = f"estimator {function.__name__}: parameter {parameter.name!r}"
+        if parameter.default is inspect.Parameter.empty:
+            raise CreditError(f"{where} needs a default")
+        annotation, notes = hints.get(parameter.name), Param()
+        if typing.get_origin(annotation) is typing.Annotated:
+            annotation, *given = typing.get_args(annotation)
+            notes = next((note for note in given if isinstance(note, Param)), notes)
+        kind, choices = _kind(annotation, where)
+        described.append(
+            Parameter(
+                name=parameter.name,
+                kind=kind,
+                default=parameter.default,
+                low=notes.low,
+                high=notes.high,
+                choices=choices,
+                description=notes.description,
+            )
+        )
+    return tuple(described)
 
 
 def _kind(annotation: Any, where: str) -> tuple[Kind, tuple[str, ...]]:

@@ -1,6 +1,8 @@
-"""The shipped estimators: of returns, of scores, of equal states, and of step rewards."""
+"""The shipped estimators: of returns, of scores, of equal states, and of step rewards.
 
-from collections import defaultdict
+Each raises `CreditError` for rewards that are missing, NaN or infinite.
+"""
+
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Literal
@@ -29,8 +31,6 @@ Gamma = Annotated[float, Param("discount per turn", low=0, high=1)]
 Ddof = Annotated[int, Param("1: sample deviation, 0: population deviation", low=0, high=1)]
 Eps = Annotated[float, Param("added to the deviation", low=0, high=1)]
 OfOne = Annotated[Singleton, Param("a group of one: no advantage, its raw score, or an error")]
-
-_BY_SIZE = "divided by the root mean square of the group's advantages"
 
 
 # --- returns -------------------------------------------------------------------------------------------
@@ -64,53 +64,41 @@ def turn_return(
 
     Where no other trajectory reached a turn (or the group has only one), `loo_index` and `loo_total`
     subtract nothing, so that turn keeps its raw return.
-
-    Raises:
-        CreditError: rewards that are missing, NaN or infinite.
     """
     scored = read(group)
-    returns = [each.returns(gamma, outcome_weight) for each in scored]
+    returns = Pool.of_turns([each.returns(gamma, outcome_weight) for each in scored])
     if baseline == "loo_index":
-        terms = _minus_others_at_each_turn(returns)
+        terms = [minus_others("return", pool, is_return=True) for pool in _at_each_turn(returns)]
     else:
-        totals = [
-            to_go[0] if to_go else outcome_weight * (each.outcome or 0.0)
-            for to_go, each in zip(returns, scored, strict=True)
-        ]
-        terms = [_minus_totals(Pool.of_turns(returns), Pool.of_trajectories(totals), baseline)]
+        first = zip(returns.places, returns.values, strict=True)
+        starts = {index: value for (index, turn), value in first if turn == 0}
+        totals = Pool.of_trajectories(
+            [starts.get(index, outcome_weight * (each.outcome or 0.0)) for index, each in enumerate(scored)]
+        )
+        terms = [_minus_totals(returns, totals, baseline)]
     if scale == "group_std":
         differences = [each for term in terms for each in term.differences()]
         if unit := size_of(differences, len(differences)):
-            terms = [replace(term, divisor=unit, note=_BY_SIZE) for term in terms]
+            note = "divided by the root mean square of the group's advantages"
+            terms = [replace(term, divisor=unit, note=note) for term in terms]
     return terms
 
 
-def _minus_others_at_each_turn(returns: Sequence[Sequence[float]]) -> list[Term]:
-    terms: list[Term] = []
-    for turn in range(max(map(len, returns), default=0)):
-        alive = [index for index, to_go in enumerate(returns) if len(to_go) > turn]
-        pool = Pool([(index, turn) for index in alive], [returns[index][turn] for index in alive])
-        terms.append(minus_others("return", pool, is_return=True))
-    return terms
+def _at_each_turn(values: Pool) -> list[Pool]:
+    """The values of all turns of one number, for each number."""
+    return values.grouped_by([turn for _, turn in values.places])
 
 
 def _minus_totals(values: Pool, totals: Pool, baseline: Baseline) -> Term:
+    raw = Term(name="return", values=values, is_return=True)
     if baseline == "none" or not totals.values:
-        return Term(name="return", values=values, is_return=True)
-    if baseline == "group_mean":
-        levels = [mean(totals.values)] * len(totals.values)
-    elif len(totals.values) > 1:
-        levels = means_of_others(totals.values)
-    else:
-        return Term(name="return", values=values, has_no_peer=True, is_return=True)
-    return Term(
-        name="return",
-        values=values,
-        baselines=[levels[index] for index, _ in values.places],
-        pool=totals,
-        leaves_own_out=baseline == "loo_total",
-        is_return=True,
-    )
+        return raw
+    if baseline == "loo_total" and len(totals.values) == 1:
+        return replace(raw, has_no_peer=True)
+    is_mean = baseline == "group_mean"
+    levels = [mean(totals.values)] * len(totals.values) if is_mean else means_of_others(totals.values)
+    baselines = [levels[index] for index, _ in values.places]
+    return replace(raw, baselines=baselines, pool=totals, leaves_own_out=not is_mean)
 
 
 @register_estimator(
@@ -129,28 +117,24 @@ def turn_gae(
     """Turn-level GAE; the outcome is added to the last turn's reward, unscored turns earn 0.
 
     Raises:
-        CreditError: rewards or values that are missing, NaN or infinite, or values that do not match the
-            group's turns.
+        CreditError: values that are NaN or infinite, or do not match the group's turns.
     """
     scored = read(group)
     if values is None:
-        rows = [_gae(each.steps, [0.0] * len(each.turns), gamma, lam) for each in scored]
-        return [Term(name="return", values=Pool.of_turns(rows), is_return=True)]
-    _check_values(values, scored)
-    # The value is what the critic's is subtracted from, so that the difference is the estimate.
+        levels = [[0.0] * len(each.turns) for each in scored]
+    else:
+        _check_values(values, scored)
+        levels = values
+    # The critic's value is added, so that what is left when it is subtracted is the estimate.
     rows = [
         [estimate + level for estimate, level in zip(_gae(each.steps, row, gamma, lam), row, strict=True)]
-        for each, row in zip(scored, values, strict=True)
+        for each, row in zip(scored, levels, strict=True)
     ]
-    return [
-        Term(
-            name="return",
-            values=Pool.of_turns(rows),
-            baselines=[level for row in values for level in row],
-            is_return=True,
-            note="the baseline is the critic's value",
-        )
-    ]
+    term = Term(name="return", values=Pool.of_turns(rows), is_return=True)
+    if values is None:
+        return [term]
+    baselines = [level for row in values for level in row]
+    return [replace(term, baselines=baselines, note="the baseline is the critic's value")]
 
 
 def _gae(steps: Sequence[float | None], values: Sequence[float], gamma: float, lam: float) -> list[float]:
@@ -199,8 +183,7 @@ def grpo(
     """Trajectory score normalised in its group, the same for every turn.
 
     Raises:
-        CreditError: rewards that are missing, NaN or infinite, or a group that `singleton` or
-            `zero_variance` refuse.
+        CreditError: a group that `singleton` or `zero_variance` refuse.
     """
     scores = _scores(read(group))
     if len(scores.values) == 1:
@@ -222,7 +205,7 @@ def rloo(group: TrajectoryGroup, *, singleton: OfOne = "zero") -> list[Term]:
     """Trajectory score minus the mean of the others, the same for every turn.
 
     Raises:
-        CreditError: rewards that are missing, NaN or infinite, or a group of one that `singleton` refuses.
+        CreditError: a group of one that `singleton` refuses.
     """
     scores = _scores(read(group))
     if len(scores.values) == 1:
@@ -270,7 +253,7 @@ def gigpo(
     A state that occurs once adds nothing; without any anchor state only the episode term is left.
 
     Raises:
-        CreditError: rewards that are missing, NaN or infinite, or anchor states on some turns only.
+        CreditError: anchor states on some turns only.
     """
     added = eps if mode == "mean_std_norm" else None
     scored = read(group)
@@ -283,7 +266,7 @@ def gigpo(
         terms = [Term(name="score", values=pool, divisor=divisor, has_no_peer=True)]
     else:
         terms = [minus_mean("score", scores, pool=pool, ddof=1, eps=added)]
-    states = _equal_states(group, [each.returns(gamma) for each in scored])
+    states = _equal_states(group, Pool.of_turns([each.returns(gamma) for each in scored]))
     steps = (
         minus_mean("return from equal states", state, ddof=1, eps=added, weight=step_weight)
         for state in states
@@ -291,21 +274,18 @@ def gigpo(
     return [*terms, *steps]
 
 
-def _equal_states(group: TrajectoryGroup, returns: Sequence[Sequence[float]]) -> list[Pool]:
+def _equal_states(group: TrajectoryGroup, returns: Pool) -> list[Pool]:
     """The returns of the turns that began in a state, for each of the states."""
-    states = [[turn.anchor for turn in trajectory.turns] for trajectory in group.trajectories]
-    members: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
-    for index, row in enumerate(states):
-        for turn, state in enumerate(row):
-            if state is not None:
-                members[state].append((index, turn))
-    for index, row in enumerate(states):
-        if members and None in row:
-            raise CreditError(
-                f"trajectory {index}, turn {row.index(None) + 1} has no anchor state while other turns "
-                "have one; state_key must give one for every turn of the group, or for none"
-            )
-    return [Pool(places, [returns[index][turn] for index, turn in places]) for places in members.values()]
+    states = [turn.anchor for trajectory in group.trajectories for turn in trajectory.turns]
+    if None not in states:
+        return returns.grouped_by(states)
+    if any(state is not None for state in states):
+        index, turn = returns.places[states.index(None)]
+        raise CreditError(
+            f"trajectory {index}, turn {(turn or 0) + 1} has no anchor state while other turns have one; "
+            "state_key must give one for every turn of the group, or for none"
+        )
+    return []
 
 
 # --- outcome and turn rewards normalised apart -----------------------------------------------------------
@@ -333,9 +313,6 @@ def mt_grpo(
 
     The first segment ends with the first turn that a tool answered without an error. A group of one gets 0
     (the reference: NaN). Unscored turns count as 0 in the sum, and are left out of `per_turn` statistics.
-
-    Raises:
-        CreditError: rewards that are missing, NaN or infinite.
     """
 
     def z(name: str, pool: Pool, weight: float = 1.0) -> Term:
@@ -359,17 +336,6 @@ def mt_grpo(
         outcomes.moved(apart, [(index, None) for index in apart]),
         sums.moved([index for index, _ in first], first),
         both.moved(whole, [(index, None) for index in whole]),
-    ]
-
-
-def _at_each_turn(turns: Pool) -> list[Pool]:
-    """The values of all turns of one number, for each number."""
-    members: defaultdict[int | None, list[int]] = defaultdict(list)
-    for position, (_, turn) in enumerate(turns.places):
-        members[turn].append(position)
-    return [
-        Pool([turns.places[each] for each in positions], [turns.values[each] for each in positions])
-        for positions in members.values()
     ]
 
 
@@ -397,9 +363,6 @@ def process_supervision(group: TrajectoryGroup, *, gamma: Gamma = 1.0) -> list[T
 
     The outcome is added to the last turn's reward; unscored turns stay out of the statistics and add 0.
     Where the rewards do not vary every advantage is 0 (the reference raises).
-
-    Raises:
-        CreditError: rewards that are missing, NaN or infinite.
     """
     steps = [trajectory.steps for trajectory in read(group)]
     pool = Pool.of_turns(steps)
@@ -409,7 +372,7 @@ def process_supervision(group: TrajectoryGroup, *, gamma: Gamma = 1.0) -> list[T
         pool=pool,
         is_return=True,
     )
-    if not pool.values or not vary(pool.values):
+    if not vary(pool.values):
         note = "the step rewards of the group do not vary"
         return [replace(term, baselines=term.values.values, note=note)]
     centre = mean(pool.values)
@@ -444,9 +407,6 @@ def progress(
     its turn and those before it with weights that sum to 1, so a trajectory's credit adds up to its last
     state score plus its outcome, which counts as progress of the last turn. What an unscored turn achieved
     shows in, and is shared out from, the next scored one.
-
-    Raises:
-        CreditError: rewards that are missing, NaN or infinite.
     """
     smeared = Pool.of_turns([_smeared(trajectory, gamma) for trajectory in read(group)])
     note = "progress of this turn and its share of later progress; nothing is compared"

@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from environments.trajectory import LARGEST_REWARD, Rewards, Trajectory, TrajectoryGroup
+from environments.trajectory import LARGEST_REWARD, Trajectory, TrajectoryGroup
 from tools.errors import CreditError
 
 
@@ -23,7 +23,9 @@ class Scored:
     @property
     def steps(self) -> tuple[float | None, ...]:
         """The turn rewards with the outcome added to the last turn's."""
-        return self._with_outcome(self.outcome)
+        if not self.turns or self.outcome is None:
+            return self.turns
+        return (*self.turns[:-1], (self.turns[-1] or 0.0) + self.outcome)
 
     @property
     def turn_sum(self) -> float:
@@ -32,12 +34,8 @@ class Scored:
 
     def returns(self, gamma: float, outcome_weight: float = 1.0) -> list[float]:
         """Discounted return-to-go per turn; the outcome belongs to the last turn, unscored turns add 0."""
-        return summed_forward(self._with_outcome(outcome_weight * (self.outcome or 0.0)), gamma)
-
-    def _with_outcome(self, outcome: float | None) -> tuple[float | None, ...]:
-        if not self.turns or outcome is None:
-            return self.turns
-        return (*self.turns[:-1], (self.turns[-1] or 0.0) + outcome)
+        weighed = replace(self, outcome=outcome_weight * (self.outcome or 0.0))
+        return summed_forward(weighed.steps, gamma)
 
 
 def summed_forward(values: Sequence[float | None], gamma: float) -> list[float]:
@@ -51,11 +49,6 @@ def summed_forward(values: Sequence[float | None], gamma: float) -> list[float]:
     return sums
 
 
-def trained_turns(group: TrajectoryGroup) -> int:
-    """How many turns of a group are not left out of training."""
-    return sum(turn.trained for trajectory in group.trajectories for turn in trajectory.turns)
-
-
 def read(group: TrajectoryGroup) -> list[Scored]:
     """The group's rewards in its order.
 
@@ -67,40 +60,33 @@ def read(group: TrajectoryGroup) -> list[Scored]:
 
 
 def _read(trajectory: Trajectory, index: int) -> Scored:
-    rewards = trajectory.rewards
+    rewards, count = trajectory.rewards, len(trajectory.turns)
     if rewards is None:
         raise CreditError(f"trajectory {index} has no rewards; score the group before it gets credit")
-    if rewards.turns is not None and len(rewards.turns) != len(trajectory.turns):
-        raise CreditError(
-            f"trajectory {index} has {len(rewards.turns)} turn rewards for its {len(trajectory.turns)} turns"
-        )
-    _check(rewards, index)
-    if rewards.turns is None:
-        return Scored(
-            turns=(None,) * len(trajectory.turns), outcome=rewards.score, score=rewards.score or 0.0
-        )
-    return Scored(turns=rewards.turns, outcome=rewards.outcome, score=rewards.score or 0.0)
-
-
-def _check(rewards: Rewards, index: int) -> None:
     if rewards.turns is not None:
+        if len(rewards.turns) != count:
+            raise CreditError(
+                f"trajectory {index} has {len(rewards.turns)} turn rewards for its {count} turns"
+            )
         check_turns(rewards.turns, index, "reward")
-    if rewards.outcome is not None:
-        usable(rewards.outcome, f"outcome of trajectory {index}")
-    if rewards.score is not None:
-        usable(rewards.score, f"score of trajectory {index}")
+    _check(rewards.outcome, f"outcome of trajectory {index}")
+    _check(rewards.score, f"score of trajectory {index}")
+    if rewards.turns is None:
+        return Scored(turns=(None,) * count, outcome=rewards.score, score=rewards.score or 0.0)
+    return Scored(turns=rewards.turns, outcome=rewards.outcome, score=rewards.score or 0.0)
 
 
 def check_turns(values: Sequence[float | None], index: int, what: str) -> None:
     """Refuse a value per turn that no return can be made of, naming trajectory and turn."""
     for turn, value in enumerate(values):
         if value is not None and not -LARGEST_REWARD <= value <= LARGEST_REWARD:
-            usable(value, f"{what} of trajectory {index}, turn {turn + 1}")
+            _check(value, f"{what} of trajectory {index}, turn {turn + 1}")
 
 
-def usable(value: float, name: str) -> None:
+def _check(value: float | None, name: str) -> None:
     """Refuse NaN, infinity and sizes that overflow."""
+    if value is None or abs(value) <= LARGEST_REWARD:
+        return
     if not math.isfinite(value):
         raise CreditError(f"{name} is {value}; it must be a finite number (None means not scored)")
-    if abs(value) > LARGEST_REWARD:
-        raise CreditError(f"{name} is {value:g}; sizes up to {LARGEST_REWARD:g} are possible")
+    raise CreditError(f"{name} is {value:g}; sizes up to {LARGEST_REWARD:g} are possible")

@@ -4,7 +4,7 @@ The statistics are of short lists: float64, the same for every order, and exact 
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -48,12 +48,18 @@ class Pool:
 
     def without(self, trajectory: int) -> "Pool":
         """What the pool has of other trajectories."""
-        kept = [
-            (place, value)
-            for place, value in zip(self.places, self.values, strict=True)
-            if place[0] != trajectory
-        ]
-        return Pool([place for place, _ in kept], [value for _, value in kept])
+        return self.at([each for each, (index, _) in enumerate(self.places) if index != trajectory])
+
+    def grouped_by(self, keys: Sequence[Hashable]) -> "list[Pool]":
+        """The pool in parts of equal keys, of which each value has one."""
+        members: dict[Hashable, list[int]] = {}
+        for position, key in enumerate(keys):
+            members.setdefault(key, []).append(position)
+        return [self.at(positions) for positions in members.values()]
+
+    def at(self, positions: Sequence[int]) -> "Pool":
+        """The values at some positions of it."""
+        return Pool([self.places[each] for each in positions], [self.values[each] for each in positions])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +150,7 @@ def minus_others(name: str, pool: Pool, *, is_return: bool = False) -> Term:
     return Term(
         name=name,
         values=pool,
-        baselines=means_of_others(pool.values) if pool.values else [],
+        baselines=means_of_others(pool.values),
         pool=pool,
         leaves_own_out=True,
         is_return=is_return,
@@ -172,7 +178,7 @@ def minus_mean(
     """
     pool = values if pool is None else pool
     numbers = pool.values
-    varied = bool(numbers) and vary(numbers) and not (eps is not None and len(numbers) <= ddof)
+    varied = vary(numbers) and not (eps is not None and len(numbers) <= ddof)
     return Term(
         name=name,
         values=values,
@@ -194,7 +200,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def means_of_others(values: Sequence[float]) -> list[float]:
-    """For each position, the mean of all other positions; at least two values."""
+    """For each position, the mean of all other positions; not of one value."""
     if not vary(values):
         return list(values)  # so that what is left of equal values is exactly 0
     others = len(values) - 1
@@ -222,5 +228,5 @@ def size_of(values: Sequence[float], count: int) -> float:
 
 def vary(values: Sequence[float]) -> bool:
     """Whether the values differ by more than rounding."""
-    low, high = min(values), max(values)
+    low, high = min(values, default=0.0), max(values, default=0.0)
     return high - low > ROUNDING * max(abs(low), abs(high))

@@ -226,7 +226,7 @@ def test_a_parameter_that_no_setting_can_carry_is_refused_at_registration():
     ],
 )
 def test_a_parameter_is_read_from_text(estimator, parameter, text, value):
-    assert describe(estimator).parameter(parameter).parse(text, estimator) == value
+    assert describe(estimator).parameter(parameter).read(text, estimator) == value
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_a_parameter_is_read_from_text(estimator, parameter, text, value):
 )
 def test_text_that_is_no_possible_value_is_refused(estimator, parameter, text):
     with pytest.raises(CreditError, match=f"{estimator}: {parameter} is '{text}'; possible"):
-        describe(estimator).parameter(parameter).parse(text, estimator)
+        describe(estimator).parameter(parameter).read(text, estimator)
 
 
 def test_resolving_gives_every_parameter_its_value():

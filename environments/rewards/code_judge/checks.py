@@ -25,7 +25,12 @@ REQUIRED_FIELDS = (
     "test",
 )
 
-FOLDER = Path(__file__).parent
+ROOT = Path(__file__).parents[3]
+SERVER = (
+    "environments.rewards.code_judge.solution_server",
+    "tools.sandbox.host.seccomp",
+    "tools.sandbox.inside.kernel",
+)
 MARGIN = 10.0
 """So many times what the right solution takes: solutions differ, and so do machines."""
 STARVED_S = 30.0
@@ -123,7 +128,7 @@ async def run_checks(
     }
     result = await verify(
         command=_command("harness"),
-        files={**_modules("harness", "solution_server"), "solution.py": solution},
+        files={**_modules("harness", *SERVER), "solution.py": solution},
         stdin=json.dumps(request).encode(),
         timeout_s=limits.total_s + STARVED_S,
     )
@@ -206,7 +211,7 @@ async def calls_fail(verify: Verify, task: Task, notes: str, limits: CheckLimits
     solutions = {"original.py": buggy_text(task), "right.py": fixed_text(task)}
     result = await verify(
         command=_command("comparison"),
-        files={**_modules("comparison", "solution_server"), **solutions},
+        files={**_modules("comparison", *SERVER), **solutions},
         stdin=json.dumps(request).encode(),
         timeout_s=limits.total_s * 2 + STARVED_S,
     )
@@ -222,9 +227,9 @@ def _command(program: str) -> tuple[str, ...]:
 
 @cache
 def _modules(*names: str) -> Mapping[str, str]:
-    """Modules of this folder, as a fresh sandbox gets them."""
-    folder = str(__package__).replace(".", "/")
-    return {f"{folder}/{name}.py": (FOLDER / f"{name}.py").read_text() for name in names}
+    """The texts of a module of this folder, and of others, as a fresh sandbox gets them."""
+    paths = [f"{name.replace('.', '/')}.py" for name in (f"{__package__}.{names[0]}", *names[1:])]
+    return {path: (ROOT / path).read_text() for path in paths}
 
 
 def _not_started(what: str, task: Task, result: ExecResult) -> RewardError:

@@ -12,7 +12,6 @@ Only the standard library is there when this runs.
 """
 
 import contextlib
-import ctypes
 import json
 import sys
 from collections.abc import Callable, Generator, Mapping
@@ -20,8 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from environments.rewards.code_judge.solution_server import MAX_INT_DIGITS, LostAnswer, SolutionServer
-
-PR_SET_DUMPABLE = 4
+from tools.sandbox.inside.kernel import hide_process
 
 
 def main() -> None:
@@ -35,8 +33,7 @@ def main() -> None:
 def judge(request: Mapping[str, Any]) -> None:
     """Evaluate the prepared test against the solution and report every assertion at the end."""
     # Same user as the solution: without this it could read the test and the nonce out of our memory.
-    if ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
-        sys.exit("cannot protect the judge's memory")
+    hide_process()
     namespace: dict[str, Any] = {"__name__": "hidden_test"}
     exec(compile(request["declaration"], "<declaration>", "exec"), namespace)  # trusted data
     prepared = compile(request["test"], "<test>", "exec")

@@ -16,6 +16,11 @@ _X32_BIT = 0x40000000
 _SEGMENT_BYTES = 4096
 """PostgreSQL locks its folder with a segment of System V, which stays in memory when its maker is gone."""
 
+_OWNER_COMMANDS = (8, 10, 15)
+"""F_SETOWN, F_SETSIG and F_SETOWN_EX of fcntl: the kernel then signals any process of the user."""
+_OWNER_REQUESTS = (0x8901, 0x8902)
+"""FIOSETOWN and SIOCSPGRP of ioctl, which do the same."""
+
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 """Families of sockets that there are. Others pass namespaces, as AF_VSOCK does to a hypervisor."""
 _NETLINK_ROUTE = 0
@@ -44,6 +49,10 @@ class _Calls:
     """The first argument names a process, 0 the caller: prlimit64, sched_setaffinity and so on."""
     priorities: tuple[tuple[int, int], ...]
     """setpriority and ioprio_set, with the kind of target that is one process."""
+    peers: tuple[int, ...]
+    """kill, tkill, tgkill, rt_sigqueueinfo, rt_tgsigqueueinfo, pidfd_send_signal, ptrace, process_vm_readv,
+    process_vm_writev and process_madvise."""
+    fcntl: int
 
 
 _CALLS: dict[str, _Calls] = {
@@ -54,6 +63,7 @@ _CALLS: dict[str, _Calls] = {
         clone=56, clone3=435, ioctl=16, shmget=29, socket=41, socketpair=53,
         kept_in_kernel=(29, 30, 31, 64, 65, 66, 68, 69, 70, 71, 220, 240, 241),
         watches=(254, 300), of_process=(302, 203, 142, 144, 314), priorities=((141, 0), (251, 1)),
+        peers=(62, 200, 234, 129, 297, 424, 101, 310, 311, 440), fcntl=72,
     ),
     "aarch64": _Calls(
         audit_arch=0xC00000B7,
@@ -62,6 +72,7 @@ _CALLS: dict[str, _Calls] = {
         clone=220, clone3=435, ioctl=29, shmget=194, socket=198, socketpair=199,
         kept_in_kernel=(194, 196, 195, 190, 193, 191, 186, 189, 188, 187, 192, 180, 181),
         watches=(27, 262), of_process=(261, 122, 118, 119, 274), priorities=((140, 0), (30, 1)),
+        peers=(129, 130, 131, 138, 240, 424, 117, 270, 271, 440), fcntl=25,
     ),
 }  # fmt: skip
 
@@ -84,14 +95,7 @@ def program(*, shared_kernel: bool = False, shared_user: bool = False) -> bytes:
     calls = _CALLS.get(platform.machine())
     if calls is None:
         return b""
-    code = [
-        _statement(_LOAD, _ARCH_AT),
-        _jump(_JUMP_EQUAL, calls.audit_arch, 1, 0),
-        _statement(_RETURN, _ERRNO | _ENOSYS),
-        _statement(_LOAD, _NUMBER_AT),
-        _jump(_JUMP_GREATER_EQUAL, _X32_BIT, 0, 1),
-        _statement(_RETURN, _ERRNO | _ENOSYS),
-    ]
+    code = _numbers_of_this_machine(calls)
     for number in (*calls.denied, *(calls.kept_in_kernel if shared_kernel else ())):
         code += _when(number, [_statement(_RETURN, _ERRNO | _EPERM)])
     if shared_user:
@@ -104,6 +108,36 @@ def program(*, shared_kernel: bool = False, shared_user: bool = False) -> bytes:
     code += _when(calls.shmget, _deny_above(1, _SEGMENT_BYTES))
     code.append(_statement(_RETURN, _ALLOW))
     return b"".join(code)
+
+
+@cache
+def without_peers() -> bytes:
+    """The filter of a process that shares its user with the one that judges it; empty as `program` may be.
+
+    Signals to, control over and memory of other processes fail with EPERM.
+    """
+    calls = _CALLS.get(platform.machine())
+    if calls is None:
+        return b""
+    code = _numbers_of_this_machine(calls)
+    for number in (*calls.peers, *calls.of_process, *(number for number, _ in calls.priorities)):
+        code += _when(number, [_statement(_RETURN, _ERRNO | _EPERM)])
+    code += _when(calls.fcntl, _deny_values(1, _OWNER_COMMANDS))
+    code += _when(calls.ioctl, _deny_values(1, _OWNER_REQUESTS))
+    code.append(_statement(_RETURN, _ALLOW))
+    return b"".join(code)
+
+
+def _numbers_of_this_machine(calls: _Calls) -> list[bytes]:
+    """Load the number of a call, and refuse those of another mode of the processor."""
+    return [
+        _statement(_LOAD, _ARCH_AT),
+        _jump(_JUMP_EQUAL, calls.audit_arch, 1, 0),
+        _statement(_RETURN, _ERRNO | _ENOSYS),
+        _statement(_LOAD, _NUMBER_AT),
+        _jump(_JUMP_GREATER_EQUAL, _X32_BIT, 0, 1),
+        _statement(_RETURN, _ERRNO | _ENOSYS),
+    ]
 
 
 def _refuse_others(calls: _Calls) -> list[bytes]:

@@ -318,6 +318,8 @@ async def test_the_solution_is_alone_with_the_harness():
         "solution.py",
         "environments/rewards/code_judge/harness.py",
         "environments/rewards/code_judge/solution_server.py",
+        "tools/sandbox/host/seccomp.py",
+        "tools/sandbox/inside/kernel.py",
     }
 
 

@@ -164,7 +164,15 @@ class Contents:
         """
         if now.fingerprint in self.fingerprints:
             return []
-        return [each for fingerprint in self.fingerprints for each in self._differences(fingerprint, now)]
+        changed: list[str] = []
+        for fingerprint in self.fingerprints:
+            if fingerprint is None:
+                changed.append("they carry no fingerprint")
+            elif fingerprint in self.origins:
+                changed += differences(self.origins[fingerprint], now.facts())
+            else:
+                changed.append(f"fingerprint was {fingerprint}, is {now.fingerprint}")
+        return changed
 
     def changed_items(self, items: Iterable[tuple[str, Any]], *, all_items: bool) -> list[str]:
         """Which recorded items are not as they were, in words.
@@ -178,12 +186,3 @@ class Contents:
             if (recorded := left.pop(identity, None)) is not None and recorded != item_hash(item)
         ]
         return changed + ([f"item {identity!r} is gone" for identity in left] if all_items else [])
-
-    def _differences(self, fingerprint: str | None, now: RunOrigin) -> list[str]:
-        if fingerprint == now.fingerprint:
-            return []
-        if fingerprint is None:
-            return ["they carry no fingerprint"]
-        if fingerprint not in self.origins:
-            return [f"fingerprint was {fingerprint}, is {now.fingerprint}"]
-        return differences(self.origins[fingerprint], now.facts())

@@ -125,8 +125,11 @@ def compared(a: Side, b: Side, *, seed: int = 0, all_items: bool = False) -> dic
         }
         return {name: asdict(estimated(each, seed)) for name, each in values.items()}
 
+    most = [max((item.judged for item in side.items.values()), default=0) for side in (a, b)]
+    # Where one side has no verdicts, the other is shown all the same.
+    largest_k = min(MOST_K, min(most) or max(most))
     pass_at: dict[str, Any] = {}
-    for k in range(1, _largest_k(a, b) + 1):
+    for k in range(1, largest_k + 1):
         at_least = [mean_of([item.pass_at_least(k) for item in side.items.values()]) for side in (a, b)]
         bounds = dict(zip(("a_at_least", "b_at_least"), at_least, strict=True))
         pass_at[str(k)] = measured(partial(ItemTotals.pass_at, k=k)) | bounds
@@ -179,12 +182,6 @@ def _unpaired(a: Side, b: Side) -> dict[str, list[str]]:
         "only_a": sorted(of_a.keys() - of_b.keys()),
         "only_b": sorted(of_b.keys() - of_a.keys()),
     }
-
-
-def _largest_k(a: Side, b: Side) -> int:
-    most = [max((item.judged for item in side.items.values()), default=0) for side in (a, b)]
-    # Where one side has no verdicts, the other is shown all the same.
-    return min(MOST_K, min(most) or max(most))
 
 
 def print_comparison(console: Console, numbers: Mapping[str, Any]) -> None:

@@ -91,19 +91,16 @@ def note_of(credited: CreditedGroup, *, is_charted: bool = False) -> GroupNote:
     if is_charted:
         shown = ShownGroups()
         shown.add(credited)
+    last = group.failures[-1].error if group.failures else None
+    loss = group.error or last or credited.reason or "no rollout was started"
     return GroupNote(
         past=past_group(credited),
         summary=summary,
-        loss=_loss(group, credited.reason) if group.is_lost else None,
+        loss=loss if group.is_lost else None,
         lacks_image=bool(group.failures)
         and all(failure.error_class == "ImageUnavailable" for failure in group.failures),
         shown=shown,
     )
-
-
-def _loss(group: TrajectoryGroup, reason: str | None) -> str:
-    last = group.failures[-1].error if group.failures else None
-    return group.error or last or reason or "no rollout was started"
 
 
 def sample(trajectory: Trajectory, credited: CreditedGroup) -> dict[str, str | float | None]:

@@ -67,7 +67,12 @@ async def _process_opened(
         track=track,
     )
     with env.hook_calls(InFlight(item_id="", sibling=0)) as calls:
-        tasks = next_tasks(env, recorder, calls, progress.say)
+        if writes(env, "next_items"):
+            most = len(env.items) if env.config.total_steps == -1 else env.config.total_steps
+            past = past_groups(recorder.path)
+            tasks = AskedTasks(env, calls, most=most, past=past, say=progress.say)
+        else:
+            tasks = PlannedTasks(env.tasks(), recorder)
         code = await driver.roll_out(tasks)
     summary = progress.summary
     left, failed = tasks.total - tasks.done - summary.done, summary.groups["failed"]
@@ -282,13 +287,3 @@ class AskedTasks:
             if error.__cause__ is not None:
                 self._say(traceback_of(error.__cause__).rstrip())
             return []
-
-
-def next_tasks(
-    env: AgentEnv, recorder: Recorder, calls: HookCalls, say: Callable[[str], None]
-) -> PlannedTasks | AskedTasks:
-    """What `process` rolls out into a record that was begun."""
-    if not writes(env, "next_items"):
-        return PlannedTasks(env.tasks(), recorder)
-    most = len(env.items) if env.config.total_steps == -1 else env.config.total_steps
-    return AskedTasks(env, calls, most=most, past=past_groups(recorder.path), say=say)

@@ -20,7 +20,7 @@ from environments.containment.user_code import InFlight, Watch
 from environments.data.item_json import item_hash
 from environments.data.tasks import GroupTask
 from environments.lifecycle.rollout_hooks import RolloutHooks
-from environments.record.origin import Contents, RunOrigin, differences
+from environments.record.origin import Contents, differences
 from environments.record.recorder import Recorder, new_record, read_groups
 from environments.record.summary import counts, lines
 from environments.record.totals import Summary, Tally
@@ -122,7 +122,12 @@ async def _rewrite(
             new = await replay.rescored(old)
         except UsageError as error:
             raise type(error)(f"{record}, line {number}: {error}") from None
-        origin = _rescored_origin(now, old, contents.origins)
+        # The experiment of its rollout was one, that of its rewards is another.
+        before, origin = old.group.fingerprint, replace(now, policy=old.policy)
+        facts = contents.origins.get(before or "")
+        changed = ["unknown"] if facts is None else differences(facts, origin.facts())
+        came = {"rescored from": before or "unknown", "changed since": "; ".join(changed) or "nothing"}
+        origin = replace(origin, experiment={**origin.experiment, **came})
         recorder.explain({origin.fingerprint: origin.facts()})
         new = replace(new, group=replace(new.group, fingerprint=origin.fingerprint))
         change.add(old, await asyncio.to_thread(recorder.append, new))
@@ -132,18 +137,6 @@ async def _rewrite(
             f"every group of {record} failed, and no record was written: {lines(change.failures.counts())}"
         )
     return change
-
-
-def _rescored_origin(
-    now: RunOrigin, old: CreditedGroup, origins: Mapping[str, Mapping[str, str]]
-) -> RunOrigin:
-    """The experiment that a rescored group is of: its rollout was one, its rewards are another."""
-    now = replace(now, policy=old.policy)
-    before = old.group.fingerprint
-    facts = None if before is None else origins.get(before)
-    changed = ["unknown"] if facts is None else differences(facts, now.facts())
-    came = {"rescored from": before or "unknown", "changed since": "; ".join(changed) or "nothing"}
-    return replace(now, experiment={**now.experiment, **came})
 
 
 class LiveAccess:

@@ -45,7 +45,8 @@ def _go_on(runner: asyncio.Runner, work: "asyncio.Task[Any]") -> None:
         runner.run(_end_of(work))
     except (SystemExit, KeyboardInterrupt, RuntimeError) as error:
         # Without a handler `asyncio.Runner` makes one of a second ^C.
-        interrupted = isinstance(error, KeyboardInterrupt) and _handles_no_interrupt()
+        has_no_handler = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        interrupted = isinstance(error, KeyboardInterrupt) and has_no_handler
         if interrupted or work.done() or runner.get_loop().is_closed():
             raise
         _LOG.warning("a callback tried to end the event loop: %s: %s", type(error).__name__, error)
@@ -71,10 +72,6 @@ async def _end_of_others() -> None:
             _LOG.warning("a task goes on although it was cancelled, and is not waited for: %r", task)
             if isinstance(coro := task.get_coro(), ContainedCoroutine):
                 coro.code.is_given_up = True  # so that the end of the loop, which cancels it again, ends it
-
-
-def _handles_no_interrupt() -> bool:
-    return signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -66,28 +66,22 @@ def sides(tmp_path):
     return made
 
 
-def test_items_are_paired_by_id_wherever_they_stand(sides):
+def test_items_are_paired_by_id_and_content_wherever_they_stand(sides):
     a = [group("x", [1.0]), group("y", [0.0])]
     numbers = sides(a, [group("y", [0.5]), group("x", [1.0])])
     assert numbers["score"]["difference"]["mean"] == 0.25
     assert [each["item_id"] for each in numbers["pairs"]] == ["x", "y"]
 
-
-def test_a_changed_item_of_the_same_id_is_named_and_not_paired(sides):
     numbers = sides([group("x", [1.0])], [group("x", [0.0], text="as it is")])
     assert numbers["items"] == {
         "paired": 0, "changed": ["x"], "unknown": [], "only_a": [], "only_b": [],
     }  # fmt: skip
     assert numbers["score"]["difference"] == {"mean": None, "low": None, "high": None, "items": 0}
 
-
-def test_items_of_one_side_alone_are_counted_there_and_in_no_difference(sides):
     numbers = sides([group("x", [1.0]), group("only", [0.0])], [group("x", [1.0]), group("new", [5.0])])
     assert (numbers["items"]["only_a"], numbers["items"]["only_b"]) == (["only"], ["new"])
     assert (numbers["score"]["a"]["mean"], numbers["score"]["difference"]["mean"]) == (0.5, 0.0)
 
-
-def test_a_record_that_does_not_say_the_content_pairs_nothing(sides):
     numbers = sides([group("x", [1.0], known=False)], [group("x", [1.0])])
     assert (numbers["items"]["paired"], numbers["items"]["unknown"]) == (0, ["x"])
 
@@ -100,14 +94,11 @@ def test_an_item_counts_once_however_many_rollouts_and_groups_it_has(sides):
     assert numbers["score"]["difference"]["mean"] == 0.5
 
 
-def test_pass_at_k_is_over_items_with_that_many_rollouts(sides):
+def test_pass_at_k_is_over_items_with_that_many_rollouts_and_lost_ones_bound_it(sides):
     a = [group("x", [1.0] * 2, passed=[True, False]), group("y", [1.0], passed=[True])]
     numbers = sides(a, a)
     assert numbers["pass_at"]["1"]["a"]["mean"] == 0.75
     assert (numbers["pass_at"]["2"]["a"]["mean"], numbers["pass_at"]["2"]["a"]["items"]) == (1.0, 1)
-
-
-def test_lost_rollouts_are_a_lower_bound_of_pass_at_k(sides):
     numbers = sides([group("x", [1.0], passed=[True], lost=3)], [group("x", [1.0], passed=[True])])
     assert (numbers["pass_at"]["1"]["a"]["mean"], numbers["pass_at"]["1"]["a_at_least"]) == (1.0, 0.25)
 

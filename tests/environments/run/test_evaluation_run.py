@@ -59,8 +59,11 @@ async def test_a_record_of_training_has_nothing_of_evaluations(tmp_path):
     assert "passed" not in line["trajectories"][0]
 
 
-async def test_what_is_recorded_is_not_rolled_out_again(tmp_path):
-    await evaluate(evaluating(tmp_path), shown_console())
+async def test_what_is_recorded_is_not_rolled_out_again_and_numbers_are_of_all_starts(tmp_path):
+    await evaluate(evaluating(tmp_path, max_items=4), shown_console())
+    assert await evaluate(evaluating(tmp_path), shown_console()) == 0
+    assert (metrics(tmp_path)["planned"], metrics(tmp_path)["tried"]) == (10, 10)
+    assert len((tmp_path / "samples.jsonl").read_text().splitlines()) == 20
     before, lines = metrics(tmp_path), (tmp_path / "record.jsonl").read_bytes()
     console = shown_console()
     assert await evaluate(evaluating(tmp_path), console) == 0
@@ -68,13 +71,6 @@ async def test_what_is_recorded_is_not_rolled_out_again(tmp_path):
     assert metrics(tmp_path)["results"]["all"]["eval/pass@1"] == before["results"]["all"]["eval/pass@1"]
     assert listed_runs(tmp_path)[0].pass_at_1 == before["results"]["all"]["eval/pass@1"]
     assert "all 10 groups are already in" in console.file.getvalue()
-
-
-async def test_numbers_are_of_all_starts(tmp_path):
-    await evaluate(evaluating(tmp_path, max_items=4), shown_console())
-    assert await evaluate(evaluating(tmp_path), shown_console()) == 0
-    assert (metrics(tmp_path)["planned"], metrics(tmp_path)["tried"]) == (10, 10)
-    assert len((tmp_path / "samples.jsonl").read_text().splitlines()) == 20
 
 
 async def test_another_evaluation_and_a_run_of_training_are_refused_by_what_differs(tmp_path):

@@ -75,6 +75,12 @@ async def test_without_it_a_rollout_has_no_profile_and_its_line_no_such_field(tm
 
 
 async def test_a_rollout_is_the_same_with_a_profile_and_without():
+    origins = []
+    for is_on in (False, True):
+        async with chat(profile=is_on) as env:
+            origins.append(origin_of(env))
+    assert origins[0] == origins[1]
+
     def bare(credited):
         timeless = {"wall_s": 0.0, "profile": None}
         return [
@@ -97,14 +103,6 @@ async def test_a_record_says_what_the_rollouts_say_and_mixes_with_groups_that_ha
         for fields, profile in zip(line["trajectories"], profiles(credited), strict=True):
             assert fields["profile"]["wall_s"] == profile.wall_s
             assert fields["profile"]["calls"]["score_turn"]["count"] == profile.calls["score_turn"].count == 3
-
-
-async def test_it_is_no_part_of_the_experiment():
-    origins = []
-    for is_on in (False, True):
-        async with chat(profile=is_on) as env:
-            origins.append(origin_of(env))
-    assert origins[0] == origins[1]
 
 
 async def test_a_judge_and_a_user_are_apart_from_the_hooks_that_ask_them_side_by_side():

@@ -25,6 +25,7 @@ from environments.trajectory import (
     TrajectoryGroup,
     Turn,
 )
+from tests.tables import cases
 
 
 def group_with(score, *, errors=()):
@@ -70,6 +71,10 @@ def test_a_plain_line_tells_groups_rollouts_score_and_dropped():
     ):
         progress.group_done(note_of(group_with(0.5, errors=("ValueError: x",))))
     assert out.getvalue().startswith("groups 2/4 · 1 in flight · mean score 0.500 · 1 dropped · ")
+    assert "ETA" in progress.line()
+    with progress_on(io.StringIO(), terminal=False, total=None) as endless:
+        endless.group_done(note_of(group_with(0.5)))
+    assert "ETA" not in endless.line()
 
 
 def test_plain_lines_keep_their_distance_and_a_terminal_gets_none(monkeypatch):
@@ -82,12 +87,6 @@ def test_plain_lines_keep_their_distance_and_a_terminal_gets_none(monkeypatch):
         progress.group_done(note_of(group_with(0.5)))
     assert "groups 1/4" in out.getvalue()
     assert out.getvalue().endswith("\x1b[2K")
-
-
-def test_a_run_without_an_end_has_no_eta():
-    with progress_on(io.StringIO(), terminal=False, total=None) as progress:
-        progress.group_done(note_of(group_with(0.5)))
-        assert "ETA" not in progress.line()
 
 
 def test_a_rollout_that_raises_is_no_longer_in_flight():
@@ -164,7 +163,7 @@ def test_rewards_stand_by_turn_where_there_are_some():
     assert not [line for line in shown if line.startswith("by turn")]
 
 
-@pytest.mark.parametrize("width", [24, 40, 80, 140])
+@cases("width", [24, 40, 80, 140])
 def test_every_line_fits_the_terminal_and_there_are_few(width):
     failures = tuple(
         Failure(sibling=n, stop_reason=None, error=f"{'E' * 50}{n}: x", traceback="", turns=0)
@@ -205,16 +204,13 @@ def test_a_picture_that_cannot_be_made_leaves_the_last_one():
     assert "first" in out.getvalue()
 
 
-def test_a_terminal_that_is_gone_ends_nothing():
+def test_a_terminal_that_is_gone_ends_nothing_and_without_one_nothing_is_shown():
     class Gone(io.StringIO):
         def write(self, _):
             raise OSError("gone")
 
     with LiveView(Console(file=Gone(), force_terminal=True), lambda: "x"):
         pass
-
-
-def test_elsewhere_than_on_a_terminal_nothing_is_shown():
     out = io.StringIO()
     with LiveView(Console(file=out), lambda: "x") as view:
         assert not view.is_shown

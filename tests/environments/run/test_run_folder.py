@@ -51,12 +51,9 @@ def test_a_run_has_a_folder_whose_files_are_its_owners_alone():
     assert set(files.values()) == {0o600}
 
 
-def test_a_plain_file_has_no_folder_around_it():
+def test_a_plain_file_has_no_folder_around_it_and_is_not_given_with_a_name():
     run(data_path_to_save_groups="plain.jsonl")
     assert {path.name for path in Path().iterdir()} == {"plain.jsonl"}
-
-
-def test_a_name_and_a_plain_file_are_refused_together():
     with pytest.raises(ConfigError, match="give one of them"):
         run(data_path_to_save_groups="plain.jsonl", run_name="b")
 
@@ -93,7 +90,7 @@ def test_the_fingerprint_is_written_with_what_it_is_of_and_the_source_is_copied(
     assert (FOLDER.environment / "chat_env.py").read_text() == source
 
 
-def test_a_summary_is_of_the_whole_record_after_a_resume():
+def test_after_a_resume_the_summary_is_of_the_whole_record_and_the_log_of_both_runs():
     run(max_items=2)
     _, shown = run()
     assert "groups            1" in shown
@@ -103,6 +100,10 @@ def test_a_summary_is_of_the_whole_record_after_a_resume():
     assert told["aggregates"]["score"]["count"] == len(scores) == 6
     assert told["score"] == pytest.approx(sum(scores) / 6)
     assert (told["state"], told["planned"], told["done"]) == ("finished", 3, 3)
+    log = FOLDER.log.read_text()
+    assert (log.count("== 20"), log.count("score  ")) == (2, 2)
+    assert "resuming: 2 of 3 groups" in log
+    assert not goes_on(FOLDER.log)
 
 
 def test_a_group_that_failed_and_was_done_again_counts_once():
@@ -118,16 +119,6 @@ def test_a_group_that_failed_and_was_done_again_counts_once():
     run(score_turn=breaks)
     assert len(list(read_groups(FOLDER.record))) == 4
     assert (summary()["failed"], summary()["of"]["groups"], summary()["state"]) == (0, 3, "finished")
-
-
-def test_the_log_has_what_each_run_said():
-    run(max_items=2)
-    run()
-    log = FOLDER.log.read_text()
-    assert log.count("== 20") == 2
-    assert "resuming: 2 of 3 groups" in log
-    assert log.count("score  ") == 2
-    assert not goes_on(FOLDER.log)
 
 
 def test_other_settings_are_refused_with_what_differs_and_change_no_file():

@@ -16,8 +16,7 @@ from rich.text import Text
 from environments.cli.settings import EnvCall, EnvCommand, with_proxies
 from environments.env_checks.check_run import NAMES, run_checks
 from environments.env_checks.checked_env import CheckedEnv
-from environments.env_checks.report import Report, Result, supervised
-from environments.env_checks.shown_parts import PARTS, shown_lines
+from environments.env_checks.report import PARTS, Report, Result, shown_lines, supervised
 from environments.run.whole_run import run_whole
 
 _STYLES: dict[Result, str] = {"ok": "green", "warn": "yellow", "fail": "red", "skipped": "dim"}

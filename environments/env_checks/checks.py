@@ -7,7 +7,7 @@ from math import sqrt
 from statistics import fmean, variance
 from typing import Any
 
-from environments.data.item_json import ID_FIELDS, recorded_item
+from environments.data.item_json import recorded_item
 from environments.env_checks.checked_env import CheckedEnv
 from environments.env_checks.report import Answer
 from environments.hooks import writes
@@ -30,19 +30,13 @@ async def check_items(checked: CheckedEnv) -> Answer:
     env = checked.env
     named = zip(env.items, env.item_ids, strict=True)
     unrecordable = [name for item, name in named if recorded_item(item) is None]
-    unnamed = sum(
-        not (isinstance(item, dict) and any(item.get(name) is not None for name in ID_FIELDS))  # pyright: ignore[reportUnknownMemberType]  # items are anything
-        for item in env.items
-    )
     count = f"{len(env.items)} items, ids differ"
-    if unrecordable:
-        return "warn", (
-            f"{count}; {len(unrecordable)} hold what JSON has no form for ({unrecordable[0]}), so that the "
-            f"record leaves them out, and `credit --rewards` takes them from the environment"
-        )
-    if unnamed:
-        return "ok", f"{count}; {unnamed} have no {' or '.join(ID_FIELDS)}, and are named by their content"
-    return "ok", count
+    if not unrecordable:
+        return "ok", count
+    return "warn", (
+        f"{count}; {len(unrecordable)} hold what JSON has no form for ({unrecordable[0]}), so that the "
+        f"record leaves them out, and `credit --rewards` takes them from the environment"
+    )
 
 
 async def check_prompts(checked: CheckedEnv) -> Answer:
@@ -50,16 +44,15 @@ async def check_prompts(checked: CheckedEnv) -> Answer:
     openings = {each.item_id: each for each in reversed(checked.trajectories)}
     if not openings:
         return _NOTHING_PLAYED
+    texts = {"\n".join(message.content for message in each.prompt) for each in openings.values()}
+    if not all(text.strip() for text in texts):
+        return "fail", "a prompt is empty: the model is asked nothing"
     tokens = {
         name: len(checked.env.renderer.prompt_ids(each.prompt, each.tools)) for name, each in openings.items()
     }
     longest = max(tokens, key=lambda name: tokens[name])
-    texts = {"\n".join(message.content for message in each.prompt) for each in openings.values()}
-    fewest, most = min(tokens.values()), tokens[longest]
-    found = f"{most if fewest == most else f'{fewest} to {most}'} tokens, tools included"
-    if not all(text.strip() for text in texts):
-        return "fail", "a prompt is empty: the model is asked nothing"
-    if most > _LONG_PROMPT * checked.config.max_token_length:
+    found = f"{min(tokens.values())} to {tokens[longest]} tokens, tools included"
+    if tokens[longest] > _LONG_PROMPT * checked.config.max_token_length:
         return "warn", f"{found}; that of {longest} takes more than half of --env.max_token_length"
     if len(texts) == 1 < len(openings):
         found += "; the same for every item, so that only the world can tell items apart"
@@ -129,9 +122,8 @@ async def check_hooks(checked: CheckedEnv) -> Answer:
     order = " → ".join(f"{count} {name}" if count > 1 else name for name, count in times.items())
     if raised:
         return "fail", f"{raised[-1].name} {raised[-1].given}; called: {order}"
-    limits: dict[str, float] = json.loads(
-        next((call.given for call in calls if call.name == "limits_for"), "{}")
-    )
+    given = next((call.given for call in calls if call.name == "limits_for"), "{}")
+    limits: dict[str, float] = json.loads(given)
     for name, limit in limits.items():
         if limit > (most := getattr(checked.env.config, name)):
             return "warn", f"limits_for gives {name} {limit}, and --env.{name} permits {most}; {order}"
@@ -154,13 +146,11 @@ async def check_failures(checked: CheckedEnv) -> Answer:
 async def check_time(checked: CheckedEnv) -> Answer:
     """How long hooks and tools take at most."""
     longest = sorted(checked.longest_s.items(), key=lambda each: -each[1])[:3]
-    found = ", ".join(
-        f"{name} {f'{seconds:.1f} s' if seconds >= 1 else f'{1000 * seconds:.1f} ms'}"
-        for name, seconds in longest
-    )
+    calls = ", ".join(f"{name} {1000 * seconds:.1f} ms" for name, seconds in longest)
+    found = f"longest calls: {calls or 'nothing was called'}"
     if longest and longest[0][1] > _SLOW_S:
-        return "warn", f"longest calls: {found}; each rollout waits for it"
-    return "ok", f"longest calls: {found or 'nothing was called'}"
+        return "warn", f"{found}; each rollout waits for it"
+    return "ok", found
 
 
 async def check_skill(checked: CheckedEnv) -> Answer:
@@ -172,10 +162,7 @@ async def check_skill(checked: CheckedEnv) -> Answer:
         return "skipped", "no rollout has a score"
     apart = fmean(good) - fmean(bad)
     noise = sqrt(sum(variance(each) / len(each) for each in (good, bad) if len(each) > 1))
-    found = (
-        f"skill 1 scores {fmean(good):.3g}, skill 0 scores {fmean(bad):.3g} ({len(good)} and {len(bad)} "
-        f"rollouts)"
-    )
+    found = f"skill 1 scores {fmean(good):.3g}, skill 0 scores {fmean(bad):.3g}"
     if apart <= 0:
         return "fail", f"{found}: what the agent learns to do is not what you want, or the script is not good"
     if apart < 2 * noise:
@@ -193,10 +180,7 @@ async def check_variation_by_turn(checked: CheckedEnv) -> Answer:
     """Whether turns of one rollout earn different rewards, which is what credit per turn is made of."""
     played = [each for each in checked.trajectories if each.rewards is not None]
     if all(each.act_rewards is None for each in played):
-        return (
-            "skipped",
-            "no turn rewards: one reward for the whole rollout (TurnLevelRewardMixin gives more)",
-        )
+        return "skipped", "one reward for the whole rollout (TurnLevelRewardMixin gives turn rewards)"
     by_rollout = [[value for value in each.act_rewards or () if value is not None] for each in played]
     scored = [value for rewards in by_rollout for value in rewards]
     turns = sum(len(each.acts) for each in played)

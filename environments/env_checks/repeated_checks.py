@@ -217,16 +217,14 @@ async def check_model(checked: CheckedEnv) -> Answer:
     if failures:
         count = len(rollouts) + len(failures)
         return "fail", f"{len(failures)} of {count} rollouts broke: {failures[0].error}"
-    results = [result for each in rollouts for turn in each.turns for result in turn.tool_results]
+    calls = sum(len(turn.tool_results) for each in rollouts for turn in each.turns)
     scores = [each.score for each in rollouts if each.score is not None]
     mean = f"mean score {fmean(scores):.3g}" if scores else "no score"
-    found = (
-        f"{len(rollouts)} rollouts, {mean}, {fmean(len(each.acts) for each in rollouts):.1f} turns, "
-        f"{len(results)} tool calls, {sum(result.error is not None for result in results)} refused or failed"
-    )
+    turns = fmean(len(each.acts) for each in rollouts)
+    found = f"{len(rollouts)} rollouts, {mean}, {turns:.1f} turns, {calls} tool calls"
     if not all(each.exact for each in rollouts):
         found += "; token ids are made from its text (see `turnwise doctor model`)"
-    if has_tools and not results:
+    if has_tools and not calls:
         return "warn", f"{found}: it calls no tool"
     if len(scores) > 1 and len(set(scores)) == 1:
         return "warn", f"{found}: all of them score the same"

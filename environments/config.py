@@ -2,7 +2,6 @@
 
 import json
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, cast
 
@@ -86,10 +85,6 @@ def _same(value: object, accepted: object) -> bool:
 
 
 EMBEDDED_TOKENIZER = "embedded"
-_PLAIN_NAME = re.compile(r"\w[\w.+=@-]{0,62}")
-"""A folder's name: no path, nothing hidden, nothing that a shell or an option parser reads."""
-_NAME_BYTES = 200
-"""A file system takes 255, and runs that are put aside or evaluated have a few more."""
 SETTING_GROUPS: Mapping[str, str] = {
     "max_items": "Items",
     "group_size": "Rollouts",
@@ -316,21 +311,6 @@ class AgentEnvConfig(Section):
     data_dir_to_save_evals: str | None = Field(
         default=None, description="evaluate: folder of the evaluation; unset: runs/ENV/eval-NAME."
     )
-    run_name: str | None = Field(
-        default=None,
-        description="Which run of the environment: its folder is runs/ENV/NAME; unset: default. Letters, "
-        "digits and _.+=@- after a letter or digit, 63 at most.",
-    )
-    fresh: bool = Field(
-        default=False,
-        description="Start over instead of resuming: a run's folder is put aside, a plain file is emptied; "
-        "serve: put what the outbox holds aside.",
-    )
-    accept: bool = Field(
-        default=False,
-        description="Go on in a record of another experiment, for changes that you know to change nothing; "
-        "each group keeps its own fingerprint.",
-    )
     use_wandb: bool = Field(default=False, description="Log to Weights & Biases.")
     use_trackio: bool = Field(default=False, description="Log to trackio: offline, into a SQLite file.")
     wandb_name: str | None = Field(
@@ -355,10 +335,6 @@ class AgentEnvConfig(Section):
     rollout_server_url: str = Field(
         default="http://localhost:8000", repr=False, description="serve: URL of the Atropos trajectory API."
     )
-    outbox_path: str | None = Field(
-        default=None,
-        description="serve: file in which groups wait for the trainer; unset: data/NAME.outbox.sqlite.",
-    )
     outbox_groups: int = Field(
         default=64,
         ge=1,
@@ -382,16 +358,6 @@ class AgentEnvConfig(Section):
     worker_timeout: float = Field(
         default=600, ge=-1, description="serve: seconds for one group; -1: no limit."
     )
-
-    @field_validator("run_name")
-    @classmethod
-    def _is_a_plain_name(cls, name: str | None) -> str | None:
-        if name is not None and not (_PLAIN_NAME.fullmatch(name) and len(name.encode()) <= _NAME_BYTES):
-            raise ValueError(
-                "names a folder: it takes letters, digits and _.+=@- after a letter or digit, 63 at most "
-                f"and {_NAME_BYTES} bytes"
-            )
-        return name
 
 
 def checked_config(config: Any, env_cls: type) -> AgentEnvConfig:

@@ -5,14 +5,15 @@ from rich.console import Console
 
 from environments.cli.settings import EnvCall, EnvCommand
 from environments.run.evaluation_run import METRICS, evaluate, evaluation_folder
+from environments.run.open_run import RunOptions
 from environments.run.whole_run import run_whole
 
 
 @click.command("evaluate", cls=EnvCommand)
-@click.option("--name", metavar="NAME", help="The folder is runs/ENV/eval-NAME [default]; --env.run_name.")
+@click.option("--name", metavar="NAME", help="The folder is runs/ENV/eval-NAME [default].")
 @click.option("--out", metavar="DIR", help="Another folder instead; --env.data_dir_to_save_evals.")
-@click.option("--fresh", is_flag=True, help="Start over: what is there is put aside; --env.fresh.")
-@click.option("--accept", is_flag=True, help="Go on although the experiment has changed; --env.accept.")
+@click.option("--fresh", is_flag=True, help="Start over: what is there is put aside.")
+@click.option("--accept", is_flag=True, help="Go on although the experiment has changed.")
 def command(call: EnvCall, name: str | None, out: str | None, fresh: bool, accept: bool) -> int:
     """Run the evaluation items --env.eval_rollouts times each; report mean score and pass@k.
 
@@ -21,15 +22,9 @@ def command(call: EnvCall, name: str | None, out: str | None, fresh: bool, accep
     record.jsonl, metrics.json, samples.jsonl, and what the folder of a run has; `turnwise compare` puts two
     of them side by side.
     """
-    env = call.open(
-        flags={
-            "run_name": name,
-            "data_dir_to_save_evals": out,
-            "fresh": fresh or None,
-            "accept": accept or None,
-        }
-    )
-    code = run_whole(evaluate(env, Console(), sources=call.sources()))
+    env = call.open(flags={"data_dir_to_save_evals": out})
+    options = RunOptions(name=name, fresh=fresh, accept=accept, sources=call.sources())
+    code = run_whole(evaluate(env, Console(), options=options))
     if code == 0:
-        click.echo(evaluation_folder(env.config, env.name).path / METRICS)
+        click.echo(evaluation_folder(env.config, env.name, name).path / METRICS)
     return code

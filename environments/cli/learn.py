@@ -35,8 +35,8 @@ from environments.viewer.learning_values import LearnedChange, LearningValues
 from tools.errors import ConfigError
 
 _OWN_SETTINGS = frozenset({
-    "estimator", "estimator_params", "estimator_preset", "max_items", "total_steps", "run_name", "fresh",
-    "accept", "data_path_to_save_groups",
+    "estimator", "estimator_params", "estimator_preset", "max_items", "total_steps",
+    "data_path_to_save_groups",
 })  # fmt: skip
 """What the command sets itself."""
 _SEEDS, _STEPS = 5, 120

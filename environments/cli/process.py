@@ -4,15 +4,16 @@ import click
 from rich.console import Console
 
 from environments.cli.settings import EnvCall, EnvCommand
+from environments.run.open_run import RunOptions
 from environments.run.process_run import process
 from environments.run.whole_run import run_whole
 
 
 @click.command("process", cls=EnvCommand)
-@click.option("--name", metavar="NAME", help="The run's folder is runs/ENV/NAME [default]; --env.run_name.")
+@click.option("--name", metavar="NAME", help="The run's folder is runs/ENV/NAME [default].")
 @click.option("--out", metavar="FILE", help="A plain file instead; --env.data_path_to_save_groups.")
-@click.option("--fresh", is_flag=True, help="Start over: what is there is put aside; --env.fresh.")
-@click.option("--accept", is_flag=True, help="Go on although the experiment has changed; --env.accept.")
+@click.option("--fresh", is_flag=True, help="Start over: what is there is put aside.")
+@click.option("--accept", is_flag=True, help="Go on although the experiment has changed.")
 def command(call: EnvCall, name: str | None, out: str | None, fresh: bool, accept: bool) -> int:
     """Roll out an environment's items into the record of a run.
 
@@ -21,12 +22,6 @@ def command(call: EnvCall, name: str | None, out: str | None, fresh: bool, accep
     the run's folder has its settings, its source, its log and a summary; --out writes a rollout JSONL with
     nothing beside it.
     """
-    env = call.open(
-        flags={
-            "run_name": name,
-            "data_path_to_save_groups": out,
-            "fresh": fresh or None,
-            "accept": accept or None,
-        }
-    )
-    return run_whole(process(env, Console(), sources=call.sources()))
+    env = call.open(flags={"data_path_to_save_groups": out})
+    options = RunOptions(name=name, fresh=fresh, accept=accept, sources=call.sources())
+    return run_whole(process(env, Console(), options=options))

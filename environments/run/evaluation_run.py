@@ -34,7 +34,7 @@ from environments.run.evaluation import (
 )
 from environments.run.experiment import origin_of
 from environments.run.group_source import FinishedGroups, OwnGroups, ShownGroups
-from environments.run.open_run import DEFAULT_NAME, OpenRun, Sources, opened_run
+from environments.run.open_run import DEFAULT_NAME, DEFAULTS, OpenRun, RunOptions, opened_run
 from environments.run.process_run import FAILED, Driver, PlannedTasks
 from environments.run.progress import Progress
 from environments.run.run_log import RunLog, counted_groups
@@ -50,22 +50,22 @@ PREFIX = "eval-"
 """Of the folders' names: an evaluation and a run of training may have the same name."""
 
 
-def evaluation_folder(config: AgentEnvConfig, env: str) -> RunFolder:
+def evaluation_folder(config: AgentEnvConfig, env: str, name: str | None) -> RunFolder:
     """Where an evaluation is written: the folder that its settings name, or one below `runs/`."""
     if config.data_dir_to_save_evals is not None:
         return RunFolder(Path(config.data_dir_to_save_evals).absolute())
-    name = config.run_name or DEFAULT_NAME
+    name = name or DEFAULT_NAME
     return run_folder(env, name if name.startswith(PREFIX) else PREFIX + name)
 
 
-async def evaluate(env: AgentEnv, console: Console, *, sources: Sources | None = None) -> int:
+async def evaluate(env: AgentEnv, console: Console, *, options: RunOptions = DEFAULTS) -> int:
     """Opens an environment for evaluation and rolls out each item `eval_rollouts` times, unless recorded.
 
     Returns the exit code: 0 when every item was tried, 130 or 143 after a signal, `FAILED` when no rollout
     was left to count or something kept failing. Raises UsageError if the environment cannot be opened, or the
-    folder is another evaluation's. `sources` is where the settings came from; `None`: from a program.
+    folder is another evaluation's.
     """
-    folder, log = evaluation_folder(env.config, env.name), RunLog()
+    folder, log = evaluation_folder(env.config, env.name, options.name), RunLog()
     there = [name for name in (METRICS, SAMPLES) if (folder.path / name).exists()]
     if there and not folder.record.exists():
         raise RecordError(
@@ -76,7 +76,7 @@ async def evaluate(env: AgentEnv, console: Console, *, sources: Sources | None =
     with watchdog_of(env, progress) as watchdog:
         async with env.opened(evaluation=True, notify=progress.say):
             origin = origin_of(env, evaluation=True)
-            opened = opened_run(env, origin, folder, sources=sources, log=log, say=progress.say)
+            opened = opened_run(env, origin, folder, options=options, log=log, say=progress.say)
             # First what can still refuse: `--fresh` puts the former evaluation aside.
             with opened_charts(env) as charts, opened as run:
                 return await _evaluate_opened(env, folder, progress, run, watchdog, charts)

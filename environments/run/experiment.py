@@ -37,8 +37,8 @@ from environments.second_models.asked_model import SCRIPTED
 from tools.registry import Tool, Toolset
 
 WHERE_WRITTEN = frozenset({
-    "data_path_to_save_groups", "data_dir_to_save_evals", "outbox_path", "outbox_groups", "run_name", "fresh",
-    "accept", "use_wandb", "use_trackio", "wandb_name", "profile",
+    "data_path_to_save_groups", "data_dir_to_save_evals", "outbox_groups", "use_wandb",
+    "use_trackio", "wandb_name", "profile",
 })  # fmt: skip
 """Settings of where one run is written and shown."""
 NOT_COUNTED = WHERE_WRITTEN | frozenset({
@@ -164,7 +164,6 @@ def _apart(env: AgentEnv) -> list[Path]:
     paths = (
         config.data_path_to_save_groups,
         config.data_dir_to_save_evals,
-        config.outbox_path,
         config.dataset_path,
     )
     return [RUNS, *(Path(path) for path in paths if path is not None)]
@@ -382,13 +381,13 @@ def _value_text(value: object, seen: set[object]) -> str:
 class LaterFiles:
     """The data that rollouts read and that the fingerprint, made before them, does not cover."""
 
-    def __init__(self, env: AgentEnv, recorder: Recorder) -> None:
+    def __init__(self, env: AgentEnv, recorder: Recorder, *, accept: bool) -> None:
         """Compares what the groups of a record that was begun have read with what is there now.
 
-        Raises OtherRunError if a file changed, or is gone.
+        Raises OtherRunError if a file changed and is not accepted so, or is gone.
         """
         self.opened = OpenedFiles(in_hooks=True)
-        self._env_cls, self._accept, self._record = type(env), env.config.accept, recorder.path
+        self._env_cls, self._accept, self._record = type(env), accept, recorder.path
         self._covered = frozenset(environment_files(env).values())
         self._apart = [*_apart(env), _scratch_folder()]
         self._since = time_ns()
@@ -448,12 +447,12 @@ class LaterFiles:
 
 
 @contextmanager
-def later_files(env: AgentEnv, recorder: Recorder) -> Generator[None]:
+def later_files(env: AgentEnv, recorder: Recorder, *, accept: bool) -> Generator[None]:
     """While entered, the record also says which files rollouts read, and takes no group that read others.
 
     Raises OtherRunError if a file that its groups have read changed.
     """
-    later = LaterFiles(env, recorder)
+    later = LaterFiles(env, recorder, accept=accept)
     with later.opened.watched():
         recorder.more_facts = later.facts
         yield

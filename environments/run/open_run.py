@@ -226,17 +226,49 @@ def _is_secret(name: str, value: object) -> bool:
 
 
 DEFAULT_NAME = "default"
+_PLAIN_NAME = re.compile(r"\w[\w.+=@-]{0,62}")
+"""A folder's name: no path, nothing hidden, nothing that a shell or an option parser reads."""
+_NAME_BYTES = 200
+"""A file system takes 255, and runs that are put aside or evaluated have a few more."""
 OF_RECORD = ("of", "experiments", "failed", "score", "pass@1", "evaluation", "aggregates")
 """What of `summary.json` describes the record, and not the run that wrote it last."""
 _INSTEAD = "start over with --fresh, run it as --name OTHER, or go on all the same with --accept"
 
 
-def place_of(config: AgentEnvConfig, env: str) -> RunFolder | Path:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What one run is asked beside its settings."""
+
+    name: str | None = None
+    """Of its folder; `None`: `default`."""
+    fresh: bool = False
+    """Whether to start over: what is there is put aside."""
+    accept: bool = False
+    """Whether to go on in the record of another experiment."""
+    sources: Sources | None = None
+    """Where its settings came from, see `settings_text`; `None`: from a program."""
+    outbox: Path | None = None
+    """Of `serve`; `None`: `data/ENV.outbox.sqlite`."""
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError if no folder can have the name."""
+        name = self.name
+        if name is not None and not (_PLAIN_NAME.fullmatch(name) and len(name.encode()) <= _NAME_BYTES):
+            raise ConfigError(
+                f"--name {name!r:.100} names a folder: it takes letters, digits and _.+=@- after a letter or "
+                f"digit, 63 at most and {_NAME_BYTES} bytes"
+            )
+
+
+DEFAULTS = RunOptions()
+
+
+def place_of(config: AgentEnvConfig, env: str, name: str | None) -> RunFolder | Path:
     """Where a run writes: the folder of its name, or the plain file that its settings name.
 
-    Raises ConfigError if they name both.
+    Raises ConfigError if both are given.
     """
-    path, name = config.data_path_to_save_groups, config.run_name
+    path = config.data_path_to_save_groups
     if path is None:
         return run_folder(env, name or DEFAULT_NAME)
     if name is not None:
@@ -341,31 +373,30 @@ def opened_run(
     origin: RunOrigin,
     place: RunFolder | Path,
     *,
-    sources: Sources | None,
+    options: RunOptions,
     log: RunLog,
     say: Callable[[str], None],
 ) -> Generator[OpenRun]:
     """Opens a record and makes it this run's; in a folder, with the files that document how it came to be.
 
-    `sources` is where its settings came from, see `settings_text`. Raises OtherRunError if the record is of
-    another experiment, and RecordError if it cannot be read or written, or another process writes it.
+    Raises OtherRunError if the record is of another experiment, and RecordError if it cannot be read or
+    written, or another process writes it.
     """
     folder = place if isinstance(place, RunFolder) else None
     record = place.record if isinstance(place, RunFolder) else place
-    fresh = env.config.fresh
-    if folder is not None and fresh and folder.record.is_file() and folder.record.stat().st_size:
+    if folder is not None and options.fresh and folder.record.is_file() and folder.record.stat().st_size:
         put_aside(folder.path, folder.record, say)
-    with Recorder(record, fresh=fresh and folder is None) as recorder:
+    with Recorder(record, fresh=options.fresh and folder is None) as recorder:
         run = OpenRun(recorder=recorder, folder=folder, resumed=bool(recorder.path.stat().st_size), say=say)
         instead = None if folder is None else _INSTEAD
-        accepted = begin_record(env, origin, recorder, say=say, instead=instead)
-        with later_files(env, recorder):
+        accepted = begin_record(env, origin, recorder, accept=options.accept, say=say, instead=instead)
+        with later_files(env, recorder, accept=options.accept):
             if folder is None:
                 yield run
                 return
             run.facts = run_facts(env, origin)
             notes = write_run_files(
-                folder, env, origin, sources=sources, accepted=accepted, resumed=run.resumed
+                folder, env, origin, sources=options.sources, accepted=accepted, resumed=run.resumed
             )
             for note in notes:
                 say(note)
@@ -393,6 +424,7 @@ def begin_record(
     origin: RunOrigin,
     recorder: Recorder,
     *,
+    accept: bool,
     say: Callable[[str], None],
     instead: str | None = None,
 ) -> list[str]:
@@ -407,11 +439,8 @@ def begin_record(
             f"will be noticed, and none in what they import"
         )
     items = zip(env.item_ids, env.items, strict=True)
-    config = env.config
     options = {} if instead is None else {"instead": instead}
-    accepted = recorder.begin(
-        origin, items, all_items=config.max_items is None, accept=config.accept, **options
-    )
+    accepted = recorder.begin(origin, items, all_items=env.config.max_items is None, accept=accept, **options)
     if accepted:
         say(f"accepted: {recorder.path} holds groups of another run, too ({in_short(accepted)})")
     elif recorder.contents.fingerprints - {origin.fingerprint}:

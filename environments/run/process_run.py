@@ -19,7 +19,7 @@ from environments.record.summary import print_summary
 from environments.rollout.boundary import traceback_of
 from environments.run.experiment import origin_of
 from environments.run.group_source import FinishedGroup, FinishedGroups, GroupSource, OwnGroups, Streak, aged
-from environments.run.open_run import OpenRun, Sources, opened_run, place_of
+from environments.run.open_run import DEFAULTS, OpenRun, RunOptions, opened_run, place_of
 from environments.run.progress import Progress
 from environments.run.run_log import RunLog
 from environments.run.tracking import Track, tracked
@@ -31,22 +31,22 @@ FAILED = 1
 """Exit code of a run that did not do what it was asked for."""
 
 
-async def process(env: AgentEnv, console: Console, *, sources: Sources | None = None) -> int:
+async def process(env: AgentEnv, console: Console, *, options: RunOptions = DEFAULTS) -> int:
     """Opens an environment and rolls out its tasks; a group is on disk before it counts as done.
 
     Returns the exit code: 0; 130 or 143 when a signal ended the run; `FAILED` when every group failed,
     `max_failed_groups` of them in a row, or one was never rolled out to its end. Raises UsageError if the
-    environment cannot be opened, or the record is not this run's. `sources` is where the settings came from;
-    `None`: from a program.
+    environment cannot be opened, or the record is not this run's.
     """
-    place, log = place_of(env.config, env.name), RunLog()
+    place, log = place_of(env.config, env.name, options.name), RunLog()
     progress = Progress(console, log=log)
     with watchdog_of(env, progress) as watchdog:
         async with env.opened(notify=progress.say):
             with ExitStack() as files:
                 # First what can still refuse: `--fresh` puts the former run aside.
                 track = files.enter_context(tracked(env))
-                opened = opened_run(env, origin_of(env), place, sources=sources, log=log, say=progress.say)
+                origin = origin_of(env)
+                opened = opened_run(env, origin, place, options=options, log=log, say=progress.say)
                 run = files.enter_context(opened)
                 return await _process_opened(env, progress, run, track, watchdog)
 

@@ -315,7 +315,7 @@ def _make_private(path: Path) -> None:
 
 def _explained(error: sqlite3.OperationalError) -> str:
     if "locked" in str(error):
-        return "another process is using it; choose another --env.outbox_path or wait"
+        return "another process is using it; choose another --outbox or wait"
     return str(error)
 
 

@@ -16,7 +16,7 @@ from environments.record.origin import RunOrigin, differences, refuse_other_run
 from environments.record.recorder import Recorder, past_groups
 from environments.run.experiment import later_files, origin_of
 from environments.run.group_source import OwnGroups
-from environments.run.open_run import begin_record
+from environments.run.open_run import DEFAULTS, RunOptions, begin_record
 from environments.run.process_run import AskedTasks
 from environments.run.progress import Progress
 from environments.run.tracking import tracked
@@ -48,8 +48,18 @@ PLAIN = "token_advantages"
 """Without turn rewards this view is plain scalar data."""
 
 
-async def serve(env: AgentEnv, console: Console) -> int:
+async def serve(
+    env: AgentEnv,
+    console: Console,
+    *,
+    options: RunOptions = DEFAULTS,
+) -> int:
     """Open an environment and serve its groups to the trainer behind `config.rollout_server_url`.
+
+    Args:
+        env: the environment.
+        console: where to show how it goes.
+        options: its outbox, and what happens to a former run's.
 
     Returns:
         The exit code, see `ServeLoop.run`.
@@ -64,11 +74,16 @@ async def serve(env: AgentEnv, console: Console) -> int:
             if not env.config.allow_approximate_tokens:
                 refuse_text_alone(env.text_only_servers)
             progress.ready()
-            return await _serve_opened(env, console, shape, progress, watchdog)
+            return await _serve_opened(env, console, shape, progress, watchdog, options)
 
 
 async def _serve_opened(
-    env: AgentEnv, console: Console, shape: Shape, progress: Progress, watchdog: Watchdog
+    env: AgentEnv,
+    console: Console,
+    shape: Shape,
+    progress: Progress,
+    watchdog: Watchdog,
+    options: RunOptions,
 ) -> int:
     config, say = env.config, progress.say
     with ExitStack() as files:
@@ -76,10 +91,10 @@ async def _serve_opened(
         recorder = None
         if config.data_path_to_save_groups is not None:
             recorder = files.enter_context(
-                Recorder(Path(config.data_path_to_save_groups), fresh=config.fresh)
+                Recorder(Path(config.data_path_to_save_groups), fresh=options.fresh)
             )
-            begin_record(env, origin_of(env), recorder, say=say)
-            files.enter_context(later_files(env, recorder))
+            begin_record(env, origin_of(env), recorder, accept=options.accept, say=say)
+            files.enter_context(later_files(env, recorder, accept=options.accept))
         calls = files.enter_context(env.hook_calls(InFlight(item_id="", sibling=0)))
         asked = _asked(env, recorder, calls, say)
         rollouts = Rollouts(
@@ -92,8 +107,8 @@ async def _serve_opened(
             origin=origin_of(env),
             track=track,
         )
-        outbox = files.enter_context(Outbox(Path(config.outbox_path or f"data/{env.name}.outbox.sqlite")))
-        if config.fresh and (posts := outbox.start_over("put aside by --env.fresh")):
+        outbox = files.enter_context(Outbox(options.outbox or Path(f"data/{env.name}.outbox.sqlite")))
+        if options.fresh and (posts := outbox.start_over("put aside by --fresh")):
             say(f"{posts} posts of an earlier run are put aside in {outbox.rejected_path}")
         claim(outbox, replace(rollouts.origin, view=in_words(shape)))
         say(f"view {in_words(shape)}: {_who_reads(env, shape)}")
@@ -195,8 +210,8 @@ def claim(outbox: Outbox, now: RunOrigin) -> None:
         before = RunOrigin.from_json(text)
         changed = differences(before.facts() | before.credit_facts(), now.facts() | now.credit_facts())
         instead = (
-            "deliver them with its settings, choose another --env.outbox_path, or start over with "
-            "--env.fresh, which puts them aside"
+            "deliver them with its settings, choose another --outbox, or start over with "
+            "--fresh, which puts them aside"
         )
         refuse_other_run(f"the outbox {outbox.path}", changed, instead=instead)
     outbox.remember("origin", now.to_json())

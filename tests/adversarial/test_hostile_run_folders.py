@@ -15,7 +15,7 @@ from environments.cli.settings import Overrides, merge_settings, read_yaml
 from environments.config import AgentEnvConfig, JudgeConfig, ServerConfig
 from environments.record.recorder import read_groups
 from environments.record.run_folder import RunFolder
-from environments.run.open_run import settings_text
+from environments.run.open_run import RunOptions, settings_text
 from environments.run.process_run import process
 from environments.run.run_log import MOST_BYTES, RunLog
 from tests.environments.chat.chat_env import Chat, chat
@@ -32,8 +32,9 @@ def somewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "here")
 
 
-def run(**fields):
-    return asyncio.run(process(chat(**{"group_size": 2, **fields}), quiet()))
+def run(*, name=None, fresh=False, **fields):
+    options = RunOptions(name=name, fresh=fresh)
+    return asyncio.run(process(chat(**{"group_size": 2, **fields}), quiet(), options=options))
 
 
 @pytest.mark.parametrize(
@@ -42,12 +43,12 @@ def run(**fields):
 def test_a_name_that_is_no_plain_name_is_refused_in_one_line(name, capsys):
     assert main(["process", "code_debug", f"--name={name}"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "env.run_name names a folder: it takes letters, digits" in line
+    assert "names a folder: it takes letters, digits" in line
     assert not list(Path("..").rglob("record.jsonl"))
 
 
 def test_names_of_many_letters_and_many_bytes_are_taken():
-    assert run(run_name="ü" * 63) == 0
+    assert run(name="ü" * 63) == 0
 
 
 class Secretive(AgentEnvConfig):

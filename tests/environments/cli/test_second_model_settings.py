@@ -71,7 +71,7 @@ def test_what_cannot_be_is_refused_by_its_name(args, message):
 
 def test_an_environment_gets_those_with_an_address():
     flags, _ = split_overrides(
-        ["--judge.base_url", "http://j/v1", "--judge.proxy", "none", "--user.top_p=0.5"]
+        ["--judge.base_url", "http://j/v1", "--judge.proxy", "none", "--user.max_tokens=5"]
     )
     env = EnvCall(env_cls=Talk, file=None, flags=flags).open()
     assert [server.section for server in env.second_servers] == ["judge"]

@@ -11,6 +11,7 @@ from environments.record.origin import OtherRunError
 from environments.record.recorder import read_groups
 from environments.run import evaluation_run
 from environments.run.evaluation_run import evaluate, evaluation_folder, judged
+from environments.run.open_run import RunOptions
 from environments.run.process_run import process
 from environments.run.run_list import listed_runs
 from tests.environments.counted_items import Counted, counted, shown_console
@@ -93,7 +94,10 @@ async def test_another_evaluation_and_a_run_of_training_are_refused_by_what_diff
 async def test_fresh_puts_the_former_evaluation_aside(tmp_path):
     folder = tmp_path / "eval"
     await evaluate(evaluating(folder), shown_console())
-    assert await evaluate(evaluating(folder, eval_rollouts=3, fresh=True), shown_console()) == 0
+    assert (
+        await evaluate(evaluating(folder, eval_rollouts=3), shown_console(), options=RunOptions(fresh=True))
+        == 0
+    )
     assert len(groups(tmp_path / "eval.1")[0].group.trajectories) == 2
 
 
@@ -105,9 +109,8 @@ async def test_files_of_an_evaluation_without_a_record_are_not_written_over(tmp_
 
 
 def test_its_folder_is_no_run_of_trainings():
-    names = [
-        evaluation_folder(counted(run_name=name).config, "e").path.name for name in (None, "a", "eval-a")
-    ]
+    config = counted().config
+    names = [evaluation_folder(config, "e", name).path.name for name in (None, "a", "eval-a")]
     assert names == ["eval-default", "eval-a", "eval-a"]
 
 
@@ -127,8 +130,9 @@ async def test_a_lost_item_is_tried_once_more(tmp_path):
     Flaky.lost = ("i3",)
     await evaluate(evaluating(tmp_path, Flaky, **fields), shown_console())
     Flaky.lost = ()
+    accepting = RunOptions(accept=True)
     try:
-        assert await evaluate(evaluating(tmp_path, Flaky, accept=True, **fields), shown_console()) == 0
+        assert await evaluate(evaluating(tmp_path, Flaky, **fields), shown_console(), options=accepting) == 0
     finally:
         Flaky.lost = ("i3",)
     assert metrics(tmp_path)["lost_items"] == 0
@@ -143,7 +147,7 @@ async def test_an_items_change_is_named(tmp_path, monkeypatch):
     await evaluate(evaluating(tmp_path), shown_console())
     monkeypatch.setattr(Counted, "load_items", changed)
     with pytest.raises(OtherRunError, match="item 'i2' changed"):
-        await evaluate(evaluating(tmp_path, accept=False), shown_console())
+        await evaluate(evaluating(tmp_path), shown_console())
 
 
 class Mixed(Counted):

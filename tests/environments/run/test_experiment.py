@@ -230,10 +230,8 @@ def test_where_how_fast_and_how_much_is_no_other_experiment(no_code):
         {"credit_view": "turn_rows"},
         {"use_wandb": True},
         {"rollout_server_url": "http://a"},
-        {"fresh": True},
         {"pass_score": 0.5},
         {"data_path_to_save_groups": "a"},
-        {"outbox_path": "b"},
     ]
     assert [each for each in settings if facts(**each) != usual] == []
 

@@ -14,7 +14,7 @@ from environments.record.recorder import read_contents, read_groups
 from environments.record.run_folder import RunFolder, record_at, run_folder
 from environments.run import open_run
 from environments.run.experiment import origin_of
-from environments.run.open_run import copy_environment
+from environments.run.open_run import RunOptions, copy_environment
 from environments.run.process_run import process
 from environments.run.run_log import goes_on
 from tests.environments.chat import chat_env
@@ -30,10 +30,10 @@ def somewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def run(sources=None, **fields):
+def run(*, name=None, fresh=False, accept=False, sources=None, **fields):
     """A run of the chat; what it showed."""
-    console = quiet()
-    code = asyncio.run(process(chat(**{"group_size": 2, **fields}), console, sources=sources))
+    console, options = quiet(), RunOptions(name=name, fresh=fresh, accept=accept, sources=sources)
+    code = asyncio.run(process(chat(**{"group_size": 2, **fields}), console, options=options))
     return code, console.file.getvalue()
 
 
@@ -55,7 +55,7 @@ def test_a_plain_file_has_no_folder_around_it_and_is_not_given_with_a_name():
     run(data_path_to_save_groups="plain.jsonl")
     assert {path.name for path in Path().iterdir()} == {"plain.jsonl"}
     with pytest.raises(ConfigError, match="give one of them"):
-        run(data_path_to_save_groups="plain.jsonl", run_name="b")
+        run(data_path_to_save_groups="plain.jsonl", name="b")
 
 
 def test_the_settings_say_where_each_came_from():

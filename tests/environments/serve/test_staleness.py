@@ -8,6 +8,7 @@ import pytest
 from environments.config import AgentEnvConfig
 from environments.lifecycle.weight_versions import WeightVersions
 from environments.record.recorder import read_groups
+from environments.run.open_run import RunOptions
 from environments.serve.serving import serve
 from environments.trajectory import TrajectoryGroup
 from environments.wire.payloads import Shape
@@ -119,11 +120,12 @@ async def test_serve_records_counts_and_does_not_send_what_is_stale(trained, tmp
         max_staleness=0,
         credit_view="turn_rows",
         rollout_server_url=trained.url,
-        outbox_path=str(tmp_path / "o.sqlite"),
         data_path_to_save_groups=str(record),
     )
     console = quiet()
-    assert await asyncio.wait_for(serve(env, console), 60) == 0
+    assert (
+        await asyncio.wait_for(serve(env, console, options=RunOptions(outbox=tmp_path / "o.sqlite")), 60) == 0
+    )
     (group,) = read_groups(record)
     assert (group.status, group.group.weight_versions) == ("no_credit", ("a", "b"))
     shown = console.file.getvalue()
@@ -137,7 +139,6 @@ async def test_serve_ends_at_once_where_nobody_says_versions(trained, tmp_path):
         max_staleness=0,
         credit_view="turn_rows",
         rollout_server_url=trained.url,
-        outbox_path=str(tmp_path / "o.sqlite"),
     )
     with pytest.raises(ConfigError, match="whoever plays says none"):
-        await asyncio.wait_for(serve(env, quiet()), 60)
+        await asyncio.wait_for(serve(env, quiet(), options=RunOptions(outbox=tmp_path / "o.sqlite")), 60)

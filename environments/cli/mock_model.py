@@ -27,7 +27,7 @@ from tools.calls import ToolSpec
 from tools.errors import ConfigError
 
 if TYPE_CHECKING:
-    from environments.policy.mock.mock_token_wires import ServerKind
+    from environments.policy.mock_server import ServerKind
 
 Opening = tuple[tuple[str, str], ...]
 """Roles and texts of the messages before the first turn."""
@@ -65,7 +65,7 @@ async def _serve(env: AgentEnv, host: str, port: int, *, model: str, role: str, 
     with needs_extra("mock", "mock-model"):
         import uvicorn  # noqa: PLC0415
 
-        from environments.policy.mock.mock_server import MockSettings, mock_app  # noqa: PLC0415
+        from environments.policy.mock_server import MockSettings, mock_app  # noqa: PLC0415
     async with env.loaded():
         app = mock_app(
             await script_of(env, role),

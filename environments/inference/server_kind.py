@@ -17,7 +17,7 @@ from environments.inference.http_client import (
     one_line,
     start_of,
 )
-from environments.inference.model_server import ModelServer
+from environments.inference.model_server import ModelServer, may_pass
 from tools.errors import ConfigError
 
 ServerKind = Literal["vllm", "sglang", "llama.cpp", "ollama", "openai", "mistral", "openrouter", "unknown"]
@@ -94,6 +94,33 @@ async def look(server: ModelServer, model: str) -> ServerFacts:
         if facts.kind in (kind, "unknown"):
             facts = _with_page(facts, kind, page)
     return facts
+
+
+@dataclass(kw_only=True, eq=False)
+class ServedModel:
+    """A model of a server, whatever it is asked for."""
+
+    server: ModelServer
+    model: str
+
+    async def check(self) -> None:
+        """Find out before a run whether the server can be used, without buying a completion.
+
+        Raises:
+            ConfigError: one line that says what to change.
+        """
+        await check(self.server, self.model)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self.server.aclose()
+
+    def answered(self, error: StatusError | NoAnswerError) -> str:
+        """What the server answered last, and after how many tries."""
+        tried = f" (tried {self.server.tries} times)" if may_pass(error) else ""
+        if isinstance(error, NoAnswerError):
+            return f"gave no answer{tried}: {error}"
+        return f"answered {error.status}{tried}: {error.reason}"
 
 
 async def check(server: ModelServer, model: str) -> None:

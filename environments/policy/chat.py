@@ -19,8 +19,7 @@ from environments.inference.chat_reply import (
 )
 from environments.inference.dialect import Dialect, RefusedSettingError, is_context_overflow, sampling_of
 from environments.inference.http_client import NoAnswerError, StatusError, request_body
-from environments.inference.model_server import ModelServer, may_pass
-from environments.inference.server_kind import check
+from environments.inference.server_kind import ServedModel
 from environments.policy.base import CompletionRequest
 from environments.policy.rendering.chatml import LONGEST_TOKEN, ChatMLRenderer, rendered
 from environments.policy.rendering.families import family_of
@@ -39,15 +38,13 @@ _LONG_BYTES = 1_000_000
 
 
 @dataclass(kw_only=True, eq=False)
-class ChatPolicy:
+class ChatPolicy(ServedModel):
     """Asks a model server for each assistant turn.
 
     A server that answers `return_token_ids` (vLLM, SGLang) gives exact completions. From any other, the token
     ids are made from the text, without logprobs, and the completion says so (`exact=False`).
     """
 
-    server: ModelServer
-    model: str
     renderer: ChatMLRenderer
     """Makes the token ids of a server that gives none."""
     temperature: float = 1.0
@@ -119,18 +116,6 @@ class ChatPolicy:
         )
         return replace(fitted, max_row_tokens=request.max_row_tokens)
 
-    async def check(self) -> None:
-        """Find out before a run whether the server can be used, without buying a completion.
-
-        Raises:
-            ConfigError: one line that says what to change.
-        """
-        await check(self.server, self.model)
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self.server.aclose()
-
     def tell_text_only(self) -> None:
         """Say, once, what comes of a server that gives no token ids."""
         self._tell_once(
@@ -148,9 +133,7 @@ class ChatPolicy:
             except StatusError as error:
                 dialect = self._after_refusal(error, dialect)
             except NoAnswerError as error:
-                raise PolicyError(
-                    f"{self.server.chat_url} gave no answer{self._tried(error)}: {error}"
-                ) from error
+                raise PolicyError(f"{self.server.chat_url} {self.answered(error)}") from error
         call_prefix = f"{request.seed}_{request.number}"
         sampled = await self._read(content, call_prefix, request)
         self._learn(dialect, sampled)
@@ -194,13 +177,13 @@ class ChatPolicy:
         """The dialect to try after an error status; raises when there is none."""
         url = self.server.chat_url
         if is_context_overflow(error):
-            raise ContextOverflow(f"{url} answered {error.status}: {error.reason}") from error
+            raise ContextOverflow(f"{url} {self.answered(error)}") from error
         try:
             simpler = dialect.without_refused(error, self.sampling, gives_ids=self._gives_ids)
         except RefusedSettingError as refusal:
             raise RefusedSettingError(f"{url}: {refusal}") from error
         if simpler is None:
-            raise PolicyError(f"{url} answered {error.status}{self._tried(error)}: {error.reason}") from error
+            raise PolicyError(f"{url} {self.answered(error)}") from error
         what = ", ".join(sorted(simpler.refused - dialect.refused)) or "a part of the request"
         self._tell_once(f"refuses {what} ({error.reason}); asking without it")
         return simpler
@@ -232,9 +215,6 @@ class ChatPolicy:
         if text not in self._told:
             self._told.add(text)
             _LOG.warning("%s %s", self.server.chat_url, text)
-
-    def _tried(self, error: StatusError | NoAnswerError) -> str:
-        return f" (tried {self.server.tries} times)" if may_pass(error) else ""
 
     def _body(self, request: CompletionRequest, dialect: Dialect) -> bytes:
         sampling = {"temperature": self.temperature, "top_p": self.top_p}

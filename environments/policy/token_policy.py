@@ -4,15 +4,14 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, NoReturn
+from typing import Any
 
 import orjson
 
 from environments.inference.chat_reply import TOO_DEEP, ReplyError
 from environments.inference.dialect import is_context_overflow, sampling_of, shaping
 from environments.inference.http_client import NoAnswerError, StatusError
-from environments.inference.model_server import ModelServer, may_pass
-from environments.inference.server_kind import check
+from environments.inference.server_kind import ServedModel
 from environments.inference.token_wires import TokenReply, TokenRequest, TokenWire
 from environments.policy.base import CompletionRequest
 from environments.policy.open_row import OpenRow
@@ -34,15 +33,13 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True, eq=False)
-class TokenPolicy:
+class TokenPolicy(ServedModel):
     """Asks a model server to go on from token ids, and reads the message of the ids that it gives.
 
     Where the request has an open row, only what is new is rendered, and the row is sent as it is. Nothing is
     kept between calls.
     """
 
-    server: ModelServer
-    model: str
     renderer: Renderer
     """The model's own chat format and tokenizer."""
     wire: TokenWire
@@ -128,18 +125,6 @@ class TokenPolicy:
         """
         return tokens_of(await self._prompt(request), request)
 
-    async def check(self) -> None:
-        """Find out before a run whether the server can be used, without buying a completion.
-
-        Raises:
-            ConfigError: one line that says what to change.
-        """
-        await check(self.server, self.model)
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self.server.aclose()
-
     @property
     def _url(self) -> str:
         base = self.server.base_url
@@ -191,17 +176,12 @@ class TokenPolicy:
         try:
             return await self.server.ask(self.wire.path, body, at_root=self.wire.at_root)
         except (StatusError, NoAnswerError) as error:
-            self._refused(error)
-
-    def _refused(self, error: StatusError | NoAnswerError) -> NoReturn:
-        tried = f" (tried {self.server.tries} times)" if may_pass(error) else ""
-        if isinstance(error, NoAnswerError):
-            raise PolicyError(f"{self._url} gave no answer{tried}: {error}") from error
-        answered = f"{self._url} answered {error.status}{tried}: {error.reason}"
-        if is_context_overflow(error):
-            raise ContextOverflow(answered) from error
-        hint = f"; {self.wire.absent}" if error.status in (404, 405) else ""
-        raise PolicyError(f"{answered}{hint}") from error
+            problem = f"{self._url} {self.answered(error)}"
+            if isinstance(error, StatusError) and is_context_overflow(error):
+                raise ContextOverflow(problem) from error
+            if isinstance(error, StatusError) and error.status in (404, 405):
+                problem = f"{problem}; {self.wire.absent}"
+            raise PolicyError(problem) from error
 
     def _stopped(self, reply: TokenReply, asked: TokenRequest) -> TokenReply:
         """The reply with how it ended, cut after the first id that ends a turn.

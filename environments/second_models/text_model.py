@@ -23,8 +23,7 @@ from environments.inference.dialect import (
     sampling_of,
 )
 from environments.inference.http_client import NoAnswerError, StatusError, request_body
-from environments.inference.model_server import ModelServer, may_pass
-from environments.inference.server_kind import check
+from environments.inference.server_kind import ServedModel
 from environments.trajectory import Message
 from tools.errors import SecondModelError
 
@@ -90,13 +89,11 @@ _LONG_BYTES = 1_000_000
 
 
 @dataclass(kw_only=True, eq=False)
-class TextModel:
+class TextModel(ServedModel):
     """Asks by messages; tries, waits and requests at once are those of the server."""
 
-    server: ModelServer
     role: str
     """`judge`, say: the section of its settings."""
-    model: str
     temperature: float
     top_p: float
     max_tokens: int
@@ -131,21 +128,9 @@ class TextModel:
                     return TextAnswer(text=None, problem="filtered")
                 dialect = self._after_refusal(error, dialect)
             except NoAnswerError as error:
-                raise self._lost(f"gave no answer{self._tried(error)}: {error}") from error
+                raise self._lost(self.answered(error)) from error
         self._dialect = self._dialect.joined(dialect)
         return await self._read(content)
-
-    async def check(self) -> None:
-        """Find out before a run whether the server can be used, without buying a completion.
-
-        Raises:
-            ConfigError: one line that says what to change.
-        """
-        await check(self.server, self.model)
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self.server.aclose()
 
     async def _read(self, content: bytes) -> TextAnswer:
         read = partial(read_reply, content, "", max_tokens=self.max_tokens)
@@ -162,7 +147,7 @@ class TextModel:
         except RefusedSettingError as refusal:
             raise RefusedSettingError(f"{self._url}: {refusal}") from error
         if simpler is None:
-            raise self._lost(f"answered {error.status}{self._tried(error)}: {error.reason}") from error
+            raise self._lost(self.answered(error)) from error
         _LOG.warning("%s refuses a part of the request (%s); asking without it", self._url, error.reason)
         return simpler
 
@@ -177,9 +162,6 @@ class TextModel:
 
     def _lost(self, why: str) -> SecondModelError:
         return SecondModelError(f"the {self.role}'s model, {self._url}: {why}")
-
-    def _tried(self, error: StatusError | NoAnswerError) -> str:
-        return f" (tried {self.server.tries} times)" if may_pass(error) else ""
 
     @property
     def _url(self) -> str:

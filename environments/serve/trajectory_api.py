@@ -18,7 +18,6 @@ from environments.inference.http_client import (
     read_body,
     reason_of_loss,
 )
-from environments.inference.openai_wire import first_problem
 from tools.errors import ConfigError
 
 MAX_ANSWER_BYTES = 1 << 20
@@ -135,6 +134,13 @@ async def _content(response: aiohttp.ClientResponse) -> tuple[bytes, str | None]
     except BodyError as error:
         return b"", str(error)
     return content, None
+
+
+def _first_problem(error: ValidationError) -> str:
+    """Where the first thing wrong is, and what, in one line."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    path = ".".join(str(step) for step in first["loc"])
+    return f"{path}: {first['msg']}" if path else first["msg"]
 
 
 def _seconds(header: str) -> float:
@@ -303,7 +309,7 @@ class TrajectoryApi:
             try:
                 return model.validate_json(answer.body)
             except ValidationError as error:
-                problem += f" ({first_problem(error)})"
+                problem += f" ({_first_problem(error)})"
         elif answer.status >= 500 or answer.status in _NOT_TAKEN - {404}:
             known = True
         if known or self._recognised:

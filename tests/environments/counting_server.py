@@ -1,6 +1,6 @@
 """A model server whose tokenizer counts otherwise than ours, and whose window refuses what is too long."""
 
-from environments.inference.openai_wire import ChatRequest
+from environments.policy.mock_server import ChatRequest
 from tests.environments.exploring import RENDERER
 from tests.equipment.quirky_server import Quirk, QuirkyServer
 from tests.equipment.server_quirks import openai_error
@@ -21,8 +21,8 @@ class Counting:
 
     def _refuses(self, asked):
         read = ChatRequest.model_validate(asked)
-        messages = [message.to_message("call") for message in read.messages]
-        ours = RENDERER.prompt_tokens(messages, [tool.to_spec() for tool in read.tools or []])
+        call = read.to_call()
+        ours = RENDERER.prompt_tokens(call.messages, call.tools)
         self.prompts.append(self.fixed + round(self.ratio * ours))
         if self.window is None or self.prompts[-1] + (read.max_tokens or 0) <= self.window:
             return None

@@ -7,7 +7,7 @@ from environments.base_env import AgentEnv
 from environments.cli.mock_model import items_by_opening, script_for
 from environments.config import AgentEnvConfig, ServerConfig
 from environments.data.tasks import GroupTask
-from environments.policy.mock.mock_server import MockSettings, mock_app
+from environments.policy.mock_server import MockSettings, mock_app
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, ChatMLRenderer
 from environments.policy.scripted import Choice, call, say
 from environments.turn_level_reward import TurnLevelRewardMixin

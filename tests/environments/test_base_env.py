@@ -12,7 +12,7 @@ from atroposlib.envs.base import APIServerConfig
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig, ServerConfig
-from environments.policy.mock.mock_server import mock_app
+from environments.policy.mock_server import mock_app
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.record.recorder import Recorder, read_groups
 from environments.trajectory import Completion, Message, Rewards, StopReason, Trajectory

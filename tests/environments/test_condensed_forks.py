@@ -62,7 +62,7 @@ async def held(env, renderer, causes):
 
 @pytest.mark.parametrize("condenser", ["keep_last_turns", "fit_context", "summarise"])
 async def test_a_format_that_cannot_go_on_forks_for_its_own_cause(condenser):
-    stubborn = Stubborn.from_folder(EMBEDDED_TOKENIZER_DIR)
+    stubborn = Stubborn.load(str(EMBEDDED_TOKENIZER_DIR))
     settings = CONDENSED[condenser]
     async with serving("vllm", cls=Thinking, **settings) as url:
         policy = token_policy(url, ("vllm", "completions"), renderer=stubborn)
@@ -73,7 +73,7 @@ async def test_a_format_that_cannot_go_on_forks_for_its_own_cause(condenser):
 
 @pytest.mark.parametrize("condenser", ["keep_last_turns", "fit_context", "summarise"])
 async def test_a_template_that_drops_reasoning_forks_for_its_own_cause(condenser):
-    forgetful = Forgetful.from_folder(EMBEDDED_TOKENIZER_DIR)
+    forgetful = Forgetful.load(str(EMBEDDED_TOKENIZER_DIR))
     settings = CONDENSED[condenser]
     async with serving("chat", cls=Thinking, renderer=forgetful, **settings) as url:
         server = ServerConfig(base_url=url, model_name="scripted", server_type="chat")

@@ -30,7 +30,7 @@ def only_line(capsys):
 
 @pytest.mark.parametrize("package", ["starlette", "uvicorn"])
 def test_mock_model_names_its_extra(without, capsys, package):
-    without(package, "environments.policy.mock.mock_server")
+    without(package, "environments.policy.mock_server")
     assert main(["mock-model", "terminal_tasks"]) == 2
     assert only_line(capsys) == (
         f"turnwise: error: mock-model needs the package {package}, which is not here; "
@@ -39,7 +39,7 @@ def test_mock_model_names_its_extra(without, capsys, package):
 
 
 def test_help_of_mock_model_needs_no_extra(without, capsys):
-    without("uvicorn", "environments.policy.mock.mock_server", "environments.cli.mock_model")
+    without("uvicorn", "environments.policy.mock_server", "environments.cli.mock_model")
     assert main(["mock-model", "--help"]) == 0
 
 

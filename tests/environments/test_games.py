@@ -7,7 +7,7 @@ import pytest
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.credit import estimate
-from environments.policy.mock.mock_server import MockSettings, mock_app
+from environments.policy.mock_server import MockSettings, mock_app
 from environments.policy.scripted import Choice, call, say
 from environments.record.group_line import decode_group, encode_group
 from environments.sales_chat_env import SalesChatEnv

@@ -7,7 +7,7 @@ import pytest
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig, ServerConfig
-from environments.policy.mock.mock_server import mock_app
+from environments.policy.mock_server import mock_app
 from tests.environments.listed_calls import ShopEnv, contents, failure_of, trajectory_of
 from tests.equipment.running_server import running_server
 

@@ -13,7 +13,7 @@ from environments.cli.mock_model import script_for
 from environments.config import ServerConfig
 from environments.data.tasks import GroupTask
 from environments.hooks import Hooks
-from environments.policy.mock.mock_server import MockSettings, mock_app
+from environments.policy.mock_server import MockSettings, mock_app
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, ChatMLRenderer
 from environments.run.loading import SHIPPED, shipped_target
 from environments.trajectory import IGNORED, Kept

@@ -13,7 +13,7 @@ from functools import cache, cached_property
 from itertools import chain, pairwise
 from pathlib import Path
 from threading import Lock
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from tokenizers import AddedToken, Tokenizer
 
@@ -107,14 +107,10 @@ def _reasoning(sections: Sequence[Section]) -> tuple[str | None, Sequence[Sectio
     )
     inside = sections[0].text + "".join(each.marker + each.text for each in sections[1:close])
     if close == len(sections):
-        return _between(inside, "\n", ""), []
+        return inside.removeprefix("\n"), []
     after = sections[close]
     answer = Section("", after.text.removeprefix("\n\n"), after.start + 1, after.end)
-    return _between(inside, "\n", "\n"), [answer, *sections[close + 1 :]]
-
-
-def _between(text: str, prefix: str, suffix: str) -> str:
-    return text.removeprefix(prefix).removesuffix(suffix)
+    return inside.removeprefix("\n").removesuffix("\n"), [answer, *sections[close + 1 :]]
 
 
 class TokenCache:
@@ -161,10 +157,8 @@ def load_tokenizer(name: str) -> Tokenizer:
     Raises:
         ConfigError: there is no such tokenizer, or it has no `tokenizer.json`.
     """
-    if name == EMBEDDED:
-        return tokenizer_in(EMBEDDED_TOKENIZER_DIR)
-    if Path(name).is_dir():
-        return tokenizer_in(Path(name))
+    if name == EMBEDDED or Path(name).is_dir():
+        return _tokenizer_in(EMBEDDED_TOKENIZER_DIR if name == EMBEDDED else Path(name))
     if name.startswith((".", "/", "~")):
         raise ConfigError(f"no tokenizer folder {name}; give one with a tokenizer.json, or `embedded`")
     try:
@@ -177,12 +171,7 @@ def load_tokenizer(name: str) -> Tokenizer:
         ) from error
 
 
-def tokenizer_in(folder: Path) -> Tokenizer:
-    """The tokenizer of a folder with a `tokenizer.json`.
-
-    Raises:
-        ConfigError: the folder has none, or it cannot be read.
-    """
+def _tokenizer_in(folder: Path) -> Tokenizer:
     path = folder / "tokenizer.json"
     try:
         text = path.read_text(encoding="utf-8")
@@ -235,16 +224,7 @@ class ChatMLRenderer:
     @cache
     def embedded(cls) -> "ChatMLRenderer":
         """The renderer of the embedded tokenizer, one for all."""
-        return cls.from_folder(EMBEDDED_TOKENIZER_DIR)
-
-    @classmethod
-    def from_folder(cls, folder: Path) -> "ChatMLRenderer":
-        """The renderer of a folder with a `tokenizer.json`.
-
-        Raises:
-            ConfigError: the folder has none, or it cannot be read.
-        """
-        return cls(tokenizer_in(folder))
+        return cls(load_tokenizer(EMBEDDED))
 
     @classmethod
     def load(cls, name: str) -> "ChatMLRenderer":
@@ -437,17 +417,9 @@ _LONG_TOKENS = 4_000
 """Ids whose text takes some 10 ms to read."""
 
 
-class KnowsItsText(Protocol):
-    """A renderer that knows what it has still to encode."""
-
-    def chars_to_encode(self, messages: Sequence[Message]) -> int:
-        """Characters of the messages that were not rendered lately."""
-        ...
-
-
 async def rendered(
     work: Callable[[], Result],
-    renderer: Renderer | KnowsItsText,
+    renderer: Renderer,
     messages: Sequence[Message],
     *,
     max_tokens: int | None,
@@ -478,7 +450,7 @@ async def parsed(work: Callable[[], Result], *, tokens: int) -> Result:
     return work() if tokens < _LONG_TOKENS else await asyncio.to_thread(work)
 
 
-def longest_token(renderer: Renderer | KnowsItsText) -> int:
+def longest_token(renderer: Renderer) -> int:
     """Characters of a token of this renderer, at most."""
     return getattr(renderer, "longest_token", LONGEST_TOKEN)
 

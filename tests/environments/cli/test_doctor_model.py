@@ -7,7 +7,7 @@ import pytest
 
 from environments.cli.main import main
 from environments.config import AgentEnvConfig, ServerConfig
-from environments.policy.mock.mock_server import MockSettings, mock_app
+from environments.policy.mock_server import MockSettings, mock_app
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, ChatMLRenderer
 from environments.policy.rendering.families import TEXT_FAMILIES, family_names
 from tests.environments.lab.test_model_check import script

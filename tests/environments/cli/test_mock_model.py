@@ -5,7 +5,7 @@ import pytest
 from environments.cli.mock_model import MockRole, items_by_opening, script_for, script_of
 from environments.config import JudgeConfig, UserConfig
 from environments.data.tasks import GroupTask
-from environments.policy.mock.mock_server import mock_app
+from environments.policy.mock_server import mock_app
 from environments.policy.scripted import Choice, say
 from environments.rollout.context import SUMMARY_REQUEST, summarise
 from environments.trajectory import Message

@@ -22,7 +22,7 @@ def read(*chunks, **more):
     return read_reply(stream(*chunks, **more), "p")
 
 
-@pytest.mark.parametrize("line", ["\n", "\r\n", "\r"], ids=["LF", "CRLF", "CR"])
+@cases("line", ["\n", "\r\n", "\r"], ids=["LF", "CRLF", "CR"])
 def test_pieces_of_text_and_ids_are_joined(line):
     reply = read(
         {**part(delta={"role": "assistant", "content": ""}), "prompt_token_ids": [7, 8]},
@@ -61,7 +61,7 @@ CALLS = [
 ]
 
 
-@pytest.mark.parametrize("pieces", [each[1] for each in CALLS], ids=[each[0] for each in CALLS])
+@cases("pieces", [each[1] for each in CALLS], ids=[each[0] for each in CALLS])
 def test_pieces_of_calls_find_their_call(pieces):
     reply = read(*pieces, part("tool_calls"))
     assert [(c.name, c.arguments) for c in reply.message.tool_calls] == [("a", '{"n":1}'), ("b", "{}")]
@@ -78,7 +78,7 @@ def test_parts_of_a_content_are_joined():
     assert (reply.message.reasoning, reply.message.content) == ("hm", "3")
 
 
-@pytest.mark.parametrize("line", [": keep-alive\n\n", "event: message\n", "id: 3\n", "retry: 10\n"])
+@cases("line", [": keep-alive\n\n", "event: message\n", "id: 3\n", "retry: 10\n"])
 def test_what_else_an_event_stream_has_is_passed_over(line):
     content = line.encode() + stream(part("stop", delta={"content": "3"}))
     assert read_reply(content, "p").message.content == "3"

@@ -1,9 +1,9 @@
 """Which answers are too much to parse: none that a model has sampled."""
 
 import orjson
-import pytest
 
 from environments.inference.http_client import bomb_in
+from tests.tables import cases
 
 TOKENS = 131_072
 CODE = "if (a[0] == {1, 2}[b]) { f([1], {}) }\n" * (TOKENS // 12)
@@ -18,7 +18,7 @@ ENTRY = {"token": " {[", "logprob": -0.25, "bytes": [32, 123, 91], "top_logprobs
 TOP = {name: ENTRY[name] for name in ("token", "logprob", "bytes")}
 
 
-@pytest.mark.parametrize(
+@cases(
     "answer",
     [reply(ENTRY), reply({**ENTRY, "top_logprobs": [TOP]}), orjson.dumps({"content": CODE * 8})],
     ids=["logprobs", "top logprobs", "code"],
@@ -27,7 +27,7 @@ def test_a_long_answer_is_none(answer):
     assert bomb_in(answer) is None
 
 
-@pytest.mark.parametrize("piece", [b"[],", b"{},", b'{"a":[]},'], ids=["lists", "objects", "nested"])
+@cases("piece", [b"[],", b"{},", b'{"a":[]},'], ids=["lists", "objects", "nested"])
 def test_many_containers_in_little_are(piece):
     assert "lists and objects" in bomb_in(b"[" + piece * 500_000 + b"0]")
 

@@ -130,7 +130,7 @@ def test_two_calls_have_two_ids(ids):
     assert all(isinstance(each, str) and each for each in read_ids)
 
 
-@pytest.mark.parametrize("name", [None, "", 3], ids=str)
+@cases("name", [None, "", 3], ids=str)
 def test_a_call_of_nothing_is_one_that_cannot_be_read(name):
     (call,) = read(
         {"tool_calls": [{"id": "c", "function": {"name": name, "arguments": "{}"}}]}
@@ -143,7 +143,7 @@ def test_a_call_that_is_no_object_is_refused():
         read({"tool_calls": ["ls"]})
 
 
-@pytest.mark.parametrize("role", [..., None, "", "assistant"], ids=["absent", "null", "empty", "assistant"])
+@cases("role", [..., None, "", "assistant"], ids=["absent", "null", "empty", "assistant"])
 def test_an_answer_without_a_role_is_the_assistants(role):
     message = {"content": "3"} if role is ... else {"content": "3", "role": role}
     assert of_choice(message=message).message.role == "assistant"
@@ -168,7 +168,7 @@ def test_a_finish_reason_has_one_of_three_meanings(given, reason):
     assert of_choice(finish_reason=given).finish_reason == reason
 
 
-@pytest.mark.parametrize("given", ["stop", "function_call", "tool_use", None], ids=str)
+@cases("given", ["stop", "function_call", "tool_use", None], ids=str)
 def test_an_answer_that_calls_has_finished_with_its_calls(given):
     message = {"tool_calls": [{"function": FUNCTION}]}
     assert of_choice(finish_reason=given, message=message).finish_reason == "tool_calls"
@@ -179,7 +179,7 @@ def test_a_call_that_was_cut_was_cut():
     assert of_choice(finish_reason="length", message=message).finish_reason == "length"
 
 
-@pytest.mark.parametrize("given", ["content_filter", "SAFETY", "PROHIBITED_CONTENT", "refusal"], ids=str)
+@cases("given", ["content_filter", "SAFETY", "PROHIBITED_CONTENT", "refusal"], ids=str)
 def test_what_a_filter_held_back_is_no_answer(given):
     with pytest.raises(ReplyError, match=f"filtered the answer .finish_reason {given!r}"):
         of_choice(finish_reason=given)
@@ -197,7 +197,7 @@ def test_without_a_finish_reason_as_many_tokens_as_were_asked_for_were_cut():
     assert read_reply(body, "5_1", max_tokens=3).finish_reason == "stop"
 
 
-@pytest.mark.parametrize(
+@cases(
     "choice",
     [
         {"message": {"content": ""}},
@@ -219,7 +219,7 @@ def test_a_counted_token_is_an_answer():
     assert read_reply(json.dumps(body).encode(), "p").message.content == ""
 
 
-@pytest.mark.parametrize(
+@cases(
     "choice",
     [{"message": {"content": None}}, {"message": {"role": "assistant"}}, {"message": {"tool_calls": []}}],
     ids=["null", "absent", "no calls"],

@@ -40,7 +40,7 @@ def test_ids_and_logprobs_are_read_where_the_server_has_them(body):
     assert tokens(body) == IDS
 
 
-@pytest.mark.parametrize(
+@cases(
     "body",
     [
         sglang(),
@@ -87,7 +87,7 @@ def test_ids_of_which_nobody_knows_what_came_before_are_refused_with_what_to_do(
         tokens(sglang(response_token_ids=[11]))
 
 
-@pytest.mark.parametrize("value", [7, "7", {"0": 7}], ids=repr)
+@cases("value", [7, "7", {"0": 7}], ids=repr)
 def test_ids_are_a_list(value):
     with pytest.raises(ReplyError, match="prompt_token_ids is no list"):
         tokens(sglang(token_ids=[1], prompt_token_ids=value))

@@ -1,7 +1,6 @@
 """A reply whose prompt begins with the open row is read from there on, and any other as a whole."""
 
 import orjson
-import pytest
 
 from environments.inference.chat_reply import without_row
 from tests.tables import cases
@@ -41,7 +40,7 @@ def test_ids_that_are_written_with_spaces_are_left_alone():
     assert without_row(b'{"prompt_token_ids": [1, 2, 3]}', b"1,2") is None
 
 
-@pytest.mark.parametrize("text", ['"prompt_token_ids":[1,2,7]', '"prompt_token_ids": [1, 2, 7]'])
+@cases("text", ['"prompt_token_ids":[1,2,7]', '"prompt_token_ids": [1, 2, 7]'])
 def test_a_reply_that_has_the_name_in_a_text_is_left_alone(text):
     assert rest(reply([1, 2, 3], text=text), [1, 2]) is None
 

@@ -16,7 +16,7 @@ async def test_the_check_accepts_a_server_that_has_the_model_and_buys_nothing():
     assert server.asked == []
 
 
-@pytest.mark.parametrize(
+@cases(
     ("models", "problem"),
     [
         (failed(401, "bad key"), r"refuses the API key \(401\): bad key"),
@@ -35,7 +35,7 @@ async def test_the_check_says_what_is_wrong_with_the_server(models, problem):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("listed", ["m", "models/m"])
+@cases("listed", ["m", "models/m"])
 async def test_the_check_finds_a_model_behind_a_prefix(listed):
     async with served(ok(), models=JSONResponse({"data": [{"id": listed}]})) as (_, policy):
         await policy.check()
@@ -95,7 +95,7 @@ async def test_a_server_that_does_not_chat_either_is_what_its_list_said(models, 
             await policy.check()
 
 
-@pytest.mark.parametrize(
+@cases(
     "listed",
     [
         [{"id": "m"}],

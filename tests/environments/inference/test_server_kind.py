@@ -2,7 +2,6 @@
 
 from contextlib import asynccontextmanager
 
-import pytest
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route
@@ -120,7 +119,7 @@ def test_logprobs_of_what_is_sampled_are_no_problem(sampling, facts):
     assert logprobs_warning(sampling, facts) is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("sampling", "facts", "named"),
     [
         (PLAIN | {"temperature": 0.5}, VLLM, "temperature 0.5: vLLM's logprobs"),

@@ -7,7 +7,7 @@ import pytest
 
 from environments.inference.model_server import ModelServer
 from environments.lab.model_check import CheckedModel, check_model
-from environments.policy.mock.mock_server import MockSettings, mock_app
+from environments.policy.mock_server import MockSettings, mock_app
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, say
 from environments.trajectory import Message

@@ -6,7 +6,7 @@ from environments.cli.mock_model import items_by_opening, script_for
 from environments.config import ServerConfig
 from environments.long_math_env import LongMathEnv
 from environments.long_math_env.env import LongMathConfig
-from environments.policy.mock.mock_server import MockSettings, mock_app
+from environments.policy.mock_server import MockSettings, mock_app
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
 from environments.trajectory import StopReason
 from tests.environments.long_math_env.audit_play import is_solved

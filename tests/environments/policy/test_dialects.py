@@ -8,6 +8,7 @@ from starlette.responses import JSONResponse, PlainTextResponse
 from environments.policy.base import CompletionRequest
 from environments.trajectory import Message
 from tests.environments.policy.chat_server import REQUEST, USER, answer, failed, ok, served, without
+from tests.tables import cases
 from tools.calls import ToolCall
 from tools.errors import PolicyError
 
@@ -16,7 +17,7 @@ PLAIN = JSONResponse(without(answer(), "choices", 0, "token_ids"))
 CAPTURE = {"logprobs", "top_logprobs", "return_token_ids"}
 
 
-@pytest.mark.parametrize(
+@cases(
     "odd",
     [
         NO_IDS,
@@ -35,7 +36,7 @@ async def test_a_server_that_has_given_ids_is_asked_for_them_whatever_it_says(od
     assert all(asked.keys() >= CAPTURE for asked in server.asked)
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     [
         "Invalid message: 'I think logprobs is not supported'",
@@ -86,8 +87,9 @@ async def test_that_no_ids_come_is_said_once_and_loudly(caplog):
 async def test_ids_without_logprobs_are_told_with_what_to_switch_on(caplog):
     async with served(JSONResponse(without(answer(), "choices", 0, "logprobs"))) as (_, policy):
         await policy.complete(REQUEST)
-        await policy.complete(REQUEST)
+        completion = await policy.complete(REQUEST)
     told = [each.getMessage() for each in caplog.records]
+    assert (completion.exact, completion.logprobs) == (True, None)
     assert len(told) == 1
     assert "token ids without logprobs" in told[0]
     assert "--max-logprobs" in told[0]
@@ -101,7 +103,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "refusal"), REFUSED, ids=[each[0] for each in REFUSED])
+@cases(("name", "refusal"), REFUSED, ids=[each[0] for each in REFUSED])
 async def test_a_refused_field_that_may_be_left_out_is(name, refusal):
     async with served(refusal, ok()) as (server, policy):
         assert (await policy.complete(REQUEST)).exact
@@ -117,14 +119,6 @@ async def test_refusals_add_up():
     assert not server.asked[-1].keys() & {name for name, _ in REFUSED}
 
 
-async def test_a_setting_that_is_refused_is_an_error_that_names_it():
-    refusal = failed(400, "Unsupported value: 'temperature' does not support 0.7", param="temperature")
-    async with served(refusal, temperature=0.7) as (server, policy):
-        with pytest.raises(PolicyError, match=r"refuses temperature 0\.7 .*: set --openai\.temperature to 1"):
-            await policy.complete(REQUEST)
-    assert len(server.asked) == 1
-
-
 STREAM = (
     b'data: {"prompt_token_ids": [7], "choices": [{"index": 0, "delta": {"role": "assistant"}}]}\n\n'
     b'data: {"choices": [{"index": 0, "delta": {"content": "3"}, "token_ids": [11], '
@@ -132,7 +126,7 @@ STREAM = (
 )
 
 
-@pytest.mark.parametrize(
+@cases(
     "refusal",
     [
         failed(400, "This model only support stream mode, please enable the stream parameter"),
@@ -151,7 +145,7 @@ async def test_a_server_that_only_streams_is_asked_to(refusal):
     assert (first.message.content, first.token_ids, first.logprobs) == ("3", (11,), (-0.5,))
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     [
         "Only streaming mode is supported.",
@@ -187,7 +181,7 @@ THOUGHT = Message(
 AFTER_A_THOUGHT = CompletionRequest(messages=(USER, THOUGHT, Message(role="tool", tool_call_id="c")))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("field", "sent"),
     [
         ("reasoning_content", {"reasoning_content"}),
@@ -231,7 +225,7 @@ async def test_a_model_that_never_calls_is_told_of_once_after_some_rollouts(capl
     assert all(flag in told for flag in ("--enable-auto-tool-choice", "--jinja", "--openai.family"))
 
 
-@pytest.mark.parametrize("called", [True, False], ids=["calls", "no tools"])
+@cases("called", [True, False], ids=["calls", "no tools"])
 async def test_a_model_that_calls_or_has_nothing_to_call_is_not_told_of(called, caplog):
     call = {"content": "", "tool_calls": [{"function": {"name": "terminal", "arguments": "{}"}}]}
     async with served(ok(message=call) if called else ok(), ok()) as (_, policy):

@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from environments.config import ServerConfig
-from environments.policy.mock.mock_server import MockSettings, mock_app
+from environments.policy.mock_server import MockSettings, mock_app
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
 from environments.record.recorder import read_groups
 from environments.rollout.agent_loop import opening_messages
@@ -56,7 +56,7 @@ async def found(server, tokenizer=FOLDER, **settings):
     return line.removeprefix(f"{base_url} is ")
 
 
-@pytest.mark.parametrize("wire", ALL_WIRES, ids="-".join)
+@cases("wire", ALL_WIRES, ids="-".join)
 async def test_a_run_over_a_token_wire_records_what_the_scripted_agent_does(wire, tmp_path):
     kind, name = wire
     scripted, path = made(), tmp_path / "r.jsonl"
@@ -71,7 +71,7 @@ async def test_a_run_over_a_token_wire_records_what_the_scripted_agent_does(wire
     assert all(len(trajectory.rows) == 1 for trajectory in recorded.group.trajectories)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "said"),
     [
         ("vllm", "vllm 0.33.0, window 131072 tokens; it gets token ids (completions, chat format chatml)"),
@@ -117,7 +117,7 @@ def test_settings_that_cannot_work_are_refused_when_the_environment_is_made(serv
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("server", "kind", "problem"),
     [
         ({"server_type": "vllm"}, "sglang", "--openai.server_type vllm: .* says that it is sglang"),

@@ -22,6 +22,7 @@ from tests.environments.policy.token_server import (
     token_policy,
 )
 from tests.equipment.running_server import running_server
+from tests.tables import cases
 from tools.errors import ContextOverflow, PolicyError
 
 wires = pytest.mark.parametrize("wire", ALL_WIRES, ids="-".join)
@@ -188,7 +189,7 @@ async def test_an_end_token_of_the_servers_own_is_taken_when_it_is_named():
     assert completion.finish_reason == "stop"
 
 
-@pytest.mark.parametrize("stop", ["lo", ["x", "lo"]], ids=["one", "several"])
+@cases("stop", ["lo", ["x", "lo"]], ids=["one", "several"])
 async def test_a_turn_that_ends_with_a_text_has_no_stop_token(stop):
     completion, _ = await completed(answer(HELLO[:-1], stop_reason="lo"), extra_body={"stop": stop})
     assert (completion.token_ids, completion.finish_reason) == (HELLO[:-1], "stop")
@@ -197,7 +198,7 @@ async def test_a_turn_that_ends_with_a_text_has_no_stop_token(stop):
     assert after.prompt_ids[0] == STOP
 
 
-@pytest.mark.parametrize("text", ["<|im_end|>", "lo"])
+@cases("text", ["<|im_end|>", "lo"])
 async def test_a_text_that_nobody_asked_to_stop_at_stands_for_no_stop_token(text):
     assert "which end a turn" in await refused(
         answer(HELLO[:-1], stop_reason=text), extra_body={"stop": ["x"]}
@@ -226,7 +227,7 @@ async def test_an_id_outside_of_the_vocabulary_is_refused():
 PROMPT_TOKENS = len(RENDERER.prompt_ids(REQUEST.messages, REQUEST.tools))
 
 
-@pytest.mark.parametrize("limit", ["context_tokens", "max_row_tokens"])
+@cases("limit", ["context_tokens", "max_row_tokens"])
 async def test_a_prompt_that_leaves_no_room_is_not_paid_for(limit):
     policy = {limit: PROMPT_TOKENS} if limit == "context_tokens" else {}
     request = REQUEST if policy else replace(REQUEST, max_row_tokens=PROMPT_TOKENS)
@@ -236,7 +237,7 @@ async def test_a_prompt_that_leaves_no_room_is_not_paid_for(limit):
     assert asked == []
 
 
-@pytest.mark.parametrize("limit", ["context_tokens", "max_row_tokens"])
+@cases("limit", ["context_tokens", "max_row_tokens"])
 async def test_no_more_tokens_are_asked_for_than_there_is_room(limit):
     policy = {limit: PROMPT_TOKENS + 3} if limit == "context_tokens" else {}
     request = REQUEST if policy else replace(REQUEST, max_row_tokens=PROMPT_TOKENS + 3)
@@ -250,7 +251,7 @@ async def test_the_room_of_an_open_row_is_what_it_leaves():
     assert asked[0]["max_tokens"] == PROMPT_TOKENS + 200 - len(asked[0]["prompt"])
 
 
-@pytest.mark.parametrize("going_on", [False, True], ids=["whole", "row"])
+@cases("going_on", [False, True], ids=["whole", "row"])
 async def test_a_prompt_is_counted_as_it_is_sent(going_on):
     request = next_request(row_of(REQUEST)) if going_on else REQUEST
     async with answering(answer()) as (asking, asked):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from environments.policy.base import CompletionRequest
-from environments.policy.mock.mock_token_wires import SampledIds
+from environments.policy.mock_server import SampledIds
 from environments.policy.rendering.chatml import MARKERS
 from environments.rollout.rows import RowBuilder
 from environments.trajectory import NOT_SAMPLED, Message

@@ -6,7 +6,7 @@ import aiohttp
 import pytest
 
 from environments.config import AgentEnvConfig, ServerConfig
-from environments.policy.mock.mock_server import MockSettings, mock_app
+from environments.policy.mock_server import MockSettings, mock_app
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
 from environments.run.process_run import process
 from environments.wire.columns import columns_of

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from environments.inference.model_server import ModelServer
 from environments.inference.token_wires import WIRES
 from environments.policy.base import CompletionRequest
-from environments.policy.mock.mock_server import MockSettings, mock_app
+from environments.policy.mock_server import MockSettings, mock_app
 from environments.policy.open_row import OpenRow
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.token_policy import TokenPolicy

@@ -14,8 +14,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Mount, Route
 from transformers.cli.serving.utils import BaseHandler, Modality, parse_assistant_message
 
-from environments.policy.mock.mock_server import MockSettings, mock_app
-from environments.policy.mock.mock_token_wires import IdsRequest, SampledIds
+from environments.policy.mock_server import IdsRequest, MockSettings, SampledIds, mock_app
 from environments.policy.rendering.chatml import ChatMLRenderer
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from environments.policy.mock.mock_server import mock_app
+from environments.policy.mock_server import mock_app
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, call, say
 from tests.equipment.quirky_server import QuirkyServer

@@ -3,7 +3,7 @@
 from contextlib import asynccontextmanager
 
 from environments.cli.mock_model import MockRole
-from environments.policy.mock.mock_server import MockSettings, mock_app
+from environments.policy.mock_server import MockSettings, mock_app
 from tests.equipment.running_server import running_server
 
 

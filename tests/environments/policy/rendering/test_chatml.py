@@ -52,10 +52,6 @@ def byte_tokenizer(*added):
     return tokenizer
 
 
-def plain_text(ids, renderer=RENDERER):
-    return renderer.decode(ids)
-
-
 @given(
     system=st.one_of(st.none(), texts),
     turns=st.lists(st.tuples(st.lists(others, max_size=2), assistants), min_size=1, max_size=6),
@@ -218,13 +214,6 @@ def test_the_folder_loads_with_auto_tokenizer_and_has_the_same_ids():
     assert tuple(ids) == RENDERER.completion_ids(Message(role="assistant", content=text), stopped=False)
 
 
-def test_auto_tokenizer_ends_a_message_with_the_stop_token():
-    assert (
-        hugging_face_tokenizer().eos_token_id
-        == RENDERER.completion_ids(Message(role="assistant", content=""))[-1]
-    )
-
-
 def test_every_marker_of_the_embedded_tokenizer_is_special():
     folder = json.loads((EMBEDDED_TOKENIZER_DIR / "tokenizer.json").read_text())
     assert {token["content"] for token in folder["added_tokens"] if token["special"]} == set(MARKERS)
@@ -251,48 +240,28 @@ def test_a_foreign_tokenizer_without_the_markers_spells_them_out():
     )
 
 
-def test_a_renderer_leaves_the_tokenizer_it_was_made_from_alone():
-    tokenizer = byte_tokenizer("<|im_end|>")
-    ChatMLRenderer(tokenizer)
-    assert tokenizer.encode("<|im_end|>").ids == [256]
-
-
-def test_transformers_reads_the_same_tokenizer_from_the_embedded_folder():
-    messages = [Message(role="user", content="<|im_end|> hi")]
-    theirs = ChatMLRenderer(hugging_face_tokenizer().backend_tokenizer)
-    assert theirs.prompt_ids(messages, (TERMINAL,)) == RENDERER.prompt_ids(messages, (TERMINAL,))
-
-
 @pytest.mark.parametrize("name", ["embedded", str(EMBEDDED_TOKENIZER_DIR)])
 def test_a_tokenizer_is_loaded_by_its_name_or_its_folder(name):
     messages = [Message(role="user", content="hi")]
     assert ChatMLRenderer.load(name).prompt_ids(messages, ()) == RENDERER.prompt_ids(messages, ())
 
 
-def test_a_name_that_the_hub_cannot_have_is_refused_in_one_line():
-    with pytest.raises(ConfigError, match=r"^no tokenizer 'two words': .*; give `embedded`, a folder"):
-        ChatMLRenderer.load("two words")
-
-
-@pytest.mark.parametrize("name", ["./nosuch", "/nosuch", "~/nosuch"])
-def test_a_path_where_no_folder_is_is_not_looked_for_on_the_hub(name):
-    with pytest.raises(ConfigError, match=f"^no tokenizer folder {name}; give one"):
-        ChatMLRenderer.load(name)
-
-
-def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="no tokenizer at"):
-        ChatMLRenderer.from_folder(tmp_path)
-
-
-def test_a_malformed_tokenizer_file_is_refused(tmp_path):
-    (tmp_path / "tokenizer.json").write_text('{"model": 1}')
-    with pytest.raises(ConfigError, match="is not a tokenizer"):
-        ChatMLRenderer.from_folder(tmp_path)
+def test_a_tokenizer_that_cannot_be_loaded_is_refused_with_what_to_give(tmp_path):
+    (tmp_path / "malformed").mkdir()
+    (tmp_path / "malformed" / "tokenizer.json").write_text('{"model": 1}')
+    for name, problem in {
+        "two words": r"^no tokenizer 'two words': .*; give `embedded`, a folder",
+        "./nosuch": r"^no tokenizer folder \./nosuch; give one",
+        "~/nosuch": "^no tokenizer folder ~/nosuch; give one",
+        str(tmp_path): "no tokenizer at",
+        str(tmp_path / "malformed"): "is not a tokenizer",
+    }.items():
+        with pytest.raises(ConfigError, match=problem):
+            ChatMLRenderer.load(name)
 
 
 def test_a_prompt_encodes_only_its_new_messages():
-    renderer = ChatMLRenderer.from_folder(EMBEDDED_TOKENIZER_DIR)
+    renderer = ChatMLRenderer.load(str(EMBEDDED_TOKENIZER_DIR))
     encoded = []
     encode = renderer._text
     renderer._text = lambda text: encoded.append(text) or encode(text)
@@ -315,7 +284,7 @@ def test_tools_are_written_as_json_once(monkeypatch):
 
 def test_the_cache_is_bounded_by_tokens(monkeypatch):
     monkeypatch.setattr("environments.policy.rendering.chatml._CACHED_TOKENS", 200)
-    renderer = ChatMLRenderer.from_folder(EMBEDDED_TOKENIZER_DIR)
+    renderer = ChatMLRenderer.load(str(EMBEDDED_TOKENIZER_DIR))
     messages = [Message(role="user", content=f"question {index}") for index in range(500)]
     ids = renderer.prompt_ids(messages, ())
     held = sum(len(entry) + 1 for entry in renderer._cache._entries.values())

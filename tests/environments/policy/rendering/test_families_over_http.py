@@ -3,8 +3,7 @@ import random
 import pytest
 
 from environments.policy.base import CompletionRequest
-from environments.policy.mock.mock_server import MockSettings, mock_app
-from environments.policy.mock.mock_token_wires import SampledIds
+from environments.policy.mock_server import MockSettings, SampledIds, mock_app
 from environments.policy.open_row import OpenRow
 from environments.policy.rendering.chatml import ChatMLRenderer
 from tests.environments.policy.rendering.family_formats import families, renderer_of

@@ -1,0 +1,514 @@
+"""An OpenAI-compatible model server whose model is a script.
+
+It answers like vLLM does, token ids and logprobs included, and with the same tokens that a `ScriptedPolicy`
+in the process gives for the same seed; it takes token ids in the formats of vLLM and SGLang. So the whole way
+over HTTP can be tried without a model.
+"""
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, cast
+
+import orjson
+from pydantic import BaseModel, Field, ValidationError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from environments.inference.http_client import list_in, mapping
+from environments.policy.base import CompletionRequest
+from environments.policy.rendering.chatml import RESPONSE, TOOLS, ChatMLRenderer, rendered
+from environments.policy.rendering.renderer import first_stop
+from environments.policy.scripted import Script, ScriptedPolicy, generic_script
+from environments.trajectory import Completion, Message
+from tools.calls import ToolCall, ToolSpec
+
+ServerKind = Literal["plain", "vllm", "sglang"]
+ScriptFor = Callable[[Sequence[Message]], Script | None]
+"""The script that plays the model in a conversation; `None` for the generic one."""
+Answer = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+"""Of the JSON object of a request, the JSON object of its reply."""
+
+_DEFAULT_MAX_TOKENS = 1024
+_DEFAULT_WINDOW = 131_072
+_DEFAULT_VERSION = "default"
+"""The weights of vLLM and SGLang, until they are given another version."""
+_ABOUT = {"vllm": ("/version",), "sglang": ("/server_info", "/get_model_info"), "plain": ()}
+"""The paths where a server says what it is."""
+_VERSIONS = {"vllm": "0.33.0", "sglang": "0.5.23", "plain": ""}
+_BEFORE_TOOLS = "# Tools\n\nYou may call these functions. Their signatures:\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdsRequest:
+    """What a model goes on from."""
+
+    prompt_ids: tuple[int, ...]
+    max_tokens: int
+    seed: int
+    stop_ids: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledIds:
+    """What a model sampled."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+
+Sampler = Callable[[IdsRequest], Awaitable[SampledIds]]
+"""A model that goes on from ids. It raises ValueError for those that it cannot go on from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MockSettings:
+    """What a mock server is like, apart from its model."""
+
+    model: str = "scripted"
+    """The one name that requests may ask for."""
+    context_tokens: int | None = None
+    """A prompt of that many tokens is refused as too long; a chat completion is cut there."""
+    api_key: str | None = None
+    """When given, requests must bear it."""
+    kind: ServerKind = "plain"
+    """`vllm` and `sglang` take token ids where those servers do, and say what they are."""
+    sampler: Sampler | None = None
+    """Goes on from token ids; unset: the script, of a conversation that the mock's renderer rendered."""
+
+
+class ChatMessage(BaseModel):
+    """A chat message, as a client sends it."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | list[dict[str, Any]] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+
+    def to_message(self, call_prefix: str) -> Message:
+        """The message; a call without an id is named `call_prefix` and its index."""
+        content = self.content or ""
+        if not isinstance(content, str):
+            content = "".join(part.get("text", "") for part in content)
+        return Message(
+            role=self.role,
+            content=content,
+            reasoning=self.reasoning_content or self.reasoning or None,
+            tool_calls=tuple(
+                ToolCall(
+                    id=call.get("id") or f"{call_prefix}_{index}",
+                    name=call["function"]["name"],
+                    arguments=call["function"].get("arguments", ""),
+                )
+                for index, call in enumerate(self.tool_calls or [])
+            ),
+            tool_call_id=self.tool_call_id,
+        )
+
+
+class ChatRequest(BaseModel):
+    """What `POST /chat/completions` gets; fields that change nothing here are not read."""
+
+    model: str
+    messages: list[ChatMessage] = Field(min_length=1)
+    tools: list[dict[str, Any]] | None = None
+    seed: int | None = None
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    n: Literal[1] | None = None
+    stream: Literal[False] | None = None
+    logprobs: bool | None = None
+    return_token_ids: bool | None = None
+
+    def to_call(self) -> CompletionRequest:
+        """The call of the policy that plays the model."""
+        messages = tuple(message.to_message(f"call_{i}") for i, message in enumerate(self.messages))
+        seed = self.seed or 0
+        return CompletionRequest(
+            messages=messages,
+            position=_unused(messages, seed),
+            tools=tuple(_spec(tool) for tool in self.tools or []),
+            seed=seed,
+            max_tokens=self.max_completion_tokens or self.max_tokens or _DEFAULT_MAX_TOKENS,
+        )
+
+
+class RefusalError(Exception):
+    """An error answer in OpenAI's shape."""
+
+    def __init__(self, status: int, message: str, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+def mock_app(
+    script_for: ScriptFor,
+    *,
+    skill: float,
+    renderer: ChatMLRenderer,
+    settings: MockSettings = MockSettings(),  # frozen
+) -> Starlette:
+    """The server as an ASGI app.
+
+    Args:
+        script_for: chooses the script by the conversation of a request.
+        skill: passed to the script, from 0 to 1.
+        renderer: makes the token ids.
+        settings: what else the server is like.
+    """
+    mock = _Mock(script_for=script_for, skill=skill, renderer=renderer, settings=settings)
+    posts = {
+        "/v1/chat/completions": mock.chat,
+        "/update_weight_version": mock.update_version,
+        **mock.token_paths(),
+    }
+    gets = {"/v1/models": mock.models, **dict.fromkeys(_ABOUT[settings.kind], mock.about)}
+    answering = partial(_answering, api_key=settings.api_key)
+    return Starlette(
+        routes=[
+            *(Route(path, answering(answer), methods=["POST"]) for path, answer in posts.items()),
+            *(Route(path, answering(answer), methods=["GET"]) for path, answer in gets.items()),
+        ],
+        exception_handlers={RefusalError: _refuse},
+    )
+
+
+def _answering(answer: Answer, *, api_key: str | None) -> Callable[[Request], Awaitable[JSONResponse]]:
+    """The handler of a path: JSON objects in and out, for requests that bear the key."""
+
+    async def respond(request: Request) -> JSONResponse:
+        if api_key is not None and request.headers.get("authorization") != f"Bearer {api_key}":
+            raise RefusalError(401, "Incorrect API key provided.", "invalid_api_key")
+        try:
+            body: object = orjson.loads(await request.body() or b"{}")
+        except ValueError as error:
+            raise RefusalError(400, f"no JSON: {error}") from error
+        if not isinstance(body, dict):
+            raise RefusalError(400, "the request is no object")
+        return JSONResponse(await answer(cast("dict[str, Any]", body)))
+
+    return respond
+
+
+async def _refuse(_: Request, refusal: Exception) -> JSONResponse:
+    assert isinstance(refusal, RefusalError)
+    error = {"message": str(refusal), "type": "invalid_request_error", "param": None, "code": refusal.code}
+    return JSONResponse({"error": error}, status_code=refusal.status)
+
+
+@dataclass(kw_only=True)
+class _Mock:
+    """The answers of one mock server, and the version of its weights."""
+
+    script_for: ScriptFor
+    skill: float
+    renderer: ChatMLRenderer
+    settings: MockSettings
+    version: str = _DEFAULT_VERSION
+
+    def token_paths(self) -> Mapping[str, Answer]:
+        """Where servers of this kind take token ids."""
+        if self.settings.kind == "vllm":
+            return {"/v1/completions": self._completions, "/inference/v1/generate": self._vllm_generate}
+        return {"/generate": self._sglang_generate} if self.settings.kind == "sglang" else {}
+
+    async def models(self, _: Mapping[str, Any]) -> dict[str, Any]:
+        """`GET /v1/models`."""
+        kind = self.settings.kind
+        entry: dict[str, Any] = {"id": self.settings.model, "object": "model", "created": 0}
+        entry["owned_by"] = "turnwise" if kind == "plain" else kind
+        if kind != "plain":
+            entry["max_model_len"] = self.settings.context_tokens or _DEFAULT_WINDOW
+        return {"object": "list", "data": [entry]}
+
+    async def about(self, _: Mapping[str, Any]) -> dict[str, Any]:
+        """What the server is."""
+        return {"version": _VERSIONS[self.settings.kind], "model_path": self.settings.model}
+
+    async def update_version(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """SGLang's path: `{"new_version": "step-2"}`."""
+        version = body.get("new_version")
+        if not isinstance(version, str):
+            raise RefusalError(400, "new_version is missing, or no text")
+        self.version = version
+        return {"success": True, "new_version": version}
+
+    async def chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """`POST /v1/chat/completions`."""
+        try:
+            asked = ChatRequest.model_validate(body)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            raise RefusalError(400, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        self._check_model(body)
+        kind = self.settings.kind
+        if kind == "sglang" and "input_ids" in body:
+            return await self._sglang_chat(body)
+        call = asked.to_call()
+        if self.settings.context_tokens is not None:
+            fitted = partial(self._fitted, call, self.settings.context_tokens)
+            call = await rendered(fitted, self.renderer, call.messages, max_tokens=None)
+        reply = _chat_reply(asked, await self._policy(call.messages).complete(call), self.renderer)
+        if kind == "vllm":
+            reply["choices"][0] |= self._weight_versions(body, reply["usage"]["completion_tokens"])
+        # A plain server gives no version before it was given one.
+        elif kind == "sglang" or self.version != _DEFAULT_VERSION:
+            reply["metadata"] = {"weight_version": self.version}
+        return reply
+
+    async def _sglang_chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """SGLang's chat with `input_ids`."""
+        asked, sampled = await self._sampled(body.get("input_ids"), body, body.get("max_tokens", 16))
+        choice: dict[str, Any] = {
+            "index": 0,
+            "message": {"role": "assistant", "content": ""},
+            "finish_reason": _finish_reason(sampled, asked),
+            "matched_stop": _matched(sampled, asked),
+            "logprobs": {"content": [{"token": "?", "logprob": each} for each in sampled.logprobs]},
+        }
+        if body.get("return_token_ids"):
+            choice |= {"response_token_ids": sampled.token_ids, "prompt_token_ids": asked.prompt_ids}
+        if body.get("return_meta_info"):
+            choice["meta_info"] = self._meta_info(sampled, asked)
+        usage = _usage(len(asked.prompt_ids), len(sampled.token_ids))
+        return {"object": "chat.completion", "choices": [choice], "usage": usage}
+
+    async def _sglang_generate(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        params = mapping(body.get("sampling_params"))
+        max_tokens = params.get("max_new_tokens", 128)
+        asked, sampled = await self._sampled(body.get("input_ids"), params, max_tokens)
+        meta = self._meta_info(sampled, asked)
+        if not body.get("return_logprob"):
+            del meta["output_token_logprobs"]
+        return {"text": "", "output_ids": sampled.token_ids, "meta_info": meta}
+
+    def _meta_info(self, sampled: SampledIds, asked: IdsRequest) -> dict[str, Any]:
+        finish: dict[str, Any] = {"type": _finish_reason(sampled, asked)}
+        if finish["type"] == "stop":
+            finish["matched"] = sampled.token_ids[-1]
+        else:
+            finish["length"] = asked.max_tokens
+        return {
+            "finish_reason": finish,
+            "prompt_tokens": len(asked.prompt_ids),
+            "completion_tokens": len(sampled.token_ids),
+            "weight_version": self.version,
+            "output_token_logprobs": [
+                (logprob, token_id, None)
+                for token_id, logprob in zip(sampled.token_ids, sampled.logprobs, strict=True)
+            ],
+        }
+
+    async def _completions(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        self._check_model(body)
+        asked, sampled = await self._sampled(body.get("prompt"), body, body.get("max_tokens", 16))
+        choice = {**self._vllm_choice(sampled, asked, body), "text": ""}
+        if body.get("logprobs") is not None:
+            choice["logprobs"] = {
+                "tokens": [f"token_id:{each}" for each in sampled.token_ids],
+                "token_logprobs": sampled.logprobs,
+            }
+        if body.get("return_token_ids"):
+            choice |= {"token_ids": sampled.token_ids, "prompt_token_ids": asked.prompt_ids}
+        usage = _usage(len(asked.prompt_ids), len(sampled.token_ids))
+        return {"object": "text_completion", "choices": [choice], "usage": usage}
+
+    async def _vllm_generate(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        self._check_model(body)
+        params = mapping(body.get("sampling_params"))
+        asked, sampled = await self._sampled(body.get("token_ids"), params, params.get("max_tokens", 16))
+        choice = self._vllm_choice(sampled, asked, {"return_weight_versions": True})
+        choice["token_ids"] = sampled.token_ids
+        if params.get("logprobs") is not None:
+            pairs = zip(sampled.token_ids, sampled.logprobs, strict=True)
+            choice["logprobs"] = {"content": [{"logprob": logprob, "token_id": i} for i, logprob in pairs]}
+        return {"request_id": "generate", "choices": [choice], "usage": None}
+
+    def _vllm_choice(self, sampled: SampledIds, asked: IdsRequest, body: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "index": 0,
+            "finish_reason": _finish_reason(sampled, asked),
+            "stop_reason": _matched(sampled, asked),
+            "logprobs": None,
+            **self._weight_versions(body, len(sampled.token_ids)),
+        }
+
+    def _weight_versions(self, body: Mapping[str, Any], sampled: int) -> dict[str, Any]:
+        if not body.get("return_weight_versions"):
+            return {}
+        return {"weight_versions": [{"version": self.version, "start": 0, "end": sampled}]}
+
+    def _check_model(self, body: Mapping[str, Any]) -> None:
+        if body.get("model") != self.settings.model:
+            raise RefusalError(404, f"The model `{body.get('model')}` does not exist.", "model_not_found")
+
+    async def _sampled(
+        self, ids: object, fields: Mapping[str, Any], max_tokens: object
+    ) -> tuple[IdsRequest, SampledIds]:
+        given, context_tokens = list_in(ids), self.settings.context_tokens
+        if not given or not set(map(type, given)) <= {int}:
+            raise RefusalError(400, "the prompt is no list of token ids")
+        if not isinstance(max_tokens, int) or max_tokens < 1:
+            raise RefusalError(400, f"max_tokens must be at least 1, got {max_tokens!r:.40}")
+        if context_tokens is not None and len(given) + max_tokens > context_tokens:
+            raise _too_long(context_tokens, len(given))
+        seed = fields.get("seed", fields.get("sampling_seed"))
+        asked = IdsRequest(
+            prompt_ids=tuple(given),
+            max_tokens=max_tokens,
+            seed=seed if isinstance(seed, int) else 0,
+            stop_ids=frozenset(fields.get("stop_token_ids") or ()),
+        )
+        try:
+            return asked, await (self.settings.sampler or self._scripted)(asked)
+        except ValueError as error:
+            raise RefusalError(400, str(error)) from error
+
+    async def _scripted(self, asked: IdsRequest) -> SampledIds:
+        """What the script says after ids, which hold the whole conversation."""
+        messages, tools = conversation_of(asked.prompt_ids, self.renderer)
+        completion = await self._policy(messages).complete(
+            CompletionRequest(messages=messages, tools=tools, seed=asked.seed, max_tokens=asked.max_tokens)
+        )
+        assert completion.logprobs is not None
+        return SampledIds(token_ids=completion.token_ids, logprobs=completion.logprobs)
+
+    def _policy(self, messages: Sequence[Message]) -> ScriptedPolicy:
+        script = self.script_for(messages) or generic_script
+        return ScriptedPolicy(script, skill=self.skill, renderer=self.renderer)
+
+    def _fitted(self, call: CompletionRequest, context_tokens: int) -> CompletionRequest:
+        """The call with no more tokens to sample than the context has room for."""
+        room = context_tokens - len(self.renderer.prompt_ids(call.messages, call.tools))
+        if room <= 0:
+            raise _too_long(context_tokens, context_tokens - room)
+        return replace(call, max_tokens=min(call.max_tokens, room))
+
+
+def _too_long(context_tokens: int, prompt_tokens: int) -> RefusalError:
+    """The answer of vLLM to a prompt that does not fit."""
+    message = (
+        f"This model's maximum context length is {context_tokens} tokens. However, your messages resulted in "
+        f"{prompt_tokens} tokens."
+    )
+    return RefusalError(400, message, "context_length_exceeded")
+
+
+def _unused(messages: Sequence[Message], seed: int) -> int:
+    """A number that no call in the history has: histories that were cut may have equal lengths."""
+    ours = re.compile(rf"call_{seed}_(\d{{1,18}})_\d+")
+    found = (ours.fullmatch(call.id) for message in messages for call in message.tool_calls)
+    return max([len(messages), *(int(each[1]) + 1 for each in found if each)])
+
+
+def _chat_reply(asked: ChatRequest, completion: Completion, renderer: ChatMLRenderer) -> dict[str, Any]:
+    message = completion.message.to_openai()
+    if message.get("tool_calls") and not message["content"]:
+        message["content"] = None
+    choice: dict[str, Any] = {
+        "index": 0,
+        "message": message,
+        "finish_reason": completion.finish_reason,
+        "logprobs": _logprobs(completion, renderer) if asked.logprobs else None,
+    }
+    reply: dict[str, Any] = {
+        "id": f"chatcmpl-{hashlib.sha256(repr(completion).encode()).hexdigest()[:24]}",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": asked.model,
+        "choices": [choice],
+        "usage": _usage(len(completion.prompt_ids), len(completion.token_ids)),
+    }
+    if asked.return_token_ids:
+        reply["prompt_token_ids"] = completion.prompt_ids
+        choice["token_ids"] = completion.token_ids
+    return reply
+
+
+def _logprobs(completion: Completion, renderer: ChatMLRenderer) -> dict[str, Any]:
+    return {
+        "content": [
+            {"token": renderer.decode([token_id]), "logprob": logprob, "bytes": None, "top_logprobs": []}
+            for token_id, logprob in zip(completion.token_ids, completion.logprobs or (), strict=True)
+        ]
+    }
+
+
+def _usage(prompt: int, sampled: int) -> dict[str, int]:
+    return {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled}
+
+
+def _finish_reason(sampled: SampledIds, asked: IdsRequest) -> str:
+    return "stop" if sampled.token_ids[-1] in asked.stop_ids else "length"
+
+
+def _matched(sampled: SampledIds, asked: IdsRequest) -> int | None:
+    return sampled.token_ids[-1] if sampled.token_ids[-1] in asked.stop_ids else None
+
+
+def conversation_of(
+    prompt_ids: Sequence[int], renderer: ChatMLRenderer
+) -> tuple[tuple[Message, ...], tuple[ToolSpec, ...]]:
+    """The messages and the offered tools, the reverse of `ChatMLRenderer.prompt_ids`.
+
+    Call ids are not in the tokens: the calls of a message are named by where they stand.
+
+    Raises:
+        ValueError: the ids are no such prompt.
+    """
+    start, *header = renderer.prompt_ids((), ())
+    blocks: list[list[int]] = [[]]
+    for token_id in prompt_ids:
+        if token_id == start:
+            blocks.append([])
+        else:
+            blocks[-1].append(token_id)
+    if blocks[0] or blocks.pop() != header:
+        raise ValueError("the prompt does not end where an assistant message begins")
+    messages: list[Message] = []
+    tools: tuple[ToolSpec, ...] = ()
+    unanswered: list[str] = []
+    for block in blocks[1:]:
+        if block[: len(header)] == header:
+            turn = renderer.parse(block[len(header) :])
+            calls = tuple(
+                replace(call, id=f"call_{len(messages)}_{index}", status="ok", span=None)
+                for index, call in enumerate(turn.tool_calls)
+            )
+            messages.append(replace(turn, tool_calls=calls))
+            unanswered = [call.id for call in calls]
+            continue
+        role, _, content = renderer.decode(block[: first_stop(block, renderer.stop_ids)]).partition("\n")
+        if role == "tool":
+            content = content.removeprefix(f"{RESPONSE[0]}\n").removesuffix(f"\n{RESPONSE[1]}")
+            call_id = unanswered.pop(0) if unanswered else None
+            messages.append(Message(role="tool", content=content, tool_call_id=call_id))
+            continue
+        if role not in ("system", "user"):
+            raise ValueError(f"the prompt has a message of role {role[:40]!r}")
+        if role == "system" and _BEFORE_TOOLS in content:
+            content, _, listed = content.rpartition(f"{_BEFORE_TOOLS}{TOOLS[0]}\n")
+            signatures = listed.partition(f"\n{TOOLS[1]}")[0].splitlines()
+            tools = tuple(_spec(json.loads(line)) for line in signatures)
+            content = content.removesuffix("\n\n")
+        if content or role == "user":
+            messages.append(Message(role=role, content=content))
+    return tuple(messages), tools
+
+
+def _spec(tool: Mapping[str, Any]) -> ToolSpec:
+    function = mapping(tool.get("function"))
+    return ToolSpec(
+        name=str(function.get("name")),
+        description=function.get("description", ""),
+        parameters=mapping(function.get("parameters")),
+    )

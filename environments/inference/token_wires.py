@@ -1,4 +1,4 @@
-"""Token ids over HTTP: how a server is asked to go on from ids, and its reply read, one pair per wire."""
+"""Token wires: how a server is asked to go on from token ids, and its reply read, one pair per wire."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -356,11 +356,6 @@ def openrouter_models(models: Fields) -> Response:
     return JSONResponse({"data": entries})
 
 
-def no_models(_: Fields) -> Response:
-    """Of ollama before it has one."""
-    return JSONResponse({"object": "list", "data": None})
-
-
 QUIRKS: Mapping[str, Quirk] = {
     "openai-no-ids": Quirk(
         says="token ids are an unrecognized argument",
@@ -405,7 +400,6 @@ QUIRKS: Mapping[str, Quirk] = {
         models=ollama_models,
         plain_name=lambda name: name.removesuffix(OLLAMA_TAG),
     ),
-    "ollama-no-models": Quirk(says="no list of models: null", models=no_models),
     "openrouter-error": Quirk(says="first an error with the status 200", fails_first=provider_error),
     "openrouter-comments": Quirk(says="comments before the JSON", writes=after_comments),
     "openrouter-reasoning": Quirk(says="reasoning_details", replies=reasoning_details),
@@ -426,7 +420,6 @@ QUIRKS: Mapping[str, Quirk] = {
     ),
     "mistral-roles": Quirk(says="no user right after a tool", refuses=mistral_roles),
     "mistral-thinking": Quirk(says="thinking as content parts", replies=thinking_parts),
-    "mistral-length": Quirk(says="finish_reason model_length", replies=finished("model_length")),
     "transformers-fields": Quirk(
         says="unexpected fields (422)", refuses=transformers_fields, replies=without_tokens
     ),

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache, cached_property
 from importlib import import_module
 from itertools import count, pairwise
+from types import SimpleNamespace
 from typing import Any, Final, cast
 
 from tokenizers import AddedToken, Tokenizer
@@ -17,7 +18,6 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from environments.extras import needs_extra
 from environments.policy.rendering.chatml import LONG_CHARS, THINK
-from environments.policy.rendering.dsml_turn import DsmlTurn, read_dsml
 from environments.policy.rendering.renderer import CannotExtendError, first_stop
 from environments.policy.rendering.text_formats import (
     PYTHON_TAG,
@@ -419,8 +419,40 @@ _KEPT_LISTS = 64
 _BY_TEMPLATE = frozenset({"deepseek-v4", "laguna-m.1", "laguna-xs.2"})
 """Where the library's own way to go on refuses several results, or loses what stands after a turn."""
 
+_LONGEST_CHARACTER = 8
+"""Ids of it, at most."""
 _SHORT = 1_000
 """Ids that are read in no time, whatever they are."""
+
+
+class _Prefixes:
+    """Decodes ids for the library, and in linear time the prefixes of what it decoded last.
+
+    The library needs their lengths alone. A character of several ids ends with the last of them.
+    """
+
+    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+        self._decode = decode
+        self._last: list[int] = []
+        self._ends: list[int] = []
+        """Characters up to the end of each id; empty while no prefix was asked for."""
+
+    def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
+        """The text of ids, or one of the same length for a prefix of the ids before."""
+        # What follows a run begins with a marker, which is decoded alone and stands in no run.
+        if len(ids) < len(self._last) and ids[-1] == self._last[len(ids) - 1]:
+            self._ends = self._ends or list(self._find_ends())
+            return " " * self._ends[len(ids) - 1]
+        self._last, self._ends = ids, []
+        return self._decode(ids)
+
+    def _find_ends(self) -> Iterator[int]:
+        start = before = 0
+        for index in range(len(self._last)):
+            text = self._decode(self._last[start : index + 1])
+            yield before + len(text.rstrip("\ufffd"))
+            if not text.endswith("\ufffd") or index - start > _LONGEST_CHARACTER:
+                start, before = index + 1, before + len(text)
 
 
 class FamilyRenderer:
@@ -555,20 +587,25 @@ class FamilyRenderer:
     def _read_by_library(
         self, token_ids: Sequence[int], tools: Sequence[ToolSpec], *, prompt_ids: list[int] | None
     ) -> Any:
+        if len(token_ids) > _SHORT and leaves_open(text := self.decode(token_ids)):
+            return SimpleNamespace(
+                content=text, reasoning_content=None, tool_calls=[], reasoning_complete=True
+            )
         if self._family == "deepseek-v4":
             return self._read_dsml(token_ids)
-        if len(token_ids) > _SHORT and leaves_open(text := self.decode(token_ids)):
-            return DsmlTurn(content=text, reasoning_content=None, tool_calls=[], reasoning_complete=True)
         described = [tool.to_openai() for tool in tools] or None
         return self._library.parse_response(list(token_ids), tools=described, prompt_ids=prompt_ids)
 
-    def _read_dsml(self, token_ids: Sequence[int]) -> DsmlTurn:
-        thinks = {
-            self.markers[text]: name for text, name in zip(self._think, ("think", "think_end"), strict=True)
-        }
-        opened = self._opening[-1:] == [self.markers[self._think[0]]]
-        return read_dsml(
-            token_ids[: first_stop(token_ids, self.stop_ids)], self.decode, thinks=thinks, thinking=opened
+    def _read_dsml(self, token_ids: Sequence[int]) -> Any:
+        """A turn of DeepSeek V4, for whose spans the library decodes each prefix of it."""
+        think, think_end = (self.markers[text] for text in self._think)
+        return import_module("renderers.parsing").parse_deepseek_v4(
+            _Prefixes(self.decode),
+            list(token_ids),
+            stop_ids=set(self.stop_ids),
+            thinking_enabled=self._opening[-1:] == [think],
+            think_end_id=think_end,
+            think_start_id=think,
         )
 
     def _reasoning_end(self, token_ids: Sequence[int], calls: Sequence[Any]) -> int | None:

@@ -53,7 +53,7 @@ async def test_an_error_in_a_200_that_may_pass_is_tried_again(body):
     assert len(server.asked) == 2
 
 
-@pytest.mark.parametrize(
+@cases(
     "body",
     [
         {"error": "no"},
@@ -70,7 +70,7 @@ async def test_an_error_in_a_200_that_stays_is_told_at_once(body):
     assert len(server.asked) == 1
 
 
-@pytest.mark.parametrize(
+@cases(
     "begun",
     [": PROCESSING\n\n", "data: ", 'data: {"choices": [{"delta": {"content": "3"}}]}\n\ndata: '],
     ids=["comment", "event", "later event"],
@@ -194,7 +194,7 @@ async def test_the_proxy_none_is_none(model_server):
         assert await model_server(server.url, proxy="none").chat(b"{}") == b"{}"
 
 
-@pytest.mark.parametrize("proxy", ["socks5://u:s3cret@h:1", "proxy", "ftp://h"])
+@cases("proxy", ["socks5://u:s3cret@h:1", "proxy", "ftp://h"])
 def test_a_proxy_that_cannot_be_one_is_refused(model_server, proxy):
     with pytest.raises(
         ConfigError, match=r"the proxy .* is no URL; give one such as http://proxy:3128"

@@ -170,11 +170,6 @@ async def test_a_quoted_conversation_about_streams_is_no_wish_for_one():
     assert len(server.asked) == 1
 
 
-async def test_an_event_stream_that_nobody_asked_for_is_read():
-    async with served(PlainTextResponse(STREAM, media_type="text/event-stream")) as (_, policy):
-        assert (await policy.complete(REQUEST)).token_ids == (11,)
-
-
 THOUGHT = Message(
     role="assistant", reasoning="hm", tool_calls=(ToolCall(id="c", name="terminal", arguments="{}"),)
 )

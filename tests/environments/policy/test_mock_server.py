@@ -64,8 +64,8 @@ async def rollout(policy, seed, max_tokens=1024):
     return completions
 
 
-@pytest.mark.parametrize("max_tokens", [1024, 6])
-@pytest.mark.parametrize("script", [counting_script, generic_script])
+@cases("max_tokens", [1024, 6])
+@cases("script", [counting_script, generic_script])
 async def test_over_http_and_in_process_the_same_seed_gives_the_same_completions(script, max_tokens):
     local = ScriptedPolicy(script, skill=0.6, renderer=RENDERER)
     async with running_server(app(script)) as base_url:

@@ -17,6 +17,7 @@ from tests.environments.policy.test_server_policy import ALL_WIRES
 from tests.environments.policy.token_server import server_type_of
 from tests.environments.write_file import quiet
 from tests.equipment.running_server import running_server
+from tests.tables import cases
 from tools.errors import ConfigError
 
 BY_MESSAGES = [("vllm", None), ("sglang", None), ("plain", None)]
@@ -96,7 +97,7 @@ async def test_plain_scores_have_the_versions_beside_them_and_no_other_override(
     assert "advantages" not in columns
 
 
-@pytest.mark.parametrize(("most", "status"), [(1, "no_credit"), (2, "ok")])
+@cases(("most", "status"), [(1, "no_credit"), (2, "ok")])
 async def test_a_group_is_as_old_as_the_versions_since_its_first_turn(most, status):
     async with served(max_staleness=most) as env, env:
         assert env.aged(await env.run_group(TASK)).status == status
@@ -110,7 +111,7 @@ async def test_a_server_that_says_no_version_ends_the_run_at_its_first_group(tmp
             await process(env, quiet())
 
 
-@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+@cases("kind", ["vllm", "sglang"])
 async def test_weights_that_nobody_named_yet_have_a_version_by_messages_as_well(kind):
     async with served(kind, told=None) as env:
         done = await group_from(env)

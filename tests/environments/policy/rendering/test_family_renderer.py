@@ -1,4 +1,5 @@
 import json
+import random
 from collections import Counter
 from contextlib import suppress
 
@@ -18,6 +19,7 @@ from tests.environments.policy.rendering.family_formats import (
     thinking,
     written,
 )
+from tests.tables import cases
 from tools.calls import ToolCall, ToolSpec
 from tools.errors import ConfigError
 
@@ -263,3 +265,42 @@ def test_tools_are_described_once_and_the_library_leaves_them_as_they_are(family
 def test_other_tools_have_another_description():
     described = renderer_of("qwen3")._described
     assert described(tools("one")) != described(tools("two"))
+
+
+# DeepSeek V4.
+
+DSML = "deepseek-v4"
+MARK = "\uff5cDSML\uff5c"
+PIECES = (
+    "<think>", "</think>", f"<{MARK}tool_calls>\n", f"\n</{MARK}tool_calls>", f'<{MARK}invoke name="run">\n',
+    f"</{MARK}invoke>\n", f'<{MARK}parameter name="a" string="true">', f"</{MARK}parameter>\n", "1", "a b",
+    f'<{MARK}parameter name="b" string="false">', "\n", "{",
+)  # fmt: skip
+
+
+def library_reads(ids):
+    renderer = renderer_of(DSML)
+    return renderer._library.parse_response(list(ids), tools=None, prompt_ids=renderer._opening)
+
+
+def shown(read):
+    calls = [
+        (each.name or "", each.token_span, str(each.status), each.status == "ok" and dict(each.arguments))
+        for each in read.tool_calls
+    ]
+    return read.content, read.reasoning_content or None, read.reasoning_complete, calls
+
+
+@cases("seed", range(8))
+def test_a_turn_is_read_as_the_library_reads_it(seed):
+    rng = random.Random(seed)
+    for _ in range(100):
+        ids = encoded(DSML, "".join(rng.choices(PIECES, k=rng.randint(1, 14))))
+        assert shown(renderer_of(DSML)._read_dsml(ids)) == shown(library_reads(ids))
+
+
+def test_the_span_of_a_call_after_characters_of_many_ids_holds_it_alone():
+    call = f'<{MARK}invoke name="run">\n</{MARK}invoke>'
+    ids = encoded(DSML, f"ä数👩\u200d💻\ufffd{call}")
+    (read,) = renderer_of(DSML)._read_dsml(ids).tool_calls
+    assert renderer_of(DSML).decode(ids[slice(*read.token_span)]) == call

@@ -1,16 +1,17 @@
-"""The window of a model that is asked by messages: what its prompt has for certain is known from the row."""
+"""What policies of model servers share: the room of a turn, and the watch for tools offered in vain."""
 
+import logging
 from dataclasses import replace
 
-import pytest
 from starlette.responses import JSONResponse
 
 from environments.policy.base import CompletionRequest
 from environments.policy.open_row import OpenRow
-from environments.policy.row_prompt import tokens_at_least
+from environments.policy.row_prompt import ToolUse, tokens_at_least
 from environments.trajectory import Message
 from tests.environments.policy.chat_server import REQUEST, USER, ok, served, without
 from tests.environments.policy.chat_server import answer as reply
+from tests.tables import cases
 from tools.errors import ContextOverflow
 
 HI = Message(role="assistant", content="3")
@@ -36,7 +37,7 @@ async def asked_after(request, **settings):
     return server.asked[1]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("request_", "settings"),
     [
         (with_row(100), {"context_tokens": 100}),
@@ -68,3 +69,15 @@ async def test_a_window_is_not_compared_with_tokens_that_were_made_from_text():
 
 def test_a_conversation_without_a_row_has_the_tokens_of_its_text():
     assert tokens_at_least(CompletionRequest(messages=(LONG,)), longest_token=1000) == 50
+
+
+SAID = Message(role="assistant", content="I have looked at <tool_call> and so on.")
+
+
+@cases(("kind", "warned"), [("act", True), ("summary", False)])
+def test_a_model_that_only_sums_up_has_not_ignored_its_tools(kind, warned, caplog):
+    use = ToolUse("http://server")
+    with caplog.at_level(logging.WARNING):
+        for seed in range(10):
+            use.note(replace(REQUEST, kind=kind, seed=seed), SAID)
+    assert bool(caplog.records) == warned

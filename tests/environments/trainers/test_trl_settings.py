@@ -3,10 +3,11 @@
 import importlib
 import os
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
+from environments.lab.probe import canaries as canary
 from environments.lab.probe.canaries import CanaryEnv
 from environments.trainers.settings import InexactStepWarning
 from tools.errors import ConfigError
@@ -64,6 +65,68 @@ def test_a_setting_of_a_later_trl_warns_where_it_is_set(tmp_path, monkeypatch):
 def test_what_is_refused_can_be_run_with_a_warning(tmp_path):
     with pytest.warns(InexactStepWarning, match=r"loss_type=grpo divides each session by its own length"):
         steps.run(CanaryEnv, tmp_path, loss_type="grpo", exact="warn")
+
+
+def test_a_clipped_norm_leaves_the_direction(tmp_path):
+    done = steps.run(CanaryEnv, tmp_path, max_grad_norm=1e-3)
+    cosine, _ = steps.compared(done, "dr_grpo")
+    assert cosine == pytest.approx(1, abs=1e-6)
+    assert done.gradient.norm() == pytest.approx(1e-3, rel=1e-3)
+
+
+def tripled():
+    group = canary.unequal_lengths()
+    return replace(group, advantages=tuple(tuple(3 * each for each in row) for row in group.advantages))
+
+
+@pytest.fixture
+def perturbed(tmp_path):
+    """A model that differs from the one that TRL loads as its reference."""
+    folder = tmp_path / "reference"
+    tiny_model().save_pretrained(folder)
+
+    def model():
+        loaded = transformers.AutoModelForCausalLM.from_pretrained(folder)
+        torch.manual_seed(1)
+        for weights in loaded.parameters():
+            weights.data += 0.1 * torch.randn_like(weights)
+        return loaded
+
+    return model
+
+
+def router():
+    """A model whose trainer adds a loss of its routers."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    experts = {"num_experts": 4, "moe_intermediate_size": 8, "num_experts_per_tok": 2}
+    config = transformers.Qwen3MoeConfig(
+        vocab_size=2048, num_key_value_heads=1, head_dim=8, eos_token_id=2, pad_token_id=0, **sizes, **experts
+    )
+    return transformers.Qwen3MoeForCausalLM(config)
+
+
+TERMS = {
+    "beta": {"beta": 0.5, "use_bias_correction_kl": True, "sync_ref_model": True},
+    "entropy": {"entropy_coef": 0.5},
+    "router": {"model": router, "router_aux_loss_coef": 0.5},
+}
+
+
+@pytest.mark.parametrize("name", TERMS)
+def test_a_term_of_trls_own_is_the_same_whatever_the_advantages_are(tmp_path, perturbed, name):
+    on = {"model": perturbed, **TERMS[name]}
+    off = {"model": on["model"]} | ({"router_aux_loss_coef": 0.0} if name == "router" else {})
+
+    def added(group):
+        env = type("One", (CanaryEnv,), {"groups": {"one": group}})
+        given = {"gradient_accumulation_steps": 1, "per_device_train_batch_size": 4}
+        with_term, without = (steps.run(env, tmp_path, **given, **settings) for settings in (on, off))
+        return with_term.gradient - without.gradient
+
+    term, other = added(canary.unequal_lengths), added(tripled)
+    assert term.norm() > 1e-3
+    assert torch.allclose(term, other, atol=1e-3 * term.norm().item())
 
 
 def old_gpt():

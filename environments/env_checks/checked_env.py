@@ -40,7 +40,7 @@ class CheckPolicy(PlaysByScript):
         self._renderer = renderer
         self.skill: float | None = None
         self.repeated: Mapping[int, list[Message]] | None = None
-        """By seed, what the agents of those rollouts said; they say nothing afterwards."""
+        """By seed, the messages of those rollouts' agents; afterwards they are silent."""
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""What an agent is offered, what rollouts come to, and whether rewards tell them apart."""
+"""What an agent is offered, what rollouts come to, and whether rewards differ."""
 
 import json
 from collections import Counter

@@ -89,7 +89,7 @@ def _rewards_of(rewards: Rewards | None) -> dict[str, Any]:
 def _other_call(
     before: Sequence[TracedCall], after: Sequence[TracedCall], *, among: Sequence[str] = ()
 ) -> str | None:
-    """The first call of a rollout that gave something else; what the agent said is repeated, not compared."""
+    """The first call of a rollout with another result; the agent's messages are repeated, not compared."""
     for sibling in sorted({call.sibling for call in before}):
         one, two = (
             [

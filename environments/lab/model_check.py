@@ -37,7 +37,7 @@ _RANDOM = Message(role="user", content="Write ten words that have nothing to do 
 _LONG_WORDS = 8000
 _LONG = Message(role="user", content=f"{'many ' * _LONG_WORDS}\nWhat is the word above? Answer in one word.")
 _TRIES = 3
-"""Of the opening: one odd failure says nothing of a server."""
+"""Of the opening: one odd failure is no evidence about a server."""
 _EQUAL_NATS = 0.05
 """Between logprobs of one token in two requests: servers do not compute the same twice to the last bit."""
 _UNCERTAIN_NATS = 0.3
@@ -314,7 +314,7 @@ class _Check:
             if not isinstance(reply, str):
                 self.wires.append((kind, name))
                 self.found(f"ids over {wire.path}", "ok", "ids taken, ids and logprobs given")
-            elif self.facts.kind == kind:  # one that does not say what it is has one kind of wires at most
+            elif self.facts.kind == kind:  # an unidentified one has one kind of wires at most
                 self.found(f"ids over {wire.path}", "no", reply)
 
     def _chat_format(self, opening: Completion | str) -> None:
@@ -362,7 +362,7 @@ async def _ask(
     max_tokens: int = 1024,
     tries: int = 1,
 ) -> Completion | str:
-    """An answer, or why there is none."""
+    """An answer, or the reason for its absence."""
     reason = ""
     for attempt in range(tries):
         request = CompletionRequest(

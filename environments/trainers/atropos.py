@@ -79,7 +79,7 @@ class AtroposEnv(BaseEnv):
             )
         self._view = view
         self._exact = ExactTokens(self.agent_env.credit, say=logger.warning)
-        # A group teaches or not by its advantages; equal scores say nothing about those.
+        # A group teaches or not by its advantages; equal scores do not imply equal advantages.
         update: dict[str, Any] = {"ensure_scores_are_not_same": False}
         if settings.get("tokenizer_name") == EMBEDDED_TOKENIZER:
             update["tokenizer_name"] = str(EMBEDDED_TOKENIZER_DIR)

@@ -35,7 +35,7 @@ class CompletionColumns:
     logprobs: list[list[float]] | None = field(default_factory=list[list[float]])
     """Of the sampled tokens, 0.0 elsewhere; `None`: some are unknown."""
     tool_mask: list[list[int]] = field(default_factory=list[list[int]])
-    """1 where a token is trained, 0 where tools, the world or an untrained turn said it."""
+    """1 where a token is trained, 0 for tools, the world and untrained turns."""
     advantages: list[list[float]] = field(default_factory=list[list[float]])
     """Per token: its turn's advantage where `tool_mask` is 1, 0.0 elsewhere."""
 

@@ -20,7 +20,7 @@ Exact = Literal["refuse", "warn"]
 """Whether a setting that changes the step is an error, or a warning."""
 
 Get = Callable[[str], Any]
-"""The value of a setting, by its dotted name; `None`: there is none."""
+"""The value of a setting, by its dotted name, or `None`."""
 
 
 class InexactStepWarning(UserWarning):

@@ -275,7 +275,7 @@ def sample_batch(
 ) -> list[Sampled]:
     """One turn for each prompt, at temperature 1, up to and with the first stop token.
 
-    `model.generate` would take over what a model's `generation_config` says (top_k, penalties, suppressed
+    `model.generate` would take over a model's `generation_config` (top_k, penalties, suppressed
     tokens), and then its log-probabilities are not those of the loss.
 
     Args:

@@ -1,4 +1,4 @@
-"""The policy that learns: it chooses among what the scripted agent could say, and samples the real tokens."""
+"""The policy that learns: it chooses among the scripted agent's messages, and samples the real tokens."""
 
 import math
 from collections import Counter, defaultdict
@@ -33,7 +33,7 @@ class Decision:
     """What a turn chose among."""
 
     state: str
-    """What the choice may depend on: the turn's anchor, or else what was said last."""
+    """What the choice may depend on: the turn's anchor, or else the last message."""
     choices: tuple[TokenIds, ...]
     """The sampled tokens of each message that the agent could write."""
 
@@ -139,7 +139,7 @@ class ChoicePolicy(PlaysByScript):
         ]
 
     def _shares(self, decision: Decision) -> list[LearnedChoice]:
-        """What can be said in a state, in words, the likeliest first."""
+        """The choices in a state, in words, the likeliest first."""
         shares = self.table.probabilities(decision).tolist()
         texts = [" ".join(_in_words(self._renderer.parse(ids)).split()) for ids in decision.choices]
         shared = len(commonprefix(texts))  # noqa: RUF071  # of characters: these are no paths
@@ -313,7 +313,7 @@ def _permuted(turns: Sequence[SampledTurn], shuffle: np.random.Generator) -> lis
 
 
 def _turns(credited: CreditedGroup, policy: ChoicePolicy) -> list[SampledTurn]:
-    """The spans say where turns begin and end; everything else is read from the columns."""
+    """The spans are the turns' bounds; everything else is read from the columns."""
     shown = every_row(credited).rows
     turns: list[SampledTurn] = []
     for row, columns in zip(credited_rows(credited), shown, strict=True):

@@ -77,7 +77,7 @@ def _verdict(name: str, learned: Mapping[str, Change], beyond: Mapping[str, Chan
 def _beside_outcome(
     outcome: Change, learned: Mapping[str, Change], left: str, why: str
 ) -> tuple[Verdict, str]:
-    """Of a part that rises: whether the outcome says that this is progress."""
+    """Of a part that rises: whether the outcome confirms it as progress."""
     how = _habits(learned)
     if outcome.direction == "down":
         return "gamed", f"{why}, while the outcome falls, {_moved(outcome)}{_with(how)}"

@@ -90,7 +90,7 @@ class Change:
 
     @property
     def direction(self) -> Direction:
-        """`up` and `down` where the difference is larger than its noise, and no seed says otherwise."""
+        """`up` and `down` where the difference is larger than its noise, and no seed contradicts it."""
         size = abs(self.after - self.before)
         if size <= 1e-9 or size <= _ERRORS * self.error:
             return "unclear"

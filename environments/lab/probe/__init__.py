@@ -1,1 +1,1 @@
-"""Whether a trainer takes the step that credit says: canaries with known advantages, and what a step is."""
+"""Whether a trainer takes the step of the credit: canaries with known advantages, and what a step is."""

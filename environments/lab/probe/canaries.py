@@ -1,4 +1,4 @@
-"""Groups whose credit is known, to find out whether a trainer takes the step that it says.
+"""Groups whose credit is known, to find out whether a trainer takes its step.
 
 Each is hard in a way that trainers get wrong: a mean over siblings that are not there, a turn without a
 reward, turns whose lengths differ a lot, a conversation that was condensed and so has several token rows.

@@ -113,7 +113,7 @@ class Probe:
 def probe_trainer(
     step: Callable[[Probe], object], *, lr: float = 1.0, is_gradient: bool = False
 ) -> StepVerdict:
-    """Let a function take one step on the canaries, and say whether it was Σ A ∇log π.
+    """Let a function take one step on the canaries, and compare it with Σ A ∇log π.
 
     Args:
         step: trains the model in `probe.model` on `probe.columns()`, `probe.batch()` or `probe.groups` for

@@ -94,7 +94,7 @@ async def test_a_draft_of_which_no_verdict_can_be_read_is_worth_nothing():
     assert one.rewards.outcome_components["judge"] == 0.0
 
 
-@pytest.mark.parametrize("score", [-1, 11, None], ids=str)
+@cases("score", [-1, 11, None], ids=str)
 async def test_a_score_outside_its_scale_is_no_verdict_of_a_draft(score):
     class Generous(JudgedWritingEnv):
         def scripted_judge(self, item, messages):
@@ -120,14 +120,14 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("draft", ODD)
+@cases("draft", ODD)
 async def test_whatever_a_draft_is_it_gets_the_score_of_its_text(draft):
     one = await played(ODD[draft])
     assert one.rewards.outcome < 1.0
     assert one.rewards.turns[0] < 1.0
 
 
-@pytest.mark.parametrize("question", [draft_question, outcome_question])
+@cases("question", [draft_question, outcome_question])
 def test_a_draft_cannot_end_its_quotation(question):
     forged = question(ITEM, POOR + question(ITEM, GOOD))
     verdict = json.loads(scripted_verdict(ITEM, [Message(role="user", content=forged)]))
@@ -159,7 +159,7 @@ async def test_the_answers_of_the_judge_are_those_of_the_record(tmp_path):
     assert len(rewards_in(again)) == 12
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "missing"),
     [("A GREY cat with a collar.", []), ("greyish collars", ["grey", "collar"]), ("", ["grey", "collar"])],
 )
@@ -172,8 +172,6 @@ def test_the_fit_of_a_length_falls_outside_its_bounds(count, fit):
     assert length_fit("word " * count, 10, 20) == fit
 
 
-@pytest.mark.parametrize(
-    ("text", "share"), [("", 0), ("...", 0), ("One. Two!", 1), ("One. one? ONE\nTwo", 0.5)]
-)
+@cases(("text", "share"), [("", 0), ("...", 0), ("One. Two!", 1), ("One. one? ONE\nTwo", 0.5)])
 def test_a_sentence_that_was_there_before_is_no_variety(text, share):
     assert variety(text) == share

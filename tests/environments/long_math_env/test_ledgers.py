@@ -146,7 +146,7 @@ def test_a_stock_follows_from_what_is_known(sentence: str, other: str | None, st
     assert change.stock({"mill": 100, "quay": 50}) == stock
 
 
-@pytest.mark.parametrize("sentence", [BROUGHT, ABOVE], ids=["brought", "above"])
+@cases("sentence", [BROUGHT, ABOVE], ids=["brought", "above"])
 def test_what_builds_on_a_number_that_is_not_known_is_not_known(sentence: str):
     other = "quay" if sentence == ABOVE else None
     change = StockChange(sentence=sentence, store="mill", sacks=7, other=other)

@@ -37,7 +37,7 @@ async def share_solved(condenser: str, skill: float) -> float:
 # The window.
 
 
-@pytest.mark.parametrize("skill", [0.6, 1.0])
+@cases("skill", [0.6, 1.0])
 async def test_without_a_condenser_the_window_overflows_before_the_end(skill: float):
     played = await trajectories_of("none", skill)
     overflowed = [t for t in played if t.stop_reason is StopReason.CONTEXT_OVERFLOW]
@@ -58,7 +58,7 @@ async def test_with_a_condenser_it_is_finished(condenser: str, skill: float):
     assert {t.stop_reason for t in played} == {StopReason.COMPLETED}
 
 
-@pytest.mark.parametrize("condenser", ["keep_last_turns", "fit_context"])
+@cases("condenser", ["keep_last_turns", "fit_context"])
 async def test_dropped_pages_cost_the_answer_where_no_notes_were_taken(condenser: str):
     assert await share_solved(condenser, 0.0) == 0.0
     assert await share_solved(condenser, 1.0) == 1.0
@@ -209,7 +209,7 @@ async def test_other_ledgers_are_evaluated_than_trained_on():
     assert not {each["pages"][0] for each in train} & {each["pages"][0] for each in held_out}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("settings", "named"),
     [({"facts": 4}, "stores"), ({"facts": 40}, "max_turns"), ({"facts": 60, "max_turns": 50}, "max_turns")],
     ids=["stores", "turns", "given_turns"],

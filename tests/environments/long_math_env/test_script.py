@@ -40,7 +40,7 @@ def test_who_sees_every_page_knows_the_answer():
     assert sum(memory.stocks.values()) == whole_ledger()["answer"]
 
 
-@pytest.mark.parametrize("dropped", [1, 8, 20])
+@cases("dropped", [1, 8, 20])
 def test_what_is_not_shown_is_not_known(dropped: int):
     memory = AuditMemory.of(without_turns(conversation(24), dropped))
     assert not memory.stores or set(memory.stocks) < set(memory.stores)
@@ -61,7 +61,7 @@ def test_a_summary_keeps_it_too():
     assert sum(memory.stocks.values()) == whole_ledger()["answer"]
 
 
-@pytest.mark.parametrize("kept", [1, 2, 5])
+@cases("kept", [1, 2, 5])
 def test_turns_that_stay_beside_a_summary_are_not_counted_twice(kept: int):
     messages = conversation(18)
     summary = Message(role="user", content=AuditMemory.of(messages).note)

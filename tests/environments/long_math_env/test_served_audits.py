@@ -1,7 +1,5 @@
 """`long_math` played over real HTTP, by the mock server as `turnwise mock-model long_math` starts it."""
 
-import pytest
-
 from environments.cli.mock_model import items_by_opening, script_for
 from environments.config import ServerConfig
 from environments.long_math_env import LongMathEnv
@@ -43,6 +41,6 @@ async def test_over_a_server_it_is_finished_and_solved(kind: str, condenser: str
         assert max(len(row.token_ids) for row in trajectory.rows) <= 2048
 
 
-@pytest.mark.parametrize("kind", ["chat", "vllm"])
+@cases("kind", ["chat", "vllm"])
 async def test_over_a_server_the_window_overflows_without_a_condenser(kind: str):
     assert {t.stop_reason for t in await played(kind, "none")} == {StopReason.CONTEXT_OVERFLOW}

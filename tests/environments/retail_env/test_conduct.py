@@ -113,7 +113,7 @@ def test_a_turn_costs_once_however_much_it_breaks():
     assert conduct().after(events, talk())["violation"] == VIOLATION
 
 
-@pytest.mark.parametrize(
+@cases(
     "free",
     [event("get_product", None, product_id="P11"), event("transfer_to_human", None), FOUND],
     ids=["product", "transfer", "find"],

@@ -143,7 +143,7 @@ async def test_a_data_set_of_ones_own_needs_no_script(tmp_path):
     assert played.rewards.outcome == 1.0
 
 
-@pytest.mark.parametrize(
+@cases(
     "action",
     [
         {"tool": "cancel_pending_order", "arguments": {"order_id": "W2005", "reason": "no longer needed"}},

@@ -1,6 +1,5 @@
 """A customer that a model server plays, over real HTTP."""
 
-import pytest
 from starlette.responses import JSONResponse
 
 from environments.config import UserConfig
@@ -10,6 +9,7 @@ from tests.environments.policy.chat_server import Server
 from tests.environments.second_models.played_roles import playing
 from tests.environments.second_models.text_server import said
 from tests.equipment.running_server import running_server
+from tests.tables import cases
 
 
 async def rolled_out(*servers, items=3):
@@ -37,7 +37,7 @@ async def test_what_the_customers_model_was_asked_is_in_the_trajectory():
     assert "You want order W2001 cancelled" in calls[0].messages[0].content
 
 
-@pytest.mark.parametrize(
+@cases(
     "answer", [JSONResponse({"error": {"message": "down"}}, status_code=503), said("")], ids=["503", "empty"]
 )
 async def test_a_customer_who_cannot_be_reached_costs_the_rollout_and_is_no_score(answer):

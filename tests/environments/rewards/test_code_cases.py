@@ -3,6 +3,7 @@
 import pytest
 
 from environments.reward_context import RolloutContext
+from tests.tables import cases
 from tools.errors import RewardError
 from tools.sandbox import open_sandbox
 from turnwise.rewards import CaseReport, function_cases, program_cases
@@ -50,7 +51,7 @@ async def test_a_program_is_run_once_per_case_and_space_at_ends_does_not_count(v
     assert report.fraction == pytest.approx(1 / 3)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("function", "expected", "held"),
     [
         ("double", 4, True),
@@ -88,7 +89,7 @@ async def test_a_sandbox_without_python_is_no_verdict_on_the_code(verify):
         await function_cases(without_python, "answer.py:double", [((2,), 4)])
 
 
-@pytest.mark.parametrize(
+@cases(
     "function",
     ["double", "answer.py", "answer:double", "/abs/answer.py:double", "./answer.py:double", "a.b.py:double"],
 )

@@ -108,7 +108,7 @@ async def test_without_a_verdict_after_three_tries_the_group_is_refused():
     assert len(asked) == 3
 
 
-@pytest.mark.parametrize("value", [0.0, -1.0])
+@cases("value", [0.0, -1.0])
 async def test_the_author_may_say_what_counts_then(value):
     ctx, _ = judging("Fine!")
     assert await ctx.judge("Good?", unparsable=value) == value

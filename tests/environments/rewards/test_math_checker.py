@@ -84,7 +84,7 @@ async def test_many_checks_at_once_are_all_done_while_one_hangs(checker):
     assert [answer for answer, right in zip(answers, equal, strict=True) if right] == ["7"]
 
 
-@pytest.mark.parametrize("expected", ["", "{" * 10_000], ids=["empty", "hangs"])
+@cases("expected", ["", "{" * 10_000], ids=["empty", "hangs"])
 async def test_an_expected_answer_that_cannot_be_read_is_no_verdict_on_the_agents(checker, expected):
     with pytest.raises(RewardError, match="cannot read the expected answer"):
         await checker.equal("3", expected)

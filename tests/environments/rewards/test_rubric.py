@@ -123,7 +123,7 @@ async def test_comparisons_go_on_side_by_side_within_their_bound():
     assert most == 3
 
 
-@pytest.mark.parametrize("given", [2.0, -0.1, math.nan])
+@cases("given", [2.0, -0.1, math.nan])
 async def test_what_is_no_comparison_is_refused(given):
     async def first_wins(i, j):
         return given

@@ -214,13 +214,13 @@ def test_a_number_is_as_near_as_it_must_be(answer, expected, tolerances, right):
     assert numeric_match(answer, expected, **tolerances) is right
 
 
-@pytest.mark.parametrize("expected", ["many", math.nan, math.inf, True], ids=str)
+@cases("expected", ["many", math.nan, math.inf, True], ids=str)
 def test_an_expected_number_that_is_none_is_the_authors_error(expected):
     with pytest.raises(RewardError, match=f"expected number is {expected!r}"):
         numeric_match("1", expected)
 
 
-@pytest.mark.parametrize("tolerance", [-1.0, math.nan, math.inf], ids=str)
+@cases("tolerance", [-1.0, math.nan, math.inf], ids=str)
 def test_a_tolerance_is_finite_and_not_negative(tolerance):
     with pytest.raises(RewardError, match="tolerance"):
         numeric_match("1", 1, rel_tol=tolerance)

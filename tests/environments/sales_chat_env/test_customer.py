@@ -49,20 +49,20 @@ def test_the_constants_are_those_of_the_market():
     assert market.Market().taken.shape[1] == shipped.PATIENCE
 
 
-@pytest.mark.parametrize("mood", range(3))
+@cases("mood", range(3))
 def test_a_pitch_sells_as_often_as_the_mood_says(mood: int):
     met = answered(PITCH, mood)
     assert share(met, lambda customer: customer.end == "sold") == pytest.approx(CONVERTS[mood], abs=0.03)
     assert {(customer.vote, customer.end is None) for customer in met} == {(0.0, False)}
 
 
-@pytest.mark.parametrize("mood", range(3))
+@cases("mood", range(3))
 def test_talk_of_what_matters_warms_up_as_often_as_the_mood_says(mood: int):
     warmer = share(answered(ON_TOPIC, mood), lambda customer: customer.mood == mood + 1)
     assert warmer == pytest.approx(WARMS_UP[mood], abs=0.03)
 
 
-@pytest.mark.parametrize(("move", "vote"), [(ON_TOPIC, UPVOTE), (OFF_TOPIC, 0.0)], ids=["on", "off"])
+@cases(("move", "vote"), [(ON_TOPIC, UPVOTE), (OFF_TOPIC, 0.0)], ids=["on", "off"])
 def test_a_vote_is_for_what_matters_and_now_and_then_there_is_none(move: SellerMove, vote: float):
     votes = Counter(customer.vote for customer in answered(move))
     assert set(votes) == {vote, None}
@@ -97,12 +97,12 @@ def test_the_customer_says_what_matters(group_seed: int):
     assert move_of(customer.opening).topic == customer.taste
 
 
-@pytest.mark.parametrize("text", ["Want to buy it?", "ORDER NOW", "bye, or do you buy?", "It is soft. Buy!"])
+@cases("text", ["Want to buy it?", "ORDER NOW", "bye, or do you buy?", "It is soft. Buy!"])
 def test_a_word_that_asks_for_the_sale_makes_a_pitch(text: str):
     assert move_of(text).kind == "pitch"
 
 
-@pytest.mark.parametrize("text", ["Goodbye.", "bye bye", "It is soft; farewell"])
+@cases("text", ["Goodbye.", "bye bye", "It is soft; farewell"])
 def test_a_word_of_parting_is_a_goodbye(text: str):
     assert move_of(text).kind == "goodbye"
 
@@ -113,7 +113,7 @@ def test_all_else_is_chat_about_nothing(text: str):
     assert (move.kind, move.topic) == ("chat", None)
 
 
-@pytest.mark.parametrize("topic", sorted(TOPICS))
+@cases("topic", sorted(TOPICS))
 def test_telling_words_name_their_topic(topic: str):
     assert all(move_of(f"It is so {word}!").topic == topic for word in TOPICS[topic])
 

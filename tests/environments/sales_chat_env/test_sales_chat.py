@@ -15,6 +15,7 @@ from environments.sales_chat_env.customer import CONVERTS, PATIENCE, SILENT, TOP
 from environments.sales_chat_env.script import sales_script
 from environments.trajectory import CreditedGroup, Message, StopReason, TrajectoryGroup
 from tests.benchmarks.chat_credit import credit_by_kind, played
+from tests.tables import cases
 
 STARTS = (0.5, 0.3, 0.2)
 WANTS = Message(role="user", content="It should look good.")
@@ -127,7 +128,7 @@ async def test_a_state_is_the_messages_so_far_the_mood_and_the_taste():
     assert others == [["1", first[1]], ["2", first[1]]]
 
 
-@pytest.mark.parametrize("topic", sorted(TOPICS))
+@cases("topic", sorted(TOPICS))
 def test_a_skilled_seller_speaks_of_what_the_customer_wants_then_pitches(topic: str):
     heard = Message(role="user", content=f"I want {min(TOPICS[topic])}.")
     said = Message(role="assistant", content="Hm.")

@@ -54,9 +54,7 @@ async def test_an_empty_file_solves_nothing(task: TerminalTask):
     assert await score(task, f"mkdir -p $(dirname {task.path}); : > {task.path}") == 0.0
 
 
-@pytest.mark.parametrize(
-    "command", ["true", "mkdir greeting.txt", "ln -s /dev/zero greeting.txt", "mkfifo greeting.txt"]
-)
+@cases("command", ["true", "mkdir greeting.txt", "ln -s /dev/zero greeting.txt", "mkfifo greeting.txt"])
 async def test_what_is_no_file_solves_nothing(command: str):
     assert await score(TASKS[0], command) == 0.0
 
@@ -95,7 +93,7 @@ def test_json_is_compared_by_value_and_type(data: bytes, right: bool):
     assert task.solved_by(data) is right
 
 
-@pytest.mark.parametrize("skill", [0.0, 0.6, 1.0])
+@cases("skill", [0.0, 0.6, 1.0])
 def test_the_choices_are_a_distribution(skill: float):
     choices = terminal_script(TASKS[0], [Message(role="user", content="go")], terminal.specs, skill)
     assert math.fsum(choice.probability for choice in choices) == pytest.approx(1)

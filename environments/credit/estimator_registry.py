@@ -260,9 +260,12 @@ def advantages_of(name: str, terms: Sequence[Term], group: TrajectoryGroup) -> A
     """The sums of an estimator's terms; 0 for a turn that is not trained.
 
     Raises:
-        CreditError: a sum is NaN or infinite.
+        CreditError: a sum is NaN or infinite, or a term is of a turn that the group does not have.
     """
-    advantages = added_up(terms, [len(trajectory.turns) for trajectory in group.trajectories])
+    try:
+        advantages = added_up(terms, [len(trajectory.turns) for trajectory in group.trajectories])
+    except IndexError:
+        raise _misplaced(name) from None
     for index, row in enumerate(advantages):
         if not all(map(math.isfinite, row)):
             turn = next(turn for turn, value in enumerate(row) if not math.isfinite(value))
@@ -343,6 +346,10 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> CreditError:
     return CreditError(f"no {what} {name!r};{hint} there are: {', '.join(names) or 'none'}")
 
 
+def _misplaced(name: str) -> CreditError:
+    return CreditError(f"{name} gave a term for a turn that the group does not have")
+
+
 def _checked(name: str, group: TrajectoryGroup, result: Any) -> list[Term]:
     """What an estimator returned, as terms: plain advantages are one."""
     if not isinstance(result, Sequence):
@@ -351,9 +358,9 @@ def _checked(name: str, group: TrajectoryGroup, result: Any) -> list[Term]:
     counts = [len(trajectory.turns) for trajectory in group.trajectories]
     if all(isinstance(each, Term) for each in rows) and (rows or not any(counts)):
         terms = list(cast("Sequence[Term]", rows))
-        for index, turn in (place for term in terms for place in term.values.places):
-            if not (0 <= index < len(counts) and (turn is None or 0 <= turn < counts[index])):
-                raise CreditError(f"{name} gave a term for a turn that the group does not have")
+        # A negative place would be one counted from the end.
+        if any(index < 0 or (turn or 0) < 0 for term in terms for index, turn in term.values.places):
+            raise _misplaced(name)
         return terms
     if len(rows) != len(counts):
         raise CreditError(f"{name} gave {len(rows)} lists for a group of {len(counts)} trajectories")

@@ -3,7 +3,7 @@
 Each raises `CreditError` for rewards that are missing, NaN or infinite.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -84,9 +84,9 @@ def turn_return(
     return terms
 
 
-def _at_each_turn(values: Pool) -> list[Pool]:
+def _at_each_turn(values: Pool) -> Iterable[Pool]:
     """The values of all turns of one number, for each number."""
-    return values.grouped_by([turn for _, turn in values.places])
+    return values.grouped_by(turn for _, turn in values.places).values()
 
 
 def _minus_totals(values: Pool, totals: Pool, baseline: Baseline) -> Term:
@@ -274,11 +274,11 @@ def gigpo(
     return [*terms, *steps]
 
 
-def _equal_states(group: TrajectoryGroup, returns: Pool) -> list[Pool]:
+def _equal_states(group: TrajectoryGroup, returns: Pool) -> Iterable[Pool]:
     """The returns of the turns that began in a state, for each of the states."""
     states = [turn.anchor for trajectory in group.trajectories for turn in trajectory.turns]
     if None not in states:
-        return returns.grouped_by(states)
+        return returns.grouped_by(states).values()
     if any(state is not None for state in states):
         index, turn = returns.places[states.index(None)]
         raise CreditError(

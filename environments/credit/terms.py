@@ -4,15 +4,19 @@ The statistics are of short lists: float64, the same for every order, and exact 
 """
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeVar
 
 Advantages = list[list[float]]
 """One float per turn, ordered like the group's trajectories and their turns."""
 
 Place = tuple[int, int | None]
 """A trajectory by its position in the group, and a turn of it by its number; `None`: the whole trajectory."""
+
+Key = TypeVar("Key")
 
 ROUNDING = 1e-12
 """Relative spread below which values count as equal: it is rounding, and a deviation would amplify it."""
@@ -48,18 +52,16 @@ class Pool:
 
     def without(self, trajectory: int) -> "Pool":
         """What the pool has of other trajectories."""
-        return self.at([each for each, (index, _) in enumerate(self.places) if index != trajectory])
+        return self.grouped_by([index == trajectory for index, _ in self.places]).get(False, Pool((), ()))
 
-    def grouped_by(self, keys: Sequence[Hashable]) -> "list[Pool]":
+    def grouped_by(self, keys: Iterable[Key]) -> "dict[Key, Pool]":
         """The pool in parts of equal keys, of which each value has one."""
-        members: dict[Hashable, list[int]] = {}
-        for position, key in enumerate(keys):
-            members.setdefault(key, []).append(position)
-        return [self.at(positions) for positions in members.values()]
-
-    def at(self, positions: Sequence[int]) -> "Pool":
-        """The values at some positions of it."""
-        return Pool([self.places[each] for each in positions], [self.values[each] for each in positions])
+        members: defaultdict[Key, tuple[list[Place], list[float]]] = defaultdict(lambda: ([], []))
+        for key, place, value in zip(keys, self.places, self.values, strict=True):
+            places, values = members[key]
+            places.append(place)
+            values.append(value)
+        return {key: Pool(places, values) for key, (places, values) in members.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,8 +66,8 @@ _AFTER_LOGPROBS = frozenset({"top_p", "top_k", "min_p"})
 """What SGLang applies after it has taken its logprobs."""
 
 
-class StreamError(ValueError):
-    """An event stream that is no completion, or that breaks off."""
+class ReplyError(ValueError):
+    """A reply that cannot be used."""
 
 
 def is_event_stream(content: bytes) -> bool:
@@ -81,7 +81,7 @@ def merged_stream(content: bytes) -> dict[str, Any]:
     A body of comments and one object after them, as OpenRouter sends while it waits, is that object.
 
     Raises:
-        StreamError: a chunk that is no object, an error in one, or no end.
+        ReplyError: a chunk that is no object, an error in one, or no end.
     """
     after_comments = _COMMENTS.sub(b"", content)
     if after_comments.startswith(b"{"):
@@ -95,18 +95,14 @@ def merged_stream(content: bytes) -> dict[str, Any]:
             continue
         chunk = _object(data)
         if chunk.get("error"):
-            raise StreamError(f"the server gave up in the middle of its answer: {chunk['error']!r:.200}")
+            raise ReplyError(f"the server gave up in the middle of its answer: {chunk['error']!r:.200}")
         for part in map(mapping, list_in(chunk.get("choices"))):
             if part.get("index", 0) == 0:
                 choice.add(part)
         reply |= {name: chunk[name] for name in _REPLY_FIELDS if chunk.get(name) is not None}
     if not done and choice.fields.get("finish_reason") is None:
-        raise StreamError("the event stream breaks off before its end")
+        raise ReplyError("the event stream breaks off before its end")
     return {**reply, "choices": [choice.whole()]}
-
-
-class ReplyError(ValueError):
-    """A reply that cannot be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -435,9 +431,9 @@ def _object(data: bytes) -> dict[str, Any]:
     try:
         chunk: object = orjson.loads(data)
     except ValueError as error:
-        raise StreamError(f"a chunk of the event stream is no JSON: {data[:100]!r}") from error
+        raise ReplyError(f"a chunk of the event stream is no JSON: {data[:100]!r}") from error
     if not isinstance(chunk, dict):
-        raise StreamError(f"a chunk of the event stream is no object: {data[:100]!r}")
+        raise ReplyError(f"a chunk of the event stream is no object: {data[:100]!r}")
     return cast("dict[str, Any]", chunk)
 
 
@@ -572,10 +568,10 @@ def _name(version: object) -> str | None:
 
 
 def _parsed(content: bytes) -> dict[str, Any]:
+    if is_event_stream(content):
+        return merged_stream(content)
     try:
-        reply: object = merged_stream(content) if is_event_stream(content) else _json(content)
-    except StreamError as error:
-        raise ReplyError(str(error)) from error
+        reply = _json(content)
     except (ValueError, RecursionError) as error:
         raise ReplyError(f"no chat completion (no JSON): {start_of(content)}") from error
     if not isinstance(reply, dict):

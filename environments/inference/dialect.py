@@ -138,8 +138,8 @@ def refused_fields(error: StatusError, fields: Iterable[str]) -> frozenset[str]:
     pointed, texts = _taken_apart(error)
     if pointed:
         return frozenset(fields) & pointed
-    said = [without_quotes(text) for text in texts]
-    return frozenset(field for field in fields if any(_says_refused(text, field) for text in said))
+    own = [without_quotes(text) for text in texts]
+    return frozenset(field for field in fields if any(_says_refused(text, field) for text in own))
 
 
 def without_quotes(text: str) -> str:
@@ -216,9 +216,9 @@ class Dialect:
         if gives_ids:
             refused -= _PROVEN_WITH_IDS
             return replace(self, refused=self.refused | refused) if refused else None
-        said = without_quotes(error.reason)
-        streams = self.streams or "stream" in refused or bool(_ONLY_STREAMS.search(said))
-        renames = "max_tokens" in refused or bool(_WANTS_COMPLETION_TOKENS.search(said))
+        reason = without_quotes(error.reason)
+        streams = self.streams or "stream" in refused or bool(_ONLY_STREAMS.search(reason))
+        renames = "max_tokens" in refused or bool(_WANTS_COMPLETION_TOKENS.search(reason))
         simpler = replace(
             self,
             refused=self.refused | refused - {"max_tokens", "stream"},
@@ -309,15 +309,15 @@ def _refuse_needed(
     refused: frozenset[str], error: StatusError, sampling: Mapping[str, Any], section: str
 ) -> None:
     """Raise where a server refuses what a rollout needs."""
-    said = f"({error.status}: {error.reason})"
+    why = f"({error.status}: {error.reason})"
     if refused & _TOOLS or _TAKES_NO_TOOLS.search(error.reason):
         raise RefusedSettingError(
-            f"the server takes no tools {said}: start vLLM with --enable-auto-tool-choice --tool-call-parser "
+            f"the server takes no tools {why}: start vLLM with --enable-auto-tool-choice --tool-call-parser "
             "NAME, SGLang with --tool-call-parser NAME, llama.cpp with --jinja, or take one that calls tools"
         )
     for name in sorted(refused & _SAMPLING):
         if sampling[name] != 1:
             raise RefusedSettingError(
-                f"the server refuses {name} {sampling[name]:g} {said}: set --{section}.{name} to 1, which is "
+                f"the server refuses {name} {sampling[name]:g} {why}: set --{section}.{name} to 1, which is "
                 "not sent then"
             )

@@ -126,14 +126,7 @@ def check_prompt_tokens(counted: object, request: TokenRequest) -> None:
 
 
 def ids_of(value: object, request: TokenRequest, name: str, since: str = "") -> tuple[int, ...]:
-    """The ids that were sampled, no more than were asked for.
-
-    Args:
-        value: of the reply.
-        request: that was sent.
-        name: of the field.
-        since: what gives it.
-    """
+    """The ids that were sampled, no more than were asked for; `since` says which server gives this field."""
     if value is None:
         raise ReplyError(f"the server gave no {name}{since}")
     token_ids = checked_ids(value, name)

@@ -61,7 +61,7 @@ class ChatPolicy(ServedModel):
     _gives_ids: bool = field(init=False, repr=False, default=False)
     _without_ids: int = field(init=False, repr=False, default=0)
     """Requests that were answered once they asked for no ids."""
-    _told: set[str] = field(init=False, repr=False, default_factory=set[str])
+    _warned: set[str] = field(init=False, repr=False, default_factory=set[str])
     _tool_use: ToolUse = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -116,9 +116,9 @@ class ChatPolicy(ServedModel):
         )
         return replace(fitted, max_row_tokens=request.max_row_tokens)
 
-    def tell_text_only(self) -> None:
-        """Say, once, what comes of a server that gives no token ids."""
-        self._tell_once(
+    def warn_text_only(self) -> None:
+        """Warn, once, of what comes of a server that gives no token ids."""
+        self._warn_once(
             "gives no token ids: they are made from its text, without logprobs (exact: false), and no "
             "trainer can learn from them; ask vLLM or SGLang, see --openai.server_type"
         )
@@ -150,7 +150,7 @@ class ChatPolicy(ServedModel):
         try:
             content, calls = read() if len(message.content) < _LONG_CHARS else await asyncio.to_thread(read)
         except ConfigError as error:
-            self._tell_once(f"is not read for tool calls in its text: {error}")
+            self._warn_once(f"is not read for tool calls in its text: {error}")
             return sampled
         if not calls:
             return sampled
@@ -185,7 +185,7 @@ class ChatPolicy(ServedModel):
         if simpler is None:
             raise PolicyError(f"{url} {self.answered(error)}") from error
         what = ", ".join(sorted(simpler.refused - dialect.refused)) or "a part of the request"
-        self._tell_once(f"refuses {what} ({error.reason}); asking without it")
+        self._warn_once(f"refuses {what} ({error.reason}); asking without it")
         return simpler
 
     def _learn(self, dialect: Dialect, sampled: SampledMessage) -> None:
@@ -197,23 +197,23 @@ class ChatPolicy(ServedModel):
         self._gives_ids = self._gives_ids or sampled.tokens is not None
         learned = self._dialect.joined(replace(dialect, reasoning=sampled.reasoning_field))
         self._without_ids += not dialect.captures
-        said_twice = self._without_ids >= _BELIEVED and not self._gives_ids
-        self._dialect = learned if said_twice else learned.proven()
+        refused_twice = self._without_ids >= _BELIEVED and not self._gives_ids
+        self._dialect = learned if refused_twice else learned.proven()
         if sampled.tokens is None and self._gives_ids:
             raise PolicyError(
                 f"{self.server.chat_url} gave no token ids this time, and has given them before"
             )
         if sampled.tokens is None:
-            self.tell_text_only()
+            self.warn_text_only()
         elif sampled.tokens.logprobs is None:
-            self._tell_once(
+            self._warn_once(
                 "gives token ids without logprobs, which importance ratios need: start vLLM without "
                 "--max-logprobs 0, or ask with --openai.server_type vllm or sglang"
             )
 
-    def _tell_once(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
             _LOG.warning("%s %s", self.server.chat_url, text)
 
     def _body(self, request: CompletionRequest, dialect: Dialect) -> bytes:

@@ -86,7 +86,7 @@ class ToolUse:
         self._advice = advice
         self._without: set[int] | None = set()
         """Seeds of rollouts whose model called nothing; `None`: there is nothing to say any more."""
-        self._told_of_markers = False
+        self._warned_of_markers = False
 
     def note(self, request: CompletionRequest, message: Message) -> None:
         """Take an answer into account, and warn where tools are offered in vain."""
@@ -95,8 +95,8 @@ class ToolUse:
         if not request.tools or message.tool_calls:
             self._without = None if message.tool_calls else self._without
             return
-        if not self._told_of_markers and (marker := _MARKERS.search(message.content)):
-            self._told_of_markers = True
+        if not self._warned_of_markers and (marker := _MARKERS.search(message.content)):
+            self._warned_of_markers = True
             _LOG.warning(
                 "%s: an answer holds %r as text, and no tool call was read: %s",
                 self._url, marker[0], self._advice,

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from environments.policy.base import CompletionRequest, Policy
 from environments.policy.rendering.chatml import ChatMLRenderer, rendered
-from environments.policy.row_prompt import prompt_of, tokens_of, unseen
+from environments.policy.row_prompt import prompt_of, tokens_of, unseen, whole_calls
 from environments.trajectory import Completion, Message
 from tools.calls import ToolCall, ToolSpec
 from tools.errors import ConfigError
@@ -250,7 +250,7 @@ class ScriptedPolicy:
             finish_reason = "tool_calls"
         prompt = prompt_of(request, self._renderer)
         return Completion(
-            message=_with_call_ids(message, request),
+            message=whole_calls(message, request, is_cut=False),
             finish_reason=finish_reason,
             prompt_ids=prompt.prompt_ids,
             extends_row=prompt.extends_row,
@@ -277,7 +277,8 @@ class ScriptedPolicy:
         for choice in choices:
             ids = self._renderer.completion_ids(choice.message)
             same = mixture.get(ids)
-            mixture[ids] = choice if same is None else _merged(same, choice)
+            sofar = 0.0 if same is None else same.probability
+            mixture[ids] = replace(same or choice, probability=sofar + choice.probability)
         return mixture
 
 
@@ -332,10 +333,6 @@ def _checked(given: Any, hook: str) -> Sequence[Choice]:
     return [choice for choice in choices if choice.probability > 0]
 
 
-def _merged(first: Choice, second: Choice) -> Choice:
-    return replace(first, probability=first.probability + second.probability)
-
-
 def _sample(mixture: Mapping[tuple[int, ...], Choice], rng: random.Random) -> tuple[int, ...]:
     weights = [choice.probability for choice in mixture.values()]
     return rng.choices(list(mixture), weights)[0]
@@ -360,12 +357,3 @@ def _logprobs(token_ids: tuple[int, ...], mixture: Mapping[tuple[int, ...], Choi
 def _common_length(left: Sequence[int], right: Sequence[int]) -> int:
     pairs = zip(left, right, strict=False)  # the shorter one ends the comparison
     return next((index for index, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))
-
-
-def _with_call_ids(message: Message, request: CompletionRequest) -> Message:
-    """Name the calls by where they stand, so that the same request gives the same ids."""
-    calls = tuple(
-        replace(tool_call, id=f"call_{request.seed}_{request.number}_{index}")
-        for index, tool_call in enumerate(message.tool_calls)
-    )
-    return replace(message, tool_calls=calls)

@@ -101,7 +101,7 @@ class ServerPolicy:
         wire, how = self._way()
         self.found = f"{url} is {self.facts}; {how}"
         if self.text_only:
-            self.chat.tell_text_only()
+            self.chat.warn_text_only()
         elif (problem := logprobs_warning(self.chat.sampling, self.facts)) is not None:
             _LOG.warning("%s: %s", url, problem)
         if wire is None or self.renderer is None:

@@ -51,7 +51,7 @@ class TokenPolicy(ServedModel):
     """The model's window; `None`: unknown."""
     logprobs_mode: str | None = None
     """How the server makes logprobs, where that is known."""
-    _told: bool = field(default=False, init=False, repr=False)
+    _warned: bool = field(default=False, init=False, repr=False)
     _tool_use: ToolUse = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -217,8 +217,8 @@ class TokenPolicy(ServedModel):
         )
 
     def _warn_of_a_tail(self) -> None:
-        if not self._told:
-            self._told = True
+        if not self._warned:
+            self._warned = True
             _LOG.warning("%s samples on after a stop token; what follows it is cut off", self._url)
 
     def _completion(self, prompt: Prompt, reply: TokenReply, message: Message) -> Completion:

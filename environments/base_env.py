@@ -56,7 +56,7 @@ from environments.trajectory import (
     Turn,
 )
 from environments.turn_level_reward import CallHook, NewScoring, checked_metrics, scalar_scoring, where_of
-from tools.sandbox.absent import record_of
+from tools.sandbox.base import record_of
 from tools.toolsets import select_toolsets
 
 

@@ -12,9 +12,8 @@ from environments.time_profile import timed
 from environments.trajectory import Message
 from tools.errors import ConfigError, IsolationError
 from tools.sandbox import Opening
-from tools.sandbox.absent import NoSandbox
 from tools.sandbox.archive import ArchivedFile
-from tools.sandbox.base import ExecResult, Sandbox
+from tools.sandbox.base import ExecResult, NoSandbox, Sandbox
 from tools.sandbox.host import transfer
 from tools.sandbox.host.layout import WORKDIR
 

@@ -2,18 +2,25 @@
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic
 from types import MethodType
-from typing import Any, Protocol, overload
+from typing import Any, Protocol, Unpack, overload
 
 from tools.calls import UNREADABLE, ToolCall, ToolErrorKind, ToolResult, ToolSpec
 from tools.errors import ConfigError, ToolError
 from tools.injection import SELF, Unbound, is_state
-from tools.limited_sandbox import LimitedSandbox
-from tools.sandbox.base import Sandbox
+from tools.sandbox.base import (
+    MAX_OUTPUT_BYTES,
+    MAX_READ_BYTES,
+    ExecOptions,
+    ExecResult,
+    Sandbox,
+    SandboxRecord,
+)
 from tools.signature import ArgumentsRefused, Signature
 from tools.tool_context import State, ToolContext
 from tools.tool_output import ToolOutput, bounded, output_of
@@ -262,3 +269,62 @@ async def _run_async(tool: Tool, arguments: str, injected: Mapping[str, object])
 
 async def _later(tool: Tool, given: Awaitable[Any]) -> ToolOutput:
     return output_of(await given, tool.name)
+
+
+@dataclass(slots=True)
+class LimitedSandbox:
+    """A sandbox for one call of a tool."""
+
+    sandbox: Sandbox
+    limit_s: float
+    commands: int = 0
+    """Those that are running; each one ends by its own limit."""
+
+    @property
+    def record(self) -> SandboxRecord:
+        """What the sandbox is."""
+        return self.sandbox.record
+
+    @property
+    def workdir(self) -> str:
+        """Its workspace."""
+        return self.sandbox.workdir
+
+    async def exec(
+        self, command: str | Sequence[str], *, timeout_s: float = 60.0, **options: Unpack[ExecOptions]
+    ) -> ExecResult:
+        """As a sandbox does it, within the limit."""
+        with self._command():
+            return await self.sandbox.exec(command, timeout_s=min(timeout_s, self.limit_s), **options)
+
+    async def shell(
+        self, command: str, *, timeout_s: float = 60.0, max_output_bytes: int = MAX_OUTPUT_BYTES
+    ) -> ExecResult:
+        """As a sandbox does it, within the limit."""
+        limit_s = min(timeout_s, self.limit_s)
+        with self._command():
+            return await self.sandbox.shell(command, timeout_s=limit_s, max_output_bytes=max_output_bytes)
+
+    @contextmanager
+    def _command(self) -> Generator[None]:
+        self.commands += 1
+        try:
+            yield
+        finally:
+            self.commands -= 1
+
+    async def read_file(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
+        """As a sandbox does it."""
+        return await self.sandbox.read_file(path, max_bytes=max_bytes)
+
+    async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        """As a sandbox does it."""
+        await self.sandbox.write_file(path, data, mode=mode)
+
+    async def put_archive(self, archive: bytes, path: str = ".") -> None:
+        """As a sandbox does it."""
+        await self.sandbox.put_archive(archive, path)
+
+    async def get_archive(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
+        """As a sandbox does it."""
+        return await self.sandbox.get_archive(path, max_bytes=max_bytes)

@@ -21,7 +21,7 @@ from environments.turn_level_reward import TurnLevelRewardMixin
 from tools.errors import ConfigError
 from tools.injection import is_state, state_class, why_unreadable
 from tools.registry import Toolset
-from tools.state_tools import refuse_state
+from tools.toolsets import refuse_state
 
 _LOG = logging.getLogger(__name__)
 _PLACES = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)

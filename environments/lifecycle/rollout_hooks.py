@@ -20,8 +20,7 @@ from environments.trajectory import Message, Turn
 from environments.turn_level_reward import checked_metrics, checked_text
 from tools.errors import ConfigError, TimeLimitExceeded
 from tools.registry import Toolset
-from tools.state_tools import refuse_state
-from tools.toolsets import narrowed
+from tools.toolsets import narrowed, refuse_state
 from tools.waiting import to_the_end
 
 _LOG = logging.getLogger(__name__)

@@ -14,8 +14,7 @@ from environments.config import AgentEnvConfig
 from tools.errors import ConfigError, ImageUnavailable
 from tools.registry import Toolset
 from tools.sandbox import lent_folder, open_sandbox, prepare_sandboxes
-from tools.sandbox.absent import NONE, NoSandbox
-from tools.sandbox.base import Sandbox, SandboxLimits, SandboxSpec
+from tools.sandbox.base import NONE, NoSandbox, Sandbox, SandboxLimits, SandboxSpec
 from tools.waiting import to_the_end
 
 _LOG = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from tests.tables import cases
 from tools.errors import ConfigError
 from tools.registry import Tool, Toolset, tool
 from tools.sandbox.base import Sandbox
-from tools.state_tools import refuse_state, toolset_of
 from tools.tool_context import State, ToolContext
+from tools.toolsets import refuse_state, toolset_of
 
 
 @dataclass

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, TypedDict, get_args
+from typing import Any, Literal, NoReturn, Protocol, TypedDict, get_args
 
 from tools.errors import ConfigError
 
@@ -273,3 +273,27 @@ class SandboxBackend(Protocol):
             SandboxCreateError: it could not be started; nothing of it is left.
         """
         ...
+
+
+NONE = "none"
+"""The kind of sandbox that is never opened."""
+
+
+class NoSandbox:
+    """In the place of a `Sandbox`: any use of it is a `ConfigError`."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            # What Python asks of every object is no use of a sandbox.
+            raise AttributeError(name)
+        raise ConfigError(
+            f"sandbox.{name}: this rollout has no sandbox, since `sandbox` is {NONE!r}; choose "
+            "--env.sandbox local (or set the class attribute), or do without it"
+        )
+
+
+def record_of(sandbox: Sandbox) -> SandboxRecord | None:
+    """How a rollout was isolated; `None` where it had no sandbox."""
+    return None if isinstance(sandbox, NoSandbox) else sandbox.record

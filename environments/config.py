@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -39,39 +40,21 @@ class Section(BaseModel):
     def _accept_other_names(cls, values: Any) -> Any:
         if not isinstance(values, Mapping):
             return values
-        named: dict[str, Any] = {}
-        for name, value in cast("Mapping[str, Any]", values).items():
-            field, _, key = name.partition(".")
-            if field in cls.without_effect:
-                cls._refuse_without_effect(field, value)
-            elif field in cls.by_entry:
-                entries = {key: value} if key else _mapping(value, f"{cls.section}.{field}")
-                named[field] = {**named.get(field, {}), **entries}
-            else:
-                named[field] = value
-        for field in cls.by_entry & named.keys():
-            named[field] = {key: value for key, value in named[field].items() if value is not None}
+        named = dict(cast("Mapping[str, Any]", values))
+        for name in cls.without_effect.keys() & named.keys():
+            accepted, instead = cls.without_effect[name]
+            value = named.pop(name)
+            if not any(_same(value, each) for each in accepted):
+                raise ValueError(f"--{cls.section}.{name} has no effect in Turnwise: {instead}")
+        for name in cls.by_entry & named.keys():
+            value = named[name]
+            with suppress(TypeError, ValueError):  # Atropos' command line gives a mapping as JSON text
+                value = json.loads(value)
+            if isinstance(value, Mapping):
+                entries = cast("Mapping[str, Any]", value)
+                value = {key: each for key, each in entries.items() if each is not None}
+            named[name] = {} if value is None else value
         return named
-
-    @classmethod
-    def _refuse_without_effect(cls, name: str, value: object) -> None:
-        accepted, instead = cls.without_effect[name]
-        if not any(_same(value, each) for each in accepted):
-            raise ValueError(f"--{cls.section}.{name} has no effect in Turnwise: {instead}")
-
-
-def _mapping(value: Any, name: str) -> Mapping[str, Any]:
-    """A mapping of settings, also as the JSON text in which Atropos' command line gives it."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except json.JSONDecodeError:
-            raise ValueError(f"--{name} must be a mapping of names to values, got {value!r}") from None
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise ValueError(f"--{name} must be a mapping of names to values, got {value!r}")
-    return cast("Mapping[str, Any]", value)
 
 
 def _same(value: object, accepted: object) -> bool:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import click
 from rich.console import Console
@@ -65,9 +65,11 @@ def command(call: EnvCall, model: str | None, items: int, report: Path, **_: Any
     one row for each check. Exits with 0 when none failed, with 1 when one did.
     """
     checks = Report(report)
-    openai = cast("dict[str, Any]", call.flags.openai)
-    flags = call.flags if model is None else replace(call.flags, openai={**openai, "base_url": model})
-    settings = replace(call, flags=flags).settings({})
+    if model is not None:
+        openai = {**call.flags.of("openai"), "base_url": model}
+        flags = replace(call.flags, sections={**call.flags.sections, "openai": openai})
+        call = replace(call, flags=flags)
+    settings = call.settings({})
     checked = CheckedEnv(
         env_cls=call.env_cls,
         config=settings.env,

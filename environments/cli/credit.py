@@ -14,7 +14,7 @@ from rich.text import Text
 
 from environments.cli.credit_options import CreditOptions, credit_options
 from environments.cli.main import terminated_as_interrupted
-from environments.cli.settings import EnvCall, EnvCommand, Overrides, split_overrides
+from environments.cli.settings import EnvCall, EnvCommand, split_overrides
 from environments.credit import (
     ESTIMATORS,
     PRESETS,
@@ -52,10 +52,10 @@ class CreditCommand(EnvCommand):
     def invoke(self, ctx: click.Context) -> Any:
         """Run with the environment for --rewards, without one otherwise."""
         options, settings = dict(ctx.params), ctx.meta[_SETTINGS]
-        if options["rewards"] or options["help"] or "help" in settings.env:
+        if options["rewards"] or options["help"] or "help" in settings.of("env"):
             return super().invoke(ctx)
         given = [options.pop(name, None) for name in ("env", "config", "help")]
-        if any(given) or settings != Overrides():
+        if any(given) or settings.sections:
             raise UsageError("an environment and its settings are for --rewards")
         assert self.callback is not None
         return ctx.invoke(self.callback, None, **options)

@@ -6,7 +6,6 @@ import logging
 import shlex
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any
 
 import click
 
@@ -84,17 +83,13 @@ def _settings(flags: Overrides, options: dict[str, str | None]) -> Settings:
     """The settings of the dotted flags, and of the options over them."""
     given = {name: value for name, value in options.items() if value is not None}
     tokenizer = {name: given.pop(name) for name in ("tokenizer_name",) if name in given}
-    if flags.second:
+    if other := flags.sections.keys() - {"env", "openai"}:
         raise ConfigError(
             f"doctor model looks at one server; give its settings as --openai.NAME, not as "
-            f"--{next(iter(flags.second))}.NAME"
+            f"--{min(other)}.NAME"
         )
-    openai: Any = flags.openai
-    return merge_settings(
-        (AgentEnvConfig(), [ServerConfig()]),
-        None,
-        Overrides(env={**flags.env, **tokenizer}, openai={**openai, **given}),
-    )
+    sections = {"env": {**flags.of("env"), **tokenizer}, "openai": {**flags.of("openai"), **given}}
+    return merge_settings((AgentEnvConfig(), [ServerConfig()]), None, Overrides(sections=sections))
 
 
 async def _checked(settings: Settings) -> tuple[ModelCheck, list[str]]:

@@ -103,11 +103,11 @@ def command(call: EnvCall, **given: Any) -> int:
 
 
 def _learn_stations(call: EnvCall, options: LearnOptions) -> int:
-    for name in _OWN_SETTINGS & {*call.flags.env, *(call.file.env if call.file else ())}:
+    for name in _OWN_SETTINGS & {name for layer in call.layers for name in layer.of("env")}:
         raise ConfigError(f"`turnwise learn` sets --env.{name} itself; see turnwise learn --help")
-    if call.flags.openai or (call.file and call.file.openai):
+    if any("openai" in layer.sections for layer in call.layers):
         raise ConfigError("`turnwise learn` has a policy of its own, and asks no model server")
-    if options.task is not None and "task" in call.flags.env:
+    if options.task is not None and "task" in call.flags.of("env"):
         raise ConfigError("--task and --env.task say the same; give one of them")
     config = cast(StationsConfig, call.settings({"task": options.task}).env)
     setup = stations_setup(config, cap=options.steps or _STEPS)
@@ -187,7 +187,7 @@ def _shown(steps: float | None) -> str:
 
 
 def _learn_env(call: EnvCall, options: LearnOptions) -> int:
-    given = {*call.flags.env, *(call.file.env if call.file else ())}
+    given = {name for layer in call.layers for name in layer.of("env")}
     flags = {name: value for name, value in _DEFAULTS.items() if name not in given}
     settings = call.settings(flags)
     folder = options.out or run_folder(call.env_cls.name, "learn").path

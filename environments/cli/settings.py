@@ -5,8 +5,7 @@ import inspect
 import json
 import re
 import sys
-import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -33,7 +32,7 @@ from environments.config import (
     UserConfig,
     server_configs,
 )
-from environments.credit import ESTIMATORS, PRESETS, describe
+from environments.credit import describe
 from environments.hooks import Hooks
 from environments.inference.endpoint import without_credentials
 from environments.policy.base import Policy
@@ -54,18 +53,18 @@ _SECTIONS: Mapping[str, tuple[type[Section], str]] = {
 }
 _FLAGS = ", ".join(f"--{name}.NAME" for name in _SECTIONS)
 _USES = {
-    "judge": r"\.judge\b",
-    "user": r"\bSimulatedUser\b",
-    "summariser": r"by=[\"']model[\"']",
+    "judge": (r"\.judge\b", "asks no judge: nothing calls ctx.judge, and it has no scripted_judge"),
+    "user": (r"\bSimulatedUser\b", "has no SimulatedUser, and it has no scripted_user"),
+    "summariser": (
+        r"by=[\"']model[\"']",
+        "has no condenser that a second model plays; choose --env.condenser summarise_by_model",
+    ),
 }
-"""What the source of a class has that uses a second model without a hook that plays it."""
-_ATROPOS_SWITCHES = {
-    "slurm": "Turnwise starts no model servers; name them with --openai.base_url or in --config",
-    "testing": "the scripted agent plays when no --openai.base_url is given",
-}
+"""What the source of a class has that uses a second model without a hook that plays it, and what if not."""
+_ATROPOS_SWITCHES = ("slurm", "testing")
 _OFF = {"false", "none", "0", "no", "off"}
 _SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-_KINDS = {int: "whole number", float: "number", bool: "true or false", str: "text"}
+_KINDS = {int: "whole number", float: "number", bool: "true or false", str: "text", NoneType: "None"}
 _WIDTH = 80
 _NAME_WIDTH = 34
 _OVERRIDES = "turnwise.overrides"
@@ -87,15 +86,25 @@ ServerT = TypeVar("ServerT", bound=ModelServerConfig)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrides:
-    """The values that one place gives, by section."""
+    """The values that the command line or one file gives, by section and name."""
 
-    env: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    openai: Mapping[str, Any] | Sequence[Mapping[str, Any]] = field(default_factory=dict[str, Any])
-    """One server, or a list of them (only in YAML)."""
-    second: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, "Mapping[str, Any]"])
-    """By section: `judge`, `user`, `summariser`."""
+    sections: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Those that have any. In a file `openai` may be a list of servers."""
     origin: str = ""
     """The YAML file; empty for the command line."""
+
+    def of(self, section: str) -> Any:
+        """The values of one section, by name."""
+        return self.sections.get(section, {})
+
+    def each_of(self, section: str) -> list[Mapping[str, Any]]:
+        """The values of each server that a section names; of other sections one."""
+        given: Any = self.of(section)
+        return cast("list[Mapping[str, Any]]", given if isinstance(given, list) else [given])
+
+    def label(self, section: str, name: str) -> str:
+        """A setting as it was written."""
+        return f"{section}.{name} in {self.origin}" if self.origin else f"--{section}.{name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +161,7 @@ def split_overrides(args: Sequence[str]) -> tuple[Overrides, list[str]]:
             position += 1
         else:
             found[section][name] = BARE
-    return _overrides(found, ""), rest
+    return Overrides(sections={section: values for section, values in found.items() if values}), rest
 
 
 def read_yaml(path: Path) -> Overrides:
@@ -169,29 +178,23 @@ def read_yaml(path: Path) -> Overrides:
         raise ConfigError(f"cannot read --config {path}: {error}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"--config {path} is not YAML: {' '.join(str(error).split())}") from None
-    found: dict[str, Any] = {section: {} for section in _SECTIONS}
+    found: dict[str, Any] = {}
     for key, value in _mapping(content or {}, str(path)).items():
-        if key in _ATROPOS_SWITCHES:
-            if str(value).lower() not in _OFF:
-                raise ConfigError(f"Atropos' {key!r} is not supported: {_ATROPOS_SWITCHES[key]}")
-        elif key not in _SECTIONS:
+        if key in _ATROPOS_SWITCHES and str(value).lower() in _OFF:
+            continue
+        if key not in _SECTIONS:
             raise ConfigError(f"no section {key!r} in {path}{nearest(key, _SECTIONS)}")
-        elif key == "openai" and isinstance(value, list):
+        if key == "openai" and isinstance(value, list):
             servers = cast("list[object]", value)
             found[key] = [_mapping(server, f"a server of openai in {path}") for server in servers]
-        else:
-            found[key] = _mapping(value or {}, f"{key} in {path}")
-    return _overrides(found, str(path))
-
-
-def _overrides(found: Mapping[str, Any], origin: str) -> Overrides:
-    second = {each.section: found[each.section] for each in SECOND_MODELS if found[each.section]}
-    return Overrides(env=found["env"], openai=found["openai"], second=second, origin=origin)
+        elif value:
+            found[key] = _mapping(value, f"{key} in {path}")
+    return Overrides(sections=found, origin=str(path))
 
 
 def _mapping(value: object, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ConfigError(f"{where} must be a mapping of names to values, got {type(value).__name__}")
+        raise ConfigError(f"{where} must be a mapping of names to values, got {value!r:.200}")
     return {str(key): entry for key, entry in cast("dict[Any, Any]", value).items()}
 
 
@@ -208,82 +211,66 @@ def merge_settings(
     Raises:
         ConfigError: an unknown name, a value of the wrong kind or out of range.
     """
-    config, servers = defaults
-    file = file or Overrides()
-    env = _apply(cast(AgentEnvConfig, config), (file.env, file.origin), (command_line.env, ""))
+    config, servers = cast("tuple[AgentEnvConfig, Any]", defaults)
+    layers = [each for each in (file, command_line) if each is not None]
+    for layer in layers:
+        config = _merged(config, layer, layer.of("env"))
     known = server_configs(servers)
     second: list[SecondModelConfig] = []
     for section in SECOND_MODELS:
-        own = next((server for server in known if isinstance(server, section)), None)
-        layers = [(each.second.get(section.section, {}), each.origin) for each in (file, command_line)]
-        if own is not None or any(given for given, _ in layers):
-            second.append(_apply(own or section(), *layers))
-    policies = _servers(known, file, cast("Mapping[str, Any]", command_line.openai))
-    return Settings(env=env, servers=policies, second=second)
-
-
-def setting_sources(file: Overrides | None, command_line: Overrides) -> dict[str, str]:
-    """Where settings came from, by `section.name`: the file's name, or the command line."""
-    sources: dict[str, str] = {}
-    for layer in filter(None, (file, command_line)):
-        several = layer.openai if isinstance(layer.openai, Sequence) else [layer.openai]
-        given = [("env", layer.env), *(("openai", each) for each in several), *layer.second.items()]
-        for section, names in given:
-            for written in names:
-                name = f"{section}.{written.partition('.')[0]}"
-                sources[name] = Path(layer.origin).name if layer.origin else COMMAND_LINE
-    return sources
-
-
-def _servers(
-    defaults: Sequence[ModelServerConfig], file: Overrides, flags: Mapping[str, Any]
-) -> list[ServerConfig]:
-    known = [server for server in defaults if isinstance(server, ServerConfig)] or [ServerConfig()]
-    if not isinstance(file.openai, Mapping):
-        layers = [(known[0], given) for given in file.openai]
-    elif file.openai:
-        layers = [(known[0], file.openai)]
-    else:
-        layers = [(server, file.openai) for server in known]
-    if len(layers) > 1 and "base_url" in flags:
+        server = next((each for each in known if isinstance(each, section)), None)
+        for layer in layers:
+            if section.section in layer.sections:
+                server = _merged(server or section(), layer, layer.of(section.section))
+        second += [] if server is None else [server]
+    policies = [each for each in known if isinstance(each, ServerConfig)] or [ServerConfig()]
+    if file is not None and file.of("openai"):
+        policies = [_merged(policies[0], file, each) for each in file.each_of("openai")]
+    flags = command_line.of("openai")
+    if len(policies) > 1 and "base_url" in flags:
         raise ConfigError(
-            f"--openai.base_url names one server, but {len(layers)} are configured; give them in --config"
+            f"--openai.base_url names one server, but {len(policies)} are configured; give them in --config"
         )
-    return [_apply(base, (given, file.origin), (flags, "")) for base, given in layers]
+    return Settings(
+        env=config, servers=[_merged(each, command_line, flags) for each in policies], second=second
+    )
 
 
-def _apply(base: Config, *layers: tuple[Mapping[str, Any], str]) -> Config:
-    """The settings with the values of each layer; the last one wins, entry by entry in a mapping."""
+def _merged(base: Config, layer: Overrides, given: Mapping[str, Any]) -> Config:
+    """The settings with other values over them, entry by entry in a mapping."""
     section = type(base)
-    fields = section.model_fields
-    values = {name: getattr(base, name) for name in fields}
-    labels: dict[str, str] = {}
-    for given, origin in layers:
-        for written, value in given.items():
-            label = f"{section.section}.{written} in {origin}" if origin else f"--{section.section}.{written}"
-            name, dot, key = written.partition(".")
-            is_mapping = name in fields and get_origin(fields[name].annotation) is dict
-            known = name in fields or name in section.without_effect
-            if not known or (dot and not (key and is_mapping)):
-                raise ConfigError(f"no setting {label}{_meant(written, section, origin)}")
-            labels[name] = label
-            if name in fields and not key:
-                value = _from_text(fields[name], value, label, is_flag=not origin)
-            elif key and value == "None":
-                value = None
-            elif key and not origin and name == "extra_body":
-                value = _json_or_text(value)
-            if key or name in section.by_entry:
-                more: Any = {key: value} if key else value or {}
-                if not isinstance(more, Mapping):
-                    raise ConfigError(f"{label} must be a mapping of names to values, got {value!r}")
-                before: Mapping[str, Any] = values[name] or {}
-                value = {**before, **cast("Mapping[str, Any]", more)}
-            values[name] = value
+    is_flag = not layer.origin
+    values, labels = dict[str, Any](base), dict[str, str]()
+    for written, value in given.items():
+        name, dot, key = written.partition(".")
+        label = labels[name] = layer.label(section.section, written)
+        info = section.model_fields.get(name)
+        has_entries = info is not None and get_origin(info.annotation) is dict
+        known = has_entries and key if dot else info is not None or name in section.without_effect
+        if not known:
+            raise ConfigError(f"no setting {label}{_meant(written, section, layer.origin)}")
+        if dot:
+            value = {key: _entry(value, is_json=is_flag and name == "extra_body")}
+        elif info is not None:
+            value = _from_text(info, value, label, is_flag=is_flag)
+        if dot or name in section.by_entry:
+            before: Mapping[str, Any] = values[name] or {}
+            value = {**before, **_mapping(value or {}, label)}
+        values[name] = value
     try:
         return section(**values)
     except ValidationError as error:
         raise ConfigError(_explain(error, labels, section.section)) from None
+
+
+def _entry(value: Any, *, is_json: bool) -> Any:
+    """The value of an entry of a mapping; `None` unsets it."""
+    if value == "None":
+        return None
+    try:
+        return json.loads(value) if is_json else value
+    except (TypeError, ValueError):
+        return value
 
 
 def _meant(written: str, section: type[Section], origin: str) -> str:
@@ -316,13 +303,6 @@ def _from_text(field: FieldInfo, value: Any, label: str, *, is_flag: bool) -> An
     return value
 
 
-def _json_or_text(value: Any) -> Any:
-    try:
-        return json.loads(value)
-    except (TypeError, ValueError):
-        return value
-
-
 def _alternatives(annotation: Any) -> tuple[Any, ...]:
     """The kinds of a union, or the only one."""
     return get_args(annotation) if get_origin(annotation) in {Union, UnionType} else (annotation,)
@@ -336,7 +316,7 @@ def _explain(error: ValidationError, labels: Mapping[str, str], section: str) ->
         if problem["loc"]:
             name = str(problem["loc"][0])
             got = "" if name == "api_key" else f", got {problem['input']!r}"
-            text = f"{labels.get(name, f'{section}.{name}')} {text}{got}"
+            text = f"{labels.get(name, f'{section}.{name}'.lstrip('.'))} {text}{got}"
         problems.setdefault(str(problem["loc"][:1]), " ".join(text.split()))
     return "; ".join(problems.values())
 
@@ -391,34 +371,42 @@ def settings_help(config: AgentEnvConfig, env: str, servers: Sequence[ModelServe
         servers: one of each section that the environment uses.
     """
     first, own = "Settings that matter first", f"Settings of {env} alone"
-    groups: dict[str, list[tuple[Section, str]]] = {first: [], own: []}
+    groups: dict[str, list[tuple[str, str]]] = {first: [], own: []}
     title = ""
-    for name in type(config).model_fields:
-        title = SETTING_GROUPS.get(name, title) if name in AgentEnvConfig.model_fields else own
-        groups.setdefault(title, []).append((config, name))
-    for server in servers:
-        groups[_SECTIONS[server.section][1]] = [(server, name) for name in type(server).model_fields]
-    settings = {f"{row[0].section}.{row[1]}": row for rows in groups.values() for row in rows}
-    for title, rows in groups.items():
-        groups[title] = [row for row in rows if f"{row[0].section}.{row[1]}" not in FIRST]
-    groups[first] = [settings[name] for name in FIRST]
-    parts = [_group(title, rows) for title, rows in groups.items() if rows]
+    for section in (config, *servers):
+        for name in type(section).model_fields:
+            if section is not config:
+                title = _SECTIONS[section.section][1]
+            elif name in SETTING_GROUPS:
+                title = SETTING_GROUPS[name]
+            place = own if section is config and name not in AgentEnvConfig.model_fields else title
+            is_first = f"{section.section}.{name}" in FIRST
+            groups.setdefault(first if is_first else place, []).append(_row(section, name))
+    groups[first].sort(key=lambda row: FIRST.index(row[0].removeprefix("--")))
+    parts = [_page(f"{title}:", "", rows) for title, rows in groups.items() if rows]
     parts.append("--env.help NAME explains one in full, --openai.help NAME one of a model server.")
     return "\n\n".join(parts)
 
 
-def _group(title: str, settings: Sequence[tuple[Section, str]]) -> str:
+def _row(section: Section, name: str) -> tuple[str, str]:
+    info, default = type(section).model_fields[name], getattr(section, name)
+    notes = [] if default is None or default == "" else [without_credentials(f"default: {default}")]
+    if any(get_origin(kind) is Literal for kind in _alternatives(info.annotation)):
+        notes.append(_kinds(info))
+    notes += _bounds(info)
+    first_sentence = (info.description or "").partition(". ")[0].rstrip(".")
+    text = f"{first_sentence}. [{'; '.join(notes)}]" if notes else f"{first_sentence}."
+    return f"--{section.section}.{name}", text
+
+
+def _page(title: str, text: str, rows: Sequence[tuple[str, str]]) -> str:
     formatter = click.HelpFormatter(width=_WIDTH)
-    rows: list[tuple[str, str]] = []
-    for section, name in settings:
-        info, default = type(section).model_fields[name], getattr(section, name)
-        notes = [*_possible(info), *_bounds(info)]
-        if default is not None and default != "":
-            notes.insert(0, without_credentials(f"default: {default}"))
-        first_sentence = (info.description or "").partition(". ")[0].rstrip(".")
-        text = f"{first_sentence}. [{'; '.join(notes)}]" if notes else f"{first_sentence}."
-        rows.append((f"--{section.section}.{name}", text))
-    with formatter.section(title):
+    formatter.write(f"{title}\n")
+    formatter.indent()
+    if text:
+        formatter.write_text(text)
+        formatter.write_paragraph()
+    if rows:
         formatter.write_dl(rows, col_max=_NAME_WIDTH)
     return formatter.getvalue().rstrip()
 
@@ -439,76 +427,42 @@ def setting_help(section: Section, name: str, *, estimator: str) -> str:
     if field not in known:
         raise ConfigError(f"no setting --{section.section}.{name}{nearest(name, known)}")
     if field == "estimator_params":
-        return _estimator_help(estimator, key)
+        spec = describe(estimator)
+        rows = [
+            (each.name, f"{each.description} [{each.possible}; default: {each.default}]")
+            for each in ([spec.parameter(key)] if key else spec.parameters)
+        ]
+        title = f"--env.estimator_params.NAME VALUE, of the estimator {estimator}"
+        return _page(title, f"{spec.summary} `turnwise credit` describes all estimators.", rows)
     info = known[field]
-    facts = {
-        "kind": ", or ".join(_kinds(info)),
-        "default": without_credentials(str(getattr(section, field))),
-        "bounds": ", ".join(_bounds(info)),
-        "names": ", ".join(sorted({"estimator": ESTIMATORS, "estimator_preset": PRESETS}.get(field, ()))),
-        "in a file": f"{section.section}: {{{field}: …}}",
-    }
-    return "\n".join(
-        [f"--{section.section}.{field}", *_paragraph(info.description or "", "  "), "", *_facts(facts, "  ")]
-    )
+    default = without_credentials(str(getattr(section, field)))
+    rows = [("kind", _kinds(info)), ("default", default), ("bounds", ", ".join(_bounds(info)))]
+    return _page(f"--{section.section}.{field}", info.description or "", [row for row in rows if row[1]])
 
 
-def _estimator_help(estimator: str, key: str) -> str:
-    spec = describe(estimator)
-    lines = [f"--env.estimator_params.NAME VALUE, of the estimator {estimator}"]
-    lines += _paragraph(spec.summary, "  ")
-    for parameter in [spec.parameter(key)] if key else spec.parameters:
-        default = parameter.default
-        shown = str(default).lower() if isinstance(default, bool) or default is None else str(default)
-        facts = {"meaning": parameter.description, "possible": parameter.possible, "default": shown}
-        lines += ["", f"  {parameter.name}", *_facts(facts, "    ")]
-    if not spec.parameters:
-        lines += ["", "  It has no parameters."]
-    return "\n".join([*lines, "", "  --env.estimator chooses another; `turnwise credit` describes all."])
-
-
-def _possible(field: FieldInfo) -> Iterator[str]:
-    kinds = [kind for kind in _alternatives(field.annotation) if kind is not NoneType]
-    for kind in kinds:
-        if get_origin(kind) is Literal:
-            yield ("one of " if len(kinds) == 1 else "or ") + ", ".join(map(str, get_args(kind)))
-
-
-def _kinds(field: FieldInfo) -> Iterator[str]:
+def _kinds(field: FieldInfo) -> str:
+    kinds: list[str] = []
     for kind in _alternatives(field.annotation):
         origin = get_origin(kind) or kind
-        if kind is NoneType:
-            yield "unset (None)"
-        elif origin is Literal:
-            yield "one of " + ", ".join(map(str, get_args(kind)))
+        if origin is Literal:
+            kinds += map(str, get_args(kind))
         elif origin in (list, tuple, set):
-            yield "a list, A,B,C or JSON"
+            kinds.append("list (A,B,C or JSON)")
         elif origin is dict:
-            yield "a mapping, one NAME VALUE each"
+            kinds.append("mapping (one NAME VALUE each)")
         else:
             base = next((each for each in get_args(kind) if isinstance(each, type)), origin)
-            yield _KINDS.get(base, getattr(base, "__name__", str(base)))
+            kinds.append(_KINDS.get(base, getattr(base, "__name__", str(base))))
+    return " | ".join(kinds)
 
 
-def _bounds(field: FieldInfo) -> Iterator[str]:
-    for bound in field.metadata:
-        for name, sign in _SIGNS.items():
-            if getattr(bound, name, None) is not None:
-                yield f"{sign} {getattr(bound, name)}"
-
-
-def _facts(facts: Mapping[str, str], indent: str) -> list[str]:
-    width = max(len(name) for name, text in facts.items() if text)
-    rest = indent + " " * (width + 2)
+def _bounds(field: FieldInfo) -> list[str]:
     return [
-        line for name, text in facts.items() for line in _paragraph(text, f"{indent}{name:<{width}}  ", rest)
+        f"{sign} {getattr(bound, name)}"
+        for bound in field.metadata
+        for name, sign in _SIGNS.items()
+        if getattr(bound, name, None) is not None
     ]
-
-
-def _paragraph(text: str, first: str, rest: str | None = None) -> list[str]:
-    return textwrap.wrap(
-        text, _WIDTH, initial_indent=first, subsequent_indent=first if rest is None else rest
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -518,6 +472,11 @@ class EnvCall:
     env_cls: type[AgentEnv]
     file: Overrides | None
     flags: Overrides
+
+    @property
+    def layers(self) -> list[Overrides]:
+        """What the file and the command line give."""
+        return [each for each in (self.file, self.flags) if each is not None]
 
     def open(self, *, flags: Mapping[str, Any] | None = None) -> AgentEnv:
         """The environment with its settings.
@@ -555,19 +514,24 @@ class EnvCall:
 
     def _refuse_no_server(self, servers: Sequence[ModelServerConfig]) -> None:
         # A script would play in the place of the model, and nothing in the record would look wrong.
-        there = {server.section for server in servers if server.base_url}
-        flags = {"openai": self.flags.openai, **self.flags.second}
-        for section, given in flags.items():
-            needless = [name for name in ("model_name", "temperature", "top_p") if name in given]
-            if needless and section not in there:
-                raise ConfigError(
-                    f"--{section}.{needless[0]} is for a model server, and none is named; give "
-                    f"--{section}.base_url, such as http://localhost:8000/v1"
-                )
+        there = {"env", *(server.section for server in servers if server.base_url)}
+        for section in [each for each in self.flags.sections if each not in there]:
+            for name in ("model_name", "temperature", "top_p"):
+                if name in self.flags.of(section):
+                    raise ConfigError(
+                        f"--{section}.{name} is for a model server, and none is named; give "
+                        f"--{section}.base_url, such as http://localhost:8000/v1"
+                    )
 
     def sources(self) -> Sources:
-        """Where settings came from that the class does not give."""
-        return setting_sources(self.file, self.flags)
+        """Where settings came from that the class does not give, by `section.name`."""
+        sources: dict[str, str] = {}
+        for layer in self.layers:
+            origin = Path(layer.origin).name if layer.origin else COMMAND_LINE
+            for section in layer.sections:
+                for names in layer.each_of(section):
+                    sources |= {f"{section}.{name.partition('.')[0]}": origin for name in names}
+        return sources
 
     def settings(self, flags: Mapping[str, Any]) -> Settings:
         """The settings alone, checked.
@@ -576,17 +540,15 @@ class EnvCall:
             ConfigError: a setting is wrong, or of a model that the environment does not use.
         """
         given = {name: value for name, value in flags.items() if value is not None}
-        command_line = replace(self.flags, env={**self.flags.env, **given})
+        command_line = replace(
+            self.flags, sections={**self.flags.sections, "env": {**self.flags.of("env"), **given}}
+        )
         settings = merge_settings(own_settings(self.env_cls), self.file, command_line)
         for layer in filter(None, (self.file, command_line)):
-            for section, names in layer.second.items():
-                if not uses(self.env_cls, section, settings.env):
-                    flag = (
-                        f"{section}: in {layer.origin}"
-                        if layer.origin
-                        else f"--{section}.{next(iter(names))}"
-                    )
-                    raise ConfigError(f"{flag}: environment {self.env_cls.name!r} {_unused(section)}")
+            for section, (_, instead) in _USES.items():
+                if section in layer.sections and not uses(self.env_cls, section, settings.env):
+                    flag = layer.label(section, next(iter(layer.of(section))))
+                    raise ConfigError(f"{flag}: environment {self.env_cls.name!r} {instead}")
         return settings
 
 
@@ -600,17 +562,11 @@ def uses(env_cls: type[AgentEnv], section: str, config: AgentEnvConfig) -> bool:
     if any(server.section == section for server in server_configs(own_settings(env_cls)[1])):
         return True
     own = [cls for cls in env_cls.__mro__ if cls not in TurnLevelRewardMixin.__mro__ + AgentEnv.__mro__]
+    pattern = _USES[section][0]
     try:
-        return any(re.search(_USES[section], inspect.getsource(sys.modules[cls.__module__])) for cls in own)
+        return any(re.search(pattern, inspect.getsource(sys.modules[cls.__module__])) for cls in own)
     except (OSError, TypeError, KeyError):
         return True  # a class of a notebook: its source is unknown
-
-
-def _unused(section: str) -> str:
-    if section == "summariser":
-        return "has no condenser that a second model plays; choose --env.condenser summarise_by_model"
-    what = {"judge": "asks no judge: nothing calls ctx.judge", "user": "has no SimulatedUser"}[section]
-    return f"{what}, and it has no scripted_{section}"
 
 
 class EnvCommand(click.Command):
@@ -653,11 +609,9 @@ class EnvCommand(click.Command):
         """Find the environment, then run; or show help."""
         options = dict(ctx.params)
         given, config = options.pop("env", None), options.pop("config")
-        if options.pop("help"):
-            click.echo(self._full_help(ctx, given))
-            return 0
-        if (explained := self._setting_help(ctx, given)) is not None:
-            click.echo(explained)
+        shown = self._full_help(ctx, given) if options.pop("help") else self._setting_help(ctx, given)
+        if shown is not None:
+            click.echo(shown)
             return 0
         call = EnvCall(
             env_cls=self._env_class(ctx, given),
@@ -689,20 +643,19 @@ class EnvCommand(click.Command):
         return f"{text}\n\n{settings_help(config, env_cls.name, [ServerConfig(), *second])}"
 
     def _setting_help(self, ctx: click.Context, given: str | None) -> str | None:
-        """The answer to `--env.help NAME`, of any section; `None`: it was not asked."""
+        """The answer to `--env.help NAME`, of any section; `None` if that was not asked."""
         flags: Overrides = ctx.meta[_OVERRIDES]
-        asked = {"env": flags.env, "openai": cast("Mapping[str, Any]", flags.openai), **flags.second}
-        section = next((name for name, values in asked.items() if "help" in values), None)
+        section = next((each for each, values in flags.sections.items() if "help" in values), None)
         if section is None:
             return None
-        config, estimator = AgentEnvConfig(), asked["env"].get("estimator")
+        name = flags.of(section)["help"]
+        if name is BARE:
+            raise ConfigError(f"--{section}.help explains one setting; give its name, --{section}.help NAME")
+        config, estimator = AgentEnvConfig(), flags.of("env").get("estimator")
         if ctx.obj is not None or given is not None:
             env_cls = self._env_class(ctx, given)
             config, _ = own_settings(env_cls)
             estimator = estimator or config.estimator or env_cls.default_estimator
-        name = asked[section]["help"]
-        if name is BARE:
-            raise ConfigError(f"--{section}.help explains one setting; give its name, --{section}.help NAME")
         explained = config if section == "env" else _SECTIONS[section][0]()
         return setting_help(explained, name, estimator=estimator or "turn_return")
 
@@ -713,15 +666,11 @@ def own_settings(env_cls: type[AgentEnv]) -> tuple[AgentEnvConfig, Any]:
     Raises:
         ConfigError: it gives something else, or a setting in it is wrong.
     """
+    where = f"{env_cls.__name__}.config_init"
     try:
         given: Any = env_cls.config_init()
     except ValidationError as error:
-        problem = error.errors()[0]
-        where = ".".join(map(str, problem["loc"]))
-        text = f"{env_cls.__name__}.config_init: {where} {problem['msg']}"
-        raise ConfigError(text.replace("  ", " ")) from None
+        raise ConfigError(f"{where}: {_explain(error, {}, '')}") from None
     if not (isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], AgentEnvConfig)):  # pyright: ignore[reportUnknownArgumentType]  # user code
-        raise ConfigError(
-            f"{env_cls.__name__}.config_init gave {given!r:.200}; give (AgentEnvConfig(…), [ServerConfig(…)])"
-        )
+        raise ConfigError(f"{where} gave {given!r:.200}; give (AgentEnvConfig(…), [ServerConfig(…)])")
     return cast("tuple[AgentEnvConfig, Any]", given)

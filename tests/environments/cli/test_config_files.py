@@ -23,7 +23,7 @@ def test_every_setting_of_a_file_is_one_of_its_environment(path):
     file = read_yaml(path)
     call = EnvCall(env_cls=find_environment(path.stem), file=file, flags=Overrides())
     given = call.settings({})
-    assert {name: getattr(given.env, name) for name in file.env} == dict(file.env)
+    assert {name: getattr(given.env, name) for name in file.of("env")} == file.of("env")
 
 
 @EACH
@@ -35,6 +35,6 @@ def test_every_setting_of_a_file_says_what_it_does(path):
 
 @EACH
 def test_a_flag_wins_over_a_file(path):
-    flags = Overrides(env={"group_size": "3"})
+    flags = Overrides(sections={"env": {"group_size": "3"}})
     call = EnvCall(env_cls=find_environment(path.stem), file=read_yaml(path), flags=flags)
     assert call.settings({}).env.group_size == 3

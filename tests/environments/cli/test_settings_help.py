@@ -42,7 +42,7 @@ def test_ten_settings_come_first_and_then_those_of_the_environment_alone():
 def test_a_line_has_the_first_sentence_the_default_in_use_and_the_bounds():
     text = shown(MyConfig(group_size=3))
     assert re.search(r"--env\.group_size +Rollouts per item\. \[default: 3; ≥ 1; ≤ 1024\]\n", text)
-    assert re.search(r"--env\.colour +Colour\. \[default: red; one of red, blue\]\n", text)
+    assert re.search(r"--env\.colour +Colour\. \[default: red; red \| blue\]\n", text)
 
 
 def test_no_line_is_wider_than_a_terminal_of_80_columns():
@@ -56,9 +56,9 @@ def explained(name, section=None, estimator="turn_return"):
 def test_one_setting_is_explained_in_full():
     text = explained("colour")
     assert text.startswith("--env.colour\n  Colour. Of the ball.\n")
-    assert re.search(r"kind +one of red, blue\n", text)
-    assert re.search(r"default +red\n", text)
-    assert re.search(r"bounds +≥ 1, ≤ 1024\n", explained("group_size"))
+    assert re.search(r"kind +red \| blue\n", text)
+    assert re.search(r"default +red", text)
+    assert re.search(r"bounds +≥ 1, ≤ 1024", explained("group_size"))
 
 
 def test_each_setting_can_be_explained():
@@ -67,8 +67,8 @@ def test_each_setting_can_be_explained():
 
 
 def test_parameters_are_those_of_the_estimator_in_use():
-    assert "\n  gamma\n" in explained("estimator_params")
-    assert "\n  step_weight\n" in explained("estimator_params", estimator="gigpo")
+    assert "\n  gamma " in explained("estimator_params")
+    assert "\n  step_weight " in explained("estimator_params", estimator="gigpo")
 
 
 def test_one_parameter_is_explained_alone():

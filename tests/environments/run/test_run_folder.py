@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from environments.cli.settings import Overrides, merge_settings, read_yaml, setting_sources, split_overrides
+from environments.cli.settings import EnvCall, Overrides, merge_settings, read_yaml, split_overrides
 from environments.record.origin import OtherRunError
 from environments.record.recorder import read_contents, read_groups
 from environments.record.run_folder import RunFolder, record_at, run_folder
@@ -62,7 +62,8 @@ def test_the_settings_say_where_each_came_from():
     Path("some.yaml").write_text("env: {max_turns: 5, group_size: 3}\n")
     flags, _ = split_overrides(["--env.group_size", "2"])
     file = read_yaml(Path("some.yaml"))
-    run(max_turns=5, sources=setting_sources(file, flags))
+    call = EnvCall(env_cls=Chat, file=file, flags=flags)
+    run(max_turns=5, sources=call.sources())
     lines = [line.strip() for line in FOLDER.config.read_text().splitlines()]
     assert "max_turns: 5  # some.yaml" in lines
     assert "group_size: 2  # command line" in lines

@@ -11,6 +11,7 @@ from environments.run.experiment import origin_of
 from tests.environments.talk import Talk, talk
 from tests.environments.write_file import WriteFile
 from tests.environments.written_policy import Written
+from tests.tables import cases
 from tools.errors import ConfigError
 
 
@@ -20,15 +21,12 @@ def seconds(*args, servers=(), file=None):
     return merge_settings((AgentEnvConfig(), [ServerConfig(), *servers]), file, overrides).second
 
 
-def test_the_command_line_names_both():
+def test_the_command_line_names_both_or_none():
+    assert seconds() == []
     assert seconds("--judge.base_url", "http://j/v1", "--judge.max_tokens=9", "--user.top_p", "0.5") == [
         JudgeConfig(base_url="http://j/v1", max_tokens=9),
         UserConfig(top_p=0.5),
     ]
-
-
-def test_without_a_word_there_is_none():
-    assert seconds() == []
 
 
 def test_a_judge_is_asked_for_its_likeliest_answer_and_a_user_for_any():
@@ -63,7 +61,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("args", "message"), WRONG.values(), ids=WRONG)
+@cases(("args", "message"), WRONG.values(), ids=WRONG)
 def test_what_cannot_be_is_refused_by_its_name(args, message):
     with pytest.raises(ConfigError, match=message):
         seconds(*args)
@@ -106,7 +104,7 @@ UNUSED = {
 }
 
 
-@pytest.mark.parametrize("role", UNUSED)
+@cases("role", UNUSED)
 def test_a_model_that_the_environment_does_not_use_is_a_usage_error(role, capsys):
     assert main(["process", "terminal_tasks", *UNUSED[role]]) == 2
     error = capsys.readouterr().err

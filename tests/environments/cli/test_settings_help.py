@@ -77,7 +77,7 @@ def test_one_parameter_is_explained_alone():
     assert "outcome_weight" not in text
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "said"),
     [("max_turn", "did you mean max_turns?"), ("estimator_params.gama", "did you mean 'gamma'?")],
     ids=["setting", "parameter"],
@@ -105,7 +105,7 @@ def test_the_command_line_explains_settings_and_runs_nothing(args, said, capsys,
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("args", [["--env.help"], ["--env.help", "nothing_like_it"]], ids=["bare", "unknown"])
+@cases("args", [["--env.help"], ["--env.help", "nothing_like_it"]])
 def test_what_cannot_be_explained_is_one_line_and_2(args, capsys):
     assert main(["process", *args]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -262,7 +262,7 @@ class AgentEnv(Lifecycle):
             config: the settings; unset: those of the class.
             servers: model servers that play, judge (`JudgeConfig`), are users (`UserConfig`) or sum up
                 (`SummariserConfig`), those without a `base_url` left out; unset: those of the class.
-            policy: whoever plays instead. With neither, the scripted agent does.
+            policy: plays instead. With neither, the scripted agent plays.
 
         Raises:
             UsageError: the class lacks something, or a setting cannot work.
@@ -300,7 +300,7 @@ class AgentEnv(Lifecycle):
 
     @property
     def policy_name(self) -> str:
-        """What the record calls whoever plays."""
+        """The policy's name in the record."""
         return f"scripted:{self.config.scripted_skill:g}" if self.policy is None else self.policy.name
 
     @classmethod

@@ -48,7 +48,7 @@ class Hooks:
     missing_outcome: MissingOutcome = "refuse"
     """Of a rollout without an outcome, or without any reward, beside siblings with one."""
     condenser: Condenser | Sequence[Condenser] | None = None
-    """What keeps long conversations short unless `--env.condenser` says; several are asked in order."""
+    """What keeps long conversations short, unless `--env.condenser` is set; several are applied in order."""
     own_thread: bool = False
     """Whether all `def` code of a rollout runs on one thread also where `prepare` is `async def`."""
     env_config_cls: type[AgentEnvConfig] = AgentEnvConfig
@@ -114,7 +114,7 @@ class Hooks:
         return {}
 
     def respond(self, item: Item, turn: Turn, ctx: RolloutContext) -> MaybeAsync[Replies]:
-        """What the world or a user says after a turn, its tool results in.
+        """The reply of the world or a user after a turn and its tool results.
 
         Text is a user message; messages are of role `user` or `system`. With any, the rollout goes on.
         `None`: it goes on when the turn called a tool, and ends when it did not. Asked also where a budget
@@ -173,7 +173,7 @@ class Hooks:
     def scripted_choices(
         self, item: Item, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
     ) -> MaybeAsync[Sequence[Choice]]:
-        """What the scripted agent may say next, with probabilities."""
+        """The scripted agent's possible next messages, with probabilities."""
         return generic_script(messages, tools, skill)
 
     def scripted_summary(

@@ -114,7 +114,7 @@ class RolloutContext(Judging):
             stdin: Given to the command.
             timeout_s: Wall clock of the command, and once more of `build`.
             build: A command that runs before, in a sandbox of its own, with the artefacts and without
-                `files`. Whether it succeeds says nothing: `command` runs all the same, with what came out.
+                `files`. Its success does not matter: `command` runs all the same, with what came out.
             outputs: What comes from there instead of the artefacts, and is named like them; without it, the
                 artefacts as they are after the build.
 

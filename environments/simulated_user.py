@@ -8,7 +8,7 @@ from environments.trajectory import Message
 from tools.errors import ConfigError, SecondModelError
 
 TRIES = 3
-"""Answers that may be empty, cut or a refusal, each with another seed, before there is none."""
+"""Answers that may be empty, cut or a refusal, each with another seed, before the sibling fails."""
 IS_DONE = "user is done"
 _DOES_NOT_FIT = "the conversation no longer fits the user's model"
 _FILTERED = "the user's model filters the conversation"
@@ -24,9 +24,9 @@ The person:
 
 
 class SimulatedUser:
-    """Plays a user with the model of `--user.base_url`, or with `scripted_user` where there is none.
+    """Plays a user with the model of `--user.base_url`, or with `scripted_user` without one.
 
-    One instance serves all rollouts: what a rollout's user has said stands in its context.
+    One instance serves all rollouts: the messages of a rollout's user are in its context.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class SimulatedUser:
         """A kind of user.
 
         Args:
-            done: what the user writes when it has nothing more to say; nobody sees it.
+            done: the user's mark for the end, which is removed.
             max_replies: after so many replies it is done.
             instructions: the system message of its model, with `{persona}` and `{done}` for their texts.
 
@@ -110,7 +110,7 @@ class SimulatedUser:
 def _as_the_user_sees(messages: Sequence[Message]) -> list[Message]:
     """The conversation from the other side, as servers want it: the roles take turns, a user's is last.
 
-    Of the agent's turns only what it says is there, no reasoning, no calls and no results.
+    Of the agent's turns it has only the text, no reasoning, no calls and no results.
     """
     seen: list[Message] = []
     for message in messages:

@@ -1,4 +1,4 @@
-"""Where the time of one rollout goes, by what was called; nothing is measured where nobody asked.
+"""Where the time of one rollout goes, by what was called; nothing is measured by default.
 
 At each moment the time is that of the innermost call that runs: a hook that asks the judge does not count the
 judge's seconds as its own. Innermost calls that run side by side share it equally, so that the own times of
@@ -169,7 +169,7 @@ class _Timed:
 
     def __exit__(self, *_: object) -> None:
         self._outer.profiler.end(self._call)
-        # Not by a token: a coroutine that nobody finishes is closed in another context.
+        # Not by a token: an unfinished coroutine is closed in another context.
         _RUNNING.set(self._outer)
 
 
@@ -191,7 +191,7 @@ class profiled:  # noqa: N801  # a context manager, like `timed`
 
 
 def handed_to(context: Context) -> Context:
-    """A context that nobody is in, in which the call goes on that runs here."""
+    """A fresh context in which the running call goes on."""
     if (running := _RUNNING.get()) is not None:
         context.run(_RUNNING.set, running)
     return context

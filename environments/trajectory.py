@@ -75,14 +75,14 @@ class Completion:
 
     message: Message
     finish_reason: str
-    """`stop`, `tool_calls`, `length`, …, as the server said."""
+    """`stop`, `tool_calls`, `length`, …, from the server."""
     prompt_ids: tuple[int, ...]
     """Every token the model saw before it sampled; with `extends_row`, those that follow the open row."""
     extends_row: bool = False
     """Whether the model saw the request's open row, and `prompt_ids` only go on from there."""
     fork: str | None = None
     """Why the model saw something that does not go on from the open row, in a few words that can be
-    counted; `None` where it did, or where nobody knows."""
+    counted; `None` if it did, or if unknown."""
     token_ids: tuple[int, ...]
     """The sampled tokens, the stop token included, never re-tokenised when `exact`."""
     logprobs: tuple[float, ...] | None
@@ -151,7 +151,7 @@ class Turn:
     message: Message
     tool_results: tuple[ToolResult, ...] = ()
     replies: tuple[Message, ...] = ()
-    """What the world or a user said then, each of role `user` or `system`."""
+    """The replies of the world or a user, each of role `user` or `system`."""
     finish_reason: str = "stop"
     span: Span
     trained: bool = True
@@ -207,7 +207,7 @@ class Rewards:
     """Per turn, the parts of a `Rubric` before they were weighted; empty when none was used."""
     outcome_raw: Mapping[str, float] = field(default_factory=dict[str, float])
     group: float | None = None
-    """The part of the outcome that compares siblings (`score_group`); `None` when there is none."""
+    """The part of the outcome that compares siblings (`score_group`), or `None`."""
 
     @property
     def outcome_parts(self) -> Mapping[str, float]:
@@ -256,7 +256,7 @@ class Trajectory:
     """Those that were offered; empty: none, or unknown."""
     stop_reason: StopReason = StopReason.COMPLETED
     end_reason: str | None = None
-    """What the environment said when it ended the rollout (`ctx.end`), where it did."""
+    """The environment's reason for ending the rollout (`ctx.end`), if it did."""
     exact: bool = True
     """Whether every token id came from the sampler."""
     sandbox: SandboxRecord | None = None
@@ -265,7 +265,7 @@ class Trajectory:
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     """Numbers the environment noted for people; they carry no credit."""
     passed: bool | None = None
-    """What an evaluation says of it; `None`: it is of none."""
+    """An evaluation's verdict; `None`: not of an evaluation."""
     judge_calls: tuple[JudgeCall, ...] = ()
     """In the order they were answered."""
     user_calls: tuple[JudgeCall, ...] = ()
@@ -274,7 +274,7 @@ class Trajectory:
     """Likewise of the model that sums conversations up."""
     wall_s: float = 0.0
     profile: TimeProfile | None = None
-    """Where its time went, sandbox and rewards included (`--env.profile`); `None`: nobody asked."""
+    """Where its time went, sandbox and rewards included (`--env.profile`); `None`: not measured."""
 
     @property
     def acts(self) -> tuple[Turn, ...]:
@@ -368,7 +368,7 @@ class TrajectoryGroup:
     stale: str | None = None
     """Why it is too old to be trained on (`--env.max_staleness`), so that it gets no credit."""
     profile: TimeProfile | None = None
-    """Where the time of comparing them went; `None`: nobody asked, or they are not compared."""
+    """Where the time of comparing them went; `None`: not measured, or they are not compared."""
 
     @property
     def weight_versions(self) -> tuple[str | None, ...]:
@@ -423,7 +423,7 @@ def written_messages(given: Any, where: str) -> tuple[Message, ...]:
     """A text of a user, one message, or a list of messages.
 
     Raises:
-        ConfigError: it is something else; `where` says who gave it.
+        ConfigError: it is something else; `where` names its source.
     """
     if isinstance(given, str):
         return (Message(role="user", content=_text(given, where)),)

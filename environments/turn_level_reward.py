@@ -283,14 +283,14 @@ class TurnLevelRewardMixin:
 
     @def_or_async
     async def compute_outcome(self, item: Any, trajectory: Trajectory, ctx: RolloutContext) -> Reward | None:
-        """The reward that belongs to the whole trajectory, or `None` when there is none."""
+        """The reward that belongs to the whole trajectory, or `None`."""
         return None
 
     def scoring(self) -> NewScoring:
         """The hook of `AgentEnv` that this mixin takes over.
 
         Raises:
-            ConfigError: the environment writes no reward, or one that nobody asks for.
+            ConfigError: the environment writes no reward, or one that is never called.
         """
         if all(getattr(type(self), hook) is getattr(TurnLevelRewardMixin, hook) for hook in _HOOKS):
             raise ConfigError(

@@ -94,7 +94,7 @@ def _show(report: Mapping[str, Any]) -> int:
     for name in NAMES:
         result, found = report[name]
         table.add_row(name, Text(result, style=_STYLES[result]), Text(found))
-    with console.capture() as shown:  # rich ends the process when nobody reads on
+    with console.capture() as shown:  # rich ends the process when its output is closed
         console.print(table)
     click.echo("\n".join(shown_lines(report, console.width)))
     click.echo("\n".join(line.rstrip() for line in shown.get().splitlines()))

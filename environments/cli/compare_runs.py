@@ -17,7 +17,7 @@ from environments.run.comparison import compared, print_comparison, read_side
     "--pass-score",
     type=float,
     metavar="N",
-    help="Where a record does not say what passed: outcome, or score, from which a rollout did.",
+    help="For a record without verdicts: the outcome, or score, from which a rollout passed.",
 )
 @click.option("--items", "all_items", is_flag=True, help="List every item that both sides have.")
 @click.option("--json", "as_json", is_flag=True, help="Exact numbers as JSON, for programs.")

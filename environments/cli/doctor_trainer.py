@@ -1,4 +1,4 @@
-"""`turnwise doctor trainer`: whether a trainer, in its settings, takes the step that per-turn credit says."""
+"""`turnwise doctor trainer`: whether a trainer, in its settings, takes the step of per-turn credit."""
 
 import asyncio
 import json

@@ -103,7 +103,7 @@ def command(record: Path, out: Path, **options: Any) -> None:
         text = (
             _table(record, unfinished, **given) if view == PARQUET else _text(record, unfinished, view, given)
         )
-    with outlived_console():  # the work is done, whoever reads of it
+    with outlived_console():  # the work is done, even if its output is closed
         click.echo(text, err=True)
 
 
@@ -119,7 +119,7 @@ def _new_file(out: Path) -> Generator[Path]:
 
 
 def _text(record: Path, unfinished: Path, view: str, given: Mapping[str, Any]) -> str:
-    """Write the lines of a view; what is to be said of them."""
+    """Write the lines of a view; returns lines to print about them."""
     shown = _shown(view, given)
     skipped = ("failed",) if view in TEXT_VIEWS else ("failed", "no_credit")
     groups, left_out, notes = 0, Counter[str](), Counter[str]()
@@ -147,7 +147,7 @@ def _text(record: Path, unfinished: Path, view: str, given: Mapping[str, Any]) -
 
 
 def _table(record: Path, unfinished: Path, per: "Per" = "turn") -> str:
-    """Write a table; what is to be said of it."""
+    """Write a table; returns lines to print about it."""
     from environments.tables.parquet_file import write_parquet  # noqa: PLC0415  # slow
 
     return f"{write_parquet(record, per, unfinished)} rows of a {per} each"

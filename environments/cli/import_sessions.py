@@ -42,7 +42,7 @@ def command(
 ) -> int:
     """Make a record of SESSIONS: logged conversations, one JSON object a line.
 
-    Votes stand on the assistant's messages, the outcome on the session; what nobody gave is not 0. Sessions
+    Votes stand on the assistant's messages, the outcome on the session; a missing one is not 0. Sessions
     with equal openings are a group. One that has none of its kind gets no advantage, unless --baseline none.
     """
     started = monotonic()
@@ -71,7 +71,7 @@ def command(
         )
         advantages = partial(credit.credited, min_trajectories=1)
         summary = record_sessions(logged, recorder, origin, renderer, advantages)
-    with outlived_console():  # the work is done, whoever reads of it
+    with outlived_console():  # the work is done, even if its output is closed
         _report(Console(), summary, logged, out, monotonic() - started)
     return FAILED if summary.groups["failed"] == summary.done else 0
 
@@ -100,7 +100,7 @@ def _scale(*, vote_field: str | None, outcome_field: str | None, upvote: float, 
 def _refuse_unused_fields(
     logged: SessionFile, path: Path, *, vote_field: str | None, outcome_field: str | None, **_: float
 ) -> None:
-    """A field that the user names and nobody has is a slip: everything would be unscored."""
+    """A named field that no session has is a slip: everything would be unscored."""
     if vote_field is not None and not logged.votes:
         raise DatasetError(f"{path}: no assistant message has a vote in {vote_field!r} (--vote-field)")
     if outcome_field is not None and not logged.outcomes:

@@ -1,4 +1,4 @@
-"""The command line: names every command, loads only the one that is asked for, tells errors in one line."""
+"""The command line: names every command, loads only the one that runs, prints errors in one line."""
 
 import gc
 import importlib
@@ -128,7 +128,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
 
 
 class OutputError(TurnwiseError):
-    """What a command has to say cannot be written."""
+    """A command's output cannot be written."""
 
 
 class LazyGroup(click.Group):
@@ -151,7 +151,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that is meant; of what is none, the nearest is named."""
+        """The command of this name; for an unknown one, the error has the nearest."""
         name = args[0]
         if name not in self.lazy and not name.startswith("-"):
             close = get_close_matches(name, self.lazy, n=1)
@@ -217,7 +217,7 @@ def _run(
     except click.ClickException as error:
         where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "turnwise"
         return _fail(f"{error.format_message().rstrip('.')}; see {where} --help")
-    except BaseException as error:  # noqa: BLE001  # whatever ends a command, nobody takes it for success
+    except BaseException as error:  # noqa: BLE001  # no error may look like success
         if isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError):
             return 128 + signal.SIGPIPE  # what `rich` makes of it
         lost = _lost_output() if isinstance(error, OSError) else None
@@ -233,7 +233,7 @@ def _use_more_descriptors() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        # macOS has a lower limit of its own, which it does not tell.
+        # macOS has a lower limit of its own, which it does not report.
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 

@@ -78,7 +78,7 @@ async def _serve(env: AgentEnv, host: str, port: int, *, model: str, role: str, 
         except (OSError, OverflowError) as error:
             raise ConfigError(f"cannot listen on {host}:{port}: {error}") from None
         with listening:
-            # It listens already: whoever reads the line can connect at once.
+            # It listens already: a reader of the line can connect at once.
             url = f"http://{host}:{listening.getsockname()[1]}/v1"
             what = f"model {model!r}" + ("" if role == "policy" else f", the {role}")
             click.echo(f"{url} plays {len(env.items)} items of {env.name} as {what}; ^C ends")
@@ -150,7 +150,7 @@ class MockRole:
         """Play for an open environment.
 
         Raises:
-            ConfigError: its class does not say what the model answers.
+            ConfigError: its class has no hook that answers for the model.
         """
         self._name = f"scripted_{role}"
         self._hook = getattr(env, self._name)

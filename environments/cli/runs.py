@@ -15,7 +15,7 @@ from environments.run.run_list import ListedRun, listed_runs
 from tools.errors import UsageError
 
 _SHORT = 8
-"""Digits of a fingerprint that tell two runs apart."""
+"""Digits of a fingerprint that are shown."""
 _WIDEST = 2_000
 _TO_MINUTES = len("2026-11-22 19:34")
 

@@ -122,7 +122,7 @@ def _write(record: Path, page: Path, content: PageContent, options: Mapping[str,
         lines=_lines(options["groups"]),
         max_bytes=options["max_size"] * _MB,
     )
-    with outlived_console():  # the work is done, whoever reads of it
+    with outlived_console():  # the work is done, even if its output is closed
         click.echo(page)
         click.echo(_in_words(size), err=True)
         if options["opens"]:

@@ -82,7 +82,7 @@ class Progress:
 
 
 class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
-    """A buggy function, its docstring and a few examples; hidden checks say how much of it works."""
+    """A buggy function, its docstring and a few examples; hidden checks measure how much of it works."""
 
     name = "code_debug"
     tools = (terminal, file)

@@ -81,7 +81,7 @@ class HookThreads(Executor):
         """Calls a function on the next free thread.
 
         Raises:
-            RunError: there is none, and the system gives none.
+            RunError: the system gives no thread.
         """
         call = ThreadCall(partial(fn, *args, **kwargs), self._replace)
         with self._changed:

@@ -74,7 +74,7 @@ async def ended_await(awaitable: Awaitable[Any]) -> Ended:
     try:
         return Ended(await awaitable)
     except BaseException as error:  # noqa: BLE001  # handed on
-        # What Python makes of a `StopIteration` in a coroutine does not say where it was raised.
+        # Python's error for a `StopIteration` in a coroutine lacks the place where it was raised.
         return Ended(error=error.__cause__ if isinstance(error.__cause__, StopIteration) else error)
     finally:
         _end_fork_of(process)

@@ -1,7 +1,7 @@
 """Summaries in credit: estimators see the acts alone, and a summary is credited as an act in its place is.
 
 A summary earns nothing itself and takes no time: its return is that of the act that follows, and is compared
-with what that act's is. What it is compared with must not depend on what it says, or its credit is biased. So
+with what that act's is. Its peers must not depend on its text, or its credit is biased. So
 where no act follows, which a summary can bring about, it is itself an unscored act after the last one; and a
 critic's value of the state before it stands in the place of that of the state it leads to.
 """

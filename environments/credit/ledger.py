@@ -67,7 +67,7 @@ class TurnLedger:
     tokens: int
     """Trained with this advantage."""
     notes: list[str]
-    """What the numbers alone do not say: no peer, why a divisor, as the act that follows, not trained."""
+    """What the numbers do not show: no peer, why a divisor, as the act that follows, not trained."""
 
 
 def ledger(credited: CreditedGroup) -> list[list[TurnLedger]]:
@@ -108,7 +108,7 @@ def _recorded_terms(credited: CreditedGroup) -> list[list[list[Part]]] | str:
         for number, turn in enumerate(trajectory.turns)
         if turn.trained
     ):
-        # An evaluation, or a session with nobody to compare it with: nothing was computed.
+        # An evaluation, or a session without siblings: nothing was computed.
         return credited.reason or "no credit"
     return rows
 

@@ -89,7 +89,7 @@ class Term:
     is_return: bool = False
     """Whether each value is the turn's reward and, discounted, what follows it."""
     note: str = ""
-    """What the numbers alone do not say."""
+    """What the numbers do not show."""
 
     def differences(self) -> Sequence[float]:
         """The values minus their baselines, divided and weighted."""

@@ -24,7 +24,7 @@ LARGEST_ID = 2**31
 CLAMPED = -9999.0
 """What vLLM reports for a token whose logprob it does not know."""
 NO_NUMBERS = "NaN happened"
-"""What SGLang says it stopped at when it put a stop token in the place of an id that cannot be."""
+"""SGLang's stop reason when it put a stop token in the place of an id that cannot be."""
 _NUMBERS = frozenset({float, int})
 TOO_DEEP = "the answer is nested too deep"
 """For a `RecursionError` of a reader: JSON may be nested deeper than code that looks through it."""
@@ -204,7 +204,7 @@ def read_message(given: Mapping[str, Any], call_ids: CallIds) -> tuple[Message, 
         call_ids: names the calls without an id, or with that of another.
 
     Raises:
-        ReplyError: somebody else's message, or a content that is neither text nor a part of a known kind.
+        ReplyError: a message of another role, or a content that is neither text nor a part of a known kind.
     """
     role = given.get("role") or "assistant"
     if role != "assistant":
@@ -227,7 +227,7 @@ def read_message(given: Mapping[str, Any], call_ids: CallIds) -> tuple[Message, 
 
 
 def is_empty(message: Message) -> bool:
-    """Whether it says and calls nothing."""
+    """Whether it has neither text nor calls."""
     return not (message.content or message.reasoning or message.tool_calls)
 
 
@@ -257,7 +257,7 @@ class SampledMessage:
     reasoning_field: str | None = None
     """The field that the message's reasoning came in, where it can be sent back in it."""
     weight_version: str | None = None
-    """Which weights sampled it, where the server says so."""
+    """Which weights sampled it, if the server states it."""
     usage: Mapping[str, int] = field(default_factory=dict[str, int])
     """The tokens that the server counted."""
     is_refusal: bool = False
@@ -282,7 +282,7 @@ def read_reply(content: bytes, call_prefix: str, *, max_tokens: int | None = Non
 
     Args:
         content: the body of the reply, JSON or an event stream.
-        call_prefix: tells the calls of this reply from others, for those that have no id.
+        call_prefix: distinguishes the calls of this reply from others, for calls without an id.
         max_tokens: how many were asked for: without a finish reason, so many tokens were cut.
 
     Raises:
@@ -557,7 +557,7 @@ def _arguments(function: Mapping[str, Any]) -> str:
 
 
 def _name(version: object) -> str | None:
-    """One line of its own for each version; where the server's is none, what tells it apart is added."""
+    """One line for each version; a digest is added to a name that is not one line."""
     if not isinstance(version, str | int) or isinstance(version, bool):
         return None
     text = str(version).strip()

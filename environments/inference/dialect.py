@@ -1,4 +1,4 @@
-"""What a chat server takes of a request, and how it is written for it: learned from what the server says."""
+"""Which fields a chat server takes, and how: learned from its refusals."""
 
 import json
 import re
@@ -39,7 +39,7 @@ _SHAPES_NOTHING = frozenset({
     "prompt_cache_key", "request_id", "return_weight_versions", "rid", "routed_dp_rank", "safety_identifier",
     "service_tier", "store", "stream_options", "user",
 })  # fmt: skip
-"""Fields that say nothing of what is sampled."""
+"""Fields that do not shape what is sampled."""
 _STATUSES = frozenset({400, 403, 404, 422, 500, 501})
 """llama.cpp answers 500 for a field that it does not take."""
 _DEEPEST = 6
@@ -79,18 +79,18 @@ _ONLY_STREAMS = re.compile(
     r"|stream(?:ing)? (?:must be (?:set to )?|is )(?:true|required)|stream mode is required",
     re.IGNORECASE,
 )
-"""How transformers, DashScope and gateways say it."""
+"""The wording of transformers, DashScope and gateways."""
 _WANTS_COMPLETION_TOKENS = re.compile(r"\buse\W+max_completion_tokens\b", re.IGNORECASE)
 _CONTEXT = re.compile(
     r"context[ _](length|size|window)|maximum model length|max_model_len|prompt is too long"
     r"|max_new_tokens\W+must be <=",
     re.IGNORECASE,
 )
-"""How OpenAI, vLLM, SGLang, llama.cpp and TGI say that the prompt does not fit."""
+"""The wording of OpenAI, vLLM, SGLang, llama.cpp and TGI for a prompt that does not fit."""
 _FILTER = re.compile(
     r"content[ _-]?(filter|policy|management)|moderation_blocked|safety system", re.IGNORECASE
 )
-"""How OpenAI, Azure and gateways say that they answer nothing to such a text."""
+"""The wording of OpenAI, Azure and gateways for a filtered text."""
 
 
 def checked_extra_body(fields: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -127,10 +127,10 @@ def shaping(extra_body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refused_fields(error: StatusError, fields: Iterable[str]) -> frozenset[str]:
-    """Those of `fields` that an error says it does not take.
+    """Those of `fields` that an error refuses.
 
     A field is `temperature` or, for one of a message, `messages.reasoning_content`. An error that points to
-    one (`param` of OpenAI, `loc` of FastAPI) refuses that one alone; the text of any other has to say that a
+    one (`param` of OpenAI, `loc` of FastAPI) refuses that one alone; any other's text has to state that a
     field is unknown or unsupported, since it may as well quote a conversation that mentions it.
     """
     if error.status not in _STATUSES:
@@ -143,12 +143,12 @@ def refused_fields(error: StatusError, fields: Iterable[str]) -> frozenset[str]:
 
 
 def without_quotes(text: str) -> str:
-    """What an error says itself, without the conversation that it may quote; names stay."""
+    """An error's own words, without the conversation that it may quote; names stay."""
     return _QUOTED_TEXT.sub(_without_sentences, text)
 
 
 class RefusedSettingError(PolicyError):
-    """What a server refuses cannot be left out; the text says which setting or flag to change."""
+    """A refused field cannot be left out; the text names the setting or flag to change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +163,7 @@ class Dialect:
     reasoning: str | None = None
     """The field of a message in which it gave reasoning, and is given it back."""
     section: str = "openai"
-    """Of the settings that say how it is asked to sample."""
+    """Of the sampling settings."""
 
     @property
     def captures(self) -> bool:
@@ -195,7 +195,7 @@ class Dialect:
         )
 
     def proven(self) -> "Dialect":
-        """The same of a server that is to be asked for token ids, whatever it said once."""
+        """The same of a server that is to be asked for token ids, whatever it refused before."""
         return self if self.captures else replace(self, refused=self.refused - CAPTURE)
 
     def without_refused(
@@ -229,17 +229,17 @@ class Dialect:
 
 
 def is_context_overflow(error: StatusError) -> bool:
-    """Whether a refusal says that the conversation does not fit the model's context."""
+    """Whether a refusal means that the conversation does not fit the model's context."""
     return error.status in (400, 413, 422) and bool(_CONTEXT.search(f"{error.reason} {error.code}"))
 
 
 def is_filtered(error: StatusError) -> bool:
-    """Whether a refusal is of what the conversation says."""
+    """Whether a refusal is of the conversation's content."""
     return error.status in (400, 403, 422) and bool(_FILTER.search(f"{error.reason} {error.code}"))
 
 
 def _taken_apart(error: StatusError) -> tuple[frozenset[str], list[str]]:
-    """The fields that an error points to, and what it says."""
+    """The fields that an error points to, and its text."""
     pointed: set[str] = set()
     texts = [error.reason]
     try:

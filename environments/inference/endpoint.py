@@ -83,7 +83,7 @@ def without_credentials(text: str) -> str:
 
 
 def shown_url(url: str) -> str:
-    """A URL, or what was meant as one, without what may let somebody in: user, password, query."""
+    """A URL, or what was meant as one, without credentials: user, password, query."""
     parts = _split(url)
     if parts is not None:
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
@@ -94,7 +94,7 @@ def shown_url(url: str) -> str:
 def _split(url: str) -> SplitResult | None:
     try:
         parts = urlsplit(url.strip())
-        # `port` raises for what is none, as when a password has a slash in it.
+        # `port` raises for a malformed one, as when a password has a slash in it.
         known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         return None

@@ -210,7 +210,7 @@ def start_of(content: bytes) -> str:
 
 
 def reason_of_loss(error: Exception) -> str:
-    """What a library says of a request that got no answer; aiohttp's `ssl:default` says nothing."""
+    """The library's text for a request without an answer; aiohttp's `ssl:default` is dropped."""
     return str(error).replace(" ssl:default", "") or type(error).__name__
 
 
@@ -224,7 +224,7 @@ class StatusError(Exception):
 
         Args:
             status: of HTTP; of an error that came with a 200, the one that it names.
-            reason: what the server says is wrong, in a short line.
+            reason: the server's error, in a short line.
             code: the server's name for it.
             details: the whole answer, as far as one would search it for names.
             retry_after: the header.
@@ -292,7 +292,7 @@ class HttpClient:
                 if not failed and (bomb := bomb_in(answer)) is not None:
                     raise BodyError(bomb)
         except (aiohttp.ClientError, BodyError, OSError, TimeoutError, ValueError) as error:
-            # Not as its cause: what a library says may quote the URL.
+            # Not as its cause: a library's text may quote the URL.
             text = self._without_secrets(reason_of_loss(error))
             raise NoAnswerError(one_line(text), may_pass=not isinstance(error, BodyError)) from None
         error = error_fields(answer) if failed else error_in_success(answer)

@@ -26,7 +26,7 @@ class ModelServer:
     """Sends requests to one server."""
 
     base_url: str
-    """Up to and with `/v1`; once this is made, without what may let somebody in, so that it can be shown."""
+    """Up to and with `/v1`; once this is made, without credentials, so that it can be shown."""
     api_key: str = field(repr=False)
     request_timeout_s: float = 120.0
     """Wall clock of one request; also the longest wait that a server's `Retry-After` may ask for."""

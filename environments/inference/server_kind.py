@@ -1,4 +1,4 @@
-"""What a model server is, read from what it says of itself: no completion is bought."""
+"""What a model server is, from its own information: no completion is bought."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ _BY_OWNER: Mapping[str, ServerKind] = {
     "llamacpp": "llama.cpp",
     "library": "ollama",
     "mistralai": "mistral",
-    # Not `openai`, which is what gateways to anything say.
+    # Not `openai`, which gateways to anything claim.
     "system": "openai",
     "openai-internal": "openai",
 }
@@ -58,7 +58,7 @@ _NAMES = ("id", "name", "model")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
-    """What a server says of itself."""
+    """A server's information about itself."""
 
     kind: ServerKind = "unknown"
     version: str | None = None
@@ -76,7 +76,7 @@ class ServerFacts:
 
 
 async def look(server: ModelServer, model: str) -> ServerFacts:
-    """Ask a server what it is; what it does not say stays unknown.
+    """Query a server about itself; what it leaves out stays unknown.
 
     Args:
         server: that is asked for its models, and then for the page that each kind of server has.
@@ -173,7 +173,7 @@ async def _page(server: ModelServer, path: str, *, at_root: bool = False) -> obj
 
 
 def _entry_of(page: object, model: str) -> Mapping[str, Any]:
-    """What `/models` says of the model in use, or of the first where it names no such one."""
+    """The entry of `/models` for the model in use, or else the first."""
     entries = [mapping(each) for each in list_in(mapping(page).get("data", page))]
     named = [entry for entry in entries if _text(entry.get("id")).endswith(model)]
     return next(iter(named or entries), mapping(None))

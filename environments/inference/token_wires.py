@@ -47,7 +47,7 @@ class TokenReply:
     """One per id."""
     finish_reason: str | None
     stopped_by: int | str | None
-    """The id or the text that ended it, where the server says so."""
+    """The id or the text that ended it, if the server states it."""
     weight_version: str | None
 
 
@@ -96,7 +96,7 @@ def without_echo(content: bytes, request: TokenRequest) -> bytes:
 
 
 def check_prompt(reply: Mapping[str, Any], choice: Mapping[str, Any], request: TokenRequest) -> None:
-    """Raise ReplyError where the reply says that the model saw other ids than were sent."""
+    """Raise ReplyError if the model saw other ids than were sent."""
     check_prompt_tokens(mapping(reply.get("usage")).get("prompt_tokens"), request)
     for where in (reply, choice):
         seen = where.get("prompt_token_ids")
@@ -154,7 +154,7 @@ def logprobs_of(value: object, tokens: int) -> tuple[float, ...]:
 
 
 def finish_reason_of(reason: object, detail: object) -> str | None:
-    """`stop`, `length`, or `None` where the server says neither."""
+    """`stop`, `length`, or `None` if the server states neither."""
     if reason is None:
         return None
     if reason in ("stop", "length"):
@@ -188,7 +188,7 @@ def _joined(name: str, request: TokenRequest, fields: Mapping[str, Any]) -> byte
     return b"".join((b'{"%b":[' % name.encode(), *request.prompt_json, b"],", orjson.dumps(fields)[1:]))
 
 
-# vLLM and whoever speaks its dialect of OpenAI's `/v1/completions`.
+# vLLM and servers with its dialect of OpenAI's `/v1/completions`.
 
 
 def _completions_body(request: TokenRequest) -> bytes:

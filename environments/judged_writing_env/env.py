@@ -87,7 +87,7 @@ class JudgedWritingEnv(TurnLevelRewardMixin, AgentEnv):
         )
 
     async def _verdict(self, item: Item, turn: Turn, ctx: RolloutContext) -> Verdict:
-        """What the judge says of a turn's draft, who is asked once."""
+        """The judge's verdict on a turn's draft, asked once."""
         verdicts = _verdicts(ctx)
         if turn.index not in verdicts:
             question = draft_question(item, turn.message.content)

@@ -43,7 +43,7 @@ BEST = 10
 
 
 class Verdict(BaseModel):
-    """What a judge says of one draft."""
+    """A judge's verdict on one draft."""
 
     score: float = Field(ge=0, le=BEST)
     remarks: str = Field(max_length=2000)

@@ -73,7 +73,7 @@ class _FullPasses:
         self._usual = 0
 
     def make_rare(self) -> None:
-        """As long as somebody who said so is there."""
+        """As long as any user of it is open."""
         with self._lock:
             young, middle, old = gc.get_threshold()
             if self._open == 0:
@@ -86,7 +86,7 @@ class _FullPasses:
         with self._lock:
             self._open -= 1
             young, middle, old = gc.get_threshold()
-            if self._open == 0 and old == _NEVER:  # nobody else has set it since
+            if self._open == 0 and old == _NEVER:  # it was not set since
                 gc.set_threshold(young, middle, self._usual)
 
 
@@ -120,7 +120,7 @@ class Lifecycle(Hooks):
     second_models: "SecondModels"
     """The judge's and the user's, as far as they have servers."""
     new_hook_calls: Callable[..., HookCalls] = HookCalls
-    """Makes what `hook_calls` gives; whoever examines an environment traces them."""
+    """Makes what `hook_calls` gives; `check` traces them."""
 
     def __init__(self) -> None:
         """Not open yet.
@@ -218,7 +218,7 @@ class Lifecycle(Hooks):
                 self.toolset = before
 
     def hook_calls(self, in_flight: InFlight, *, own_thread: bool | None = None) -> HookCalls:
-        """How the hooks of one rollout are called; `own_thread`: on one thread, whatever the class says."""
+        """How the hooks of one rollout are called; `own_thread`: on one thread, whatever the class sets."""
         return self.new_hook_calls(
             in_flight,
             self.hook_threads,
@@ -288,7 +288,7 @@ class Lifecycle(Hooks):
         return self._items
 
     def tasks(self) -> list[GroupTask]:
-        """The groups to roll out: every item once, or as many as `total_steps` says.
+        """The groups to roll out: every item once, or `total_steps` of them.
 
         Raises:
             ConfigError: the environment is not open.

@@ -36,10 +36,10 @@ async def with_group_reward(
 ) -> TrajectoryGroup:
     """The group with what `score_group` gives its trajectories; where that breaks, with the error alone.
 
-    `judge` says whom it asks; `None`: whom the rollouts ask.
+    `judge` is the model to ask; `None`: the rollouts' judge.
 
     Raises:
-        NoModelError: it asks a judge, and nobody plays it.
+        NoModelError: it asks a judge that has neither server nor script.
     """
     if not has_group_reward(env):
         return group
@@ -59,7 +59,7 @@ async def with_group_reward(
             # Reading it runs code of theirs, too.
             compared = await calls.hook("score_group", _with_parts, group, given, where)
         except NoModelError:
-            raise  # nobody judges any other group either
+            raise  # no other group would be judged either
         except Exception as error:  # noqa: BLE001  # as in a rollout: recorded, never a number
             cause = raised_by_user(error)
             logger.warning("%s broke\n%s", where, traceback_of(cause))

@@ -26,7 +26,7 @@ from tools.toolsets import refuse_state
 _LOG = logging.getLogger(__name__)
 _PLACES = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _CLOSE = 0.7
-"""How alike a near miss is: `prepare_state` is one of `prepare`, `preview` is none."""
+"""How alike a near miss is: `prepare_state` is one of `prepare`, `preview` is not."""
 _OURS = ("environments", "tools")
 _ATTRIBUTES = tuple(
     name for name, given in vars(Hooks).items() if not name.startswith("_") and not callable(given)
@@ -38,7 +38,7 @@ def check_hooks(env: Hooks) -> None:
 
     Raises:
         ConfigError: a hook is no method, or its parameters are not those that it is called with; or a setting
-            stands as a class attribute, where nobody reads it.
+            is a class attribute, where it has no effect.
     """
     hooks = {**_methods(TurnLevelRewardMixin), **_methods(Hooks)}
     for name, ours in hooks.items():
@@ -71,7 +71,7 @@ def check_hooks(env: Hooks) -> None:
 def takes_context(hook: Callable[..., Any], others: int) -> bool:
     """Whether a hook names one more argument than `others`, which it calls `ctx` or has no default for.
 
-    What a wrapper's `*args` may take, nobody knows.
+    What a wrapper's `*args` may take is unknown.
     """
     named = [each for each in signature(hook).parameters.values() if each.kind in _PLACES]
     return len(named) > others and (named[others].name == "ctx" or named[others].default is Parameter.empty)

@@ -78,12 +78,12 @@ class RolloutHooks:
     async def _close_state(self, following: Callable[[], Any]) -> bool:
         """Run what follows the `yield`; whether the generator is over then.
 
-        What breaks there is told in the log: the rewards are known, and whether a state could be closed may
+        An error there is logged: the rewards are known, and whether a state could be closed may
         depend on what the agent did, which is nothing to select by.
         """
         try:
             rest = await self._calls.run(following, doing="prepare, after its yield", limit_s=_AFTERWARDS_S)
-        except Exception as error:  # noqa: BLE001  # of the environment's code, and told
+        except Exception as error:  # noqa: BLE001  # of the environment's code, and logged
             reason = reason_of(raised_by_user(error))
             _LOG.warning(
                 "%s, item %s: prepare, after its yield: %s", self._env.name, self._ctx.item_id, reason
@@ -132,7 +132,7 @@ class RolloutHooks:
         return budget_of(self._env.config, limits, env=self._env.name)
 
     async def respond(self, turn: Turn) -> tuple[Message, ...]:
-        """What the world says after a turn."""
+        """The world's reply after a turn."""
         if not self._writes("respond"):
             return ()
         given = await self._calls.hook("respond", self._env.respond, self._ctx.item, turn, self._ctx)

@@ -103,7 +103,7 @@ def served_policy(
     """The model servers that play; `None` without any.
 
     Raises:
-        ConfigError: a `base_url` is no URL, a server is to get token ids that nobody can render, or more
+        ConfigError: a `base_url` is no URL, a server needs token ids that cannot be rendered, or more
             requests are asked for at once than connections are possible.
     """
     if not servers:
@@ -143,10 +143,10 @@ def _server_policy(config: AgentEnvConfig, server: ServerConfig, renderer: ChatM
 
 
 def _own_renderer(config: AgentEnvConfig, server: ServerConfig) -> "tuple[Renderer | None, str]":
-    """The renderer of the model's own ids, or `None` and why there is none.
+    """The renderer of the model's own ids, or `None` and the reason.
 
     Raises:
-        ConfigError: the settings ask for ids, and there is none.
+        ConfigError: the settings require ids, and no renderer is known.
     """
     from environments.inference.token_wires import MESSAGE_FIELDS  # noqa: PLC0415
     from environments.policy.rendering.families import checked_family, load_renderer  # noqa: PLC0415
@@ -220,12 +220,12 @@ def env_condensers(config: AgentEnvConfig, own: Any, *, env: str) -> tuple[Conde
 
     Args:
         config: the settings, which win.
-        own: what the class says: a condenser, several, or `None`.
+        own: the class's: a condenser, several, or `None`.
         env: the environment's name.
 
     Raises:
         ConfigError: there is no condenser of that name, a setting leaves it no room or has nothing to set, or
-            what the class says is none.
+            the class's is not a condenser.
     """
     if config.condenser is not None:
         return _named(config.condenser, config)
@@ -245,7 +245,7 @@ def refuse_no_summariser(env: Hooks, condensers: Sequence[Condenser], servers: S
     """Raise NoModelError where a second model is to sum up, and neither a server nor a hook plays it."""
     asks = any(isinstance(each, summarise) and each.by == "model" for each in condensers)
     if asks and "summariser" not in servers and not writes(env, "scripted_summariser"):
-        env.scripted_summariser(None, ())  # the default, which says what to do
+        env.scripted_summariser(None, ())  # the default, which raises
 
 
 def condenser_facts(condensers: Sequence[Condenser]) -> dict[str, str]:
@@ -294,7 +294,7 @@ def _named(names: Sequence[str], config: AgentEnvConfig) -> tuple[Condenser, ...
         )
     named = tuple(_NAMED[name](config) for name in names if name != _NONE)
     for setting, readers in _unread(config, names) if named else ():
-        # No error: a settings file keeps what it says for another condenser.
+        # No error: a settings file may keep settings for another condenser.
         _LOG.warning(
             "%s sets nothing with --env.condenser %s; it is for %s", setting, ",".join(names), readers
         )
@@ -302,7 +302,7 @@ def _named(names: Sequence[str], config: AgentEnvConfig) -> tuple[Condenser, ...
 
 
 def _unread(config: AgentEnvConfig, names: Sequence[str]) -> list[tuple[str, str]]:
-    """Each setting that somebody gave and none of these condensers reads, and those that would."""
+    """Each given setting that none of these condensers reads, and the condensers that would."""
     read = {setting for name in names for setting in _READS[name]}
     given = {
         setting: f"--env.{setting} {getattr(config, setting)}"

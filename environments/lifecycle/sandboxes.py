@@ -22,7 +22,7 @@ _DEFAULT = "local"
 
 
 class Sandboxes:
-    """What opens them, from the settings and from what the class says."""
+    """What opens them, from the settings and the class."""
 
     def __init__(self, config: AgentEnvConfig, chosen: str | None, env: type) -> None:
         """Nothing is opened yet.
@@ -164,7 +164,7 @@ class ItemImages:
 
         Raises:
             ImageUnavailable: it cannot be had.
-            IsolationError: the backend answers nobody.
+            IsolationError: the backend does not answer.
         """
         preparation = self._begun(image)
         after = self._index.get(image, len(self.distinct)) + 1
@@ -175,7 +175,7 @@ class ItemImages:
             raise ImageUnavailable(f"the image of this item cannot be had: {reason}")
 
     async def aclose(self) -> None:
-        """End what nobody waits for any more."""
+        """End what is no longer needed."""
         left = [task for task in self._preparations.values() if not task.done()]
         for task in left:
             task.cancel()

@@ -11,7 +11,7 @@ from tools.errors import ConfigError
 STALE = "stale"
 """How the reason of a group begins that is too old."""
 UNNAMED = "default"
-"""What vLLM and SGLang call weights that nobody named."""
+"""The name that vLLM and SGLang give unnamed weights."""
 _OPTION = "--env.max_staleness"
 _KEPT = 1000
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 class WeightVersions:
     """The versions that one environment object has met, in the order that it first met them.
 
-    A version has a name and no number: one that was met before is no new one, whoever comes back to it. So
+    A version has a name and no number: one that was met before is never new again. So
     versions that several rollouts meet at once, in turn, count once each. Only where a life of the trainer,
     or ours, is over may a version of it be met anew, and is the newest then.
     """
@@ -66,7 +66,7 @@ class WeightVersions:
             self._met.setdefault(version)
 
     def refuse_without(self, policy: Policy | None) -> None:
-        """Raise ConfigError where it is known beforehand that nobody says versions."""
+        """Raise ConfigError if it is known beforehand that there are no versions."""
         if self._max_staleness is not None and policy is None:
             raise ConfigError(
                 f"{_OPTION} counts versions of weights, and the scripted agent has none; name a model server "
@@ -77,7 +77,7 @@ class WeightVersions:
         """Why a group that ended is too old to be trained on by now; `None`: it is not.
 
         Raises:
-            ConfigError: age is bounded, and nobody has ever said a version.
+            ConfigError: age is bounded, and no version was ever stated.
         """
         if self._max_staleness is not None and group.trajectories and not self._is_told:
             raise ConfigError(

@@ -52,7 +52,7 @@ class StockChange:
 
 
 def change_in(text: str) -> StockChange | None:
-    """The fact that stands first in a text; `None` where there is none."""
+    """The first fact in a text, or `None`."""
     found = [(match.start(), sentence, match) for sentence, match in _matches(text)]
     if not found:
         return None

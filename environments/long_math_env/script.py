@@ -55,7 +55,7 @@ class AuditMemory:
         return f"After page {self.page}: {', '.join(known) or 'nothing'}."
 
     def see(self, message: Message) -> None:
-        """Take in what a message says."""
+        """Take in a message."""
         if message.role == "tool":
             self._see_page(message.content)
             return

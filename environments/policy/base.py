@@ -1,4 +1,4 @@
-"""What a policy is: whoever writes the assistant turns."""
+"""What a policy is: it writes the assistant turns."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ class Policy(Protocol):
 
 @runtime_checkable
 class CheckedPolicy(Protocol):
-    """A policy that can say before a run whether it can be used."""
+    """A policy that checks before a run whether it can be used."""
 
     async def check(self) -> None:
         """Raise ConfigError while it cannot; buys no completion."""

@@ -42,7 +42,7 @@ class ChatPolicy(ServedModel):
     """Asks a model server for each assistant turn.
 
     A server that answers `return_token_ids` (vLLM, SGLang) gives exact completions. From any other, the token
-    ids are made from the text, without logprobs, and the completion says so (`exact=False`).
+    ids are made from the text, without logprobs, and the completion has `exact=False`.
     """
 
     renderer: ChatMLRenderer
@@ -83,7 +83,7 @@ class ChatPolicy(ServedModel):
         """Sample the next assistant message.
 
         Raises:
-            ContextOverflow: the server says that the conversation does not fit its context.
+            ContextOverflow: the conversation does not fit the server's context.
             PolicyError: no answer after the server's tries, or one that cannot be used; it names the cause.
         """
         sampled = await self._sampled(self._with_room(request))
@@ -174,7 +174,7 @@ class ChatPolicy(ServedModel):
         return replace(sampled, tokens=replace(sampled.tokens, extends_row=True))
 
     def _after_refusal(self, error: StatusError, dialect: Dialect) -> Dialect:
-        """The dialect to try after an error status; raises when there is none."""
+        """The dialect to try after an error status; raises if none is left."""
         url = self.server.chat_url
         if is_context_overflow(error):
             raise ContextOverflow(f"{url} {self.answered(error)}") from error

@@ -38,7 +38,7 @@ def extension(request: CompletionRequest, row: OpenRow, renderer: Renderer) -> t
 
 
 def prompt_of(request: CompletionRequest, renderer: Renderer) -> Prompt:
-    """What follows the open row; where there is none, or the format cannot go on from it, all ids."""
+    """What follows the open row; without one, or if the format cannot go on from it, all ids."""
     fork = None
     if (row := request.row) is not None:
         try:
@@ -55,7 +55,7 @@ def tokens_of(prompt: Prompt, request: CompletionRequest) -> int:
 
 
 def whole_calls(message: Message, request: CompletionRequest, *, is_cut: bool) -> Message:
-    """The message with its calls named by where they stand; of a turn that was cut, the last is none."""
+    """The message with its calls named by position; of a cut turn, the last does not count."""
     calls: Sequence[Any] = message.tool_calls
     if is_cut:
         calls = [call for call in calls if call.status != "unclosed_block"]
@@ -85,7 +85,7 @@ class ToolUse:
         self._url = url
         self._advice = advice
         self._without: set[int] | None = set()
-        """Seeds of rollouts whose model called nothing; `None`: there is nothing to say any more."""
+        """Seeds of rollouts whose model called nothing; `None`: it was reported."""
         self._warned_of_markers = False
 
     def note(self, request: CompletionRequest, message: Message) -> None:
@@ -118,7 +118,7 @@ def with_room(
     """The request, with no more tokens to sample than there is room for.
 
     A turn that is cut there has the finish reason `length` and fewer tokens than the loop asked for: that is
-    how the loop tells a full window from a spent budget.
+    how the loop distinguishes a full window from a spent budget.
 
     Args:
         request: asks for the turn.

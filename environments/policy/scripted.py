@@ -1,4 +1,4 @@
-"""The embedded policy: a script says what could come next, and its samples carry exact log-probabilities.
+"""The embedded policy: a script gives possible next messages, and its samples carry exact log-probabilities.
 
 A script is a plain function, so an environment ships an agent without a model. The policy reads its mixture
 of messages as a distribution over tokens: the sampled ids and logprobs are what a model server with that
@@ -145,7 +145,7 @@ def calls_that_ran(messages: Sequence[Message]) -> Iterator[tuple[ToolCall, str]
 
 
 class PlaysByScript(ABC):
-    """A policy that chooses among what an environment's scripted agent could say next: subclass it."""
+    """A policy that chooses among the scripted agent's next messages: subclass it."""
 
     @property
     @abstractmethod
@@ -160,13 +160,13 @@ class PlaysByScript(ABC):
         """It has no choices without a script.
 
         Raises:
-            ConfigError: always; `AgentEnv` asks whoever `playing_by_script` gives.
+            ConfigError: always; `AgentEnv` uses the result of `playing_by_script`.
         """
         raise ConfigError(f"{self.name!r} plays by an environment's scripted_choices: give it to AgentEnv")
 
 
 def playing(policy: Policy, script: Script, summary: Script, skill: float) -> Policy:
-    """The policy of one rollout: told the script of its item, where it plays by one."""
+    """The policy of one rollout, with its item's script if it plays by one."""
     if isinstance(policy, PlaysByScript):
         return policy.playing_by_script(script, summary, skill)
     return policy
@@ -283,7 +283,7 @@ class ScriptedPolicy:
 
 
 def generic_script(messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float) -> Sequence[Choice]:
-    """An agent for any environment: it tries the offered tools with minimal arguments, then says it is done.
+    """An agent for any environment: it tries the offered tools with minimal arguments, then ends.
 
     It knows nothing about the task, so skill only decides how often its calls are well formed. With little
     skill it sends broken JSON or names a tool that does not exist.

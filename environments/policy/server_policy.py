@@ -35,7 +35,7 @@ class ServerPolicy:
     no_renderer: str = ""
     """Why it is not known."""
     context_tokens: int | None = None
-    """The model's window; `None`: as the server says."""
+    """The model's window; `None`: the server's."""
     facts: ServerFacts = field(default=ServerFacts(), init=False)
     found: str | None = field(default=None, init=False)
     """What the server is and how it is asked, in a line; `None`: not known yet."""
@@ -57,7 +57,7 @@ class ServerPolicy:
 
         Raises:
             PolicyError: as for `ChatPolicy` and `TokenPolicy`.
-            ConfigError: it is not what the settings say.
+            ConfigError: it contradicts the settings.
         """
         policy = self._decided or await self._decide()
         return await policy.complete(request)
@@ -75,7 +75,7 @@ class ServerPolicy:
         """Find out before a run whether the server can be used, and how; buys no completion.
 
         Raises:
-            ConfigError: one line that says what to change.
+            ConfigError: one line that names the change needed.
         """
         await self.chat.check()
         await self._decide()
@@ -91,7 +91,7 @@ class ServerPolicy:
         return self._decided
 
     async def _begun(self) -> ChatPolicy | TokenPolicy:
-        """The policy, once what the server is has been asked and said."""
+        """The policy, once the server was identified and reported."""
         url = self.chat.server.base_url
         self.facts = await look(self.chat.server, self.chat.model)
         if self.context_tokens is None:

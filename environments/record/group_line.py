@@ -24,7 +24,7 @@ _HEAD: dict[str, type] = {
 _STATUSES = ("ok", "no_credit", "failed")
 _LISTS_OF_A_TRAJECTORY = ("rows", "prompt", "turns", "advantages")
 _COLUMNS = b',"tokens":'
-"""What follows the fields that say which group a line is of."""
+"""What follows the fields that identify a line's group."""
 _ORIGIN = b',"origin":{'
 """How the last field begins that some lines have."""
 _PLAIN = frozenset({int, str, bool, type(None)})
@@ -52,7 +52,7 @@ def encode_group(credited: CreditedGroup) -> bytes:
 
 
 def with_origin(line: bytes, origin: Mapping[str, str]) -> bytes:
-    """Return a line that also says what its fingerprint stands for, which a file says once."""
+    """Return a line with the parts of its fingerprint, which a file has once."""
     return line[: -len(b"}\n")] + b',"origin":' + orjson.dumps(dict(origin)) + b"}\n"
 
 

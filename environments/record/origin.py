@@ -17,7 +17,7 @@ _SHOWN_DIFFERENCES = 12
 
 
 def digest(data: bytes) -> str:
-    """A short hash of what is too long to be kept; two of them are told apart as "changed"."""
+    """A short hash of what is too long to be kept; two that differ are "changed"."""
     return _DIGEST + hashlib.sha256(data).hexdigest()[:16]
 
 

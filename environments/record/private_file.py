@@ -43,7 +43,7 @@ def write_whole(path: Path) -> Generator[Path]:
 
 
 def read_small(path: Path, most_bytes: int) -> bytes | None:
-    """A file of ours; `None` where there is none, it is longer, or no regular file, which might never end."""
+    """A file of ours; `None` if it is missing, longer, or not a regular file, which might never end."""
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
             status = os.fstat(file.fileno())

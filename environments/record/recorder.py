@@ -28,7 +28,7 @@ from tools.errors import RecordError
 
 PARSED_WHOLE = 256 << 20
 """Bytes of a record that is parsed whole when it is opened, in 2 s; of the lines of a larger one only the
-fields that say which group it is are."""
+fields that identify the group are."""
 logger = logging.getLogger(__name__)
 _INSTEAD = "choose another --out, start over with --fresh, or go on all the same with --accept"
 
@@ -38,7 +38,7 @@ class GroupLine:
     """A group as the record has it."""
 
     content: bytes
-    """The line, with its newline; without what its fingerprint stands for, which the file says once."""
+    """The line, with its newline; without the parts of its fingerprint, which the file has once."""
     credited: CreditedGroup
     """As it is in the line."""
 
@@ -71,7 +71,7 @@ class Recorder:
         self.fingerprint: str | None = None
         """The fingerprint of the groups to come."""
         self._to_say: dict[str | None, Mapping[str, str]] = {}
-        """What fingerprints stand for that the file does not say yet."""
+        """Parts of fingerprints that the file does not have yet."""
         self.more_facts: Callable[[], Mapping[str, str]] = dict[str, str]
         """Gives what the next line has to add to what the fingerprint stands for."""
         # Threads append, and a line that was written is counted before the next.
@@ -130,7 +130,7 @@ class Recorder:
         return changed
 
     def explain(self, origins: Mapping[str, Mapping[str, str]]) -> None:
-        """Take in what fingerprints stand for; the first group of each says it in the file."""
+        """Take in the parts of fingerprints; the first group of each carries them in the file."""
         known = self.contents.origins
         self._to_say |= {each: facts for each, facts in origins.items() if each not in known}
 

@@ -1,4 +1,4 @@
-"""A run folder: the record, and beside it what says how the record came to be."""
+"""A run folder: the record, and beside it the files that describe how it was made."""
 
 import hashlib
 import os
@@ -47,7 +47,7 @@ class RunFolder:
 
     @property
     def log(self) -> Path:
-        """What the run said."""
+        """The run's output."""
         return self.path / "log"
 
 

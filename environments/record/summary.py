@@ -52,7 +52,7 @@ def print_rows(console: Console, rows: Sequence[tuple[str, str]]) -> None:
 
 
 def summary_rows(numbers: Numbers, *, wall_s: float) -> list[tuple[str, str]]:
-    """The lines of a summary, name and text; a line with nothing to say is left out."""
+    """The lines of a summary, name and text; an empty line is left out."""
     groups, credit, tokens = dict(numbers["groups"]), numbers["credit"], numbers["tokens"]
     done, images = groups.pop("done"), numbers["sandboxes"]["images"]
     untrained, cost = credit["untrained"], numbers["cost"]

@@ -430,7 +430,7 @@ def _asked(group: TrajectoryGroup) -> dict[str, list[JudgeCall]]:
 
 
 def _cost(calls: Sequence[JudgeCall]) -> dict[str, int]:
-    """As far as a server says it; an answer that was used again costs nothing."""
+    """As far as a server states it; a reused answer costs nothing."""
     tokens = ("prompt_tokens", "completion_tokens")
     return {
         "answers": len(calls),
@@ -487,6 +487,6 @@ def _how_many(versions: Sequence[str | None]) -> str:
 
 
 def _shown_version(version: str) -> str:
-    if len(version) > _NAME_CHARS:  # of a path, its end tells which
+    if len(version) > _NAME_CHARS:  # of a path, its end identifies it
         version = f"{version[: _NAME_CHARS // 2]}…{version[1 - _NAME_CHARS // 2 :]}"
     return printable(version)

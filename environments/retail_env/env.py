@@ -1,4 +1,4 @@
-"""`RetailEnv`: customer service over a database; the database at the end says whether it was right."""
+"""`RetailEnv`: customer service over a database; the database at the end decides whether it was right."""
 
 from collections.abc import Generator, Sequence
 from contextlib import closing
@@ -62,12 +62,12 @@ class RetailEnv(TurnLevelRewardMixin, AgentEnv):
             yield Shop(connection)
 
     async def format_prompt(self, item: Item, ctx: RolloutContext) -> str:
-        """What the customer says first."""
+        """The customer's first message."""
         ctx.notes["conduct"] = Conduct(item=item)
         return await self.user.opening(ctx, persona=persona(item))
 
     async def respond(self, item: Item, turn: Turn, ctx: RolloutContext) -> str | None:
-        """The customer answers what is said to them; a call of a tool is nothing that they hear."""
+        """The customer answers the agent's text; calls of tools are hidden from them."""
         return None if turn.tool_results else await self.user.reply(ctx, persona=persona(item))
 
     async def score_turn(self, item: Item, turn: Turn, ctx: RolloutContext) -> Reward | None:
@@ -92,7 +92,7 @@ class RetailEnv(TurnLevelRewardMixin, AgentEnv):
         return float(all(facts.values()))
 
     def scripted_user(self, item: Item, messages: Sequence[Message]) -> str:
-        """A customer who wants what the task says."""
+        """A customer with the task's wishes."""
         return customer_says(item, messages)
 
     def scripted_choices(

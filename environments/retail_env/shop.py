@@ -51,7 +51,7 @@ class Event:
 
     tool: str
     user_id: str | None
-    """Whose data it was about; `None`: nobody's."""
+    """Whose data it was about, if anybody's."""
     arguments: Mapping[str, Any]
 
 
@@ -145,7 +145,7 @@ class Lookup(State):
         """The row of a table with this key.
 
         Raises:
-            ToolError: there is none.
+            ToolError: it does not exist.
         """
         row = self.connection.execute(f"select * from {table} where {key} = ?", [value]).fetchone()
         if row is None:
@@ -183,7 +183,7 @@ _CHANGED = "pending with changed products"
 
 
 class Shop(Lookup):
-    """Refuses what the database does not allow; whether it was right to ask is the policy's to say."""
+    """Refuses what the database does not allow; the policy decides whether it was right to ask."""
 
     @tool
     def cancel_pending_order(

@@ -1,4 +1,4 @@
-"""The tasks: what a customer wants and says, and how the shop's database should stand afterwards."""
+"""The tasks: what a customer wants and writes, and how the shop's database should stand afterwards."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -47,7 +47,7 @@ def expected_end_state(item: Item) -> str:
 
 
 def introduction(item: Item) -> str:
-    """How the customer of a task says who they are."""
+    """How the customer of a task identifies themselves."""
     user = _customers().get(item["user_id"])
     if user is None or item["identity"] == "none":
         return "I will not say that."
@@ -73,7 +73,7 @@ def persona(item: Item) -> str:
 
 
 DONE = "###STOP###"
-"""A customer who says it is done."""
+"""A customer who ends the chat."""
 INSISTS = "Is there really no way?"
 AGREES, DECLINES = "Yes, please do that.", "No, thank you, then leave it as it is."
 

@@ -29,7 +29,7 @@ class ScoreVerdict(BaseModel):
 
 
 class UnreadableError(ValueError):
-    """No verdict can be read; the text says why, for the judge."""
+    """No verdict can be read; the text has the reason, for the judge."""
 
 
 def read_verdict(text: str, schema: type[VerdictT]) -> VerdictT:
@@ -39,7 +39,7 @@ def read_verdict(text: str, schema: type[VerdictT]) -> VerdictT:
     `{"score": 1}` of what it judges, within a verdict that is broken, has not given that score.
 
     Raises:
-        UnreadableError: there is none, or there are several that differ.
+        UnreadableError: it is missing, or several differ.
     """
     fitting: list[VerdictT] = []
     problem = "there is no JSON object in it"
@@ -154,7 +154,7 @@ class Judging:
         a note of what was wrong and another seed.
 
         Args:
-            prompt: the question, as text or messages; it has to say what to answer with.
+            prompt: the question, as text or messages; it has to state the answer's format.
             schema: what the verdict must fit; unset: it has a finite number named `score`.
             turn: the turn in question, for the record; unset: the whole trajectory.
             unparsable: given back where no verdict can be read; unset or `None`: the group is refused.
@@ -166,7 +166,7 @@ class Judging:
             GroupRefused: no verdict can be read, or the question does not fit the judge's context.
             SecondModelError: the judge cannot be reached, after its server's tries.
             NoModelError: there is no judge.
-            ConfigError: the question, the schema or `unparsable` is none.
+            ConfigError: the question, the schema or `unparsable` is invalid.
         """
         question = _question(prompt)
         _refuse_other_schemas(schema)
@@ -255,7 +255,7 @@ def quoted(text: str, name: str = "answer") -> str:
     """A text between two marks that name it and hold a hash of it, so that no text can close its own.
 
     Equal texts give equal quotes, which a judge is asked about once. It keeps apart what is judged and what
-    is said about it; whether a judge is talked over by what stands in it, no mark decides.
+    is said about it; no mark keeps a judge from being talked over.
     """
     mark = f"{name} {blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
     return f"<<<{mark}\n{text}\n{mark}>>>"

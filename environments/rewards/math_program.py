@@ -33,7 +33,7 @@ _DELIMITERS = ("$", "\\(", "\\[", "\\boxed", "\\begin{")
 def main(cpu_s: int, at_once: int) -> None:
     """Fork for every check until the sender is gone; then end all that still run."""
     logging.disable()
-    # A parser's complaints about an answer belong on nobody's screen.
+    # A parser's complaints about an answer belong on no screen.
     os.dup2(os.open(os.devnull, os.O_RDWR), 2)
     for text in _USUAL:
         # The tables of the parser and of sympy are made once, here, and not in every fork.
@@ -53,7 +53,7 @@ def main(cpu_s: int, at_once: int) -> None:
                     with socket.socket(fileno=sockets[0]) as connection:
                         supervise(connection, cpu_s)
                 finally:
-                    os._exit(0)  # also where nobody listens any more
+                    os._exit(0)  # also after the parent has closed the pipe
             running += 1
             os.close(sockets[0])
     os.killpg(0, signal.SIGKILL)

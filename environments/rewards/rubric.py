@@ -83,7 +83,7 @@ def _finite(name: str, value: float) -> float:
 
 
 ALONE = 0.5
-"""The share of one that has nobody to be compared with."""
+"""The share of one without others."""
 
 
 def rank_rewards(values: Sequence[float]) -> list[float]:

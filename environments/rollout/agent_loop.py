@@ -118,7 +118,7 @@ class ToolAnswers:
         *,
         busy: Callable[[], bool],
     ) -> ToolOutput:
-        """What the tool gives; one that takes too long is ended, and the model is told."""
+        """The tool's result; one that takes too long is ended with an error to the model."""
         try:
             return await self.calls.run(
                 function,
@@ -151,7 +151,7 @@ def _not_run(call: ToolCall, note: str, *, timed_out: bool = False) -> ToolResul
 
 
 async def no_reply(turn: Turn) -> tuple[Message, ...]:
-    """A world that says nothing."""
+    """A world that never replies."""
     return ()
 
 
@@ -194,13 +194,13 @@ class AgentLoop:
     calls: HookCalls
     """What policy, tools and condensers are called through."""
     respond: Callable[[Turn], Awaitable[tuple[Message, ...]]] = no_reply
-    """What the world says after a turn, its tool results in."""
+    """The world's reply after a turn and its tool results."""
     is_ended: Callable[[], bool] = bool
     """Whether the environment has ended the rollout."""
     spoken: Callable[[tuple[Message, ...]], None] = unheard
-    """Takes the conversation whenever it has grown, without summaries: they are said to nobody."""
+    """Takes the conversation whenever it has grown, without summaries: no one receives them."""
     anchor: Callable[[], str | None] = no_anchor
-    """The state that the next turn is taken in, which policies that learn in tables are told."""
+    """The state that the next turn is taken in, for policies that learn in tables."""
     context: ToolContext | None = None
     """The rollout, for tools that take its state or the context."""
     condensers: Sequence[Condenser] = ()
@@ -288,7 +288,7 @@ class AgentLoop:
         return None
 
     async def _answered(self, turn: Turn) -> Turn:
-        """The turn with the results of its calls, and with what the world says then."""
+        """The turn with the results of its calls and the world's replies."""
         started = monotonic()
         self._add(turn, turn.message)
         results = await self._answers.to(turn)

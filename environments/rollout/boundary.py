@@ -28,7 +28,7 @@ _TRACEBACK_CHARS = 20_000
 _NAME_CHARS = 200
 _NO_FILES = "<frozen ", "<string>"
 _SAYS_ALL = RewardError, UsageError
-"""What hooks gave is wrong: the message says which and how, and frames would be ours alone."""
+"""A hook's value is wrong: the message names both, and frames would be ours alone."""
 
 
 def failure_of(error: BaseException, *, sibling: int, turns: int) -> Failure:
@@ -113,11 +113,11 @@ def _stop_reason(error: BaseException) -> StopReason | None:
 
 
 def _where(error: BaseException) -> str | None:
-    """Where code broke; an error of ours says what to do, and not where it was raised."""
+    """Where code broke; an error of ours has the remedy, not the place."""
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, TurnwiseError) or not frames:
         return None
-    # `exit()` and a dataclass's methods are Python code that nobody has a file of.
+    # `exit()` and a dataclass's methods are Python code without a file.
     frames = [frame for frame in frames if not frame.filename.startswith(_NO_FILES)] or frames
     place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name}"
     return _written(place, _NAME_CHARS)
@@ -168,7 +168,7 @@ class Boundary:
         turns: int,
         asked: Mapping[str, Sequence[JudgeCall]] = MappingProxyType({}),
     ) -> Failure:
-        """The failure of a rollout; what is none is raised again: a cancellation from outside, or an end."""
+        """The failure of a rollout; anything else is raised again: a cancellation from outside, or an end."""
         if isinstance(error, KeyboardInterrupt | GeneratorExit):
             raise error  # out of our own code: that of an environment comes as a `UserCodeBroke`
         if isinstance(error, asyncio.CancelledError) and self._waiting.cancelling() > self._cancelled_before:

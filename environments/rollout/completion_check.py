@@ -30,7 +30,7 @@ def checked_completion(
             is checked, and left.
         request: what it was asked; ids made from text may be more than `max_tokens`, which another tokenizer
             counted.
-        vocabulary_size: ids of the policy's vocabulary, where it says so.
+        vocabulary_size: ids of the policy's vocabulary, if it states them.
 
     Raises:
         PolicyError: names what is wrong, what was got and what is possible.
@@ -92,7 +92,7 @@ def _row_problem(completion: Completion, request: CompletionRequest) -> str | No
 
 
 def _ids_problem(completion: Completion, size: int) -> str | None:
-    # The types say so; a policy of the user's may not know.
+    # The types require it; a policy of the user's may not follow.
     given: dict[str, Any] = {"prompt_ids": completion.prompt_ids, "token_ids": completion.token_ids}
     for name, ids in given.items():
         if not _is_list_of(int, ids):
@@ -148,7 +148,7 @@ def _is_span(span: Any, sampled: int) -> bool:
 
 
 def _names_problem(completion: Completion) -> str | None:
-    """What is wrong with the fields that say how it was sampled."""
+    """What is wrong with the fields about sampling."""
     for name in ("fork", "weight_version"):
         text: Any = getattr(completion, name)
         if text is not None and (problem := text_problem(name, text)) is not None:

@@ -28,7 +28,7 @@ def checked_history(given: Any, conversation: Sequence[Entry], where: str) -> Hi
 
     Args:
         given: by a condenser.
-        conversation: all that was said, entry by entry.
+        conversation: all of it, entry by entry.
         where: which condenser, for people.
 
     Raises:
@@ -145,7 +145,7 @@ class Condensing:
     conversation: tuple[Message, ...] = field(init=False)
     """All of it, summaries included."""
     spoken: tuple[Message, ...] = field(init=False)
-    """What agent and world said: no summaries."""
+    """The messages of agent and world: no summaries."""
     entries: list[Entry] = field(init=False)
     """All of it as entries; they grow only where there are condensers."""
     _history: History = field(init=False)
@@ -400,7 +400,7 @@ async def model_summary(model: AskedModel, messages: Sequence[Message], *, seed:
     Raises:
         ContextOverflow: it takes no such conversation.
         SecondModelError: it gave no answer.
-        NoModelError: nobody plays it.
+        NoModelError: it has neither server nor script.
     """
     *conversation, request = messages
     text = "\n\n".join(map(_as_text, conversation))

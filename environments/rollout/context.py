@@ -74,11 +74,11 @@ class Asking(Protocol):
         ...
 
     async def model_summary(self, history: History, request: str) -> str:
-        """A summary by a second model (`--summariser.base_url`), which nobody trains on.
+        """A summary by a second model (`--summariser.base_url`), which is not trained on.
 
         Raises:
             SecondModelError: the model gave no answer.
-            NoModelError: nobody plays it.
+            NoModelError: it has neither server nor script.
             ContextOverflow: it takes no conversation like this one.
         """
         ...
@@ -95,7 +95,7 @@ class Condenser(Protocol):
     async def condense(self, history: History, asking: Asking) -> Sequence[Entry]:
         """What the model is to see instead of `history`, or `history` itself.
 
-        What it drops stays dropped: the next history is this one and what was said since. A `def` does, too,
+        What it drops stays dropped: the next history is this one and the messages since. A `def` does, too,
         where it asks nothing.
 
         Raises:

@@ -104,7 +104,7 @@ def _checked_limits(limits: Any, env: str) -> Mapping[str, float]:
 
 
 class Stopped(Exception):
-    """The rollout cannot go on, which is no failure; `ModelCalls.stopped` says why."""
+    """The rollout cannot go on, which is no failure; `ModelCalls.stopped` has the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

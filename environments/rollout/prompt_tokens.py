@@ -1,4 +1,4 @@
-"""How many tokens a prompt has, for whoever decides what the model sees: by the policy, or as an estimate."""
+"""How many tokens a prompt has, for condensers: by the policy, or as an estimate."""
 
 import logging
 from collections import deque
@@ -57,7 +57,7 @@ class TokenEstimate:
         return ceil(ours * self._ratio(self._additions if self._additions.are_known else self._prompts, ours))
 
     def learn_prompt(self, ours: int, counted: int | None) -> None:
-        """What the model's server counted in a prompt; `None`: it does not say."""
+        """What the model's server counted in a prompt; `None`: unknown."""
         if counted is None:
             self._gives_no_counts = True
         else:
@@ -151,7 +151,7 @@ class PromptTokens:
         Where no row could hold it, that is as many tokens as it has characters: counting has a bound.
 
         Raises:
-            PolicyError: the policy's own count is none.
+            PolicyError: the policy's own count is invalid.
         """
         self._is_asked = True
         row_tokens = 0 if request.row is None else len(request.row.token_ids)
@@ -213,7 +213,7 @@ class PromptTokens:
             return PromptSize(tokens=tokens, row_tokens=tokens)
 
     async def _by_policy(self, request: CompletionRequest) -> int | None:
-        """What the policy says, or `None` where it does not know."""
+        """The policy's count, or `None` if unknown."""
         given: object = None
         if self._counter is not None:
             given = await self._calls.hook("policy prompt_tokens", self._counter, request)

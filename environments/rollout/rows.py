@@ -26,7 +26,7 @@ class RowBuilder:
         self._logprobs: list[float] | None = []
 
     def append(self, completion: Completion, *, messages: int = 0, rewritten: str | None = None) -> Span:
-        """Add a completion and say where its sampled tokens sit.
+        """Add a completion and return the span of its sampled tokens.
 
         Args:
             completion: checked; with `extends_row` nothing of the open row is looked at.

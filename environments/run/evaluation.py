@@ -64,7 +64,7 @@ class Estimate:
     mean: float | None
     """`None` without a value."""
     low: float | None
-    """`None` with fewer than two items: one item says nothing about the spread between items."""
+    """`None` with fewer than two items: one item has no spread."""
     high: float | None
     items: int
 

@@ -106,7 +106,7 @@ def origin_of(env: AgentEnv, *, evaluation: bool = False) -> RunOrigin:
             "class": type(env).__qualname__,
             "system prompt": digest((env.system_prompt or "").encode("utf-8", "surrogatepass")),
             **settings,
-            # What the class says counts like a setting.
+            # The class's choice counts like a setting.
             "sandbox": env.sandboxes.kind,
             "verify_sandbox": env.sandboxes.verifier_kind,
             **_servers(env.servers),
@@ -432,7 +432,7 @@ class LaterFiles:
             return None
 
     def _changes(self, now: Mapping[str, str]) -> dict[str, str]:
-        """What the record does not say yet. Raises OtherRunError if it says something else."""
+        """What the record does not have yet. Raises OtherRunError if it says something else."""
         known = self._digests
         news = {name: value for name, value in now.items() if known.get(name) not in (value, _WRITTEN)}
         changed = [
@@ -448,7 +448,7 @@ class LaterFiles:
 
 @contextmanager
 def later_files(env: AgentEnv, recorder: Recorder, *, accept: bool) -> Generator[None]:
-    """While entered, the record also says which files rollouts read, and takes no group that read others.
+    """While entered, the record also notes which files rollouts read, and takes no group that read others.
 
     Raises OtherRunError if a file that its groups have read changed.
     """

@@ -81,7 +81,7 @@ def append_to_path(folder: Path) -> None:
 
 
 def run_code(load: Callable[[], Loaded], path: Path) -> Loaded:
-    """Run a user's code, of a file; whatever it raises is theirs to mend, told in one line.
+    """Run a user's code, of a file; whatever it raises is theirs to mend, shown in one line.
 
     Raises ConfigError if it raised.
     """

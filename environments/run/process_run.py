@@ -181,7 +181,7 @@ class PlannedTasks:
         return iter(self._left)
 
     async def ready(self, *, wait: bool = True) -> None:
-        """Wait until the next one is known, or that there is none."""
+        """Wait until the next one is known, or the end."""
 
     def ended(self, past: PastGroup) -> None:
         """Take in what came of one."""
@@ -253,7 +253,7 @@ class AskedTasks:
                 self._asked.extend(await self._next_ids(history))
                 if self._asked or self._is_over:
                     return
-                # What it was told counts: meanwhile some may have ended.
+                # Its arguments count: meanwhile some may have ended.
                 if not history.in_flight:
                     self._is_over, self.total = True, self.done + self._started
                 elif wait:

@@ -63,7 +63,7 @@ class RolloutsInFlight:
         return Counter(each.doing.partition(",")[0][:_DOING_CHARS] for each in rollouts)
 
     def oldest(self) -> str | None:
-        """The one in flight for longest, in words; `None` when there is none."""
+        """The one in flight for longest, in words; or `None`."""
         # The list is made in one step, whatever the event loop does meanwhile; it is in the order of starts.
         for oldest in list(self._rollouts.values())[:1]:
             item = textwrap.shorten(oldest.item_id, _ITEM_CHARS) or repr(oldest.item_id)

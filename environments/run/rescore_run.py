@@ -102,7 +102,7 @@ async def rescore(env: AgentEnv, record: Path, contents: Contents, out: Path, co
 
 
 def recorded_seed(contents: Contents) -> int | None:
-    """The seed of the run that a record is of, where it says so.
+    """The seed of the record's run, if it has one.
 
     Raises RecordError if it is of several, so that `ctx.group_seed` would not be what it was.
     """

@@ -51,13 +51,13 @@ class _SummaryFields(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedRun:
-    """One run; `None` where its files do not say."""
+    """One run; `None` if its files do not have it."""
 
     path: str
     env: str
     name: str
     started: str
-    """`2026-11-22 19:34:12 UTC`; where no summary says it, when the record was written last."""
+    """`2026-11-22 19:34:12 UTC`; without a summary, when the record was written last."""
     state: str
     """`finished` (all planned groups are in the record, failed ones too), `stopped`, `broke` (an error ended
     it), `running`, `killed`, or `unknown`."""

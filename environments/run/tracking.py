@@ -110,7 +110,7 @@ def wandb_charts(name: str, settings: Mapping[str, Any]) -> Charts:
 
 
 def trackio_charts(name: str, settings: Mapping[str, Any]) -> Charts:
-    """A run in trackio's SQLite file, or where its own configuration says (TRACKIO_DIR, TRACKIO_SPACE_ID).
+    """A run in trackio's SQLite file, or where its own configuration puts it (TRACKIO_DIR, TRACKIO_SPACE_ID).
 
     Raises ConfigError if trackio is not installed, or cannot start.
     """

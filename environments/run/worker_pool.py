@@ -1,4 +1,4 @@
-"""Many groups at once, in the order of their items, until they are done or a signal says stop.
+"""Many groups at once, in the order of their items, until they are done or a signal stops them.
 
 The first rollout goes alone, so that a bug that all rollouts share is shown once before it costs a run.
 """

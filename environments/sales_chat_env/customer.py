@@ -99,11 +99,11 @@ class Customer:
 
     @property
     def opening(self) -> str:
-        """What the customer says first."""
+        """The customer's first message."""
         return f"{_WANTS[self.taste]} {_SAYS[self.mood]}"
 
     def answer(self, move: SellerMove) -> str:
-        """Vote, perhaps warm up, perhaps buy or leave, and say something."""
+        """Vote, perhaps warm up, perhaps buy or leave, and reply."""
         self.messages += 1
         if move.kind == "pitch":
             self.vote = 0.0

@@ -35,7 +35,7 @@ class SalesChatEnv(TurnLevelRewardMixin, AgentEnv):
         return [{"id": product, "product": product} for product in PRODUCTS][: self.config.max_items]
 
     def format_prompt(self, item: Item, ctx: RolloutContext) -> str:
-        """What the customer says first."""
+        """The customer's first message."""
         return f"Hello, I am interested in the {item['product']}. {_customer(ctx).opening}"
 
     async def respond(self, item: Item, turn: Turn, ctx: RolloutContext) -> str:

@@ -38,7 +38,7 @@ class AskedModel:
 
         Raises:
             SecondModelError: there is none.
-            NoModelError: nobody plays the model.
+            NoModelError: the model has neither server nor script.
         """
         question = tuple(replace(message, content=_unicode(message.content)) for message in messages)
         if (known := self.recorded.get(question)) is not None:
@@ -66,7 +66,7 @@ class ScriptedAnswers:
     """The hook of an environment that plays a second model offline."""
 
     name: str
-    """`scripted_judge`, say."""
+    """Such as `scripted_judge`."""
     script: Callable[[Sequence[Message]], Awaitable[Any]]
     """Calls the hook within its limits."""
     model: str = SCRIPTED
@@ -90,7 +90,7 @@ class ScriptedAnswers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoModel:
-    """Where nobody plays a second model."""
+    """A second model without server and script."""
 
     why: str = "this context was made without one"
     model: str = ""
@@ -100,7 +100,7 @@ class NoModel:
         return {}
 
     async def answer(self, messages: Sequence[Message], *, seed: int) -> TextAnswer:
-        """Raise NoModelError, which says what can be done."""
+        """Raise NoModelError, which names the remedies."""
         raise NoModelError(f"no model answers: {self.why}")
 
 
@@ -110,7 +110,7 @@ def _unicode(text: str) -> str:
 
 
 def nobody() -> AskedModel:
-    """A model that nobody plays, for a context that is made by hand."""
+    """A model without server and script, for a context that is made by hand."""
     return AskedModel(model=NoModel())
 
 
@@ -127,7 +127,7 @@ class _Asking:
 
 @dataclass(kw_only=True, eq=False)
 class AnswerCache:
-    """A model of which nobody asks the same twice; a failure is not kept."""
+    """A model that gets no question twice; a failure is not kept."""
 
     asked: Answering
     _kept: OrderedDict[bytes, TextAnswer] = field(default_factory=OrderedDict[bytes, TextAnswer], init=False)

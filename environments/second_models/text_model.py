@@ -57,14 +57,14 @@ class Answering(Protocol):
         ...
 
     def sampling(self, seed: int) -> Mapping[str, Any]:
-        """How it is asked to sample, as the record says it."""
+        """How it is asked to sample, as in the record."""
         ...
 
     async def answer(self, messages: Sequence[Message], *, seed: int) -> TextAnswer:
         """The answer to a conversation that ends with a user message.
 
         Raises:
-            SecondModelError: there is none, after the server's tries.
+            SecondModelError: no answer after the server's tries.
         """
         ...
 
@@ -83,7 +83,7 @@ def without_reasoning(text: str) -> str:
 
 _LOG = logging.getLogger(__name__)
 _TOO_LARGE = 413
-"""What proxies in front of servers say, without a word about context."""
+"""The status of proxies in front of servers, without a word about context."""
 _LONG_BYTES = 1_000_000
 """Of a reply, from which reading it takes some 10 ms."""
 
@@ -93,7 +93,7 @@ class TextModel(ServedModel):
     """Asks by messages; tries, waits and requests at once are those of the server."""
 
     role: str
-    """`judge`, say: the section of its settings."""
+    """The section of its settings, such as `judge`."""
     temperature: float
     top_p: float
     max_tokens: int

@@ -106,7 +106,7 @@ class StationsEnv(TurnLevelRewardMixin, AgentEnv):
     async def compute_turn_rewards(
         self, item: Item, trajectory: Trajectory, ctx: RolloutContext
     ) -> list[float | None]:
-        """1/8 for each right key, paid as the task says; a turn that pressed none has earned nothing."""
+        """1/8 for each right key, paid by the task's rule; a turn that pressed none has earned nothing."""
         journey: Journey = ctx.state
         earned = iter(journey.right)
         rewards = [sum(islice(earned, _pressed(turn))) / len(journey.signs) for turn in trajectory.acts]

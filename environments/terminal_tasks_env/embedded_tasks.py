@@ -1,4 +1,4 @@
-"""The embedded tasks: each asks for one file, says what must be in it, and knows a command that makes it."""
+"""The embedded tasks: each asks for one file, with its required content and a command that makes it."""
 
 import json
 from collections.abc import Mapping

@@ -2,7 +2,7 @@
 
 Each message is encoded on its own, in fixed pieces (header, body, closing), and a prompt is their
 concatenation. So what was sampled for a message is exactly what later prompts hold for it, and a prompt costs
-only its new messages. Text never becomes a control token, whoever wrote it; only the format's own pieces do.
+only its new messages. Text never becomes a control token; only the format's own pieces do.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class Section(NamedTuple):
 def message_of(sections: Sequence[Section]) -> Message:
     """The message of a turn, its calls named `call_0`, `call_1` and so on.
 
-    A block that is not closed, or that holds no call, is a call with a status that says so; what stands in
+    A block that is not closed, or that holds no call, is a call with that status; text in
     the reasoning is no call.
     """
     reasoning, sections = _reasoning(sections)
@@ -86,7 +86,7 @@ def _read_call(section: Section, *, closed: bool, index: int) -> ToolCall:
 
 
 def _framed(text: str) -> JsonCall | None:
-    """A call in the spacing of `write_call`: there, arguments that are no JSON can be told apart, too."""
+    """A call in the spacing of `write_call`: there, arguments that are not JSON are distinguishable, too."""
     if not (text.startswith(_CALL_START) and text.endswith(_CALL_END)):
         return None
     try:
@@ -202,7 +202,7 @@ class ChatMLRenderer:
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        """Take a private copy of `tokenizer`, so that nobody else's settings change its ids."""
+        """Take a private copy of `tokenizer`, so that no other settings change its ids."""
         self._tokenizer: Tokenizer = Tokenizer.from_str(tokenizer.to_str())
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -398,7 +398,7 @@ class ChatMLRenderer:
         return self._control.get(marker) or self._text(marker)
 
     def _text(self, text: str) -> tuple[int, ...]:
-        """Encode text that holds no control tokens, whatever it says."""
+        """Encode text without control tokens, whatever it contains."""
         if len(text) < LONG_CHARS:
             return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
         # `encode` holds the interpreter until it is done, a batch does not.
@@ -412,7 +412,7 @@ def _joined(*parts: Iterable[int]) -> tuple[int, ...]:
 
 Result = TypeVar("Result")
 LONGEST_TOKEN = 1_000
-"""Characters of a token, where a renderer does not say; those of known vocabularies are shorter."""
+"""Characters of a token, if a renderer does not know; those of known vocabularies are shorter."""
 _LONG_TOKENS = 4_000
 """Ids whose text takes some 10 ms to read."""
 

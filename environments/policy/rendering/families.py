@@ -88,7 +88,7 @@ def family_names() -> tuple[str, ...]:
 
 
 def family_of(model_name: str) -> str | None:
-    """The family that a model's name tells; `None`: unknown.
+    """The family by a model's name; `None`: unknown.
 
     A fine-tuned model may have another format than the model it began with; then name the family.
     """
@@ -100,7 +100,7 @@ def checked_family(name: str) -> str:
     """A name of a family.
 
     Raises:
-        ConfigError: there is none of this name.
+        ConfigError: unknown name.
     """
     if name not in family_names():
         raise ConfigError(f"no chat format {name!r}; --openai.family is one of {', '.join(family_names())}")
@@ -116,7 +116,7 @@ def load_renderer(*, family: str | None, model_name: str, tokenizer_name: str) -
         tokenizer_name: `embedded`, a folder, or a Hugging Face name.
 
     Raises:
-        ConfigError: one line that says what to name or to install.
+        ConfigError: one line that names what to set or to install.
     """
     if family is None:
         family = _CHATML if tokenizer_name == EMBEDDED else family_of(model_name) or family_of(tokenizer_name)

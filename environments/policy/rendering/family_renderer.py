@@ -32,7 +32,7 @@ from tools.errors import ConfigError, PolicyError
 
 _STATUSES: Final[Mapping[str, CallStatus]] = {
     "ok": "ok",
-    "unknown_tool": "ok",  # the toolset says so, and names those there are
+    "unknown_tool": "ok",  # the toolset's error names the tools
     "invalid_json": "invalid_json",
     "unclosed_block": "unclosed_block",
     "missing_name": "missing_name",
@@ -149,7 +149,7 @@ def _allows_text(schema: Mapping[str, Any]) -> bool:
     kinds = schema.get("type", ())
     branches = schema.get("anyOf") or schema.get("oneOf") or ()
     if not kinds and not branches:
-        return True  # nobody says what it is
+        return True  # its kind is unknown
     return "string" in ([kinds] if isinstance(kinds, str) else kinds) or any(map(_allows_text, branches))
 
 
@@ -162,7 +162,7 @@ def given_messages(
 ) -> list[dict[str, Any]]:
     """A conversation; a call that is no JSON object stands in the content.
 
-    With `calls_as_text` each call does, and its result is what a user says. Calls are numbered through the
+    With `calls_as_text` each call does, and its result is a user message. Calls are numbered through the
     conversation: one format (Kimi) writes these ids.
     """
     named: dict[str, tuple[str, str]] = {}

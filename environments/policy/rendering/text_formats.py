@@ -15,9 +15,9 @@ _THOUGHT_END = re.compile(r"</think[^<>\n]{0,20}>")
 _THOUGHT_START = re.compile(r"\s*<think[^<>\n]{0,20}>")
 _QUOTES = ("'", '"', "`", "\u201c", "\u201e", "\u00ab")
 _INLINE = ("<tool_call>{", "<tool_call> {")
-"""How a call begins that is told in a sentence: models begin a line between the marker and the JSON."""
+"""How a call inside a sentence begins: models begin a line between the marker and the JSON."""
 _LOOK = 200
-"""Characters around a block that tell whether it stands alone."""
+"""Characters around a block that show whether it stands alone."""
 
 
 class Block(NamedTuple):
@@ -70,7 +70,7 @@ def blocks(content: str, opening: str, closing: str) -> Iterator[Block]:
 
 
 def _next_code(content: str, at: int) -> tuple[int, int]:
-    """Where the next code, in a fence or in backticks, begins and ends; twice the end if there is none."""
+    """Where the next code, in a fence or in backticks, begins and ends; twice the end if it is missing."""
     opened = _CODE_START.search(content, at)
     if opened is None:
         return len(content), len(content)

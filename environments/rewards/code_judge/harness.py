@@ -23,7 +23,7 @@ from tools.sandbox.inside.kernel import hide_process
 
 
 def main() -> None:
-    """Judge as the request on standard input says."""
+    """Judge by the request on standard input."""
     sys.set_int_max_str_digits(MAX_INT_DIGITS)
     # The workspace: from now on the solution could put a module there.
     del sys.path[0]

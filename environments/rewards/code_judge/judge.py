@@ -29,7 +29,7 @@ from tools.sandbox.base import ExecResult, Sandbox
 MAX_REPORTS = 16
 """Of an item."""
 ROOMY = CheckLimits(cpu_s=5.0, wall_s=10.0, total_s=10.0)
-"""For the right solution of a dataset's item, which says what limits the others get."""
+"""For the right solution of a dataset's item, which sets the others' limits."""
 MAX_NAMED = 20
 Unsound = Literal["drop", "refuse", "keep"]
 OpenSandbox = Callable[[], AbstractAsyncContextManager[Sandbox]]

@@ -131,7 +131,7 @@ class OpenCall:
 
 
 def _stats(session: int) -> Iterator[tuple[Path, list[str]]]:
-    """The processes of a session that still run, and what the kernel says of each."""
+    """The running processes of a session, with the kernel's information on each."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             fields = stat.read_text().rpartition(")")[2].split()
@@ -146,7 +146,7 @@ def _cpu_s(session: int) -> float:
 
 
 def _waited_s(session: int) -> dict[str, float]:
-    """For how long each of them waited for a processor; nothing where the kernel does not say."""
+    """For how long each of them waited for a processor; nothing if the kernel does not report it."""
     waited: dict[str, float] = {}
     for process, _ in _stats(session):
         with contextlib.suppress(OSError, ValueError, IndexError):

@@ -195,7 +195,7 @@ def _exception(names: list[str], message: str) -> Exception:
     """The builtin exception nearest to what the solution raised, so that a test can expect it.
 
     Raises:
-        LostAnswer: there is none, or one that would end a loop of the test itself.
+        LostAnswer: it is missing, or would end a loop of the test itself.
     """
     for name in names:
         kind = getattr(builtins, name, None)
@@ -214,7 +214,7 @@ def _cpu_s(pid: int) -> float:
 
 
 def _waited_s(pid: int) -> float:
-    """For how long another process waited for a processor; 0 where the kernel does not say."""
+    """For how long another process waited for a processor; 0 if the kernel does not report it."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_bytes().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):

@@ -1,4 +1,4 @@
-"""Items as JSON values: what a record keeps of an item, and what tells whether it is still the same."""
+"""Items as JSON values: what a record keeps of an item, and its hash."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ def json_text(item: Any) -> str:
     """The item as JSON with sorted keys, the same in every process; dataclasses and models by their fields.
 
     Raises:
-        DatasetError: it holds what JSON has no form for; says where and what.
+        DatasetError: it holds what JSON has no form for, with place and type.
     """
     return _dumped(item, _refuse)
 

@@ -87,7 +87,7 @@ def _hub_answers() -> bool:
     except urllib.error.HTTPError:
         return True
     except urllib.error.URLError as error:
-        # The hub client brings its own certificates: a failed handshake here says nothing about it.
+        # The hub client brings its own certificates: a failed handshake here is no evidence about it.
         return isinstance(error.reason, ssl.SSLError)
     except OSError:
         return False
@@ -130,7 +130,7 @@ def _setting(module: ModuleType, name: str, value: object) -> Generator[None]:
 
 
 def _reason(error: BaseException) -> str:
-    """The last cause, in one line: the outer errors of `datasets` only say that something failed."""
+    """The last cause, in one line: the outer errors of `datasets` have no reason."""
     while error.__cause__ is not None:
         error = error.__cause__
     return " ".join(f"{type(error).__name__}: {error}".split())[:500]

@@ -244,7 +244,7 @@ def next_ids(given: Any, known: Collection[str], *, env: str) -> list[str]:
 def is_held_out(item_id: str, share: float) -> bool:
     """Whether an item is one of the share.
 
-    No seed and no other item has a say: an item that one run trains on is in no other run's evaluation, and
+    No seed and no other item matters: an item that one run trains on is in no other run's evaluation, and
     what is held out of a larger share includes what is held out of a smaller one.
     """
     digest = hashlib.blake2b(f"held out/{item_id}".encode(), digest_size=8).digest()

@@ -103,7 +103,7 @@ class Tally:
 
 
 class Sender:
-    """Sends posts, cut to the trainer's limit, and puts them where the API's answer says they belong."""
+    """Sends posts, cut to the trainer's limit, and files them by the API's answer."""
 
     def __init__(
         self,
@@ -361,7 +361,7 @@ class Delivery:
         assert answer is not None
         assert state is not None
         if state.shares and self._acknowledgements.former:
-            # Batches are no longer made oldest first: what left the queue cannot be told.
+            # Batches are no longer made oldest first: what left the queue is unknown.
             self._registration.send_again()
             return
         await self._confirm(state)

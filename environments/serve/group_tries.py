@@ -87,7 +87,7 @@ class CircuitBreaker:
         was_open, is_probe = self.is_open, entry[0] in self._probes
         self._probes.discard(entry[0])
         if was_open and note.loss is None and not is_probe:
-            return []  # it began before everything failed, and says nothing about now
+            return []  # it began before everything failed, and is no evidence about now
         self._streak.add(note)
         if self._streak.length:
             self._deferred.append(entry)

@@ -176,7 +176,7 @@ class Outbox:
         self._db.execute("UPDATE post SET tries = tries + 1 WHERE id = ?", (post.id,))
 
     def mark_sent(self, post: Post) -> None:
-        """The API said that it has the post; it stays here until a trainer has it."""
+        """The API took the post; it stays here until a trainer has it."""
         self._db.execute(
             "UPDATE post SET sent = (SELECT coalesce(max(sent), 0) + 1 FROM post) WHERE id = ?", (post.id,)
         )

@@ -19,7 +19,7 @@ class Identity:
     """How an environment registers."""
 
     name: str
-    """Unique to this outbox: the API's answer then tells whether its memory still knows us."""
+    """Unique to this outbox: the API's answer then shows whether its memory still knows us."""
     max_row_tokens: int
     """Longest row that this environment makes, for the API's weights."""
     weight: float = 1.0
@@ -175,7 +175,7 @@ class Registration:
             )
 
     async def _take_back(self, answer: RegistrationAnswer) -> None:
-        """Disconnect registrations of ours whose numbers we were never told."""
+        """Disconnect registrations of ours whose numbers never reached us."""
         if answer.earlier == answer.env_id and answer.earlier <= _MOST_TAKEN_BACK:
             # As many of our name as there are in all: every lower number is ours.
             for env_id in range(answer.earlier):

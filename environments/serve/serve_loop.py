@@ -72,7 +72,7 @@ class Bounds:
     grace_s: float
     """For groups in flight when the end is asked for."""
     total_steps: int
-    """Trainer steps; -1: what the trainer says."""
+    """Trainer steps; -1: the trainer's."""
     allow_approximate: bool
     """Send rows without exact token ids or logprobs."""
 
@@ -127,7 +127,7 @@ class ServeLoop:
                 self._stop.set()
                 if self.in_flight:
                     if (error := _error_of(delivering)) is not None:
-                        # At once: the end says it again, but not before the grace period is over.
+                        # At once: the end repeats it, but not before the grace period is over.
                         self.say(f"nothing more can be delivered: {error}")
                     self.say(
                         f"{self.in_flight} groups in flight have {duration(self._bounds.grace_s)} to end"
@@ -237,7 +237,7 @@ class ServeLoop:
                 self.in_flight -= 1
 
     async def _next(self, breaker: CircuitBreaker, *, wait: bool = True) -> Entry | None:
-        """The next task; `None` when there is none any more, or none yet and it is not waited for."""
+        """The next task; `None` after the last, or if the next is not known yet."""
         if self._begun and wait:
             return self._begun.popleft()
         if self._asked is not None and not breaker.has_retries:

@@ -41,7 +41,7 @@ WHO_READS = {
     "prefix_rows": "for experiments with trainers that read only scores; a turn is trained in every row that "
     "reaches it",
 }
-"""Which trainers each view is for: the API cannot tell what a trainer ignores."""
+"""Which trainers each view is for: the API does not know what a trainer ignores."""
 _GRACE_S = 30.0
 """Wall clock that rollouts in flight get after a SIGTERM."""
 PLAIN = "token_advantages"

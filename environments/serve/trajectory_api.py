@@ -90,7 +90,7 @@ class Taken(ApiAnswer):
 
 
 class Done(ApiAnswer):
-    """`POST /disconnect-env`; a number that it does not know is none to disconnect."""
+    """`POST /disconnect-env`; an unknown number needs no disconnecting."""
 
     status: Literal["success", "failure"]
 
@@ -144,7 +144,7 @@ def _first_problem(error: ValidationError) -> str:
 
 
 def _seconds(header: str) -> float:
-    """The whole seconds of a `Retry-After`; a date is none."""
+    """The whole seconds of a `Retry-After`; dates are ignored."""
     return float(header) if header.isascii() and header.isdigit() and len(header) < 10 else 0.0
 
 
@@ -195,7 +195,7 @@ class TrajectoryApi:
         """Prepare calls to a URL.
 
         Raises:
-            ConfigError: it is none.
+            ConfigError: it is not a URL.
         """
         self._endpoint = endpoint(url, name="rollout_server_url", example="http://localhost:8000")
         self.url = self._endpoint.url
@@ -221,7 +221,7 @@ class TrajectoryApi:
         # The API looks a number up without a check: one that it does not know is its error 500.
         ours = None if env_id is None else await self._get("/status-env", _ENV_STATUS, {"env_id": env_id})
         # Last: a batch that is handed out between the two makes the queue look longer than it is, never
-        # shorter than the step says.
+        # shorter than its step.
         status = await self._get("/status", _STATUS)
         assert info is not None
         assert status is not None
@@ -299,7 +299,7 @@ class TrajectoryApi:
         """The value of an answer.
 
         Raises:
-            ApiUnavailableError: there is none in it.
+            ApiUnavailableError: it is missing.
             ConfigError: neither is there one in any answer before.
         """
         problem = f"{path} answered {answer.status}: {answer.shown!r}"
@@ -342,7 +342,7 @@ class TrajectoryApi:
         except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError):
             raise ConfigError(f"{self.url!r} is no URL; give one such as http://localhost:8000") from None
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
-            # Not as its cause: what a library says may quote the URL.
+            # Not as its cause: a library's text may quote the URL.
             text = self._endpoint.without_secrets(reason_of_loss(error))
             raise ApiUnavailableError(f"{self.url} does not answer: {one_line(text)}") from None
         start = content[:_SHOWN_BYTES].decode("utf-8", "replace")

@@ -1,1 +1,1 @@
-"""Logged sessions: conversations that somebody else had, as trajectories."""
+"""Logged sessions: conversations from elsewhere, as trajectories."""

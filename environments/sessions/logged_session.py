@@ -2,7 +2,7 @@
 
 Its messages are OpenAI's chat messages; content blocks with `tool_use` and `tool_result`, as Anthropic has
 them; or `{"from": …, "value": …}`, as ShareGPT has them. What could mean two things is refused. Of votes and
-outcomes, what nobody gave is `None`, and never 0.
+outcomes, a missing value is `None`, and never 0.
 """
 
 import json
@@ -28,7 +28,7 @@ _NO_SPAN = Span(row=0, start=0, end=0)
 
 
 class SessionError(Exception):
-    """Something of a logged session cannot be taken; the text says where in it, and what is possible."""
+    """Something of a logged session cannot be taken; the text has the place and the alternatives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Scale:
         """What a message was rated.
 
         Raises:
-            SessionError: several fields say it, or it is no vote.
+            SessionError: several fields have one, or it is not a vote.
         """
         given = {name: value for name in self.vote_fields if (value := _at(message, name)) is not None}
         if len(given) > 1:
@@ -78,7 +78,7 @@ def number(value: Any, where: str, possible: str) -> float:
     """A number of JSON that credit can be computed from.
 
     Raises:
-        SessionError: it is none.
+        SessionError: it is not one.
     """
     if not isinstance(value, int | float):
         raise SessionError(f"{where} is {value!r:.100}; {possible}")
@@ -92,7 +92,7 @@ def number(value: Any, where: str, possible: str) -> float:
 
 
 def _at(fields: Mapping[str, Any], path: str) -> Any:
-    """The value at `a.b`; `None` where there is none."""
+    """The value at `a.b`, or `None`."""
     value: Any = fields
     for name in path.split("."):
         if not isinstance(value, Mapping):
@@ -219,7 +219,7 @@ def _assistant(fields: Mapping[str, Any], content: Any, where: str, prefix: str,
 
 
 def _from_blocks(role: Role, content: Any, where: str) -> list[Message]:
-    """What a user or the system said, after the tool results that stand before it in blocks."""
+    """The message of a user or the system, after the tool results before it in blocks."""
     blocks = cast("list[Any]", content) if isinstance(content, list) else []
     results = [each for each in blocks if _kind(each) == "tool_result"]
     if not results:
@@ -259,7 +259,7 @@ def _refuse_other_parts(content: Any, where: str) -> None:
 
 
 def _kind(part: Any) -> str | None:
-    """The type of a content part; `None`: it is none."""
+    """The type of a content part; `None`: it is not a part."""
     return str(cast("dict[str, Any]", part).get("type", "text")) if isinstance(part, dict) else None
 
 
@@ -284,14 +284,14 @@ def _json(written: str, where: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """What a line of the file says."""
+    """The content of a line of the file."""
 
     session_id: str | None
     item_id: str | None
     """Names the prompt; `None`: the prompt is its own name."""
     prompt: tuple[Message, ...]
     turns: tuple[Turn, ...]
-    """None where the assistant said nothing; they have no rows yet."""
+    """Without trajectory if the assistant is silent; they have no rows yet."""
     tools: tuple[ToolSpec, ...]
     model: str | None
     rewards: Rewards

@@ -77,7 +77,7 @@ class SessionFile:
         self.sessions = 0
         self.turns = 0
         self.votes = 0
-        """Turns that somebody voted on."""
+        """Turns with a vote."""
         self.outcomes = 0
         """Sessions with an outcome."""
         self._path, self._file, self._scale = path, file, scale
@@ -93,7 +93,7 @@ class SessionFile:
         """Every group, in the order in which their first sessions stand.
 
         Raises:
-            DatasetError: somebody changed the file meanwhile.
+            DatasetError: the file changed meanwhile.
         """
         for identity, opening in self._openings.items():
             for epoch, part in enumerate(_parts(opening.places)):
@@ -185,7 +185,7 @@ def open_sessions(path: Path, scale: Scale) -> Generator[SessionFile]:
     if str(path) == "-":
         raise DatasetError("sessions are read twice: give a file, not - (standard input)")
     try:
-        # Before it is opened: that would wait for somebody to write a pipe.
+        # Before it is opened: that would wait for the writer of a pipe.
         if path.exists() and not path.is_file():
             raise DatasetError(f"{path} is no plain file; sessions are read twice")
         with path.open("rb") as file:

@@ -61,7 +61,7 @@ def column_of(hint: Any) -> Column:
     context has `start` and `end`, or a `message`.
 
     Raises:
-        TypeError: there is none.
+        TypeError: it has none.
     """
     if hint in _SCALARS:
         return Column(type=_SCALARS[hint])

@@ -1,4 +1,4 @@
-"""The file of a text export, written so that `load_dataset("json", data_files=…)` gives back what it says.
+"""The file of a text export, written so that `load_dataset("json", data_files=…)` returns its values.
 
 `datasets` guesses the type of each column from the first 10 MB, and each stretch of 10 MB anew. Left alone it
 gives a message the keys of all others, takes the text `2026-11-22` for a date, and gives up where a number

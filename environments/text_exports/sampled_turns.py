@@ -27,7 +27,7 @@ class TemplateMessages:
     """The messages of a trajectory, each made JSON once."""
 
     def __init__(self, trajectory: Trajectory, notes: Counter[str]) -> None:
-        """Read the conversation; what is to be said of it is counted in `notes`."""
+        """Read the conversation; remarks on it are counted in `notes`."""
         self._rows = RowMessages(trajectory)
         self._notes = notes
         self._made: dict[int, bytes] = {}
@@ -61,7 +61,7 @@ class TemplateMessages:
 
 
 def read_arguments(text: str) -> Mapping[str, Any] | str:
-    """The arguments of a call as an object, or the text itself where `datasets` would change what it says."""
+    """The arguments of a call as an object, or the text itself if `datasets` would change it."""
     try:
         value: Any = json.loads(text, object_pairs_hook=_without_twins, parse_constant=_refuse)
     except (ValueError, RecursionError):
@@ -120,7 +120,7 @@ class SampledTurn:
 
 
 def sampled_turns(credited: CreditedGroup, notes: Counter[str]) -> Iterator[SampledTurn]:
-    """Every turn, in the order of trajectories and turns; what is to be said of them is counted in `notes`.
+    """Every turn, in the order of trajectories and turns; remarks on them are counted in `notes`.
 
     Raises:
         CreditError: rewards that are missing, or no numbers.
@@ -146,7 +146,7 @@ def sampled_turns(credited: CreditedGroup, notes: Counter[str]) -> Iterator[Samp
 
 
 def returns_of(credited: CreditedGroup) -> list[list[float | None]]:
-    """Per trajectory and turn the return by the recorded `gamma` and `outcome_weight`, 1 where there is none.
+    """Per trajectory and turn the return by the recorded `gamma` and `outcome_weight`, 1 by default.
 
     Raises:
         CreditError: rewards that are missing, or no numbers.

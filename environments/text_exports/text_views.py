@@ -212,4 +212,4 @@ TEXT_VIEWS: Mapping[str, Callable[[CreditedGroup, Counter[str]], Iterable[dict[s
     "openai": openai_chat,
     "preference": preference,
 }
-"""`TEXT_VIEWS[name](credited, notes)` gives a group's lines; `notes` counts what is to be said of them."""
+"""`TEXT_VIEWS[name](credited, notes)` gives a group's lines; `notes` counts remarks on them."""

@@ -68,7 +68,7 @@ class LiveRecord:
             return compressed({**index, "groups": index["groups"][after:]})
 
     def block(self, name: str) -> bytes | None:
-        """A block, or `None` where there is none of this name."""
+        """The block of this name, or `None`."""
         found = _BLOCK.fullmatch(name)
         with self._one_at_a_time:
             place = self._places.get(int(found[1])) if found else None
@@ -84,7 +84,7 @@ class LiveRecord:
 
     def _begin(self) -> None:
         finished: Container[GroupKey] = ()
-        with suppress(RecordError):  # said when its lines are read
+        with suppress(RecordError):  # reported when its lines are read
             finished = read_contents(self.path).finished
         self._builder = IndexBuilder(
             title=title_of(self.path),

@@ -40,14 +40,14 @@ class TurnColumns(TypedDict):
     """A letter per turn: `a` an act, `s` a summary."""
     rewards: list[float | None]
     returns: list[float | None]
-    """The reward and what follows; `None`: the estimator does not sum them up, or nobody can say."""
+    """The reward and what follows; `None`: the estimator does not sum them up, or they are unknown."""
     advantages: list[float]
     others: list[list[float] | None]
     """Advantages by each of `RunIndex.others`; `None`: it cannot take this group."""
     peers: list[int | None]
     """How many values its baseline is made of; `None`: it has several, or none on purpose."""
     alone: list[int | None]
-    """1: an act left its raw return for want of a peer; 0: compared; `None`: it is not, or nobody can say."""
+    """1: an act left its raw return for want of a peer; 0: compared; `None`: it is not, or unknown."""
     tokens: list[int]
     """Sampled."""
     trained: list[int]
@@ -67,7 +67,7 @@ class RolloutEntry(TypedDict):
     outcome: float | None
     stop: str
     end: str | None
-    """What the environment said when it ended it."""
+    """The environment's reason for ending it."""
     passed: bool | None
     """In an evaluation; else `None`."""
     exact: bool
@@ -390,7 +390,7 @@ class PageContent:
     """Whether ids, texts and log-probabilities of sampled tokens are in it."""
     token_texts: TokenTexts | None = None
     untold_turns: int = 0
-    """Turns of whose tokens nobody knows the texts."""
+    """Turns whose tokens' texts are unknown."""
 
     def texts_of(self, ids: Sequence[int], said: str) -> list[str] | None:
         """The texts of a turn's tokens; `None`: they are not known, or not wanted."""

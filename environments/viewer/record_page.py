@@ -62,7 +62,7 @@ class PageTemplate:
 
 
 def page_template(title: str, *, live: bool) -> PageTemplate:
-    """The page of this title; a live one may ask its own server, any other one nobody."""
+    """The page of this title; only a live one may connect, to its own server."""
     text = _program("'self'" if live else "'none'")
     text = text.replace(_TITLE, f"<title>{html.escape(title)}</title>", 1)
     before, between = _INDEX.split(text)

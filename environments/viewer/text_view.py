@@ -81,7 +81,7 @@ class _Text:
         yield from (f"{indent}{line}" for line in _plain(self._cut(text)).split("\n"))
 
     def message(self, message: Message, indent: str = "  ") -> Iterator[str]:
-        """What a message says, and its tool calls."""
+        """A message's text, and its tool calls."""
         if message.reasoning:
             yield from (click.style(line, dim=True) for line in self.block(message.reasoning, indent))
         if message.content or not message.tool_calls:

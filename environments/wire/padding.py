@@ -71,7 +71,7 @@ def shorten(group: RowGroup, max_tokens: int) -> tuple[RowGroup | None, int]:
 
 
 def untrained_as_padding(group: RowGroup) -> RowGroup:
-    """The group, where a row of turns that are all left out of training says that it teaches nothing."""
+    """The group, where a row of untrained turns is marked as one that teaches nothing."""
     rows = tuple(_inert(row) if teaches_nothing(row) else row for row in group.rows)
     return replace(group, rows=rows)
 
@@ -212,7 +212,7 @@ class _OpenPost:
     def has_room_for(self, score: float) -> bool:
         taken, away = len(self.rows) + 1, score - self._moments.mean
         if taken == 1:
-            return True  # no score is further away than padding can make up for: only rounding can say so
+            return True  # no score is further away than padding can make up for: only rounding could
         distance, squares = self._distance + away, self._squares + away**2
         return (
             taken <= self._size

@@ -131,7 +131,7 @@ def compress(columns: Columns) -> bytes:
 
 
 def _shown(group: RowGroup, shape: Shape) -> RowGroup:
-    """The rows with what the shape says beside the credit."""
+    """The rows with the shape's columns beside the credit."""
     if not shape.include_messages:
         group = replace(group, rows=tuple(replace(row, messages=None) for row in group.rows))
     return replace(group, generation_params=shape.sampling) if shape.sampling else group
@@ -173,7 +173,7 @@ MOST_IN_A_ROW = 8
 
 
 def refuse_text_alone(servers: Sequence[str]) -> None:
-    """Say at the start what would be said after the first group.
+    """Report at the start what would be reported after the first group.
 
     Args:
         servers: what was said of those that give no token ids.

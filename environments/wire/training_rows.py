@@ -34,7 +34,7 @@ class RowGroup:
 
     rows: tuple[TrainingRow, ...]
     plain: bool = False
-    """Scalar GRPO data as Atropos knows it, which says nothing of its size."""
+    """Scalar GRPO data as Atropos knows it, of any size."""
     binary_masks: bool = False
     """Whether masks leave as 1 where a token is trained and 0 elsewhere; here they are labels still."""
     generation_params: Mapping[str, float] | None = None

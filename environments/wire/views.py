@@ -89,7 +89,7 @@ def turn_rows(
 def prefix_rows(
     credited: CreditedGroup, divisor: Divisor = TOKENS_PER_TURN, weighting: PrefixWeighting = "once"
 ) -> list[RowGroup]:
-    """N turns become N rows "up to turn K" with all trained turns unmasked, scored as `weighting` says.
+    """N turns become N rows "up to turn K" with all trained turns unmasked, scored by `weighting`.
 
     The idea of verifiers' issue 34. A turn is trained in every row that reaches it; counted `once`, the step
     is that of `turn_rows`. Scores are scaled as there, by all trained tokens of the row.

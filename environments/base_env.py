@@ -132,7 +132,7 @@ class AgentEnv(Lifecycle):
                 calls=calls,
                 respond=hooks.respond,
                 is_ended=lambda: ctx.end_reason is not None,
-                spoken=ctx.see,
+                on_messages=ctx.see,
                 anchor=hooks.anchor,
                 context=ctx,
                 condensers=self.condensers,
@@ -186,7 +186,7 @@ class AgentEnv(Lifecycle):
             rules=self._rules,
         )
 
-    def aged(self, credited: CreditedGroup) -> CreditedGroup:
+    def withhold_stale(self, credited: CreditedGroup) -> CreditedGroup:
         """The group as it may be trained on by now: without credit if `max_staleness` makes it too old.
 
         For those who run groups, once one has ended: its age counts the weights that all rollouts met since.

@@ -155,7 +155,7 @@ async def no_reply(turn: Turn) -> tuple[Message, ...]:
     return ()
 
 
-def unheard(messages: tuple[Message, ...]) -> None:
+def no_listener(messages: tuple[Message, ...]) -> None:
     """Nobody follows the conversation."""
 
 
@@ -197,7 +197,7 @@ class AgentLoop:
     """The world's reply after a turn and its tool results."""
     is_ended: Callable[[], bool] = bool
     """Whether the environment has ended the rollout."""
-    spoken: Callable[[tuple[Message, ...]], None] = unheard
+    on_messages: Callable[[tuple[Message, ...]], None] = no_listener
     """Takes the conversation whenever it has grown, without summaries: no one receives them."""
     anchor: Callable[[], str | None] = no_anchor
     """The state that the next turn is taken in, for policies that learn in tables."""
@@ -301,7 +301,7 @@ class AgentLoop:
 
     def _add(self, turn: Turn, *messages: Message) -> None:
         self._seen.add(messages, turn.index)
-        self.spoken(self._seen.spoken)
+        self.on_messages(self._seen.without_summaries)
 
     def _reason_to_stop(self, sampled: Sampled, turn: Turn) -> StopReason | None:
         if self.is_ended():

@@ -144,7 +144,7 @@ class Condensing:
     opening: InitVar[tuple[Message, ...]]
     conversation: tuple[Message, ...] = field(init=False)
     """All of it, summaries included."""
-    spoken: tuple[Message, ...] = field(init=False)
+    without_summaries: tuple[Message, ...] = field(init=False)
     """The messages of agent and world: no summaries."""
     entries: list[Entry] = field(init=False)
     """All of it as entries; they grow only where there are condensers."""
@@ -159,7 +159,7 @@ class Condensing:
     _summaries: list[Turn] = field(default_factory=list[Turn], init=False)
 
     def __post_init__(self, opening: tuple[Message, ...]) -> None:
-        self.conversation = self.spoken = opening
+        self.conversation = self.without_summaries = opening
         self._history = tuple(Entry(message=message, index=index) for index, message in enumerate(opening))
         self.entries = list(self._history)
 
@@ -174,7 +174,7 @@ class Condensing:
             self.entries += entries
             self._history += tuple(entries)
         self.conversation += messages
-        self.spoken += messages
+        self.without_summaries += messages
 
     async def request(self) -> CompletionRequest:
         """What the policy is asked for the next act.

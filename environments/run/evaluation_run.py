@@ -207,10 +207,10 @@ class OwnEvaluations(OwnGroups):
         """Return a group whose rollouts the environment has judged."""
         env = self._env
         group = await env.rollout_group(task, env.config.eval_rollouts, watch=self._watch)
-        return uncredited(env, await judged(env, task, group, self._watch))
+        return uncredited(env, await score_eval(env, task, group, self._watch))
 
 
-async def judged(env: AgentEnv, task: GroupTask, group: TrajectoryGroup, watch: Watch) -> TrajectoryGroup:
+async def score_eval(env: AgentEnv, task: GroupTask, group: TrajectoryGroup, watch: Watch) -> TrajectoryGroup:
     """A group with the verdict on each rollout; those without one are failures."""
     kept: list[Trajectory] = []
     failures = list(group.failures)

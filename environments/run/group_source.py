@@ -187,9 +187,9 @@ def finished(credited: CreditedGroup, *, fingerprint: str | None, is_charted: bo
     return FinishedGroup(line=line, note=note_of(line.credited, is_charted=is_charted))
 
 
-async def aged(env: AgentEnv, done: FinishedGroup) -> FinishedGroup:
-    """Return the group without credit where its weights are too old by now, see `AgentEnv.aged`."""
-    credited = env.aged(done.line.credited)
+async def withhold_stale(env: AgentEnv, done: FinishedGroup) -> FinishedGroup:
+    """Return the group without credit where its weights are too old by now, see `AgentEnv.withhold_stale`."""
+    credited = env.withhold_stale(done.line.credited)
     if credited is done.line.credited:
         return done
     serialise = partial(finished, fingerprint=None, is_charted=done.note.shown is not None)

@@ -18,7 +18,14 @@ from environments.record.recorder import Recorder, past_groups
 from environments.record.summary import print_summary
 from environments.rollout.boundary import traceback_of
 from environments.run.experiment import origin_of
-from environments.run.group_source import FinishedGroup, FinishedGroups, GroupSource, OwnGroups, Streak, aged
+from environments.run.group_source import (
+    FinishedGroup,
+    FinishedGroups,
+    GroupSource,
+    OwnGroups,
+    Streak,
+    withhold_stale,
+)
 from environments.run.open_run import DEFAULTS, OpenRun, RunOptions, opened_run, place_of
 from environments.run.progress import Progress
 from environments.run.run_log import RunLog
@@ -63,7 +70,7 @@ async def _process_opened(
         watchdog=watchdog,
         at_once=groups_at_once(env.config.max_concurrent_rollouts, env.config.group_size),
         max_failed=env.config.max_failed_groups,
-        aged=partial(aged, env),
+        withhold_stale=partial(withhold_stale, env),
         track=track,
     )
     with env.hook_calls(InFlight(item_id="", sibling=0)) as calls:
@@ -97,7 +104,7 @@ class Driver:
     """Groups in flight."""
     max_failed: int
     """Groups that may fail in a row, see `Streak`."""
-    aged: Callable[[FinishedGroup], Awaitable[FinishedGroup]] | None = None
+    withhold_stale: Callable[[FinishedGroup], Awaitable[FinishedGroup]] | None = None
     """Takes the credit of a group that is too old by now; `None`: there is no credit."""
     track: Track | None = None
 
@@ -114,8 +121,8 @@ class Driver:
         progress.ready()
 
         async def record(task: GroupTask, done: FinishedGroup) -> None:
-            if self.aged is not None:
-                done = await self.aged(done)
+            if self.withhold_stale is not None:
+                done = await self.withhold_stale(done)
             await asyncio.to_thread(recorder.append_line, done.line)
             progress.group_done(done.note)
             if self.track is not None:

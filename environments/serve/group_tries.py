@@ -175,7 +175,7 @@ class Rollouts:
     source: GroupSource[CreditedGroup]
     credit: Callable[[TrajectoryGroup], CreditedGroup]
     """Gives a group its advantages, such as one that lost a rollout afterwards."""
-    aged: Callable[[CreditedGroup], CreditedGroup]
+    withhold_stale: Callable[[CreditedGroup], CreditedGroup]
     """Takes the credit of a group that is too old by now."""
     probe: Callable[[], Awaitable[None]]
     """Raises ConfigError while the model server cannot be used; buys no completion."""

@@ -229,7 +229,7 @@ class ServeLoop:
                 entry = number, replace(task, rolled_out=())
                 credited = await self._tries.run(task)
                 if credited is not None:
-                    await to_the_end(self._finish(entry, self._rollouts.aged(credited), breaker))
+                    await to_the_end(self._finish(entry, self._rollouts.withhold_stale(credited), breaker))
             except asyncio.CancelledError:
                 refuse_stray_cancellation()
                 raise

@@ -102,7 +102,7 @@ async def _serve_opened(
             asked=asked,
             source=OwnGroups(env, progress.rollout),
             credit=env.credit,
-            aged=env.aged,
+            withhold_stale=env.withhold_stale,
             probe=env.check_policy,
             origin=origin_of(env),
             track=track,

@@ -38,7 +38,7 @@ from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
 from environments.record.summary import flat
 from environments.record.totals import EVALUATED, Summary
 from environments.run.evaluation import ItemTotals, evaluate_results, item_totals
-from environments.run.evaluation_run import judged
+from environments.run.evaluation_run import score_eval
 from environments.trajectory import CreditedGroup
 from environments.wire.columns import PER_ROW, columns_of
 from environments.wire.payloads import ROW_BY_ROW, ExactTokens, Shape, posts_of, refuse_text_alone
@@ -193,7 +193,7 @@ class AtroposEnv(BaseEnv):
         It has `group_size` rows, padding included; more rows, as of rewritten histories, are several groups.
         """
         env, size = self.agent_env, self.config.group_size  # Atropos changes the size as it goes
-        credited = self._exactly(env.aged(await env.run_group(self._task(item), size)))
+        credited = self._exactly(env.withhold_stale(await env.run_group(self._task(item), size)))
         if credited.status != "ok":
             return None, []
         shape = Shape(view=self._view, group_size=size, sampling=sampling_of(env.servers))
@@ -210,7 +210,7 @@ class AtroposEnv(BaseEnv):
         async with self.agent_env_cls(config, self._servers).opened(evaluation=True) as env:
             for item, identity in zip(env.items, env.item_ids, strict=True):
                 task = GroupTask(item=item, item_id=identity)
-                group = await judged(
+                group = await score_eval(
                     env, task, await env.rollout_group(task, config.eval_rollouts), unwatched
                 )
                 results.append(item_totals(group))

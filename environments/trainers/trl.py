@@ -130,7 +130,7 @@ class Rollouts:
             tasks.append(GroupTask(item=items[item_id], item_id=item_id, epoch=self.epochs[item_id]))
             self.epochs[item_id] += 1
         groups = await asyncio.gather(*(self.env.run_group(task, size) for task in tasks))
-        return [self.env.aged(each) for each in groups]
+        return [self.env.withhold_stale(each) for each in groups]
 
 
 def rollout_score(score: Sequence[float | None], **_: Any) -> list[float | None]:

@@ -120,7 +120,7 @@ class TurnwiseAgentLoop(AgentLoopBase):
 
     @abstractmethod
     async def credited_group(self, sampling_params: dict[str, Any], **item: Any) -> CreditedGroup:
-        """`AgentEnv.run_group`, and `aged`, for the item that the dataset's columns describe."""
+        """`AgentEnv.run_group`, and `withhold_stale`, for the item that the dataset's columns describe."""
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> list[CreditedOutput]:
         """The group's token rows, each a trajectory to verl."""

@@ -8,7 +8,7 @@ import pytest
 
 from environments.containment import hook_calls
 from environments.lifecycle import rollout_hooks
-from environments.run.evaluation_run import judged
+from environments.run.evaluation_run import score_eval
 from tests.adversarial.misbehaving_env import AROUND_A_YIELD, NO_HOOKS, ORDINARY, TASK, first, misbehaving
 from tests.adversarial.misbehaviour import HANGS, KINDS, RAISED, breaks
 from tests.tables import cases
@@ -87,7 +87,7 @@ async def test_a_verdict_that_breaks_costs_the_rollout_that_it_is_about(kind):
     env = misbehaving("none", None, hook_timeout_s=1)
     group = await env.rollout_group(TASK, 3)
     env.passed = first(VERDICTS[kind], lambda item, trajectory: True, skipped=0)
-    left = await judged(env, TASK, group, nullcontext)
+    left = await score_eval(env, TASK, group, nullcontext)
     assert ([each.passed for each in left.trajectories], len(left.failures)) == ([True, True], 1)
 
 

@@ -51,16 +51,22 @@ class Servers:
     def fork(self, command, request, streams):
         """The pid of a new child of this process."""
         with self._lock:
-            if command not in self._sockets:
-                ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                argv = [sys.executable, "-P", __file__, command, str(theirs.fileno())]
-                with theirs:
-                    server = plain(argv, env=_ENVIRON, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
-                self._processes.append(server)
-                self._sockets[command] = ours
-            asked = self._sockets[command]
-            socket.send_fds(asked, [request], streams)
+            asked = self._sockets.get(command) or self._started(command)
+            try:
+                socket.send_fds(asked, [request], streams)
+            except BrokenPipeError:  # tests that end children of their process end the server, too
+                asked = self._started(command)
+                socket.send_fds(asked, [request], streams)
             return int(asked.recv(100))
+
+    def _started(self, command):
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        argv = [sys.executable, "-P", __file__, command, str(theirs.fileno())]
+        with theirs:
+            server = plain(argv, env=_ENVIRON, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        self._processes.append(server)
+        self._sockets[command] = ours
+        return ours
 
 
 _servers = Servers()

@@ -29,7 +29,7 @@ from environments.record.private_file import write_private
 from environments.record.recorder import Recorder
 from environments.record.run_folder import RunFolder
 from environments.record.totals import Summary
-from environments.run.evaluation_run import judged
+from environments.run.evaluation_run import score_eval
 from environments.run.experiment import origin_of
 from environments.run.open_run import OpenRun, logged_run, put_aside, run_facts
 from environments.run.progress import Progress
@@ -209,7 +209,7 @@ class Recording:
         groups = await self.groups(tasks, what)
         numbers: dict[str, Sequence[Numbers]] = {}
         for task, credited in zip(tasks, groups, strict=True):
-            group = await judged(self.env, task, credited.group, nullcontext)
+            group = await score_eval(self.env, task, credited.group, nullcontext)
             broken = [each for each in group.failures if each not in credited.group.failures]
             self.survived -= len(broken)
             self.lost.update(failure.error for failure in broken)

@@ -32,7 +32,7 @@ async def groups_of(env, count=1):
 
 
 async def aged_group(env):
-    return env.aged(await env.run_group(TASK))
+    return env.withhold_stale(await env.run_group(TASK))
 
 
 @cases(

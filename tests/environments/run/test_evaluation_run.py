@@ -10,7 +10,7 @@ from environments.data.tasks import GroupTask
 from environments.record.origin import OtherRunError
 from environments.record.recorder import read_groups
 from environments.run import evaluation_run
-from environments.run.evaluation_run import evaluate, evaluation_folder, judged
+from environments.run.evaluation_run import evaluate, evaluation_folder, score_eval
 from environments.run.open_run import RunOptions
 from environments.run.process_run import process
 from environments.run.run_list import listed_runs
@@ -199,6 +199,6 @@ async def test_what_it_changes_in_the_item_reaches_no_sibling():
 
     env, item = made(Greedy), {"id": "one", "answer": "4"}
     task = GroupTask(item=item, item_id="one")
-    group = await judged(env, task, await env.rollout_group(task, 2), nullcontext)
+    group = await score_eval(env, task, await env.rollout_group(task, 2), nullcontext)
     verdicts = tuple(trajectory.passed for trajectory in group.trajectories)
     assert (verdicts, item) == ((True, True), {"id": "one", "answer": "4"})

@@ -159,9 +159,9 @@ async def test_a_driver_ends_where_too_many_groups_are_lost_and_keeps_them(tmp_p
 async def test_a_group_is_recorded_as_it_is_when_its_age_was_judged(tmp_path):
     stale = replace(WHOLE, status="no_credit", group=replace(WHOLE.group, stale="too old"))
 
-    async def aged(done):
+    async def withhold_stale(done):
         old = replace(stale, group=replace(stale.group, item_id=done.note.past.item_id))
         return finished(old, fingerprint="f")
 
-    assert (await driven(tmp_path / "r.jsonl", WHOLE, aged=aged))[0] == 0
+    assert (await driven(tmp_path / "r.jsonl", WHOLE, withhold_stale=withhold_stale))[0] == 0
     assert {each.group.stale for each in read_groups(tmp_path / "r.jsonl")} == {"too old"}

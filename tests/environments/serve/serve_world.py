@@ -103,7 +103,7 @@ async def serving(api, tmp_path, world, *, recorder=None, patience_s=None, asked
         asked=asked,
         source=world,
         credit=credit,
-        aged=lambda credited: credited,
+        withhold_stale=lambda credited: credited,
         probe=world.probe,
         origin=RunOrigin(env="e", policy="p", estimator="turn_return"),
     )

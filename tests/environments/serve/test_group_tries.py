@@ -49,7 +49,7 @@ def ran():
             tasks=lambda _: [],
             source=Source(),
             credit=credited,
-            aged=lambda group: group,
+            withhold_stale=lambda group: group,
             probe=probe,
             origin=RunOrigin(env="toy", policy="p", estimator="e"),
         )

@@ -271,7 +271,7 @@ class _Mock:
         choice: dict[str, Any] = {
             "index": 0,
             "message": {"role": "assistant", "content": ""},
-            "finish_reason": _finish_reason(sampled, asked),
+            "finish_reason": finish_reason(sampled, asked),
             "matched_stop": _matched(sampled, asked),
             "logprobs": {"content": [{"token": "?", "logprob": each} for each in sampled.logprobs]},
         }
@@ -292,7 +292,7 @@ class _Mock:
         return {"text": "", "output_ids": sampled.token_ids, "meta_info": meta}
 
     def _meta_info(self, sampled: SampledIds, asked: IdsRequest) -> dict[str, Any]:
-        finish: dict[str, Any] = {"type": _finish_reason(sampled, asked)}
+        finish: dict[str, Any] = {"type": finish_reason(sampled, asked)}
         if finish["type"] == "stop":
             finish["matched"] = sampled.token_ids[-1]
         else:
@@ -336,7 +336,7 @@ class _Mock:
     def _vllm_choice(self, sampled: SampledIds, asked: IdsRequest, body: Mapping[str, Any]) -> dict[str, Any]:
         return {
             "index": 0,
-            "finish_reason": _finish_reason(sampled, asked),
+            "finish_reason": finish_reason(sampled, asked),
             "stop_reason": _matched(sampled, asked),
             "logprobs": None,
             **self._weight_versions(body, len(sampled.token_ids)),
@@ -447,7 +447,8 @@ def _usage(prompt: int, sampled: int) -> dict[str, int]:
     return {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled}
 
 
-def _finish_reason(sampled: SampledIds, asked: IdsRequest) -> str:
+def finish_reason(sampled: SampledIds, asked: IdsRequest) -> str:
+    """`stop` after a stop id, else `length`."""
     return "stop" if sampled.token_ids[-1] in asked.stop_ids else "length"
 
 

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Mount, Route
 from transformers.cli.serving.utils import BaseHandler, Modality, parse_assistant_message
 
-from environments.policy.mock_server import IdsRequest, MockSettings, SampledIds, mock_app
+from environments.policy.mock_server import IdsRequest, MockSettings, SampledIds, finish_reason, mock_app
 from environments.policy.rendering.chatml import ChatMLRenderer
 
 
@@ -55,7 +55,7 @@ def transformer_app(model, tokenizer, kind, temperature=1.0):
         choice = {
             "index": 0,
             "message": _message(model, tokenizer, asked.prompt_ids, got.token_ids),
-            "finish_reason": got.finish_reason(asked.stop_ids),
+            "finish_reason": finish_reason(got, asked),
             "logprobs": {"content": [{"token": "?", "logprob": logprob} for logprob in got.logprobs]},
             "token_ids": got.token_ids,
         }

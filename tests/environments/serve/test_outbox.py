@@ -38,6 +38,16 @@ def test_posts_leave_in_the_order_they_came(outbox):
     assert order(outbox) == [("a", 0), ("a", 1), ("b", 0)]
 
 
+def test_a_run_keeps_its_id_and_shares_it_with_no_other(tmp_path):
+    ids = []
+    for name in ("one.db", "one.db", "other.db"):
+        outbox = Outbox(tmp_path / name)
+        ids.append(outbox.fact("run_id"))
+        outbox.close()
+    assert ids[0] == ids[1] is not None
+    assert ids[2] not in (None, ids[0])
+
+
 def test_a_group_is_put_only_once(outbox):
     outbox.put("a", parts(b"first"))
     outbox.put("a", parts(b"second"))

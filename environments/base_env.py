@@ -270,7 +270,8 @@ class AgentEnv(Lifecycle):
         own_config, own_servers = self.config_init()
         self.config = config = checked_config(own_config if config is None else config, type(self))
         missing = self.missing_outcome if config.missing_outcome is None else config.missing_outcome
-        self.missing_outcome = missing_outcome_of(missing, f"missing_outcome of {self.name!r}")
+        where = f"missing_outcome of {self.name!r}"
+        self.missing_outcome = None if missing is None else missing_outcome_of(missing, where)
         self._rules = GroupRules(min_trajectories=config.min_group_size, missing_outcome=self.missing_outcome)
         self.estimator = config.estimator or self.default_estimator
         params = config.estimator_params

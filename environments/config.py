@@ -245,7 +245,8 @@ class AgentEnvConfig(Section):
         default=None,
         description="A rollout without an outcome (or any reward) beside siblings with one. refuse: its "
         "group fails. drop: it is dropped, which selects on behaviour. A number: its outcome. Unset: what "
-        "the environment says, else refuse.",
+        "the environment says; else refuse where it writes compute_outcome, and 0 for a rollout without any "
+        "reward where it writes none.",
     )
     mask_truncated: bool = Field(
         default=False,

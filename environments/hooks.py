@@ -45,8 +45,9 @@ class Hooks:
     required_fields: tuple[str, ...] = ()
     """Fields that every item must have."""
     default_estimator: str = "grpo"
-    missing_outcome: MissingOutcome = "refuse"
-    """Of a rollout without an outcome, or without any reward, beside siblings with one."""
+    missing_outcome: MissingOutcome | None = None
+    """Of a rollout without an outcome, or without any reward, beside siblings with one. Unset: its group is
+    refused where the class writes `compute_outcome`; where it writes none, nothing scored counts as 0."""
     condenser: Condenser | Sequence[Condenser] | None = None
     """What keeps long conversations short, unless `--env.condenser` is set; several are applied in order."""
     own_thread: bool = False

@@ -199,7 +199,8 @@ class Rewards:
     outcome: float | None = None
     """The reward that belongs to the whole trajectory; `None` when the environment gives none."""
     score: float | None
-    """The scalar: outcome and turn rewards aggregated; `None`: nothing was scored, which is not 0."""
+    """The scalar: outcome and turn rewards aggregated. Where nothing was scored it is 0 in an environment
+    without outcomes that states no `missing_outcome`, else `None`, which is not 0."""
     turn_components: tuple[Mapping[str, float], ...] = ()
     """Per turn, the named parts that add up to its reward; empty when the environment names none."""
     outcome_components: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -208,6 +209,12 @@ class Rewards:
     outcome_raw: Mapping[str, float] = field(default_factory=dict[str, float])
     group: float | None = None
     """The part of the outcome that compares siblings (`score_group`), or `None`."""
+
+    @property
+    def is_unscored(self) -> bool:
+        """Whether neither a turn nor the whole was rewarded, whatever the score is then."""
+        nothing = self.turns is not None and self.outcome is None and set(self.turns) <= {None}
+        return nothing or self.score is None
 
     @property
     def outcome_parts(self) -> Mapping[str, float]:

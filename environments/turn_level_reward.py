@@ -231,6 +231,14 @@ class ScalarScoring:
         )
 
 
+def writes_turn_rewards(env: object) -> bool:
+    """Whether an environment writes a hook that scores turns."""
+    own = TurnLevelRewardMixin
+    return isinstance(env, own) and any(
+        getattr(type(env), each) is not getattr(own, each) for each in _TURN_HOOKS
+    )
+
+
 def scalar_scoring(env: ScoresTrajectories) -> NewScoring:
     """The scalar path of an environment.
 
@@ -286,6 +294,19 @@ class TurnLevelRewardMixin:
         """The reward that belongs to the whole trajectory, or `None`."""
         return None
 
+    @property
+    def writes_outcome(self) -> bool:
+        """Whether the class writes `compute_outcome`."""
+        return type(self).compute_outcome is not TurnLevelRewardMixin.compute_outcome
+
+    @property
+    def counts_unscored_as_0(self) -> bool:
+        """Whether a rollout in which nothing was rewarded has earned 0: so it is in a game that pays turns.
+
+        Not where outcomes are written, one of which is missing then, nor where `missing_outcome` is stated.
+        """
+        return not self.writes_outcome and getattr(self, "missing_outcome", None) is None
+
     def scoring(self) -> NewScoring:
         """The hook of `AgentEnv` that this mixin takes over.
 
@@ -301,14 +322,13 @@ class TurnLevelRewardMixin:
                 f"environment {self.name!r} has score_aggregation {self.score_aggregation!r}; choose one of "
                 f"{', '.join(get_args(Aggregation))}"
             )
-        has_outcome = type(self).compute_outcome is not TurnLevelRewardMixin.compute_outcome
-        if self.score_aggregation == "outcome" and not has_outcome:
+        if self.score_aggregation == "outcome" and not self.writes_outcome:
             raise ConfigError(
                 f"environment {self.name!r} has score_aggregation 'outcome' and no compute_outcome, so that "
                 f"nothing would be scored; write compute_outcome, or choose another aggregation"
             )
         classes = [cls for cls in type(self).__mro__ if issubclass(cls, TurnLevelRewardMixin)]
-        if not has_outcome and any("compute_reward" in vars(cls) for cls in classes):
+        if not self.writes_outcome and any("compute_reward" in vars(cls) for cls in classes):
             raise ConfigError(
                 f"environment {self.name!r} writes compute_reward, which is not asked for beside turn "
                 f"rewards; what belongs to the whole trajectory is compute_outcome"
@@ -345,6 +365,8 @@ class TurnScoring:
         components = tuple(parts for _, parts in turns)
         raw = tuple(map(raw_parts, given))
         score = aggregate(values, outcome, self._env.score_aggregation)
+        if score is None and self._env.counts_unscored_as_0:
+            score = 0.0
         return Rewards(
             turns=values,
             outcome=outcome,

@@ -1,5 +1,6 @@
 """`turnwise credit`: list the estimators, or compute a record's credit or rewards anew without a model."""
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from environments.credit import (
     describe,
 )
 from environments.credit.crediting import ANY_GROUP, comparable
+from environments.record.diagnosis import Cause, cause_of, diagnosis_by
 from environments.record.group_line import decode_group
 from environments.record.recorder import Recorder, new_record, numbered_lines, read_contents
 from environments.record.run_folder import record_at
@@ -111,10 +113,14 @@ def _recredit(record: Path, credit: CreditOptions, out: Path | None) -> None:
     with outlived_console():  # the work is done, whether or not it can be reported
         before = " and ".join(sorted(done.before))
         _report(Console(highlight=False), credit_change(done.pairs), before=before, after=credit.estimator)
+        if done.rescued:
+            click.echo(f"{done.rescued} groups that had no credit have some now")
         if done.failed:
             click.echo(f"{done.failed} failed groups stay as they are")
         if done.stale:
             click.echo(f"{done.stale} stale groups stay without credit")
+        if (found := diagnosis_by(done.causes)).is_nothing:
+            click.echo(str(found))
         if out is not None:
             click.echo(str(out))
 
@@ -127,6 +133,10 @@ class Recredited:
     """Of the acts of each group that had credit, before and after."""
     before: set[str] = field(default_factory=set[str])
     """Their estimators."""
+    causes: Counter[Cause | None] = field(default_factory=Counter["Cause | None"])
+    """Why how many groups have no credit now; `None`: those that have some."""
+    rescued: int = 0
+    """Groups without credit before, and with some now."""
     failed: int = 0
     stale: int = 0
 
@@ -147,6 +157,9 @@ def _rewrite(record: Path, recorder: Recorder | None, credit: CreditOptions) -> 
             new = _recredited(old, credit, done)
         except CreditError as error:
             raise CreditError(f"{record}, line {number}: {error}") from error
+        if not new.group.is_evaluation:
+            done.causes[cause_of(new)] += 1
+            done.rescued += new.status == "ok" != old.status
         if recorder is not None:
             recorder.append(new)
     return done

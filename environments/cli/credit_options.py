@@ -21,7 +21,8 @@ class CreditOptions:
     estimator: str
     preset: str | None
     params: Mapping[str, Value]
-    missing_outcome: MissingOutcome
+    missing_outcome: MissingOutcome | None
+    """`None`: not stated."""
 
     @property
     def all_params(self) -> Mapping[str, object]:
@@ -85,7 +86,7 @@ def credit_options(*, default: str | None = None) -> Callable[[Callable[..., Any
             every = settings if baseline is None else [*settings, f"baseline={baseline}"]
             if estimator is None and (preset or every or missing):
                 raise UsageError("options of an estimator need one: --estimator NAME")
-            credit = None if estimator is None else _read(estimator, preset, every, missing or "refuse")
+            credit = None if estimator is None else _read(estimator, preset, every, missing)
             return function(*args, credit=credit, **rest)
 
         given: Callable[..., Any] = command
@@ -103,10 +104,10 @@ def load_code(_: click.Context, __: click.Parameter, code: str | None) -> str | 
     return code
 
 
-def _read(estimator: str, preset: str | None, settings: Sequence[str], missing: str) -> CreditOptions:
+def _read(estimator: str, preset: str | None, settings: Sequence[str], missing: str | None) -> CreditOptions:
     params = _parameters(estimator, settings)
     resolve(estimator, preset=preset, **params)
-    outcome = missing_outcome_of(missing, "--missing-outcome")
+    outcome = None if missing is None else missing_outcome_of(missing, "--missing-outcome")
     return CreditOptions(estimator=estimator, preset=preset, params=params, missing_outcome=outcome)
 
 

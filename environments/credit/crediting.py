@@ -46,7 +46,9 @@ class GroupRules:
 
     min_trajectories: int = 0
     """Of several siblings, so many must be left."""
-    missing_outcome: MissingOutcome = "refuse"
+    missing_outcome: MissingOutcome | None = None
+    """`None`: not stated, so that an outcome which is missing refuses its group, and a score of 0 that stands
+    for nothing scored is a score."""
 
 
 ANY_GROUP = GroupRules()
@@ -58,27 +60,29 @@ def comparable(group: TrajectoryGroup, rules: GroupRules) -> tuple[TrajectoryGro
     """The group as its siblings can be compared, and why it has to fail where they cannot.
 
     A trajectory is incomparable when it has no outcome beside siblings with one, or, where none has an
-    outcome, when nothing of it was scored beside siblings of which something was; or when `score_group` gave
-    it no part beside siblings with one. It gets the stated outcome, or is dropped, which makes it one of the
-    failures. A failure that refuses its group (`GroupRefused`) fails it.
+    outcome, when nothing of it was scored beside siblings of which something was (it has no score, or
+    `missing_outcome` is stated); or when `score_group` gave it no part beside siblings with one. It gets the
+    stated outcome, or is dropped, which makes it one of the failures. A failure that refuses its group
+    (`GroupRefused`) fails it.
     """
     if refusal := next((failure for failure in group.failures if failure.refuses_group), None):
         return group, f"sibling {refusal.sibling}: {refusal.error}"
     if group.error is not None:
         return group, group.error
-    what, missing = _missing(group.trajectories)
-    if missing and rules.missing_outcome == "refuse":
+    stated_outcome = rules.missing_outcome
+    what, missing = _missing(group.trajectories, is_stated=stated_outcome is not None)
+    if missing and (stated_outcome is None or stated_outcome == "refuse"):
         names = ", ".join(str(group.trajectories[index].sibling) for index in missing)
         return group, f"{what}: siblings {names}; missing_outcome says what is to count, drop or a number"
-    if missing and rules.missing_outcome == "drop":
+    if missing and stated_outcome == "drop":
         without = [dropped(group.trajectories[index], "RewardError", what) for index in missing]
         failures = sorted((*group.failures, *without), key=lambda failure: failure.sibling)
         others = tuple(each for index, each in enumerate(group.trajectories) if index not in missing)
         group = replace(group, trajectories=others, failures=tuple(failures))
-    elif missing:
+    elif missing and stated_outcome is not None:
         stated = list(group.trajectories)
         for index in missing:
-            stated[index] = _with_outcome(stated[index], float(rules.missing_outcome))
+            stated[index] = _with_outcome(stated[index], float(stated_outcome))
         group = replace(group, trajectories=tuple(stated))
     left, size = len(group.trajectories), len(group.trajectories) + len(group.failures)
     needed = min(rules.min_trajectories, size)
@@ -104,8 +108,11 @@ def missing_outcome_of(value: object, name: str) -> MissingOutcome:
     return number
 
 
-def _missing(trajectories: Sequence[Trajectory]) -> tuple[str, list[int]]:
-    """What is missing, and the positions of those that miss it; empty where all of them do."""
+def _missing(trajectories: Sequence[Trajectory], *, is_stated: bool) -> tuple[str, list[int]]:
+    """What is missing, and the positions of those that miss it; empty where all of them do.
+
+    Where it `is_stated` what is to count then, a score of 0 that stands for nothing scored is missing, too.
+    """
     rewards = [each.rewards or Rewards(score=None) for each in trajectories]
     is_own = [_STATED not in each.outcome_components for each in rewards]
     lacks_outcome = [index for index, each in enumerate(rewards) if each.outcome is None]
@@ -113,7 +120,9 @@ def _missing(trajectories: Sequence[Trajectory]) -> tuple[str, list[int]]:
         own and each.outcome is not None for own, each in zip(is_own, rewards, strict=True)
     ):
         return "no outcome beside siblings with one", lacks_outcome
-    unscored = [index for index, each in enumerate(rewards) if each.score is None]
+    unscored = [
+        index for index, each in enumerate(rewards) if each.score is None or (is_stated and each.is_unscored)
+    ]
     if 0 < len(unscored) < len(rewards):
         return "nothing scored beside siblings with rewards", unscored
     lacks_part = [index for index, each in enumerate(rewards) if each.group is None and is_own[index]]
@@ -215,7 +224,7 @@ def recorded_params(
 
 def _why_not(group: TrajectoryGroup) -> str:
     """Why nothing is learned from a group whose siblings can be compared."""
-    if all(trajectory.score is None for trajectory in group.trajectories):
+    if all(each.rewards is None or each.rewards.is_unscored for each in group.trajectories):
         return UNSCORED
     is_trained = any(turn.trained for trajectory in group.trajectories for turn in trajectory.turns)
     return NO_CREDIT if is_trained else UNTRAINED

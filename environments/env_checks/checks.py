@@ -12,7 +12,9 @@ from environments.env_checks.checked_env import CheckedEnv
 from environments.env_checks.report import Answer
 from environments.hooks import writes
 from environments.inference.http_client import one_line
+from environments.record.diagnosis import diagnosis
 from environments.trajectory import Trajectory
+from environments.turn_level_reward import writes_turn_rewards
 
 GOOD, MIDDLE, BAD = 1.0, 0.5, 0.0
 """Skills of the scripted agent."""
@@ -137,9 +139,8 @@ async def check_failures(checked: CheckedEnv) -> Answer:
     count = len(checked.trajectories) + len(failures)
     if failures:
         return "fail", f"{len(failures)} of {count} rollouts broke: {failures[0].error}"
-    for each in groups:
-        if each.status == "failed":
-            return "fail", f"the group of item {each.group.item_id} cannot be compared: {each.reason}"
+    if failed := [each for each in groups if each.status == "failed"]:
+        return "fail", f"item {failed[0].group.item_id}: {diagnosis(failed)}"
     return "ok", f"{count} rollouts, none broke"
 
 
@@ -185,7 +186,12 @@ async def check_variation_by_turn(checked: CheckedEnv) -> Answer:
     scored = [value for rewards in by_rollout for value in rewards]
     turns = sum(len(each.acts) for each in played)
     if not scored:
-        return "warn", f"none of {turns} turns is scored: every hook of turn rewards gave None"
+        found = f"none of {turns} turns is scored"
+        if not writes_turn_rewards(checked.env):
+            return "skipped", f"{found}: no hook of turn rewards is written"
+        is_skilled = writes(checked.env, "scripted_choices")
+        found = f"{found}: every hook of turn rewards gave None"
+        return ("fail", f"{found}; is a `return` missing?") if is_skilled else ("warn", found)
     found = f"{len(scored)} of {turns} turns scored, {min(scored):.3g} to {max(scored):.3g}"
     if max(map(len, by_rollout)) < 2:
         return "skipped", f"{found}; no rollout has two of them"
@@ -197,12 +203,12 @@ async def check_variation_by_turn(checked: CheckedEnv) -> Answer:
 async def check_variation_in_group(checked: CheckedEnv) -> Answer:
     """Whether siblings differ, so that some have advantages: a group without any teaches nothing."""
     groups = [each for each in await checked.play(MIDDLE) if each.group.trajectories]
-    teaching = [each for each in groups if any(map(any, each.advantages or ()))]
     if not groups:
         return _NOTHING_PLAYED
-    found = f"{len(teaching)} of {len(groups)} groups have advantages at skill {MIDDLE:g}"
-    if teaching:
+    learned = diagnosis(groups)
+    found = f"{learned.with_credit} of {len(groups)} groups have advantages at skill {MIDDLE:g}"
+    if learned.with_credit:
         return "ok", found
     if not writes(checked.env, "scripted_choices"):
         return "skipped", f"{found}, and the agent knows nothing: {_NO_SCRIPT}"
-    return "fail", f"{found}: siblings that do different things earn the same"
+    return "fail", f"{found}; {learned}"

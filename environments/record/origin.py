@@ -130,6 +130,8 @@ class Contents:
 
     finished: set[GroupKey] = field(default_factory=set[GroupKey])
     failed: set[GroupKey] = field(default_factory=set[GroupKey])
+    has_credit: bool = False
+    """Whether a group among them can be learned from."""
     estimators: set[str] = field(default_factory=set[str])
     """With their parameters, see `credit_text`."""
     fingerprints: set[str | None] = field(default_factory=set["str | None"])
@@ -144,6 +146,7 @@ class Contents:
             # A later line adds the files that rollouts read since.
             self.origins[fingerprint] = {**self.origins.get(fingerprint, {}), **origin}
         key = str(line.get("item_id")), int(line.get("epoch") or 0)
+        self.has_credit |= line.get("status") == "ok"
         if line.get("status") == "failed":
             self.failed.add(key)
             return

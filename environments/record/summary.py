@@ -1,11 +1,13 @@
 """The numbers of a run for people and for charts, as `Summary.values` has them."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from shlex import quote
 from typing import Any, cast
 
 from rich.console import Console
 from rich.text import Text
 
+from environments.record.diagnosis import diagnosis_of
 from environments.record.totals import OTHER_NAMES, Summary
 
 Numbers = Mapping[str, Any]
@@ -28,16 +30,26 @@ _ROLES = ("judge", "user", "summariser")
 
 
 def print_summary(console: Console, summary: Summary, *, path: str | None, wall_s: float) -> None:
-    """The summary of a run, then the path of the record on a line of its own."""
+    """The summary of a run, how to look at it, then the path of the record on a line of its own."""
     print_rows(console, summary_rows(summary.values(), wall_s=wall_s))
     if path is not None:
+        console.print(Text(f"look at its rollouts: turnwise view {quote(path)}"), soft_wrap=True)
         console.print(Text(path, style="bold"), soft_wrap=True)
 
 
 def print_side_notes(console: Console, summary: Summary) -> None:
     """Why rollouts were dropped and groups skipped; what was condensed, asked and timed: where any was."""
     rows = dict(summary_rows(summary.values(), wall_s=0.0))
-    wanted = ("dropped rollouts", "skipped groups", "condensed", "summaries", "forks", "weights", *_ROLES)
+    wanted = (
+        "dropped rollouts",
+        "skipped groups",
+        "what to do",
+        "condensed",
+        "summaries",
+        "forks",
+        "weights",
+        *_ROLES,
+    )
     shown = [(name, rows[name]) for name in (*wanted, "time", "tokens by call") if name in rows]
     print_rows(console, [(name, text) for name, text in shown if text != "none"])
 
@@ -55,11 +67,13 @@ def summary_rows(numbers: Numbers, *, wall_s: float) -> list[tuple[str, str]]:
     """The lines of a summary, name and text; an empty line is left out."""
     groups, credit, tokens = dict(numbers["groups"]), numbers["credit"], numbers["tokens"]
     done, images = groups.pop("done"), numbers["sandboxes"]["images"]
-    untrained, cost = credit["untrained"], numbers["cost"]
+    untrained, cost, found = credit["untrained"], numbers["cost"], diagnosis_of(numbers)
     rows = [
         ("groups", f"{done}" + counts(groups, " (", ")")),
         ("score", _range(numbers["score"])),
+        ("played by", ", ".join(numbers["policies"])),
         ("turns", _range(numbers["turns"])),
+        ("score against", _score_against(numbers["score_against"])),
         ("reward by turn", rewards_by_turn(numbers["by_turn"])),
         *measured_rows(numbers),
         ("without a peer", _without_peer(credit)),
@@ -69,6 +83,7 @@ def summary_rows(numbers: Numbers, *, wall_s: float) -> list[tuple[str, str]]:
         ("tool errors", counts(numbers["tools"]["errors"]) or "none"),
         ("dropped rollouts", lines(numbers["failures"]) or "none"),
         ("skipped groups", lines(numbers["reasons"]) or "none"),
+        ("what to do", found.remedy if 2 * found.with_credit < found.groups else ""),
         (
             "tokens sampled",
             ", ".join(f"{tokens[kind]:,} {kind}" for kind in ("exact", "approximate") if tokens[kind]),
@@ -153,7 +168,7 @@ def flat(numbers: Numbers, prefix: str = "") -> dict[str, float]:
         if name in condensed:
             condensed[name] = condensed[name]["mean"]
     charted = {
-        **{name: numbers[name] for name in ("score", "turns", "groups", "rollouts")},
+        **{name: numbers[name] for name in ("score", "turns", "groups", "rollouts", "score_against")},
         "turn": {f"{each['turn'] + 1:02}": _charted(each) for each in numbers["by_turn"][:CHARTED_TURNS]},
         "credit": numbers["credit"],
         "part": _means(numbers["parts"]),
@@ -229,6 +244,12 @@ def rewards_by_turn(by_turn: Sequence[Numbers]) -> str:
         mean = sum(each["mean"] * each["count"] for each in later) / sum(each["count"] for each in later)
         shown.append(f"{SHOWN_TURNS + 1}+: {mean:.3f}")
     return "  ".join(shown)
+
+
+def _score_against(correlations: Mapping[str, float | None]) -> str:
+    """Whether rollouts that are longer than their siblings score more (towards 1) or less (towards -1)."""
+    shown = [f"{name} {value:+.2f}" for name, value in correlations.items() if value is not None]
+    return f"{', '.join(shown)} (correlation among siblings)" if shown else ""
 
 
 def _without_peer(credit: Numbers) -> str:

@@ -7,9 +7,8 @@ groups of both: exactly, but for the rounding of sums of floats.
 """
 
 import math
-import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import starmap, zip_longest
@@ -18,6 +17,7 @@ from typing import Any, cast
 from environments.credit import without_peer_of
 from environments.credit.terms import vary
 from environments.plain_text import printable
+from environments.record.diagnosis import cause_of, error_class, error_text
 from environments.trajectory import (
     CreditedGroup,
     Failure,
@@ -40,13 +40,6 @@ MAX_INDICES = 128
 """Indices of acts with numbers of their own; the acts after them share the last."""
 TEXT_CHARS = 160
 _NAME_CHARS = 40
-_CLAUSE = re.compile(
-    r"(?:environment '[^']*'(?:, item .*?)?: )?(?:turn \d+: )?"
-    r"((?:\w+: )?.*?)(?:;|\((?!\))|[.,:]\s|$)",
-    re.DOTALL,
-)
-"""The first clause, without what each rollout has another of. A point in a number, or a colon in an address
-or after the name of a hook, ends none; nor does a function's ()."""
 BETWEEN_CALLS = "between calls"
 _NO_VERSIONS = {"oldest": None, "newest": None}
 
@@ -221,6 +214,8 @@ class Summary:
         for index, each in enumerate(numbers["by_turn"]):
             later = {"later": True} if index == MAX_INDICES - 1 else {}
             numbers["by_turn"][index] = {"turn": index, **later, **each}
+        against = numbers["score_against"]
+        numbers["score_against"] = {name: _correlation(sums) for name, sums in against.items()}
         versions = [_shown_version(each) for each in self.totals["weights"]["versions"]]
         numbers["weights"] |= {"oldest": versions[0], "newest": versions[-1]} if versions else _NO_VERSIONS
         condensed, rollouts = numbers["condensed"], numbers["rollouts"]["kept"]
@@ -263,15 +258,20 @@ def taken(group: TrajectoryGroup, status: str, credited: CreditedGroup | None = 
     exact = sum(_sampled(turn) for each in rollouts if each.exact for turn in each.turns)
     prompts = sum(turn.span.start for turn in turns)
     has_credit = credited is not None and status != "failed" and group.stale is None
-    reason = None if credited is None else credited.reason
+    cause = None if credited is None else cause_of(credited)
     return {
         "groups": Tally.of([status]),
-        "reasons": Tally.of([] if reason is None else [f"{status}: {reason}"]),
+        "policies": Tally.of([] if credited is None else [credited.policy]),
+        "reasons": Tally.of([] if cause is None else [str(cause)]),
         "rollouts": {"kept": len(rollouts), "dropped": len(group.failures)},
-        "failures": Tally.of(map(_error_text, group.failures)),
-        "failure_classes": Tally.of(map(_error_class, group.failures)),
+        "failures": Tally.of(map(error_text, group.failures)),
+        "failure_classes": Tally.of(map(error_class, group.failures)),
         "score": Spread.of(each.score for each in rollouts),
         "turns": Spread.of(len(each.acts) for each in rollouts),
+        "score_against": {
+            "turns": _together(rollouts, lambda each: len(each.acts)),
+            "tokens": _together(rollouts, lambda each: sum(map(_sampled, each.turns))),
+        },
         "by_turn": _by_turn(group, credited if has_credit else None),
         # Weighted, each summed over its trajectory; `raw`: before it, of each turn and each outcome.
         "parts": NamedSpreads.of(map(summed_parts, rewards)),
@@ -375,6 +375,22 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
+def _together(rollouts: Sequence[Trajectory], size: Callable[[Trajectory], int]) -> dict[str, float]:
+    """How scores and sizes vary together among siblings: sums of products of distances from their means."""
+    pairs = [(each.score, size(each)) for each in rollouts if each.score is not None]
+    scores, sizes = Spread.of(score for score, _ in pairs), Spread.of(size for _, size in pairs)
+    product = _sum([(score - scores.centre) * (size - sizes.centre) for score, size in pairs])
+    return {"scores": scores.squares, "sizes": sizes.squares, "both": product}
+
+
+def _correlation(sums: Mapping[str, float | None]) -> float | None:
+    """`None` where one of them does not vary among siblings."""
+    scores, sizes, both = (sums[name] for name in ("scores", "sizes", "both"))
+    if not scores or not sizes or both is None:
+        return None
+    return max(-1.0, min(1.0, both / (math.sqrt(scores) * math.sqrt(sizes))))
+
+
 def _by_turn(group: TrajectoryGroup, credited: CreditedGroup | None) -> list[dict[str, Any]]:
     """By the index of a turn among the acts: who is left, what it earned, who is a peer."""
     rows = [()] * len(group.trajectories) if credited is None else credited.advantages
@@ -459,20 +475,6 @@ def _times(of: Trajectory | Failure | TrajectoryGroup) -> dict[str, Any]:
 def _stop_reason(trajectory: Trajectory) -> str:
     stopped, why = trajectory.stop_reason.value, trajectory.end_reason
     return stopped if why is None else f"{stopped}: {why}"
-
-
-def _error_class(failure: Failure) -> str:
-    return failure.error_class or failure.error.partition(": ")[0]
-
-
-def _error_text(failure: Failure) -> str:
-    """Class, first clause and place of an error."""
-    name, message = _error_class(failure), failure.error.partition(": ")[2]
-    found = _CLAUSE.match(" ".join(message.split()))
-    clause = found[1].strip() if found else ""
-    where = "" if failure.where is None else f" ({failure.where})"
-    text = f"{name}: {clause}" if clause else name
-    return f"{text[:TEXT_CHARS]}{where}"
 
 
 def _sandbox(trajectory: Trajectory) -> str:

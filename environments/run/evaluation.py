@@ -21,7 +21,7 @@ class ItemTotals:
 
     rollouts: int = 0
     lost: int = 0
-    """Rollouts that broke: they count neither as passed nor as failed."""
+    """Rollouts that broke: they count neither as passed nor as not passed."""
     scored: int = 0
     score_total: float = 0.0
     judged: int = 0
@@ -52,7 +52,7 @@ class ItemTotals:
         return pass_at_k(self.judged, self.passed, k) if self.judged >= k else None
 
     def pass_at_least(self, k: int) -> float | None:
-        """pass@k with each lost rollout as one that failed: a lower bound."""
+        """pass@k with each lost rollout as one that did not pass: a lower bound."""
         tries = self.judged + self.lost
         return pass_at_k(tries, self.passed, k) if tries >= k else None
 
@@ -78,10 +78,10 @@ class Evaluation:
     pass_at: tuple[Estimate, ...]
     """`pass_at[k - 1]` is pass@k, over the items with at least k rollouts; ends where there are none."""
     pass_at_least: tuple[float, ...]
-    """The same over all items that were tried, each lost rollout as one that failed: a lower bound."""
+    """The same over all items that were tried, each lost rollout as one that did not pass: a lower bound."""
     turns_passed: float | None
     """Mean turns of the rollouts that passed; `None` when none did."""
-    turns_failed: float | None
+    turns_not_passed: float | None
     items: int
     """Items with at least one rollout."""
     rollouts: int
@@ -113,7 +113,7 @@ class Evaluation:
             numbers |= {name: estimate.mean, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
         for k, least in enumerate(self.pass_at_least, start=1):
             numbers[f"pass@{k}_at_least"] = least
-        counted = ("turns_passed", "turns_failed", "items", "rollouts", "passed", "lost_items")
+        counted = ("turns_passed", "turns_not_passed", "items", "rollouts", "passed", "lost_items")
         numbers |= {name: getattr(self, name) for name in counted}
         numbers["dropped_rollouts"] = self.dropped
         numbers |= {"planned_items": self.planned, "tried_items": self.tried}
@@ -121,7 +121,7 @@ class Evaluation:
 
 
 def item_totals(group: TrajectoryGroup) -> ItemTotals:
-    """The numbers of one item's rollouts, of which each without a verdict has failed."""
+    """The numbers of one item's rollouts, of which each without a verdict has not passed."""
     totals = ItemTotals(lost=len(group.failures))
     for trajectory in group.trajectories:
         totals.add(trajectory, bool(trajectory.passed))
@@ -166,7 +166,7 @@ def evaluate_results(
             mean_of([each.pass_at_least(k) for each in results]) or 0.0 for k in range(1, reached + 1)
         ),
         turns_passed=turns_passed / passed if passed else None,
-        turns_failed=(turns - turns_passed) / (rollouts - passed) if rollouts > passed else None,
+        turns_not_passed=(turns - turns_passed) / (rollouts - passed) if rollouts > passed else None,
         items=len(counted),
         rollouts=rollouts,
         passed=passed,
@@ -224,11 +224,11 @@ def print_evaluation(console: Console, evaluation: Evaluation) -> None:
         items += f"; {evaluation.lost_items} lost, of which no rollout is left: they are in no number below"
     rows = [("items", items), ("mean score", _shown(evaluation.score))]
     for k, least in enumerate(evaluation.pass_at_least, start=1):
-        lost = f"; at least {least:.3f}, with lost rollouts as failed" if evaluation.dropped else ""
+        lost = f"; at least {least:.3f}, with lost rollouts as not passed" if evaluation.dropped else ""
         rows.append((f"pass@{k}", _shown(evaluation.pass_at[k - 1]) + lost))
     for name, turns, count in (
         ("passed", evaluation.turns_passed, evaluation.passed),
-        ("failed", evaluation.turns_failed, evaluation.rollouts - evaluation.passed),
+        ("not passed", evaluation.turns_not_passed, evaluation.rollouts - evaluation.passed),
     ):
         average = "" if turns is None else f", {turns:.2f} turns on average"
         rows.append((name, f"{count} of {evaluation.rollouts} rollouts{average}"))

@@ -2,7 +2,8 @@
 
 import asyncio
 import textwrap
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Protocol, TypeVar
 from environments.base_env import AgentEnv
 from environments.containment.user_code import Watch
 from environments.data.tasks import GroupTask, PastGroup, past_group
+from environments.record.diagnosis import REFUSED, Cause, cause_of, diagnosis_by
 from environments.record.recorder import GroupLine, serialised
 from environments.record.summary import CHARTED_TURNS
 from environments.record.totals import Summary
@@ -76,6 +78,8 @@ class GroupNote:
     """The statistics of this group alone, for `Summary.merge`."""
     loss: str | None
     """Why nothing of it can be compared; `None`: something can."""
+    cause: Cause | None = None
+    """Why nothing is to be learned from it; `None`: something is, or it is of an evaluation."""
     lacks_image: bool
     """Whether all of it was lost because the image of its item cannot be had."""
     shown: ShownGroups | None = None
@@ -97,6 +101,7 @@ def note_of(credited: CreditedGroup, *, is_charted: bool = False) -> GroupNote:
         past=past_group(credited),
         summary=summary,
         loss=loss if group.is_lost else None,
+        cause=cause_of(credited),
         lacks_image=bool(group.failures)
         and all(failure.error_class == "ImageUnavailable" for failure in group.failures),
         shown=shown,
@@ -156,6 +161,43 @@ class Streak:
 
     def __str__(self) -> str:
         return f"{self.length} groups in a row were lost whole, the last one because of {self._last}"
+
+
+MOST_REFUSED = 3
+"""Groups that are refused for one cause before any can be learned from: there is no point in the others."""
+_SAID_AFTER = 3
+"""Groups from which nothing can be learned before that is said."""
+
+
+class RefusedAlikeError(StoppedError):
+    """Several groups were refused for one cause, and none can be learned from."""
+
+
+class Lessons:
+    """Watches whether anything can be learned from the groups of a run until something can."""
+
+    def __init__(self, say: Callable[[str], None], *, has_credit: bool = False) -> None:
+        """Watch; `has_credit` is whether the record has a group with credit, `say` shows a line."""
+        self._say, self._has_credit = say, has_credit
+        self._causes: Counter[Cause | None] = Counter()
+
+    def add(self, note: GroupNote) -> None:
+        """Take the next group in, unless it is of one rollout: it is not meant to be compared.
+
+        Raises RefusedAlikeError if it is one of too many that were refused for one cause.
+        """
+        self._has_credit |= note.past.status == "ok"
+        cause, siblings = note.cause, len(note.past.scores) + note.past.lost
+        if self._has_credit or cause is None or siblings < 2:
+            return
+        self._causes[cause] += 1
+        if cause.kind == REFUSED and self._causes[cause] == MOST_REFUSED:
+            raise RefusedAlikeError(
+                f"{MOST_REFUSED} groups were refused alike, and none can be learned from: {cause.why}; "
+                f"{cause.remedy}"
+            )
+        if self._causes.total() == _SAID_AFTER:
+            self._say(str(diagnosis_by(self._causes)))
 
 
 Result = TypeVar("Result", covariant=True)

@@ -22,6 +22,7 @@ from environments.run.group_source import (
     FinishedGroup,
     FinishedGroups,
     GroupSource,
+    Lessons,
     OwnGroups,
     Streak,
     withhold_stale,
@@ -115,6 +116,7 @@ class Driver:
         shown.
         """
         progress, recorder, streak = self.progress, self.run.recorder, Streak(self.max_failed)
+        lessons = Lessons(progress.say, has_credit=recorder.contents.has_credit)
         self.run.planned(groups=tasks.total, done=tasks.done)
         progress.print(partial(_print_start, recorder=recorder, done=tasks.done, total=tasks.total))
         progress.start(total=tasks.total, done_before=tasks.done)
@@ -130,6 +132,7 @@ class Driver:
             tasks.ended(done.note.past)
             if not recorder.failed_before(task.item_id, task.epoch):
                 streak.add(done.note)
+            lessons.add(done.note)
 
         async def begin(left: Iterator[GroupTask]) -> list[GroupTask]:
             ready = partial(tasks.ready, wait=False)

@@ -20,6 +20,7 @@ from environments.containment.user_code import InFlight, Watch
 from environments.data.item_json import item_hash
 from environments.data.tasks import GroupTask
 from environments.lifecycle.rollout_hooks import RolloutHooks
+from environments.record.diagnosis import cause_of
 from environments.record.origin import Contents, differences
 from environments.record.recorder import Recorder, new_record, read_groups
 from environments.record.summary import counts, lines
@@ -62,7 +63,7 @@ class Change:
         self.after.add(new)
         left = {each.sibling: each for each in new.group.trajectories}
         failed = {each.sibling: each.error for each in new.group.failures}
-        reasons = [new.reason or ""] if new.status == "failed" != old.status else []
+        reasons = [str(cause_of(new))] if new.status == "failed" != old.status else []
         for each in old.group.trajectories:
             if each.sibling in left:
                 self.changed += left[each.sibling].rewards != each.rewards

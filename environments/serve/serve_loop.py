@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 from environments.record.recorder import Recorder
 from environments.record.summary import duration, forks_in_short, headline, print_side_notes
 from environments.record.totals import Summary
-from environments.run.group_source import note_of
+from environments.run.group_source import Lessons, note_of
 from environments.run.progress import LiveView, RolloutsInFlight, picture
 from environments.run.whole_run import StopSignals
 from environments.run.worker_pool import FirstAlone, LostWorkerError, StoppedError, refuse_stray_cancellation
@@ -110,6 +110,8 @@ class ServeLoop:
         self._model = ModelWatch(rollouts.probe, self._stop, self.say)
         self._asked = rollouts.asked
         self._tries = GroupTries(rollouts, self._model, timeout_s=bounds.group_timeout_s, say=self.say)
+        has_credit = recorder is not None and recorder.contents.has_credit
+        self._lessons = Lessons(self.say, has_credit=has_credit)
         self._started_at = monotonic()
 
     async def run(self) -> int:
@@ -285,6 +287,7 @@ class ServeLoop:
         self.summary.merge(note.summary)
         if self._track is not None:
             self._track(note)
+        self._lessons.add(note)
 
     async def _show_lines(self) -> None:
         while True:

@@ -121,6 +121,8 @@ class RunIndex(TypedDict):
     """Estimators that were computed beside the record's, each with its parameters."""
     facts: list[tuple[str, str]]
     """Settings and what else the experiment is made of."""
+    nothing: str | None
+    """Why nothing can be learned from any of the groups, and what to do; `None`: something can."""
     aggregates: dict[str, Any]
     """See `environments.record.totals.Summary.values`."""
     cut: list[str]

@@ -18,6 +18,7 @@ from typing import Any, Self
 import orjson
 
 from environments.credit import recorded_params
+from environments.record.diagnosis import diagnosis_of
 from environments.record.origin import Contents, credit_text
 from environments.record.private_file import folder_for, private, write_whole
 from environments.record.recorder import read_contents, read_groups
@@ -216,6 +217,8 @@ class IndexBuilder:
 
     def index(self, *, cut: list[str], live: bool) -> RunIndex:
         """The index of what came so far."""
+        numbers = self.summary.values()
+        found = diagnosis_of(numbers)
         return RunIndex(
             version=VERSION,
             title=self.title,
@@ -225,7 +228,8 @@ class IndexBuilder:
             estimator=self._all("estimator"),
             others=[credit_text(other.name, other.params) for other in self.others],
             facts=sorted(self.facts.items()),
-            aggregates=self.summary.values(),
+            nothing=str(found) if found.is_nothing else None,
+            aggregates=numbers,
             cut=cut,
             live=live,
             generation=self.generation,

@@ -25,6 +25,7 @@ from environments.lab.learning.rollout_numbers import Numbers, group_numbers, me
 from environments.policy.base import Policy
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.record.append_file import AppendFile
+from environments.record.diagnosis import Cause, cause_of, diagnosis
 from environments.record.private_file import write_private
 from environments.record.recorder import Recorder
 from environments.record.run_folder import RunFolder
@@ -122,8 +123,8 @@ class LearnedArm:
     curve: tuple[LearnedStep, ...]
     choices: Counter[bool]
     """How many were made, by whether their state had been met in an earlier step."""
-    status: Counter[str]
-    """Of the groups that were learned from."""
+    causes: Counter[Cause | None]
+    """Why how many groups of the steps had no credit; `None`: those that had some."""
     survived: int
     """Rollouts that did not break."""
     lost: Counter[str]
@@ -195,9 +196,7 @@ class Recording:
             self.lost.update(failure.error for failure in credited.group.failures)
         is_refused = any(not each.group.failures for each in groups)
         if all(each.status == "failed" for each in groups) and (is_refused or not rollouts_of(groups)):
-            failures = groups[0].group.failures
-            why = failures[0].error if failures else groups[0].reason or "it was refused"
-            raise RunError(f"every group of {what} failed, the first because of: {why}")
+            raise RunError(f"every group of {what} failed: {diagnosis(groups)}")
         return groups
 
     async def measured(self, tasks: Sequence[GroupTask], what: str) -> Measurement:
@@ -292,7 +291,7 @@ async def _learned(
     env, started, step_s = recording.env, monotonic(), 0.0
     learner, shuffle = Learner(policy, arm.learning_rate), np.random.default_rng(seed)
     curve, met = list[LearnedStep](), set[str]()
-    choices, status = Counter[bool](), Counter[str]()
+    choices, causes = Counter[bool](), Counter[Cause | None]()
     start = end = Measurement()
     if setup.is_measured:
         start = await recording.measured(env.tasks(), "the start")
@@ -317,7 +316,7 @@ async def _learned(
         curve.append(LearnedStep(step=policy.step, success=success, numbers=numbers, seconds=seconds))
         if is_last:
             break
-        status.update(credited.status for credited in groups)
+        causes.update(map(cause_of, groups))
         states = [each.state for each in policy.choices_of(rollouts_of(groups))]
         choices.update(state in met for state in states)
         met.update(states)
@@ -331,7 +330,7 @@ async def _learned(
         steps=policy.step if is_reached else None,
         curve=tuple(curve),
         choices=choices,
-        status=status,
+        causes=causes,
         survived=recording.survived,
         lost=recording.lost,
         start=start,

@@ -41,6 +41,7 @@ from environments.lab.learning.rollout_numbers import (
 from environments.policy.base import Policy
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import PlaysByScript, Script, ScriptedPolicy
+from environments.record.diagnosis import Cause, diagnosis_by
 from environments.record.private_file import folder_for
 from environments.record.run_folder import RunFolder
 from environments.viewer.learning_values import (
@@ -378,6 +379,7 @@ def _notes(lesson: Lesson, free: str) -> Iterator[LearnedVerdict]:
     equal = [len({each.score for each in siblings}) == 1 for siblings in first if len(siblings) > 1]
     alike = sum(equal) / len(equal) if equal else 0.0
     lost = lesson.lost.total()
+    played = diagnosis_by(sum((each.causes for each in lesson.learned), Counter[Cause | None]()))
     notes = [
         (bool(free),
          f"more than the {REFERENCE} does, and little is paid against it: {free}"),
@@ -396,8 +398,8 @@ def _notes(lesson: Lesson, free: str) -> Iterator[LearnedVerdict]:
          f"language model may do better than this trial"),
         (alike > _FEW,
          f"in {alike:.0%} of the first groups all siblings earned the same, which teaches nothing"),
-        (lesson.steps > 0 and not any(each.status["ok"] for each in lesson.learned),
-         f"no group of any step gave credit to learn from with {lesson.arm.name}"),
+        (lesson.steps > 0 and played.is_nothing,
+         f"with {lesson.arm.name} {played}"),
         (lost > 0,
          f"{lost:,} of {lost + lesson.survived:,} rollouts broke and count nowhere, most by: "
          f"{'; '.join(why for why, _ in lesson.lost.most_common(1))}"),

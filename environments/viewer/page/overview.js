@@ -62,7 +62,7 @@ function lookAtSection() {
 
 function failureSection() {
   const failures = page.index.groups.flatMap((group) => group.failures.map((failure) => ({ group, failure })));
-  const reasons = counted(page.index.groups.filter((group) => group.reason).map((group) => `${group.status}: ${group.reason}`));
+  const reasons = Object.entries(page.index.aggregates.reasons);
   const byClass = counted(failures.map(({ failure }) => failure.error_class || "other"));
   return el("section", {}, el("h2", {}, "Failures"),
     failures.length ? el("table", {}, byClass.map(([name, count]) => {
@@ -70,6 +70,7 @@ function failureSection() {
       return el("tr", {}, el("td.n", {}, num(count)), el("td", {}, el("b", {}, shown(name)), " ", link(hashOf({ g: first.group.id }), shown(first.failure.error).slice(0, 160)),
         first.failure.where ? el("small", {}, " " + shown(first.failure.where)) : null));
     })) : el("p.note", {}, "No rollout was dropped."),
+    page.index.nothing ? el("p.notice", {}, shown(page.index.nothing)) : null,
     reasons.length ? el("table", {}, reasons.map(([reason, count]) => el("tr", {}, el("td.n", {}, num(count)), el("td", {}, shown(reason))))) : null);
 }
 

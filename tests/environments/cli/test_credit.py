@@ -95,7 +95,8 @@ def test_a_stale_group_stays_without_credit(tmp_path):
 
 def test_a_group_that_no_longer_has_credit_says_so(record, tmp_path):
     out = tmp_path / "new.jsonl"
-    run(record, "--estimator", "grpo", "--write", out)
+    output = run(record, "--estimator", "grpo", "--write", out).output
+    assert "nothing to learn from" not in output
 
     assert [each.status for each in read_groups(out)] == ["ok", "no_credit", "failed"]
 
@@ -121,6 +122,7 @@ def test_what_a_missing_outcome_counts_as_can_be_said_afterwards(without_outcome
     assert [each.sibling for each in after.group.trajectories] == left
     assert len(after.group.failures) == 2 - len(left)
     assert output.startswith("1 groups, " if before == "ok" else "0 groups, ")
+    assert ("1 groups that had no credit have some now" in output) == (before == "failed")
 
 
 def test_a_missing_outcome_stays_refused_unless_something_is_said(without_outcomes, tmp_path):

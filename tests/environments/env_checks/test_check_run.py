@@ -54,7 +54,7 @@ FAULTS = {
         ("rewards in a group", "fail", "0 of 2 groups have advantages"),
     ],
     "Inverted": [("skill", "fail", "skill 1 scores -3, skill 0 scores 0")],
-    "Unscored": [("rewards by turn", "warn", "turns is scored")],
+    "Unscored": [("rewards by turn", "fail", "turns is scored")],
     "Scalar": [
         ("rewards by turn", "skipped", "one reward for the whole rollout"),
         ("skill", "skipped", "no scripted agent of its own"),

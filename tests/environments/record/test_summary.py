@@ -115,8 +115,9 @@ def test_skipped_and_failed_groups_are_counted_with_their_reasons():
     rows = rows_of(skipped, skipped, lost, credited(trajectory(1.0)))
     assert rows["groups"] == "4 (no_credit 2, failed 1, ok 1)"
     assert rows["skipped groups"] == (
-        "2x no_credit: every advantage is zero\n1x failed: 0 of 4 rollouts survived"
+        "2x no credit: a single rollout is compared with nothing\n1x broken: ValueError: x"
     )
+    assert rows["what to do"] == "take more siblings, --env.group_size 4 or more"
     assert rows["dropped rollouts"] == "1x ValueError: x"
 
 

@@ -106,13 +106,13 @@ def test_an_item_of_which_nothing_was_scored_moves_no_mean_and_has_not_passed():
 
 def test_turns_are_averaged_by_outcome():
     evaluation = evaluate_results([item(1.0, 0.0, turns=(2, 8)), item(1.0, turns=(4,))], max_k=1)
-    assert (evaluation.turns_passed, evaluation.turns_failed) == (3.0, 8.0)
+    assert (evaluation.turns_passed, evaluation.turns_not_passed) == (3.0, 8.0)
 
 
 def test_metrics_name_every_k_and_leave_out_what_is_unknown():
     metrics = evaluate_results([item(1.0, 0.0), item(0.0, 0.0)], max_k=2).metrics()
     assert (metrics["eval/mean_score"], metrics["eval/pass@1"], metrics["eval/pass@2"]) == (0.25, 0.25, 0.5)
-    unknown = {"eval/turns_failed", "eval/mean_score_low"}
+    unknown = {"eval/turns_not_passed", "eval/mean_score_low"}
     assert not unknown & evaluate_results([item(1.0)], max_k=1).metrics().keys()
 
 

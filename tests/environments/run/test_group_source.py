@@ -15,6 +15,8 @@ from environments.run import group_source
 from environments.run.group_source import (
     FailedInARowError,
     FinishedGroups,
+    Lessons,
+    RefusedAlikeError,
     ShownGroups,
     Streak,
     finished,
@@ -106,6 +108,30 @@ def test_groups_lost_in_a_row_are_counted_until_one_works_and_images_do_not_coun
         streak.add(note_of(lost()))
 
 
+def refused(siblings="1, 3", group=WHOLE.group):
+    """A group that was refused because of some of its siblings."""
+    reason = f"no outcome beside siblings with one: siblings {siblings}; missing_outcome says what counts"
+    return replace(WHOLE, group=group, status="failed", reason=reason)
+
+
+def test_groups_that_are_refused_alike_are_too_many_while_none_can_be_learned_from():
+    tied, alone = replace(WHOLE, status="no_credit"), refused(group=group_of([[1.0]]))
+    judged = replace(WHOLE, status="no_credit", group=replace(WHOLE.group, is_evaluation=True))
+    said = []
+    lessons = Lessons(said.append)
+    # A group of one is not compared, that of an evaluation not trained on, and other causes are others.
+    for each in (refused("1"), alone, alone, tied, judged, lost(), refused("0, 2")):
+        lessons.add(note_of(each))
+    with pytest.raises(RefusedAlikeError, match=r"alike, and none .* with one; give every sibling one,"):
+        lessons.add(note_of(refused("3")))
+    (line,) = said
+    assert line.startswith("nothing to learn from in 3 groups: 1 broken (ValueError), 1 no credit (")
+    for lessons in (Lessons(said.append, has_credit=True), Lessons(said.append)):
+        for each in (WHOLE, *[refused()] * 4):
+            lessons.add(note_of(each))
+    assert said == [line]
+
+
 class Given:
     """A source whose groups are made here."""
 
@@ -165,3 +191,14 @@ async def test_a_group_is_recorded_as_it_is_when_its_age_was_judged(tmp_path):
 
     assert (await driven(tmp_path / "r.jsonl", WHOLE, withhold_stale=withhold_stale))[0] == 0
     assert {each.group.stale for each in read_groups(tmp_path / "r.jsonl")} == {"too old"}
+
+
+async def test_a_driver_ends_where_groups_are_refused_alike_unless_the_record_has_one_with_credit(tmp_path):
+    path = tmp_path / "r.jsonl"
+    code, _, shown = await driven(path, refused())
+    assert (code, [each.status for each in read_groups(path)]) == (FAILED, ["failed"] * 3)
+    assert "stopped: 3 groups were refused alike" in shown
+    with Recorder(path) as recorder:
+        recorder.append(WHOLE)
+    assert (await driven(path, refused()))[0] == 0
+    assert len(list(read_groups(path))) == 10

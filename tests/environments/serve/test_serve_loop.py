@@ -198,10 +198,28 @@ async def test_the_end_says_why_groups_were_skipped(trained, tmp_path):
     world.run_group = tied
     async with serving(trained, tmp_path, world) as loop:
         run = asyncio.create_task(loop.run())
-        await until(lambda: loop.summary.groups["no_credit"])
+        said = "nothing to learn from in 3 groups: 3 no credit (rewards differ, and turn_return sees no"
+        # Before anybody ends it, and once.
+        await until(lambda: said in loop.shown.getvalue() and loop.summary.groups["no_credit"] > 4)
         terminate()
         await run
-        assert "x no_credit: every advantage is zero" in loop.shown.getvalue()
+        assert loop.shown.getvalue().count(said) == 1
+        assert "x no credit: rewards differ, and turn_return sees no difference" in loop.shown.getvalue()
+
+
+async def test_groups_that_are_refused_alike_end_it_with_1_and_what_to_do(trained, tmp_path):
+    world, reason = World(), "no outcome beside siblings with one: siblings {}; missing_outcome says what"
+
+    async def refused(task):
+        why = reason.format(len(world.started))
+        return group_for(task, advantages=((0.0,),) * 4, status="failed", reason=why)
+
+    world.run_group = refused
+    async with serving(trained, tmp_path, world) as loop:
+        assert await loop.run() == STOPPED
+        (line,) = [each for each in loop.shown.getvalue().splitlines() if each.startswith("stopped: ")]
+    assert "3 groups were refused alike, and none can be learned from: no outcome beside" in line
+    assert "--env.missing_outcome" in line
 
 
 async def test_tokens_that_were_never_sampled_are_refused(trained, tmp_path):

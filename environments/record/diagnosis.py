@@ -1,0 +1,188 @@
+"""Why groups cannot be learned from, counted by cause, in words and with what to do."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from environments.credit.crediting import ALONE, UNSCORED, UNTRAINED
+from environments.trajectory import CreditedGroup, Failure, Trajectory
+
+REFUSED, BROKEN, STALE = "refused", "broken", "too old"
+UNSCORED_KIND, ALIKE, NO_CREDIT_KIND = "unscored", "all alike", "no credit"
+_ERROR_CHARS = 160
+_URL_CHARS = 60
+_SHOWN_CAUSES = 3
+_LOOK = "the groups say more in `turnwise view RECORD`"
+
+_PREFIX = r"(?:environment '[^']*'(?:, item .*?)?: )?(?:turn \d+: )?"
+_CLAUSE = re.compile(
+    _PREFIX + r"((?:https?://\S+ (?:answered \d+: )?)?(?:\w+: )?.*?)(?:;|\((?!\))|[.,:]\s|$)", re.DOTALL
+)
+"""The first clause, without what each rollout has another of. A point in a number, or a colon in an address
+or after it, or after the name of a hook, ends none; nor does a function's ()."""
+_LONG_URL = re.compile(rf"(https?://\S{{{_URL_CHARS}}})\S+?(?=:?(?:\s|$))")
+_OF_SIBLINGS = re.compile(r"^sibling \d+: |: siblings [\d, ]+(?=;)|; missing_outcome says .*$")
+_PLACED = re.compile(r"^((?:[\w ]+ broke: )?\w+)\b.*( \([^()]+:\d+ in [^()]+\))$", re.DOTALL)
+"""An error of code that is not ours: what it says may differ each time, its class and place do not."""
+_NUMBER = re.compile(r"(?<![\w.:/-])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.])")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """Why a group cannot be learned from, the same for all groups of which it holds."""
+
+    kind: str
+    """`refused` (its siblings cannot be compared), `unscored`, `all alike`, `broken` (too few rollouts
+    survived), `too old`, or `no credit`."""
+    why: str
+    """In words, without what each group has another of."""
+    groups: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.why}"
+
+    @property
+    def remedy(self) -> str:
+        """What to do, in one line."""
+        return next((what for words, what in _BY_WORDS.items() if words in self.why), _BY_KIND[self.kind])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What keeps groups from being learned from."""
+
+    groups: int
+    """Those that were rolled out to be trained on."""
+    with_credit: int
+    causes: tuple[Cause, ...]
+    """Of the others, the most frequent first."""
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether there are groups, and nothing to learn from any of them."""
+        return self.groups > 0 == self.with_credit
+
+    @property
+    def sentence(self) -> str:
+        """How many groups have credit, and why the others have none; empty where there are no groups."""
+        if not self.groups:
+            return ""
+        several = f"{self.groups:,} group{'' if self.groups == 1 else 's'}"
+        head = f"nothing to learn from in {several}"
+        if self.with_credit:
+            head = f"{self.with_credit:,} of {several} can be learned from"
+        shown = [f"{each.groups:,} {each.kind} ({each.why})" for each in self.causes[:_SHOWN_CAUSES]]
+        more = len(self.causes) - _SHOWN_CAUSES
+        shown += [f"{more} more causes"] if more > 0 else []
+        return f"{head}: {', '.join(shown)}" if shown else head
+
+    @property
+    def remedy(self) -> str:
+        """What to do about the most frequent cause; empty where there is none."""
+        return self.causes[0].remedy if self.causes else ""
+
+    def __str__(self) -> str:
+        return f"{self.sentence}; {self.remedy}" if self.remedy else self.sentence
+
+
+def diagnosis(groups: Iterable[CreditedGroup]) -> Diagnosis:
+    """Why nothing, or not more, is to be learned from groups; those of an evaluation do not count."""
+    return diagnosis_by(Counter(cause_of(each) for each in groups if not each.group.is_evaluation))
+
+
+def diagnosis_of(numbers: Mapping[str, Any]) -> Diagnosis:
+    """The same of groups that were summed up, as `Summary.values` gives them."""
+    parted = [(text.partition(": "), count) for text, count in numbers["reasons"].items()]
+    causes = {Cause(kind=kind, why=why): count for (kind, _, why), count in parted if kind in _BY_KIND}
+    return diagnosis_by({None: numbers["groups"].get("ok", 0), **causes})
+
+
+def diagnosis_by(causes: Mapping[Cause | None, int]) -> Diagnosis:
+    """The same by how many groups each cause has, `None` standing for those with credit."""
+    most = sorted(causes.items(), key=lambda each: (-each[1], str(each[0])))
+    return Diagnosis(
+        groups=sum(causes.values()),
+        with_credit=causes.get(None, 0),
+        causes=tuple(replace(cause, groups=count) for cause, count in most if cause is not None),
+    )
+
+
+def cause_of(credited: CreditedGroup) -> Cause | None:
+    """Why a group cannot be learned from; `None`: it can, or was rolled out to be judged."""
+    group, reason = credited.group, credited.reason or ""
+    if credited.status == "ok" or group.is_evaluation:
+        return None
+    if credited.status == "failed":
+        is_short = not group.trajectories or (group.error is None and " rollouts survived, at " in reason)
+        if not is_short or any(each.refuses_group for each in group.failures):
+            return Cause(kind=REFUSED, why=_refusal(reason))
+        texts = Counter(map(error_text, group.failures)).most_common(1)
+        return Cause(kind=BROKEN, why=texts[0][0] if texts else _refusal(reason))
+    if group.stale is not None:
+        return Cause(kind=STALE, why="newer weights than --env.max_staleness permits were met")
+    if reason == UNSCORED:
+        return Cause(kind=UNSCORED_KIND, why=UNSCORED)
+    if reason in (UNTRAINED, ALONE):
+        return Cause(kind=NO_CREDIT_KIND, why=reason)
+    if len(group.trajectories) == 1:
+        return Cause(kind=NO_CREDIT_KIND, why="a single rollout is compared with nothing")
+    if len(set(map(_earned, group.trajectories))) == 1:
+        return Cause(kind=ALIKE, why="every sibling earned the same")
+    return Cause(kind=NO_CREDIT_KIND, why=f"rewards differ, and {credited.estimator} sees no difference")
+
+
+def error_text(failure: Failure) -> str:
+    """Class, first clause and place of an error; of an address, what happened there, too."""
+    name, message = error_class(failure), failure.error.partition(": ")[2]
+    found = _CLAUSE.match(_LONG_URL.sub(r"\1…", " ".join(message.split())))
+    clause = found[1].strip() if found else ""
+    where = "" if failure.where is None else f" ({failure.where})"
+    text = f"{name}: {clause}" if clause else name
+    return f"{text[:_ERROR_CHARS]}{where}"
+
+
+def error_class(failure: Failure) -> str:
+    """The name of its class."""
+    return failure.error_class or failure.error.partition(": ")[0]
+
+
+def _refusal(reason: str) -> str:
+    """The reason of a refusal, without names of siblings and numbers that each group has another of."""
+    text = " ".join(_OF_SIBLINGS.sub("", reason).split())
+    if placed := _PLACED.match(text):
+        return f"{placed[1]}{placed[2]}"
+    text = re.sub(rf"^(\w+: )?{_PREFIX}", r"\1", text.replace(" (score_group was not asked)", ""))
+    return _NUMBER.sub("N", text)[:_ERROR_CHARS] or "no reason is known"
+
+
+def _earned(trajectory: Trajectory) -> tuple[float | tuple[float, ...] | None, ...]:
+    """What was earned, wherever turns that earned nothing stand."""
+    turns = tuple(reward for reward in trajectory.act_rewards or () if reward)
+    return turns, trajectory.rewards and trajectory.rewards.outcome, trajectory.score
+
+
+_BY_KIND = {
+    REFUSED: f"mend what it names; {_LOOK}",
+    UNSCORED_KIND: "a hook of rewards gave None for everything: is a `return` missing?",
+    ALIKE: "take items that are neither too easy nor too hard for this policy, more siblings "
+    "(--env.group_size) or a more detailed reward",
+    BROKEN: "mend what breaks; the same command tries these groups again",
+    STALE: "permit older weights (--env.max_staleness), or have fewer rollouts in flight "
+    "(--env.max_concurrent_rollouts)",
+    NO_CREDIT_KIND: "take an estimator that sees it (--env.estimator; `turnwise credit` lists them)",
+}
+_SAY_WHAT_COUNTS = (
+    "give every sibling one, or say with missing_outcome (--env.missing_outcome; for what is recorded, "
+    "`turnwise credit RECORD --missing-outcome`) what is to count, drop or a number"
+)
+_BY_WORDS = {
+    " beside siblings with ": _SAY_WHAT_COUNTS,
+    "ctx.judge(": "state what an unreadable verdict counts, ctx.judge(…, unparsable=…)",
+    "trajectory.acts": "give one entry for each of trajectory.acts, which has no summaries",
+    UNTRAINED: "let train_turn give True for some turns, or leave out --env.mask_truncated",
+    ALONE: "give it peers with an equal opening, or import with --baseline none",
+    "a single rollout": "take more siblings, --env.group_size 4 or more",
+}
+"""What to do where the words of a cause say more than its kind."""

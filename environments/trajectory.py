@@ -1,11 +1,12 @@
 """The values that flow from a rollout to its credit. Nobody changes one after it is made."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import zip_longest
 from typing import Any, Literal, cast, get_args
 
+from environments.compact_numbers import compact_floats, compact_ids
 from environments.plain_text import is_utf8
 from environments.time_profile import TimeProfile
 from tools.calls import CachedJson, ToolCall, ToolResult, ToolSpec
@@ -110,11 +111,18 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRow:
-    """One token sequence for the trainer."""
+    """One token sequence for the trainer, 12 bytes a token."""
 
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...] | None
+    token_ids: Sequence[int]
+    """Kept as `CompactNumbers`, which reads and compares as a tuple."""
+    logprobs: Sequence[float] | None
     """As long as `token_ids`, `NOT_SAMPLED` where a token was not sampled; `None` when unknown."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for an id beyond 32 bits, TypeError for what is no number."""
+        object.__setattr__(self, "token_ids", compact_ids(self.token_ids))
+        if self.logprobs is not None:
+            object.__setattr__(self, "logprobs", compact_floats(self.logprobs))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

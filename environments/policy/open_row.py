@@ -1,9 +1,11 @@
 """The token row that a rollout's next completion may extend, and its ids as JSON, kept as they grow."""
 
-from collections.abc import Iterator, Sequence
-from typing import overload
+from array import array
+from collections.abc import Sequence
 
 import orjson
+
+from environments.compact_numbers import CompactNumbers, compact_ids
 
 
 class OpenRow:
@@ -15,14 +17,14 @@ class OpenRow:
         """How many of the messages that the model sees it holds: those before, and the turn it ends with."""
         self.sampled_start = 0
         """Where the ids of its last turn begin."""
-        self._ids: list[int] = []
+        self._ids = array("i")
         self._json = bytearray()
         self._written = 0
 
     @property
     def token_ids(self) -> Sequence[int]:
         """All ids, not copied: read them before the next turn."""
-        return _ReadOnly(self._ids)
+        return CompactNumbers(self._ids)
 
     def extend(self, unsampled: Sequence[int], sampled: Sequence[int], *, messages: int) -> None:
         """Add what a model saw after the row, and what it sampled then.
@@ -43,7 +45,11 @@ class OpenRow:
         # Most prompts that do not go on differ in their length or before their end already.
         if len(prompt_ids) < end or (end and prompt_ids[end - 1] != self._ids[-1]):
             return None
-        return tuple(prompt_ids[end:]) if list(prompt_ids[:end]) == self._ids else None
+        try:
+            goes_on = compact_ids(prompt_ids[:end]) == self.token_ids
+        except (TypeError, ValueError):  # they are checked later
+            return None
+        return tuple(prompt_ids[end:]) if goes_on else None
 
     def json(self) -> bytes:
         """The ids as they stand in a JSON list, without its brackets: only what is new is written."""
@@ -51,26 +57,6 @@ class OpenRow:
         if new:
             if self._json:
                 self._json += b","
-            self._json += orjson.dumps(new)[1:-1]
+            self._json += orjson.dumps(new.tolist())[1:-1]
             self._written = len(self._ids)
         return bytes(self._json)
-
-
-class _ReadOnly(Sequence[int]):
-    """Ids as a policy sees them: what it builds of them does not change the row."""
-
-    def __init__(self, ids: list[int]) -> None:
-        self._ids = ids
-
-    @overload
-    def __getitem__(self, index: int) -> int: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[int]: ...
-    def __getitem__(self, index: int | slice) -> int | list[int]:
-        return self._ids[index]
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._ids)

@@ -30,6 +30,7 @@ _ORIGIN = b',"origin":{'
 _PLAIN = frozenset({int, str, bool, type(None)})
 _MALFORMED = (ValidationError, ValueError, LookupError, TypeError, AttributeError)
 _REASON_CHARS = 500
+_WITHOUT_A_LOOK = schema.COPIED.union(schema.LOGPROBS)
 
 
 def encode_group(credited: CreditedGroup) -> bytes:
@@ -39,13 +40,13 @@ def encode_group(credited: CreditedGroup) -> bytes:
     """
     try:
         fields = schema.written(credited)
-        if (path := _not_finite(fields)) is not None:
+        own = {name: value for name, value in fields.items() if name not in _WITHOUT_A_LOOK}
+        if (path := _not_finite(own) or _no_logprob(fields)) is not None:
             raise RecordError(f"{'.'.join(map(str, path))} is no finite number")
         line = orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
-        # Types are not checked where values are made: what cannot be read must not get into the file.
-        read = {name: fields[name] for name in schema.LineFields.model_fields if name in fields}
-        numbers = {name: read.pop(name) for name in schema.NO_ROWS if name in read}
-        schema.read(orjson.loads(orjson.dumps(read)) | numbers)
+        # Token rows have their types. Of the rest what cannot be read must not get into the file.
+        read = {name: fields[name] for name in schema.READ_BESIDE_ROWS if name in fields}
+        schema.read(orjson.loads(orjson.dumps(read)), rows=False)
     except _MALFORMED as error:
         raise RecordError(_first_line(error)) from error
     return line
@@ -205,15 +206,27 @@ def _not_finite(value: object) -> tuple[object, ...] | None:
     elif isinstance(value, list):
         values = cast("list[float]", value)
         kinds = set(map(type, values))
-        # The columns are long, and of numbers alone.
         if kinds <= _PLAIN or (kinds == {float} and all(map(math.isfinite, values))):
             return None
         entries = enumerate(values)
     else:
         return None
     for name, each in entries:
-        if (found := _not_finite(each)) is not None:
+        if type(each) not in _PLAIN and (found := _not_finite(each)) is not None:
             return name, *found
+    return None
+
+
+def _no_logprob(fields: Mapping[str, Any]) -> tuple[object, ...] | None:
+    """The path to the first log-probability that is NaN or infinite; all of them are floats."""
+    for name in schema.LOGPROBS:
+        rows: list[list[float] | None] = fields.get(name) or []
+        for row, values in enumerate(rows):
+            # One that is not finite leaves no finite sum.
+            if values is not None and not math.isfinite(sum(values)):
+                return next(
+                    ((name, row, at) for at, each in enumerate(values) if not math.isfinite(each)), None
+                )
     return None
 
 

@@ -31,6 +31,11 @@ NO_ROWS: Mapping[str, Any] = {"tokens": [], "inference_logprobs": None, "row_log
 """In the place of the columns that token rows are read from."""
 
 
+COPIED = frozenset({"tokens", "masks", "scores", "advantages", "messages", "overrides"})
+"""Columns without a number of their own: ids, which are typed, and what trajectories have as well."""
+LOGPROBS = ("inference_logprobs", "row_logprobs")
+
+
 class LineFields(BaseModel):
     """What of a line is needed to read a group back; the other columns are for Atropos' tools."""
 
@@ -50,9 +55,10 @@ class LineFields(BaseModel):
     estimator: str
     estimator_params: dict[str, Any]
     turns_without_peer: int
-    tokens: list[list[int]]
-    inference_logprobs: list[list[float]] | None
-    row_logprobs: list[list[float] | None] | None = None
+    # Numbers are checked where they become those of rows.
+    tokens: list[list[Any]]
+    inference_logprobs: list[list[Any]] | None
+    row_logprobs: list[list[Any] | None] | None = None
     messages: list[Any]
     """Per row; of most rows of a forked trajectory nothing is read."""
     trajectories: list[dict[str, Any]]
@@ -69,9 +75,12 @@ class LineFields(BaseModel):
         """The token rows of all trajectories, from the columns."""
         logprobs = self.inference_logprobs or self.row_logprobs or [None] * len(self.tokens)
         return [
-            TokenRow(token_ids=tuple(ids), logprobs=None if values is None else tuple(values))
+            TokenRow(token_ids=ids, logprobs=values)
             for ids, values in zip(self.tokens, logprobs, strict=True)
         ]
+
+
+READ_BESIDE_ROWS = tuple(name for name in LineFields.model_fields if name not in NO_ROWS)
 
 
 def written(credited: CreditedGroup) -> dict[str, Any]:
@@ -244,7 +253,7 @@ def _turns(trajectory: Trajectory) -> list[dict[str, Any]]:
     dumped: list[dict[str, Any]] = []
     index = len(trajectory.prompt)
     for turn in trajectory.turns:
-        bare = replace(turn, context=None)
+        bare = turn if turn.context is None else replace(turn, context=None)
         fields = _TURN.dump_python(bare, mode="json", exclude=_TEXT, warnings=False)
         # A stretch of the conversation as its `start` and `end`, what was put in as the message.
         context = None if turn.context is None else list(map(_written_part, turn.context))

@@ -1,6 +1,8 @@
 """Joins completions into training rows as they are sampled, so that spans are known and never searched."""
 
+from array import array
 from dataclasses import replace
+from itertools import repeat
 
 from environments.policy.open_row import OpenRow
 from environments.trajectory import NOT_SAMPLED, Completion, Span, TokenRow
@@ -23,7 +25,7 @@ class RowBuilder:
         self.fork: str | None = None
         """Why the last completion started a new row; `None` where it went on, and for the first."""
         self._closed: list[TokenRow] = []
-        self._logprobs: list[float] | None = []
+        self._logprobs: array[float] | None = array("d")
 
     def append(self, completion: Completion, *, messages: int = 0, rewritten: str | None = None) -> Span:
         """Add a completion and return the span of its sampled tokens.
@@ -60,18 +62,17 @@ class RowBuilder:
         if self.open is not None:
             self.fork = cause
             self._closed.append(self._closed_row())
-        self.open, self._logprobs = OpenRow(), []
+        self.open, self._logprobs = OpenRow(), array("d")
 
     def _closed_row(self) -> TokenRow:
-        logprobs = None if self._logprobs is None else tuple(self._logprobs)
-        return TokenRow(token_ids=tuple(self._row.token_ids), logprobs=logprobs)
+        return TokenRow(token_ids=self._row.token_ids, logprobs=self._logprobs)
 
     def _append_logprobs(self, completion: Completion) -> None:
         if self._logprobs is None or completion.logprobs is None:
             self._logprobs = None
         else:
-            self._logprobs += [NOT_SAMPLED] * len(completion.prompt_ids)
-            self._logprobs += completion.logprobs
+            self._logprobs.extend(repeat(NOT_SAMPLED, len(completion.prompt_ids)))
+            self._logprobs.extend(completion.logprobs)
 
 
 def going_on(completion: Completion, row: OpenRow | None) -> Completion:

@@ -72,7 +72,7 @@ def column_of(hint: Any) -> Column:
         return Column(type=arrow.string(), encode=str)
     if origin in (UnionType, Union):
         return _of_union(arguments)
-    if origin is tuple:
+    if origin in (tuple, Sequence):
         return list_of(column_of(arguments[0]))
     if origin is Mapping:
         return _of_mapping(arguments[1])

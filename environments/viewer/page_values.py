@@ -501,7 +501,7 @@ def _seen(part: Kept | Message, cutter: TextCutter) -> dict[str, Any]:
     return {"message": cutter.message(part)}
 
 
-def _sampled(trajectory: Trajectory, turn: Turn) -> tuple[tuple[int, ...], tuple[float, ...] | None]:
+def _sampled(trajectory: Trajectory, turn: Turn) -> tuple[Sequence[int], Sequence[float] | None]:
     """The tokens that were sampled in a turn, and their log-probabilities."""
     row, span = trajectory.rows[turn.span.row], turn.span
     logprobs = None if row.logprobs is None else row.logprobs[span.start : span.end]

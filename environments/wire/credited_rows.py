@@ -102,16 +102,17 @@ def credited_rows(credited: CreditedGroup) -> Iterator[CreditedRow]:
             spans = [trained_span(turn) for turn in turns]
             credit = [advantage for _, advantage in here]
             is_last = index == len(trajectory.rows) - 1
+            tokens = list(row.token_ids)
             yield CreditedRow(
                 trajectory=trajectory,
                 turns=turns,
                 conversation=conversation,
                 messages=conversation.until(turns[-1], turns, after=is_last) if turns else conversation.all,
-                tokens=list(row.token_ids),
-                mask=mask_of(row.token_ids, spans),
+                tokens=tokens,
+                mask=mask_of(tokens, spans),
                 logprobs=None if row.logprobs is None else list(row.logprobs),
                 turn_advantages=credit,
-                advantages=spread(len(row.token_ids), spans, credit),
+                advantages=spread(len(tokens), spans, credit),
             )
 
 

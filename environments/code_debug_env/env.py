@@ -27,7 +27,7 @@ from tools.terminal import terminal
 logger = logging.getLogger(__name__)
 
 SOLUTION, EXAMPLES = "solution.py", "test_example.py"
-EXAMPLES_CPU_S = 0.3
+EXAMPLES_CPU_S = 0.1
 """Of the embedded tasks: a hundred times what right solutions take, so that a bug that hangs costs little."""
 
 

@@ -43,14 +43,14 @@ RERUN_S = 10.0
 class CheckLimits:
     """How long a solution may take. Waiting for a processor counts nowhere: a busy machine makes no hang."""
 
-    cpu_s: float = 1.0
+    cpu_s: float = 0.25
     """Processor time of one call."""
-    wall_s: float = 2.5
+    wall_s: float = 1.0
     """Wall clock of one call, for those that sleep."""
-    next_cpu_s: float = 0.25
+    next_cpu_s: float = 0.05
     """The limits of a call once another one has hung."""
-    next_wall_s: float = 0.5
-    total_s: float = 5.0
+    next_wall_s: float = 0.25
+    total_s: float = 2.5
     """Wall clock of all calls together; those that find no time left fail."""
 
     @classmethod

@@ -11,16 +11,19 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
-from environments.rewards.code_judge.solution_server import MAX_INT_DIGITS, LostAnswer, SolutionServer
+from environments.rewards.code_judge.solution_server import (
+    MAX_INT_DIGITS,
+    LostAnswer,
+    SolutionServer,
+    WarmProcess,
+)
 
 Kind = Literal["returned", "raised", "lost"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What came of a call."""
 
     kind: Kind
@@ -30,8 +33,7 @@ class Outcome:
     """The arguments afterwards."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotedCall:
+class NotedCall(NamedTuple):
     """A call, and what came of it by the notes."""
 
     arguments: str
@@ -41,11 +43,14 @@ class NotedCall:
 def main() -> None:
     """Compare the calls of the request, the last ones first: that is where a test stops."""
     sys.set_int_max_str_digits(MAX_INT_DIGITS)
+    # Before the notes and the solutions are known: each has this memory.
+    warm = WarmProcess(), WarmProcess()
     request = json.load(sys.stdin)
     limits, entry_point = request["limits"], request["entry_point"]
     # The right solution is asked first: when its time is up there is still some for the other.
-    original = SolutionServer(request["original"], entry_point, {**limits, "total_s": limits["total_s"] * 2})
-    right = SolutionServer(request["right"], entry_point, limits)
+    twice = {**limits, "total_s": limits["total_s"] * 2}
+    original = SolutionServer(request["original"], entry_point, twice, warm[0])
+    right = SolutionServer(request["right"], entry_point, limits, warm[1])
     calls = list(noted_calls(request["notes"].splitlines()))[-request["max_calls"] :]
     try:
         # What fails here is ours: nothing of either solution has run yet.

@@ -18,7 +18,12 @@ from collections.abc import Callable, Generator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from environments.rewards.code_judge.solution_server import MAX_INT_DIGITS, LostAnswer, SolutionServer
+from environments.rewards.code_judge.solution_server import (
+    MAX_INT_DIGITS,
+    LostAnswer,
+    SolutionServer,
+    WarmProcess,
+)
 from tools.sandbox.inside.kernel import hide_process
 
 
@@ -27,17 +32,19 @@ def main() -> None:
     sys.set_int_max_str_digits(MAX_INT_DIGITS)
     # The workspace: from now on the solution could put a module there.
     del sys.path[0]
-    judge(json.load(sys.stdin))
+    # Before the test is read: the solution has this memory.
+    warm = WarmProcess()
+    judge(json.load(sys.stdin), warm)
 
 
-def judge(request: Mapping[str, Any]) -> None:
+def judge(request: Mapping[str, Any], warm: WarmProcess) -> None:
     """Evaluate the prepared test against the solution and report every assertion at the end."""
     # Same user as the solution: without this it could read the test and the nonce out of our memory.
     hide_process()
     namespace: dict[str, Any] = {"__name__": "hidden_test"}
     exec(compile(request["declaration"], "<declaration>", "exec"), namespace)  # trusted data
     prepared = compile(request["test"], "<test>", "exec")
-    server = SolutionServer(request["solution"], request["entry_point"], request["limits"])
+    server = SolutionServer(request["solution"], request["entry_point"], request["limits"], warm)
     records = Records(lambda: server.lost)
     namespace[request["entry_point"]] = server.call
     namespace["__assertions__"] = records

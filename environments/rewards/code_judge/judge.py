@@ -135,7 +135,7 @@ class CodeJudge:
             if right.fraction == 1:
                 limits = CheckLimits.beyond(right.slowest_s, right.cpu_s)
                 self.learned_limits[task["task_id"]] = limits
-                buggy = await run_checks(verify, task, buggy_text(task))
+                buggy = await run_checks(verify, task, buggy_text(task), limits)
                 return "the buggy solution holds every check" if buggy.fraction == 1 else ""
         except (DatasetError, RewardError) as error:
             return str(error)

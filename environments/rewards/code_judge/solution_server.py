@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import IO, Any, cast
 
 from tools.sandbox.host.seccomp import without_peers
 from tools.sandbox.inside.kernel import filter_calls, no_new_privileges
@@ -25,6 +25,8 @@ MAX_REPLY_BYTES = 4 << 20
 POLL_S = 0.02
 START_S = 20.0
 """For the start of Python, which takes a thousandth of it."""
+_MOST_FILES = 64
+"""The judge has opened far fewer."""
 MAX_INT_DIGITS = 100_000
 """Reading a number takes time that grows with the square of its length."""
 PROGRAM = "environments.rewards.code_judge.solution_server"
@@ -65,12 +67,16 @@ class SolutionServer:
     No time in which it waited for a processor counts, so that a busy machine makes no verdict.
     """
 
-    def __init__(self, solution: str, entry_point: str, limits: Mapping[str, float]) -> None:
-        self._argv = [*PYTHON, PROGRAM, solution, entry_point]
+    def __init__(
+        self, solution: str, entry_point: str, limits: Mapping[str, float], warm: "WarmProcess"
+    ) -> None:
+        """`warm` is the first process; another one is needed only where that was lost."""
+        self._opening = json.dumps([solution, entry_point]).encode() + b"\n"
         self._limits = dict(limits)
+        self._warm: WarmProcess | None = warm
         self._left_s = limits["total_s"]
         """Of the time for all calls."""
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: WarmProcess | subprocess.Popen[bytes] | None = None
         self.hung = False
         """Whether a call had to be stopped."""
         self.lost = 0
@@ -85,18 +91,9 @@ class SolutionServer:
         Raises:
             LostAnswer: it cannot be started, whatever the solution is.
         """
-        self._process = subprocess.Popen(
-            self._argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            bufsize=0,
-            start_new_session=True,
-            # Here, not in the program: the solution could put another one in its place.
-            preexec_fn=_confine,  # this process has one thread
-        )
+        self._process, self._warm = self._warm or _another_process(), None
         try:
-            _talk(self._process, b"", cpu_s=START_S, wall_s=START_S)
+            _talk(self._process, self._opening, cpu_s=START_S, wall_s=START_S)
         except (LostAnswer, OSError) as error:
             self.kill()
             raise LostAnswer(f"no process for the solution: {error}") from None
@@ -135,7 +132,7 @@ class SolutionServer:
             raise LostAnswer("the time for the whole test is up")
         if self._process is None:
             self.start()
-        process = cast("subprocess.Popen[bytes]", self._process)
+        process = cast("WarmProcess", self._process)
         spent = Spent(process.pid)
         limits = {"cpu_s": self._limits["cpu_s"], "wall_s": min(self._limits["wall_s"], self._left_s)}
         try:
@@ -157,6 +154,51 @@ class SolutionServer:
         self.cpu_s += spent.cpu_s()
 
 
+class WarmProcess:
+    """A process for a solution, forked from the judge before that has read anything: Python starts once."""
+
+    def __init__(self) -> None:
+        requests, self.stdin = _pipe(mine="wb")
+        replies, self.stdout = _pipe(mine="rb")
+        self.pid = os.fork()
+        if self.pid == 0:
+            with contextlib.suppress(BaseException):
+                os.setsid()
+                for stream, fd in enumerate((requests, replies, os.open(os.devnull, os.O_RDWR))):
+                    os.dup2(fd, stream)
+                os.closerange(3, _MOST_FILES)
+                _confine()
+                serve()
+            os._exit(1)
+        os.close(requests)
+        os.close(replies)
+
+    def wait(self) -> None:
+        """Until it has ended."""
+        os.waitpid(self.pid, 0)
+
+
+def _pipe(*, mine: str) -> tuple[int, IO[bytes]]:
+    """The other's end of a pipe, and ours."""
+    read, write = os.pipe()
+    theirs, ours = (read, write) if mine == "wb" else (write, read)
+    return theirs, os.fdopen(ours, mine, buffering=0)
+
+
+def _another_process() -> "subprocess.Popen[bytes]":
+    """One that knows nothing of the judge's memory, in which the test is by now."""
+    return subprocess.Popen(
+        [*PYTHON, PROGRAM],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        bufsize=0,
+        start_new_session=True,
+        # Here, not in the program: the solution could put another one in its place.
+        preexec_fn=_confine,  # this process has one thread
+    )
+
+
 def _confine() -> None:
     """Give up signals to, control over and memory of other processes, for good.
 
@@ -171,7 +213,9 @@ def _confine() -> None:
         filter_calls(program)
 
 
-def _talk(process: "subprocess.Popen[bytes]", request: bytes, *, cpu_s: float, wall_s: float) -> bytes:
+def _talk(
+    process: "WarmProcess | subprocess.Popen[bytes]", request: bytes, *, cpu_s: float, wall_s: float
+) -> bytes:
     """Send one line and read one, without ever waiting longer than the limits."""
     requests, replies = (cast(Any, pipe).fileno() for pipe in (process.stdin, process.stdout))
     os.set_blocking(requests, False)
@@ -224,8 +268,11 @@ def _waited_s(pid: int) -> float:
 # The process itself.
 
 
-def serve(solution: Path, entry_point: str) -> None:
-    """Answer calls on standard input and output, which the solution itself does not get."""
+def serve() -> None:
+    """Answer calls on standard input and output, which the solution itself does not get.
+
+    The first line names the solution's file, and the function that is called.
+    """
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
@@ -233,6 +280,8 @@ def serve(solution: Path, entry_point: str) -> None:
     with contextlib.suppress(OSError):
         # A shortage of memory ends this process, not the judge.
         Path("/proc/self/oom_score_adj").write_text("1000")
+    path, entry_point = json.loads(requests.readline())
+    solution = Path(path)
     module = ModuleType("solution")
     module.__file__ = str(solution)
     sys.modules["solution"] = module
@@ -363,4 +412,4 @@ _MUTABLE: Mapping[str, type] = {"list": list, "set": set, "dict": dict}
 if __name__ == "__main__":
     sys.set_int_max_str_digits(MAX_INT_DIGITS)
     del sys.path[0]
-    serve(Path(sys.argv[1]), sys.argv[2])
+    serve()

@@ -2,8 +2,8 @@
 
 import platform
 import struct
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 _LOAD, _JUMP_EQUAL, _JUMP_GREATER_EQUAL, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
@@ -26,8 +26,7 @@ _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 _NETLINK_ROUTE = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Calls:
+class _Calls(NamedTuple):
     """The numbers of one architecture."""
 
     audit_arch: int

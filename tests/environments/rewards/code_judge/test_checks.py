@@ -179,8 +179,8 @@ async def test_a_call_that_waits_for_processors_is_no_hang(verify):
 async def test_a_solution_that_no_process_can_be_started_for_is_no_wrong_one(verify):
     async def broken(*, files, **how):
         name = next(name for name in files if name.endswith("/solution_server.py"))
-        cut = "if __name__ == '__main__':\n    raise SystemExit(1)\n"
-        return await verify(files={**files, name: cut + files[name]}, **how)
+        cut = files[name].replace("def serve() -> None:\n", "def serve() -> None:\n    raise SystemExit(1)\n")
+        return await verify(files={**files, name: cut}, **how)
 
     with pytest.raises(RewardError, match="no process for the solution"):
         await run_checks(broken, THREE, "def double(x):\n    return 2 * x\n")

@@ -1,12 +1,12 @@
 """The values that flow from a rollout to its credit. Nobody changes one after it is made."""
 
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import zip_longest
-from typing import Any, Literal, cast, get_args
+from typing import Any, Generic, Literal, TypeVar, cast, get_args, overload
 
-from environments.compact_numbers import compact_floats, compact_ids
 from environments.plain_text import is_utf8
 from environments.time_profile import TimeProfile
 from tools.calls import CachedJson, ToolCall, ToolResult, ToolSpec
@@ -30,6 +30,7 @@ from it, or its outcome is this number."""
 
 
 Role = Literal["system", "user", "assistant", "tool"]
+Number = TypeVar("Number", int, float)
 
 
 class StopReason(StrEnum):
@@ -107,6 +108,56 @@ class Span:
     row: int
     start: int
     end: int
+
+
+class CompactNumbers(Sequence[Number], Generic[Number]):
+    """Numbers of one kind, 4 bytes for an id and 8 for a log-probability.
+
+    They read, compare and hash as a tuple; nobody changes them.
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: "array[Number]") -> None:
+        """A view of an array; it grows where its owner lets the array grow."""
+        self._values = values
+
+    @overload
+    def __getitem__(self, index: int) -> Number: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Number, ...]: ...
+    def __getitem__(self, index: int | slice) -> Number | tuple[Number, ...]:
+        return tuple(self._values[index]) if isinstance(index, slice) else self._values[index]
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __iter__(self) -> Iterator[Number]:
+        return iter(self._values)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, CompactNumbers):
+            return self._values == cast("CompactNumbers[Number]", other)._values
+        return tuple(self) == other if isinstance(other, tuple) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
+def compact_ids(ids: Iterable[int]) -> CompactNumbers[int]:
+    """The ids, copied. Raises ValueError for a number beyond 32 bits, TypeError for what is no integer."""
+    try:
+        return CompactNumbers(array("i", ids))
+    except OverflowError:
+        raise ValueError("a token id is a number of 32 bits") from None
+
+
+def compact_floats(numbers: Iterable[float]) -> CompactNumbers[float]:
+    """The numbers as doubles, copied. Raises TypeError for what is none."""
+    return CompactNumbers(array("d", numbers))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

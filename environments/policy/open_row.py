@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import orjson
 
-from environments.compact_numbers import CompactNumbers, compact_ids
+from environments.trajectory import CompactNumbers, compact_ids
 
 
 class OpenRow:

@@ -7,10 +7,9 @@ from random import Random
 
 import pytest
 
-from environments.compact_numbers import compact_ids
 from environments.policy.open_row import OpenRow
 from environments.rollout.rows import RowBuilder
-from environments.trajectory import Completion, Message, TokenRow
+from environments.trajectory import Completion, Message, TokenRow, compact_ids
 from tests.tables import cases
 
 ROW = TokenRow(token_ids=(1, 2, 3), logprobs=(1.0, -0.1, -1 / 3))

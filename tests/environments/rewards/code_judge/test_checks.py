@@ -176,23 +176,21 @@ async def test_a_call_that_waits_for_processors_is_no_hang(verify):
     assert (report.held, report.hung) == ((True, True, True), False)
 
 
-async def test_a_solution_finds_nothing_of_the_test_in_its_process_which_was_forked_from_the_judge(verify):
+async def test_a_solution_finds_nothing_of_the_test_in_its_memory_which_was_the_judges(verify):
     looks = (
-        "import gc\nfound = [each for each in gc.get_objects() if isinstance(each, dict) and 'nonce' in each]\n"
-        "text = open('/proc/self/maps').read()\n"
         "def double(x):\n"
         "    memory = open('/proc/self/mem', 'rb')\n"
-        "    for line in text.splitlines():\n"
+        "    for line in open('/proc/self/maps').read().splitlines():\n"
         "        start, end = (int(each, 16) for each in line.split()[0].split('-'))\n"
         "        if 'rw' in line.split()[1] and '[v' not in line:\n"
         "            memory.seek(start)\n"
-        "            if b'f(-' + b'1) == -2' in memory.read(end - start):\n"
-        "                return 'found'\n"
-        "    return 'found' if found else 2 * x\n"
+        "            for rest in memory.read(end - start).split(b'f(-')[1:]:\n"
+        "                if rest.startswith(b'1)'):\n"
+        "                    return 'found'\n"
+        "    return 2 * x\n"
     )
-    assert (
-        await held(verify, looks, limits=replace(QUICK, cpu_s=5.0, wall_s=10.0, total_s=20.0)) == (True,) * 3
-    )
+    roomy = CheckLimits(cpu_s=5.0, wall_s=10.0, total_s=20.0)
+    assert (await held(verify, looks, limits=roomy))[0]
 
 
 async def test_a_solution_that_no_process_can_be_started_for_is_no_wrong_one(verify):

@@ -334,7 +334,9 @@ async def test_the_solution_is_alone_with_the_harness():
         )
 
     await run_checks(spy, THREE, "text")
-    assert files_seen == {
+    compiled = {path for path in files_seen if "/__pycache__/" in path}
+    assert {path.replace("/__pycache__", "").split(".")[0] + ".py" for path in compiled} < files_seen
+    assert files_seen - compiled == {
         "solution.py",
         "environments/rewards/code_judge/harness.py",
         "environments/rewards/code_judge/solution_server.py",

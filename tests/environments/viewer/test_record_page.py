@@ -318,3 +318,14 @@ def test_a_page_goes_into_a_folder_that_is_made_for_it(tmp_path):
     write_record_page(recorded(tmp_path / "r.jsonl", GROUP), out, content(), max_bytes=10**8)
 
     assert set(blocks_of(out.read_text())) >= {"index", "g1", "g1r0p0"}
+
+
+def test_a_page_says_where_nothing_is_to_be_learned_and_what_to_do(tmp_path):
+    missing = group_of([[1.0], [0.0]], outcomes=[1.0, None])
+    index = page(recorded(tmp_path / "r.jsonl", missing))["index"]
+    assert index["nothing"].startswith(
+        "nothing to learn from in 1 group: 1 refused (no outcome beside siblings"
+    )
+    assert "--missing-outcome" in index["nothing"]
+    assert index["aggregates"]["reasons"] == {"refused: no outcome beside siblings with one": 1}
+    assert page(recorded(tmp_path / "ok.jsonl", GROUP))["index"]["nothing"] is None

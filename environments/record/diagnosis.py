@@ -165,7 +165,8 @@ def _earned(trajectory: Trajectory) -> tuple[float | tuple[float, ...] | None, .
 
 _BY_KIND = {
     REFUSED: f"mend what it names; {_LOOK}",
-    UNSCORED_KIND: "a hook of rewards gave None for everything: is a `return` missing?",
+    UNSCORED_KIND: "hooks of rewards gave None for everything: too hard for this policy, or is a `return` "
+    "missing?",
     ALIKE: "take items that are neither too easy nor too hard for this policy, more siblings "
     "(--env.group_size) or a more detailed reward",
     BROKEN: "mend what breaks; the same command tries these groups again",

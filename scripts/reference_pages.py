@@ -3,6 +3,7 @@
 python -m scripts.reference_pages
 """
 
+import html
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,7 @@ SECTIONS: tuple[tuple[type[Section], str], ...] = (
     (UserConfig, "The simulated user"),
     (SummariserConfig, "The summariser"),
 )
+_BAR = "&#124;"
 
 
 def settings_page() -> str:
@@ -68,12 +70,17 @@ def _help(command: click.Command, parent: click.Context, name: str) -> Iterator[
 def _row(name: str, field: FieldInfo) -> str:
     bounds = ", ".join(_bound(each) for each in field.metadata if _bound(each))
     cells = [
-        f"`{name}`",
-        f"`{_type_text(field.annotation)}`" + (f" {bounds}" if bounds else ""),
-        "" if field.is_required() else f"`{field.get_default(call_default_factory=True)}`",
-        field.description or "",
+        _code(name),
+        _code(_type_text(field.annotation)) + (f" {bounds}" if bounds else ""),
+        "" if field.is_required() else _code(str(field.get_default(call_default_factory=True))),
+        (field.description or "").replace("|", _BAR),
     ]
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+    return f"| {' | '.join(cells)} |"
+
+
+def _code(text: str) -> str:
+    """Code in a cell: Markdown would show the backslash that keeps a bar from ending it."""
+    return f"<code>{html.escape(text).replace('|', _BAR)}</code>"
 
 
 def _bound(constraint: Any) -> str:

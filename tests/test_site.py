@@ -67,6 +67,11 @@ def test_every_public_name_is_in_the_reference():
     assert sorted(public - named - {"__version__"}) == []  # a config is a table of the settings
 
 
+def test_a_type_of_several_is_written_without_an_escape():
+    assert "str &#124; None" in settings_page()
+    assert "\\|" not in settings_page()
+
+
 FIELDS = {
     "values": ("weight_version", "summariser_calls", "duration_s", "timed_out"),
     "settings": ("estimator_params",),

@@ -134,5 +134,10 @@ function heat(value, full = page.fullColour) {
 
 /** A signed number on its colour. The sign is printed, so that the colour says nothing alone. */
 function heatChip(value, title, full) {
-  return el("span.heat", { style: { background: heat(value, full) }, title: title || exact(value) }, signed(value));
+  return el("span.heat", { style: { background: heat(value, full) }, title: title || exact(value) }, aligned(signed(value)));
+}
+
+/** A turn's advantage; a refused group gave none. */
+function creditChip({ group, entry }, turn) {
+  return group.status === "failed" ? null : heatChip(entry.turns.advantages[turn], "advantage " + exact(entry.turns.advantages[turn]));
 }

@@ -33,14 +33,14 @@ function closeDrawer() {
 function drawerHead(rollout, turn, whole) {
   const { group, entry } = rollout;
   const to = (step) => (entry.turns.kind[turn + step] ? el("a.quiet", { href: turnHash(group.id, entry.sibling, turn + step), "aria-label": step > 0 ? "Next turn" : "Previous turn" }, step > 0 ? "↓" : "↑") : el("span.quiet.off", {}, step > 0 ? "↓" : "↑"));
-  return el("div.drawerhead", {}, el("h2", {}, `sibling ${entry.sibling}, ${turnTitle(turn)}`), heatChip(entry.turns.advantages[turn]), badgeList(rollout, turn), el("span.grow"), to(-1), to(1),
+  return el("div.drawerhead", {}, el("h2", {}, `sibling ${entry.sibling}, ${turnTitle(turn)}`), creditChip(rollout, turn), badgeList(rollout, turn), el("span.grow"), to(-1), to(1),
     copyButton("link", () => fullLink(turnHash(group.id, entry.sibling, turn)), "the link to this turn"),
     whole ? copyButton("text", () => turnText(whole), "the texts of this turn") : null, whole ? copyButton("JSON", () => JSON.stringify(whole, null, 2), "this turn as JSON") : null,
-    el("a.quiet.close", { href: hashOf({ g: group.id, s: entry.sibling }), "aria-label": "Close", title: "Close (Esc)" }, "✕"));
+    el("a.quiet.close", { href: hashOf(inGroup({ g: group.id, s: entry.sibling })), "aria-label": "Close", title: "Close (Esc)" }, "✕"));
 }
 
-function otherEstimators({ entry }, turn) {
-  if (!page.index.others.length) return null;
+function otherEstimators({ group, entry }, turn) {
+  if (!page.index.others.length || group.status === "failed") return null;
   const own = entry.turns.advantages[turn];
   return el("section", {}, el("h3", {}, "By other estimators"), el("table", {}, el("tr", {}, el("td", {}, estimatorNode(page.index.estimator)), el("td.n", {}, heatChip(own)), el("td")),
     page.index.others.map((name, which) => {

@@ -22,6 +22,13 @@ function signed(value, digits = 3) {
   return (value > 0 ? "+" : "") + num(value, digits);
 }
 
+/** A number's text, as wide after its point as its neighbours in a column: spaces of digits stand for what is missing. */
+function aligned(text, digits = 3) {
+  if (!/\d$/.test(text) || text.includes("e")) return text;
+  const after = text.includes(".") ? text.length - text.indexOf(".") : 0;
+  return text + (after ? "" : "\u2008") + "\u2007".repeat(Math.max(0, digits - Math.max(0, after - 1)));
+}
+
 /** All of a number's digits, as the record has them. */
 function exact(value) {
   return value === null || value === undefined ? "none" : String(value);
@@ -69,25 +76,26 @@ function cutWords(text) {
   return `${num(text.chars - text.head.length - text.tail.length)} of ${num(text.chars)} characters are not in this page`;
 }
 
-/** A text, folded where it is long. `tag` is `pre` or `div`; `needle` is marked. */
+/** A text, folded where it is long; `needle` is marked, and Markdown is read in what is not `mono`. */
 function textBlock(text, { spec = "div.text", needle = "" } = {}) {
+  const read = spec.endsWith(".mono") ? marked : markdownNodes;
   if (text === null || text === undefined || text === "") return null;
   const parts = typeof text === "string" ? [text] : [text.head, text, text.tail];
   const whole = parts.filter((part) => typeof part === "string").join("");
   const node = el(spec, { dir: "auto" });
-  if (whole.length <= FOLD_CHARS && lineCount(whole, FOLD_LINES + 2) <= FOLD_LINES) return textParts(node, parts, needle);
+  if (whole.length <= FOLD_CHARS && lineCount(whole, FOLD_LINES + 2) <= FOLD_LINES) return textParts(node, parts, needle, read);
   const at = needle ? whole.toLowerCase().indexOf(needle) : -1;
   const from = at > FOLD_CHARS / 2 ? at - 120 : 0;
   const folded = () => {
     const size = foldedSize(whole, from);
-    replace(node, from ? "… " : null, marked(shown(whole.slice(from, from + size)), needle), "…");
+    replace(node, from ? "… " : null, read(shown(whole.slice(from, from + size)), needle), "…");
     more.textContent = `show all ${num(typeof text === "string" ? text.length : text.chars)} characters`;
   };
   const more = button(".quiet.more", "", (event) => {
     event.stopPropagation();
     if (more.getAttribute("aria-expanded") === "true") folded();
     else {
-      textParts(replace(node), parts, needle);
+      textParts(replace(node), parts, needle, read);
       more.textContent = "show less";
     }
     more.setAttribute("aria-expanded", String(more.textContent === "show less"));
@@ -99,10 +107,10 @@ function textBlock(text, { spec = "div.text", needle = "" } = {}) {
 // A long text goes in by pieces, so that the browser lays out only those that are seen.
 const PIECE = 20_000;
 
-function textParts(node, parts, needle) {
+function textParts(node, parts, needle, read) {
   for (const part of parts) {
     if (typeof part !== "string") add(node, el("span.cut", {}, `[… ${cutWords(part)} …]`));
-    else if (part.length <= PIECE) add(node, marked(shown(part), needle));
+    else if (part.length <= PIECE) add(node, read(shown(part), needle));
     else for (const piece of pieces(part)) add(node, el("div.piece", {}, marked(shown(piece), needle)));
   }
   return node;

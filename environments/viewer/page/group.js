@@ -3,10 +3,25 @@
 
 const NEAR = "1200px 0px";
 
+const GROUP_KEYS = [
+  ["plus-mark", "advantage above the peers"], ["minus-mark", "below"], ["dot.passed", "passed"], ["dot.failed", "not passed"], ["hatched", "ended before"],
+  ["rule.user", "user"], ["rule", "other message"], ["rule.double", "second model"], ["swatch.framed", "selected"],
+];
+
+/** The two siblings that the address asks for, or `null`; one that it goes to takes the right place. */
+function chosenTwo(group, asked) {
+  const has = (sibling) => group.rollouts.some((entry) => entry.sibling === sibling);
+  const two = (asked.two || "").split(",").map(Number);
+  if (!asked.two || two.length !== 2 || two[0] === two[1] || !two.every(has)) return null;
+  const to = Number(asked.s ?? two[0]);
+  return has(to) && !two.includes(to) ? [two[0], to] : two;
+}
+
 class GroupView {
-  constructor(group) {
+  constructor(group, two = null) {
     this.group = group;
-    this.siblings = group.rollouts.map((entry) => findRollout(group.id, entry.sibling));
+    this.two = two;
+    this.siblings = (two || group.rollouts.map((entry) => entry.sibling)).map((sibling) => findRollout(group.id, sibling));
     this.rowCount = most(this.siblings.map(({ acts, actOf }) => Math.max(acts.length, actOf.length ? actOf.at(-1) + 1 : 0)).concat(0));
     this.longest = most(this.siblings.map(({ entry }) => entry.turns.kind.length).concat(0));
     this.selected = { column: 0, turn: 0 };
@@ -27,9 +42,22 @@ class GroupView {
     const at = groups.indexOf(this.group);
     const step = (to, words) => (groups[to] ? el("a.quiet", { href: hashOf({ g: groups[to].id }), title: words + " group" }, words === "next" ? "next →" : "← previous") : el("span.quiet.off", {}, words === "next" ? "next →" : "← previous"));
     return el("div.grouphead", {}, el("h1", {}, shown(this.group.item)), el("span.status." + this.group.status, {}, this.group.status),
-      this.group.reason ? el("span.muted", {}, shown(this.group.reason)) : null, el("span.muted", {}, `${plural(this.siblings.length, "sibling")}, epoch ${this.group.epoch}, group ${num(at + 1)} of ${num(groups.length)}`),
+      this.group.reason ? el("span.muted", {}, shown(this.group.reason)) : null, el("span.muted", {}, `${plural(this.group.rollouts.length, "sibling")}, epoch ${this.group.epoch}, group ${num(at + 1)} of ${num(groups.length)}`),
       this.group.weights.length > 1 ? el("span.badge.masked", { title: "Its turns were sampled by several versions of the weights" }, "weights " + this.group.weights.map((each) => shown(each ?? "unknown")).join(", ")) : null,
-      el("span.grow"), step(at - 1, "previous"), step(at + 1, "next"), copyButton("copy link", () => fullLink(hashOf({ g: this.group.id })), "the link to this group"), button(".quiet", "print", () => this.print(), { title: "Draw every turn, then print" }));
+      this.chooser(), el("span.grow"), step(at - 1, "previous"), step(at + 1, "next"), copyButton("copy link", () => fullLink(hashOf({ g: this.group.id })), "the link to this group"), button(".quiet", "print", () => this.print(), { title: "Draw every turn, then print" }));
+  }
+
+  /** Which two stand beside each other, where a group has more. */
+  chooser() {
+    const all = this.group.rollouts.map((entry) => entry.sibling);
+    if (all.length < 3) return null;
+    const shownTwo = this.two || ["", ""];
+    const choose = (at, sibling) => {
+      const other = shownTwo[1 - at] === "" || shownTwo[1 - at] === sibling ? all.find((each) => each !== sibling) : shownTwo[1 - at];
+      go({ g: this.group.id, two: at ? [other, sibling] : [sibling, other] });
+    };
+    const pick = (at) => choice(`sibling ${at ? "on the right" : "on the left"}`, "all siblings", all.map(String), String(shownTwo[at]), (value) => (value === "" ? go({ g: this.group.id }) : choose(at, Number(value))), (value) => "sibling " + value);
+    return el("span.two", {}, pick(0), this.two ? [" beside ", pick(1)] : null);
   }
 
   head() {
@@ -40,7 +68,7 @@ class GroupView {
         el("b", {}, "sibling " + entry.sibling), passed === null ? null : el("i.dot." + (passed ? "passed" : "failed"), { title: passed ? "passed" : "not passed" }),
         el("span", { title: "score " + exact(entry.score) }, "score ", el("b", {}, num(entry.score))), entry.outcome === null ? null : el("span.muted", {}, "outcome " + num(entry.outcome)), el("span.grow"),
         el("span.muted", { title: shown(ending(entry)) }, shown(ending(entry)))),
-      strip(entry, { height: 10, longest: Math.max(1, this.longest), jump: (turn) => this.show(column, turn) }));
+      this.group.status === "failed" ? null : strip(entry, { height: 10, longest: Math.max(1, this.longest), jump: (turn) => this.show(column, turn) }));
     }));
   }
 
@@ -50,6 +78,7 @@ class GroupView {
       const whole = await block(this.group.block);
       const first = this.siblings.length ? await block(this.siblings[0].entry.blocks[0]) : null;
       replace(this.above,
+        keysNode(GROUP_KEYS),
         whole.error ? el("div.error", {}, el("b", {}, "Siblings could not be compared. "), shown(whole.error)) : null,
         whole.failures.map((failure) => failureNode(failure, this.group.failures.find((each) => each.sibling === failure.sibling))),
         el("div.openings", {}, first && first.prompt.length ? details(`prompt (${plural(first.prompt.length, "message")})`, promptNode(first.prompt), true) : null,
@@ -91,7 +120,7 @@ class GroupView {
     const parts = el("span.parts");
     const node = el("article.turn", { "data-turn": turn, "data-column": column, "aria-label": `sibling ${entry.sibling}, ${turnTitle(turn)}` },
       el("a.turnhead", { href: turnHash(this.group.id, entry.sibling, turn), title: "How this credit came about" }, turn === rollout.acts[rollout.actOf[turn]] && turn === rollout.actOf[turn] ? null : el("span.muted", {}, turnTitle(turn)),
-        heatChip(entry.turns.advantages[turn], "advantage " + exact(entry.turns.advantages[turn])),
+        creditChip(rollout, turn),
         el("span.reward", { title: "reward " + exact(entry.turns.rewards[turn]) }, entry.turns.rewards[turn] === null ? el("span.muted", {}, "not scored") : ["reward ", el("b", {}, signed(entry.turns.rewards[turn]))]),
         parts, badgeList(rollout, turn), el("span.muted.right", {}, num(entry.turns.tokens[turn]) + " tok")), words);
     turnOf(entry, turn).then((whole) => {

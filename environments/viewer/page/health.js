@@ -23,10 +23,14 @@ function byAct() {
   return columns;
 }
 
+/** What marks mean: [class of the mark, words]. */
+function keysNode(legend) {
+  return el("div.keys", {}, legend.map(([kind, words]) => el("span.key", {}, el("i." + kind), words)));
+}
+
 /** A chart with a heading, what its marks mean, and a line on how to read it. */
 function figure(title, chart, legend, note) {
-  const keys = (legend || []).map(([kind, words]) => el("span.key", {}, el("i." + kind), words));
-  return el("figure", {}, el("figcaption", {}, el("h3", {}, title), keys.length ? el("div.keys", {}, keys) : null), chart, note ? el("p.note", {}, note) : null);
+  return el("figure", {}, el("figcaption", {}, el("h3", {}, title), legend?.length ? keysNode(legend) : null), chart, note ? el("p.note", {}, note) : null);
 }
 
 function healthSection(columns) {
@@ -44,7 +48,7 @@ function healthSection(columns) {
         words: (turn) => [turnTitle(turn), `${plural(columns[turn].reached, "rollout")} got here`, `${num(columns[turn].alone)} without a peer (${percent(columns[turn].alone, columns[turn].reached)})`, `${num(columns[turn].reached - columns[turn].compared - columns[turn].alone)} not compared`],
         href: (turn) => at(turn, columns[turn].alone ? "no-peer" : ""),
       }), [["fill-main", "compared"], ["fill-warn", "no peer"], ["fill-quiet", "not compared"]], aloneNote(columns)),
-      figure("Peers left", bandsByTurn({ columns: columns.map((column) => column.peers), label: "Peers of a turn, by turn index", name: "peers", href: (turn) => at(turn) }), [["mean-line", "mean"]],
+      figure("Peers left", bandsByTurn({ columns: columns.map((column) => column.peers), label: "Peers of a turn, by turn index", name: "peers", href: (turn) => at(turn) }), bandKeys(false),
         "How many values each baseline is made of. With one or two it is mostly noise."),
       figure("Groups with and without spread", barsByTurn({
         stacks: groups.map(({ varied, flat }) => [varied, flat]), classes: ["fill-main", "fill-quiet"],
@@ -52,8 +56,8 @@ function healthSection(columns) {
         words: (turn) => [turnTitle(turn), `${plural(groups[turn].varied, "group")} with spread`, `${num(groups[turn].flat)} where all siblings have the same advantage`],
         href: (turn) => at(turn),
       }), [["fill-main", "siblings differ"], ["fill-quiet", "all the same"]], "Of groups with two trained turns there or more. Only those that differ teach something at that turn."),
-      figure("Score against number of turns", density({ pairs: withTurns, label: "Score against number of turns", xName: "turns", yName: "score" }), [["mean-line", "mean score"]], stuffingNote(withTurns, "turns")),
-      figure("Score against tokens", density({ pairs: withTokens, label: "Score against sampled tokens", xName: "tokens", yName: "score" }), [["mean-line", "mean score"]], stuffingNote(withTokens, "tokens")),
+      figure("Score against number of turns", density({ pairs: withTurns, label: "Score against number of turns", xName: "turns", yName: "score" }), [["cell-few", "few rollouts"], ["cell-many", "many"], ["mean-line", "mean score"]], stuffingNote(withTurns, "turns")),
+      figure("Score against tokens", density({ pairs: withTokens, label: "Score against sampled tokens", xName: "tokens", yName: "score" }), [["cell-few", "few rollouts"], ["cell-many", "many"], ["mean-line", "mean score"]], stuffingNote(withTokens, "tokens")),
     ]));
 }
 

@@ -40,7 +40,7 @@ function move(columns, acts) {
     const to = view.moved(columns, acts);
     if (to === null) return;
     if (!document.getElementById("drawer").hidden) {
-      restate({ g: view.group.id, s: view.siblings[to.column].entry.sibling, t: to.turn });
+      restate(inGroup({ g: view.group.id, s: view.siblings[to.column].entry.sibling, t: to.turn }));
       openDrawer(view.siblings[to.column], to.turn);
     }
     view.show(to.column, to.turn);
@@ -52,7 +52,7 @@ function open() {
   const view = views.current;
   if (!(view instanceof GroupView)) return false;
   const { column, turn } = view.selected;
-  go({ g: view.group.id, s: view.siblings[column].entry.sibling, t: turn });
+  go(inGroup({ g: view.group.id, s: view.siblings[column].entry.sibling, t: turn }));
 }
 
 function walk(step) {
@@ -77,7 +77,7 @@ function escape(event, typing) {
   if (help) return help.remove();
   if (typing) return event.target.blur();
   const asked = route();
-  if (asked.t !== undefined) go({ g: asked.g, s: asked.s });
+  if (asked.t !== undefined) go(inGroup({ g: asked.g, s: asked.s }));
   else if (asked.v === "group") go({ v: "rollouts" });
 }
 

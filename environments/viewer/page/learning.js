@@ -59,7 +59,7 @@ function changeTable(changes) {
   const moved = changes.filter((change) => change.start || change.end || change.reference);
   return el("div.scrolls", {}, el("table.changes", {},
     el("tr", {}, ["a rollout", "start", "end", "scripted, skill 1"].map((title, at) => el(at ? "th.n" : "th", {}, title))),
-    moved.map((change) => el("tr", {}, el("td", {}, shown(change.name)), el("td.n", {}, num(change.start)), el("td.n", {}, num(change.end), arrow[change.direction] || ""), el("td.n", {}, num(change.reference))))));
+    moved.map((change) => el("tr", {}, el("td", {}, shown(change.name)), el("td.n", {}, aligned(num(change.start))), el("td.n", {}, aligned(num(change.end)), arrow[change.direction] || ""), el("td.n", {}, aligned(num(change.reference)))))));
 }
 
 function partSection(parts) {

@@ -61,7 +61,8 @@ function ledgerNode(turn) {
     el("table", {}, rows.map((row) => el("tr" + (row.last ? ".last" : row.total ? ".total" : ""), {},
       el("th", { scope: "row" }, row.name, row.note ? el("small", {}, row.note) : null),
       el("td.bar", { "aria-hidden": "true" }, waterfall(row, place)),
-      el("td.n", { title: exact(row.value), "data-exact": exact(row.value) }, signed(row.value, 4))))),
+      el("td.n", { title: exact(row.value), "data-exact": exact(row.value) }, aligned(signed(row.value, 4), 4))))),
+    keysNode([["plus-mark", "adds"], ["minus-mark", "takes away"], ["fill-quiet", "sum so far"]]),
     el("p.trained", {}, turn.trained ? ["trained on ", el("b", {}, plural(ledger.tokens, "token")), ledger.tokens ? ", each with this advantage" : ""] : ["masked: ", el("b", {}, "no token of this turn is trained")]),
     adds ? null : el("p.note", {}, `These comparisons come to ${signed(termSum(ledger), 4)}; the rest is in the notes.`),
     ledger.notes.length ? el("ul.notes", {}, ledger.notes.map((note) => el("li", {}, shown(note)))) : null);
@@ -86,10 +87,10 @@ function peersNode(rollout, turn) {
     const shownPeers = term.peers.slice(0, 64);
     return el("div", {}, el("p.note", {}, terms.length > 1 ? el("b", {}, shown(term.name) + ": ") : null,
       comparedWith(term), term.spread === null ? "" : `, spread ${num(term.spread)}`, term.peer_count > shownPeers.length ? `; the first ${shownPeers.length} are here` : ""),
-    dots(term),
-    el("table.peerlist", {}, el("tr.own", {}, el("td", {}, `sibling ${rollout.entry.sibling}, this turn`), el("td.n", { title: exact(term.value) }, num(term.value)), el("td.n.muted", {}, "")),
-      shownPeers.map((peer) => el("tr", {}, el("td", {}, link(hashOf({ g: rollout.group.id, s: peer.sibling, t: peer.turn }), `sibling ${peer.sibling}, ${peer.turn === null ? "whole" : turnTitle(peer.turn)}`)),
-        el("td.n", { title: exact(peer.value), "data-exact": exact(peer.value) }, num(peer.value)), el("td.n.muted", { title: "this one less that one" }, signed(term.value - peer.value))))));
+    dots(term), keysNode([["own-mark", "this turn"], ["peer-mark", "a peer"], ["baseline-line", "baseline"], ["spread-mark", "spread"]]),
+    el("table.peerlist", {}, el("tr.own", {}, el("td", {}, `sibling ${rollout.entry.sibling}, this turn`), el("td.n", { title: exact(term.value) }, aligned(num(term.value))), el("td.n.muted", {}, "")),
+      shownPeers.map((peer) => el("tr", {}, el("td", {}, link(turnHash(rollout.group.id, peer.sibling, peer.turn), `sibling ${peer.sibling}, ${peer.turn === null ? "whole" : turnTitle(peer.turn)}`)),
+        el("td.n", { title: exact(peer.value), "data-exact": exact(peer.value) }, aligned(num(peer.value))), el("td.n.muted", { title: "this one less that one" }, aligned(signed(term.value - peer.value)))))));
   }));
 }
 

@@ -10,7 +10,7 @@ function overview() {
     el("section.head", {}, el("h1", {}, shown(index.title)), el("p.lead", {}, runLine(index)), index.cut.length ? el("p.cutline", {}, index.cut.map((line) => el("span", {}, shown(line)))) : null),
     el("section.tiles", {}, tiles(scores)),
     el("section", {}, el("h2", {}, "Distributions"), el("div.figures", {},
-      scores.length ? figure("Score", histogram({ values: scores, label: "Distribution of the score", name: "score" }), [], `${plural(scores.length, "rollout")}: mean ${num(mean(scores))}, median ${num(quantile(sorted(scores), 0.5))}.`) : null,
+      scores.length ? figure("Score", histogram({ values: scores, label: "Distribution of the score", name: "score" }), [["plus-mark", "0 and above"], ["minus-mark", "below 0"]], `${plural(scores.length, "rollout")}: mean ${num(mean(scores))}, median ${num(quantile(sorted(scores), 0.5))}.`) : null,
       figure("Reward by turn index", bandsByTurn({ columns: columns.map((c) => c.rewards), label: "Reward by turn index", name: "reward", href: at, diverging: true }), bandKeys(), unscoredNote(columns)),
       figure("Advantage by turn index", bandsByTurn({ columns: columns.map((c) => c.advantages), label: "Advantage by turn index", name: "advantage", href: at, diverging: true }), bandKeys(),
         `By ${shortName(index.estimator)}. A mean that leaves zero at some turn says that those who got there differ from their peers.`),
@@ -21,8 +21,9 @@ function overview() {
     factSection(), aggregateSection(index.aggregates));
 }
 
-function bandKeys() {
-  return [["band-inner", "middle half"], ["band-outer", "middle 80 %"], ["mean-line", "mean"]];
+function bandKeys(diverging = true) {
+  const halves = [["band-inner", "middle half"], ["band-outer", "middle 80 %"], ["median-line", "median"], ["mean-line", "mean"]];
+  return diverging ? [...halves, ["plus-mark", "median above 0"], ["minus-mark", "below"]] : halves;
 }
 
 function runLine(index) {
@@ -78,7 +79,7 @@ function endingSection() {
   const rows = endings();
   return el("section", {}, el("h2", {}, "How rollouts ended"), el("table", {}, rows.map(([words, count]) => {
     const scores = page.rollouts.filter(({ entry }) => ending(entry) === words && entry.score !== null).map(({ entry }) => entry.score);
-    return el("tr", {}, el("td.n", {}, num(count)), el("td", {}, link(hashOf({ v: "turns", end: words, q: "last" }), shown(words))), el("td.n", { title: "mean score" }, num(mean(scores))));
+    return el("tr", {}, el("td.n", {}, num(count)), el("td", {}, link(hashOf({ v: "turns", end: words, q: "last" }), shown(words))), el("td.n", { title: "mean score" }, aligned(num(mean(scores)))));
   })));
 }
 

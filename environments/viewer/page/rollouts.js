@@ -65,7 +65,7 @@ function rolloutHeads(asked, update) {
     const is = asked.sort === name;
     const sort = () => update(is && asked.up ? { sort: "", up: "" } : { sort: name, up: is ? "1" : "" });
     return button(".quiet.c-" + name, label + (is ? (asked.up ? " ↑" : " ↓") : ""), sort, { "aria-pressed": String(is), title: "Sort by " + label });
-  }).concat(el("span.c-strip", {}, "advantage by turn"));
+  }).concat(el("span.c-strip", {}, "advantage by turn: blue above 0, orange below"));
 }
 
 function rolloutCells({ group, entry, failure, acts }) {
@@ -77,11 +77,11 @@ function rolloutCells({ group, entry, failure, acts }) {
     el("span.c-item", { title: group.id }, shown(group.item), group.epoch ? el("small", {}, ` · ${group.epoch}`) : null),
     el("span.c-sibling", {}, entry.sibling),
     el("span.c-status", {}, el("span.status." + group.status, { title: group.reason }, group.status)),
-    el("span.c-score", { title: exact(entry.score) }, passed === null ? null : el("i.dot." + (passed ? "passed" : "failed"), { title: passed ? "passed" : "not passed" }), num(entry.score)),
-    el("span.c-outcome", {}, num(entry.outcome)), el("span.c-turns", {}, acts.length), el("span.c-tokens", {}, num(tokensOf(entry))),
-    el("span.c-credit", {}, heatChip(entry.turns.advantages.reduce((high, each) => (Math.abs(each) > Math.abs(high) ? each : high), 0))),
+    el("span.c-score", { title: exact(entry.score) }, passed === null ? null : el("i.dot." + (passed ? "passed" : "failed"), { title: passed ? "passed" : "not passed" }), aligned(num(entry.score))),
+    el("span.c-outcome", {}, aligned(num(entry.outcome))), el("span.c-turns", {}, acts.length), el("span.c-tokens", {}, num(tokensOf(entry))),
+    el("span.c-credit", {}, creditChip({ group, entry }, entry.turns.advantages.reduce((high, each, at, all) => (Math.abs(each) > Math.abs(all[high]) ? at : high), 0))),
     el("span.c-wall", {}, seconds(entry.wall_s)), el("span.c-stop", {}, shown(ending(entry))),
-    el("span.c-strip", {}, strip(entry)),
+    el("span.c-strip", {}, group.status === "failed" ? null : strip(entry)),
   ];
 }
 

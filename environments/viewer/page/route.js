@@ -23,8 +23,14 @@ function hashOf(asked) {
   return "#" + new URLSearchParams(kept.map(([name, value]) => [name, String(value)])).toString();
 }
 
+/** A place in a group: the two siblings that stand beside each other there stay chosen. */
+function inGroup(asked) {
+  const now = route();
+  return now.g === asked.g ? { ...asked, two: now.two } : asked;
+}
+
 function turnHash(groupId, sibling, turn) {
-  return hashOf({ g: groupId, s: sibling, t: turn });
+  return hashOf(inGroup({ g: groupId, s: sibling, t: turn }));
 }
 
 function go(asked) {

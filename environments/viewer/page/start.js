@@ -38,9 +38,10 @@ function drawGroup(asked, host) {
     replace(host, el("p.notice", {}, `No group ${shown(asked.g)} is in this page.`));
     return;
   }
-  if (views.name !== "group" || views.current?.group !== group) {
+  const two = chosenTwo(group, asked);
+  if (views.name !== "group" || views.current?.group !== group || String(views.current.two) !== String(two)) {
     views.current?.close?.();
-    views.current = new GroupView(group);
+    views.current = new GroupView(group, two);
     views.name = "group";
     replace(host, views.current.node);
   }

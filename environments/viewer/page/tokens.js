@@ -19,7 +19,7 @@ function tokensNode(rollout, turn) {
   tip(body, () => tokenWords(turn, Number(document.querySelector(".token:hover")?.dataset.at ?? -1)));
   return el("section", {}, el("h3", {}, "Tokens"),
     el("p.note", {}, `${plural(turn.span[1] - turn.span[0], "token")} sampled, ${turn.span[0]} to ${turn.span[1] - 1} of row ${turn.row}`, logprobs ? `; mean logprob ${num(mean(logprobs))}` : "; no logprobs", texts || !count ? "" : "; no tokenizer has their texts, so these are ids", count ? "" : "; they are not in this page"),
-    ribbon(rollout, turn), count ? [el("div.keys", {}, el("span.key", {}, el("i.swatch", { style: { background: turn.trained ? heat(ledger.advantage) || "transparent" : "transparent" } }), turn.trained ? `trained with ${signed(ledger.advantage)}` : "masked"), logprobs ? el("span.key", {}, el("i.surprise"), "underlined: unlikely") : null), body, more] : null);
+    ribbon(rollout, turn), keysNode([["plus-mark", "sampled, advantage above 0"], ["minus-mark", "below 0"], ["fill-quiet", "masked"], ["read-mark", "read"], ["own-mark.framed", "this turn"]]), count ? [el("div.keys", {}, el("span.key", {}, el("i.swatch", { style: { background: turn.trained ? heat(ledger.advantage) || "transparent" : "transparent" } }), turn.trained ? `trained with ${signed(ledger.advantage)}` : "masked"), logprobs ? el("span.key", {}, el("i.surprise"), "underlined: unlikely") : null), body, more] : null);
 }
 
 function tokenNode({ logprobs, token_texts: texts, token_ids: ids }, at) {
@@ -46,7 +46,7 @@ function ribbon(rollout, turn) {
   for (const other of same) {
     const rect = svg("rect" + (other.index === turn.index ? ".own" : "") + (other.trained ? "" : ".untrained"), { x: other.span[0], y: 0, width: Math.max(other.span[1] - other.span[0], end / 400), height: 1 });
     rect.style.fill = other.trained ? heat(other.ledger.advantage) : "";
-    rect.addEventListener("click", () => go({ g: rollout.group.id, s: rollout.entry.sibling, t: other.index }));
+    rect.addEventListener("click", () => go(inGroup({ g: rollout.group.id, s: rollout.entry.sibling, t: other.index })));
     add(node, [tip(rect, () => [turnTitle(other.index), `tokens ${other.span[0]} to ${other.span[1] - 1}`, other.trained ? `advantage ${signed(other.ledger.advantage)}` : "masked"])]);
   }
   return node;

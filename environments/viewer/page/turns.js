@@ -96,7 +96,7 @@ function turnCells({ rollout, at, around, times }) {
   const { group, entry } = rollout;
   const cells = [el("span.c-item", {}, shown(group.item)), el("span.c-sibling", {}, entry ? "sibling " + entry.sibling : "group"), el("span.c-turn", {}, at === null ? (entry ? "opening" : "") : turnTitle(at))];
   if (at !== null) {
-    cells.push(el("span.c-credit", {}, heatChip(entry.turns.advantages[at])), el("span.c-reward", {}, entry.turns.rewards[at] === null ? el("span.muted", {}, "not scored") : signed(entry.turns.rewards[at])));
+    cells.push(el("span.c-credit", {}, creditChip(rollout, at)), el("span.c-reward", {}, entry.turns.rewards[at] === null ? el("span.muted", {}, "not scored") : signed(entry.turns.rewards[at])));
   } else cells.push(el("span.c-credit"), el("span.c-reward"));
   if (around !== undefined) return [...cells, el("span.c-around", {}, times > 1 ? el("small", {}, `${times}× `) : null, marked(shown(around), page.needle))];
   return [...cells, el("span.c-score", {}, "score " + num(entry.score)), el("span.c-tokens", {}, num(entry.turns.tokens[at]) + " tok"), el("span.c-stop", {}, shown(ending(entry))), el("span.c-badges", {}, badgeList(rollout, at))];

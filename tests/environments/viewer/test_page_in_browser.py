@@ -274,6 +274,62 @@ def test_a_summary_stands_in_the_row_of_the_act_that_follows_it(at):
     assert row == "sa"
 
 
+def test_of_three_siblings_two_stand_beside_each_other_and_a_third_that_is_gone_to_takes_a_place(at):
+    page = at("#g=chats%2F0", ".turn")
+    page.select_option("select[aria-label='sibling on the left']", "2")
+    page.wait_for_selector(".two select >> nth=1")
+    chosen = texts(page, ".sibline b >> nth=0") + texts(page, ".mhead .sibling:last-child b >> nth=0")
+    page.evaluate("location.hash = turnHash('chats/0', 1, 0)")
+    page.wait_for_selector("#drawer h2:text('sibling 1, turn 1')")
+    siblings = page.evaluate("views.current.siblings.map(({entry}) => entry.sibling)")
+    assert (chosen, siblings) == (["sibling 2", "sibling 0"], [2, 1])
+
+
+def test_a_refused_group_shows_no_advantage(at):
+    page = at("#g=chats%2F0", ".turn")
+    shown = page.locator(".turnhead .heat").count()
+    page.evaluate("page.groupById.get('again/0').status = 'failed'; go({g: 'again/0'})")
+    page.wait_for_selector("h1:text('again')")
+    page.wait_for_selector(".turn")
+    assert (shown, page.locator(".turnhead .heat, .mhead .strip").count()) == (7, 0)
+
+
+BOARD = "1 2 3\nX . O\n. X ."
+READ = f"# Plan\n- **first** `x < 1`\n\n{BOARD}\n```python\nprint('<b>')\n```\n<img src=x onerror=alert(1)>"
+
+
+def test_boards_and_code_of_a_message_have_one_width_and_its_markdown_is_read_as_text_alone(at):
+    page = at("", ".tile")
+    page.evaluate("said => document.body.append(textBlock(said))", READ)
+    read = "body > .text:last-child "
+    assert texts(page, read + ".code") == [BOARD, "print('<b>')"]
+    assert texts(page, f"{read}.heading, {read}b, {read}code") == ["Plan", "first", "x < 1"]
+    assert page.locator(read + "img").count() == 0
+    assert "<img src=x" in page.inner_text(read)
+
+
+@pytest.mark.parametrize(
+    ("address", "marks"),
+    [("", "figure .chart"), ("#g=chats%2F0", ".strip"), ("#g=chats%2F0&s=0&t=1", "#drawer .ledger")],
+    ids=["charts", "group", "turn"],
+)
+def test_marks_have_a_legend(at, address, marks):
+    page = at(address, marks)
+    page.wait_for_selector(".keys")
+    boxes = page.locator("figure, #drawer .ledger, #drawer .peers").evaluate_all(
+        "all => all.map((each) => each.querySelectorAll('.keys .key').length)"
+    )
+    assert all(boxes)
+
+
+def test_decimal_points_of_a_column_stand_below_each_other(at):
+    page = at("", ".tile")
+    widths = page.evaluate(
+        "['1', '0.5', '12.25', '0.125'].map((each) => aligned(each).replace(/^\\d+/, '').length)"
+    )
+    assert set(widths) == {4}
+
+
 def test_both_estimators_stand_beside_each_other_with_their_sign_flips(at):
     page = at("#v=estimators&flips=1", ".list .row")
     pairs = page.evaluate("results.items.map(({own, other}) => own * other)")

@@ -29,9 +29,14 @@ REMEDIES = {
 _ROLES = ("judge", "user", "summariser")
 
 
-def print_summary(console: Console, summary: Summary, *, path: str | None, wall_s: float) -> None:
-    """The summary of a run, how to look at it, then the path of the record on a line of its own."""
-    print_rows(console, summary_rows(summary.values(), wall_s=wall_s))
+def print_summary(
+    console: Console, summary: Summary, *, path: str | None, wall_s: float, loop: float | None = None
+) -> None:
+    """The summary of a run, how to look at it, then the path of the record on a line of its own.
+
+    `loop` is the share of the time in which the event loop was busy.
+    """
+    print_rows(console, summary_rows(summary.values(), wall_s=wall_s, loop=loop))
     if path is not None:
         console.print(Text(f"look at its rollouts: turnwise view {quote(path)}"), soft_wrap=True)
         console.print(Text(path, style="bold"), soft_wrap=True)
@@ -63,7 +68,7 @@ def print_rows(console: Console, rows: Sequence[tuple[str, str]]) -> None:
             console.print(head.append(line, style="not bold"), soft_wrap=True)
 
 
-def summary_rows(numbers: Numbers, *, wall_s: float) -> list[tuple[str, str]]:
+def summary_rows(numbers: Numbers, *, wall_s: float, loop: float | None = None) -> list[tuple[str, str]]:
     """The lines of a summary, name and text; an empty line is left out."""
     groups, credit, tokens = dict(numbers["groups"]), numbers["credit"], numbers["tokens"]
     done, images = groups.pop("done"), numbers["sandboxes"]["images"]
@@ -97,6 +102,7 @@ def summary_rows(numbers: Numbers, *, wall_s: float) -> list[tuple[str, str]]:
             counts(numbers["sandboxes"]["rollouts"]) + (f", from {images:,} images" if images > 1 else ""),
         ),
         *_time_rows(numbers["time"]),
+        ("event loop", "" if loop is None else f"busy {loop:.0%} of the time"),
         ("wall time", duration(wall_s)),
     ]
     return [(name, text) for name, text in rows if text]

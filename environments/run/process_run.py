@@ -86,8 +86,9 @@ async def _process_opened(
     left, failed = tasks.total - tasks.done - summary.done, summary.groups["failed"]
     if left or 0 < failed == summary.done:
         code = code or FAILED
+    loop = watchdog.utilisation
     await run.end(summary, done=tasks.held(), planned=tasks.total, code=code)
-    progress.print(partial(_print_end, recorder=recorder, progress=progress, left=left))
+    progress.print(partial(_print_end, recorder=recorder, progress=progress, left=left, loop=loop))
     if tasks.error is not None:
         raise tasks.error
     return code
@@ -159,10 +160,13 @@ def _print_start(console: Console, recorder: Recorder, *, done: int, total: int)
         console.print(f"{those} groups are already in {recorder.path}; --fresh starts over", soft_wrap=True)
 
 
-def _print_end(console: Console, recorder: Recorder, progress: Progress, *, left: int) -> None:
+def _print_end(
+    console: Console, recorder: Recorder, progress: Progress, *, left: int, loop: float | None
+) -> None:
     """The summary of what this run added, and what is left to do."""
     if progress.summary.done:
-        print_summary(console, progress.summary, path=str(recorder.path), wall_s=progress.elapsed_s)
+        path, wall_s = str(recorder.path), progress.elapsed_s
+        print_summary(console, progress.summary, path=path, wall_s=wall_s, loop=loop)
     if left:
         console.print(f"stopped with {left} groups to go; the same command goes on from here")
     elif failed := progress.summary.groups["failed"]:

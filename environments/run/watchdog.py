@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from time import monotonic, process_time, sleep
+from time import monotonic, process_time, sleep, thread_time
 from types import FrameType
 from typing import Self
 
@@ -50,6 +50,7 @@ class Watchdog:
         """`on_tick` is called twice a second, with the place that the loop is blocked at, if it is at one."""
         self._env_cls, self._say, self._ends_after_s, self._on_tick = env_cls, say, ends_after_s, on_tick
         self._is_armed = False
+        self._armed_s = self._busy_s = 0.0
         self._has_turned, self._end = threading.Event(), threading.Event()
         self._named = set[str]()
         """Places; code that blocks once in a while is named once."""
@@ -57,11 +58,19 @@ class Watchdog:
     @contextmanager
     def armed(self) -> Generator[None]:
         """While rollouts go on; what opens and closes an environment may take its time."""
+        began, busy = monotonic(), thread_time()
         self._is_armed = True
         try:
             yield
         finally:
             self._is_armed = False
+            self._armed_s += monotonic() - began
+            self._busy_s += thread_time() - busy
+
+    @property
+    def utilisation(self) -> float | None:
+        """Share of the time, while rollouts went on, that the loop's thread computed; `None`: none did."""
+        return self._busy_s / self._armed_s if self._armed_s else None
 
     @contextmanager
     def watching(self) -> Generator[Self]:

@@ -15,6 +15,8 @@ from environments.trajectory import Failure, TrajectoryGroup
 from tools.errors import ConfigError
 from tools.waiting import to_the_end
 
+_STARTED_AT_ONCE = 16
+"""Groups that start in one turn of the event loop."""
 Key = TypeVar("Key")
 Result = TypeVar("Result")
 
@@ -110,9 +112,14 @@ async def _pool(
                 refuse_stray_cancellation()
                 raise
 
+    workers: list[asyncio.Task[None]] = []
     try:
         async with asyncio.TaskGroup() as group:
-            workers = [group.create_task(worker()) for _ in range(max_in_flight)]
+            for number in range(max_in_flight):
+                workers.append(group.create_task(worker()))
+                if number % _STARTED_AT_ONCE == 0:
+                    # The first steps of thousands would hold the event loop for most of a second.
+                    await asyncio.sleep(0)
     except BaseExceptionGroup as errors:
         # One error is what people can act on: the others followed from it.
         raise errors.exceptions[0] from None

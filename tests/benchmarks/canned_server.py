@@ -1,6 +1,6 @@
-"""A model server that costs next to nothing: every POST gets the same bytes.
+"""A model server that costs next to nothing: every POST gets the same bytes, after a fixed latency.
 
-    python -m tests.benchmarks.canned_server [--prompt-tokens 600] [--sampled-tokens 64]
+    python -m tests.benchmarks.canned_server [--latency-s 1] [--prompt-tokens 600] [--sampled-tokens 64]
 
 Prints its base URL; a process of its own, so that nobody's measurement holds its time.
 """
@@ -11,14 +11,14 @@ import json
 import socket
 
 
-def chat_reply(prompt_tokens, sampled_tokens):
-    """A reply of vLLM's with ids and logprobs, which calls a tool."""
+def chat_reply(prompt_tokens, sampled_tokens, *, call=True):
+    """A reply of vLLM's with ids and logprobs; it calls a tool, or says that it is done."""
     entries = [
         {"token": "tok", "logprob": -0.25, "bytes": [116, 111, 107], "top_logprobs": []}
         for _ in range(sampled_tokens)
     ]
     function = {"name": "look", "arguments": '{"path": "src/main.py", "lines": 40}'}
-    calls = [{"id": "call_1", "type": "function", "function": function}]
+    calls = [{"id": "call_1", "type": "function", "function": function}] if call else []
     return {
         "id": "chatcmpl-1",
         "object": "chat.completion",
@@ -28,7 +28,7 @@ def chat_reply(prompt_tokens, sampled_tokens):
             {
                 "index": 0,
                 "message": {"role": "assistant", "content": "Let me look.", "tool_calls": calls},
-                "finish_reason": "tool_calls",
+                "finish_reason": "tool_calls" if call else "stop",
                 "logprobs": {"content": entries},
                 "token_ids": list(range(1000, 1000 + sampled_tokens)),
             }
@@ -73,10 +73,13 @@ def http(body):
 
 
 class Canned(asyncio.Protocol):
-    """One connection."""
+    """One connection. A request whose conversation has `last` tool results is answered without a call."""
 
     def __init__(self, options):
+        self.latency_s = options.latency_s
+        self.last = options.last
         self.call = http(chat_reply(options.prompt_tokens, options.sampled_tokens))
+        self.done = http(chat_reply(options.prompt_tokens, options.sampled_tokens, call=False))
         reply = completions_reply([int(each) for each in options.sampled_ids.split(",")])
         self.ids = json.dumps(reply, separators=(",", ":")).encode()
         self.models = http({"object": "list", "data": [{"id": "m", "object": "model", "owned_by": "vllm"}]})
@@ -105,7 +108,13 @@ class Canned(asyncio.Protocol):
             count = str(prompt.count(b",") + 1).encode()
             made = http(self.ids.replace(b'"PROMPT"', prompt).replace(b'"COUNT"', count))
         else:
-            made = self.call
+            made = self.done if self.last and body.count(b'"role":"tool"') >= self.last else self.call
+        if self.latency_s:
+            asyncio.get_running_loop().call_later(self.latency_s, self.write, made)
+        else:
+            self.write(made)
+
+    def write(self, made):
         if not self.transport.is_closing():
             self.transport.write(made)
 
@@ -119,7 +128,11 @@ async def serve(options):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--latency-s", type=float, default=0.0)
     parser.add_argument("--prompt-tokens", type=int, default=600)
     parser.add_argument("--sampled-ids", default="5,6,7", help="what /completions samples")
     parser.add_argument("--sampled-tokens", type=int, default=64)
+    parser.add_argument(
+        "--last", type=int, default=0, help="tool results after which no call comes; 0: never"
+    )
     asyncio.run(serve(parser.parse_args()))

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import re
 import sys
+import time
 from dataclasses import replace
 
 import pytest
@@ -181,3 +183,23 @@ async def test_evaluate_writes_what_atropos_writes(tmp_path):
     assert 0 < metrics["results"]["all"]["eval/pass@1"] < 1
     assert len(samples) == 6
     assert {json.loads(line)["passed"] for line in samples} == {True, False}
+
+
+class Busy(WriteFile):
+    """Its rewards take the event loop's processor."""
+
+    async def compute_outcome(self, item, trajectory, ctx):
+        end = time.thread_time() + 0.2
+        while time.thread_time() < end:
+            pass
+        return await super().compute_outcome(item, trajectory, ctx)
+
+
+async def test_the_summary_says_how_busy_the_event_loop_was(tmp_path, capsys):
+    shares = []
+    for number, cls in enumerate((WriteFile, Busy)):
+        (tmp_path / str(number)).mkdir()
+        await process(processing(tmp_path / str(number), cls, total_steps=1), Console())
+        (share,) = re.findall(r"event loop +busy (\d+)% of the time", capsys.readouterr().out)
+        shares.append(int(share))
+    assert 0 <= shares[0] < shares[1] <= 100

@@ -246,3 +246,26 @@ async def test_a_wrong_value_of_a_hook_is_told_without_frames_of_ours():
     async with made(Wrong) as env:
         (failure,) = (await env.rollout_group(HELLO, 1)).failures
     assert failure.traceback.splitlines() == [f"tools.errors.{failure.error}"]
+
+
+async def test_thousands_of_groups_start_over_many_turns_of_the_event_loop():
+    turn, started = 0, []
+
+    async def run_group(key):
+        started.append(turn)
+        await asyncio.sleep(0.05)
+
+    async def turns():
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    async def on_done(key, result):
+        pass
+
+    counting = asyncio.create_task(turns())
+    assert await run_groups(range(1000), run_group, on_done, max_in_flight=1000) == 0
+    counting.cancel()
+    assert len(started) == 1000
+    assert max(started.count(each) for each in set(started)) <= 32

@@ -177,7 +177,7 @@ def read_yaml(path: Path) -> Overrides:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read --config {path}: {error}") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"--config {path} is not YAML: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"--config {path} is not YAML: {_yaml_problem(error)}") from None
     found: dict[str, Any] = {}
     for key, value in _mapping(content or {}, str(path)).items():
         if key in _ATROPOS_SWITCHES and str(value).lower() in _OFF:
@@ -192,9 +192,16 @@ def read_yaml(path: Path) -> Overrides:
     return Overrides(sections=found, origin=str(path))
 
 
+def _yaml_problem(error: yaml.YAMLError) -> str:
+    """What is wrong and where, without the line itself: it may hold a key."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    place = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
+    return f"{problem or 'it cannot be read'}{place}"
+
+
 def _mapping(value: object, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ConfigError(f"{where} must be a mapping of names to values, got {value!r:.200}")
+        raise ConfigError(f"{where} must be a mapping of names to values, got a {type(value).__name__}")
     return {str(key): entry for key, entry in cast("dict[Any, Any]", value).items()}
 
 
@@ -298,7 +305,9 @@ def _from_text(field: FieldInfo, value: Any, label: str, *, is_flag: bool) -> An
             try:
                 return json.loads(text)
             except json.JSONDecodeError as error:
-                raise ConfigError(f"{label} is not valid JSON: {error.msg}, got {text!r}") from None
+                raise ConfigError(
+                    f"{label} is not valid JSON: {error.msg} at character {error.pos + 1}"
+                ) from None
         return [part.strip() for part in text.split(",") if part.strip()]
     return value
 
@@ -315,7 +324,9 @@ def _explain(error: ValidationError, labels: Mapping[str, str], section: str) ->
         text = problem["msg"].removeprefix("Input ").removeprefix("Value error, ")
         if problem["loc"]:
             name = str(problem["loc"][0])
-            got = "" if name == "api_key" else f", got {problem['input']!r}"
+            # A mapping, such as `extra_body`, may hold a key.
+            hidden = name == "api_key" or isinstance(problem["input"], dict)
+            got = "" if hidden else f", got {problem['input']!r}"
             text = f"{labels.get(name, f'{section}.{name}'.lstrip('.'))} {text}{got}"
         problems.setdefault(str(problem["loc"][:1]), " ".join(text.split()))
     return "; ".join(problems.values())

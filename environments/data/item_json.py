@@ -162,9 +162,12 @@ def _name(value: Any, field: str) -> str:
     if isinstance(value, str):
         return checked_id(value)
     try:
+        is_scalar = not isinstance(value, Mapping | list | tuple)
         json_text(value)
     except DatasetError:
+        is_scalar = False
+    if not is_scalar:
         raise DatasetError(
             f"has an object of type {type(value).__qualname__} as its {field}; an id is text or a number"
-        ) from None
+        )
     return checked_id(str(value))

@@ -10,8 +10,8 @@ from tools.errors import ConfigError
 
 _SHORTEST_SECRET = 4
 """A shorter one is hidden only where it stands in a URL: as a word it is in every other text."""
-_USER_IN_TEXT = re.compile(r"(?<=://)[^\s'\"<>?#]{1,300}@")
-"""Bounded, since a server may send a text of nothing but beginnings."""
+_USER_IN_TEXT = re.compile(r"(?<=:/)(/?)[^\s'\"<>?#]{1,300}@")
+"""Bounded, since a server may send a text of nothing but beginnings. A path of a URL has one slash."""
 _QUERY_IN_TEXT = re.compile(r"(?<=[?&])([\w.~%-]{1,64})=[^\s&#'\"<>),;]+")
 
 
@@ -79,7 +79,7 @@ def endpoint(url: str, *, name: str, example: str, api_key: str = "") -> Endpoin
 
 def without_credentials(text: str) -> str:
     """Any text, with `***` for the user and the values of the query in each URL that it quotes."""
-    return _QUERY_IN_TEXT.sub(r"\1=***", _USER_IN_TEXT.sub("***@", text))
+    return _QUERY_IN_TEXT.sub(r"\1=***", _USER_IN_TEXT.sub(r"\1***@", text))
 
 
 def shown_url(url: str) -> str:

@@ -29,6 +29,7 @@ _NAME_CHARS = 200
 _NO_FILES = "<frozen ", "<string>"
 _SAYS_ALL = RewardError, UsageError
 """A hook's value is wrong: the message names both, and frames would be ours alone."""
+_NOT_AWAITED = "; is `await` missing, as in `(await ctx.sandbox.exec(...)).exit_code` in an `async def` hook?"
 
 
 def failure_of(error: BaseException, *, sibling: int, turns: int) -> Failure:
@@ -96,7 +97,10 @@ def traceback_of(error: BaseException) -> str:
 
 def _message(error: BaseException) -> str:
     try:
-        return _written(str(error), _ERROR_CHARS)
+        message = str(error)
+        if isinstance(error, AttributeError | TypeError) and "coroutine" in message:
+            message += _NOT_AWAITED
+        return _written(message, _ERROR_CHARS)
     except BaseException as why:  # noqa: BLE001  # an error's own code is user code, too
         return f"(its message cannot be had: {type(why).__name__})"
 

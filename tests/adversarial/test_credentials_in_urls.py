@@ -290,3 +290,7 @@ def arguments_below(pid):
             continue
     assert found
     return b"".join(found)
+
+
+def test_a_url_that_became_a_path_is_shown_without_them():
+    assert without_credentials("no file at https:/me:secret@host/x") == "no file at https:/***@host/x"

@@ -127,7 +127,7 @@ def test_an_unknown_key_in_yaml_names_the_nearest(tmp_path):
         ("env: 4\n", "env in .* must be a mapping"),
         ("openai: [4]\n", "a server of openai in .* must be a mapping"),
         ("env: {a: [}\n", "is not YAML"),
-        ("env:\n  seed: 1\n  max_turns: 2\n  seed: 3\n", "'seed' stands twice in .*, line 4, column 3"),
+        ("env:\n  seed: 1\n  max_turns: 2\n  seed: 3\n", "'seed' stands twice, line 4, column 3"),
         ("slurm: true\n", "no section 'slurm'"),
     ],
 )
@@ -135,6 +135,26 @@ def test_a_settings_file_of_another_shape_is_refused_in_one_line(tmp_path, text,
     with pytest.raises(ConfigError, match=said) as error:
         read_yaml(yaml_file(tmp_path, text))
     assert "\n" not in str(error.value)
+
+
+@cases(
+    "text",
+    [
+        "openai:\n  api_key: 'sk-of-mine\n",
+        "openai: sk-of-mine\n",
+        "openai:\n  extra_body: {api_key: sk-of-mine}\n",
+        "openai:\n  base_url: http://h/v1\n  extra_body: {model: sk-of-mine}\n",
+    ],
+)
+def test_a_refused_settings_file_shows_no_key(tmp_path, text):
+    with pytest.raises(ConfigError) as error:
+        merged(file=read_yaml(yaml_file(tmp_path, text)))
+    assert "sk-of-mine" not in str(error.value)
+
+
+def test_a_refused_mapping_on_the_command_line_shows_no_key():
+    with pytest.raises(ConfigError, match=r"extra_body is not valid JSON: .* at character \d+$"):
+        merged("--openai.extra_body", '{"authorization": "sk-of-mine"')
 
 
 def test_a_missing_settings_file_is_named(tmp_path):

@@ -64,6 +64,8 @@ def test_an_id_that_is_no_text_to_a_record_is_refused_by_its_number(field):
         item_ids([{field: "a"}, {field: "half \ud83d"}])
     with pytest.raises(DatasetError, match=f"item 1 has an object of type object as its {field}"):
         item_ids([{field: object()}])
+    with pytest.raises(DatasetError, match=f"item 1 has an object of type dict as its {field}"):
+        item_ids([{field: {"a": 1}}])
 
 
 @pytest.mark.parametrize("identity", ["\ud83d", 5, None])

@@ -62,13 +62,14 @@ clean:
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
+# The lock is whole: with dependencies to resolve, pip asks for releases that are newer than what is pinned.
 $(RUN_READY): requirements/base.txt pyproject.toml | $(VENV)/bin/python
-	$(BIN)/pip install --quiet --require-hashes -r requirements/base.txt
+	$(BIN)/pip install --quiet --no-deps --require-hashes -r requirements/base.txt
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	$(BIN)/python -m compileall -q environments tools turnwise
 	touch $@
 
 $(DEV_READY): requirements/dev.txt pyproject.toml | $(VENV)/bin/python
-	$(BIN)/pip install --quiet --require-hashes -r requirements/dev.txt
+	$(BIN)/pip install --quiet --no-deps --require-hashes -r requirements/dev.txt
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@ $(RUN_READY)

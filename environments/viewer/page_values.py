@@ -4,6 +4,7 @@ A page holds one `RunIndex` and, in blocks that are read when they are needed, a
 one `RolloutBlock` or more per rollout. Blocks are gzip'd JSON: base64 text in a file, bytes from a server.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -73,6 +74,9 @@ class RolloutEntry(TypedDict):
     exact: bool
     rows: int
     wall_s: float
+    parts: dict[str, float]
+    """Of its rewards: those of its turns summed, and those of its outcome."""
+    metrics: dict[str, float]
     turns: TurnColumns
     blocks: list[str]
     """Names of its `RolloutBlock`s, in the order of their turns."""
@@ -629,9 +633,21 @@ def _rollout(trajectory: Trajectory, turns: TurnColumns, blocks: list[str]) -> R
         exact=trajectory.exact,
         rows=len(trajectory.rows),
         wall_s=trajectory.wall_s,
+        parts=_parts(trajectory),
+        metrics=dict(trajectory.metrics),
         turns=turns,
         blocks=blocks,
     )
+
+
+def _parts(trajectory: Trajectory) -> dict[str, float]:
+    if (rewards := trajectory.rewards) is None:
+        return {}
+    sums = defaultdict[str, float](float)
+    for parts in (*rewards.turn_components, rewards.outcome_parts):
+        for name, value in parts.items():
+            sums[name] += value
+    return dict(sums)
 
 
 def _failure(failure: Failure) -> FailureEntry:

@@ -15,10 +15,37 @@ function overview() {
       figure("Advantage by turn index", bandsByTurn({ columns: columns.map((c) => c.advantages), label: "Advantage by turn index", name: "advantage", href: at, diverging: true }), bandKeys(),
         `By ${shortName(index.estimator)}. A mean that leaves zero at some turn says that those who got there differ from their peers.`),
       columns.some((c) => c.returns.length) ? figure("Return by turn index", bandsByTurn({ columns: columns.map((c) => c.returns), label: "Return by turn index", name: "return", href: at, diverging: true }), bandKeys(), "The turn's reward and what follows it: what is compared.") : null)),
+    runSection(),
     healthSection(columns),
     lookAtSection(),
     el("div.columns", {}, failureSection(), endingSection()),
     factSection(), aggregateSection(index.aggregates));
+}
+
+const MOST_STEPS = 80;
+const MOST_CURVES = 24;
+
+/** Score, reward parts and metrics in the order of the record: what a run was learning, or unlearning. */
+function runSection() {
+  const { groups } = page.index;
+  const every = Math.ceil(groups.length / MOST_STEPS);
+  const curves = new Map();
+  groups.forEach((group, at) => group.rollouts.forEach((entry) => {
+    const named = [["score", entry.score], ...Object.entries(entry.parts).map(([name, value]) => ["part: " + name, value]), ...Object.entries(entry.metrics).map(([name, value]) => ["metric: " + name, value])];
+    for (const [name, value] of named) {
+      if (value === null) continue;
+      if (!curves.has(name)) curves.set(name, range(Math.ceil(groups.length / every), () => []));
+      curves.get(name)[Math.floor(at / every)].push(value);
+    }
+  }));
+  const moving = [...curves].filter(([, steps]) => new Set(steps.flat()).size > 1);
+  if (groups.length < 2 || !moving.length) return null;
+  const figures = moving.slice(0, MOST_CURVES).map(([name, steps]) => {
+    const series = range(most(steps.map((each) => each.length)), (which) => steps.map((each) => each[which]));
+    return figure(shown(name), seedCurves(series, shown(name), { first: 1, every, unit: "group" }), [["curve-line", "mean"], ["band-outer", "range"]], "");
+  });
+  const rest = moving.length - figures.length;
+  return el("section.run", {}, el("h2", {}, "Over the run"), el("p.lead", {}, `Rollouts of ${every === 1 ? "each group" : `each ${num(every)} groups`}, in the order of the record. A part is the sum over a rollout's turns and outcome.${rest > 0 ? ` ${plural(rest, "more number")} of that kind ${rest === 1 ? "is" : "are"} not drawn.` : ""}`), el("div.figures.curves", {}, figures));
 }
 
 function bandKeys(diverging = true) {

@@ -274,6 +274,24 @@ def test_a_summary_stands_in_the_row_of_the_act_that_follows_it(at):
     assert row == "sa"
 
 
+def test_reward_parts_and_metrics_are_drawn_over_the_run(at, record):
+    named = {
+        f"{kind}: {name}"
+        for group in read_groups(record)
+        for each in group.group.trajectories
+        for kind, values in (
+            ("metric", [each.metrics]),
+            ("part", [*each.rewards.turn_components, each.rewards.outcome_parts]),
+        )
+        for parts in values
+        for name in parts
+    }
+    drawn = set(texts(at("", ".tile"), ".run h3"))
+    assert "score" in drawn
+    assert drawn - {"score"} <= named
+    assert any(each.startswith("part: ") for each in drawn)
+
+
 def test_of_three_siblings_two_stand_beside_each_other_and_a_third_that_is_gone_to_takes_a_place(at):
     page = at("#g=chats%2F0", ".turn")
     page.select_option("select[aria-label='sibling on the left']", "2")

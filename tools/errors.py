@@ -13,7 +13,6 @@ TurnwiseError
 │   │   └── SandboxUnavailable
 │   ├── ToolServerLost        the server of a rollout's tools ended, or cannot be reached
 │   ├── RewardError           the environment's reward broke the contract
-│   ├── AgentCausedError      the agent broke it: the rollout keeps its rows and gets the floor as its outcome
 │   ├── GroupRefused          dropping it alone would select on behaviour: its group fails
 │   ├── TimeLimitExceeded     a hook, a tool or a policy took longer than it may
 │   ├── UserCodeBroke         the environment's code raised what is no `Exception`, its cause
@@ -28,14 +27,6 @@ TurnwiseError
     └── IsolationError        this machine cannot isolate code as asked
 ```
 """
-
-from typing import Literal
-
-AgentCause = Literal[
-    "sandbox_lost", "tool_timeout", "verify_timeout", "unreadable_files", "unusable_answer", "agent_error"
-]
-"""What an agent can break: its sandbox, a limit of its tools or of a verification, the files that a hook
-reads, the answer of a second model that reads its text, and its own program."""
 
 
 class TurnwiseError(Exception):
@@ -84,14 +75,6 @@ class ToolServerLost(RolloutError):
 
 class RewardError(RolloutError):
     """A reward broke the contract: wrong length, NaN or infinity."""
-
-
-class AgentCausedError(RolloutError):
-    """What broke because of what the agent did: a score (the floor), never a missing sibling."""
-
-    def __init__(self, message: str, *, cause: AgentCause) -> None:
-        super().__init__(message)
-        self.cause: AgentCause = cause
 
 
 class GroupRefused(RolloutError):

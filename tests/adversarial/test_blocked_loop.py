@@ -49,7 +49,7 @@ def test_no_sandbox_outlives_a_run_that_was_ended(tmp_path):
 def test_what_takes_long_before_the_first_rollout_may_block(tmp_path):
     ended = run(process("SlowStart", tmp_path, "--env.hook_block_s", "1"))
     assert ended.returncode == 0, ended.stdout
-    assert "event loop" not in ended.stdout
+    assert "the event loop" not in ended.stdout
 
 
 def test_a_process_that_was_stopped_has_blocked_nothing(tmp_path):
@@ -63,4 +63,4 @@ def test_a_process_that_was_stopped_has_blocked_nothing(tmp_path):
         assert stopped.poll() is None
         stopped.send_signal(signal.SIGTERM)
         assert stopped.wait(30) == 128 + signal.SIGTERM
-        assert "event loop" not in stopped.stdout.read()
+        assert "the event loop" not in stopped.stdout.read()

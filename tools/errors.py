@@ -13,6 +13,7 @@ TurnwiseError
 │   │   └── SandboxUnavailable
 │   ├── ToolServerLost        the server of a rollout's tools ended, or cannot be reached
 │   ├── RewardError           the environment's reward broke the contract
+│   ├── AgentCausedError      the agent broke it: scored with the floor, never a missing sibling
 │   ├── GroupRefused          dropping it alone would select on behaviour: its group fails
 │   ├── TimeLimitExceeded     a hook, a tool or a policy took longer than it may
 │   ├── UserCodeBroke         the environment's code raised what is no `Exception`, its cause
@@ -27,6 +28,12 @@ TurnwiseError
     └── IsolationError        this machine cannot isolate code as asked
 ```
 """
+
+from typing import Literal
+
+AgentCause = Literal["sandbox_lost", "tool_timeout", "unreadable_files", "unusable_answer"]
+"""What an agent can break: its sandbox, the limit of a tool, the files that a hook reads or writes, and the
+answer of a second model that reads its text."""
 
 
 class TurnwiseError(Exception):
@@ -75,6 +82,14 @@ class ToolServerLost(RolloutError):
 
 class RewardError(RolloutError):
     """A reward broke the contract: wrong length, NaN or infinity."""
+
+
+class AgentCausedError(RolloutError):
+    """What broke because of what the agent did: its trajectory gets the floor as outcome."""
+
+    def __init__(self, message: str, *, cause: AgentCause) -> None:
+        super().__init__(message)
+        self.cause: AgentCause = cause
 
 
 class GroupRefused(RolloutError):

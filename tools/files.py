@@ -9,7 +9,7 @@ from pydantic import Field
 from tools import file_program
 from tools.errors import ToolError
 from tools.registry import Toolset, tool
-from tools.sandbox.base import Sandbox
+from tools.sandbox.base import Sandbox, run_python
 
 _PROGRAM = inspect.getsource(file_program)
 _LONGEST_S = 20.0
@@ -105,7 +105,7 @@ async def _run(sandbox: Sandbox, do: str, path: str, **request: Any) -> str:
     if not path or "\0" in path or len(path) > _LONGEST_PATH:
         raise ToolError(f"{path[:_LONGEST_PATH]!r} is not a path")
     stdin = json.dumps({"do": do, "path": path, **request}).encode()
-    result = await sandbox.exec(["python3", "-I", "-S", "-c", _PROGRAM], stdin=stdin, timeout_s=_LONGEST_S)
+    result = await run_python(sandbox, _PROGRAM, stdin=stdin, timeout_s=_LONGEST_S)
     if result.timed_out:
         raise ToolError(
             f"stopped after {result.duration_s:.0f} s; narrow the path or glob, or use a simpler pattern"

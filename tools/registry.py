@@ -20,6 +20,7 @@ from tools.sandbox.base import (
     ExecResult,
     Sandbox,
     SandboxRecord,
+    run_python,
 )
 from tools.signature import ArgumentsRefused, Signature
 from tools.tool_context import State, ToolContext
@@ -304,6 +305,12 @@ class LimitedSandbox:
         limit_s = min(timeout_s, self.limit_s)
         with self._command():
             return await self.sandbox.shell(command, timeout_s=limit_s, max_output_bytes=max_output_bytes)
+
+    async def run_python(self, source: str, *, stdin: bytes = b"", timeout_s: float = 60.0) -> ExecResult:
+        """As a sandbox does it, within the limit."""
+        limit_s = min(timeout_s, self.limit_s)
+        with self._command():
+            return await run_python(self.sandbox, source, stdin=stdin, timeout_s=limit_s)
 
     @contextmanager
     def _command(self) -> Generator[None]:

@@ -234,6 +234,16 @@ class Sandbox(Protocol):
         ...
 
 
+async def run_python(sandbox: Sandbox, source: str, *, stdin: bytes, timeout_s: float) -> ExecResult:
+    """Run a program that needs the standard library alone, where there is one in an interpreter that runs.
+
+    Not for what the agent must not know: its memory may be that of the sandbox's supervisor.
+    """
+    if (warm := getattr(sandbox, "run_python", None)) is not None:
+        return await warm(source, stdin=stdin, timeout_s=timeout_s)
+    return await sandbox.exec(["python3", "-I", "-S", "-c", source], stdin=stdin, timeout_s=timeout_s)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxEntry:
     """One sandbox, or what is left of it."""

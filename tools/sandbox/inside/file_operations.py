@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import errno
+import fnmatch
+import json
 import os
+import pathlib
+import re
 import stat
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from types import CodeType
 
 from tools.sandbox.inside import tar
 from tools.sandbox.inside.account import Account
-from tools.sandbox.inside.messages import FileRequest, PackFolder, ReadFile, RunProgram, WriteFile
+from tools.sandbox.inside.messages import FileRequest, PackFolder, ReadFile, RunProgram, RunPython, WriteFile
 from tools.sandbox.inside.spawn import Program, fork, only_stdio, start
 
 CHUNK_BYTES = 1 << 18
+
+# What programs import that run here: they find it loaded.
+_ = fnmatch, json, pathlib, re
 
 
 def read(path: str, max_bytes: int) -> int:
@@ -132,6 +142,36 @@ def program(account: Account, request: RunProgram) -> tuple[Begin, bytes]:
     env = account.environment({name: value for name, _, value in pairs})
     wanted = Program(list(request.argv), env, os.path.join(account.workdir, request.cwd))
     return lambda stdio: start(account, stdio, wanted), request.stdin
+
+
+def python(account: Account, request: RunPython) -> tuple[Begin, bytes]:
+    """What starts a Python program of ours, and what it reads from stdin."""
+    code = _compiled(request.source)
+    action = only_stdio(lambda: _run(code, account.workdir))
+    return lambda stdio: fork(account, stdio, action), request.stdin
+
+
+@lru_cache(maxsize=4)
+def _compiled(source: str) -> CodeType:
+    return compile(source, "<program>", "exec", dont_inherit=True)
+
+
+def _run(code: CodeType, workdir: str) -> int:
+    """Run it as Python would that had just started; the result is its exit code."""
+    os.chdir(workdir)
+    streams = [os.fdopen(fd, mode, encoding="utf-8", closefd=False) for fd, mode in enumerate("rww")]
+    sys.stdin, sys.stdout, sys.stderr = streams
+    result: object = None
+    try:
+        exec(code, {"__name__": "__main__"})
+    except SystemExit as error:
+        result = error.code
+    except BaseException as error:  # noqa: BLE001  # as Python itself: reported, and 1
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        result = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return result if isinstance(result, int) else int(result is not None)
 
 
 def on_files(account: Account, request: FileRequest) -> tuple[Begin, bytes]:

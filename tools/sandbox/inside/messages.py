@@ -24,6 +24,16 @@ class RunProgram(NamedTuple):
     max_output_bytes: int
 
 
+class RunPython(NamedTuple):
+    """Run a program of ours in a fork of the supervisor, whose Python has started."""
+
+    source: str
+    """Its text; it finds the request on standard input."""
+    stdin: bytes
+    timeout_s: float
+    max_output_bytes: int
+
+
 class RunInShell(NamedTuple):
     """Run a command in the persistent shell."""
 
@@ -124,7 +134,7 @@ class Facts(NamedTuple):
 
 
 FileRequest = Union[ReadFile, WriteFile, PackFolder, UnpackArchive]  # noqa: UP007  # for 3.9
-Request = Union[RunProgram, RunInShell, FileRequest]  # noqa: UP007  # for 3.9
+Request = Union[RunProgram, RunPython, RunInShell, FileRequest]  # noqa: UP007  # for 3.9
 Reply = Union[Done, Refused]  # noqa: UP007  # for 3.9
 Message = Union[Request, Cancel, Ready, Reply, Died, Forked, Facts]  # noqa: UP007  # for 3.9
 
@@ -132,9 +142,9 @@ FILE_REQUESTS = (ReadFile, WriteFile, PackFolder, UnpackArchive)
 """Requests that are ours alone: no program of the agent's runs for them, and they can be done again."""
 
 _KINDS: dict[bytes, type[Any]] = {
-    b"X": RunProgram, b"S": RunInShell, b"G": ReadFile, b"P": WriteFile, b"A": PackFolder,
-    b"U": UnpackArchive, b"K": Cancel, b"R": Ready, b"D": Done, b"E": Refused, b"Q": Died, b"B": Forked,
-    b"F": Facts,
+    b"X": RunProgram, b"Y": RunPython, b"S": RunInShell, b"G": ReadFile, b"P": WriteFile,
+    b"A": PackFolder, b"U": UnpackArchive, b"K": Cancel, b"R": Ready, b"D": Done, b"E": Refused,
+    b"Q": Died, b"B": Forked, b"F": Facts,
 }  # fmt: skip
 _BYTES = {kind: byte for byte, kind in _KINDS.items()}
 

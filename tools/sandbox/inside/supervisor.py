@@ -11,7 +11,7 @@ from typing import cast
 from tools.sandbox.inside import file_operations, messages
 from tools.sandbox.inside.account import Account, Configuration
 from tools.sandbox.inside.job import Job, Watch
-from tools.sandbox.inside.messages import FILE_REQUESTS, Request, RunInShell, RunProgram, encode
+from tools.sandbox.inside.messages import FILE_REQUESTS, Request, RunInShell, RunProgram, RunPython, encode
 from tools.sandbox.inside.processes import kill_new, snapshot
 from tools.sandbox.inside.shell import GONE, Shell
 from tools.sandbox.inside.spawn import StartError, own_descriptor_limit, pipe_for_output
@@ -100,6 +100,8 @@ class Supervisor:
                 self._run_in_shell(job, os.fsencode(request.command))
             elif isinstance(request, RunProgram):
                 self._start(job, *file_operations.program(self._account, request))
+            elif isinstance(request, RunPython):
+                self._start(job, *file_operations.python(self._account, request))
             else:
                 self._start(job, *file_operations.on_files(self._account, request))
         except StartError as error:

@@ -320,3 +320,8 @@ def test_no_engine_is_told_with_the_fix(monkeypatch):
 async def test_a_limit_that_is_not_enforced_is_refused():
     with pytest.raises(IsolationError, match="memory_mb"):
         backend._check_enforced(SMALL, ("pids",))
+
+
+async def test_a_program_of_ours_runs_in_the_containers_interpreter(sandbox):
+    theirs = await sandbox.exec(["python3", "-c", "import sys; print(sys.version)"])
+    assert (await sandbox.run_python("import sys; print(sys.version)")).stdout == theirs.stdout

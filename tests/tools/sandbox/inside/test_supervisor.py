@@ -207,3 +207,36 @@ def test_a_capture_without_room_still_counts(tmp_path):
         capture = Capture(file.fileno(), 0)
         capture.drain()
     assert (capture.kept(), capture.total) == (b"", 3)
+
+
+REPORT = "import os, sys; print(os.getuid(), os.getcwd(), sys.stdin.read(), len(os.listdir('/proc/self/fd')))"
+
+
+async def test_a_program_of_ours_runs_as_the_agent_with_its_input_and_nothing_else_open(sandbox):
+    theirs = await sandbox.exec(["python3", "-I", "-S", "-c", REPORT], stdin=b"input")
+    assert (await sandbox.run_python(REPORT, stdin=b"input")).stdout == theirs.stdout
+
+
+@pytest.mark.parametrize(
+    ("source", "exit_code", "stderr"),
+    [
+        ("import sys; sys.exit(3)", 3, b""),
+        ("import sys; sys.exit()", 0, b""),
+        ("raise ValueError('no')", 1, b"ValueError: no\n"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 137, b""),
+    ],
+)
+async def test_a_program_of_ours_ends_as_one_that_python_started(sandbox, source, exit_code, stderr):
+    result = await sandbox.run_python(source)
+    assert (result.exit_code, result.stderr) == (exit_code, stderr)
+
+
+async def test_a_program_of_ours_that_never_ends_is_ended_with_its_time(sandbox):
+    result = await sandbox.run_python("while True: pass", timeout_s=0.2)
+    assert result.timed_out
+
+
+async def test_a_program_of_ours_leaves_nothing_to_the_next(sandbox):
+    await sandbox.run_python("import builtins, os; builtins.left = 1; os.chdir('/')")
+    result = await sandbox.run_python("import os; print(os.getcwd()); left")
+    assert (result.stdout, result.stderr) == (b"/workspace\n", b"NameError: name 'left' is not defined\n")

@@ -278,3 +278,8 @@ def landlocked_session():
 
 def folders_of(pid):
     return list(Path(tempfile.gettempdir()).glob(f"turnwise.*-{pid}-*"))
+
+
+async def test_a_program_of_ours_is_as_confined_as_the_agents(sandbox):
+    result = await sandbox.run_python("open('/etc/turnwise', 'w')")
+    assert (result.exit_code, result.stderr[:15]) == (1, b"PermissionError")

@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import logging
 import uuid
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -33,7 +34,9 @@ from environments.lifecycle.group_reward import NewJudge, not_compared, with_gro
 from environments.lifecycle.hook_signatures import check_hooks, refuse_other_states
 from environments.lifecycle.rollout_hooks import RolloutHooks
 from environments.lifecycle.rollout_parts import (
+    below_floor,
     env_condensers,
+    failed_score_of,
     refuse_no_summariser,
     second_models,
     served_policy,
@@ -44,10 +47,11 @@ from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import ScriptedPolicy, playing
 from environments.reward_context import RolloutContext
 from environments.rollout.agent_loop import AgentLoop, refuse_no_act
-from environments.rollout.boundary import Boundary, Slots
+from environments.rollout.boundary import Boundary, Slots, caused_by_agent
 from environments.rollout.condensing import model_summary
 from environments.rollout.prompt_tokens import TokenEstimate
 from environments.trajectory import (
+    AgentCaused,
     CreditedGroup,
     Failure,
     StopReason,
@@ -55,9 +59,11 @@ from environments.trajectory import (
     TrajectoryGroup,
     Turn,
 )
-from environments.turn_level_reward import CallHook, NewScoring, checked_metrics, scalar_scoring, where_of
+from environments.turn_level_reward import CallHook, NewScoring, scalar_scoring, where_of
 from tools.sandbox.base import record_of
 from tools.toolsets import select_toolsets
+
+_LOG = logging.getLogger(__name__)
 
 
 class AgentEnv(Lifecycle):
@@ -140,11 +146,17 @@ class AgentEnv(Lifecycle):
                 estimate=self.token_estimate,
                 summariser=partial(model_summary, ctx.summariser_model, seed=ctx.seed),
             )
-            async for turn in loop.turns():
-                self.weight_versions.meet(turn)
-                turns.append(await hooks.observed(turn))
-                await scoring.on_turn(turns[-1])
-                turns[-1] = await hooks.marked(turns[-1])
+            broken: AgentCaused | None = None
+            try:
+                async for turn in loop.turns():
+                    self.weight_versions.meet(turn)
+                    turns.append(turn)
+                    turns[-1] = await hooks.observed(turn)
+                    await scoring.on_turn(turns[-1])
+                    turns[-1] = await hooks.marked(turns[-1])
+            except Exception as error:  # noqa: BLE001  # raised again, unless the agent caused it
+                broken = caused_by_agent(error)
+                turns += loop.broken_off(broken)
             ctx.is_over = True
             refuse_no_act(turns, loop)
             trajectory = Trajectory(
@@ -157,14 +169,14 @@ class AgentEnv(Lifecycle):
                 tools=loop.toolset.specs,
                 stop_reason=loop.stop_reason or StopReason.COMPLETED,
                 end_reason=ctx.end_reason,
+                agent_caused=broken,
                 user_calls=tuple(ctx.user_model.calls),
                 summariser_calls=tuple(ctx.summariser_model.calls),
                 exact=loop.exact,
                 sandbox=record_of(ctx.sandbox),
                 wall_s=monotonic() - started,
             )
-            rewards = await scoring.finish(trajectory)
-        return trajectory.with_rewards(rewards, checked_metrics(ctx), tuple(ctx.judge_model.calls))
+            return await hooks.scored(scoring, trajectory)
 
     async def compare(
         self, task: GroupTask, group: TrajectoryGroup, watch: Watch, judge: NewJudge | None = None
@@ -173,7 +185,10 @@ class AgentEnv(Lifecycle):
         group, incomparable = comparable(group, self._rules)
         if incomparable is not None:
             return not_compared(self, group, incomparable)
-        return await with_group_reward(self, task, group, watch, judge)
+        group = await with_group_reward(self, task, group, watch, judge)
+        if below := below_floor(group.trajectories, self.failed_score):
+            _LOG.warning("%s: %s", self.name, below)
+        return group
 
     def credit(self, group: TrajectoryGroup) -> CreditedGroup:
         """Advantages for every turn, unless too few siblings survived to compare."""
@@ -272,6 +287,7 @@ class AgentEnv(Lifecycle):
         missing = self.missing_outcome if config.missing_outcome is None else config.missing_outcome
         where = f"missing_outcome of {self.name!r}"
         self.missing_outcome = None if missing is None else missing_outcome_of(missing, where)
+        self.failed_score = failed_score_of(self)
         self._rules = GroupRules(min_trajectories=config.min_group_size, missing_outcome=self.missing_outcome)
         self.estimator = config.estimator or self.default_estimator
         params = config.estimator_params

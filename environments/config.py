@@ -248,6 +248,12 @@ class AgentEnvConfig(Section):
         "the environment says; else refuse where it writes compute_outcome, and 0 for a rollout without any "
         "reward where it writes none.",
     )
+    failed_score: Annotated[float, Field(ge=-1e100, le=1e100)] | None = Field(
+        default=None,
+        description="The outcome of a rollout that the agent broke (its sandbox, a tool's limit, files that "
+        "rewards read, a judge's answer): at most what an honest rollout that loses gets. Unset: what the "
+        "environment says, else 0.",
+    )
     mask_truncated: bool = Field(
         default=False,
         description="Leave turns that were cut at a limit of tokens (finish reason `length`) out of "

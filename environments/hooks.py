@@ -48,6 +48,9 @@ class Hooks:
     missing_outcome: MissingOutcome | None = None
     """Of a rollout without an outcome, or without any reward, beside siblings with one. Unset: its group is
     refused where the class writes `compute_outcome`; where it writes none, nothing scored counts as 0."""
+    failed_score: float = 0.0
+    """The outcome of a rollout that the agent broke (`AgentCausedError`), unless `--env.failed_score` is set:
+    at most what an honest rollout that loses gets."""
     condenser: Condenser | Sequence[Condenser] | None = None
     """What keeps long conversations short, unless `--env.condenser` is set; several are applied in order."""
     own_thread: bool = False

@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, TypeVar, cast, get_args, overload
 from environments.plain_text import is_utf8
 from environments.time_profile import TimeProfile
 from tools.calls import CachedJson, ToolCall, ToolResult, ToolSpec
-from tools.errors import ConfigError
+from tools.errors import AgentCause, ConfigError
 from tools.sandbox.base import SandboxRecord
 
 IGNORED = -100
@@ -45,6 +45,8 @@ class StopReason(StrEnum):
     TIME_BUDGET = "time_budget"
     POLICY_ERROR = "policy_error"
     SANDBOX_LOST = "sandbox_lost"
+    AGENT_CAUSED = "agent_caused"
+    """The agent broke something else while it ran, see `Trajectory.agent_caused`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,6 +307,15 @@ class JudgeCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AgentCaused:
+    """What the agent broke, so that its rollout got the floor (`failed_score`) as its outcome."""
+
+    cause: AgentCause
+    error: str
+    """What happened, for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
     """The result of one rollout."""
 
@@ -323,6 +334,8 @@ class Trajectory:
     stop_reason: StopReason = StopReason.COMPLETED
     end_reason: str | None = None
     """The environment's reason for ending the rollout (`ctx.end`), if it did."""
+    agent_caused: AgentCaused | None = None
+    """What the agent broke; `None`: nothing."""
     exact: bool = True
     """Whether every token id came from the sampler."""
     sandbox: SandboxRecord | None = None
@@ -372,6 +385,11 @@ class Trajectory:
     def weight_versions(self) -> tuple[str | None, ...]:
         """The versions that its turns were sampled by, each once, in the order they came."""
         return tuple(dict.fromkeys(version for turn in self.turns for version in turn.weight_versions))
+
+    @property
+    def ended_by(self) -> str | None:
+        """Why it ended, beside `stop_reason`: what the agent broke, or the environment's reason."""
+        return self.end_reason if self.agent_caused is None else self.agent_caused.error
 
     def with_rewards(
         self, rewards: Rewards, metrics: Mapping[str, float], judge_calls: tuple[JudgeCall, ...] = ()

@@ -12,6 +12,8 @@ from environments.rewards.rubric import WeightedParts
 from environments.trajectory import LARGEST_REWARD, Rewards, Trajectory, Turn
 from tools.errors import ConfigError, GroupRefused, RewardError
 
+FAILED = "failed"
+"""The part of an outcome that an agent gets which broke its rollout."""
 _NO_LIST = (Mapping, Set, str, bytes, bytearray)
 """Iterable, but not in the order of turns, or not of rewards."""
 
@@ -176,6 +178,14 @@ class Scoring(Protocol):
         """
         ...
 
+    def floor(self, trajectory: Trajectory, failed_score: float) -> Rewards:
+        """The rewards of an agent that broke its rollout: those of turns so far, `failed_score` as outcome.
+
+        Raises:
+            RewardError: what `score_turn` returned breaks the contract.
+        """
+        ...
+
 
 class CallHook(Protocol):
     """Calls a hook, `def` or `async def`, within its limits."""
@@ -229,6 +239,11 @@ class ScalarScoring:
         return Rewards(
             outcome=outcome, score=outcome, outcome_components=components, outcome_raw=raw_parts(reward)
         )
+
+    def floor(self, trajectory: Trajectory, failed_score: float) -> Rewards:
+        """The floor is outcome and score alike."""
+        parts = {FAILED: failed_score}
+        return Rewards(outcome=failed_score, score=failed_score, outcome_components=parts)
 
 
 def writes_turn_rewards(env: object) -> bool:
@@ -343,6 +358,8 @@ class TurnScoring:
         self, env: TurnLevelRewardMixin, item: Any, ctx: RolloutContext, call: CallHook = call_hook
     ) -> None:
         self._env, self._item, self._ctx, self._call = env, item, ctx, call
+        self._given: list[Reward | None] | None = None
+        """Per turn, once `compute_turn_rewards` has given it."""
 
     async def on_turn(self, turn: Turn) -> None:
         """Ask the environment for this turn's reward now; a summary has none."""
@@ -356,10 +373,23 @@ class TurnScoring:
         where = where_of(self._ctx)
         hook = self._env.compute_turn_rewards
         answer = await self._call("compute_turn_rewards", hook, self._item, trajectory, self._ctx)
-        given = reward_per_turn(answer, trajectory, f"{where}: compute_turn_rewards")
-        turns = [optional_reward(reward, f"{where}: turn {number}") for number, reward in enumerate(given, 1)]
+        self._given = reward_per_turn(answer, trajectory, f"{where}: compute_turn_rewards")
         hook = self._env.compute_outcome
         ended = await self._call("compute_outcome", hook, self._item, trajectory, self._ctx)
+        return self._rewards(self._given, ended)
+
+    def floor(self, trajectory: Trajectory, failed_score: float) -> Rewards:
+        """Turns that nothing was given for yet are not scored."""
+        given = self._given
+        if given is None:
+            so_far = iter(self._ctx.turn_scores)
+            given = [next(so_far, None) if turn.kind == "act" else None for turn in trajectory.turns]
+        return self._rewards(given, {FAILED: failed_score})
+
+    def _rewards(self, given: Sequence[Reward | None], ended: Reward | None) -> Rewards:
+        """What the hooks gave, checked and added up."""
+        where = where_of(self._ctx)
+        turns = [optional_reward(reward, f"{where}: turn {number}") for number, reward in enumerate(given, 1)]
         outcome, outcome_components = optional_reward(ended, f"{where}: compute_outcome")
         values = tuple(value for value, _ in turns)
         components = tuple(parts for _, parts in turns)

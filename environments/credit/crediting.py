@@ -61,7 +61,8 @@ def comparable(group: TrajectoryGroup, rules: GroupRules) -> tuple[TrajectoryGro
 
     A trajectory is incomparable when it has no outcome beside siblings with one, or, where none has an
     outcome, when nothing of it was scored beside siblings of which something was (it has no score, or
-    `missing_outcome` is stated); or when `score_group` gave it no part beside siblings with one. It gets the
+    `missing_outcome` is stated); or when `score_group` gave it no part beside siblings with one. Where the
+    agent broke its rollout, the floor is an outcome that was stated, and misses no part. It gets the
     stated outcome, or is dropped, which makes it one of the failures. A failure that refuses its group
     (`GroupRefused`) fails it.
     """
@@ -114,7 +115,10 @@ def _missing(trajectories: Sequence[Trajectory], *, is_stated: bool) -> tuple[st
     Where it `is_stated` what is to count then, a score of 0 that stands for nothing scored is missing, too.
     """
     rewards = [each.rewards or Rewards(score=None) for each in trajectories]
-    is_own = [_STATED not in each.outcome_components for each in rewards]
+    is_own = [
+        each.agent_caused is None and _STATED not in own.outcome_components
+        for each, own in zip(trajectories, rewards, strict=True)
+    ]
     lacks_outcome = [index for index, each in enumerate(rewards) if each.outcome is None]
     if lacks_outcome and any(
         own and each.outcome is not None for own, each in zip(is_own, rewards, strict=True)

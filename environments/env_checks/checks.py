@@ -12,6 +12,7 @@ from environments.env_checks.checked_env import CheckedEnv
 from environments.env_checks.report import Answer
 from environments.hooks import writes
 from environments.inference.http_client import one_line
+from environments.lifecycle.rollout_parts import below_floor
 from environments.record.diagnosis import diagnosis
 from environments.trajectory import Trajectory
 from environments.turn_level_reward import writes_turn_rewards
@@ -98,7 +99,7 @@ async def check_rollout(checked: CheckedEnv) -> Answer:
         }
     )
     score = "no score" if trajectory.score is None else f"score {trajectory.score:.3g}"
-    ended = trajectory.end_reason or trajectory.stop_reason.value
+    ended = trajectory.ended_by or trajectory.stop_reason.value
     return "ok", f"item {task.item_id}: {len(trajectory.acts)} turns, ended {ended!r}, {score}"
 
 
@@ -141,6 +142,8 @@ async def check_failures(checked: CheckedEnv) -> Answer:
         return "fail", f"{len(failures)} of {count} rollouts broke: {failures[0].error}"
     if failed := [each for each in groups if each.status == "failed"]:
         return "fail", f"item {failed[0].group.item_id}: {diagnosis(failed)}"
+    if below := below_floor(checked.trajectories, checked.env.failed_score):
+        return "warn", f"{count} rollouts, none broke; {below}"
     return "ok", f"{count} rollouts, none broke"
 
 

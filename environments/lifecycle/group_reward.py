@@ -36,15 +36,18 @@ async def with_group_reward(
 ) -> TrajectoryGroup:
     """The group with what `score_group` gives its trajectories; where that breaks, with the error alone.
 
+    It is not asked about those that the agent broke.
+
     `judge` is the model to ask; `None`: the rollouts' judge.
 
     Raises:
         NoModelError: it asks a judge that has neither server nor script.
     """
-    if not has_group_reward(env):
+    whole = [each for each in group.trajectories if each.agent_caused is None]
+    if not has_group_reward(env) or not whole:
         return group
     task = task.for_rollout()
-    in_flight = InFlight(item_id=task.item_id, sibling=group.trajectories[0].sibling)
+    in_flight = InFlight(item_id=task.item_id, sibling=whole[0].sibling)
     with watch(in_flight), env.hook_calls(in_flight) as calls:
         ctx = GroupContext(
             env=env.name,
@@ -55,7 +58,7 @@ async def with_group_reward(
         )
         where = f"environment {env.name!r}, item {task.item_id!r}: score_group"
         try:
-            given = await calls.hook("score_group", env.score_group, ctx.item, group.trajectories, ctx)
+            given = await calls.hook("score_group", env.score_group, ctx.item, tuple(whole), ctx)
             # Reading it runs code of theirs, too.
             compared = await calls.hook("score_group", _with_parts, group, given, where)
         except NoModelError:
@@ -78,10 +81,11 @@ def not_compared(env: Hooks, group: TrajectoryGroup, reason: str) -> TrajectoryG
 def _with_parts(group: TrajectoryGroup, given: Any, where: str) -> TrajectoryGroup:
     if given is None:
         return group
-    entries = reward_list(given, len(group.trajectories), where, each="sibling")
+    whole = [each for each in group.trajectories if each.agent_caused is None]
+    entries = iter(reward_list(given, len(whole), where, each="sibling"))
     trajectories = tuple(
-        _with_part(trajectory, entry, f"{where}, sibling {trajectory.sibling}")
-        for trajectory, entry in zip(group.trajectories, entries, strict=True)
+        each if each.agent_caused else _with_part(each, next(entries), f"{where}, sibling {each.sibling}")
+        for each in group.trajectories
     )
     return replace(group, trajectories=trajectories)
 

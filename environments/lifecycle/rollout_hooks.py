@@ -14,10 +14,10 @@ from environments.hooks import Hooks, writes
 from environments.lifecycle.hook_signatures import takes_context
 from environments.reward_context import RolloutContext
 from environments.rollout.agent_loop import opening_messages, reply_messages
-from environments.rollout.boundary import let_go, raised_by_user, reason_of
+from environments.rollout.boundary import caused_by_agent, let_go, raised_by_user, reason_of
 from environments.rollout.model_calls import Budget, budget_of
-from environments.trajectory import Message, Turn
-from environments.turn_level_reward import checked_metrics, checked_text
+from environments.trajectory import Message, Rewards, Trajectory, Turn
+from environments.turn_level_reward import Scoring, checked_metrics, checked_text
 from tools.errors import ConfigError, TimeLimitExceeded
 from tools.registry import Toolset
 from tools.toolsets import narrowed, refuse_state
@@ -152,6 +152,23 @@ class RolloutHooks:
         turn = await self._marked(turn)
         self._metrics = dict(self._ctx.metrics)
         return turn
+
+    async def scored(self, scoring: Scoring, bare: Trajectory) -> Trajectory:
+        """The trajectory with its rewards: the floor, and no hook is asked, where the agent broke it.
+
+        Raises:
+            RewardError: what the environment returned breaks the contract.
+        """
+        rewards: Rewards | None = None
+        if bare.agent_caused is None:
+            try:
+                rewards = await scoring.finish(bare)
+            except Exception as error:  # noqa: BLE001  # raised again, unless the agent caused it
+                bare = replace(bare, agent_caused=caused_by_agent(error))
+        if rewards is None:
+            rewards = scoring.floor(bare, self._env.failed_score)
+        ctx = self._ctx
+        return bare.with_rewards(rewards, checked_metrics(ctx), tuple(ctx.judge_model.calls))
 
     async def _marked(self, turn: Turn) -> Turn:
         is_cut = self._env.config.mask_truncated and turn.finish_reason == "length"

@@ -26,6 +26,7 @@ from environments.rollout.context import (
     trim_tool_output,
 )
 from environments.second_models.asked_model import SecondModels
+from environments.trajectory import LARGEST_REWARD, Trajectory
 from tools.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,6 +34,33 @@ if TYPE_CHECKING:
     from environments.policy.rendering.renderer import Renderer
     from environments.policy.server_policy import ServedPolicy, ServerPolicy
     from environments.second_models.text_model import TextModel
+
+
+def failed_score_of(env: Hooks) -> float:
+    """What a rollout that the agent broke is worth: as set, else as the class has it.
+
+    Raises:
+        ConfigError: it is no finite number.
+    """
+    given: Any = env.failed_score if env.config.failed_score is None else env.config.failed_score
+    if isinstance(given, bool) or not isinstance(given, int | float) or not abs(given) <= LARGEST_REWARD:
+        raise ConfigError(f"failed_score of {env.name!r} is {given!r:.100}; give a finite number")
+    return float(given)
+
+
+def below_floor(trajectories: Sequence[Trajectory], failed_score: float) -> str:
+    """Names the rollouts that scored less than one gets that its agent broke; empty where none did."""
+    below = [
+        f"{each.item_id}, sibling {each.sibling}: {each.score:.3g}"
+        for each in trajectories
+        if each.agent_caused is None and each.score is not None and each.score < failed_score
+    ]
+    if not below:
+        return ""
+    return (
+        f"to break a rollout is worth more (failed_score {failed_score:g}) than to lose it honestly: "
+        f"{'; '.join(below)}; set failed_score to the least that an honest rollout gets"
+    )
 
 
 def split_servers(

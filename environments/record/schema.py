@@ -182,6 +182,7 @@ _TEXT = {"message", "replies"}
 _LEFT_OUT: dict[str, Any] = {
     "session_id": None,
     "end_reason": None,
+    "agent_caused": None,
     "tools": [],
     "user_calls": [],
     "summariser_calls": [],

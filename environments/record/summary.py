@@ -46,7 +46,9 @@ def print_side_notes(console: Console, summary: Summary) -> None:
     """Why rollouts were dropped and groups skipped; what was condensed, asked and timed: where any was."""
     rows = dict(summary_rows(summary.values(), wall_s=0.0))
     wanted = (
+        "broken by agents",
         "dropped rollouts",
+        "dropped after acting",
         "skipped groups",
         "what to do",
         "condensed",
@@ -86,7 +88,9 @@ def summary_rows(numbers: Numbers, *, wall_s: float, loop: float | None = None) 
         ("stop reasons", counts(numbers["stop_reasons"])),
         ("tool calls", f"{numbers['tools']['calls']:,}"),
         ("tool errors", counts(numbers["tools"]["errors"]) or "none"),
+        ("broken by agents", _broken(numbers["agent_caused"])),
         ("dropped rollouts", lines(numbers["failures"]) or "none"),
+        ("dropped after acting", counts(numbers["dropped_after_acting"])),
         ("skipped groups", lines(numbers["reasons"]) or "none"),
         ("what to do", found.remedy if 2 * found.with_credit < found.groups else ""),
         (
@@ -183,6 +187,8 @@ def flat(numbers: Numbers, prefix: str = "") -> dict[str, float]:
         "tokens": numbers["tokens"],
         "stop_reason": numbers["stop_reasons"],
         "failure": numbers["failure_classes"],
+        "dropped_after_acting": numbers["dropped_after_acting"],
+        "agent_caused": numbers["agent_caused"],
         "tool_calls": numbers["tools"]["calls"],
         "tool_error": numbers["tools"]["errors"],
         "forks": {name: value for name, value in numbers["forks"].items() if name != "causes"},
@@ -262,6 +268,11 @@ def _without_peer(credit: Numbers) -> str:
     alone, turns = credit["without_peer"], credit["turns"]
     share = f"{alone:,} of {turns:,} turns ({alone / turns:.1%})" if alone else ""
     return f"{share}, whose advantage is their raw return" if share else ""
+
+
+def _broken(causes: Mapping[str, int]) -> str:
+    """Rollouts that have the floor as their outcome, by what the agent broke."""
+    return f"{counts(causes)} (scored with failed_score)" if causes else ""
 
 
 def _condensed_rows(numbers: Numbers) -> Iterator[tuple[str, str]]:

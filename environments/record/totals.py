@@ -266,6 +266,9 @@ def taken(group: TrajectoryGroup, status: str, credited: CreditedGroup | None = 
         "rollouts": {"kept": len(rollouts), "dropped": len(group.failures)},
         "failures": Tally.of(map(error_text, group.failures)),
         "failure_classes": Tally.of(map(error_class, group.failures)),
+        # An agent may have had a part in these, and what it broke has the floor.
+        "dropped_after_acting": Tally.of(error_class(each) for each in group.failures if each.turns),
+        "agent_caused": Tally.of(each.agent_caused.cause for each in rollouts if each.agent_caused),
         "score": Spread.of(each.score for each in rollouts),
         "turns": Spread.of(len(each.acts) for each in rollouts),
         "score_against": {

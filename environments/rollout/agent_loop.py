@@ -13,9 +13,9 @@ from environments.rollout.condensing import Condensing, Summariser
 from environments.rollout.context import Condenser
 from environments.rollout.model_calls import Budget, ModelCalls, Sampled, Stopped
 from environments.rollout.prompt_tokens import PromptTokens, TokenEstimate
-from environments.trajectory import Message, StopReason, TokenRow, Turn, written_messages
+from environments.trajectory import AgentCaused, Message, StopReason, TokenRow, Turn, written_messages
 from tools.calls import ToolCall, ToolResult
-from tools.errors import ConfigError, NoModelError, RolloutError, TimeLimitExceeded
+from tools.errors import AgentCausedError, ConfigError, NoModelError, RolloutError, TimeLimitExceeded
 from tools.registry import Toolset
 from tools.sandbox.base import Sandbox
 from tools.tool_context import ToolContext
@@ -61,6 +61,7 @@ def reply_messages(given: Any, *, env: str) -> tuple[Message, ...]:
 
 _TIME_IS_UP = "[stopped: the time for this task is up]"
 _IS_OVER = "[not run: the task has ended]"
+_BROKE = "[broken off: {}]"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,13 +79,14 @@ class ToolAnswers:
     """Whether the environment has ended the rollout."""
     context: ToolContext | None
     """The rollout, for tools that take its state or the context."""
+    broken: AgentCausedError | None = field(default=None, init=False)
+    """What the agent broke with a call; nothing is run any more."""
 
     async def to(self, turn: Turn) -> tuple[ToolResult, ...]:
-        """The results in the order of the turn's calls.
+        """The results in the order of the turn's calls; `broken` says whether one of them broke something.
 
         Raises:
-            TimeLimitExceeded: what a tool began goes on beyond its limit.
-            SandboxError: the sandbox is broken.
+            SandboxError: the sandbox is broken, and not by the agent.
         """
         calls, index = turn.message.tool_calls, turn.index
         if self.toolset.are_parallel(calls):
@@ -95,18 +97,22 @@ class ToolAnswers:
     async def _result(self, call: ToolCall, index: int, *, is_parallel: bool = False) -> ToolResult:
         """Run a call; one that finds no time left is answered with a note saying so."""
         limit_s = min(self.budget.tool_timeout_s, self.clock.seconds_left)
-        if self.is_ended():
+        if self.is_ended() or self.broken is not None:
             return _not_run(call, _IS_OVER)
         if limit_s <= 0:
             return _not_run(call, _TIME_IS_UP, timed_out=True)
-        return await self.toolset.execute(
-            call,
-            self.sandbox,
-            timeout_s=limit_s,
-            max_output_chars=self.budget.tool_output_chars,
-            run=partial(self._run_tool, index, limit_s, is_parallel),
-            context=self.context,
-        )
+        try:
+            return await self.toolset.execute(
+                call,
+                self.sandbox,
+                timeout_s=limit_s,
+                max_output_chars=self.budget.tool_output_chars,
+                run=partial(self._run_tool, index, limit_s, is_parallel),
+                context=self.context,
+            )
+        except AgentCausedError as error:
+            self.broken = self.broken or error
+            return _not_run(call, _BROKE.format(error), timed_out=error.cause == "tool_timeout")
 
     async def _run_tool(
         self,
@@ -129,8 +135,8 @@ class ToolAnswers:
                 is_parallel=is_parallel,
             )
         except TimeLimitExceeded as error:
-            if error.still_running:
-                raise  # what goes on may still change what the rollout is judged by
+            if error.still_running:  # what goes on may still change what the rollout is judged by
+                raise AgentCausedError(str(error), cause="tool_timeout") from error
             told = (
                 f"[stopped: still running after {limit_s:.3g} s]"
                 if self.clock.seconds_left > 0
@@ -181,7 +187,8 @@ class AgentLoop:
     """One rollout. Iterate over `turns()`; then read `stop_reason`, `rows` and `exact`.
 
     A lost model call (`PolicyError`) or a broken sandbox (`SandboxError`) leaves `turns()` as an exception:
-    the caller drops the sibling.
+    the caller drops the sibling. So does what the agent broke (`AgentCausedError`), and `unfinished` is the
+    turn that it did it in.
     """
 
     policy: Policy
@@ -212,6 +219,8 @@ class AgentLoop:
     summariser: Summariser = no_summariser
     """The second model that sums up for them."""
     stop_reason: StopReason | None = field(default=None, init=False)
+    unfinished: Turn | None = field(default=None, init=False)
+    """A turn that was sampled and is not handed out: its calls or the world's reply broke off."""
     _models: ModelCalls = field(init=False)
     _seen: Condensing = field(init=False)
     _answers: ToolAnswers = field(init=False)
@@ -262,6 +271,12 @@ class AgentLoop:
         """Whether every token id so far came from the sampler."""
         return self._models.exact
 
+    def broken_off(self, caused: AgentCaused) -> list[Turn]:
+        """End the rollout for what the agent broke; the turn in which it did, unless that was handed out."""
+        is_lost = caused.cause == "sandbox_lost"
+        self.stop_reason = StopReason.SANDBOX_LOST if is_lost else StopReason.AGENT_CAUSED
+        return [] if self.unfinished is None else [self.unfinished]
+
     async def turns(self) -> AsyncIterator[Turn]:
         """Each turn, as soon as its tool results and replies are in; summaries before their act."""
         for _ in range(self.budget.max_turns):
@@ -291,12 +306,16 @@ class AgentLoop:
         """The turn with the results of its calls and the world's replies."""
         started = monotonic()
         self._add(turn, turn.message)
+        self.unfinished = turn
         results = await self._answers.to(turn)
         self._add(turn, *messages_of(results))
-        turn = replace(turn, tool_results=results, tools_s=monotonic() - started)
+        self.unfinished = turn = replace(turn, tool_results=results, tools_s=monotonic() - started)
+        if self._answers.broken is not None:
+            raise self._answers.broken
         if not self.is_ended():
             turn = replace(turn, replies=await self.respond(turn))
             self._add(turn, *turn.replies)
+        self.unfinished = None
         return turn
 
     def _add(self, turn: Turn, *messages: Message) -> None:

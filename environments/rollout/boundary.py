@@ -12,8 +12,10 @@ from typing import TypeVar, cast
 
 from environments.containment import user_code
 from environments.inference.endpoint import without_credentials
-from environments.trajectory import Failure, JudgeCall, StopReason
+from environments.trajectory import AgentCaused, Failure, JudgeCall, StopReason
+from tools import sandbox
 from tools.errors import (
+    AgentCausedError,
     GroupRefused,
     PolicyError,
     RewardError,
@@ -29,6 +31,7 @@ _NAME_CHARS = 200
 _NO_FILES = "<frozen ", "<string>"
 _SAYS_ALL = RewardError, UsageError
 """A hook's value is wrong: the message names both, and frames would be ours alone."""
+_SANDBOX = str(Path(sandbox.__file__).parent)
 _NOT_AWAITED = "; is `await` missing, as in `(await ctx.sandbox.exec(...)).exit_code` in an `async def` hook?"
 
 
@@ -45,6 +48,21 @@ def failure_of(error: BaseException, *, sibling: int, turns: int) -> Failure:
         where=_where(error),
         refuses_group=isinstance(error, GroupRefused),
     )
+
+
+def caused_by_agent(error: Exception) -> AgentCaused:
+    """What the agent broke, where that ended a rollout in which it had acted; raises any other error again.
+
+    That files of its sandbox cannot be read or written as a hook wants is its doing, too.
+    """
+    cause = error.cause if isinstance(error, AgentCausedError) else None
+    if isinstance(error, OSError) and _was_raised_in(_SANDBOX, error):
+        cause = "unreadable_files"
+    if cause is None:
+        raise error
+    broken = AgentCaused(cause=cause, error=reason_of(error))
+    let_go(error)
+    return broken
 
 
 def let_go(error: BaseException) -> None:
@@ -125,6 +143,13 @@ def _where(error: BaseException) -> str | None:
     frames = [frame for frame in frames if not frame.filename.startswith(_NO_FILES)] or frames
     place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name}"
     return _written(place, _NAME_CHARS)
+
+
+def _was_raised_in(folder: str, error: BaseException) -> bool:
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return frame is not None and Path(folder) in Path(frame.tb_frame.f_code.co_filename).parents
 
 
 def _from_user_code(trace: TracebackType | None) -> TracebackType | None:

@@ -211,6 +211,7 @@ def sample_row(trajectory: Trajectory) -> dict[str, Any]:
         "parts": {} if rewards is None else summed_parts(rewards),
         "stop_reason": trajectory.stop_reason.value,
         "end_reason": trajectory.end_reason,
+        "agent_caused": None if trajectory.agent_caused is None else trajectory.agent_caused.error,
         "metrics": dict(trajectory.metrics),
     }
 

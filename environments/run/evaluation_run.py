@@ -239,6 +239,8 @@ def uncredited(env: AgentEnv, group: TrajectoryGroup) -> CreditedGroup:
 
 
 async def _verdict(env: AgentEnv, task: GroupTask, trajectory: Trajectory, watch: Watch) -> bool | Failure:
+    if trajectory.agent_caused is not None:
+        return False
     in_flight = InFlight(item_id=task.item_id, sibling=trajectory.sibling)
     try:
         with watch(in_flight), env.hook_calls(in_flight) as calls:

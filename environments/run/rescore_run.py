@@ -37,10 +37,10 @@ from environments.trajectory import (
     Failure,
     JudgeCall,
     Message,
+    StopReason,
     Trajectory,
     TrajectoryGroup,
 )
-from environments.turn_level_reward import checked_metrics
 from tools.errors import ConfigError, RecordError, RunError, UsageError
 
 _LIVE = frozenset({"sandbox", "fresh_sandbox", "state", "verify"})
@@ -302,20 +302,29 @@ class Replay:
         scoring = self._new_scoring(ctx.item, ctx, calls.hook)
         hooks = RolloutHooks(self._env, ctx, calls)
         turns = [replace(turn, trained=True) for turn in recorded.turns]
+        broke_off = recorded.stop_reason in (StopReason.SANDBOX_LOST, StopReason.AGENT_CAUSED)
         for index, turn in enumerate(turns):
             if turn.kind == "act":  # a summary is no part of the conversation
                 ctx.see((*ctx.messages, *turn.messages))
             ctx.metrics.update(turn.noted)
             if index == len(turns) - 1:
                 ctx.end_reason = recorded.end_reason
+            if broke_off and index == len(turns) - 1:
+                break  # no hook was asked
             await scoring.on_turn(turn)
             turns[index] = await hooks.marked(turn)
         ctx.is_over = True
-        bare = replace(recorded, turns=tuple(turns), rewards=None, metrics={}, judge_calls=())
-        rewards = await scoring.finish(bare)
+        bare = replace(
+            recorded,
+            turns=tuple(turns),
+            agent_caused=recorded.agent_caused if broke_off else None,
+            rewards=None,
+            metrics={},
+            judge_calls=(),
+        )
+        scored = await hooks.scored(scoring, bare)
         # What was noted after the rewards is in no turn.
-        metrics = {**recorded.metrics, **checked_metrics(ctx)}
-        return bare.with_rewards(rewards, metrics, tuple(ctx.judge_model.calls))
+        return replace(scored, metrics={**recorded.metrics, **scored.metrics})
 
     def _judge(
         self,

@@ -628,7 +628,7 @@ def _rollout(trajectory: Trajectory, turns: TurnColumns, blocks: list[str]) -> R
         score=trajectory.score,
         outcome=None if rewards is None else rewards.outcome,
         stop=trajectory.stop_reason.value,
-        end=None if trajectory.end_reason is None else _line(trajectory.end_reason),
+        end=None if trajectory.ended_by is None else _line(trajectory.ended_by),
         passed=trajectory.passed,
         exact=trajectory.exact,
         rows=len(trajectory.rows),

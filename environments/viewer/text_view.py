@@ -187,7 +187,7 @@ def _turn_lines(trajectory: Trajectory, number: int, entry: TurnLedger, text: _T
 
 
 def _end_lines(trajectory: Trajectory, text: _Text) -> Iterator[str]:
-    end = f": {_line(trajectory.end_reason)}" if trajectory.end_reason else ""
+    end = f": {_line(trajectory.ended_by)}" if trajectory.ended_by else ""
     rest = f" · {trajectory.stop_reason.value}{end} · score {_number(trajectory.score)}"
     yield _heading(f"sibling {trajectory.sibling}", rest)
     rewards = trajectory.rewards

@@ -145,19 +145,20 @@ async def test_a_state_that_is_never_made_or_closed_keeps_nothing(impatient, mon
 TOOLS = [*(("tool", kind) for kind in HANGS), ("method", "hangs"), ("method", "blocks in def")]
 
 
-async def test_a_tool_that_never_ends_is_told_to_the_model_or_costs_one_sibling(impatient):
+async def test_a_tool_that_never_ends_is_told_to_the_model_or_ends_one_rollout_with_the_floor(impatient):
     made = {(spot, kind): misbehaving(spot, HANGS[kind], tool_timeout_s=1) for spot, kind in TOOLS}
     for (_, kind), group in await groups_of(made):
-        assert len(group.trajectories) + len(group.failures) == 3
-        if group.failures:
-            assert "tool act, turn 1 took longer than 1 s (--env.tool_timeout_s)" in group.failures[0].error
+        assert len(group.trajectories) == 3
+        floors = [each for each in group.trajectories if each.agent_caused is not None]
         told = [r for t in group.trajectories for turn in t.turns for r in turn.tool_results if r.timed_out]
-        assert [result.content for result in told] == (
-            [] if group.failures else ["[stopped: still running after 1 s]"]
-        )
         # What goes on may still change what the rollout is judged by.
         goes_on = not inspect.iscoroutinefunction(HANGS[kind]) or "swallows" in kind or "clean-up" in kind
-        assert bool(group.failures) == goes_on, kind
+        assert [each.agent_caused.cause for each in floors] == ["tool_timeout"] * goes_on, kind
+        assert [result.content.partition(";")[0] for result in told] == [
+            "[broken off: tool act, turn 1 took longer than 1 s (--env.tool_timeout_s)"
+            if goes_on
+            else "[stopped: still running after 1 s]"
+        ]
 
 
 async def test_a_policy_that_never_ends_uses_up_the_rollouts_time(impatient):

@@ -92,7 +92,8 @@ def breaking(where, cls=Shop, **attributes):
 )
 async def test_turn_rewards_given_so_far_stay_and_the_outcome_is_the_floor(where, turns, stop_reason):
     credited = await group_of(breaking(where), failed_score=-5.0)
-    assert broken(credited) and not credited.group.failures
+    assert broken(credited)
+    assert not credited.group.failures
     for each in broken(credited):
         rewards = each.rewards
         assert (rewards.turns, rewards.outcome, dict(rewards.outcome_components)) == (

@@ -21,6 +21,7 @@ TurnwiseError
 ├── RunError                  the developer acts: the run cannot go on, exit code 1; its cause is shown whole
 └── UsageError                the developer acts: one line, exit code 2, never a traceback
     ├── ConfigError           a setting, a name or an option
+    │   ├── ServerAway        a model server that does not answer now; `serve` waits for it
     │   └── NoModelError      no model plays the judge or the user: no rollout can go on
     ├── DatasetError          an item source
     ├── RecordError           a rollout JSONL
@@ -123,6 +124,10 @@ class UsageError(TurnwiseError):
 
 class ConfigError(UsageError):
     """A setting, a name or an option is wrong."""
+
+
+class ServerAway(ConfigError):
+    """A model server does not answer now, and may later."""
 
 
 class NoModelError(ConfigError):

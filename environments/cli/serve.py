@@ -16,7 +16,10 @@ from environments.serve.serving import serve
 @click.option("--out", metavar="FILE", help="Also record every group; --env.data_path_to_save_groups.")
 @click.option("--fresh", is_flag=True, help="Start over: posts that wait are put aside.")
 @click.option("--accept", is_flag=True, help="Go on although the experiment has changed.")
-def command(call: EnvCall, outbox: str | None, out: str | None, fresh: bool, accept: bool) -> int:
+@click.option("--send-all", is_flag=True, help="The last run: at the end, wait until the API has all groups.")
+def command(
+    call: EnvCall, outbox: str | None, out: str | None, fresh: bool, accept: bool, send_all: bool
+) -> int:
     """Roll out an environment's items for as long as a trainer takes groups.
 
     ENV is a name of `turnwise list`, a folder of `turnwise new`, path/to/file.py:Class or
@@ -24,5 +27,6 @@ def command(call: EnvCall, outbox: str | None, out: str | None, fresh: bool, acc
     --env.credit_view. Stop it with SIGTERM: the next serve goes on where this one stopped.
     """
     env = call.open(flags={"data_path_to_save_groups": out})
-    options = RunOptions(outbox=Path(outbox) if outbox else None, fresh=fresh, accept=accept)
+    path = Path(outbox) if outbox else None
+    options = RunOptions(outbox=path, fresh=fresh, accept=accept, send_all=send_all)
     return run_whole(serve(env, Console(), options=options))

@@ -18,7 +18,7 @@ from environments.inference.http_client import (
     start_of,
 )
 from environments.inference.model_server import ModelServer, may_pass
-from tools.errors import ConfigError
+from tools.errors import ConfigError, ServerAway
 
 ServerKind = Literal["vllm", "sglang", "llama.cpp", "ollama", "openai", "mistral", "openrouter", "unknown"]
 TEXT_ONLY: frozenset[ServerKind] = frozenset({"llama.cpp", "ollama", "openai", "mistral", "openrouter"})
@@ -300,11 +300,11 @@ def _has_choices(content: bytes) -> bool:
 def _refused(url: str, error: StatusError) -> ConfigError:
     if error.status in (401, 403):
         return ConfigError(f"{url} refuses the API key ({error.status}): {error.reason}")
-    return ConfigError(f"{url} answered {error.status}: {error.reason}")
+    return (ServerAway if may_pass(error) else ConfigError)(f"{url} answered {error.status}: {error.reason}")
 
 
 def _unreachable(url: str, error: NoAnswerError) -> ConfigError:
-    return ConfigError(f"no model server answers at {url}: {error}")
+    return (ServerAway if may_pass(error) else ConfigError)(f"no model server answers at {url}: {error}")
 
 
 def _hint(url: str) -> str:

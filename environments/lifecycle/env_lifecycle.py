@@ -34,13 +34,15 @@ from environments.lifecycle.weight_versions import WeightVersions
 from environments.policy.base import CheckedPolicy, Policy
 from environments.rollout.boundary import raised_by_user, reason_of, traceback_of, with_user_traceback
 from environments.second_models.asked_model import ROLES, AskedModel
-from tools.errors import ConfigError, RunError, SandboxError, TimeLimitExceeded, UsageError
+from tools.errors import ConfigError, RunError, SandboxError, ServerAway, TimeLimitExceeded, UsageError
 from tools.mcp.mcp_servers import MCPServers
 from tools.registry import Toolset
 from tools.sandbox.base import Sandbox, SandboxSpec
 from tools.toolsets import select_toolsets
 
 _EVERY_S = 60.0
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.25, 15.0
+"""Between looks at a model server that is away."""
 _NEVER = 1 << 30
 
 
@@ -138,18 +140,23 @@ class Lifecycle(Hooks):
         self._items: Sequence[Item] | None = None
         self._known_ids: Collection[str] = ()
         self._order = IN_ORDER
-        self._is_open = False
+        self._is_open = self._waits = False
         self._opened: AbstractAsyncContextManager[Self] | None = None
         self.hook_threads = HookThreads()
 
     @asynccontextmanager
     async def opened(
-        self, *, evaluation: bool = False, notify: Callable[[str], None] = logger.info
+        self,
+        *,
+        evaluation: bool = False,
+        waits: bool = False,
+        notify: Callable[[str], None] = logger.info,
     ) -> AsyncGenerator[Self]:
         """The environment with its items loaded and everything checked that a rollout needs.
 
         Args:
             evaluation: load the evaluation items.
+            waits: wait for model servers that do not answer yet.
             notify: takes a line for a person when something takes long, such as pulling an image.
 
         Raises:
@@ -160,6 +167,7 @@ class Lifecycle(Hooks):
             self.weight_versions.refuse_without(self.policy)
         async with self.loaded(evaluation=evaluation), rare_full_collections(), self._mcp_opened(notify):
             try:
+                self._waits = waits
                 await self.preflight(notify)
                 yield self
             finally:
@@ -335,7 +343,7 @@ class Lifecycle(Hooks):
                 pass
         else:
             await self._check_item_sandboxes(notify)
-        await self.check_policy()
+        await (self._servers_back(notify) if self._waits else self.check_policy())
         for line in () if self._served is None else self._served.found:
             notify(line)
         for role in () if self.policy is None else self.scripted_roles():
@@ -345,6 +353,18 @@ class Lifecycle(Hooks):
     def text_only_servers(self) -> tuple[str, ...]:
         """What was said of the model servers that give no token ids, once the environment is open."""
         return () if self._served is None else self._served.text_only
+
+    async def _servers_back(self, notify: Callable[[str], None]) -> None:
+        """Wait until every model server can be used; raises ConfigError for what waiting does not mend."""
+        wait_s = _FIRST_WAIT_S
+        while True:
+            try:
+                return await self.check_policy()
+            except ServerAway as error:
+                if wait_s == _FIRST_WAIT_S:
+                    notify(f"{error}; waiting for it")
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
     async def check_policy(self) -> None:
         """Raise ConfigError while a model server cannot be used, a judge's included; buys no completion."""

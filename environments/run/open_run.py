@@ -249,6 +249,8 @@ class RunOptions:
     """Where its settings came from, see `settings_text`; `None`: from a program."""
     outbox: Path | None = None
     """Of `serve`; `None`: `data/ENV.outbox.sqlite`."""
+    send_all: bool = False
+    """Of `serve`: whether it ends only when the API has taken every group."""
 
     def __post_init__(self) -> None:
         """Raises ConfigError if no folder can have the name."""

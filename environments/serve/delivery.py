@@ -232,7 +232,7 @@ class Delivery:
         if rules.weights is not None:
             rules.weights.restore(outbox.met())
         self._sender = Sender(in_outbox, api, registration, tally=self.tally, say=say, weights=rules.weights)
-        self._path = outbox.path
+        self.path = outbox.path
         self._in_outbox = in_outbox
         self._api = api
         self._registration = registration
@@ -321,13 +321,16 @@ class Delivery:
             )
             await retrying(self._step)
 
-    async def flush(self, grace_s: float) -> None:
-        """Send what waits, however full the API is; then sign off. Takes hardly longer than `grace_s`."""
+    async def flush(self, grace_s: float | None) -> None:
+        """Send what the API may have by now; `None` waits until it has all of it. Then sign off.
+
+        What is left stays in the outbox: beyond the bound it would age at the API, out of reach.
+        """
         self._flushing = True
         self._wake.set()
         try:
             async with asyncio.timeout(grace_s):
-                while self.waiting and self.online:
+                while self.waiting and (grace_s is None or (self.online and self._may_send())):
                     await self.changed()
         except TimeoutError:
             self._say(f"{self.waiting} groups could not be sent within {grace_s:g} s")
@@ -381,7 +384,7 @@ class Delivery:
     async def _rest(self, *, busy: bool) -> None:
         """Wait for the next look: a trainer at work takes batch after batch, one that stalls takes none."""
         self._pause_s = _FIRST_POLL_S if busy else min(2 * self._pause_s, POLL_S)
-        if self._registration.still_holds() and not (self._flushing or (self.waiting and self._may_send())):
+        if self._registration.still_holds() and not (self.waiting and self._may_send()):
             await _wait_for(self._wake, self._pause_s)
 
     async def _register(self) -> bool:
@@ -420,8 +423,8 @@ class Delivery:
     def _may_send(self) -> bool:
         """Whether one more group of ours may wait at the API."""
         state = self._registration.state
-        if state is None or state.batch_size <= 0 or self._flushing:
-            return state is not None and state.batch_size > 0
+        if state is None or state.batch_size <= 0:
+            return False
         rows = self._registration.shape.rows_per_post
         # One batch of our own may always wait: what others left there may never become a batch.
         if (self._own_groups(state) + self._sent_since_look) * rows < state.batch_size:
@@ -447,11 +450,11 @@ class Delivery:
         self._changed.set()
         if trouble != self._trouble:
             self._trouble = trouble
-            self._say(f"{trouble}; groups are kept in {self._path}")
+            self._say(f"{trouble}; groups are kept in {self.path}")
         patience_s = self._rules.patience_s
         if patience_s is not None and monotonic() - self._registration.seen_at > patience_s:
             raise ApiLostError(
-                f"{trouble}, for more than {patience_s:g} s; {self.waiting} groups wait in {self._path}"
+                f"{trouble}, for more than {patience_s:g} s; {self.waiting} groups wait in {self.path}"
             )
 
     async def _put_aside(self, group: TrajectoryGroup, reason: str) -> None:

@@ -75,6 +75,8 @@ class Bounds:
     """Trainer steps; -1: the trainer's."""
     allow_approximate: bool
     """Send rows without exact token ids or logprobs."""
+    send_all: bool = False
+    """Whether a signal to end waits until the API has every group."""
 
 
 class ServeLoop:
@@ -137,7 +139,7 @@ class ServeLoop:
                 await asyncio.wait({working}, timeout=self._bounds.grace_s)
                 await _cancelled(working)
                 if not delivering.done():
-                    await self._delivery.flush(_FLUSH_S)
+                    await self._flush(delivering)
             return self._outcome(delivering, working, asked_to_end=asked_to_end)
         finally:
             for task in (delivering, working, showing, stopping):
@@ -145,12 +147,26 @@ class ServeLoop:
             self.say(self.line())
             print_side_notes(self._console, self.summary)
             if self._delivery.waiting:
-                self.say(f"{self._delivery.waiting} groups wait for the next serve with the same outbox")
+                self.say(
+                    f"{self._delivery.waiting} groups wait for the next serve with the same outbox, "
+                    f"{self._delivery.path}; with --send-all it ends when the API has them"
+                )
             if self._delivery.unconfirmed:
                 self.say(
                     f"{self._delivery.unconfirmed} posts are at the API, and no trainer is known to have "
                     "them; the next serve with the same outbox sends them again if they are lost"
                 )
+
+    async def _flush(self, delivering: asyncio.Task[None]) -> None:
+        """Send what may be sent; with `send_all` everything, as long as there is a trainer that takes it."""
+        sends_all = self._bounds.send_all and not self._is_last_step()
+        if sends_all and self._delivery.waiting:
+            self.say(f"waiting until the API has taken the last {self._delivery.waiting} groups")
+        flushing = asyncio.create_task(self._delivery.flush(None if sends_all else _FLUSH_S))
+        await asyncio.wait({flushing, delivering}, return_when=asyncio.FIRST_COMPLETED)
+        # Delivered, or nothing more can be: a moment for the sign-off.
+        await asyncio.wait({flushing}, timeout=_FLUSH_S)
+        await _cancelled(flushing)
 
     def _entries(self, first: int, finished: frozenset[int]) -> Iterator[Entry]:
         """The tasks that are left, each with its number."""
@@ -250,7 +266,7 @@ class ServeLoop:
         """Wait until one more group is wanted; false when no more are."""
         while not self._stop.is_set():
             state = self._delivery.state
-            if state is not None and 0 < self._last_step() <= state.step:
+            if self._is_last_step():
                 self.say(f"the batches of the trainer's {self._last_step()} steps are made")
                 self._stop.set()
             elif (
@@ -263,6 +279,10 @@ class ServeLoop:
             else:
                 await _first(self._delivery.changed(), self._stop.wait(), timeout_s=1.0)
         return False
+
+    def _is_last_step(self) -> bool:
+        state = self._delivery.state
+        return state is not None and 0 < self._last_step() <= state.step
 
     def _last_step(self) -> int:
         return self._bounds.total_steps if self._bounds.total_steps != -1 else self._delivery.num_steps

@@ -70,7 +70,7 @@ async def serve(
     """
     shape, progress = shape_of(env), Progress(console)
     with watchdog_of(env, progress) as watchdog:
-        async with env.opened(notify=progress.say):
+        async with env.opened(waits=True, notify=progress.say):
             if not env.config.allow_approximate_tokens:
                 refuse_text_alone(env.text_only_servers)
             progress.ready()
@@ -117,7 +117,7 @@ async def _serve_opened(
             loop = ServeLoop(
                 delivery,
                 rollouts,
-                bounds=_bounds(env),
+                bounds=replace(_bounds(env), send_all=options.send_all),
                 console=console,
                 recorder=recorder,
                 watched=progress.in_flight,

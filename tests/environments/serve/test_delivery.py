@@ -222,16 +222,30 @@ async def test_something_else_at_the_url_is_one_clear_error(outbox):
                 await delivery.run()
 
 
-async def test_flush_sends_what_waits_however_full_the_api_is_and_signs_off(trained, outbox):
+async def test_the_end_sends_no_more_than_may_wait_at_the_api_and_signs_off(trained, outbox):
     async with delivering(trained.url, outbox, max_batches_waiting=1) as delivery:
         for name in "abc":
             await delivery.put(credited(name))
         await until(delivery, lambda: delivery.tally.posts == 1)
         await delivery.flush(30)
-        assert delivery.waiting == 0
-    assert trained.get("/status")["queue_size"] == 3
+        assert delivery.waiting == 2
+    assert trained.get("/status")["queue_size"] == 1
     trained.register_env("other")
     assert trained.get("/status-env", {"env_id": 1})["env_weight"] == 1.0
+
+
+async def test_an_end_that_sends_all_waits_for_the_trainer_and_keeps_the_bound(trained, outbox):
+    async with delivering(trained.url, outbox, max_batches_waiting=1) as delivery:
+        for name in "abc":
+            await delivery.put(credited(name))
+        flushing = asyncio.create_task(delivery.flush(None))
+        taken, queued = [], []
+        while len(taken) < 3:
+            queued.append(trained.get("/status")["queue_size"])
+            taken += await blocking(trained.take_batch) or []
+        await flushing
+    assert sorted(groups_of(taken)) == ["a", "b", "c"]
+    assert max(queued) == 1
 
 
 async def test_a_scalar_environments_data_is_byte_for_byte_what_base_env_sends(trained, outbox):

@@ -1,6 +1,8 @@
 """Kill -9 of the API, the environment and the model server, alone and together: nothing is lost."""
 
+import contextlib
 import ctypes
+import itertools
 import os
 import random
 import signal
@@ -48,7 +50,7 @@ class World:
     def __init__(self, api, folder):
         port = loopback.free_port()
         # A lost model call shall cost the group, so that the loop's own pause is what is tried.
-        options = [*loopback.playing(port), "--env.outbox_groups", "8"]
+        options = [*loopback.playing(port), "--env.outbox_groups", "8", "--send-all"]
         self.outbox, self.record = folder / "outbox.sqlite", folder / "record.jsonl"
         self.finished = set()
         self.kept = {
@@ -159,8 +161,8 @@ def test_kills_lose_no_group_repeat_only_whole_posts_and_leave_no_sandbox(
         # What comes again under one name is the same to the last number; only the registration is new.
         content = {name: column for name, column in post.items() if name != "env_id"}
         assert first.setdefault(name_of(post), content) == content
-    # It ends of its own accord only when it finds no model server at its start.
-    assert env.exits <= {2}
+    # It never ends of its own accord: whoever is away is waited for.
+    assert env.exits == set()
     no_child_is_left(children_before)
     assert groups_and_folders(env.identities) == []
     repeated = len(trainer.posts) - ever
@@ -169,3 +171,28 @@ def test_kills_lose_no_group_repeat_only_whole_posts_and_leave_no_sandbox(
 
 def name_of(post):
     return post["overrides"][0]["group_id"], post["overrides"][0]["row"]
+
+
+ORDERS = list(itertools.permutations(["api", "model", "trainer"]))
+
+
+@pytest.mark.parametrize("order", ORDERS, ids="-".join)
+def test_partners_may_come_in_any_order_after_serve(api, start_trainer_on, tmp_path, soak, order):
+    if not soak and order not in (ORDERS[0], ORDERS[-1]):
+        pytest.skip("with --soak")
+    api.kill()
+    port, log = loopback.free_port(), tmp_path / "log"
+    env = loopback.serve("WriteWord", api.url, tmp_path, *loopback.playing(port), group_size=2)
+    with contextlib.ExitStack() as running, log.open("wb") as shown:
+        serving = running.enter_context(loopback.running(env, stdout=shown, stderr=shown))
+        loopback.wait_until(lambda: "no model server answers at" in log.read_text())
+        for name in order:
+            if name == "trainer":
+                trainer = running.enter_context(start_trainer_on(api, batch_size=2))
+            else:
+                command = api.command() if name == "api" else loopback.mock_model("WriteWord", port)
+                running.enter_context(loopback.running(command, stdout=subprocess.DEVNULL))
+            assert serving.poll() is None
+        loopback.wait_until(lambda: len(trainer.posts) >= 4)
+        assert loopback.ended(serving) == 0
+    assert [each["overrides"][0]["turn_rewards"] is not None for each in trainer.posts[:4]] == [True] * 4

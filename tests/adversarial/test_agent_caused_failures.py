@@ -15,7 +15,26 @@ from tools.sandbox.host import channel
 from tools.terminal import terminal
 
 DEEP = "import os\nfor _ in range(3000):\n    os.mkdir('d' * 200); os.chdir('d' * 200)\n"
+BUFFERS = """
+import fcntl, os, socket, time
+def pipe():
+    r, w = os.pipe(); fcntl.fcntl(w, 1031, 1 << 20); return r, w
+def pair():
+    a, b = socket.socketpair(); a.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 24); return a.detach(), b.detach()
+for _ in range(40):
+    if os.fork() == 0:
+        held = []
+        while True:
+            try:
+                held.append(MAKE()); os.set_blocking(held[-1][-1], False)
+                while True: os.write(held[-1][-1], bytes(1 << 16))
+            except OSError: time.sleep(0.001)
+"""
+"""Memory that no process has: it is not given back before the last that holds an end of it is dead."""
 MISDEEDS = {
+    "memory that is buffers of pipes": f"cat >f.py <<'EOF'\n{BUFFERS.replace('MAKE', 'pipe')}\nEOF\npython3 f.py; sleep 2",
+    "memory that is buffers of sockets": f"cat >f.py <<'EOF'\n{BUFFERS.replace('MAKE', 'pair')}\nEOF\npython3 f.py; sleep 2",
+    "shared memory": "for i in $(seq 40); do ipcmk -M 100000000; head -c 90000000 /dev/zero >/dev/shm/$i; done",
     "a full disk": "head -c 999999999 /dev/zero >fill",
     "every file system full": "for d in . /tmp $TMPDIR /dev/shm /run/turnwise; do "
     "head -c 999999999 /dev/zero >$d/fill; done",
@@ -116,6 +135,7 @@ async def score(opener, command):
 OF_EACH_KIND = (
     "every file system full",
     "memory up to the limit",
+    "memory that is buffers of pipes",
     "the supervisor killed",
     "the workspace deleted",
     "the run folder emptied",

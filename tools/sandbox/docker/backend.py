@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
-from tools.errors import IsolationError, SandboxCreateError, SandboxUnavailable, UsageError
+from tools.errors import AgentCausedError, IsolationError, SandboxCreateError, SandboxUnavailable, UsageError
 from tools.sandbox.base import SandboxLimits, SandboxRecord
 from tools.sandbox.docker import container as containers
 from tools.sandbox.docker.container import Container, Spec
@@ -112,7 +112,8 @@ def _restarted(managed: ContainerManager, container: Container) -> Connection:
         except (SandboxCreateError, UsageError) as error:
             # Something of the agent's may have killed this one too, before it died itself.
             if attempt == _ATTEMPTS:
-                raise SandboxUnavailable(f"the container has no supervisor any more: {error}") from error
+                reason = f"the container has no supervisor any more: {error}"
+                raise AgentCausedError(reason, cause="sandbox_lost") from error
     raise AssertionError
 
 

@@ -155,6 +155,7 @@ class RecoveringChannel:
 
         Raises:
             SandboxUnavailable: the sandbox is closed, its container is gone or does not answer.
+            AgentCausedError: no other supervisor starts over what the agent left.
         """
         async with self._turn:
             if self._channel.broken:

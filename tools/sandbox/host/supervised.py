@@ -135,7 +135,7 @@ class SupervisedSandbox:
 def _check_file(result: ExecResult, path: str) -> None:
     if result.timed_out:
         raise TimeoutError(errno.ETIMEDOUT, "the file operation took too long", path)
-    if result.oom_killed or result.exit_code >= 128:
+    if result.exit_code >= 128:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), path)
     if result.exit_code:
         # Of an archive, the member that it is about.

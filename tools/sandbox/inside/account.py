@@ -22,6 +22,8 @@ class Account:
         self._env = env
         self._score_fd = int(settings["score_fd"])
         self._score = int(settings["score"])
+        self._join_fds = [int(fd) for fd in settings.get("join_fds", "").split()]
+        """Of the control groups that bound the agent: this process is in none of them."""
         self.workdir = settings["workdir"]
         self._limits = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, int(settings["fsize"]))]
         if settings["nproc"]:
@@ -51,7 +53,9 @@ class Account:
             os.pwrite(self._score_fd, b"%d" % self._score, 0)
 
     def enter(self, bounded: bool) -> None:
-        """Become the agent, for good; called in a forked child. Our own file writes are not `bounded`."""
+        """Become the agent, for good; called in a forked child. Our own work on files is not `bounded`."""
+        for fd in self._join_fds if bounded else ():
+            os.write(fd, b"0")
         for kind, value in self._limits if bounded else ():
             _, most = resource.getrlimit(kind)
             value = value if most == resource.RLIM_INFINITY else min(value, most)

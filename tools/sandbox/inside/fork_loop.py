@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import struct
+from contextlib import suppress
 from typing import Protocol
 
 from tools.sandbox.inside import kernel, mounts, supervisor
@@ -66,11 +67,13 @@ class Namespaced:
             write_file("/proc/self/uid_map", user_map)
             write_file("/proc/self/gid_map", group_map)
 
-    def serve(self) -> None:
-        """Add what is this sandbox's own, give up privileges and take requests."""
-        # Only now, so that the groups just joined are all that can be seen of them.
+    def hide_groups(self) -> None:
+        """Make the groups just joined all that can be seen of them."""
         if libc.unshare(_NEW_CGROUP):
             raise failure("unshare")
+
+    def serve(self) -> None:
+        """Add what is this sandbox's own, give up privileges and take requests."""
         config = Configuration.read(CONTROL)
         settings = config.settings
         keep_score_open(settings)
@@ -102,7 +105,7 @@ def _raise_loopback() -> None:
 
 
 _SETUP_BYTES = 1 << 16
-_REQUEST_BYTES, _FDS = 64, 8
+_REQUEST_BYTES, _FDS = 64, 12
 _WORDS = 2000
 
 
@@ -119,6 +122,10 @@ class Way(Protocol):
 
     def join(self) -> None:
         """In a child, before it joins its control groups."""
+        ...
+
+    def hide_groups(self) -> None:
+        """In a child, while it is in its control groups."""
         ...
 
     def serve(self) -> None:
@@ -176,8 +183,16 @@ def _become(way: Way, fds: list[int], groups: int) -> None:
         _keep_only(fds)
         os.setsid()
         way.join()
-        for fd in range(CONTROL + len(fds) - groups, CONTROL + len(fds)):
+        end = CONTROL + len(fds)
+        joins, leaves = range(end - 2 * groups, end - groups), range(end - groups, end)
+        for fd in joins:
             os.write(fd, b"0")
+        way.hide_groups()
+        for fd in leaves:
+            # What the agent fills them with must not end the supervisor, which puts each command there. One
+            # without the right to leave stays.
+            with suppress(OSError):
+                os.write(fd, b"0")
             os.close(fd)
         way.serve()
     except BaseException as error:  # noqa: BLE001  # the host gets the reason

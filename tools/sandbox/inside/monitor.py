@@ -150,6 +150,9 @@ class Monitored:
     def join(self) -> None:
         """Nothing to do before the child joins its control groups."""
 
+    def hide_groups(self) -> None:
+        """Nothing: there is no namespace of control groups."""
+
     def serve(self) -> None:
         """Fork the supervisor and watch over it; ends the process.
 

@@ -69,7 +69,7 @@ class _Held:
         """A channel to the next supervisor.
 
         Raises:
-            SandboxUnavailable: there is none.
+            SandboxUnavailable, AgentCausedError: there is none.
         """
         # To the end even when a time budget cancels it: the sandbox is still to be judged.
         await to_the_end(self._resume())

@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
@@ -28,6 +29,8 @@ class Group:
     directories: tuple[Path, ...]
     join_files: tuple[str, ...]
     """A process of one thread that writes 0 into each of them is bounded."""
+    leave_files: tuple[str, ...]
+    """And is no longer, when it writes 0 into these: our own groups."""
     oom_file: Path | None
     """Holds a line `oom_kill N`."""
     enforced: frozenset[str]
@@ -104,6 +107,7 @@ def remove_directory(directory: Path) -> None:
 def _create(limits: SandboxLimits, undo: ExitStack) -> Group:
     name = f"{PREFIX}.{_own_identity(os.getpid())}.{next(_counter)}"
     joins: dict[Path, str] = {}
+    leaves: list[str] = []
     enforced: set[str] = set()
     oom_file = None
     for controller, (parent, version) in controllers().items():
@@ -114,8 +118,11 @@ def _create(limits: SandboxLimits, undo: ExitStack) -> Group:
             directory.mkdir()
             undo.callback(directory.rmdir)
         # Version 1 moves a thread at once, but a process only after all processors have been through their
-        # work: that would be most of the time that a sandbox takes to start.
-        joins[directory] = str(directory / ("tasks" if version == 1 else "cgroup.procs"))
+        # work: that would be most of the time that a command takes to start.
+        file = "tasks" if version == 1 else "cgroup.procs"
+        if directory not in joins:
+            leaves.append(str(_own_directory(controller, version) / file))
+        joins[directory] = str(directory / file)
         _limit(directory, version, controller, limits)
         enforced.add({"memory": "memory_mb", "pids": "pids", "cpu": "cpus"}[controller])
         if controller == "memory":
@@ -123,6 +130,7 @@ def _create(limits: SandboxLimits, undo: ExitStack) -> Group:
     return Group(
         directories=tuple(joins),
         join_files=tuple(joins.values()),
+        leave_files=tuple(leaves),
         oom_file=oom_file,
         enforced=frozenset(enforced),
     )
@@ -155,21 +163,30 @@ def _limit(directory: Path, version: int, controller: str, limits: SandboxLimits
 
 def _candidates(controller: str) -> list[tuple[Path, int]]:
     """Own group first, so that limits around this process keep holding; its parent; a group at the top."""
-    own = _own_groups()
     found: list[tuple[Path, int]] = []
+    for group, top, version in _own_directories(controller):
+        paths = (group, top / PREFIX) if version == 1 else (group, group.parent, top / PREFIX)
+        found += [(path, version) for path in paths if path.is_relative_to(top)]
+    return found
+
+
+def _own_directory(controller: str, version: int) -> Path:
+    """Of the group that this process is in."""
+    return next(group for group, _, its in _own_directories(controller) if its == version)
+
+
+def _own_directories(controller: str) -> Iterator[tuple[Path, Path, int]]:
+    """Each group that this process is in for a controller, the top of its mount, and its version."""
+    own = _own_groups()
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         mount_root, mount_point = before.split()[3:5]
         kind, _, options = after.split()[:3]
         top = Path(mount_point)
         if kind == "cgroup" and controller in options.split(","):
-            found += [
-                (path, 1) for path in (_inside(top, mount_root, own.get(controller, "/")), top / PREFIX)
-            ]
+            yield _inside(top, mount_root, own.get(controller, "/")), top, 1
         elif kind == "cgroup2":
-            group = _inside(top, mount_root, own.get("", "/"))
-            found += [(path, 2) for path in (group, group.parent, top / PREFIX) if path.is_relative_to(top)]
-    return found
+            yield _inside(top, mount_root, own.get("", "/")), top, 2
 
 
 def _own_groups() -> dict[str, str]:

@@ -108,13 +108,13 @@ class ForkServer:
         with ExitStack() as passed:
             fds = [os.pidfd_open(os.getpid())]
             passed.callback(os.close, fds[0])
-            paths = [(path, os.O_WRONLY) for path in group.join_files]
+            paths = [(path, os.O_WRONLY) for path in (*group.join_files, *group.leave_files)]
             if group.oom_file:
                 paths.insert(0, (str(group.oom_file), os.O_RDONLY))
             for path, mode in paths:
                 fds.append(os.open(path, mode))
                 passed.callback(os.close, fds[-1])
-            # Those of the groups are last: it joins them first.
+            # Those of the groups are last: it joins them first, and leaves them.
             answer, received = self._ask(b"%d" % len(group.join_files), [channel.fileno(), *fds])
         if isinstance(answer, Forked) and received:
             return ForkedProcess(received[0])
@@ -152,7 +152,13 @@ class ForkServer:
 
 def numbers(group: Group) -> dict[str, str]:
     """The environment variables with a supervisor's descriptors."""
-    return {"guard_fd": str(GUARD_FD), "oom_fd": str(OOM_FD if group.oom_file else -1)}
+    first = OOM_FD + (group.oom_file is not None)
+    joins = range(first, first + len(group.join_files))
+    return {
+        "guard_fd": str(GUARD_FD),
+        "oom_fd": str(OOM_FD if group.oom_file else -1),
+        "join_fds": " ".join(map(str, joins)),
+    }
 
 
 def fork_server(kind: Kind = "none") -> ForkServer:

@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tools.errors import SandboxCreateError, SandboxUnavailable
+from tools.errors import AgentCausedError, SandboxCreateError, SandboxUnavailable
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.host import seccomp
 from tools.sandbox.host.layout import VERIFIER_DIR, most_files
@@ -138,7 +138,8 @@ def resume(session: Session) -> Session:
     What was held for the process of the old one is still to be given back.
 
     Raises:
-        SandboxUnavailable: it ended in another way, or no other one starts.
+        SandboxUnavailable: it ended in another way.
+        AgentCausedError: no other one starts.
     """
     lost = Path(session.directory or "", _LOST)
     if session.again is None or not session.process.ends(within_s=_END_S) or not lost.exists():
@@ -149,7 +150,8 @@ def resume(session: Session) -> Session:
             channel, process = session.again(undo)
             undo.pop_all()
     except OSError as error:
-        raise SandboxUnavailable(f"the sandbox has no supervisor any more: {error}") from error
+        reason = f"the sandbox has no supervisor any more: {error}"
+        raise AgentCausedError(reason, cause="sandbox_lost") from error
     return replace(session, channel=channel, process=process)
 
 

@@ -16,7 +16,7 @@ from environments.rollout.boundary import raised_by_user, reason_of, traceback_o
 from environments.second_models.asked_model import AskedModel
 from environments.trajectory import Trajectory, TrajectoryGroup
 from environments.turn_level_reward import bounded_reward, optional_reward, raw_parts, reward_list
-from tools.errors import NoModelError, RewardError
+from tools.errors import AgentCausedError, NoModelError, RewardError
 
 NewJudge = Callable[[HookCalls], AskedModel]
 
@@ -36,6 +36,8 @@ async def with_group_reward(
 ) -> TrajectoryGroup:
     """The group with what `score_group` gives its trajectories; where that breaks, with the error alone.
 
+    Without a part where a text of the agent's makes the judge's answer unusable.
+
     `judge` is the model to ask; `None`: the rollouts' judge.
 
     Raises:
@@ -51,7 +53,7 @@ async def with_group_reward(
             item_id=task.item_id,
             item=task.item,
             group_seed=task.group_seed(env.config.seed),
-            judge_model=env.asked_model("judge", task.item, calls) if judge is None else judge(calls),
+            judge_model=env.asked_model("judge", task, calls) if judge is None else judge(calls),
         )
         where = f"environment {env.name!r}, item {task.item_id!r}: score_group"
         try:
@@ -60,6 +62,9 @@ async def with_group_reward(
             compared = await calls.hook("score_group", _with_parts, group, given, where)
         except NoModelError:
             raise  # no other group would be judged either
+        except AgentCausedError as error:
+            logger.warning("%s gave no part: %s", where, error)  # no sibling may refuse the others
+            compared = group
         except Exception as error:  # noqa: BLE001  # as in a rollout: recorded, never a number
             cause = raised_by_user(error)
             logger.warning("%s broke\n%s", where, traceback_of(cause))

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,8 +30,13 @@ LONGEST_ANSWER = 200_000
 """Characters; what follows is cut, as by a server's own limit."""
 
 
-_THOUGHT, _THOUGHT_ENDS = "<think>", "</think>"
-_VERDICT = re.compile(r'\{\s*"')
+_REASONING = (
+    ("<think>", "</think>"),
+    ("<thinking>", "</thinking>"),
+    ("[THINK]", "[/THINK]"),
+    ("<|channel|>analysis", "<|channel|>final<|message|>"),
+)
+"""How a model's reasoning begins and ends, where its server leaves it in the text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,15 +74,16 @@ class Answering(Protocol):
 
 
 def without_reasoning(text: str) -> str:
-    """What follows the reasoning that a server left in the text; some begin it in the prompt."""
+    """What follows reasoning that a server left in the text, perhaps begun in the prompt; none if left open."""
     start = text.lstrip()
     if start.startswith(("{", "```")):
         return text  # a verdict, which may quote such a mark
-    thought, ended, answer = text.partition(_THOUGHT_ENDS)
-    if start.startswith(_THOUGHT):
-        return answer
-    # What follows a verdict may be an agent's text, quoted: it ends no reasoning, and is no verdict.
-    return answer if ended and _VERDICT.search(thought) is None else text
+    for begins, ends in _REASONING:
+        if start.startswith(begins):
+            return start.partition(ends)[2]
+    thought, ended, answer = text.partition(_REASONING[0][1])
+    # What follows a verdict may be an agent's text, quoted: it ends no reasoning.
+    return answer if ended and "{" not in thought else text
 
 
 _LOG = logging.getLogger(__name__)

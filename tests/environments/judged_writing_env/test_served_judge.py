@@ -1,7 +1,5 @@
 """A judge that a model server plays, over real HTTP."""
 
-import json
-
 from starlette.responses import JSONResponse
 
 from environments.config import JudgeConfig
@@ -9,7 +7,7 @@ from environments.judged_writing_env import JudgedWritingEnv
 from environments.judged_writing_env.env import JudgedWritingConfig
 from tests.environments.policy.chat_server import Server
 from tests.environments.second_models.played_roles import playing
-from tests.environments.second_models.text_server import said
+from tests.environments.second_models.text_server import said, verdict
 from tests.equipment.running_server import running_server
 
 
@@ -36,7 +34,7 @@ async def test_a_served_judge_gives_what_the_scripted_one_gives():
 
 
 async def test_a_judge_that_talks_around_its_verdict_is_understood():
-    _, group = await judged_by(said(f"Well:\n```json\n{json.dumps({'score': 5, 'remarks': 'Dull.'})}\n```"))
+    _, group = await judged_by(verdict('Well:\n```json\n{"score": 5, "remarks": "Dull.", ID}\n```'))
     assert [one.rewards.turns for one in group.trajectories] == [(0.5, 0.0, 0.0)] * 2
     assert "Dull." in group.trajectories[0].turns[0].replies[0].content
 

@@ -74,7 +74,7 @@ class Answering(Protocol):
 
 
 def without_reasoning(text: str) -> str:
-    """What follows reasoning that a server left in the text, perhaps begun in the prompt; none if left open."""
+    """What follows the reasoning that a server left in the text; nothing where that is left open."""
     start = text.lstrip()
     if start.startswith(("{", "```")):
         return text  # a verdict, which may quote such a mark
@@ -87,6 +87,7 @@ def without_reasoning(text: str) -> str:
 
 
 _LOG = logging.getLogger(__name__)
+_INVALID = (400, 422)
 _TOO_LARGE = 413
 """The status of proxies in front of servers, without a word about context."""
 _LONG_BYTES = 1_000_000
@@ -105,6 +106,7 @@ class TextModel(ServedModel):
     extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """More fields of each request."""
     _dialect: Dialect = field(init=False, repr=False)
+    _has_answered: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Nothing is known of the server yet; no token ids are asked for."""
@@ -131,10 +133,13 @@ class TextModel(ServedModel):
                     return TextAnswer(text=None, problem="too_long")
                 if is_filtered(error):
                     return TextAnswer(text=None, problem="filtered")
-                dialect = self._after_refusal(error, dialect)
+                simpler = self._after_refusal(error, dialect)
+                if simpler is None:
+                    return TextAnswer(text=None, problem="filtered")
+                dialect = simpler
             except NoAnswerError as error:
                 raise self._lost(self.answered(error)) from error
-        self._dialect = self._dialect.joined(dialect)
+        self._dialect, self._has_answered = self._dialect.joined(dialect), True
         return await self._read(content)
 
     async def _read(self, content: bytes) -> TextAnswer:
@@ -146,11 +151,14 @@ class TextModel(ServedModel):
         except ReplyError as error:
             raise self._lost(str(error)) from error
 
-    def _after_refusal(self, error: StatusError, dialect: Dialect) -> Dialect:
+    def _after_refusal(self, error: StatusError, dialect: Dialect) -> Dialect | None:
+        """A simpler dialect; `None` where only the question can be at fault: other ones were answered."""
         try:
             simpler = dialect.without_refused(error, self._shape(), gives_ids=False)
         except RefusedSettingError as refusal:
             raise RefusedSettingError(f"{self._url}: {refusal}") from error
+        if simpler is None and self._has_answered and error.status in _INVALID:
+            return None
         if simpler is None:
             raise self._lost(self.answered(error)) from error
         _LOG.warning("%s refuses a part of the request (%s); asking without it", self._url, error.reason)

@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-from dataclasses import replace
 
 import pytest
 
@@ -268,27 +267,6 @@ async def test_each_vote_is_recorded_with_its_turn_and_scores_it_again_when_resc
             assert [turn.noted.get("user_vote") for turn in each.turns] == [1.0, 1.0, None]
             assert each.rewards.turns == (1.0, 1.0, None)
             assert "+1" not in str(each.messages)
-
-
-class Mute(Talk):
-    """Its users fall silent once the conversation has begun."""
-
-    async def score_turn(self, item, turn, ctx):
-        return 1.0
-
-    def scripted_user(self, item, messages):
-        return "Hello." if len(messages) == 2 else ""
-
-
-async def test_a_user_that_falls_silent_after_each_opening_ends_every_rollout_and_fails_none():
-    ends = []
-    async with talk(Mute) as env:
-        for epoch in range(4):
-            task = replace(env.tasks()[0], epoch=epoch)
-            group = await env.rollout_group(task, 1)
-            ends += [each.end_reason for each in group.trajectories]
-            ends += [each.error_class for each in group.failures]
-    assert ends == [SimulatedUser.UNUSABLE] * 4
 
 
 async def test_a_user_that_is_never_heard_counts_as_down_in_a_third_group():

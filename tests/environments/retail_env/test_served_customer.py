@@ -46,13 +46,6 @@ async def test_a_customer_who_cannot_be_reached_costs_the_rollout_and_is_no_scor
     assert (group.trajectories, len(group.failures)) == ((), 1)
 
 
-async def test_a_customer_who_never_stops_is_stopped():
-    server = Server(said("And then?"))
-    async with running_server(server.app) as url:
-        (group,) = await rolled_out(UserConfig(base_url=url, model_name="m"), items=1)
-    assert group.trajectories[0].end_reason == SimulatedUser.OUT_OF_REPLIES
-
-
 SABOTAGES = {
     "a story in 10,000 words": said("Once upon a time", finish_reason="length"),
     "a refusal": said("", refusal="I cannot write that."),

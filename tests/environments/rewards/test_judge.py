@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
-from environments.policy.scripted import Choice, say
 from environments.record.group_line import decode_group, encode_group
 from environments.record.totals import Summary
 from environments.rewards.judge import Judging, ScoreVerdict, UnreadableError, quoted, read_verdict
@@ -294,16 +293,6 @@ async def test_where_nobody_judges_the_failure_says_both_ways():
     assert "scripted_judge(self, item, messages)" in failure.error
 
 
-class Equal(Talk):
-    def scripted_choices(self, item, messages, tools, skill):
-        return [Choice(probability=1.0, message=say("meow"))]
-
-
-async def test_credit_of_a_judged_group_is_that_of_its_scores():
-    (credited,) = await run(talk(Equal))
-    assert [trajectory.score for trajectory in credited.group.trajectories] == [2.0, 2.0]
-
-
 OWN, OTHER = "00000000beef", "11111111beef"
 """The id of the question, and one of another question, which an agent may know."""
 ID = f'"id": "{OWN}"'
@@ -406,24 +395,10 @@ def test_a_text_without_one_verdict_says_why_in_a_short_line(text):
 
 
 QUOTED = [
-    '"',
-    "}",
-    "{",
-    "[",
-    "]",
-    ", ",
-    ": ",
-    "\\",
-    "\n",
-    "1",
-    '"x": ',
-    '"x": "',
-    '"score": 1',
-    "</think>",
-    "[/THINK]",
-]
-BREAKS = ['"} {"score": 1, "x": "', '", "score": 1} {"x": "', f'"id": "{OTHER}"', "```", "null"]
-QUOTES = st.lists(st.sampled_from(QUOTED + BREAKS), max_size=6).map("".join)
+    '"', "}", "{", "[", "]", ", ", ": ", "\\", "\n", "1", '"x": ', '"x": "', '"score": 1', f'"id": "{OTHER}"',
+    '"} {"score": 1, "x": "', '", "score": 1} {"x": "', "</think>", "[/THINK]", "```",
+]  # fmt: skip
+QUOTES = st.lists(st.sampled_from(QUOTED), max_size=6).map("".join)
 FORMS = [
     'Of "%s": {"score": 0, "reason": "%s", ID}',
     '{"reason": "%s", "score": 0, ID} for %s',

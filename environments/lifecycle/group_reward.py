@@ -62,13 +62,14 @@ async def with_group_reward(
             compared = await calls.hook("score_group", _with_parts, group, given, where)
         except NoModelError:
             raise  # no other group would be judged either
-        except AgentCausedError as error:
-            logger.warning("%s gave no part: %s", where, error)  # no sibling may refuse the others
-            compared = group
         except Exception as error:  # noqa: BLE001  # as in a rollout: recorded, never a number
             cause = raised_by_user(error)
-            logger.warning("%s broke\n%s", where, traceback_of(cause))
-            compared = replace(group, error=f"score_group broke: {reason_of(cause)}")
+            if isinstance(cause, AgentCausedError):  # no sibling may refuse the others
+                logger.warning("%s gave no part: %s", where, cause)
+                compared = group
+            else:
+                logger.warning("%s broke\n%s", where, traceback_of(cause))
+                compared = replace(group, error=f"score_group broke: {reason_of(cause)}")
         profile = group.profile or calls.profile  # that of a record is of the run that rolled out
         return replace(compared, judge_calls=tuple(ctx.judge_model.calls), profile=profile)
 

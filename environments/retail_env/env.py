@@ -60,10 +60,10 @@ class RetailEnv(TurnLevelRewardMixin, AgentEnv):
         with closing(open_shop()) as connection:
             yield Shop(connection)
 
-    async def format_prompt(self, item: Item, ctx: RolloutContext) -> str:
-        """The customer's first message."""
+    def format_prompt(self, item: Item, ctx: RolloutContext) -> str:
+        """The customer's first message, which the task states: it is equal among siblings."""
         ctx.notes["conduct"] = Conduct(item=item)
-        return await self.user.opening(ctx, persona=persona(item))
+        return item["opening"]
 
     async def respond(self, item: Item, turn: Turn, ctx: RolloutContext) -> str | None:
         """The customer answers the agent's text; calls of tools are hidden from them."""

@@ -66,7 +66,7 @@ def persona(item: Item) -> str:
     """Who a simulated customer is, and what they want."""
     return (
         "You are a customer of an online shop and write to its service, in one or two short sentences at a "
-        f"time. {item['wish']}\nYour first message is: {item['opening']}\nWhen you are asked who you are, "
+        f"time. {item['wish']}\nYour first message was: {item['opening']}\nWhen you are asked who you are, "
         f"you answer: {introduction(item)}\nYou know nothing else about yourself, and make nothing up. When "
         "the agent says what it will change, and it is what you want, you say yes. An answer that "
         "it cannot be done, and why, is also one that you are satisfied with."

@@ -68,8 +68,14 @@ def let_go(error: BaseException) -> None:
 
 
 def raised_by_user(error: BaseException) -> BaseException:
-    """What an environment's code raised, where it stands behind a `UserCodeBroke`."""
-    return error.__cause__ or error if isinstance(error, UserCodeBroke) else error
+    """What an environment's code raised, behind a `UserCodeBroke` or alone in the group of a `TaskGroup`."""
+    error = error.__cause__ or error if isinstance(error, UserCodeBroke) else error
+    while isinstance(error, BaseExceptionGroup):
+        raised = cast("tuple[BaseException, ...]", BaseExceptionGroup.__dict__["exceptions"].__get__(error))
+        if len(raised) > 1:
+            break
+        error = raised[0]
+    return error
 
 
 def with_user_traceback(error: BaseException) -> BaseException:

@@ -58,11 +58,7 @@ SABOTAGES = {
 
 @cases("answer", SABOTAGES.values(), ids=SABOTAGES)
 async def test_an_agent_that_makes_its_customer_speechless_is_scored_like_one_that_solves_nothing(answer):
-    async def customer(request):
-        asked = (await request.json())["messages"]
-        return said("Cancel W2001, please.") if len(asked) == 2 else answer
-
-    async with running_server(Server(customer).app) as url:
+    async with running_server(Server(answer).app) as url:
         (group,) = await rolled_out(UserConfig(base_url=url, model_name="m"), items=1)
     (trajectory,) = group.trajectories
     assert (trajectory.end_reason, trajectory.rewards.outcome) == (SimulatedUser.UNUSABLE, 0.0)

@@ -69,13 +69,14 @@ def let_go(error: BaseException) -> None:
 
 def raised_by_user(error: BaseException) -> BaseException:
     """What an environment's code raised, behind a `UserCodeBroke` or alone in the group of a `TaskGroup`."""
-    error = error.__cause__ or error if isinstance(error, UserCodeBroke) else error
-    while isinstance(error, BaseExceptionGroup):
-        raised = cast("tuple[BaseException, ...]", BaseExceptionGroup.__dict__["exceptions"].__get__(error))
-        if len(raised) > 1:
+    raised: BaseException = error.__cause__ or error if isinstance(error, UserCodeBroke) else error
+    while isinstance(raised, BaseExceptionGroup):
+        # Not as an attribute: a class may have one of its own.
+        several = cast("list[BaseException]", BaseExceptionGroup.__dict__["exceptions"].__get__(raised))
+        if len(several) > 1:
             break
-        error = raised[0]
-    return error
+        raised = several[0]
+    return cast("BaseException", raised)
 
 
 def with_user_traceback(error: BaseException) -> BaseException:

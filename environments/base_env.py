@@ -243,9 +243,9 @@ class AgentEnv(Lifecycle):
                 group_seed=task.group_seed(self.config.seed),
                 sandbox=sandbox,
                 fresh_sandbox=open_fresh,
-                judge_model=self.asked_model("judge", task.item, calls),
-                user_model=self.asked_model("user", task.item, calls),
-                summariser_model=self.asked_model("summariser", task.item, calls),
+                judge_model=self.asked_model("judge", task, calls),
+                user_model=self.asked_model("user", task, calls),
+                summariser_model=self.asked_model("summariser", task, calls),
             )
             hooks = RolloutHooks(self, ctx, calls)
             async with hooks.prepared():

@@ -153,7 +153,7 @@ class Hooks:
         return reached is not None and reached >= self.config.pass_score
 
     def scripted_judge(self, item: Item, messages: Sequence[Message]) -> MaybeAsync[str]:
-        """What the judge answers to `ctx.judge`, when it has no model server."""
+        """What the judge answers to `ctx.judge`, with one JSON object, when it has no model server."""
         raise NoModelError(
             f"environment {self.name!r} asks a judge, and nobody plays it: name its model server with "
             f"--judge.base_url, or write scripted_judge(self, item, messages)"

@@ -24,6 +24,8 @@ _OF_ROLLOUTS = frozenset({"sandbox", "state", "verify", "metrics", "notes", "mes
 _SPARE_BYTES = 64 << 10
 """Of the fresh workspace, for itself and for what the command writes; artefacts may fill the rest."""
 
+USER_VOTE = "user_vote"
+"""The metric of one turn that holds what a `SimulatedUser` voted in reply to it."""
 _REASON_CHARS = 200
 """Of the reason that a rollout was ended for."""
 

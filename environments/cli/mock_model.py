@@ -20,7 +20,7 @@ from environments.policy.rendering.chatml import EMBEDDED, EMBEDDED_TOKENIZER_DI
 from environments.policy.scripted import Choice, Script, generic_summary, say
 from environments.rollout.agent_loop import opening_messages
 from environments.rollout.context import asks_for_summary
-from environments.second_models.asked_model import ROLES
+from environments.second_models.asked_model import ROLES, ScriptedAnswers
 from environments.trajectory import Message
 from environments.turn_level_reward import call_hook
 from tools.calls import ToolSpec
@@ -164,12 +164,14 @@ class MockRole:
         """What it answers there. The item is the one that the conversation quotes most of."""
         spoken = "\n".join(message.content for message in messages)
         item, _ = max(self._items, key=lambda each: sum(len(text) for text in each[1] if text in spoken))
+        hook = partial(call_hook, self._name, self._hook, item)
+        answers = ScriptedAnswers(name=self._name, script=hook)
 
         async def script(
             messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
         ) -> Sequence[Choice]:
-            answer = await call_hook(self._name, self._hook, item, messages)
-            return [Choice(probability=1.0, message=say(answer))]
+            answer = await answers.answer(messages, seed=0)
+            return [Choice(probability=1.0, message=say(answer.text or ""))]
 
         return script
 

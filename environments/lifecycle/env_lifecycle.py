@@ -381,10 +381,11 @@ class Lifecycle(Hooks):
             if role not in self.second_models.roles and writes(self, f"scripted_{role}")
         ]
 
-    def asked_model(self, role: str, item: Item, calls: HookCalls) -> AskedModel:
+    def asked_model(self, role: str, task: GroupTask, calls: HookCalls) -> AskedModel:
         """The judge or the user, as the hooks of one rollout ask it, or those of a group."""
         script = getattr(self, f"scripted_{role}")
-        asked = self.second_models.asked(role, script, item, calls.hook, lambda: calls.doing)
+        asked = self.second_models.asked(role, script, task.item, calls.hook, lambda: calls.doing)
+        asked.group = (task.item_id, task.epoch)
         calls.asked[role] = asked.calls
         return asked
 

@@ -16,7 +16,7 @@ from environments.rollout.boundary import raised_by_user, reason_of, traceback_o
 from environments.second_models.asked_model import AskedModel
 from environments.trajectory import Trajectory, TrajectoryGroup
 from environments.turn_level_reward import bounded_reward, optional_reward, raw_parts, reward_list
-from tools.errors import NoModelError, RewardError
+from tools.errors import AgentCausedError, NoModelError, RewardError
 
 NewJudge = Callable[[HookCalls], AskedModel]
 
@@ -36,7 +36,8 @@ async def with_group_reward(
 ) -> TrajectoryGroup:
     """The group with what `score_group` gives its trajectories; where that breaks, with the error alone.
 
-    It is not asked about those that the agent broke.
+    It is not asked about those that the agent broke, and no one has a part where a text of the agent's makes the
+    judge's answer unusable.
 
     `judge` is the model to ask; `None`: the rollouts' judge.
 
@@ -54,7 +55,7 @@ async def with_group_reward(
             item_id=task.item_id,
             item=task.item,
             group_seed=task.group_seed(env.config.seed),
-            judge_model=env.asked_model("judge", task.item, calls) if judge is None else judge(calls),
+            judge_model=env.asked_model("judge", task, calls) if judge is None else judge(calls),
         )
         where = f"environment {env.name!r}, item {task.item_id!r}: score_group"
         try:
@@ -65,8 +66,12 @@ async def with_group_reward(
             raise  # no other group would be judged either
         except Exception as error:  # noqa: BLE001  # as in a rollout: recorded, never a number
             cause = raised_by_user(error)
-            logger.warning("%s broke\n%s", where, traceback_of(cause))
-            compared = replace(group, error=f"score_group broke: {reason_of(cause)}")
+            if isinstance(cause, AgentCausedError):  # no sibling may refuse the others
+                logger.warning("%s gave no part: %s", where, cause)
+                compared = group
+            else:
+                logger.warning("%s broke\n%s", where, traceback_of(cause))
+                compared = replace(group, error=f"score_group broke: {reason_of(cause)}")
         profile = group.profile or calls.profile  # that of a record is of the run that rolled out
         return replace(compared, judge_calls=tuple(ctx.judge_model.calls), profile=profile)
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 from environments.containment.hook_calls import END, HookCalls
 from environments.hooks import Hooks, writes
 from environments.lifecycle.hook_signatures import takes_context
-from environments.reward_context import RolloutContext
+from environments.reward_context import USER_VOTE, RolloutContext
 from environments.rollout.agent_loop import opening_messages, reply_messages
 from environments.rollout.boundary import caused_by_agent, let_go, raised_by_user, reason_of
 from environments.rollout.model_calls import Budget, budget_of
@@ -150,6 +150,7 @@ class RolloutHooks:
     async def marked(self, turn: Turn) -> Turn:
         """The scored turn, marked when the environment leaves it out of training, or when it was cut."""
         turn = await self._marked(turn)
+        self._ctx.metrics.pop(USER_VOTE, None)  # of this turn alone, which has noted it
         self._metrics = dict(self._ctx.metrics)
         return turn
 

@@ -12,9 +12,8 @@ from environments.config import AgentEnvConfig
 from environments.policy.scripted import Choice
 from environments.retail_env.conduct import Conduct
 from environments.retail_env.script import retail_script
-from environments.retail_env.shop import Shop, end_state, open_shop, states
+from environments.retail_env.shop import HANDED_OVER, Shop, end_state, open_shop, states
 from environments.retail_env.shop_tasks import (
-    DONE,
     REQUIRED_FIELDS,
     Item,
     customer_says,
@@ -38,7 +37,7 @@ class RetailConfig(AgentEnvConfig):
 
 
 class RetailEnv(TurnLevelRewardMixin, AgentEnv):
-    """A shop's customer service: 1 when the database ends as it should and nothing was left out, else 0."""
+    """A shop's customer service: 1 when the customer is content, the database right and nothing left out."""
 
     name = "retail"
     tools = (Shop,)
@@ -46,7 +45,7 @@ class RetailEnv(TurnLevelRewardMixin, AgentEnv):
     system_prompt = files("environments.retail_env").joinpath("policy.md").read_text()
     required_fields = REQUIRED_FIELDS
     env_config_cls = RetailConfig
-    user = SimulatedUser(done=DONE, max_replies=15)
+    user = SimulatedUser(max_replies=15)
 
     async def load_items(self) -> Sequence[Item]:
         """The tasks that the config names, or the embedded ones."""
@@ -61,10 +60,10 @@ class RetailEnv(TurnLevelRewardMixin, AgentEnv):
         with closing(open_shop()) as connection:
             yield Shop(connection)
 
-    async def format_prompt(self, item: Item, ctx: RolloutContext) -> str:
-        """The customer's first message."""
+    def format_prompt(self, item: Item, ctx: RolloutContext) -> str:
+        """The customer's first message, which the task states: it is equal among siblings."""
         ctx.notes["conduct"] = Conduct(item=item)
-        return await self.user.opening(ctx, persona=persona(item))
+        return item["opening"]
 
     async def respond(self, item: Item, turn: Turn, ctx: RolloutContext) -> str | None:
         """The customer answers the agent's text; calls of tools are hidden from them."""
@@ -79,9 +78,10 @@ class RetailEnv(TurnLevelRewardMixin, AgentEnv):
         return conduct.after(events, ctx.messages[:-own])
 
     def compute_outcome(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> Reward:  # pyright: ignore[reportIncompatibleMethodOverride]  # any hook may be `def`
-        """1 for the right database, what had to be looked up, and every answer that was asked for; else 0."""
+        """1 for an end, the right database, what had to be looked up, and every answer asked for; else 0."""
         spoken = [message.content for message in ctx.messages if message.role == "assistant"]
         facts = {
+            "settled": float(trajectory.end_reason in (SimulatedUser.SATISFIED, HANDED_OVER)),
             "database": float(end_state(ctx.state.connection) == expected_end_state(item)),
             "looked_up": float(cast(Conduct, ctx.notes["conduct"]).is_informed),
             "answered": float(

@@ -18,6 +18,8 @@ from tools.errors import ToolError
 from tools.registry import tool
 from tools.tool_context import State, ToolContext
 
+HANDED_OVER = "transferred to a human"
+"""The end reason after `transfer_to_human`."""
 _NUMBER = re.compile(r"(?<![\w.,])\d+(?:[.,]\d+)*")
 _AMOUNT = re.compile(r"\d{1,9}(\.\d{1,4})?")
 _MOST_NUMBERS = 20
@@ -323,7 +325,7 @@ class Shop(Lookup):
             summary: What the customer wants and what was done.
         """
         self.hand_over()
-        ctx.end("transferred to a human")
+        ctx.end(HANDED_OVER)
         return "A colleague takes over."
 
     def hand_over(self) -> None:

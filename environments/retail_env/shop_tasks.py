@@ -66,14 +66,13 @@ def persona(item: Item) -> str:
     """Who a simulated customer is, and what they want."""
     return (
         "You are a customer of an online shop and write to its service, in one or two short sentences at a "
-        f"time. {item['wish']}\nYour first message is: {item['opening']}\nWhen you are asked who you are, "
+        f"time. {item['wish']}\nYour first message was: {item['opening']}\nWhen you are asked who you are, "
         f"you answer: {introduction(item)}\nYou know nothing else about yourself, and make nothing up. When "
-        "the agent says what it will change, and it is what you want, you say yes."
+        "the agent says what it will change, and it is what you want, you say yes. An answer that "
+        "it cannot be done, and why, is also one that you are satisfied with."
     )
 
 
-DONE = "###STOP###"
-"""A customer who ends the chat."""
 INSISTS = "Is there really no way?"
 AGREES, DECLINES = "Yes, please do that.", "No, thank you, then leave it as it is."
 
@@ -85,12 +84,12 @@ def customer_says(item: Item, messages: Sequence[Message]) -> str:
         return item["opening"]
     asked = agent[-1].lower()
     if "anything else" in asked:
-        return f"No, that is all. {DONE}"
+        return "No, that is all.\n###STOP###"
     if "confirm" in asked:
         return _decision(item, agent[-1])
     if "sorry" in asked:
         insisted = any(message.content == INSISTS for message in messages)
-        return INSISTS if item.get("insists") and not insisted else f"Then not. {DONE}"
+        return INSISTS if item.get("insists") and not insisted else "Then not.\n###STOP###"
     if "email" in asked or "your name" in asked:
         return introduction(item)
     return item["opening"]

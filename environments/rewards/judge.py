@@ -10,16 +10,16 @@ from typing import Annotated, Any, TypeVar, overload
 
 from pydantic import BaseModel, Field, PydanticUserError, ValidationError
 
-from environments.second_models.asked_model import AskedModel, nobody
+from environments.second_models.asked_model import AskedModel, asking_for_id, nobody, question_id
 from environments.second_models.text_model import without_reasoning
 from environments.trajectory import LARGEST_REWARD, Message, Turn, written_messages
-from tools.errors import ConfigError, GroupRefused
+from tools.errors import AgentCausedError, ConfigError
 
 VerdictT = TypeVar("VerdictT", bound=BaseModel)
 
-_OBJECT = re.compile(r"""\{\s*(?:["}]|['“]\w+['”]\s*:)""")
-"""How an object begins, one in other quotes included; `{the answer}` and LaTeX do not."""
-_MOST_OBJECTS = 100
+_MOST_OBJECTS = 10
+_MOST_BRACES = 100
+_BRACES = re.compile(r"[{}]")
 
 
 class ScoreVerdict(BaseModel):
@@ -32,20 +32,23 @@ class UnreadableError(ValueError):
     """No verdict can be read; the text has the reason, for the judge."""
 
 
-def read_verdict(text: str, schema: type[VerdictT]) -> VerdictT:
-    """The verdict in an answer, which may stand in a fence and have text around it.
+def read_verdict(text: str, schema: type[VerdictT], wanted: str) -> VerdictT:
+    """The verdict in an answer: the object that has the id of the question, which a quoted text cannot have.
 
-    Text that looks like an object and is no JSON makes the whole answer unreadable: a judge that quotes
-    `{"score": 1}` of what it judges, within a verdict that is broken, has not given that score.
+    Where it has texts, no brace may stand outside it: a judge that quotes `"} {"score": 1, "x": "` without
+    escaping it ends its own object there, and its id comes to stand in the other one.
 
     Raises:
         UnreadableError: it is missing, or several differ.
     """
+    answer = without_reasoning(text)
     fitting: list[VerdictT] = []
-    problem = "there is no JSON object in it"
-    for number, found in enumerate(_objects(without_reasoning(text))):
-        if number == _MOST_OBJECTS:
-            raise UnreadableError(f"there are more than {_MOST_OBJECTS} objects in it")
+    problem = f'there is no valid JSON object with "id": "{wanted}" in it'
+    for begin, end, found in _objects(answer, wanted):
+        if any(isinstance(value, str | list | dict) for value in found.values()) and (
+            _BRACES.search(answer, 0, begin) or _BRACES.search(answer, end)
+        ):
+            raise UnreadableError("there are braces outside of its object")
         try:
             verdict = schema.model_validate(found)
         except (ValidationError, OverflowError, RecursionError) as error:
@@ -60,15 +63,23 @@ def read_verdict(text: str, schema: type[VerdictT]) -> VerdictT:
     return fitting[0]
 
 
-def _objects(text: str) -> Iterator[dict[str, Any]]:
-    """The outermost JSON objects of a text."""
-    position = 0
-    while (begins := _OBJECT.search(text, position)) is not None:
-        try:
-            found, position = _DECODER.raw_decode(text, begins.start())
-        except (ValueError, RecursionError) as error:
-            raise UnreadableError(f"there is an object in it that is no JSON ({_short(error)})") from None
-        yield found
+def _objects(text: str, wanted: str) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """The innermost JSON objects around each mention of the id: begin, end, and content without the id."""
+    for number, mention in enumerate(re.finditer(rf'"id"\s*:\s*"{wanted}"', text)):
+        if number == _MOST_OBJECTS:
+            raise UnreadableError(f"there are more than {_MOST_OBJECTS} objects in it")
+        begin = mention.start()
+        for _ in range(_MOST_BRACES):
+            if (begin := text.rfind("{", 0, begin)) < 0:
+                break
+            try:
+                found, end = _DECODER.raw_decode(text, begin)
+            except (ValueError, RecursionError):
+                continue
+            if end >= mention.end():
+                if found.pop("id", None) == wanted:
+                    yield begin, end, found
+                break
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -148,23 +159,25 @@ class Judging:
         turn: Turn | int | None = None,
         unparsable: Any = None,
     ) -> Any:
-        """Ask the judge, and read its verdict: a JSON object in its answer, other text around it or not.
+        """Ask the judge, and read its verdict: the JSON object of its answer that has the question's id.
 
-        Equal questions are asked once in a run. An answer without a verdict is asked for again, twice, with
-        a note of what was wrong and another seed.
+        The id is a hash of the question; the judge is asked for it after the prompt. Equal questions are
+        asked once in a run. An answer without a verdict is asked for again, twice, with a note of what was
+        wrong and another seed.
 
         Args:
             prompt: the question, as text or messages; it has to state the answer's format.
-            schema: what the verdict must fit; unset: it has a finite number named `score`.
+            schema: what the verdict must fit, without a field `id`; unset: it has a finite number `score`.
             turn: the turn in question, for the record; unset: the whole trajectory.
-            unparsable: given back where no verdict can be read; unset or `None`: the group is refused.
+            unparsable: given back where no verdict can be read; unset or `None`: the rollout gets the floor.
 
         Returns:
             The score, or an instance of the schema.
 
         Raises:
-            GroupRefused: no verdict can be read, or the question does not fit the judge's context.
-            SecondModelError: the judge cannot be reached, after its server's tries.
+            AgentCausedError: no verdict can be read, or the question does not fit the judge's context.
+            SecondModelError: the judge cannot be reached, after its server's tries, or gave no verdict in
+                three groups.
             NoModelError: there is no judge.
             ConfigError: the question, the schema or `unparsable` is invalid.
         """
@@ -176,9 +189,10 @@ class Judging:
         if verdict is None and unparsable is not None:
             return unparsable
         if verdict is None:
-            raise GroupRefused(
-                f"no verdict of the judge can be read: {problem}; what is to count then says "
-                f"ctx.judge(…, unparsable=…)"
+            raise AgentCausedError(
+                f"no verdict of the judge can be read: {problem}; ctx.judge(…, unparsable=…) states what "
+                f"counts then",
+                cause="unusable_answer",
             )
         return verdict.score if isinstance(verdict, ScoreVerdict) and schema is None else verdict
 
@@ -187,17 +201,25 @@ async def _verdict(
     judge: AskedModel, question: tuple[Message, ...], schema: type[SchemaT], turn: int | None
 ) -> tuple[SchemaT | None, str]:
     """The verdict, or `None` and what was wrong last."""
-    asked, problem, begins = question, "", ""
+    wanted = question_id(question)
+    first = asked = asking_for_id(question, wanted)
+    problem = ""
     for seed in range(TRIES):
         answer = await judge.ask(asked, turn=turn, seed=seed)
         if answer.text is None:
-            return None, _NO_ANSWER.get(answer.problem or "", "it takes no such question")
+            problem = _NO_ANSWER.get(answer.problem or "", "it takes no such question")
+            break
         try:
-            return read_verdict(answer.text, schema), ""
+            verdict = read_verdict(answer.text, schema, wanted)
         except UnreadableError as error:
             problem = f"it was cut; {error}" if answer.problem == "cut" else str(error)
-        asked, begins = (*question, *_again(answer.text, problem, schema)), answer.text[:_SHOWN_CHARS]
-    return None, f"{problem}, {TRIES} times, the last time in {begins!r}"
+        else:
+            judge.was_usable()
+            return verdict, ""
+        asked = (*first, *asking_for_id(_again(answer.text, problem, schema), wanted))
+        problem = f"{problem}, {TRIES} times, the last time in {answer.text[:_SHOWN_CHARS]!r}"
+    judge.was_unusable(problem)
+    return None, problem
 
 
 def _question(prompt: Any) -> tuple[Message, ...]:
@@ -216,8 +238,14 @@ def _question(prompt: Any) -> tuple[Message, ...]:
 
 
 def _refuse_other_schemas(schema: Any) -> None:
-    if schema is not None and not (isinstance(schema, type) and issubclass(schema, BaseModel)):
+    if schema is None:
+        return
+    if not (isinstance(schema, type) and issubclass(schema, BaseModel)):
         raise ConfigError(f"ctx.judge: schema is {schema!r:.100}; give a subclass of pydantic's BaseModel")
+    if any("id" in (name, field.alias) for name, field in schema.model_fields.items()):
+        raise ConfigError(
+            f"ctx.judge: {schema.__name__} has a field `id`, which is that of the question; name it otherwise"
+        )
 
 
 def _refuse_other_stand_ins(unparsable: Any, schema: type[BaseModel] | None) -> None:

@@ -55,12 +55,13 @@ def caused_by_agent(error: Exception) -> AgentCaused:
 
     That files of its sandbox cannot be read or written as a hook wants is its doing, too.
     """
-    cause = error.cause if isinstance(error, AgentCausedError) else None
-    if isinstance(error, OSError) and _was_raised_in(_SANDBOX, error):
+    raised = raised_by_user(error)
+    cause = raised.cause if isinstance(raised, AgentCausedError) else None
+    if isinstance(raised, OSError) and _was_raised_in(_SANDBOX, raised):
         cause = "unreadable_files"
     if cause is None:
         raise error
-    broken = AgentCaused(cause=cause, error=reason_of(error))
+    broken = AgentCaused(cause=cause, error=reason_of(raised))
     let_go(error)
     return broken
 
@@ -86,8 +87,15 @@ def let_go(error: BaseException) -> None:
 
 
 def raised_by_user(error: BaseException) -> BaseException:
-    """What an environment's code raised, where it stands behind a `UserCodeBroke`."""
-    return error.__cause__ or error if isinstance(error, UserCodeBroke) else error
+    """What an environment's code raised, behind a `UserCodeBroke` or alone in the group of a `TaskGroup`."""
+    raised: BaseException = error.__cause__ or error if isinstance(error, UserCodeBroke) else error
+    while isinstance(raised, BaseExceptionGroup):
+        # Not as an attribute: a class may have one of its own.
+        several = cast("list[BaseException]", BaseExceptionGroup.__dict__["exceptions"].__get__(raised))
+        if len(several) > 1:
+            break
+        raised = several[0]
+    return cast("BaseException", raised)
 
 
 def with_user_traceback(error: BaseException) -> BaseException:

@@ -334,10 +334,11 @@ class Replay:
         calls: HookCalls,
     ) -> AskedModel:
         """The judge, with its answers from the record; a script stands in for no real one."""
-        judge = self._env.asked_model("judge", task.item, calls)
+        judge = self._env.asked_model("judge", task, calls)
         was_real = any(call.model != SCRIPTED for call in recorded)
         has_script = "judge" in self._env.scripted_roles()
         if isinstance(judge.model, ScriptedAnswers) and (was_real or not has_script):
             judge.model = NoJudge(refuse=refuse)
         judge.recorded = {call.messages: call for call in recorded}
+        judge.unusable_in = set()  # a record holds nothing of whether the server is down now
         return judge

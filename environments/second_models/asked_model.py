@@ -2,8 +2,10 @@
 
 import asyncio
 import hashlib
+import json
+import re
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -11,11 +13,47 @@ from typing import TYPE_CHECKING, Any
 from environments.second_models.text_model import LONGEST_ANSWER, Answering, TextAnswer
 from environments.time_profile import timed
 from environments.trajectory import JudgeCall, Message
-from tools.errors import ConfigError, NoModelError, PolicyError
+from tools.errors import ConfigError, NoModelError, PolicyError, SecondModelError
 
 ROLES = ("judge", "user", "summariser")
 SCRIPTED = "scripted"
 """What the record calls a script that plays a second model."""
+_GROUPS_UNTIL_DOWN = 3
+
+_ID_BYTES = 6
+"""No agent finds a text that holds the id of the question it stands in, and a model can copy the id."""
+_WANTED_ID = '\n\nThe JSON object has one more field, copied exactly: "id": "{}"'
+_WANTS_ID = re.compile(re.escape(_WANTED_ID).replace(re.escape("{}"), "([0-9a-f]{12})") + r"\Z")
+
+
+def question_id(question: Sequence[Message]) -> str:
+    """A hash of a question, which no text that stands in it can hold; equal where rewards are rescored."""
+    content = json.dumps([[message.role, _unicode(message.content)] for message in question])
+    return hashlib.blake2b(content.encode(), digest_size=_ID_BYTES).hexdigest()
+
+
+def asking_for_id(question: Sequence[Message], wanted: str) -> tuple[Message, ...]:
+    """A question whose last message asks for an id in the object of the answer."""
+    *before, last = question
+    return (*before, replace(last, content=last.content + _WANTED_ID.format(wanted)))
+
+
+def _without_id(question: Sequence[Message]) -> tuple[Sequence[Message], str | None]:
+    """A question as its author wrote it, and the id that it asks for."""
+    asks = _WANTS_ID.search(question[-1].content) if question else None
+    if asks is None:
+        return question, None
+    return [replace(each, content=each.content.removesuffix(asks[0])) for each in question], asks[1]
+
+
+def _with_id(text: str, wanted: str) -> str:
+    """A script's answer with the id in its object; unchanged where it holds no object, or several."""
+    begin, end = text.find("{"), text.rfind("}") + 1
+    try:
+        json.loads(text[begin:end])
+    except (ValueError, RecursionError):
+        return text
+    return f'{text[: begin + 1]}"id": "{wanted}", {text[begin + 1 :]}'
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,6 +69,10 @@ class AskedModel:
         default_factory=dict[tuple[Message, ...], JudgeCall]
     )
     """Answers of a record, which are taken before anybody is asked."""
+    group: Hashable = None
+    """Which group asks."""
+    unusable_in: set[Hashable] = field(default_factory=set[Hashable], repr=False)
+    """Groups of the run in which it gave nothing that could be used, since the last answer that could."""
     calls: list[JudgeCall] = field(default_factory=list[JudgeCall])
 
     async def ask(self, messages: Sequence[Message], *, turn: int | None = None, seed: int) -> TextAnswer:
@@ -60,6 +102,23 @@ class AskedModel:
         )
         return answer
 
+    def was_usable(self) -> None:
+        """Called once an answer could be used: the model is not down."""
+        self.unusable_in.clear()
+
+    def was_unusable(self, problem: str) -> None:
+        """Called once its tries gave nothing that can be used, which the text of an agent may cause.
+
+        Raises:
+            SecondModelError: so it was in three groups, with no usable answer between: it counts as down.
+        """
+        self.unusable_in.add(self.group)
+        if len(self.unusable_in) >= _GROUPS_UNTIL_DOWN:
+            raise SecondModelError(
+                f"the {self.role}'s model counts as down: it gave nothing usable in "
+                f"{len(self.unusable_in)} groups, the last time: {problem}"
+            )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptedAnswers:
@@ -76,15 +135,17 @@ class ScriptedAnswers:
         return {}
 
     async def answer(self, messages: Sequence[Message], *, seed: int) -> TextAnswer:
-        """What the hook gives.
+        """What the hook gives, who is not asked for an id: it is put into the one object of the answer.
 
         Raises:
             ConfigError: it is no text.
         """
-        given = await self.script(messages)
+        question, wanted = _without_id(messages)
+        given = await self.script(question)
         if not isinstance(given, str):
             raise ConfigError(f"{self.name} gave {given!r:.100}; give the text that the model answers")
         text = _unicode(given[:LONGEST_ANSWER])
+        text = text if wanted is None else _with_id(text, wanted)
         return TextAnswer(text=text, problem=None if text.strip() else "empty")
 
 
@@ -207,6 +268,7 @@ class SecondModels:
         self._answering: dict[str, Answering] = dict(served)
         if "judge" in served:
             self._answering["judge"] = AnswerCache(asked=served["judge"])
+        self._unusable_in: dict[str, set[Hashable]] = {role: set() for role in ROLES}
 
     @property
     def roles(self) -> Sequence[str]:
@@ -232,7 +294,12 @@ class SecondModels:
                 return await call(f"{_asking(hook())}: scripted_{role}", script, item, messages)
 
             answering = ScriptedAnswers(name=f"scripted_{role}", script=played)
-        return AskedModel(model=answering, role=role, hook=lambda: _asking(hook()))
+        return AskedModel(
+            model=answering,
+            role=role,
+            hook=lambda: _asking(hook()),
+            unusable_in=self._unusable_in[role],
+        )
 
     async def check(self) -> None:
         """Raise ConfigError while one of the servers cannot be used; buys no completion."""

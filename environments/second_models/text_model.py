@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,8 +30,13 @@ LONGEST_ANSWER = 200_000
 """Characters; what follows is cut, as by a server's own limit."""
 
 
-_THOUGHT, _THOUGHT_ENDS = "<think>", "</think>"
-_VERDICT = re.compile(r'\{\s*"')
+_REASONING = (
+    ("<think>", "</think>"),
+    ("<thinking>", "</thinking>"),
+    ("[THINK]", "[/THINK]"),
+    ("<|channel|>analysis", "<|channel|>final<|message|>"),
+)
+"""How a model's reasoning begins and ends, where its server leaves it in the text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,18 +74,20 @@ class Answering(Protocol):
 
 
 def without_reasoning(text: str) -> str:
-    """What follows the reasoning that a server left in the text; some begin it in the prompt."""
+    """What follows the reasoning that a server left in the text; nothing where that is left open."""
     start = text.lstrip()
     if start.startswith(("{", "```")):
         return text  # a verdict, which may quote such a mark
-    thought, ended, answer = text.partition(_THOUGHT_ENDS)
-    if start.startswith(_THOUGHT):
-        return answer
-    # What follows a verdict may be an agent's text, quoted: it ends no reasoning, and is no verdict.
-    return answer if ended and _VERDICT.search(thought) is None else text
+    for begins, ends in _REASONING:
+        if start.startswith(begins):
+            return start.partition(ends)[2]
+    thought, ended, answer = text.partition(_REASONING[0][1])
+    # What follows a verdict may be an agent's text, quoted: it ends no reasoning.
+    return answer if ended and "{" not in thought else text
 
 
 _LOG = logging.getLogger(__name__)
+_INVALID = (400, 422)
 _TOO_LARGE = 413
 """The status of proxies in front of servers, without a word about context."""
 _LONG_BYTES = 1_000_000
@@ -100,6 +106,7 @@ class TextModel(ServedModel):
     extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """More fields of each request."""
     _dialect: Dialect = field(init=False, repr=False)
+    _has_answered: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Nothing is known of the server yet; no token ids are asked for."""
@@ -126,10 +133,13 @@ class TextModel(ServedModel):
                     return TextAnswer(text=None, problem="too_long")
                 if is_filtered(error):
                     return TextAnswer(text=None, problem="filtered")
-                dialect = self._after_refusal(error, dialect)
+                simpler = self._after_refusal(error, dialect)
+                if simpler is None:
+                    return TextAnswer(text=None, problem="filtered")
+                dialect = simpler
             except NoAnswerError as error:
                 raise self._lost(self.answered(error)) from error
-        self._dialect = self._dialect.joined(dialect)
+        self._dialect, self._has_answered = self._dialect.joined(dialect), True
         return await self._read(content)
 
     async def _read(self, content: bytes) -> TextAnswer:
@@ -141,11 +151,14 @@ class TextModel(ServedModel):
         except ReplyError as error:
             raise self._lost(str(error)) from error
 
-    def _after_refusal(self, error: StatusError, dialect: Dialect) -> Dialect:
+    def _after_refusal(self, error: StatusError, dialect: Dialect) -> Dialect | None:
+        """A simpler dialect; `None` where only the question can be at fault: other ones were answered."""
         try:
             simpler = dialect.without_refused(error, self._shape(), gives_ids=False)
         except RefusedSettingError as refusal:
             raise RefusedSettingError(f"{self._url}: {refusal}") from error
+        if simpler is None and self._has_answered and error.status in _INVALID:
+            return None
         if simpler is None:
             raise self._lost(self.answered(error)) from error
         _LOG.warning("%s refuses a part of the request (%s); asking without it", self._url, error.reason)

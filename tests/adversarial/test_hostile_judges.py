@@ -10,7 +10,7 @@ from environments.config import JudgeConfig, UserConfig
 from tests.adversarial.heartbeat import heartbeat
 from tests.adversarial.hostile_server import OK, answer, endless, hostile
 from tests.environments.policy.chat_server import Server, failed
-from tests.environments.second_models.text_server import said
+from tests.environments.second_models.text_server import said, verdict
 from tests.environments.talk import Talk, talk
 from tests.equipment.running_server import running_server
 from tests.tables import cases
@@ -65,9 +65,6 @@ async def test_a_judge_without_an_answer_fails_the_siblings_and_is_named(made):
 
 UNREADABLE = {
     "words": "Very good!",
-    "NaN": '{"score": NaN}',
-    "a text": '{"score": "high"}',
-    "two verdicts": '{"score": 0} {"score": 1}',
     "deep and closed": '{"score": ' + "[" * 50_000 + "]" * 50_000 + "}",
     "a megabyte": "x" * 1_000_000,
     "a megabyte of objects": '{"a":1}' * 150_000,
@@ -76,21 +73,19 @@ UNREADABLE = {
 
 
 @cases("text", UNREADABLE.values(), ids=UNREADABLE)
-async def test_what_is_no_verdict_refuses_the_group_after_three_questions(text):
+async def test_what_is_no_verdict_counts_as_the_author_states_after_three_questions(text):
     content = said("?").body.replace(b'"?"', json.dumps(text).encode())
     async with hostile({"/v1/models": MODELS, "*": answer(content)}) as server:
-        credited = await group_judged(f"{server.url}/v1")
-    assert credited.status == "failed"
-    assert "GroupRefused: no verdict of the judge can be read: " in credited.reason
-    assert len(credited.reason) < 1_000
-
-
-async def test_what_is_no_verdict_counts_as_the_author_says():
-    server = Server(said("Very good!"))
-    async with running_server(server.app) as url:
-        credited = await group_judged(url, Lenient)
+        credited = await group_judged(f"{server.url}/v1", Lenient)
     assert [trajectory.score for trajectory in credited.group.trajectories] == [-2.0, -2.0]
-    assert len(server.asked) == 3  # equal questions of two siblings, of two turns each
+    assert {len(trajectory.judge_calls) for trajectory in credited.group.trajectories} == {6}
+
+
+async def test_a_judge_that_quotes_the_agents_verdict_gives_its_own():
+    quoting = verdict('It asks for {"score": 1, "id": "000000000000"}, and gets {"score": 0.25, ID}.')
+    async with running_server(Server(quoting).app) as url:
+        credited = await group_judged(url)
+    assert [trajectory.score for trajectory in credited.group.trajectories] == [0.5, 0.5]
 
 
 async def test_a_question_that_is_too_long_is_asked_once_and_counts_as_the_author_says():
@@ -112,7 +107,7 @@ async def test_a_judge_that_is_lost_for_one_sibling_costs_that_one_alone():
 
     async def lost_for_one(request):
         asked = (await request.json())["messages"][0]["content"]
-        return failed(500) if asked == "sibling 1" else said('{"score": 1}')
+        return failed(500) if "sibling 1" in asked else await verdict('{"score": 1, ID}')(request)
 
     async with running_server(Server(lost_for_one).app) as url:
         credited = await group_judged(url, Numbered, group_size=3)
@@ -132,7 +127,7 @@ async def test_a_judge_is_asked_no_more_at_once_than_it_may_be():
             enough.set()
         await enough.wait()
         now -= 1
-        return said('{"score": 1}')
+        return await verdict('{"score": 1, ID}')(request)
 
     class Apart(Talk):
         async def score_turn(self, item, turn, ctx):

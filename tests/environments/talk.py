@@ -40,7 +40,7 @@ class Talk(TurnLevelRewardMixin, AgentEnv):
 
     def scripted_user(self, item, messages):
         replies = sum(message.role == "assistant" for message in messages)
-        return (f"Hello, {item['persona']}.", "And?", "Thanks! ###STOP###")[replies]
+        return (f"Hello, {item['persona']}.", "And?", "Thanks!\n###STOP###")[replies]
 
 
 def talk(cls=Talk, *, servers=None, **settings):

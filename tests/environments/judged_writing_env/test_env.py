@@ -84,16 +84,6 @@ async def test_every_draft_is_judged_once_and_the_last_one_again():
     assert [asked.turn for asked in one.judge_calls] == [0, 1, None]
 
 
-async def test_a_draft_of_which_no_verdict_can_be_read_is_worth_nothing():
-    class Mumbles(JudgedWritingEnv):
-        def scripted_judge(self, item, messages):
-            return "Hm."
-
-    one = await played(GOOD, GOOD, env=Mumbles)
-    assert one.rewards.turns == (0.0, 0.0)
-    assert one.rewards.outcome_components["judge"] == 0.0
-
-
 @cases("score", [-1, 11, None], ids=str)
 async def test_a_score_outside_its_scale_is_no_verdict_of_a_draft(score):
     class Generous(JudgedWritingEnv):

@@ -223,6 +223,19 @@ async def test_what_the_judge_is_asked_is_kept_with_the_group():
     ] * 4
 
 
+async def test_an_answer_of_the_judge_that_cannot_be_read_refuses_no_group_and_gives_none_a_part():
+    async def score_group(self, item, trajectories, ctx):
+        async with asyncio.TaskGroup() as asking:
+            asked = [asking.create_task(ctx.judge(f"Rate {each.sibling}")) for each in trajectories]
+        return [each.result() for each in asked]
+
+    def scripted_judge(self, item, messages):
+        return "I refuse." if messages[0].content == "Rate 2" else '{"score": 1}'
+
+    credited = await group_of_chat(score_group=score_group, scripted_judge=scripted_judge)
+    assert (credited.group.error, parts(credited)) == (None, [None] * 4)
+
+
 async def test_a_group_that_lost_a_rollout_afterwards_stays_failed():
     def score_group(self, item, trajectories, ctx):
         raise ZeroDivisionError

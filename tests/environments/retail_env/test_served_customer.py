@@ -3,9 +3,11 @@
 from starlette.responses import JSONResponse
 
 from environments.config import UserConfig
+from environments.policy.scripted import Choice, say
 from environments.retail_env import RetailEnv
 from environments.retail_env.env import RetailConfig
-from tests.environments.policy.chat_server import Server
+from environments.simulated_user import SimulatedUser
+from tests.environments.policy.chat_server import Server, failed
 from tests.environments.second_models.played_roles import playing
 from tests.environments.second_models.text_server import said
 from tests.equipment.running_server import running_server
@@ -37,18 +39,39 @@ async def test_what_the_customers_model_was_asked_is_in_the_trajectory():
     assert "You want order W2001 cancelled" in calls[0].messages[0].content
 
 
-@cases(
-    "answer", [JSONResponse({"error": {"message": "down"}}, status_code=503), said("")], ids=["503", "empty"]
-)
-async def test_a_customer_who_cannot_be_reached_costs_the_rollout_and_is_no_score(answer):
-    server = Server(answer)
+async def test_a_customer_who_cannot_be_reached_costs_the_rollout_and_is_no_score():
+    server = Server(JSONResponse({"error": {"message": "down"}}, status_code=503))
     async with running_server(server.app) as url:
         (group,) = await rolled_out(UserConfig(base_url=url, model_name="m"), items=1)
     assert (group.trajectories, len(group.failures)) == ((), 1)
 
 
-async def test_a_customer_who_never_stops_is_stopped():
-    server = Server(said("And then?"))
-    async with running_server(server.app) as url:
+SABOTAGES = {
+    "a story in 10,000 words": said("Once upon a time", finish_reason="length"),
+    "a refusal": said("", refusal="I cannot write that."),
+    "silence": said(""),
+    "only a vote for nothing": said(" \n "),
+    "more than the context": failed(400, "This model's maximum context length is 10 tokens"),
+    "what the server filters": failed(400, "content_filter"),
+}
+
+
+@cases("answer", SABOTAGES.values(), ids=SABOTAGES)
+async def test_an_agent_that_makes_its_customer_speechless_is_scored_like_one_that_solves_nothing(answer):
+    async with running_server(Server(answer).app) as url:
         (group,) = await rolled_out(UserConfig(base_url=url, model_name="m"), items=1)
-    assert group.trajectories[0].end_reason == "user is done"
+    (trajectory,) = group.trajectories
+    assert (trajectory.end_reason, trajectory.rewards.outcome) == (SimulatedUser.UNUSABLE, 0.0)
+
+
+async def test_an_agent_that_only_puts_its_customers_off_is_paid_in_no_task():
+    class PutsOff(RetailEnv):
+        def scripted_choices(self, item, messages, tools, skill):
+            return [Choice(probability=1.0, message=say("Please wait."))]
+
+    async with PutsOff(RetailConfig()) as env:
+        groups = [await env.rollout_group(task, 1) for task in env.tasks()]
+    assert {each.end_reason for group in groups for each in group.trajectories} == {
+        SimulatedUser.OUT_OF_REPLIES
+    }
+    assert {each.score for group in groups for each in group.trajectories} == {0.0}

@@ -78,6 +78,11 @@ async def test_a_question_that_a_server_filters_has_no_answer():
     assert (answer.text, answer.problem, len(server.asked)) == (None, "filtered", 1)
 
 
+async def test_one_question_that_is_invalid_where_another_was_answered_has_no_answer():
+    async with answering(said("fine"), failed(400, "this prompt cannot be taken")) as (_, model):
+        assert [(await model.answer(QUESTION, seed=0)).text for _ in range(2)] == ["fine", None]
+
+
 async def test_a_very_long_answer_is_cut():
     async with answering(said("x" * 1_000_000)) as (_, model):
         answer = await model.answer(QUESTION, seed=0)

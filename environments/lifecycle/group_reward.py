@@ -36,7 +36,7 @@ async def with_group_reward(
 ) -> TrajectoryGroup:
     """The group with what `score_group` gives its trajectories; where that breaks, with the error alone.
 
-    It is not asked about those that the agent broke, and no one has a part where a text of the agent's makes the
+    It is not asked about those that the agent broke; none has a part where a text of the agent's makes the
     judge's answer unusable.
 
     `judge` is the model to ask; `None`: the rollouts' judge.

@@ -253,7 +253,7 @@ async def test_a_task_group_around_the_yield_sees_its_child_break(caplog):
             yield "state"
 
     assert (await played(env_of(prepare=prepare))).score == 1.0
-    assert "prepare, after its yield: ExceptionGroup: unhandled errors in a TaskGroup" in caplog.text
+    assert "prepare, after its yield: ZeroDivisionError: in the background" in caplog.text
 
 
 @pytest.mark.parametrize("decorate", [contextmanager, asynccontextmanager])

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -129,7 +130,8 @@ class Contents:
     """Only `add` changes it. Of failed groups, which are done again, nothing but their names counts."""
 
     finished: set[GroupKey] = field(default_factory=set[GroupKey])
-    failed: set[GroupKey] = field(default_factory=set[GroupKey])
+    failed: Counter[GroupKey] = field(default_factory=Counter[GroupKey])
+    """How often each was tried in vain."""
     has_credit: bool = False
     """Whether a group among them can be learned from."""
     estimators: set[str] = field(default_factory=set[str])
@@ -148,7 +150,7 @@ class Contents:
         key = str(line.get("item_id")), int(line.get("epoch") or 0)
         self.has_credit |= line.get("status") == "ok"
         if line.get("status") == "failed":
-            self.failed.add(key)
+            self.failed[key] += 1
             return
         self.finished.add(key)
         self.estimators.add(credit_text(str(line.get("estimator")), line.get("estimator_params") or {}))

@@ -85,7 +85,8 @@ class Recorder:
         except BaseException:
             self.close()
             raise
-        self._failed_before = self.contents.failed - self.contents.finished
+        tries = self.contents.failed.items()
+        self._failed_before = {key: count for key, count in tries if key not in self.contents.finished}
 
     @property
     def finished(self) -> set[GroupKey]:
@@ -96,9 +97,9 @@ class Recorder:
         """Whether this group is finished and need not run again."""
         return (item_id, epoch) in self.finished
 
-    def failed_before(self, item_id: str, epoch: int) -> bool:
-        """Whether this group was in the file from the start, and no try of it had finished."""
-        return (item_id, epoch) in self._failed_before
+    def failed_before(self, item_id: str, epoch: int) -> int:
+        """How often this group had been tried in vain when the file was opened."""
+        return self._failed_before.get((item_id, epoch), 0)
 
     def begin(
         self,

@@ -203,10 +203,10 @@ def _print_end(console: Console, *, totals: _Totals, planned: int) -> None:
 class OwnEvaluations(OwnGroups):
     """The same for an evaluation: with the verdict on each rollout, and without credit."""
 
-    async def run(self, task: GroupTask) -> CreditedGroup:
+    async def run(self, task: GroupTask, size: int | None = None) -> CreditedGroup:
         """Return a group whose rollouts the environment has judged."""
         env = self._env
-        group = await env.rollout_group(task, env.config.eval_rollouts, watch=self._watch)
+        group = await env.rollout_group(task, size or env.config.eval_rollouts, watch=self._watch)
         return uncredited(env, await score_eval(env, task, group, self._watch))
 
 

@@ -210,8 +210,8 @@ class GroupSource(Protocol[Result]):
         """Return the first rollout of a task, which goes alone."""
         ...
 
-    async def run(self, task: GroupTask) -> Result:
-        """Return a group that ended; `task.rolled_out` is part of it."""
+    async def run(self, task: GroupTask, size: int | None = None) -> Result:
+        """Return a group that ended, of so many siblings; `task.rolled_out` is part of it."""
         ...
 
 
@@ -249,9 +249,9 @@ class OwnGroups:
         """Return the first rollout of a task."""
         return await self._env.rollout_group(task, 1, watch=self._watch)
 
-    async def run(self, task: GroupTask) -> CreditedGroup:
+    async def run(self, task: GroupTask, size: int | None = None) -> CreditedGroup:
         """Return a group with its credit."""
-        return await self._env.run_group(task, watch=self._watch)
+        return await self._env.run_group(task, size, watch=self._watch)
 
 
 class FinishedGroups:
@@ -267,13 +267,13 @@ class FinishedGroups:
         """Return the first rollout of a task."""
         return await self._source.first(task)
 
-    async def run(self, task: GroupTask) -> FinishedGroup:
+    async def run(self, task: GroupTask, size: int | None = None) -> FinishedGroup:
         """Return a group, its line and its note.
 
         A group that has ended is returned even to a caller that is cancelled meanwhile, whose part it then is
         to end once the group is recorded.
         """
-        credited = await self._source.run(task)
+        credited = await self._source.run(task, size)
         serialise = partial(finished, fingerprint=self._fingerprint, is_charted=self._is_charted)
         work = asyncio.ensure_future(asyncio.to_thread(serialise, credited))
         with suppress(asyncio.CancelledError):

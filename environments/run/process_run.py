@@ -32,9 +32,19 @@ from environments.run.progress import Progress
 from environments.run.run_log import RunLog
 from environments.run.tracking import Track, tracked
 from environments.run.watchdog import Watchdog, watchdog_of
-from environments.run.worker_pool import StoppedError, first_alone, groups_at_once, run_groups
+from environments.run.worker_pool import (
+    MOST_ALIKE,
+    FirstAlone,
+    StoppedError,
+    first_alone,
+    groups_at_once,
+    run_groups,
+)
 from tools.errors import RunError, UsageError
 
+MOST_TRIES = 3
+"""Starts in which a group may fail before it is passed over."""
+_NAMED = 20
 FAILED = 1
 """Exit code of a run that did not do what it was asked for."""
 
@@ -84,7 +94,7 @@ async def _process_opened(
         code = await driver.roll_out(tasks)
     summary = progress.summary
     left, failed = tasks.total - tasks.done - summary.done, summary.groups["failed"]
-    if left or 0 < failed == summary.done:
+    if left or (0 < failed == summary.done and not recorder.contents.finished):
         code = code or FAILED
     loop = watchdog.utilisation
     await run.end(summary, done=tasks.held(), planned=tasks.total, code=code)
@@ -119,7 +129,7 @@ class Driver:
         progress, recorder, streak = self.progress, self.run.recorder, Streak(self.max_failed)
         lessons = Lessons(progress.say, has_credit=recorder.contents.has_credit)
         self.run.planned(groups=tasks.total, done=tasks.done)
-        progress.print(partial(_print_start, recorder=recorder, done=tasks.done, total=tasks.total))
+        progress.print(partial(_print_start, recorder=recorder, tasks=tasks))
         progress.start(total=tasks.total, done_before=tasks.done)
         progress.ready()
 
@@ -136,8 +146,15 @@ class Driver:
             lessons.add(done.note)
 
         async def begin(left: Iterator[GroupTask]) -> list[GroupTask]:
-            ready = partial(tasks.ready, wait=False)
-            return await first_alone(left, self.source.first, progress.say, ready)
+            async def next_task() -> GroupTask | None:
+                await tasks.ready(wait=False)
+                return tasks.first() or next(left, None)
+
+            async def failed(task: GroupTask) -> None:
+                await record(task, await self.source.run(task, len(task.rolled_out)))
+
+            alone = FirstAlone(progress.say, has_good=bool(recorder.contents.finished))
+            return await first_alone(next_task, self.source.first, failed, alone)
 
         try:
             with self.watchdog.armed(), progress:
@@ -149,7 +166,8 @@ class Driver:
             return FAILED
 
 
-def _print_start(console: Console, recorder: Recorder, *, done: int, total: int) -> None:
+def _print_start(console: Console, recorder: Recorder, tasks: "PlannedTasks | AskedTasks") -> None:
+    done, total = tasks.done, tasks.total
     if recorder.torn_bytes:
         console.print(
             f"dropped an unfinished last line ({recorder.torn_bytes} bytes) of {recorder.path}",
@@ -158,6 +176,13 @@ def _print_start(console: Console, recorder: Recorder, *, done: int, total: int)
     if done:
         those = f"resuming: {done} of {total}" if done < total else f"nothing to roll out: all {total}"
         console.print(f"{those} groups are already in {recorder.path}; --fresh starts over", soft_wrap=True)
+    if names := [f"{task.item_id}" for task in tasks.given_up]:
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        console.print(
+            f"passed over, since they failed in {MOST_TRIES} starts: {', '.join(names[:_NAMED])}{more}; "
+            f"--fresh tries them again",
+            soft_wrap=True,
+        )
 
 
 def _print_end(
@@ -183,16 +208,33 @@ class PlannedTasks:
         self.total = len(tasks)
         """Groups of the whole job."""
         self._tasks, self._recorder = tasks, recorder
-        self._left = [task for task in tasks if not recorder.holds(task.item_id, task.epoch)]
+        left = [task for task in tasks if not recorder.holds(task.item_id, task.epoch)]
         # Last, and no sign that everything fails, is what an earlier run could not do.
-        self._left.sort(key=lambda task: recorder.failed_before(task.item_id, task.epoch))
+        left.sort(key=lambda task: self._tries(task))
+        self.given_up = [task for task in left if self._tries(task) >= MOST_TRIES]
+        """Those that failed in so many starts that they are passed over."""
+        self._left = deque(task for task in left if self._tries(task) < MOST_TRIES)
+        self._untried = sum(not self._tries(task) for task in self._left)
+        self._firsts = 0
         self.done = self.total - len(self._left)
-        """Those that an earlier run finished."""
+        """Those that an earlier run finished or gave up."""
         self.error: Exception | None = None
         """Why nothing comes any more, although there is more to do."""
 
     def __iter__(self) -> Iterator[GroupTask]:
-        return iter(self._left)
+        while self._left:
+            yield self._left.popleft()
+
+    def first(self) -> GroupTask | None:
+        """Take one whose first rollout is to go alone, each from another place: bad items stand together."""
+        if not self._left:
+            return None
+        untried = max(self._untried - self._firsts, 0) or len(self._left)
+        place = untried * (self._firsts % MOST_ALIKE) // MOST_ALIKE
+        self._firsts += 1
+        task = self._left[place]
+        del self._left[place]
+        return task
 
     async def ready(self, *, wait: bool = True) -> None:
         """Wait until the next one is known, or the end."""
@@ -203,6 +245,9 @@ class PlannedTasks:
     def held(self) -> int:
         """Groups of the job that are finished by now."""
         return sum(self._recorder.holds(task.item_id, task.epoch) for task in self._tasks)
+
+    def _tries(self, task: GroupTask) -> int:
+        return self._recorder.failed_before(task.item_id, task.epoch)
 
 
 class AskedTasks:
@@ -254,6 +299,12 @@ class AskedTasks:
         self._started += 1
         self._in_flight.append((identity, task.epoch))
         return task
+
+    given_up: Sequence[GroupTask] = ()
+    """None: whoever asks for an item again has a reason."""
+
+    def first(self) -> GroupTask | None:
+        """Nothing: the order is the environment's."""
 
     async def ready(self, *, wait: bool = True) -> None:
         """Ask, where nothing is left of what was asked for; unless `wait`, do not wait for groups to end.

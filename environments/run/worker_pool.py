@@ -142,58 +142,63 @@ class AlikeFailuresError(StoppedError):
 class FirstAlone:
     """Goes on to the next item while first rollouts fail in the environment's own code."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        """`say` shows text to the user."""
-        self.done = False
-        """Whether the others may go."""
-        self._say = say
+    def __init__(self, say: Callable[[str], None], *, has_good: bool = False) -> None:
+        """Judge first rollouts.
+
+        Args:
+            say: shows text to the user.
+            has_good: whether the record has a good group, so that no failures are too many: it works.
+        """
+        self._say, self._has_good = say, has_good
         self._failed: Counter[tuple[str, str | None]] = Counter()
+        self._errors: dict[tuple[str, str | None], str] = {}
 
-    def take(self, task: GroupTask, group: TrajectoryGroup) -> GroupTask:
-        """Judges a group of one rollout; returns the task with that rollout done.
+    def take(self, task: GroupTask, group: TrajectoryGroup) -> tuple[GroupTask, bool]:
+        """Judges a group of one rollout; returns the task with that done, and whether the others may go.
 
-        Raises AlikeFailuresError if it is one of too many that failed alike; ConfigError if it asks a judge
-        or a user without a model, which no item changes.
+        Raises ConfigError if it asks a judge or a user without a model, which no item changes.
         """
         failure = next(iter(group.failures), None)
-        if failure is None or (failure.where is None and failure.error_class not in _OF_OURS):
-            self.done = True
-        elif failure.error_class == _NO_MODEL:
+        may_go = failure is None or (failure.where is None and failure.error_class not in _OF_OURS)
+        if failure is not None and failure.error_class == _NO_MODEL:
             raise ConfigError(failure.error.partition(": ")[2])
-        else:
+        if failure is not None and not may_go:
             self._note(task, failure)
-        return replace(task, rolled_out=(*group.trajectories, *group.failures))
+        return replace(task, rolled_out=(*group.trajectories, *group.failures)), may_go
+
+    def refuse_alike(self) -> None:
+        """Raise AlikeFailuresError if too many failed alike, and nothing has ever worked."""
+        for (error_class, where), count in self._failed.items():
+            if count >= MOST_ALIKE and not self._has_good:
+                how = self._errors[error_class, where] if where is None else f"{error_class} at {where}"
+                raise AlikeFailuresError(f"the first rollouts of {MOST_ALIKE} items failed alike: {how}")
 
     def _note(self, task: GroupTask, failure: Failure) -> None:
         kind = failure.error_class, failure.where
         self._failed[kind] += 1
+        self._errors[kind] = failure.error
         if self._failed[kind] == 1:
             self._say(
                 f"the first rollout, of item {task.item_id}, failed; the next item's goes alone\n"
                 f"{failure.error if failure.stop_reason else failure.traceback.rstrip()}"
             )
-        if self._failed[kind] == MOST_ALIKE:
-            how = failure.error if failure.where is None else f"{failure.error_class} at {failure.where}"
-            raise AlikeFailuresError(f"the first rollouts of {MOST_ALIKE} items failed alike: {how}")
 
 
 async def first_alone(
-    tasks: Iterator[GroupTask],
+    next_task: Callable[[], Awaitable[GroupTask | None]],
     roll_out: Callable[[GroupTask], Awaitable[TrajectoryGroup]],
-    say: Callable[[str], None],
-    ready: Callable[[], Awaitable[object]] | None = None,
+    on_bad: Callable[[GroupTask], Awaitable[object]],
+    first: FirstAlone,
 ) -> list[GroupTask]:
     """Rolls out first siblings one after another until one does not fail in the environment's code.
 
-    `ready` is waited for before a task is taken. Returns the tasks that were begun, each with its first
-    rollout done. Raises as `FirstAlone.take`.
+    `on_bad` takes each task whose first sibling did, which is all that becomes of it. Returns the last task,
+    with its first rollout done; none where none is left. Raises as `FirstAlone`.
     """
-    first = FirstAlone(say)
-    begun: list[GroupTask] = []
-    while not first.done:
-        if ready is not None:
-            await ready()
-        if (task := next(tasks, None)) is None:
-            break
-        begun.append(first.take(task, await roll_out(task)))
-    return begun
+    while (task := await next_task()) is not None:
+        task, may_go = first.take(task, await roll_out(task))
+        if may_go:
+            return [task]
+        await on_bad(task)
+        first.refuse_alike()
+    return []

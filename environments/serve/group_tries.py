@@ -182,6 +182,8 @@ class Rollouts:
     origin: RunOrigin
     track: Track | None = None
     """Takes each group for charts; `None`: there are no charts."""
+    stride: int = 0
+    """Tasks between two of which the first rollout goes alone."""
 
 
 class GroupTries:

@@ -9,13 +9,20 @@ from time import monotonic
 
 from rich.console import Console, RenderableType
 
+from environments.data.tasks import GroupTask
 from environments.record.recorder import Recorder
 from environments.record.summary import duration, forks_in_short, headline, print_side_notes
 from environments.record.totals import Summary
 from environments.run.group_source import Lessons, note_of
 from environments.run.progress import LiveView, RolloutsInFlight, picture
 from environments.run.whole_run import StopSignals
-from environments.run.worker_pool import FirstAlone, LostWorkerError, StoppedError, refuse_stray_cancellation
+from environments.run.worker_pool import (
+    FirstAlone,
+    LostWorkerError,
+    StoppedError,
+    first_alone,
+    refuse_stray_cancellation,
+)
 from environments.serve.delivery import ApiLostError, Delivery
 from environments.serve.group_tries import CircuitBreaker, Entry, GroupTries, ModelWatch, Rollouts
 from environments.trajectory import CreditedGroup
@@ -205,7 +212,11 @@ class ServeLoop:
         return 0
 
     async def _work(self, breaker: CircuitBreaker) -> None:
-        await self._begin(breaker)
+        first, finished = await self._delivery.progress()
+        has_good = (
+            first > 0 or bool(finished) or (self._recorder is not None and bool(self._recorder.finished))
+        )
+        await self._begin(breaker, FirstAlone(self.say, has_good=has_good))
         try:
             async with asyncio.TaskGroup() as group:
                 workers = [
@@ -222,19 +233,35 @@ class ServeLoop:
             self.say("next_items asks for nothing more")
             self._stop.set()
 
-    async def _begin(self, breaker: CircuitBreaker) -> None:
-        """Let first rollouts go alone, until one does not fail in the environment's code."""
-        first = FirstAlone(self.say)
-        while not first.done and await self._may_start(breaker):
-            self.in_flight += 1
-            try:
-                if (entry := await self._next(breaker, wait=False)) is None:
-                    return
-                number, task = entry
-                group = await self._rollouts.source.first(task)
-                self._begun.append((number, first.take(task, group)))
-            finally:
-                self.in_flight -= 1
+    async def _begin(self, breaker: CircuitBreaker, alone: FirstAlone) -> None:
+        """Let first rollouts go alone, each from another place, until one does not fail in user code."""
+
+        async def next_task() -> GroupTask | None:
+            if not await self._may_start(breaker):
+                return None
+            skipped = self._rollouts.stride if numbers else 0
+            for _ in range(skipped):
+                if (entry := await self._next(breaker, wait=False)) is not None:
+                    later.append(entry)
+            if (entry := await self._next(breaker, wait=False)) is None:
+                return None
+            numbers.append(entry[0])
+            return entry[1]
+
+        async def bad(task: GroupTask) -> None:
+            credited = await self._rollouts.source.run(task, len(task.rolled_out))
+            await self._delivery.finish(numbers[-1])
+            if self._recorder is not None:
+                credited = await asyncio.to_thread(self._recorder.append, credited)
+            self.summary.merge(note_of(credited).summary)
+
+        numbers, later = list[int](), list[Entry]()
+        self.in_flight += 1
+        try:
+            begun = await first_alone(next_task, self._rollouts.source.first, bad, alone)
+        finally:
+            self.in_flight -= 1
+        self._begun.extend([*((numbers[-1], task) for task in begun), *later])
 
     async def _worker(self, breaker: CircuitBreaker) -> None:
         while await self._may_start(breaker):

@@ -21,7 +21,7 @@ from environments.run.process_run import AskedTasks
 from environments.run.progress import Progress
 from environments.run.tracking import tracked
 from environments.run.watchdog import Watchdog, watchdog_of
-from environments.run.worker_pool import groups_at_once
+from environments.run.worker_pool import MOST_ALIKE, groups_at_once
 from environments.serve.delivery import Delivery, DeliveryRules
 from environments.serve.group_tries import Rollouts
 from environments.serve.outbox import Outbox, OutboxThread
@@ -106,6 +106,7 @@ async def _serve_opened(
             probe=env.check_policy,
             origin=origin_of(env),
             track=track,
+            stride=0 if asked is not None else len(env.items) // MOST_ALIKE,
         )
         outbox = files.enter_context(Outbox(options.outbox or Path(f"data/{env.name}.outbox.sqlite")))
         if options.fresh and (posts := outbox.start_over("put aside by --fresh")):

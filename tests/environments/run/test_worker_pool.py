@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from environments.data.tasks import GroupTask
-from environments.run.worker_pool import MOST_ALIKE, AlikeFailuresError, first_alone, run_groups
+from environments.run.worker_pool import MOST_ALIKE, AlikeFailuresError, FirstAlone, first_alone, run_groups
 from environments.testing import group_of
 from environments.trajectory import Failure, StopReason
 from tests.environments.write_file import HELLO, ScalarWriteFile, made
@@ -189,14 +189,22 @@ def failed(where="env.py:1 in compute_reward", **fields):
     return replace(group_of([]), failures=(replace(failure, where=where, **fields),))
 
 
-async def begun(groups):
+async def begun(groups, bad=None, *, has_good=False):
     lines, results = [], iter(groups)
+    tasks = iter([GroupTask(item=n, item_id=str(n)) for n in range(9)])
+    bad = [] if bad is None else bad
+
+    async def next_task():
+        return next(tasks, None)
 
     async def roll_out(task):
         return next(results)
 
-    tasks = [GroupTask(item=n, item_id=str(n)) for n in range(9)]
-    return await first_alone(iter(tasks), roll_out, lines.append), lines
+    async def on_bad(task):
+        bad.append(task.item_id)
+
+    alone = FirstAlone(lines.append, has_good=has_good)
+    return await first_alone(next_task, roll_out, on_bad, alone), lines
 
 
 async def test_one_that_works_is_the_only_one_that_goes_alone():
@@ -206,9 +214,16 @@ async def test_one_that_works_is_the_only_one_that_goes_alone():
 
 
 async def test_after_a_failure_of_the_environments_code_the_next_item_goes_alone():
-    tasks, lines = await begun([failed(), group_of([[1.0]])])
-    assert [task.item_id for task in tasks] == ["0", "1"]
+    bad = []
+    tasks, lines = await begun([failed(), group_of([[1.0]])], bad)
+    assert (bad, [task.item_id for task in tasks]) == (["0"], ["1"])
     assert "the traceback" in lines[0]
+
+
+async def test_where_something_has_worked_no_equal_failures_end_a_run():
+    bad = []
+    tasks, _ = await begun([failed()] * 5 + [group_of([[1.0]])], bad, has_good=True)
+    assert (len(bad), [task.item_id for task in tasks]) == (5, ["5"])
 
 
 async def test_a_failure_that_is_not_the_environments_lets_the_others_go():

@@ -1,0 +1,132 @@
+"""A bad item is recorded and passed over: it never keeps a run from its start, its end or its next start."""
+
+import io
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from environments.config import AgentEnvConfig
+from environments.record.recorder import Recorder, read_groups
+from environments.run.evaluation_run import evaluate
+from environments.run.process_run import MOST_TRIES, process
+from tools.errors import RunError
+from turnwise import AgentEnv, Choice, say
+
+ITEMS = 12
+
+
+class SomeBad(AgentEnv):
+    """Every rollout of a bad item breaks in the code of the environment."""
+
+    name = "some_bad"
+    sandbox = "none"
+    bad = frozenset()
+
+    def load_items(self):
+        return [{"id": number} for number in range(ITEMS)]
+
+    def format_prompt(self, item):
+        return str({}[item["id"]]) if item["id"] in self.bad else "Go."
+
+    def compute_reward(self, item, trajectory, ctx):
+        return float(item["id"])
+
+    def scripted_choices(self, item, messages, tools, skill):
+        return [Choice(probability=1.0, message=say("gone"))]
+
+
+def with_bad(bad):
+    return type("SomeBad", (SomeBad,), {"bad": frozenset(bad)})
+
+
+async def started(cls, path, **changes):
+    """The exit code of one start, and what it showed."""
+    console = Console(file=io.StringIO(), width=200)
+    config = AgentEnvConfig(
+        group_size=2, max_concurrent_rollouts=2, data_path_to_save_groups=str(path), **changes
+    )
+    return await process(cls(config), console), console.file.getvalue()
+
+
+async def finished(cls, path):
+    """Start again and again, as a user does, until it ends with 0."""
+    for _ in range(ITEMS):
+        code, shown = await started(cls, path)
+        if code == 0:
+            return shown
+    raise AssertionError(shown)
+
+
+def came_of(path):
+    """What the record says of each item in the end, but for tries and times."""
+    groups = {each.group.item_id: each for each in read_groups(path)}
+    return {
+        name: (each.status, [t.score for t in each.group.trajectories])
+        for name, each in sorted(groups.items())
+    }
+
+
+class Killed(RunError):
+    """The end of a process after a line was written."""
+
+
+def killed_after(patch, lines):
+    append, left = Recorder.append_line, [lines]
+
+    def append_line(recorder, line):
+        append(recorder, line)
+        left[0] -= 1
+        if left[0] == 0:
+            raise Killed("here")
+
+    patch.setattr(Recorder, "append_line", append_line)
+
+
+@settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
+@given(bad=st.sets(st.integers(0, ITEMS - 1), max_size=ITEMS - 1), kill=st.integers(1, ITEMS))
+async def test_wherever_a_run_is_killed_the_record_is_that_of_one_go(tmp_path_factory, bad, kill):
+    cls, folder = with_bad(bad), tmp_path_factory.mktemp("run")
+    await finished(cls, folder / "one.jsonl")
+    with pytest.MonkeyPatch.context() as patch:
+        killed_after(patch, kill)
+        await started(cls, folder / "killed.jsonl")
+    await finished(cls, folder / "killed.jsonl")
+    one = came_of(folder / "one.jsonl")
+    assert came_of(folder / "killed.jsonl") == one
+    assert {name for name, (status, _) in one.items() if status == "failed"} == set(map(str, bad))
+
+
+async def test_three_bad_items_in_a_row_are_passed_over_by_a_run_that_goes_on(tmp_path):
+    await started(SomeBad, tmp_path / "r.jsonl", total_steps=2)
+    code, shown = await started(with_bad({2, 3, 4, 5}), tmp_path / "r.jsonl", total_steps=ITEMS)
+    assert (code, "4 of 10 groups failed" in shown) == (0, True)
+
+
+async def test_the_first_ones_come_from_different_places_of_the_dataset(tmp_path):
+    code, shown = await started(with_bad({0, 1, 2, 3}), tmp_path / "r.jsonl")
+    assert (code, shown.count("Traceback")) == (0, 1)
+
+
+async def test_where_nothing_has_ever_worked_three_alike_end_it_and_are_in_the_record(tmp_path):
+    code, shown = await started(with_bad(range(ITEMS)), tmp_path / "r.jsonl")
+    assert (code, sorted(came_of(tmp_path / "r.jsonl"))) == (1, ["0", "4", "8"])
+    assert "the first rollouts of 3 items failed alike: KeyError at test_bad_items.py" in shown
+
+
+async def test_a_bad_item_is_tried_in_so_many_starts_and_then_passed_over_by_name(tmp_path):
+    cls = with_bad({3})
+    shown = [(await started(cls, tmp_path / "r.jsonl"))[1] for _ in range(MOST_TRIES + 1)]
+    assert ["passed over" in each for each in shown] == [False] * MOST_TRIES + [True]
+    assert "since they failed in 3 starts: 3; --fresh tries them again" in shown[-1]
+    tries = [each for each in read_groups(tmp_path / "r.jsonl") if each.group.item_id == "3"]
+    assert len(tries) == MOST_TRIES
+
+
+async def test_an_evaluation_goes_on_past_bad_items(tmp_path):
+    config = AgentEnvConfig(eval_rollouts=2, data_dir_to_save_evals=str(tmp_path / "e"))
+    await evaluate(with_bad({0, 1, 2, 3})(config), Console(file=io.StringIO(), width=200))
+    assert {name: status for name, (status, _) in came_of(tmp_path / "e" / "record.jsonl").items()} == {
+        str(number): "failed" if number < 4 else "no_credit" for number in range(ITEMS)
+    }

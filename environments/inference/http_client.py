@@ -16,6 +16,7 @@ from aiohttp import TCPConnector
 from environments.inference.endpoint import Endpoint, shown_url
 from environments.plain_text import printable
 from tools.errors import ConfigError
+from tools.json_input import JsonError, read_json
 
 if TYPE_CHECKING:
     from aiohttp.client_reqrep import ConnectionKey
@@ -43,14 +44,6 @@ _MAX_ANSWER_BYTES = 64 << 20
 """Two million token ids with their logprobs fit."""
 _MAX_ERROR_BYTES = 100_000
 _DETAILS_CHARS = 10_000
-_SMALL_BYTES = 100_000
-_STEP_BYTES = 4 << 20
-_DENSE = 400_000
-_MOST_CONTAINERS = 1_500_000
-"""Lists and objects: 131,072 tokens have 650,000 with logprobs and a `top_logprobs`; texts count, too."""
-_BYTES_EACH = 6
-"""At least, in an answer of more than `_DENSE`: an entry of logprobs has 20, and dense code."""
-_MOST_VALUES = 4_000_000
 
 
 def refuse_more_connections(asked: int, setting: str) -> None:
@@ -102,23 +95,8 @@ def list_in(value: object) -> list[Any]:
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
-def bomb_in(content: bytes) -> str | None:
-    """Why an answer is not parsed: 64 MB of empty lists take 10 s and 2 GB; `None` when it can be."""
-    containers = values = 0
-    most = min(_MOST_CONTAINERS, max(_DENSE, len(content) // _BYTES_EACH))
-    for start in range(0, len(content), _STEP_BYTES) if len(content) > _SMALL_BYTES else ():
-        end = start + _STEP_BYTES
-        containers += content.count(b"[", start, end) + content.count(b"{", start, end)
-        values += content.count(b",", start, end)
-        if containers > most:
-            return f"the answer has more than {most} lists and objects"
-        if values > _MOST_VALUES:
-            return f"the answer has more than {_MOST_VALUES} values"
-    return None
-
-
 class BodyError(Exception):
-    """A body that is longer than it may be, or too much to parse."""
+    """A body that is longer than it may be."""
 
 
 async def read_body(chunks: AsyncIterable[bytes], *, max_bytes: int, cut: bool = False) -> bytes:
@@ -289,8 +267,6 @@ class HttpClient:
                     max_bytes=_MAX_ERROR_BYTES if failed else _MAX_ANSWER_BYTES,
                     cut=failed,
                 )
-                if not failed and (bomb := bomb_in(answer)) is not None:
-                    raise BodyError(bomb)
         except (aiohttp.ClientError, BodyError, OSError, TimeoutError, ValueError) as error:
             # Not as its cause: a library's text may quote the URL.
             text = self._without_secrets(reason_of_loss(error))
@@ -359,8 +335,8 @@ def tls_context() -> ssl.SSLContext:
 
 def _object(content: str | bytes) -> Mapping[str, Any]:
     try:
-        return mapping(orjson.loads(content))
-    except ValueError:
+        return mapping(read_json(content))
+    except JsonError:
         return {}
 
 

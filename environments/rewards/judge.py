@@ -14,6 +14,7 @@ from environments.second_models.asked_model import AskedModel, nobody
 from environments.second_models.text_model import without_reasoning
 from environments.trajectory import LARGEST_REWARD, Message, Turn, written_messages
 from tools.errors import ConfigError, GroupRefused
+from tools.json_input import EXACT_DECODER
 
 VerdictT = TypeVar("VerdictT", bound=BaseModel)
 
@@ -65,27 +66,10 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
     position = 0
     while (begins := _OBJECT.search(text, position)) is not None:
         try:
-            found, position = _DECODER.raw_decode(text, begins.start())
+            found, position = EXACT_DECODER.raw_decode(text, begins.start())
         except (ValueError, RecursionError) as error:
             raise UnreadableError(f"there is an object in it that is no JSON ({_short(error)})") from None
         yield found
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        raise ValueError("a name stands in it twice")
-    return fields
-
-
-def _finite(number: str) -> float:
-    value = float(number)
-    if not math.isfinite(value):
-        raise ValueError(f"{number[:40]} is no finite number")
-    return value
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_finite, parse_constant=_finite)
 
 
 def _first_problem(error: ValidationError | OverflowError | RecursionError) -> str:

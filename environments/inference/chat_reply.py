@@ -509,10 +509,9 @@ def _parts(content: object) -> tuple[str, str, list[dict[str, Any]]]:
             if not isinstance(kind, str):
                 raise ReplyError(f"the message has a content part of type {kind!r:.100}; text is possible")
             if kind in _TEXT_PARTS:
-                found: Iterator[str | None] = (
-                    field_of(fields, key, str, where="a content part's ") for key in _TEXT_KEYS
-                )
-                texts.append(next(filter(None, found), ""))
+                where = "a content part's "
+                held: list[str | None] = [field_of(fields, key, str, where=where) for key in _TEXT_KEYS]
+                texts.append(next((each for each in held if each), ""))
             elif kind in _REASONING_PARTS:
                 thoughts.append(_text_in(fields))
             elif kind in _CALL_PARTS:

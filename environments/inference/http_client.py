@@ -1,12 +1,15 @@
 """HTTP to a model server: requests over kept connections, bounded bodies, and the ways in which they fail."""
 
 import asyncio
+import math
 import re
 import resource
 import select
 import ssl
 from collections import deque
 from collections.abc import AsyncIterable, Iterable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, cast
 
 import aiohttp
@@ -187,6 +190,20 @@ def start_of(content: bytes) -> str:
     return one_line(content[: 400 * _LONGEST].decode("utf-8", "replace")) or "(empty)"
 
 
+def retry_after_s(header: str | None) -> float | None:
+    """The seconds that a server asks to wait, as a number or up to a date."""
+    if header is None:
+        return None
+    try:
+        seconds = float(header)
+    except ValueError:
+        try:
+            seconds = (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds()
+        except (ValueError, TypeError, OverflowError):  # no date either, or one without a time zone
+            return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
 def reason_of_loss(error: Exception) -> str:
     """The library's text for a request without an answer; aiohttp's `ssl:default` is dropped."""
     return str(error).replace(" ssl:default", "") or type(error).__name__
@@ -196,7 +213,7 @@ class StatusError(Exception):
     """The server answered with an error."""
 
     def __init__(
-        self, status: int, reason: str, *, code: str | None, details: str, retry_after: str | None
+        self, status: int, reason: str, *, code: str | None, details: str, retry_after_s: float | None
     ) -> None:
         """Take the answer apart.
 
@@ -205,14 +222,14 @@ class StatusError(Exception):
             reason: the server's error, in a short line.
             code: the server's name for it.
             details: the whole answer, as far as one would search it for names.
-            retry_after: the header.
+            retry_after_s: the wait that it asks for.
         """
         super().__init__(f"{status}: {reason}")
         self.status = status
         self.reason = reason
         self.code = code
         self.details = details
-        self.retry_after = retry_after
+        self.retry_after_s = retry_after_s
 
 
 class NoAnswerError(Exception):
@@ -296,7 +313,7 @@ class HttpClient:
             start_of(text.encode()) if message is None else one_line(self._without_secrets(message)),
             code=code and self._without_secrets(code),
             details=text[:_DETAILS_CHARS],
-            retry_after=response.headers.get("Retry-After"),
+            retry_after_s=retry_after_s(response.headers.get("Retry-After")),
         )
 
     def _without_secrets(self, text: str) -> str:

@@ -118,7 +118,11 @@ class ServedModel:
 
     def answered(self, error: StatusError | NoAnswerError) -> str:
         """What the server answered last, and after how many tries."""
-        tried = f" (tried {self.server.tries} times)" if may_pass(error) else ""
+        tried = f"tried {self.server.tries} times" if may_pass(error) else ""
+        if isinstance(error, StatusError) and tried and error.retry_after_s:
+            waited_s = self.server.wait_for(error.retry_after_s)
+            tried += f", {waited_s:g} s apart where it asks for {error.retry_after_s:g} s"
+        tried = f" ({tried})" if tried else ""
         if isinstance(error, NoAnswerError):
             return f"gave no answer{tried}: {error}"
         return f"answered {error.status}{tried}: {error.reason}"

@@ -210,7 +210,7 @@ async def http_streams(server: MCPToolset) -> AsyncGenerator[Streams]:
 
 
 class _Bounded(httpx2.AsyncHTTPTransport):
-    """Answers come as they are, as 600 kB may unpack to gigabytes; one that is too much is an error instead."""
+    """Answers come as they are, since 600 kB unpack to gigabytes; what is too much is an error instead."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         request.headers["Accept-Encoding"] = "identity"

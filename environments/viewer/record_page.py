@@ -118,7 +118,7 @@ class PageFile:
         self._max_bytes = max_bytes
         self.block_bytes = 0
         try:
-            self._blocks = TemporaryFile(dir=out.parent)
+            self._blocks = TemporaryFile(dir=out.parent)  # noqa: SIM115
         except OSError as error:
             raise self._unwritable(error) from error
 

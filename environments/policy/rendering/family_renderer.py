@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from importlib import import_module
 from itertools import count, pairwise
 from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import Any, Final, cast, overload
 
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
@@ -436,9 +436,13 @@ class _Run(Sequence[int]):
     def __len__(self) -> int:
         return len(self._at)
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> "_Run": ...
+    def __getitem__(self, index: int | slice) -> "int | _Run":
         if isinstance(index, slice):
-            return _Run(self._ids, self._at[cast("slice[Any]", index)])
+            return _Run(self._ids, self._at[index])
         return self._ids[self._at[index]]
 
 

@@ -76,7 +76,7 @@ def read_exact_json(text: str, *, lenient: bool = False) -> Any:
     except RecursionError:
         raise JsonError("nested too deeply") from None
     except ValueError as error:
-        raise JsonError(str(error)[:200]) from None
+        raise JsonError(str(error).partition(";")[0][:200]) from None
     return _checked_depth(value, text)
 
 

@@ -258,11 +258,15 @@ def exit_code_of(error: BaseException) -> int:
     if all(isinstance(cause, TurnwiseError) for cause in causes):
         error = causes[0]
     if not isinstance(error, TurnwiseError):
-        traceback.print_exception(error)
+        _show(error)
         return FAILED_EXIT
     if error.__cause__ is not None:
-        traceback.print_exception(error.__cause__)
+        _show(error.__cause__)
     return _fail(str(error), FAILED_EXIT)
+
+
+def _show(error: BaseException) -> None:
+    click.echo(without_credentials("".join(traceback.format_exception(error))), err=True, nl=False)
 
 
 def _lost_output() -> OSError | None:

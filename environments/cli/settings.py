@@ -118,6 +118,10 @@ class Settings:
     """One without a `base_url` stands for the hook that plays it."""
 
 
+class _StandsTwiceError(yaml.MarkedYAMLError):
+    """The name of a setting, and not what PyYAML quotes."""
+
+
 class _StrictLoader(yaml.SafeLoader):
     """PyYAML's, but a key that stands twice in a mapping is refused: the first value would be lost."""
 
@@ -128,7 +132,7 @@ class _StrictLoader(yaml.SafeLoader):
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen:
                     problem = f"{key.value!r} stands twice"
-                    raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+                    raise _StandsTwiceError(problem=problem, problem_mark=key.start_mark)
                 seen.add(key.value)
         return node
 
@@ -176,7 +180,7 @@ def read_yaml(path: Path) -> Overrides:
         content: object = yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read --config {path}: {error}") from None
-    except yaml.YAMLError as error:
+    except _YAML_ERRORS as error:
         raise ConfigError(f"--config {path} is not YAML: {_yaml_problem(error)}") from None
     found: dict[str, Any] = {}
     for key, value in _mapping(content or {}, str(path)).items():
@@ -192,9 +196,15 @@ def read_yaml(path: Path) -> Overrides:
     return Overrides(sections=found, origin=str(path))
 
 
-def _yaml_problem(error: yaml.YAMLError) -> str:
-    """What is wrong and where, without the line itself: it may hold a key."""
+_YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""PyYAML lets those of a value through that is not what its tag says, or what it looks like: `2026-13-45`."""
+
+
+def _yaml_problem(error: Exception) -> str:
+    """What is wrong and where, without the line itself, or words of it: they may be a key."""
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    if problem and not isinstance(error, _StandsTwiceError):
+        problem = re.sub("'(?!<).{3,}'", "'…'", problem)
     place = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
     return f"{problem or 'it cannot be read'}{place}"
 

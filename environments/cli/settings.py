@@ -2,7 +2,6 @@
 
 import difflib
 import inspect
-import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -42,6 +41,7 @@ from environments.run.loading import run_code
 from environments.run.open_run import COMMAND_LINE, Sources
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tools.errors import ConfigError
+from tools.json_input import JsonError, read_exact_json
 
 SECOND_MODELS: tuple[type[SecondModelConfig], ...] = (JudgeConfig, UserConfig, SummariserConfig)
 _SECTIONS: Mapping[str, tuple[type[Section], str]] = {
@@ -285,8 +285,8 @@ def _entry(value: Any, *, is_json: bool) -> Any:
     if value == "None":
         return None
     try:
-        return json.loads(value) if is_json else value
-    except (TypeError, ValueError):
+        return read_exact_json(value, lenient=True) if is_json and isinstance(value, str) else value
+    except JsonError:
         return value
 
 
@@ -313,11 +313,9 @@ def _from_text(field: FieldInfo, value: Any, label: str, *, is_flag: bool) -> An
         text = str(value).strip()
         if text.startswith(("[", "{")) or dict in kinds:
             try:
-                return json.loads(text)
-            except json.JSONDecodeError as error:
-                raise ConfigError(
-                    f"{label} is not valid JSON: {error.msg} at character {error.pos + 1}"
-                ) from None
+                return read_exact_json(text)
+            except JsonError as error:
+                raise ConfigError(f"{label} is not valid JSON: {error}") from None
         return [part.strip() for part in text.split(",") if part.strip()]
     return value
 

@@ -4,8 +4,8 @@ import gc
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, NoReturn, cast
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn
 
 import orjson
 
@@ -54,7 +54,7 @@ def read_json(content: bytes | str, *, most: int = MOST) -> Any:
     finally:
         if collects:
             gc.enable()
-    return _checked_depth(value, text)
+    return _checked_depth(value)
 
 
 def read_exact_json(text: str, *, lenient: bool = False) -> Any:
@@ -77,7 +77,7 @@ def read_exact_json(text: str, *, lenient: bool = False) -> Any:
         raise JsonError("nested too deeply") from None
     except ValueError as error:
         raise JsonError(str(error).partition(";")[0][:200]) from None
-    return _checked_depth(value, text)
+    return _checked_depth(value)
 
 
 def _is_over(content: bytes, most: int) -> bool:
@@ -92,22 +92,14 @@ def _is_over(content: bytes, most: int) -> bool:
     return False
 
 
-def _checked_depth(value: Any, text: bytes | str) -> Any:
-    signs = ("[", "{") if isinstance(text, str) else (b"[", b"{")
-    if sum(text.count(sign) for sign in cast("tuple[Any, Any]", signs)) <= _DEEPEST:
-        return value
-    level: list[Any] = [value]
-    for _ in range(_DEEPEST):
-        level = [each for held in level for each in _values_in(held) if isinstance(each, dict | list)]
+def _checked_depth(value: Any) -> Any:
+    level: list[Any] = [[value]]
+    for _ in range(_DEEPEST + 1):
+        held: list[Any] = [each.values() if isinstance(each, dict) else each for each in level]
+        level = [each for values in held for each in values if isinstance(each, dict | list)]
         if not level:
             return value
     raise JsonError("nested too deeply")
-
-
-def _values_in(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict):
-        return iter(cast("dict[str, Any]", value).values())
-    return iter(cast("list[Any]", value)) if isinstance(value, list) else iter(())
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

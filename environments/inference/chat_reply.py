@@ -9,7 +9,7 @@ from hashlib import blake2b
 from math import isfinite
 from typing import Any, Literal, cast
 
-from environments.inference.http_client import mapping, one_line, start_of
+from environments.inference.http_client import list_in, mapping, one_line, start_of
 from environments.inference.server_kind import TEXT_ONLY, ServerFacts
 from environments.trajectory import NOT_SAMPLED, SEVERAL_VERSIONS, Message
 from tools.calls import ToolCall
@@ -256,10 +256,9 @@ def weight_version_of(choice: Mapping[str, Any], *facts: object) -> str | None:
         facts: where SGLang's `weight_version` may be.
     """
     # Where one stretch has no version, the others would give too young an age.
-    spans = field_of(choice, "weight_versions", list) or ()
-    names = [_name(field_of(mapping(span), "version", str, int)) for span in spans]
+    names = [_name(mapping(span).get("version")) for span in list_in(choice.get("weight_versions"))]
     if not names:
-        given = [field_of(mapping(each), "weight_version", str, int) for each in facts]
+        given = [mapping(each).get("weight_version") for each in facts]
         names = [_name(version) for version in given if version is not None]
     return SEVERAL_VERSIONS.join(dict.fromkeys(cast("list[str]", names))) if names and all(names) else None
 
@@ -594,9 +593,9 @@ def _arguments(function: Mapping[str, Any]) -> str:
     return "{}"
 
 
-def _name(version: str | int | None) -> str | None:
+def _name(version: object) -> str | None:
     """One line for each version; a digest is added to a name that is not one line."""
-    if version is None:
+    if not isinstance(version, str | int) or isinstance(version, bool):
         return None
     text = str(version).strip()
     line = one_line(text).replace(SEVERAL_VERSIONS, " ")

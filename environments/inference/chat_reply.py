@@ -308,7 +308,7 @@ def read_reply(content: bytes, call_prefix: str, *, max_tokens: int | None = Non
     reply = _parsed(content)
     choice, given = _choice_and_message(reply, content)
     message, reasoning_field = read_message(given, lambda index: call_id(call_prefix, index))
-    tokens, usage = tokens_of(reply, choice), usage_of(reply)
+    tokens, usage = tokens_of(reply, choice), _usage(reply)
     sampled = usage.get("completion_tokens") if tokens is None else len(tokens.token_ids)
     reason = _finish_reason(choice, message, sampled, max_tokens)
     # An empty text is one that a model may write: it sampled its stop token first.
@@ -625,7 +625,9 @@ def _json(content: bytes) -> object:
     try:
         return read_json(content)
     except JsonError:
-        return _without_surrogates(read_exact_json(content.decode(), lenient=True))
+        return _without_surrogates(
+            read_exact_json(content.decode(json.detect_encoding(content)), lenient=True)
+        )
 
 
 def _without_surrogates(value: Any) -> Any:
@@ -675,7 +677,7 @@ def _finish_reason(
     return "tool_calls" if message.tool_calls else "stop"
 
 
-def usage_of(reply: Mapping[str, Any]) -> dict[str, int]:
+def _usage(reply: Mapping[str, Any]) -> dict[str, int]:
     """The tokens that the server counted, as far as it did."""
     counted = object_in(reply, "usage")
     counts = {

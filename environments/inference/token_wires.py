@@ -15,7 +15,6 @@ from environments.inference.chat_reply import (
     field_of,
     object_in,
     token_pairs,
-    usage_of,
     weight_version_of,
 )
 from environments.inference.http_client import list_in, mapping, one_line, start_of
@@ -102,7 +101,8 @@ def without_echo(content: bytes, request: TokenRequest) -> bytes:
 
 def check_prompt(reply: Mapping[str, Any], choice: Mapping[str, Any], request: TokenRequest) -> None:
     """Raise ReplyError if the model saw other ids than were sent."""
-    check_prompt_tokens(usage_of(reply).get("prompt_tokens"), request)
+    counted = field_of(object_in(reply, "usage"), "prompt_tokens", int, where="usage.")
+    check_prompt_tokens(counted, request)
     for where in (reply, choice):
         seen = where.get("prompt_token_ids")
         if seen is None:

@@ -1,6 +1,5 @@
 """Every setting of an environment: flat, bounded and described."""
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -10,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from environments.inference.dialect import checked_extra_body
 from tools.errors import ConfigError
+from tools.json_input import JsonError, read_exact_json
 
 WithoutEffect = Mapping[str, tuple[tuple[object, ...], str]]
 """Settings of Atropos that do nothing here: the values that are accepted, and what to do instead."""
@@ -48,8 +48,9 @@ class Section(BaseModel):
                 raise ValueError(f"--{cls.section}.{name} has no effect in Turnwise: {instead}")
         for name in cls.by_entry & named.keys():
             value = named[name]
-            with suppress(TypeError, ValueError):  # Atropos' command line gives a mapping as JSON text
-                value = json.loads(value)
+            if isinstance(value, str):  # Atropos' command line gives a mapping as JSON text
+                with suppress(JsonError):
+                    value = read_exact_json(value, lenient=True)
             if isinstance(value, Mapping):
                 entries = cast("Mapping[str, Any]", value)
                 value = {key: each for key, each in entries.items() if each is not None}

@@ -9,10 +9,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+from environments.cli.view import DEMO
 from environments.reward_context import RolloutContext
 from environments.sales_chat_env.env import Item, SalesChatEnv
 from environments.trajectory import Turn
-from environments.viewer.demo_record import DEMO
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = (

@@ -2,8 +2,6 @@
 
 import inspect
 import json
-import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -16,14 +14,12 @@ from pydantic.fields import FieldInfo
 from tools.calls import ToolErrorKind
 from tools.errors import ConfigError
 from tools.injection import parameters_of
+from tools.json_input import JsonError, check_weight, read_exact_json
 
 _CLOSED = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=False)
-_MAX_CHARS, _MAX_STRUCTURE = 1_000_000, 1 << 15
-"""Of the arguments of a call, and of what is not inside their strings: validation stops the event loop."""
-_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-_CHARS_PER_STRING = 8
+_MAX_CHARS, _MAX_WEIGHT = 1_000_000, 1 << 14
+"""Of the arguments of a call: validation stops the event loop."""
 _MAX_REASONS = 10
-_TOO_DEEP = "The arguments are nested too deeply."
 _NAMED_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -86,11 +82,7 @@ class Signature:
         Raises:
             ArgumentsRefused: not a JSON object, too large, or it does not fit the schema.
         """
-        values = json_arguments(text)
-        try:
-            arguments = self._arguments(values)
-        except RecursionError:
-            raise ArgumentsRefused("invalid_json", _TOO_DEEP) from None
+        arguments = self._arguments(json_arguments(text))
         fields = type(arguments).model_fields
         return {str(field.alias): getattr(arguments, name) for name, field in fields.items()}
 
@@ -154,10 +146,17 @@ def json_arguments(text: str) -> dict[str, Any]:
         ArgumentsRefused: not a JSON object, or too large.
     """
     _check_size(text)
+    if not text.strip():
+        return {}
     try:
-        return _json_object(text)
-    except RecursionError:
-        raise ArgumentsRefused("invalid_json", _TOO_DEEP) from None
+        values = read_exact_json(text)
+    except JsonError as error:
+        raise ArgumentsRefused("invalid_json", f"The arguments are not valid JSON: {error}.") from None
+    if not isinstance(values, dict):
+        raise ArgumentsRefused(
+            "invalid_json", f"The arguments must be one JSON object, got {_shortened(values)}."
+        )
+    return cast(dict[str, Any], values)
 
 
 def _docstring(function: Callable[..., Any], where: str) -> tuple[str, dict[str, str]]:
@@ -224,45 +223,12 @@ def _check_size(text: str) -> None:
             "invalid_arguments",
             f"The arguments have {len(text)} characters, and at most {_MAX_CHARS} are taken: do it in parts.",
         )
-    rest, strings = _STRING.subn("", text, count=_MAX_STRUCTURE // _CHARS_PER_STRING)
-    if len(rest) + strings * _CHARS_PER_STRING > _MAX_STRUCTURE:
-        raise ArgumentsRefused("invalid_arguments", "The arguments hold too many values: do it in parts.")
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    if not text.strip():
-        return {}
     try:
-        values: object = json.loads(
-            text, object_pairs_hook=_without_duplicates, parse_constant=_not_json, parse_float=_finite
-        )
-    except (ValueError, RecursionError) as error:
-        raise ArgumentsRefused("invalid_json", f"The arguments are not valid JSON: {error}.") from None
-    if not isinstance(values, dict):
+        check_weight(text.encode("utf-8", "surrogatepass"), _MAX_WEIGHT)
+    except JsonError:
         raise ArgumentsRefused(
-            "invalid_json", f"The arguments must be one JSON object, got {_shortened(values)}."
-        )
-    return cast(dict[str, Any], values)
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in values:
-            raise ValueError(f"the key {name!r} stands twice")
-        values[name] = value
-    return values
-
-
-def _not_json(constant: str) -> Any:
-    raise ValueError(f"{constant} is not JSON")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"the number {text} is too large")
-    return number
+            "invalid_arguments", "The arguments hold too many values: do it in parts."
+        ) from None
 
 
 def _as_integer(given: Any) -> Any:
@@ -276,8 +242,8 @@ def _unquoted(given: Any) -> Any:
     if not isinstance(given, str) or len(given) > 32:
         return given
     try:
-        value = json.loads(given, parse_constant=_not_json, parse_float=_finite)
-    except ValueError:
+        value = read_exact_json(given)
+    except JsonError:
         return given
     return value if isinstance(value, int | float) else given
 

@@ -1,5 +1,6 @@
 """The command line: names every command, loads only the one that runs, prints errors in one line."""
 
+import errno
 import gc
 import importlib
 import os
@@ -127,6 +128,9 @@ COMMANDS: Mapping[str, LazyCommand] = {
 }
 
 
+_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+
+
 class OutputError(TurnwiseError):
     """A command's output cannot be written."""
 
@@ -247,15 +251,22 @@ def exit_code_of(error: BaseException) -> int:
     if all(isinstance(cause, UsageError) for cause in causes):
         for line in getattr(causes[0], "__notes__", ()):
             click.echo(without_credentials(line), err=True)
-        return _fail(str(causes[0]))
+        # A full or broken disk is nothing that another command line would mend.
+        reasons = [cause.__cause__ or cause.__context__ for cause in causes]
+        is_disk = any(isinstance(each, OSError) and each.errno in _DISK_ERRORS for each in reasons)
+        return _fail(str(causes[0]), FAILED_EXIT if is_disk else USAGE_EXIT)
     if all(isinstance(cause, TurnwiseError) for cause in causes):
         error = causes[0]
     if not isinstance(error, TurnwiseError):
-        traceback.print_exception(error)
+        _show(error)
         return FAILED_EXIT
     if error.__cause__ is not None:
-        traceback.print_exception(error.__cause__)
+        _show(error.__cause__)
     return _fail(str(error), FAILED_EXIT)
+
+
+def _show(error: BaseException) -> None:
+    click.echo(without_credentials("".join(traceback.format_exception(error))), err=True, nl=False)
 
 
 def _lost_output() -> OSError | None:

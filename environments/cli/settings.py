@@ -2,7 +2,6 @@
 
 import difflib
 import inspect
-import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -42,6 +41,7 @@ from environments.run.loading import run_code
 from environments.run.open_run import COMMAND_LINE, Sources
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tools.errors import ConfigError
+from tools.json_input import JsonError, read_exact_json
 
 SECOND_MODELS: tuple[type[SecondModelConfig], ...] = (JudgeConfig, UserConfig, SummariserConfig)
 _SECTIONS: Mapping[str, tuple[type[Section], str]] = {
@@ -118,6 +118,10 @@ class Settings:
     """One without a `base_url` stands for the hook that plays it."""
 
 
+class _StandsTwiceError(yaml.MarkedYAMLError):
+    """The name of a setting, and not what PyYAML quotes."""
+
+
 class _StrictLoader(yaml.SafeLoader):
     """PyYAML's, but a key that stands twice in a mapping is refused: the first value would be lost."""
 
@@ -128,7 +132,7 @@ class _StrictLoader(yaml.SafeLoader):
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen:
                     problem = f"{key.value!r} stands twice"
-                    raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+                    raise _StandsTwiceError(problem=problem, problem_mark=key.start_mark)
                 seen.add(key.value)
         return node
 
@@ -176,7 +180,7 @@ def read_yaml(path: Path) -> Overrides:
         content: object = yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read --config {path}: {error}") from None
-    except yaml.YAMLError as error:
+    except _YAML_ERRORS as error:
         raise ConfigError(f"--config {path} is not YAML: {_yaml_problem(error)}") from None
     found: dict[str, Any] = {}
     for key, value in _mapping(content or {}, str(path)).items():
@@ -192,9 +196,15 @@ def read_yaml(path: Path) -> Overrides:
     return Overrides(sections=found, origin=str(path))
 
 
-def _yaml_problem(error: yaml.YAMLError) -> str:
-    """What is wrong and where, without the line itself: it may hold a key."""
+_YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""PyYAML lets those of a value through that is not what its tag says, or what it looks like: `2026-13-45`."""
+
+
+def _yaml_problem(error: Exception) -> str:
+    """What is wrong and where, without the line itself, or words of it: they may be a key."""
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    if problem and not isinstance(error, _StandsTwiceError):
+        problem = re.sub("'(?!<).{3,}'", "'…'", problem)
     place = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
     return f"{problem or 'it cannot be read'}{place}"
 
@@ -275,8 +285,8 @@ def _entry(value: Any, *, is_json: bool) -> Any:
     if value == "None":
         return None
     try:
-        return json.loads(value) if is_json else value
-    except (TypeError, ValueError):
+        return read_exact_json(value, lenient=True) if is_json and isinstance(value, str) else value
+    except JsonError:
         return value
 
 
@@ -303,11 +313,9 @@ def _from_text(field: FieldInfo, value: Any, label: str, *, is_flag: bool) -> An
         text = str(value).strip()
         if text.startswith(("[", "{")) or dict in kinds:
             try:
-                return json.loads(text)
-            except json.JSONDecodeError as error:
-                raise ConfigError(
-                    f"{label} is not valid JSON: {error.msg} at character {error.pos + 1}"
-                ) from None
+                return read_exact_json(text)
+            except JsonError as error:
+                raise ConfigError(f"{label} is not valid JSON: {error}") from None
         return [part.strip() for part in text.split(",") if part.strip()]
     return value
 

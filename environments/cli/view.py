@@ -1,20 +1,22 @@
 """`turnwise view`: a record as one HTML file, as a page that follows it, or as text in the terminal."""
 
 import asyncio
+import gzip
 import os
 import sys
 import webbrowser
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, Final
 
 import click
 
+from environments import viewer
 from environments.cli.credit_options import load_code
 from environments.record.run_folder import RECORD, record_at
 from environments.run.console_streams import outlived_console
-from environments.viewer.demo_record import demo_record
 from environments.viewer.page_server import LiveRecord, serve_page
 from environments.viewer.page_values import PageContent, TextCutter, TokenTexts
 from environments.viewer.record_page import PageSize, write_record_page
@@ -160,3 +162,16 @@ def _in_words(size: PageSize) -> str:
     rollouts = f"{size.rollouts:,} rollout{'' if size.rollouts == 1 else 's'}"
     cut = f"; not in it: {', '.join(size.cut)}" if size.cut else ""
     return f"{size.size / _MB:,.2f} MB, {groups}, {rollouts}{cut}"
+
+
+DEMO: Final = Path(viewer.__file__).parent / "demo" / "demo.jsonl.gz"
+"""A record to look at before anything ran; made by `scripts/demo_record.py`."""
+
+
+@contextmanager
+def demo_record() -> Generator[Path]:
+    """The bundled record as a file, for as long as it is entered."""
+    with TemporaryDirectory(prefix="turnwise-") as folder:
+        record = Path(folder, "demo.jsonl")
+        record.write_bytes(gzip.decompress(DEMO.read_bytes()))
+        yield record

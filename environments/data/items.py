@@ -1,12 +1,12 @@
 """Dataset items: from the Hugging Face hub, or from a local .jsonl, .json or .parquet file."""
 
 import codecs
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from tools.errors import DatasetError
+from tools.json_input import JsonError, read_exact_json
 
 Item = dict[str, Any]
 
@@ -115,12 +115,13 @@ def _read_local(path: Path, limit: int | None) -> tuple[list[Item], list[int] | 
 
 def _json_list(path: Path, data: bytes) -> list[Item]:
     try:
-        rows = json.loads(data.decode("utf-8-sig"))
+        rows = read_exact_json(data.decode("utf-8-sig"), lenient=True)
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise DatasetError(f"{path}, line {line}: not UTF-8 text") from None
-    except json.JSONDecodeError as error:
-        raise DatasetError(f"{path}, line {error.lineno}: not valid JSON: {error.msg}") from None
+    except JsonError as error:
+        where = path if error.line is None else f"{path}, line {error.line}"
+        raise DatasetError(f"{where}: not valid JSON: {error}") from None
     return [_object(row, f"{path}, row {number}") for number, row in enumerate(rows, start=1)]
 
 
@@ -132,10 +133,13 @@ def _json_lines(path: Path, file: Iterable[bytes]) -> tuple[list[Item], list[int
         if not text.strip():
             continue
         try:
-            # Not orjson, which makes a float of an integer of more than 64 bits.
-            row = json.loads(text.decode())
-        except (ValueError, RecursionError) as error:
-            raise DatasetError(f"{path}, line {number}: {_reason(error)}") from None
+            row = read_exact_json(text.decode(), lenient=True)
+        except UnicodeDecodeError:
+            raise DatasetError(f"{path}, line {number}: not UTF-8 text") from None
+        except JsonError as error:
+            raise DatasetError(
+                f"{path}, line {number}: not valid JSON: {error}; expected one JSON object a line"
+            ) from None
         items.append(_object(row, f"{path}, line {number}"))
         line_numbers.append(number)
     return items, line_numbers
@@ -145,14 +149,6 @@ def _object(row: object, where: str) -> Item:
     if not isinstance(row, dict):
         raise DatasetError(f"{where}: expected a JSON object, got {_kind(row)}")
     return cast(Item, row)
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, UnicodeDecodeError):
-        return "not UTF-8 text"
-    if isinstance(error, json.JSONDecodeError):
-        return f"not valid JSON: {error.msg} at column {error.colno}; expected one JSON object a line"
-    return f"not valid JSON: {error}"
 
 
 def _kind(value: object) -> str:

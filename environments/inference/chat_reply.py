@@ -2,18 +2,18 @@
 
 import json
 import re
+import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import isfinite
 from typing import Any, Literal, cast
 
-import orjson
-
 from environments.inference.http_client import list_in, mapping, one_line, start_of
 from environments.inference.server_kind import TEXT_ONLY, ServerFacts
 from environments.trajectory import NOT_SAMPLED, SEVERAL_VERSIONS, Message
 from tools.calls import ToolCall
+from tools.json_input import JsonError, check_weight, read_exact_json, read_json
 
 _TEXTS = ("content", "refusal", "reasoning_content", "reasoning", "reasoning_details")
 _LISTS = ("token_ids", "response_token_ids", "weight_versions")
@@ -26,8 +26,7 @@ CLAMPED = -9999.0
 NO_NUMBERS = "NaN happened"
 """SGLang's stop reason when it put a stop token in the place of an id that cannot be."""
 _NUMBERS = frozenset({float, int})
-TOO_DEEP = "the answer is nested too deep"
-"""For a `RecursionError` of a reader: JSON may be nested deeper than code that looks through it."""
+_KINDS: Mapping[type, str] = {str: "text", int: "an integer", list: "a list", dict: "an object"}
 CallIds = Callable[[int], str]
 """The id of the call at an index, for one that has none of its own."""
 REASONING_FIELDS = ("reasoning_content", "reasoning")
@@ -70,6 +69,24 @@ class ReplyError(ValueError):
     """A reply that cannot be used."""
 
 
+def field_of(fields: Mapping[str, Any], name: str, *kinds: type, where: str = "") -> Any:
+    """A field of a reply; `None` where it is absent or null.
+
+    Raises:
+        ReplyError: it is of none of these kinds; a boolean never is.
+    """
+    value = fields.get(name)
+    if value is None or (isinstance(value, kinds) and not isinstance(value, bool)):
+        return value
+    wanted = " or ".join(_KINDS[kind] for kind in kinds)
+    raise ReplyError(f"{where}{name} is {reprlib.repr(value)}; {wanted} is possible")
+
+
+def object_in(fields: Mapping[str, Any], name: str, *, where: str = "") -> Mapping[str, Any]:
+    """The object that a field holds; empty where it is absent, null or empty."""
+    return cast("dict[str, Any]", field_of(fields, name, dict, where=where) or {})
+
+
 def is_event_stream(content: bytes) -> bool:
     """Whether a body is one: it begins with a field of server-sent events, or with a comment."""
     return content[:200].lstrip().startswith((b"data:", b"event:", b"id:", b"retry:", b":"))
@@ -96,8 +113,8 @@ def merged_stream(content: bytes) -> dict[str, Any]:
         chunk = _object(data)
         if chunk.get("error"):
             raise ReplyError(f"the server gave up in the middle of its answer: {chunk['error']!r:.200}")
-        for part in map(mapping, list_in(chunk.get("choices"))):
-            if part.get("index", 0) == 0:
+        for part in field_of(chunk, "choices", list) or ():
+            if _is_first(part):
                 choice.add(part)
         reply |= {name: chunk[name] for name in _REPLY_FIELDS if chunk.get(name) is not None}
     if not done and choice.fields.get("finish_reason") is None:
@@ -126,7 +143,7 @@ def tokens_of(reply: Mapping[str, Any], choice: Mapping[str, Any]) -> SampledTok
     Raises:
         ReplyError: what it gives does not fit together.
     """
-    pairs = token_pairs(mapping(choice.get("meta_info")))
+    pairs = token_pairs(object_in(choice, "meta_info"))
     given = [
         (name, choice[name]) for name in ("token_ids", "response_token_ids") if choice.get(name) is not None
     ]
@@ -206,22 +223,22 @@ def read_message(given: Mapping[str, Any], call_ids: CallIds) -> tuple[Message, 
     Raises:
         ReplyError: a message of another role, or a content that is neither text nor a part of a known kind.
     """
-    role = given.get("role") or "assistant"
-    if role != "assistant":
+    role = given.get("role")
+    if role not in (None, "", "assistant"):
         raise ReplyError(
             f"the server answered with a message of role {role!r:.100}; an answer is the assistant's"
         )
     text, thoughts, called = _parts(given.get("content"))
-    refusal = given.get("refusal")
+    refusal = field_of(given, "refusal", str)
     reasoning_field, reasoning = _reasoning(given)
-    calls = given.get("tool_calls") or called
-    if not calls and isinstance(given.get("function_call"), dict):
-        calls = [{"function": given["function_call"]}]
+    calls = field_of(given, "tool_calls", list) or called
+    if not calls and (function := object_in(given, "function_call")):
+        calls = [{"function": function}]
     message = Message(
         role="assistant",
-        content=text or (refusal if isinstance(refusal, str) else ""),
+        content=text or refusal or "",
         reasoning=reasoning or thoughts or None,
-        tool_calls=_calls(calls or None, call_ids),
+        tool_calls=_calls(calls, call_ids),
     )
     return message, reasoning_field
 
@@ -288,19 +305,12 @@ def read_reply(content: bytes, call_prefix: str, *, max_tokens: int | None = Non
     Raises:
         ReplyError: no completion, one that the server gave up or filtered, or one that does not fit together.
     """
-    try:
-        return _read_reply(content, call_prefix, max_tokens)
-    except RecursionError:
-        raise ReplyError(TOO_DEEP) from None
-
-
-def _read_reply(content: bytes, call_prefix: str, max_tokens: int | None) -> SampledMessage:
     reply = _parsed(content)
     choice, given = _choice_and_message(reply, content)
     message, reasoning_field = read_message(given, lambda index: call_id(call_prefix, index))
     tokens, usage = tokens_of(reply, choice), _usage(reply)
     sampled = usage.get("completion_tokens") if tokens is None else len(tokens.token_ids)
-    reason = _finish_reason(choice.get("finish_reason"), message, sampled, max_tokens)
+    reason = _finish_reason(choice, message, sampled, max_tokens)
     # An empty text is one that a model may write: it sampled its stop token first.
     if is_empty(message) and not (isinstance(given.get("content"), str) or reason == "length" or sampled):
         raise ReplyError(f"the answer is empty, without a word, a call or a token: {start_of(content)}")
@@ -367,11 +377,11 @@ class _Choice:
         self._latest: dict[object, dict[str, Any]] = {}
 
     def add(self, part: Mapping[str, Any]) -> None:
-        self._add_delta(mapping(part.get("delta") or part.get("message")))
+        self._add_delta(object_in(part, "delta") or object_in(part, "message"))
         for name in _LISTS:
-            if isinstance(part.get(name), list):
-                self.fields.setdefault(name, []).extend(part[name])
-        if logprobs := list_in(mapping(part.get("logprobs")).get("content")):
+            if ids := field_of(part, name, list):
+                self.fields.setdefault(name, []).extend(ids)
+        if logprobs := field_of(object_in(part, "logprobs"), "content", list, where="logprobs."):
             self.fields.setdefault("logprobs", {"content": []})["content"].extend(logprobs)
         for name in ("finish_reason", "prompt_token_ids", "meta_info", "error"):
             if part.get(name) is not None:
@@ -392,18 +402,21 @@ class _Choice:
         if delta.get("role"):
             self._message["role"] = delta["role"]
         for name in _TEXTS:
-            if delta.get(name) is not None:
-                pieces = delta[name] if isinstance(delta[name], list) else [delta[name]]
-                self._texts.setdefault(name, []).extend(pieces)
-        if function := mapping(delta.get("function_call")):
+            kinds = (str, list) if name in ("content", "refusal") else (str, list, dict)
+            if (given := field_of(delta, name, *kinds)) is not None:
+                self._texts.setdefault(name, []).extend(
+                    cast("list[Any]", given) if isinstance(given, list) else [given]
+                )
+        if function := object_in(delta, "function_call"):
             _add_function(self._message.setdefault("function_call", {}), function)
-        for call in filter(None, map(mapping, list_in(delta.get("tool_calls")))):
-            self._add_call(call)
+        for number, call in enumerate(field_of(delta, "tool_calls", list) or ()):
+            if call is not None:
+                self._add_call(_checked_call(call, number))
 
     def _add_call(self, piece: Mapping[str, Any]) -> None:
         """Join a piece to the latest call of its index, unless it is another's: ollama calls each 0."""
-        function = mapping(piece.get("function"))
-        index, given = piece.get("index"), piece.get("id")
+        function = object_in(piece, "function")
+        index, given = piece.get("index"), field_of(piece, "id", str, where="a tool call's ")
         call = self._latest.get(str(index))
         another = call is not None and given and call["id"] not in (None, given)
         if call is None or another or (index is None and not given and function.get("name")):
@@ -429,9 +442,9 @@ def _events(content: bytes) -> Iterator[bytes]:
 
 def _object(data: bytes) -> dict[str, Any]:
     try:
-        chunk: object = orjson.loads(data)
-    except ValueError as error:
-        raise ReplyError(f"a chunk of the event stream is no JSON: {data[:100]!r}") from error
+        chunk: object = read_json(data)
+    except JsonError as error:
+        raise ReplyError(f"a chunk of the event stream is no JSON ({error}): {data[:100]!r}") from error
     if not isinstance(chunk, dict):
         raise ReplyError(f"a chunk of the event stream is no object: {data[:100]!r}")
     return cast("dict[str, Any]", chunk)
@@ -443,8 +456,8 @@ def _joined(pieces: list[Any]) -> Any:
 
 
 def _add_function(function: dict[str, Any], piece: Mapping[str, Any]) -> None:
-    if piece.get("name"):
-        function["name"] = piece["name"]
+    if name := field_of(piece, "name", str, where="a tool call's "):
+        function["name"] = name
     if piece.get("arguments") is not None:
         function.setdefault("arguments", []).append(piece["arguments"])
 
@@ -457,24 +470,25 @@ def _whole_function(function: dict[str, Any]) -> dict[str, Any]:
 
 
 def _logprobs_of(choice: Mapping[str, Any], pairs: list[list[Any]] | None) -> list[Any] | None:
-    content: object = mapping(choice.get("logprobs")).get("content")
+    content = field_of(object_in(choice, "logprobs"), "content", list, where="logprobs.")
     if content is None:
         return None if pairs is None else [pair[0] for pair in pairs]
     try:
-        return [entry["logprob"] for entry in cast("list[Any]", content)]
+        return [entry["logprob"] for entry in content]
     except (KeyError, TypeError, IndexError):
-        raise ReplyError(f"logprobs.content holds an entry without a logprob: {content!r:.100}") from None
+        raise ReplyError(
+            f"logprobs.content holds an entry without a logprob: {reprlib.repr(content)}"
+        ) from None
 
 
 def token_pairs(meta_info: Mapping[str, Any]) -> list[list[Any]] | None:
     """SGLang's logprob, id and text of each sampled token; `None` where it gave none."""
-    pairs: object = meta_info.get("output_token_logprobs")
+    pairs = field_of(meta_info, "output_token_logprobs", list)
     if pairs is None:
         return None
-    read = [list_in(pair) for pair in list_in(pairs)]
-    if not isinstance(pairs, list) or not all(len(pair) >= 2 for pair in read):
-        raise ReplyError(f"output_token_logprobs is no list of (logprob, id, text): {pairs!r:.100}")
-    return read
+    if not all(isinstance(pair, list) and len(cast("list[Any]", pair)) >= 2 for pair in pairs):
+        raise ReplyError(f"output_token_logprobs is no list of (logprob, id, text): {reprlib.repr(pairs)}")
+    return pairs
 
 
 def _parts(content: object) -> tuple[str, str, list[dict[str, Any]]]:
@@ -482,14 +496,21 @@ def _parts(content: object) -> tuple[str, str, list[dict[str, Any]]]:
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[dict[str, Any]] = []
+    if isinstance(content, dict):
+        content = cast("object", content)
+        raise ReplyError(f"content is {reprlib.repr(content)}; text or a list of its parts is possible")
     for part in cast("list[object]", content) if isinstance(content, list) else [content]:
         if isinstance(part, str):
             texts.append(part)
         elif isinstance(part, dict):
             fields = cast("dict[str, Any]", part)
-            kind = str(fields.get("type", "text"))
+            kind = fields.get("type", "text")
+            if not isinstance(kind, str):
+                raise ReplyError(f"the message has a content part of type {kind!r:.100}; text is possible")
             if kind in _TEXT_PARTS:
-                texts.append(_text_in(fields))
+                where = "a content part's "
+                held: list[str | None] = [field_of(fields, key, str, where=where) for key in _TEXT_KEYS]
+                texts.append(next((each for each in held if each), ""))
             elif kind in _REASONING_PARTS:
                 thoughts.append(_text_in(fields))
             elif kind in _CALL_PARTS:
@@ -497,14 +518,14 @@ def _parts(content: object) -> tuple[str, str, list[dict[str, Any]]]:
             else:
                 raise ReplyError(f"the message has a content part of type {kind!r:.100}; text is possible")
         elif part is not None:
-            raise ReplyError(f"the content of the message is {part!r:.100}; text or its parts are possible")
+            raise ReplyError(f"content holds {reprlib.repr(part)}; text or its parts are possible")
     return "".join(texts), "".join(thoughts), calls
 
 
 def _reasoning(given: Mapping[str, Any]) -> tuple[str | None, str]:
     """The field that reasoning came in, if it is sent back there, and the reasoning."""
     for name in (*REASONING_FIELDS, *_MORE_REASONING):
-        if text := _text_in(given.get(name)):
+        if text := _text_in(field_of(given, name, str, list, dict)):
             return (name if name in REASONING_FIELDS and isinstance(given[name], str) else None), text
     return None, ""
 
@@ -513,32 +534,48 @@ def _text_in(value: object, deepest: int = _DEEPEST) -> str:
     """All text in a value: itself, or that of an object or of a list of them."""
     if isinstance(value, str):
         return value
-    if deepest == 0 or not isinstance(value, dict | list):
+    if deepest == 0 or value is None:
         return ""
     if isinstance(value, list):
         return "".join(_text_in(each, deepest - 1) for each in cast("list[object]", value))
+    if not isinstance(value, dict):
+        raise ReplyError(f"a text of the message is {reprlib.repr(value)}; text is possible")
     fields = cast("dict[str, object]", value)
     return next((text for key in _TEXT_KEYS if (text := _text_in(fields.get(key), deepest - 1))), "")
 
 
-def _calls(given: object, call_ids: CallIds) -> tuple[ToolCall, ...]:
+def _is_first(part: object) -> bool:
+    """Whether a part of a stream is of the choice that was asked for."""
+    if not isinstance(part, dict):
+        raise ReplyError(f"choices holds {reprlib.repr(part)}; an object is possible")
+    return (field_of(cast("dict[str, Any]", part), "index", int, where="a choice's ") or 0) == 0
+
+
+def _checked_call(call: object, number: int) -> dict[str, Any]:
+    if not isinstance(call, dict):
+        raise ReplyError(f"tool call {number} is {reprlib.repr(call)}; an object is possible")
+    return cast("dict[str, Any]", call)
+
+
+def _calls(given: Sequence[object], call_ids: CallIds) -> tuple[ToolCall, ...]:
     read: list[ToolCall] = []
     # Two results for one id could not be told apart, nor is an empty one an id.
     ids = {""}
-    for call in cast("list[object]", given) if isinstance(given, list) else [given]:
+    for call in given:
         if call is None:
             continue
-        if not isinstance(call, dict):
-            raise ReplyError(f"tool call {len(read)} is {call!r:.100}; an object is possible")
-        fields = cast("dict[str, Any]", call)
-        function = mapping(fields.get("function") or fields.get("custom")) or fields
-        given_id, name = fields.get("id"), function.get("name")
+        where = f"tool call {len(read)}: "
+        fields = _checked_call(call, len(read))
+        inner = (object_in(fields, key, where=where) for key in ("function", "custom"))
+        function = next(filter(None, inner), fields)
+        given_id = field_of(fields, "id", str, where=where) or ""
+        name = field_of(function, "name", str, where=where) or ""
         read.append(
             ToolCall(
-                id=given_id if isinstance(given_id, str) and given_id not in ids else call_ids(len(read)),
-                name=name if isinstance(name, str) else "",
+                id=call_ids(len(read)) if given_id in ids else given_id,
+                name=name,
                 arguments=_arguments(function),
-                status="ok" if isinstance(name, str) and name else "missing_name",
+                status="ok" if name else "missing_name",
             )
         )
         ids.add(read[-1].id)
@@ -568,12 +605,16 @@ def _name(version: object) -> str | None:
 
 
 def _parsed(content: bytes) -> dict[str, Any]:
-    if is_event_stream(content):
-        return merged_stream(content)
     try:
+        check_weight(content)  # all events of a stream together, too
+        if is_event_stream(content):
+            return merged_stream(content)
         reply = _json(content)
-    except (ValueError, RecursionError) as error:
-        raise ReplyError(f"no chat completion (no JSON): {start_of(content)}") from error
+    except ReplyError:
+        raise
+    except ValueError as error:
+        reason = error if isinstance(error, JsonError) else "no UTF-8"
+        raise ReplyError(f"no chat completion (no JSON: {reason}): {start_of(content)}") from error
     if not isinstance(reply, dict):
         raise ReplyError(f"no chat completion (no object): {start_of(content)}")
     return cast("dict[str, Any]", reply)
@@ -582,9 +623,11 @@ def _parsed(content: bytes) -> dict[str, Any]:
 def _json(content: bytes) -> object:
     """JSON, or what Python servers write for it: NaN, and text that ends in the middle of a character."""
     try:
-        return orjson.loads(content)
-    except ValueError:
-        return _without_surrogates(json.loads(content))
+        return read_json(content)
+    except JsonError:
+        return _without_surrogates(
+            read_exact_json(content.decode(json.detect_encoding(content)), lenient=True)
+        )
 
 
 def _without_surrogates(value: Any) -> Any:
@@ -600,25 +643,27 @@ def _without_surrogates(value: Any) -> Any:
 def _choice_and_message(
     reply: Mapping[str, Any], content: bytes
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    first = next(iter(list_in(reply.get("choices"))), None)
-    choice = mapping(first)
+    choices = field_of(reply, "choices", list)
+    choice: Mapping[str, Any] = choices[0] if choices and _is_first(choices[0]) else {}
     if choice.get("error"):
         raise ReplyError(f"the server gave up: {choice['error']!r:.200}")
     if choice.get("matched_stop") == NO_NUMBERS:
         raise ReplyError(f"the server gave up (it stopped at {NO_NUMBERS!r})")
-    message = choice.get("message") or choice.get("delta")
-    if not isinstance(message, dict):
+    message = field_of(choice, "message", dict) or field_of(choice, "delta", dict)
+    if message is None:
         lacking = "choices.0.message is missing" if choice else "choices are missing or empty"
         raise ReplyError(f"no chat completion ({lacking}): {start_of(content)}")
-    return choice, cast("dict[str, Any]", message)
+    return choice, message
 
 
 def _finish_reason(
-    given: object, message: Message, sampled: int | None, max_tokens: int | None
+    choice: Mapping[str, Any], message: Message, sampled: int | None, max_tokens: int | None
 ) -> Literal["stop", "tool_calls", "length"]:
     """`stop`, `tool_calls` or `length`, whatever words the server has for it."""
-    given = mapping(given).get("type", given)  # an object in SGLang's own API
-    if isinstance(given, str) and given:
+    given = field_of(choice, "finish_reason", str, dict)
+    if isinstance(given, dict):  # as in SGLang's own API
+        given = field_of(cast("dict[str, Any]", given), "type", str, where="finish_reason.")
+    if given:
         word = given[:_LONGEST_REASON].lower().replace("-", "_")
         meaning = next((name for name, pattern in _FINISHED.items() if pattern.search(word)), "stop")
         if meaning == "filtered":
@@ -633,9 +678,9 @@ def _finish_reason(
 
 
 def _usage(reply: Mapping[str, Any]) -> dict[str, int]:
-    counted = mapping(reply.get("usage"))
-    return {
-        name: count
-        for name in ("prompt_tokens", "completion_tokens")
-        if type(count := counted.get(name)) is int and 0 <= count < LARGEST_ID
+    """The tokens that the server counted, as far as it did."""
+    counted = object_in(reply, "usage")
+    counts = {
+        name: field_of(counted, name, int, where="usage.") for name in ("prompt_tokens", "completion_tokens")
     }
+    return {name: count for name, count in counts.items() if count is not None and 0 <= count < LARGEST_ID}

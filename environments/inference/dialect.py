@@ -10,6 +10,7 @@ import orjson
 
 from environments.inference.http_client import StatusError
 from tools.errors import PolicyError
+from tools.json_input import JsonError, read_json
 
 _TOKENS_ARE_ASKED_FOR = "token ids and logprobs are asked for where a server has them"
 _IDS_ARE_SENT = "ids are sent with --openai.server_type vllm or sglang"
@@ -243,8 +244,8 @@ def _taken_apart(error: StatusError) -> tuple[frozenset[str], list[str]]:
     pointed: set[str] = set()
     texts = [error.reason]
     try:
-        answer: object = orjson.loads(error.details)
-    except ValueError:
+        answer: object = read_json(error.details)
+    except JsonError:
         return frozenset(), texts
     _collect(answer, pointed, texts, _DEEPEST)
     return frozenset(pointed), texts
@@ -271,8 +272,8 @@ def _json_in(text: str) -> object:
     if not text.lstrip().startswith(("{", "[")):
         return None
     try:
-        return orjson.loads(text)
-    except ValueError:
+        return read_json(text)
+    except JsonError:
         return None
 
 

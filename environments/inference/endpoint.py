@@ -10,8 +10,11 @@ from tools.errors import ConfigError
 
 _SHORTEST_SECRET = 4
 """A shorter one is hidden only where it stands in a URL: as a word it is in every other text."""
-_USER_IN_TEXT = re.compile(r"(?<=:/)(/?)[^\s'\"<>?#]{1,300}@")
-"""Bounded, since a server may send a text of nothing but beginnings. A path of a URL has one slash."""
+_USER_IN_TEXT = re.compile(
+    r"(?:(?<=:/)(/?)[^\s'\"<>?#]{1,300}|(?<![\w.+-])[\w.+-]{1,64}:[^\s'\"<>?#/]{1,300})@(?!sha\d+:)"
+)
+"""Bounded, since a server may send a text of nothing but beginnings. A path of a URL has one slash, and what
+has no scheme none; what follows the tag of an image is its digest."""
 _QUERY_IN_TEXT = re.compile(r"(?<=[?&])([\w.~%-]{1,64})=[^\s&#'\"<>),;]+")
 
 

@@ -1,12 +1,15 @@
 """HTTP to a model server: requests over kept connections, bounded bodies, and the ways in which they fail."""
 
 import asyncio
+import math
 import re
 import resource
 import select
 import ssl
 from collections import deque
 from collections.abc import AsyncIterable, Iterable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, cast
 
 import aiohttp
@@ -16,6 +19,7 @@ from aiohttp import TCPConnector
 from environments.inference.endpoint import Endpoint, shown_url
 from environments.plain_text import printable
 from tools.errors import ConfigError
+from tools.json_input import JsonError, read_json
 
 if TYPE_CHECKING:
     from aiohttp.client_reqrep import ConnectionKey
@@ -43,14 +47,6 @@ _MAX_ANSWER_BYTES = 64 << 20
 """Two million token ids with their logprobs fit."""
 _MAX_ERROR_BYTES = 100_000
 _DETAILS_CHARS = 10_000
-_SMALL_BYTES = 100_000
-_STEP_BYTES = 4 << 20
-_DENSE = 400_000
-_MOST_CONTAINERS = 1_500_000
-"""Lists and objects: 131,072 tokens have 650,000 with logprobs and a `top_logprobs`; texts count, too."""
-_BYTES_EACH = 6
-"""At least, in an answer of more than `_DENSE`: an entry of logprobs has 20, and dense code."""
-_MOST_VALUES = 4_000_000
 
 
 def refuse_more_connections(asked: int, setting: str) -> None:
@@ -102,23 +98,8 @@ def list_in(value: object) -> list[Any]:
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
-def bomb_in(content: bytes) -> str | None:
-    """Why an answer is not parsed: 64 MB of empty lists take 10 s and 2 GB; `None` when it can be."""
-    containers = values = 0
-    most = min(_MOST_CONTAINERS, max(_DENSE, len(content) // _BYTES_EACH))
-    for start in range(0, len(content), _STEP_BYTES) if len(content) > _SMALL_BYTES else ():
-        end = start + _STEP_BYTES
-        containers += content.count(b"[", start, end) + content.count(b"{", start, end)
-        values += content.count(b",", start, end)
-        if containers > most:
-            return f"the answer has more than {most} lists and objects"
-        if values > _MOST_VALUES:
-            return f"the answer has more than {_MOST_VALUES} values"
-    return None
-
-
 class BodyError(Exception):
-    """A body that is longer than it may be, or too much to parse."""
+    """A body that is longer than it may be."""
 
 
 async def read_body(chunks: AsyncIterable[bytes], *, max_bytes: int, cut: bool = False) -> bytes:
@@ -209,6 +190,20 @@ def start_of(content: bytes) -> str:
     return one_line(content[: 400 * _LONGEST].decode("utf-8", "replace")) or "(empty)"
 
 
+def retry_after_s(header: str | None) -> float | None:
+    """The seconds that a server asks to wait, as a number or up to a date."""
+    if header is None:
+        return None
+    try:
+        seconds = float(header)
+    except ValueError:
+        try:
+            seconds = (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds()
+        except (ValueError, TypeError, OverflowError):  # no date either, or one without a time zone
+            return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
 def reason_of_loss(error: Exception) -> str:
     """The library's text for a request without an answer; aiohttp's `ssl:default` is dropped."""
     return str(error).replace(" ssl:default", "") or type(error).__name__
@@ -218,7 +213,7 @@ class StatusError(Exception):
     """The server answered with an error."""
 
     def __init__(
-        self, status: int, reason: str, *, code: str | None, details: str, retry_after: str | None
+        self, status: int, reason: str, *, code: str | None, details: str, retry_after_s: float | None
     ) -> None:
         """Take the answer apart.
 
@@ -227,14 +222,14 @@ class StatusError(Exception):
             reason: the server's error, in a short line.
             code: the server's name for it.
             details: the whole answer, as far as one would search it for names.
-            retry_after: the header.
+            retry_after_s: the wait that it asks for.
         """
         super().__init__(f"{status}: {reason}")
         self.status = status
         self.reason = reason
         self.code = code
         self.details = details
-        self.retry_after = retry_after
+        self.retry_after_s = retry_after_s
 
 
 class NoAnswerError(Exception):
@@ -289,8 +284,6 @@ class HttpClient:
                     max_bytes=_MAX_ERROR_BYTES if failed else _MAX_ANSWER_BYTES,
                     cut=failed,
                 )
-                if not failed and (bomb := bomb_in(answer)) is not None:
-                    raise BodyError(bomb)
         except (aiohttp.ClientError, BodyError, OSError, TimeoutError, ValueError) as error:
             # Not as its cause: a library's text may quote the URL.
             text = self._without_secrets(reason_of_loss(error))
@@ -320,7 +313,7 @@ class HttpClient:
             start_of(text.encode()) if message is None else one_line(self._without_secrets(message)),
             code=code and self._without_secrets(code),
             details=text[:_DETAILS_CHARS],
-            retry_after=response.headers.get("Retry-After"),
+            retry_after_s=retry_after_s(response.headers.get("Retry-After")),
         )
 
     def _without_secrets(self, text: str) -> str:
@@ -359,8 +352,8 @@ def tls_context() -> ssl.SSLContext:
 
 def _object(content: str | bytes) -> Mapping[str, Any]:
     try:
-        return mapping(orjson.loads(content))
-    except ValueError:
+        return mapping(read_json(content))
+    except JsonError:
         return {}
 
 

@@ -1,13 +1,11 @@
 """One OpenAI-compatible server: so many requests at once, a bounded number of tries, waits between them."""
 
 import asyncio
-import math
+import logging
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import partial
 
 from environments.inference.endpoint import Endpoint, endpoint
@@ -17,6 +15,8 @@ from environments.time_profile import timed
 CHECK_TIMEOUT_S = 15.0
 _PER_ITERATION = 16
 """Of the event loop; what follows a reply, up to the next request, takes about a millisecond."""
+_LONGEST_RETRY_AFTER_S = 60.0
+_LOG = logging.getLogger(__name__)
 _JITTER = random.Random()
 """Its own generator: waiting never disturbs a seed that someone gave to `random`."""
 
@@ -29,7 +29,7 @@ class ModelServer:
     """Up to and with `/v1`; once this is made, without credentials, so that it can be shown."""
     api_key: str = field(repr=False)
     request_timeout_s: float = 120.0
-    """Wall clock of one request; also the longest wait that a server's `Retry-After` may ask for."""
+    """Wall clock of one request."""
     tries: int = 4
     """Requests for one call before it is lost."""
     max_concurrency: int = 64
@@ -41,6 +41,7 @@ class ModelServer:
     _new_client: Callable[[], HttpClient] = field(init=False, repr=False)
     _client: HttpClient = field(init=False, repr=False)
     _lanes: "_Lanes | None" = field(init=False, repr=False, default=None)
+    _said_to_wait: bool = field(init=False, repr=False, default=False)
 
     def __post_init__(self) -> None:
         where = endpoint(
@@ -118,10 +119,18 @@ class ModelServer:
             self._lanes = _Lanes(loop=loop, slots=slots, requests=requests, replies=replies)
         return self._lanes
 
+    def wait_for(self, asked_s: float) -> float:
+        """How long is waited for a server that asks for a wait."""
+        return min(asked_s, _LONGEST_RETRY_AFTER_S, self.request_timeout_s)
+
     def _wait_s(self, error: StatusError | NoAnswerError, tried: int) -> float:
-        seconds = _retry_after_s(error.retry_after) if isinstance(error, StatusError) else None
-        if seconds is not None:
-            return min(seconds, self.request_timeout_s)
+        if isinstance(error, StatusError) and error.retry_after_s is not None:
+            seconds = self.wait_for(error.retry_after_s)
+            if seconds < error.retry_after_s and not self._said_to_wait:
+                self._said_to_wait = True
+                what = f"{error.status}, asks to wait {error.retry_after_s:g} s"
+                _LOG.warning("%s answered %s: asked again after %g s", self.base_url, what, seconds)
+            return seconds
         longest = min(self.longest_wait_s, self.first_wait_s * 2 ** (tried - 1))
         return _JITTER.uniform(longest / 2, longest)
 
@@ -171,17 +180,3 @@ async def _within(timeout_s: float, request: Awaitable[bytes]) -> bytes:
             return await request
     except TimeoutError as error:
         raise NoAnswerError("timed out") from error
-
-
-def _retry_after_s(header: str | None) -> float | None:
-    """The seconds that the server asked to wait."""
-    if header is None:
-        return None
-    try:
-        seconds = float(header)
-    except ValueError:
-        try:
-            seconds = (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds()
-        except (ValueError, TypeError, OverflowError):  # no date either, or one without a time zone
-            return None
-    return max(0.0, seconds) if math.isfinite(seconds) else None

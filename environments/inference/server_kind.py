@@ -19,6 +19,7 @@ from environments.inference.http_client import (
 )
 from environments.inference.model_server import ModelServer, may_pass
 from tools.errors import ConfigError, ServerAway
+from tools.json_input import JsonError, read_json
 
 ServerKind = Literal["vllm", "sglang", "llama.cpp", "ollama", "openai", "mistral", "openrouter", "unknown"]
 TEXT_ONLY: frozenset[ServerKind] = frozenset({"llama.cpp", "ollama", "openai", "mistral", "openrouter"})
@@ -117,7 +118,11 @@ class ServedModel:
 
     def answered(self, error: StatusError | NoAnswerError) -> str:
         """What the server answered last, and after how many tries."""
-        tried = f" (tried {self.server.tries} times)" if may_pass(error) else ""
+        tried = f"tried {self.server.tries} times" if may_pass(error) else ""
+        if isinstance(error, StatusError) and tried and error.retry_after_s:
+            waited_s = self.server.wait_for(error.retry_after_s)
+            tried += f", {waited_s:g} s apart where it asks for {error.retry_after_s:g} s"
+        tried = f" ({tried})" if tried else ""
         if isinstance(error, NoAnswerError):
             return f"gave no answer{tried}: {error}"
         return f"answered {error.status}{tried}: {error.reason}"
@@ -146,8 +151,8 @@ async def check(server: ModelServer, model: str) -> None:
         f"{url} does not speak the OpenAI API{_hint(url)}; its /models is {start_of(content)}"
     )
     try:
-        models = _models_in(orjson.loads(content))
-    except ValueError:
+        models = _models_in(read_json(content))
+    except JsonError:
         raise problem from None
     if models:
         _check_listed(url, model, models)
@@ -159,16 +164,16 @@ async def check(server: ModelServer, model: str) -> None:
 async def model_names(server: ModelServer) -> list[str]:
     """The models that a server lists; empty where it lists none."""
     try:
-        return _models_in(orjson.loads(await server.ask_once("/models"))) or []
-    except (StatusError, NoAnswerError, ValueError):
+        return _models_in(read_json(await server.ask_once("/models"))) or []
+    except (StatusError, NoAnswerError, JsonError):
         return []
 
 
 async def _page(server: ModelServer, path: str, *, at_root: bool = False) -> object:
     """What a page holds; `None` for none."""
     try:
-        return orjson.loads(await server.ask_once(path, at_root=at_root))
-    except (StatusError, NoAnswerError, ValueError):
+        return read_json(await server.ask_once(path, at_root=at_root))
+    except (StatusError, NoAnswerError, JsonError):
         return None
 
 
@@ -202,7 +207,7 @@ def _window_of(entry: Mapping[str, Any]) -> int | None:
 
 def _with_page(facts: ServerFacts, kind: ServerKind, page: object) -> ServerFacts:
     fields = mapping(page)
-    mode = _LOGPROBS_MODE.search(_json(page)) if facts.kind == kind == "vllm" else None
+    mode = _LOGPROBS_MODE.search(orjson.dumps(page)) if facts.kind == kind == "vllm" else None
     if mode is not None:
         return replace(facts, logprobs_mode=mode[1].decode())
     if not _SIGNS[kind] <= fields.keys():
@@ -216,13 +221,6 @@ def _with_page(facts: ServerFacts, kind: ServerKind, page: object) -> ServerFact
         # What one slot of llama.cpp has is less than the window of the model that it lists.
         context_tokens=slot if _is_window(slot) else facts.context_tokens,
     )
-
-
-def _json(value: object) -> bytes:
-    try:
-        return orjson.dumps(value)
-    except TypeError:  # nested deeper than it writes
-        return b""
 
 
 def _text(value: object) -> str:
@@ -292,8 +290,8 @@ async def _check_chat(server: ModelServer, problem: ConfigError | None) -> None:
 
 def _has_choices(content: bytes) -> bool:
     try:
-        return "choices" in mapping(orjson.loads(content))
-    except ValueError:
+        return "choices" in mapping(read_json(content))
+    except JsonError:
         return False
 
 

@@ -1,5 +1,6 @@
 """Token wires: how a server is asked to go on from token ids, and its reply read, one pair per wire."""
 
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -11,10 +12,13 @@ from environments.inference.chat_reply import (
     ReplyError,
     checked_ids,
     checked_logprobs,
+    field_of,
+    object_in,
     token_pairs,
     weight_version_of,
 )
 from environments.inference.http_client import list_in, mapping, one_line, start_of
+from tools.json_input import JsonError, read_json
 
 _ECHO = b'"prompt_token_ids":['
 
@@ -54,8 +58,8 @@ class TokenReply:
 def object_of(content: bytes) -> Mapping[str, Any]:
     """The JSON object that a reply is."""
     try:
-        reply: object = orjson.loads(content)
-    except ValueError as error:
+        reply: object = read_json(content)
+    except JsonError as error:
         raise ReplyError(f"no JSON ({error}): {start_of(content)}") from error
     if not isinstance(reply, dict):
         raise ReplyError(f"no completion: {start_of(content)}")
@@ -73,7 +77,7 @@ def one_choice(reply: Mapping[str, Any]) -> Mapping[str, Any]:
 def list_of(value: object, name: str) -> list[object]:
     """The list that a field holds; ReplyError for anything else."""
     if not isinstance(value, list):
-        raise ReplyError(f"the server gave no {name}")
+        raise ReplyError(f"the server gave no {name}, but {reprlib.repr(value)}; a list is possible")
     return cast("list[object]", value)
 
 
@@ -97,7 +101,8 @@ def without_echo(content: bytes, request: TokenRequest) -> bytes:
 
 def check_prompt(reply: Mapping[str, Any], choice: Mapping[str, Any], request: TokenRequest) -> None:
     """Raise ReplyError if the model saw other ids than were sent."""
-    check_prompt_tokens(mapping(reply.get("usage")).get("prompt_tokens"), request)
+    counted = field_of(object_in(reply, "usage"), "prompt_tokens", int, where="usage.")
+    check_prompt_tokens(counted, request)
     for where in (reply, choice):
         seen = where.get("prompt_token_ids")
         if seen is None:
@@ -116,9 +121,9 @@ def _first_difference(seen: object, sent: Sequence[int]) -> str:
     return f": {len(given)} for {len(sent)}" if index is None else f", the first at {index}"
 
 
-def check_prompt_tokens(counted: object, request: TokenRequest) -> None:
+def check_prompt_tokens(counted: int | None, request: TokenRequest) -> None:
     """Raise ReplyError where the server counted another prompt than was sent."""
-    if isinstance(counted, int) and counted != request.prompt_tokens:
+    if counted is not None and counted != request.prompt_tokens:
         raise ReplyError(
             f"the model saw {counted} prompt tokens; {request.prompt_tokens} were sent, so the server has "
             f"tokenised or cut them anew"
@@ -161,11 +166,6 @@ def finish_reason_of(reason: object, detail: object) -> str | None:
         return str(reason)
     more = f": {one_line(detail)}" if isinstance(detail, str) else ""
     raise ReplyError(f"the server gave up (finish_reason {one_line(str(reason))!r}){more}")
-
-
-def id_or_text(value: object) -> int | str | None:
-    """What a server names as the cause of a stop."""
-    return value if isinstance(value, int | str) and not isinstance(value, bool) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,7 +256,7 @@ def _vllm_reply(choice: Mapping[str, Any], token_ids: tuple[int, ...], logprobs:
         token_ids=token_ids,
         logprobs=logprobs_of(logprobs, len(token_ids)),
         finish_reason=finish_reason_of(choice.get("finish_reason"), choice.get("stop_reason")),
-        stopped_by=id_or_text(choice.get("stop_reason")),
+        stopped_by=field_of(choice, "stop_reason", int, str),
         weight_version=weight_version_of(choice),
     )
 
@@ -280,19 +280,20 @@ def _sglang_generate_body(request: TokenRequest) -> bytes:
 
 def _read_sglang_generate(content: bytes, request: TokenRequest) -> TokenReply:
     reply = object_of(content)
-    meta = mapping(reply.get("meta_info"))
-    check_prompt_tokens(meta.get("prompt_tokens"), request)
+    meta = object_in(reply, "meta_info")
+    check_prompt_tokens(field_of(meta, "prompt_tokens", int, where="meta_info."), request)
     token_ids = ids_of(reply.get("output_ids"), request, "output_ids")
-    return _sglang_reply(token_ids, meta, meta.get("finish_reason"))
+    return _sglang_reply(token_ids, meta)
 
 
-def _sglang_reply(token_ids: tuple[int, ...], meta: Mapping[str, Any], finish: object) -> TokenReply:
+def _sglang_reply(token_ids: tuple[int, ...], meta: Mapping[str, Any]) -> TokenReply:
     pairs = token_pairs(meta)
     if pairs is None:
         raise ReplyError("the server gave no output_token_logprobs")
     check_same_ids([pair[1] for pair in pairs], token_ids)
+    finish = field_of(meta, "finish_reason", str, dict)
     how = mapping(finish)
-    matched = id_or_text(how.get("matched"))
+    matched = field_of(how, "matched", int, str, where="finish_reason.")
     if matched == NO_NUMBERS:
         raise ReplyError(f"the server gave up ({matched}): its last id was not sampled")
     return TokenReply(
@@ -332,13 +333,13 @@ def _read_sglang_chat(content: bytes, request: TokenRequest) -> TokenReply:
     given = choice.get("response_token_ids", choice.get("token_ids"))
     token_ids = ids_of(given, request, "response_token_ids", ", which SGLang gives from 0.5.13 on")
     finish = {"type": choice.get("finish_reason"), "matched": choice.get("matched_stop")}
-    meta = mapping(choice.get("meta_info"))
+    meta = object_in(choice, "meta_info")
     if meta.get("output_token_logprobs") is None:
         entries = list_of(mapping(choice.get("logprobs")).get("content"), "logprobs")
         # These name no id: `None` is that of any.
         pairs = [[mapping(entry).get("logprob"), None] for entry in entries]
         meta = {**meta, "output_token_logprobs": pairs}
-    return _sglang_reply(token_ids, meta, finish)
+    return _sglang_reply(token_ids, {**meta, "finish_reason": finish})
 
 
 WIRES: Mapping[tuple[str, str], TokenWire] = {

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from environments.inference.chat_reply import TOO_DEEP, ReplyError
+from environments.inference.chat_reply import ReplyError
 from environments.inference.dialect import is_context_overflow, sampling_of, shaping
 from environments.inference.http_client import NoAnswerError, StatusError
 from environments.inference.server_kind import ServedModel
@@ -107,8 +107,6 @@ class TokenPolicy(ServedModel):
             reply = self._stopped(reply, asked)
         except ReplyError as error:
             raise PolicyError(f"{self._url}: {error}") from error
-        except RecursionError:
-            raise PolicyError(f"{self._url}: {TOO_DEEP}") from None
         message = await parsed(
             partial(self.renderer.parse, reply.token_ids, request.tools), tokens=len(reply.token_ids)
         )

@@ -28,6 +28,7 @@ class AppendFile:
         self._end, self._tail = 0, b""
         """Length of the file, and its last bytes, as this process left them."""
         self._lost: str | None = None
+        self._cause: OSError | None = None
         """Why nothing is written any more."""
         # Threads append: a line that failed must not be cut off behind another's back.
         self._one_at_a_time = Lock()
@@ -61,7 +62,7 @@ class AppendFile:
         with self._one_at_a_time:
             self._lost = self._lost or self._outside_change()
             if self._lost is not None:
-                raise RecordError(self._lost)
+                raise RecordError(self._lost) from self._cause
             try:
                 view = memoryview(line)
                 while view:
@@ -69,6 +70,7 @@ class AppendFile:
                 if self._each_on_disk:
                     os.fsync(self._fd)
             except OSError as error:
+                self._cause = error
                 self._lost = f"cannot write {self.path}: {error.strerror}; the groups before it are safe"
                 # If that fails too, the next run cuts the torn line off.
                 with suppress(OSError):

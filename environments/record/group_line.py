@@ -1,6 +1,7 @@
 """One group as one line of the rollout JSONL, and the line as an equal group again."""
 
 import math
+import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +29,7 @@ _COLUMNS = b',"tokens":'
 _ORIGIN = b',"origin":{'
 """How the last field begins that some lines have."""
 _PLAIN = frozenset({int, str, bool, type(None)})
-_MALFORMED = (ValidationError, ValueError, LookupError, TypeError, AttributeError)
+_MALFORMED = (ValidationError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 _REASON_CHARS = 500
 _WITHOUT_A_LOOK = schema.COPIED.union(schema.LOGPROBS)
 
@@ -173,7 +174,7 @@ def _of_schema(fields: Any, path: Path, number: int) -> dict[str, Any]:
     wrong = [name for name, expected in _HEAD.items() if not isinstance(known.get(name), expected | None)]
     wrong += ["status"] if known.get("status") not in _STATUSES else []
     for name in wrong:
-        raise _not_a_line(path, number, f"{name}: {known.get(name)!r}")
+        raise _not_a_line(path, number, f"{name}: {reprlib.repr(known.get(name))}")
     return known
 
 

@@ -1,13 +1,18 @@
 """Files that hold rollouts are their owner's alone."""
 
 import os
+import platform
 import stat
+import zlib
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import get_native_id
 
 from tools.errors import RecordError
+
+_HOST = f"{zlib.crc32(platform.node().encode()):x}"
+"""Of the processes that are known here: others may write into the same folder."""
 
 
 def private(path: str, flags: int) -> int:
@@ -31,8 +36,9 @@ def write_whole(path: Path) -> Generator[Path]:
     Raises RecordError if it cannot be written.
     """
     # Of its own, so that two processes or threads at once do not write into one file.
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.{get_native_id()}.part")
+    unfinished = path.with_name(f".{path.name}.{_HOST}-{os.getpid()}-{get_native_id()}.part")
     try:
+        _remove_what_was_left(path)
         try:
             yield unfinished
             unfinished.replace(path)
@@ -40,6 +46,25 @@ def write_whole(path: Path) -> Generator[Path]:
             unfinished.unlink(missing_ok=True)
     except OSError as error:
         raise RecordError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _remove_what_was_left(path: Path) -> None:
+    """Remove the unfinished files of processes that were killed before they had written `path`."""
+    begin = f".{path.name}.{_HOST}-"
+    for left in path.parent.iterdir() if path.parent.is_dir() else ():
+        pid = left.name.removeprefix(begin).partition("-")[0]
+        if left.name.startswith(begin) and pid.isdecimal() and not _is_running(int(pid)):
+            left.unlink(missing_ok=True)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        pass
+    return True
 
 
 def read_small(path: Path, most_bytes: int) -> bytes | None:

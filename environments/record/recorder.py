@@ -248,14 +248,16 @@ def new_record(path: Path, *, doing: str) -> Generator[Recorder]:
     Raises RecordError if there is a record already, or it cannot be written.
     """
     _refuse_to_replace(path, doing)
-    with (
-        folder_for(path),
-        write_whole(path) as unfinished,
-        Recorder(unfinished, fresh=True, each_on_disk=False) as recorder,
-    ):
-        yield recorder
-        recorder.wait_for_disk()
-        _refuse_to_replace(path, doing)
+    with folder_for(path), write_whole(path) as unfinished:
+        try:
+            with Recorder(unfinished, fresh=True, each_on_disk=False) as recorder:
+                yield recorder
+                recorder.wait_for_disk()
+                _refuse_to_replace(path, doing)
+        except RecordError as error:
+            if isinstance(error.__cause__, OSError):
+                raise error.__cause__ from None  # of the record as it is called at the end
+            raise
 
 
 def _refuse_to_replace(path: Path, doing: str) -> None:

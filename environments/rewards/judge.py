@@ -14,6 +14,7 @@ from environments.second_models.asked_model import AskedModel, asking_for_id, no
 from environments.second_models.text_model import without_reasoning
 from environments.trajectory import LARGEST_REWARD, Message, Turn, written_messages
 from tools.errors import AgentCausedError, ConfigError
+from tools.json_input import EXACT_DECODER
 
 VerdictT = TypeVar("VerdictT", bound=BaseModel)
 
@@ -73,30 +74,13 @@ def _objects(text: str, wanted: str) -> Iterator[tuple[int, int, dict[str, Any]]
             if (begin := text.rfind("{", 0, begin)) < 0:
                 break
             try:
-                found, end = _DECODER.raw_decode(text, begin)
+                found, end = EXACT_DECODER.raw_decode(text, begin)
             except (ValueError, RecursionError):
                 continue
             if end >= mention.end():
                 if found.pop("id", None) == wanted:
                     yield begin, end, found
                 break
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        raise ValueError("a name stands in it twice")
-    return fields
-
-
-def _finite(number: str) -> float:
-    value = float(number)
-    if not math.isfinite(value):
-        raise ValueError(f"{number[:40]} is no finite number")
-    return value
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_finite, parse_constant=_finite)
 
 
 def _first_problem(error: ValidationError | OverflowError | RecursionError) -> str:

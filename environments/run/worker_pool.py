@@ -122,7 +122,8 @@ async def _pool(
                     await asyncio.sleep(0)
     except BaseExceptionGroup as errors:
         # One error is what people can act on: the others followed from it.
-        raise errors.exceptions[0] from None
+        first = errors.exceptions[0]
+        raise first from first.__cause__
     # A task group takes a cancelled child for one that is done.
     if any(worker.cancelled() for worker in workers) or await next_key() is not None:
         raise LostWorkerError("work is left, and nobody works on it")

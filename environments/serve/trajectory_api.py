@@ -17,6 +17,7 @@ from environments.inference.http_client import (
     one_line,
     read_body,
     reason_of_loss,
+    retry_after_s,
 )
 from tools.errors import ConfigError
 
@@ -141,11 +142,6 @@ def _first_problem(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
     path = ".".join(str(step) for step in first["loc"])
     return f"{path}: {first['msg']}" if path else first["msg"]
-
-
-def _seconds(header: str) -> float:
-    """The whole seconds of a `Retry-After`; dates are ignored."""
-    return float(header) if header.isascii() and header.isdigit() and len(header) < 10 else 0.0
 
 
 _INFO, _STATUS, _ENV_STATUS = TypeAdapter(Info), TypeAdapter(Status), TypeAdapter(EnvStatus)
@@ -312,6 +308,8 @@ class TrajectoryApi:
                 problem += f" ({_first_problem(error)})"
         elif answer.status >= 500 or answer.status in _NOT_TAKEN - {404}:
             known = True
+        if answer.retry_after_s > LONGEST_RETRY_AFTER_S:
+            problem += f" (it asks to wait {answer.retry_after_s:g} s, and is asked again before)"
         if known or self._recognised:
             raise ApiUnavailableError(
                 f"{self.url}{problem}",
@@ -351,7 +349,7 @@ class TrajectoryApi:
             body=content,
             shown=one_line(self._endpoint.without_secrets(start)),
             problem=problem,
-            retry_after_s=_seconds(response.headers.get("Retry-After", "")),
+            retry_after_s=retry_after_s(response.headers.get("Retry-After")) or 0.0,
         )
 
     def _open(self) -> aiohttp.ClientSession:

@@ -5,7 +5,6 @@ them; or `{"from": …, "value": …}`, as ShareGPT has them. What could mean tw
 outcomes, a missing value is `None`, and never 0.
 """
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from environments.inference.chat_reply import ReplyError, is_empty, read_message
 from environments.trajectory import LARGEST_REWARD, Message, Rewards, Role, Span, Turn
 from environments.turn_level_reward import aggregate
 from tools.calls import ToolCall, ToolResult, ToolSpec
+from tools.json_input import JsonError, read_exact_json
 
 _UP = frozenset({"up", "upvote", "thumbs_up"})
 _DOWN = frozenset({"down", "downvote", "thumbs_down"})
@@ -206,7 +206,8 @@ def _assistant(fields: Mapping[str, Any], content: Any, where: str, prefix: str,
         _refuse_other_parts(content, f"{where}.content")
     given = {**fields, "role": "assistant", "content": content}
     if is_call:
-        given = {"tool_calls": _json(text(content, where), where)}
+        calls = _json(text(content, where), where)
+        given = {"tool_calls": cast("list[Any]", calls) if isinstance(calls, list) else [calls]}
     try:
         message, _ = read_message(given, lambda index: f"{prefix}_{index}")
     except ReplyError as error:
@@ -277,8 +278,8 @@ def _tool(given: Any, where: str) -> ToolSpec:
 
 def _json(written: str, where: str) -> Any:
     try:
-        return json.loads(written)
-    except (ValueError, RecursionError):
+        return read_exact_json(written)
+    except JsonError:
         raise SessionError(f"{where} holds {written!r:.100}, which is not JSON") from None
 
 

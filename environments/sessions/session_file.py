@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 from array import array
-from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -36,6 +35,7 @@ from environments.trajectory import (
 )
 from tools.calls import ToolSpec
 from tools.errors import DatasetError
+from tools.json_input import JsonError, read_exact_json
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 """Of a session: more is no conversation."""
@@ -111,9 +111,8 @@ class SessionFile:
             try:
                 session = read_session(_parsed(content), self._scale)
                 self._add(session, offset, line)
-            except (SessionError, DatasetError, RecursionError) as error:
-                deep = isinstance(error, RecursionError)
-                problem = problem or ("nested too deeply" if deep else str(error))
+            except (SessionError, DatasetError) as error:
+                problem = problem or str(error)
                 refused.append(line)
                 continue
             self.sessions += 1
@@ -225,33 +224,14 @@ def _parsed(line: bytes) -> object:
         SessionError: it is not JSON, or holds what no record can.
     """
     try:
-        text = line.removeprefix(codecs.BOM_UTF8).decode()
-        value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_without_twins)
-        has_surrogates = b"\\u" in line and not is_utf8(json.dumps(value, ensure_ascii=False))
+        value = read_exact_json(line.removeprefix(codecs.BOM_UTF8).decode())
     except UnicodeDecodeError:
         raise SessionError("not UTF-8 text") from None
-    except json.JSONDecodeError as error:
-        raise SessionError(
-            f"not valid JSON: {error.msg} at column {error.colno}; expected one JSON object a line"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise SessionError(f"not valid JSON: {error}"[:200]) from None
-    if has_surrogates:
+    except JsonError as error:
+        raise SessionError(f"not valid JSON: {error}; expected one JSON object a line") from None
+    if b"\\u" in line and not is_utf8(json.dumps(value, ensure_ascii=False)):
         raise SessionError("half of a surrogate pair in a text, which no UTF-8 file holds")
     return value
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number; null is possible")
-
-
-def _without_twins(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """An object, in which of two votes none could be said to be the one that was meant."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        ((twin, _),) = Counter(name for name, _ in pairs).most_common(1)
-        raise ValueError(f"an object has {twin!r:.100} twice")
-    return found
 
 
 def _more(lines: Sequence[int]) -> str:

@@ -1,6 +1,5 @@
 """Every turn of a credited group with what the model saw before it and what the turn was worth."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from environments.credit.scored import Scored, read
 from environments.trajectory import CreditedGroup, Trajectory, Turn
 from environments.wire.credited_rows import RowMessages, Shown
 from tools.calls import ToolSpec
+from tools.json_input import JsonError, read_exact_json
 
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 
@@ -63,8 +63,8 @@ class TemplateMessages:
 def read_arguments(text: str) -> Mapping[str, Any] | str:
     """The arguments of a call as an object, or the text itself if `datasets` would change it."""
     try:
-        value: Any = json.loads(text, object_pairs_hook=_without_twins, parse_constant=_refuse)
-    except (ValueError, RecursionError):
+        value: Any = read_exact_json(text)
+    except JsonError:
         return text
     kept = isinstance(value, dict) and _survives(cast("object", value), _DEEPEST)
     return cast("Mapping[str, Any]", value) if kept else text
@@ -90,17 +90,6 @@ def _keeps(value: float) -> bool:
     if not point or "e" in decimals or len(decimals) > _DECIMALS:
         return False
     return int(whole) + int(decimals) * float(f"1e-{len(decimals)}") == abs(value)
-
-
-def _without_twins(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key twice")
-    return found
-
-
-def _refuse(constant: str) -> object:
-    raise ValueError(constant)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,11 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import TracebackType
 from typing import Any, Self
 
@@ -115,9 +117,8 @@ class PageFile:
         self._out = out
         self._max_bytes = max_bytes
         self.block_bytes = 0
-        self._waiting = out.with_name(f"{out.name}.{os.getpid()}.blocks")
         try:
-            self._blocks = open(self._waiting, "w+b", opener=private)  # noqa: SIM115  # `open` takes no opener there
+            self._blocks = TemporaryFile(dir=out.parent)  # noqa: SIM115
         except OSError as error:
             raise self._unwritable(error) from error
 
@@ -160,8 +161,8 @@ class PageFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._blocks.close()
-        self._waiting.unlink(missing_ok=True)
+        with suppress(OSError):  # the disk is full, as was said
+            self._blocks.close()
 
     def _unwritable(self, error: OSError) -> RecordError:
         return RecordError(f"cannot write {self._out}: {error.strerror}")

@@ -274,6 +274,7 @@ def test_a_server_cannot_make_hiding_slow():
     started = time.process_time()
     without_credentials("://" * 30_000)
     without_credentials("?a" * 50_000)
+    without_credentials("a:" * 50_000)
     assert time.process_time() - started < 2
 
 
@@ -294,3 +295,5 @@ def arguments_below(pid):
 
 def test_a_url_that_became_a_path_is_shown_without_them():
     assert without_credentials("no file at https:/me:secret@host/x") == "no file at https:/***@host/x"
+    assert without_credentials("no file at me:secret@host:/x") == "no file at ***@host:/x"
+    assert without_credentials("image python:3.11@sha256:0a1b") == "image python:3.11@sha256:0a1b"

@@ -8,6 +8,7 @@ from dataclasses import replace
 import orjson
 import pytest
 
+from environments.cli.main import main
 from environments.record.recorder import Recorder, read_groups
 from environments.testing import group_of
 from environments.trajectory import JudgeCall, Message, Rewards, StopReason
@@ -229,3 +230,18 @@ def test_whatever_a_field_holds_the_record_stays_readable(tmp_path, seed):
 def test_a_plain_group_is_none_of_them(tmp_path):
     with Recorder(tmp_path / "r.jsonl") as recorder:
         assert recorder.append(credited(group_of([[1.0]]))).status == "ok"
+
+
+@pytest.mark.parametrize("field", ["item_id", "item", "messages", "estimator_params"])
+@pytest.mark.parametrize("deep", [b"[" * 900 + b"]" * 900, b'{"a":' * 900 + b"0" + b"}" * 900], ids=len)
+def test_a_line_that_nests_deeply_is_read_or_refused_in_one_line(field, deep, tmp_path, capsys):
+    path = tmp_path / "r.jsonl"
+    with Recorder(path) as recorder:
+        recorder.append(credited(TWO, "a"))
+    fields = orjson.loads(path.read_bytes()) | {field: "@"}
+    path.write_bytes(orjson.dumps(fields).replace(b'"@"', deep) + b"\n")
+    for command in (["view", "--text"], ["view"], ["export", "--view", "list_scores"]):
+        more = [] if "--text" in command else ["--out", str(tmp_path / "out")]
+        if main([command[0], str(path), *command[1:], *more]):
+            assert capsys.readouterr().err.count("\n") == 1
+        (tmp_path / "out").unlink(missing_ok=True)

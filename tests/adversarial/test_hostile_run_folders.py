@@ -205,6 +205,32 @@ def test_a_full_disk_before_the_first_group_is_told_in_one_line(full_disk):
     assert run() == 0
 
 
+SESSIONS = '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n' * 50
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["view", FOLDER.record],
+        ["export", FOLDER.record],
+        ["export", FOLDER.record, "--view", "prompt_response"],
+        ["export", FOLDER.record, "--view", "parquet"],
+        ["import", "sessions.jsonl"],
+    ],
+    ids=["view", "export", "text", "parquet", "import"],
+)
+def test_an_output_that_a_full_disk_cannot_hold_is_one_line_and_no_file(command, full_disk, capsys):
+    assert run() == 0
+    Path("sessions.jsonl").write_text(SESSIONS)
+    before = set(Path().iterdir())
+    full_disk(1000)
+    code = main([*map(str, command), "--out", "out"])
+    full_disk(resource.RLIM_INFINITY)
+    assert code == 1
+    assert capsys.readouterr().err == "turnwise: error: cannot write out: File too large\n"
+    assert set(Path().iterdir()) == before
+
+
 def test_a_summary_that_cannot_be_written_at_the_end_is_said_and_the_run_has_done_its_work():
     async def block(self, item, turn, ctx):
         if FOLDER.summary.is_file():

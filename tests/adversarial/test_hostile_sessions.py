@@ -25,7 +25,7 @@ REFUSED = {
     "pretty": (b"{", "expected one JSON object a line"),
     "twins": (
         line(voted(1)).replace(b'"vote": 1', b'"vote": 1, "vote": -1'),
-        "an object has 'vote' twice",
+        "the name 'vote' stands twice",
     ),
     "utf-8": (b'{"messages": "\xff"}', "not UTF-8 text"),
     "surrogate": (rb'{"messages": [{"role": "user", "content": "\ud800"}]}', "surrogate"),

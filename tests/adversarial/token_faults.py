@@ -52,7 +52,8 @@ def chat_kinds():
     }
     for name, content in shapes.items():
         table.body(f"logprobs {name}", _in_choice(logprobs={"content": content}), LOST)
-    for name, logprobs in {"a text": "x", "null": None, "null inside": {"content": None}}.items():
+    table.body("logprobs a text", _in_choice(logprobs="x"), LOST)
+    for name, logprobs in {"null": None, "null inside": {"content": None}}.items():
         table.body(f"logprobs {name}", _in_choice(logprobs=logprobs), READ, runs=1, exact=True)
     for name, value in {"0": 0, "rounded above 0": 1e-7}.items():
         table.body(f"a logprob {name}", _logprob(value), READ, runs=1, exact=True)
@@ -142,10 +143,9 @@ def _prompts(table):
     for name, value in {"a text": "x", "empty": [], "deep": DEEP}.items():
         table.parts(f"an echo {name}", _set(echo=value), LOST, but_on=_NO_ECHO)
     table.parts("no echo", _set(echo=None), READ, runs=1)
-    for name, value in {"0": 0, "negative": -1}.items():
+    for name, value in {"0": 0, "negative": -1, "a text": "x"}.items():
         table.parts(f"prompt tokens {name}", _set(prompt_tokens=value), LOST)
-    for name, value in {"null": None, "a text": "x"}.items():
-        table.parts(f"prompt tokens {name}", _set(prompt_tokens=value), READ, runs=1)
+    table.parts("prompt tokens null", _set(prompt_tokens=None), READ, runs=1)
 
 
 def _sampled_logprobs(table):
@@ -178,8 +178,9 @@ def _ends(table):
     table.parts("an end deep", _set(finish=DEEP), LOST)
     table.parts("an end null", _set(finish=None), READ, runs=1)
     table.parts("an end length, at a stop token", _set(finish="length"), READ, runs=1)
-    for name, value in {"null": None, "a text": "x", "an object": {}, "other": 5}.items():
+    for name, value in {"null": None, "a text": "x", "other": 5}.items():
         table.parts(f"stopped by {name}", _set(matched=value), READ, runs=1)
+    table.parts("stopped by an object", _set(matched={}), LOST)
     for name, value in {"a number": 7, "an object": {"a": 1}, "long": "v" * 100_000}.items():
         table.parts(f"a weight version {name}", _set(version=value), READ, runs=1)
 

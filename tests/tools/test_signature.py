@@ -159,7 +159,7 @@ def test_a_value_of_another_type_is_refused(wrong: str):
         '{"text": "t", "count": 1, "ratio": 1e999}',
         '{"text": "\\ud800", "count": 1}',
         '{"text": "t", "count": 1' + "0" * 5000 + "}",
-        "[" * 30_000,
+        "[" * 5_000,
     ],
 )
 def test_text_that_is_not_one_json_object_is_refused(text: str):

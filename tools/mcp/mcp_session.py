@@ -15,7 +15,7 @@ from mcp.shared.exceptions import MCPError
 
 from tools.errors import ToolError, ToolServerLost
 from tools.mcp.mcp_toolset import MCPToolset
-from tools.mcp.mcp_transport import MAX_ANSWER_BYTES, StdioServer, http_streams
+from tools.mcp.mcp_transport import StdioServer, http_streams
 from tools.waiting import to_the_end
 
 # What goes wrong comes as an exception; who wants to read more sets up logging.
@@ -42,7 +42,7 @@ class MCPSession:
         self.is_lost = False
         self._requests: asyncio.Queue[_Request | None] = asyncio.Queue()
         self._unanswered: set[asyncio.Future[Any]] = set()
-        self._process = None if server.command is None else StdioServer(server, self._give_up_long_answer)
+        self._process = None if server.command is None else StdioServer(server, self._give_up_answer)
 
     async def list_tools(self) -> list[types.Tool]:
         """All tools of the server.
@@ -52,7 +52,7 @@ class MCPSession:
         """
         tools: list[types.Tool] = []
         cursor = None
-        while len(tools) <= _MAX_TOOLS:
+        while True:
             request = types.ListToolsRequest(params=types.PaginatedRequestParams(cursor=cursor))
             try:
                 page = await self._ask(request, types.ListToolsResult)
@@ -60,9 +60,10 @@ class MCPSession:
                 raise ToolServerLost(f"MCP server {self.server.name!r} lists no tools: {error}") from error
             tools += page.tools
             cursor = page.next_cursor
+            if len(tools) > _MAX_TOOLS:
+                raise ToolServerLost(f"MCP server {self.server.name!r} lists more than {_MAX_TOOLS} tools")
             if cursor is None:
                 return tools
-        raise ToolServerLost(f"MCP server {self.server.name!r} lists more than {_MAX_TOOLS} tools")
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> str:
         """A tool's answer, as text.
@@ -138,10 +139,10 @@ class MCPSession:
         for answer in list(self._unanswered):
             _fail(answer, self.lost(why))
 
-    def _give_up_long_answer(self) -> None:
+    def _give_up_answer(self, problem: str) -> None:
         # Whose answer it was stands in what was not read.
         for answer in list(self._unanswered):
-            _fail(answer, ToolError(f"the answer is longer than {MAX_ANSWER_BYTES >> 20} MB: ask for less"))
+            _fail(answer, ToolError(f"the answer is {problem}: ask for less"))
 
 
 @asynccontextmanager

@@ -16,15 +16,19 @@ import httpx2
 from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
+from mcp_types import INTERNAL_ERROR, jsonrpc_message_adapter
 
 from tools.errors import ToolServerLost
+from tools.json_input import JsonError, check_weight, read_exact_json, read_json
 from tools.mcp.mcp_toolset import MCPToolset
 from tools.waiting import to_the_end
 
 MAX_ANSWER_BYTES = 8 << 20
 """Of one message of a server; a longer one is not read."""
+_MOST = 150_000
+"""Of `check_weight` of one message: the session takes 0.2 s to make 10,000 parts or tools of it."""
 _CHUNK_BYTES = 1 << 16
+_EVENT_ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n")
 _EXIT_S = 1.0
 """For a server to exit after its standard input was closed; then its process group is killed."""
 _KEPT_STDERR_BYTES = 4096
@@ -36,8 +40,8 @@ Streams = tuple[Any, Any]
 class StdioServer:
     """A server's process, and the last of what it wrote to its standard error."""
 
-    def __init__(self, server: MCPToolset, on_too_long: Callable[[], None]) -> None:
-        self._server, self._on_too_long = server, on_too_long
+    def __init__(self, server: MCPToolset, on_refused: Callable[[str], None]) -> None:
+        self._server, self._on_refused = server, on_refused
         self._stderr = deque[bytes](maxlen=16)
 
     @property
@@ -92,8 +96,15 @@ class StdioServer:
         assert process.stdout is not None
         async with to_session:
             async for line in self._lines(process.stdout):
-                with suppress(ValueError, RecursionError):  # what is no message is none of the session's
-                    await to_session.send(SessionMessage(_message(line)))
+                try:
+                    check_weight(line, _MOST)
+                    message = _message(line)
+                except ValueError as error:
+                    # What is no message is none of the session's.
+                    if isinstance(error, JsonError) and error.line is None:
+                        self._on_refused(str(error))
+                else:
+                    await to_session.send(SessionMessage(message))
 
     async def _lines(self, stdout: asyncio.StreamReader) -> AsyncIterator[bytes]:
         line, is_too_long = bytearray(), False
@@ -107,7 +118,7 @@ class StdioServer:
                 line += rest
             if len(line) > MAX_ANSWER_BYTES:
                 line, is_too_long = bytearray(), True
-                self._on_too_long()
+                self._on_refused(f"longer than {MAX_ANSWER_BYTES >> 20} MB")
 
     async def _write(self, process: asyncio.subprocess.Process, from_session: Any, to_session: Any) -> None:
         assert process.stdin is not None
@@ -155,7 +166,7 @@ def _message(line: bytes) -> Any:
     try:
         return jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValueError:
-        text = json.dumps(json.loads(line.decode("utf-8", "replace")), ensure_ascii=False)
+        text = json.dumps(read_exact_json(line.decode("utf-8", "replace"), lenient=True), ensure_ascii=False)
         return jsonrpc_message_adapter.validate_json(text.encode("utf-8", "replace"), by_name=False)
 
 
@@ -199,26 +210,57 @@ async def http_streams(server: MCPToolset) -> AsyncGenerator[Streams]:
 
 
 class _Bounded(httpx2.AsyncHTTPTransport):
-    """Answers that are read whole end where they are too long."""
+    """Answers come as they are, since 600 kB unpack to gigabytes; what is too much is an error instead."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        request.headers["Accept-Encoding"] = "identity"
         response = await super().handle_async_request(request)
-        if "text/event-stream" not in response.headers.get("content-type", ""):
-            response.stream = _BoundedStream(response.stream)
+        encoding = response.headers.pop("content-encoding", "identity")
+        response.stream = _BoundedStream(
+            response.stream,
+            problem=None if encoding == "identity" else f"packed ({encoding!r:.40}), and none was asked for",
+            are_events="text/event-stream" in response.headers.get("content-type", ""),
+            asked=request.content,
+        )
         return response
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
+    """A body, passed on message by message."""
+
+    def __init__(self, stream: Any, *, problem: str | None, are_events: bool, asked: bytes) -> None:
+        self._stream, self._problem, self._are_events, self._asked = stream, problem, are_events, asked
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        left = MAX_ANSWER_BYTES
-        async for chunk in self._stream:
-            left -= len(chunk)
-            if left < 0:
-                raise httpx2.ReadError(f"an answer of more than {MAX_ANSWER_BYTES >> 20} MB")
-            yield chunk
+        try:
+            if self._problem is not None:
+                raise JsonError(self._problem)
+            async for message in self._messages():
+                check_weight(message, _MOST)
+                yield message
+        except JsonError as error:
+            # Not as an exception, which would end the session.
+            yield self._refusal(f"the answer is {error}: ask for less")
 
     async def aclose(self) -> None:
         await self._stream.aclose()
+
+    async def _messages(self) -> AsyncIterator[bytes]:
+        held = bytearray()
+        async for chunk in self._stream:
+            searched = max(0, len(held) - 3)
+            held += chunk
+            if self._are_events:
+                found = ((held.rfind(mark, searched), len(mark)) for mark in _EVENT_ENDS)
+                if end := max((at + length for at, length in found if at >= 0), default=0):
+                    yield bytes(held[:end])
+                    del held[:end]
+            if len(held) > MAX_ANSWER_BYTES:
+                raise JsonError(f"longer than {MAX_ANSWER_BYTES >> 20} MB")
+        yield bytes(held)
+
+    def _refusal(self, problem: str) -> bytes:
+        asked: Any = read_json(self._asked) if self._asked else {}
+        error = {"code": INTERNAL_ERROR, "message": problem}
+        text = json.dumps({"jsonrpc": "2.0", "id": asked.get("id"), "error": error})
+        return (f"data: {text}\n\n" if self._are_events else text).encode()

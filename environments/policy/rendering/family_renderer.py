@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from importlib import import_module
 from itertools import count, pairwise
 from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import Any, Final, cast, overload
 
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
@@ -42,16 +42,18 @@ _CLOSED: Final = re.compile("</(?:｜DSML｜)?(?:parameter|arg_key|arg_value)[:>
 _PYTHON: Final[Mapping[str, Any]] = {"True": True, "False": False, "None": None}
 
 
+_BEGUN: Final = re.compile("<(?:｜DSML｜)?(?:parameter|arg_key|arg_value|function|invoke)[ :=>]")
+_ENDED: Final = re.compile("</(?:｜DSML｜)?(?:parameter|arg_key|arg_value|function|invoke)[:>]")
 _MOST_UNCLOSED: Final = 100
 
 
 def leaves_open(text: str) -> bool:
-    """Whether a turn opens many parameters and does not close them.
+    """Whether a turn opens many functions or parameters and does not close them.
 
     The library looks through all that follows for the end of each, and holds the interpreter for minutes.
     """
-    opened = [each.start() for each in _OPENED.finditer(text)]
-    closed = [each.start() for each in _CLOSED.finditer(text)]
+    opened = [each.start() for each in _BEGUN.finditer(text)]
+    closed = [each.start() for each in _ENDED.finditer(text)]
     after = sum(start > closed[-1] for start in opened) if closed else len(opened)
     return max(after, len(opened) - len(closed)) > _MOST_UNCLOSED
 
@@ -425,6 +427,25 @@ _SHORT = 1_000
 """Ids that are read in no time, whatever they are."""
 
 
+class _Run(Sequence[int]):
+    """Ids of which a part is no copy: the library takes every prefix."""
+
+    def __init__(self, ids: Sequence[int], at: range) -> None:
+        self._ids, self._at = ids, at
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> "_Run": ...
+    def __getitem__(self, index: int | slice) -> "int | _Run":
+        if isinstance(index, slice):
+            return _Run(self._ids, self._at[index])
+        return self._ids[self._at[index]]
+
+
 class _Prefixes:
     """Decodes ids for the library, and in linear time the prefixes of what it decoded last.
 
@@ -437,14 +458,14 @@ class _Prefixes:
         self._ends: list[int] = []
         """Characters up to the end of each id; empty while no prefix was asked for."""
 
-    def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """The text of ids, or one of the same length for a prefix of the ids before."""
         # What follows a run begins with a marker, which is decoded alone and stands in no run.
         if len(ids) < len(self._last) and ids[-1] == self._last[len(ids) - 1]:
             self._ends = self._ends or list(self._find_ends())
             return " " * self._ends[len(ids) - 1]
-        self._last, self._ends = ids, []
-        return self._decode(ids)
+        self._last, self._ends = list(ids), []
+        return self._decode(self._last)
 
     def _find_ends(self) -> Iterator[int]:
         start = before = 0
@@ -601,7 +622,7 @@ class FamilyRenderer:
         think, think_end = (self.markers[text] for text in self._think)
         return import_module("renderers.parsing").parse_deepseek_v4(
             _Prefixes(self.decode),
-            list(token_ids),
+            _Run(token_ids, range(len(token_ids))),
             stop_ids=set(self.stop_ids),
             thinking_enabled=self._opening[-1:] == [think],
             think_end_id=think_end,

@@ -36,7 +36,9 @@ _DEEPSEEK: Final = (
 )
 _HARMONY: Final = ("<|channel|>commentary to=", "<|call|>")
 _INKLING: Final = ("<|content_invoke_tool_json|>", "<|end_message|>")
-_INKLING_NAME: Final = re.compile(r"(?:<\|message_model\|>)?[\w.-]*(?=<\|content_invoke_tool_json\|>)")
+_INKLING_NAME: Final = re.compile(
+    r"(?:<\|message_model\|>)?(?<![\w.-])[\w.-]*+(?=<\|content_invoke_tool_json\|>)"
+)
 """It stands in the call, too."""
 _HERMES_FAMILIES: Final = frozenset({"chatml", "hermes", "qwen3", "qwen3-vl"})
 _DEEPSEEK_FAMILIES: Final = frozenset({"deepseek-r1", "deepseek-v3", "deepseek-v3.1"})

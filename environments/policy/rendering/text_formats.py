@@ -183,7 +183,9 @@ def _spaces(text: str, start: int) -> int:
 PYTHON_TAG: Final = "<|python_tag|>"
 """Llama 3 writes it before calls, and before code."""
 _DECODER = json.JSONDecoder()
-_MISTRAL_NAME = re.compile(r"\s*(?:\[TOOL_CALLS\])?\s*([^\s\[\]{}]*)(?:\[CALL_ID\][^\s\[\]{}]*)?\[ARGS\]\s*")
+_MISTRAL_NAME = re.compile(
+    r"\s*+(?:\[TOOL_CALLS\]\s*+)?+([^\s\[\]{}]*+)(?:\[CALL_ID\][^\s\[\]{}]*+)?+\[ARGS\]\s*+"
+)
 _DEEPSEEK_CALL = re.compile(
     "<\uff5ctool\u2581call\u2581begin\uff5c>(.*?)(<\uff5ctool\u2581call\u2581end\uff5c>|\\Z)", re.DOTALL
 )

@@ -129,6 +129,8 @@ def test_an_unknown_key_in_yaml_names_the_nearest(tmp_path):
         ("env: {a: [}\n", "is not YAML"),
         ("env:\n  seed: 1\n  max_turns: 2\n  seed: 3\n", "'seed' stands twice, line 4, column 3"),
         ("slurm: true\n", "no section 'slurm'"),
+        ("env:\n  a: 2026-13-45\n", "is not YAML"),
+        ("env: " + "[" * 5_000, "is not YAML"),
     ],
 )
 def test_a_settings_file_of_another_shape_is_refused_in_one_line(tmp_path, text, said):
@@ -142,6 +144,10 @@ def test_a_settings_file_of_another_shape_is_refused_in_one_line(tmp_path, text,
     [
         "openai:\n  api_key: 'sk-of-mine\n",
         "openai: sk-of-mine\n",
+        "openai:\n  api_key: *sk-of-mine\n",
+        "openai:\n  api_key: !sk-of-mine x\n",
+        "openai:\n  api_key: !!int sk-of-mine\n",
+        "openai:\n  api_key: !!timestamp sk-of-mine\n",
         "openai:\n  extra_body: {api_key: sk-of-mine}\n",
         "openai:\n  base_url: http://h/v1\n  extra_body: {model: sk-of-mine}\n",
     ],
@@ -153,7 +159,7 @@ def test_a_refused_settings_file_shows_no_key(tmp_path, text):
 
 
 def test_a_refused_mapping_on_the_command_line_shows_no_key():
-    with pytest.raises(ConfigError, match=r"extra_body is not valid JSON: .* at character \d+$"):
+    with pytest.raises(ConfigError, match=r"extra_body is not valid JSON: .* at column \d+$"):
         merged("--openai.extra_body", '{"authorization": "sk-of-mine"')
 
 

@@ -10,9 +10,9 @@ import urllib.request
 import pytest
 
 from environments.cli.main import main
+from environments.cli.view import DEMO, demo_record
 from environments.record.recorder import read_groups
 from environments.testing import group_of
-from environments.viewer.demo_record import DEMO, demo_record
 from tests.environments.serve.loopback import TURNWISE, without_torch
 from tests.environments.viewer.pages import blocks_of, recorded
 

@@ -105,8 +105,12 @@ def test_another_choice_is_not_ours():
         (b"data: [1]\n\n", "no object"),
         (b"data: [DONE]\n\n", "message is missing"),
         (b": waiting\n\n", "breaks off"),
+        (stream(part(3, delta={"content": "3"})), "finish_reason is 3"),
+        (stream(part("stop", delta={"content": {"text": "3"}})), "content is {'text': '3'}"),
+        (stream(part("stop", delta={"tool_calls": ["ls"]})), "tool call 0 is 'ls'"),
+        (stream(part("stop", delta={"content": "3"}, index="0")), "a choice's index is '0'"),
     ],
-    ids=["cut", "error", "no JSON", "list", "nothing", "comments"],
+    ids=["cut", "error", "no JSON", "list", "nothing", "comments", "finish", "content", "call", "index"],
 )
 def test_a_stream_that_is_no_answer_is_lost_in_a_line(content, problem):
     with pytest.raises(ReplyError, match=problem) as caught:

@@ -15,7 +15,7 @@ FIELDS = (
 def error(body, status=400):
     text = body if isinstance(body, str) else json.dumps(body)
     message = error_message(error_fields(text)) if not isinstance(body, str) else None
-    return StatusError(status, message or text[:300], code=None, details=text, retry_after=None)
+    return StatusError(status, message or text[:300], code=None, details=text, retry_after_s=None)
 
 
 def refused(body, status=400):

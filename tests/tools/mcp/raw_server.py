@@ -9,6 +9,10 @@ import time
 does = sys.argv[1]
 NUMBER = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
 NOTHING = {"type": "object", "properties": {}}
+BULKY = {
+    "list_much": json.dumps({"content": [{"type": "text", "text": "a"}] * 100_000}),
+    "nest": "[" * 300 + "]" * 300,
+}
 TOOLS = [
     {"name": name, "description": f"To {name}.", "inputSchema": NUMBER if name == "add" else NOTHING}
     for name in (
@@ -22,6 +26,7 @@ TOOLS = [
         "shout",
         "flood",
         "break_text",
+        *BULKY,
     )
 ]
 LISTED = {
@@ -99,7 +104,11 @@ for line in sys.stdin:
         send({**answer, "result": {**info, "serverInfo": {"name": "raw", "version": "1"}}})
     elif method == "tools/list":
         more = {"nextCursor": "more"} if does == "pages without an end" else {}
-        send({**answer, "result": {"tools": LISTED.get(does, TOOLS), **more}})
+        tools = [{**TOOLS[0], "name": f"add_{number}"} for number in range(513)] if does == "many" else TOOLS
+        send({**answer, "result": {"tools": LISTED.get(does, tools), **more}})
+    elif method == "tools/call" and request["params"]["name"] in BULKY:
+        sys.stdout.write(json.dumps(answer)[:-1] + ', "result": ' + BULKY[request["params"]["name"]] + "}\n")
+        sys.stdout.flush()
     elif method == "tools/call":
         if request["params"]["name"] == "break_text":
             break_text(answer)

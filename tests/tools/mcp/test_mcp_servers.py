@@ -1,6 +1,8 @@
 """Tools of real MCP servers, in processes and over HTTP: called, bounded, and never left behind."""
 
 import asyncio
+import json
+import resource
 import signal
 import socket
 import subprocess
@@ -73,11 +75,11 @@ def pid_in(text):
 
 
 @contextmanager
-def served():
-    """The counting server over HTTP, on loopback: its URL, and its process."""
+def served(script="counting_server.py"):
+    """A server over HTTP, on loopback: its URL, and its process."""
     port = free_port()
     process = subprocess.Popen(
-        [sys.executable, HERE / "counting_server.py", str(port)],
+        [sys.executable, HERE / script, str(port)],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     for _ in range(1_000):
@@ -163,12 +165,36 @@ async def test_a_shared_session_is_one_for_all_rollouts_and_dies_with_the_run():
         ("break_shape", "Error: the tool's server gave an answer that cannot be read", "tool_error"),
         ("break_text", "? and \ufffd", None),
         ("flood", "Error: the answer is longer than 8 MB: ask for less", "tool_error"),
+        ("list_much", "Error: the answer is too many values: ask for less", "tool_error"),
+        ("nest", "Error: the answer is nested too deeply: ask for less", "tool_error"),
     ],
 )
 async def test_what_a_server_does_to_a_call_is_told_to_the_model(tool, content, error):
     async with Open(raw()) as server, server.rollout() as tools:
         assert await called(tools, tool) == (content, error)
         assert (await called(tools, "add", '{"number": 1}'))[0].startswith("1 in")
+
+
+async def longest_stall(work):
+    """The result of `work`, and the longest time of this thread between two turns of the loop."""
+    task, longest, before = asyncio.ensure_future(work), 0.0, time.thread_time()
+    while not task.done():
+        await asyncio.sleep(0)
+        now = time.thread_time()
+        longest, before = max(longest, now - before), now
+    return await task, longest
+
+
+async def test_no_answer_over_http_is_too_much_for_the_loop():
+    with served("bulky_server.py") as (url, _):
+        for what in ("packed", "parts", "parts in an event", "parts that are none", "nested", "long"):
+            async with Open(MCPToolset(name="bulky", url=url)) as server, server.rollout() as tools:
+                before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+                result, stall = await longest_stall(called(tools, "give", json.dumps({"what": what}), 5.0))
+                assert (result[0][:6], result[1]) == ("Error:", "tool_error"), what
+                assert stall < 0.25, what
+                assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10, what
+                assert (await called(tools, "give", '{"what": "much text"}'))[1] is None, what
 
 
 async def test_much_text_is_cut_like_any_tools():
@@ -286,6 +312,7 @@ def running(mark):
         pytest.param(raw("odd name"), r"tool 'files/read' .* leave it out", id="odd-name"),
         pytest.param(raw("twice"), "more than one tool called add", id="twice"),
         pytest.param(raw("pages without an end"), "lists more than 512 tools", id="pages"),
+        pytest.param(raw("many"), "lists more than 512 tools", id="one-page"),
         pytest.param(raw("", only=("no",)), r"no tools \['no'\]; choose from \['add', ", id="only"),
         pytest.param(
             MCPToolset(name="gone", command="/nowhere/server"), "cannot be started", id="no-program"

@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -69,6 +70,25 @@ def test_plain_text_is_left_as_it_is_by_every_family():
 def test_text_made_to_be_slow_or_deep_gives_no_call(family, text):
     _, calls = read_text_calls(text, family, TOOLS)
     assert "ok" not in [call.status for call in calls]
+
+
+@cases(
+    ("family", "text"),
+    [
+        ("qwen3-coder", f"<tool_call>{'<function=' * 5_000}</tool_call>"),
+        ("qwen3.5", f"<tool_call>{'<function=f' * 4_500}</tool_call>"),
+        ("minimax-m2", f"<minimax:tool_call>{'<invoke name=' * 3_500}</minimax:tool_call>"),
+        ("deepseek-v4", f"<｜DSML｜tool_calls>{chr(0x2003) * 49_000}</｜DSML｜tool_calls>"),
+        ("mistral", f"[TOOL_CALLS]{chr(0x2003) * 49_000}"),
+        ("inkling", "1" * 49_000),
+    ],
+)
+def test_no_text_that_is_read_on_the_loop_stops_it(family, text):
+    read_text_calls("", family, TOOLS)
+    started = time.thread_time()
+    read_text_calls(text, family, TOOLS)
+    # Two seconds and more where each opening is looked for in all that follows.
+    assert time.thread_time() - started < 1
 
 
 def test_an_unknown_family_is_refused_with_those_there_are():

@@ -57,7 +57,7 @@ def caused_by_agent(error: Exception) -> AgentCaused:
     That files of its sandbox cannot be read or written as a hook wants is its doing, too.
     """
     raised = _all_raised(error)
-    causes = [_cause_of(each) for each in raised]
+    causes: list[AgentCause | None] = [_cause_of(each) for each in raised]
     if causes[0] is None or None in causes:  # one of the author's own, among others
         raise error
     broken = AgentCaused(cause=causes[0], error=reason_of(raised[0]))

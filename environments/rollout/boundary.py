@@ -15,6 +15,7 @@ from environments.inference.endpoint import without_credentials
 from environments.trajectory import AgentCaused, Failure, JudgeCall, StopReason
 from tools import sandbox
 from tools.errors import (
+    AgentCause,
     AgentCausedError,
     GroupRefused,
     PolicyError,
@@ -55,15 +56,28 @@ def caused_by_agent(error: Exception) -> AgentCaused:
 
     That files of its sandbox cannot be read or written as a hook wants is its doing, too.
     """
-    raised = raised_by_user(error)
-    cause = raised.cause if isinstance(raised, AgentCausedError) else None
-    if isinstance(raised, OSError) and _was_raised_in(_SANDBOX, raised):
-        cause = "unreadable_files"
-    if cause is None:
+    raised = _all_raised(error)
+    causes: list[AgentCause | None] = [_cause_of(each) for each in raised]
+    if causes[0] is None or None in causes:  # one of the author's own, among others
         raise error
-    broken = AgentCaused(cause=cause, error=reason_of(raised))
+    broken = AgentCaused(cause=causes[0], error=reason_of(raised[0]))
     let_go(error)
     return broken
+
+
+def _all_raised(error: BaseException) -> list[BaseException]:
+    """What an environment's code raised: several errors where its `TaskGroup` met several at once."""
+    raised = raised_by_user(error)
+    if not isinstance(raised, BaseExceptionGroup):
+        return [raised]
+    several = cast("list[BaseException]", BaseExceptionGroup.__dict__["exceptions"].__get__(raised))
+    return [each for part in several for each in _all_raised(part)]
+
+
+def _cause_of(raised: BaseException) -> AgentCause | None:
+    if isinstance(raised, OSError) and _was_raised_in(_SANDBOX, raised):
+        return "unreadable_files"
+    return raised.cause if isinstance(raised, AgentCausedError) else None
 
 
 def let_go(error: BaseException) -> None:

@@ -181,6 +181,16 @@ async def test_a_file_that_a_reward_cannot_read_is_the_agents_doing():
     assert {each.agent_caused.cause for each in credited.group.trajectories} == {"unreadable_files"}
 
 
+@pytest.mark.parametrize(
+    ("others", "floors"), [([AgentCausedError("b", cause="unusable_answer")], 4), ([ValueError("mine")], 0)]
+)
+async def test_several_errors_at_once_are_the_agents_doing_where_all_of_them_are(others, floors):
+    async def compute_outcome(self, item, trajectory, ctx):
+        raise ExceptionGroup("of a TaskGroup", [AgentCausedError("a", cause="unusable_answer"), *others])
+
+    assert len(broken(await group_of(breaking("", compute_outcome=compute_outcome)))) == floors
+
+
 async def test_an_error_of_the_authors_own_still_drops_the_sibling_and_is_counted_as_after_acting():
     def compute_outcome(self, item, trajectory, ctx):
         return float(Path("/no/such/file").read_text())

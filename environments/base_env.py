@@ -228,6 +228,7 @@ class AgentEnv(Lifecycle):
                 group_seed=task.group_seed(self.config.seed),
                 sandbox=sandbox,
                 fresh_sandbox=open_fresh,
+                verify_timeout_s=self.config.verify_timeout_s,
                 judge_model=self.asked_model("judge", task.item, calls),
                 user_model=self.asked_model("user", task.item, calls),
                 summariser_model=self.asked_model("summariser", task.item, calls),

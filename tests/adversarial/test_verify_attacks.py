@@ -237,3 +237,18 @@ async def test_what_the_solution_itself_tries_changes_no_reward(line):
 )
 async def test_a_solution_that_is_a_link_changes_no_reward(target):
     assert await score_after(f"ln -sfn {target} solution.py") == 0.0
+
+
+@across(
+    {
+        "the command": {"command": "sleep 60"},
+        "the build": {"command": "true", "build": "sleep 60"},
+    },
+    (),
+    "ctx",
+    ("local",),
+)
+async def test_a_verification_over_its_limit_is_a_result_that_is_timed_out(ctx, case):
+    ctx.verify_timeout_s = 0.5
+    result = await ctx.verify(artefacts=["solution.py"], **case)
+    assert (result.timed_out, result.exit_code, result.stdout) == (True, 137, b"")

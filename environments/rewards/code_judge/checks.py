@@ -34,6 +34,7 @@ SERVER = (
     "environments.rewards.code_judge.solution_server",
     "tools.sandbox.host.seccomp",
     "tools.sandbox.inside.kernel",
+    "tools.sandbox.inside.processes",
 )
 MARGIN = 10.0
 """So many times what the right solution takes: solutions differ, and so do machines."""
@@ -138,7 +139,7 @@ async def run_checks(
     )
     lines = [line.split(" ", 2) for line in result.text().splitlines()]
     reports = {word: data for key, word, data in (line for line in lines if len(line) == 3) if key == nonce}
-    if "ready" not in reports:
+    if "ready" not in reports and not result.timed_out:
         raise _not_started("the hidden checks", task, result)
     if "end" not in reports:
         # What the solution did to the judge, or made it do, is no proof of anything.
@@ -186,7 +187,7 @@ async def note_calls(
     result = await verify(
         command=_command("observer"),
         artefacts=["."],
-        files=_modules("observer"),
+        files=_modules("observer", "tools.sandbox.inside.kernel", "tools.sandbox.inside.processes"),
         stdin=json.dumps(request).encode(),
         timeout_s=total_s + STARVED_S,
     )
@@ -220,7 +221,7 @@ async def calls_fail(verify: Verify, task: Task, notes: str, limits: CheckLimits
         timeout_s=limits.total_s * 2 + STARVED_S,
     )
     words = result.text().split()
-    if "ready" not in words:
+    if "ready" not in words and not result.timed_out:
         raise _not_started("the comparison", task, result)
     return "shown" in words
 

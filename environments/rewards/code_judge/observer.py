@@ -3,19 +3,21 @@
 It runs in a fresh sandbox that has the agent's files, but the original solution with a few lines at its end
 that note every call from outside. What it prints is a claim: the commands could have written it themselves.
 So `comparison.py` finds out elsewhere whether these calls fail.
-Only the standard library is there when this runs.
+Only the standard library is there when this runs, and what ends all that a command started.
 """
 
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from tools.sandbox.inside.kernel import adopt_orphans
+from tools.sandbox.inside.processes import kill_new, runnable
 
 MAX_NOTES_BYTES = 128 << 10
 POLL_S = 0.02
@@ -61,6 +63,7 @@ def _note_calls(name, path, max_bytes):
 
 def main() -> None:
     """Run the commands of the request on standard input, and print the calls."""
+    adopt_orphans()
     request = json.load(sys.stdin)
     folder = Path.cwd() / f".{os.urandom(8).hex()}"
     folder.mkdir(mode=0o700)
@@ -88,7 +91,7 @@ def _put_solution(request: Mapping[str, Any], notes: Path) -> None:
 
 
 class Clock:
-    """Time that stands still while a process of the session waits for a processor, up to a limit."""
+    """Time that stands still while a command's one busy process waits for a processor, up to a limit."""
 
     def __init__(self, most_waited_s: float) -> None:
         self.now_s = 0.0
@@ -97,13 +100,15 @@ class Clock:
 
     def tick(self, session: int) -> None:
         """Go on to now."""
-        now, waited_s = time.monotonic(), _waited_s(session)
-        waits = [total - self._waited_s.get(pid, 0.0) for pid, total in waited_s.items()]
+        now, waited = time.monotonic(), _waited_s(session)
+        waits = [total - self._waited_s.get(pid, 0.0) for pid, total in waited.items()]
         passed_s = now - self._last
-        stood_s = min(max(waits, default=0.0), passed_s, self._left_s)
+        # Those that share a processor among themselves wait at their own cost.
+        waited_s = max(waits, default=0.0) if len(runnable()) <= 1 else 0.0
+        stood_s = min(waited_s, passed_s, self._left_s)
         self.now_s += passed_s - stood_s
         self._left_s -= stood_s
-        self._last, self._waited_s = now, waited_s
+        self._last, self._waited_s = now, waited
 
 
 class OpenCall:
@@ -167,8 +172,7 @@ def _run(argv: list[str], call: OpenCall, clock: Clock, total_s: float) -> None:
     while process.poll() is None and clock.now_s < total_s and not call.hangs(process.pid):
         time.sleep(POLL_S)
         clock.tick(process.pid)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    kill_new(set())
     process.wait()
 
 

@@ -49,6 +49,11 @@ def running(below: int = 0) -> dict[int, tuple[int, int]]:
     return {pid: entry for pid, entry in table.items() if pid != top and top in _ancestors(pid, table)}
 
 
+def runnable() -> set[int]:
+    """The descendants of this process that use a processor, or wait for one."""
+    return {pid for pid in running() if _state(pid) == "R"}
+
+
 def snapshot() -> set[Identity]:
     """The processes that live now, to find new ones later."""
     return {(pid, start) for pid, (_, start) in running().items()}
@@ -80,6 +85,15 @@ def send(pid: int, number: int) -> None:
         os.kill(pid, number)
     except ProcessLookupError:
         pass
+
+
+def _state(pid: int) -> str:
+    """The kernel's letter for what a process does; nothing for one that is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return chr(file.read(4096).rpartition(b")")[2].split(None, 1)[0][0])
+    except OSError:
+        return ""
 
 
 def _new(before: set[Identity], shell: int) -> set[Identity]:

@@ -1,4 +1,6 @@
+import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,9 @@ from environments.rewards.code_judge.checks import CheckLimits
 from environments.rewards.code_judge.judge import CodeJudge
 from tools.errors import DatasetError
 from tools.sandbox import open_sandbox
+from tools.sandbox.base import ExecResult
+
+NOTHING = ExecResult(exit_code=0, stdout=b"", stderr=b"", stdout_total=0, stderr_total=0)
 
 SOUND = {
     "task_id": "sound",
@@ -92,3 +97,19 @@ async def test_unsound_items_can_be_kept(dataset: str):
 async def test_unsound_items_can_be_refused(dataset: str):
     with pytest.raises(DatasetError, match="2 of 3 items cannot be judged"):
         await opened(dataset, unsound_items="refuse")
+
+
+async def test_the_verdict_of_a_sibling_does_not_wait_for_that_of_another_solution():
+    judge, slow_began, never = CodeJudge(), asyncio.Event(), asyncio.Event()
+
+    async def verify(*, stdin=b"", files, **_):
+        if files["solution.py"] == b"slow":
+            slow_began.set()
+            await never.wait()
+        nonce = json.loads(stdin)["nonce"]
+        return replace(NOTHING, stdout=f"{nonce} ready null\n".encode())
+
+    slow = asyncio.create_task(judge.check(verify, "1", SOUND, b"slow"))
+    await slow_began.wait()
+    assert (await judge.check(verify, "1", SOUND, b"quick")).hung
+    slow.cancel()

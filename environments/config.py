@@ -156,8 +156,8 @@ class AgentEnvConfig(Section):
     verify_timeout_s: float = Field(
         default=300.0,
         gt=0,
-        description="Wall clock of one ctx.verify, or of all cases of a case runner, from opening the sandbox "
-        "to the end of the command; not on the hook's clock. Beyond it the answer is not correct.",
+        description="Wall clock of one ctx.verify, or of all cases of a case runner, from opening the "
+        "sandbox to the end of the command; not on the hook's clock. Beyond it the answer is not correct.",
     )
     hook_block_s: float = Field(
         default=120.0,

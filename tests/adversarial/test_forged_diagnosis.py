@@ -48,10 +48,10 @@ async def ctx():
 
 async def shown(ctx: RolloutContext, *commands: str) -> bool:
     workspace = ctx.sandbox.workdir
-    notes = await note_calls(
+    rerun = await note_calls(
         ctx.verify, TASK, commands, workspace=workspace, limits=CheckLimits(), total_s=3.0
     )
-    return bool(notes) and await calls_fail(ctx.verify, TASK, notes, CheckLimits())
+    return bool(rerun.notes) and await calls_fail(ctx.verify, TASK, rerun.notes, CheckLimits())
 
 
 @pytest.mark.parametrize("command", FAKES.values(), ids=FAKES)

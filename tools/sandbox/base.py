@@ -222,6 +222,14 @@ class Sandbox(Protocol):
         """
         ...
 
+    def paused(self) -> AbstractAsyncContextManager[None]:
+        """For `async with`: what commands left running is stopped meanwhile, and goes on afterwards.
+
+        Files stay as they are while they are looked at, and commands and file operations of the block work.
+        What these start runs. A process that makes itself go on is killed.
+        """
+        ...
+
     async def get_archive(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
         """The files and folders below a folder as an uncompressed tar archive.
 

@@ -149,7 +149,17 @@ async def run_checks(
     return CheckReport(held=held, hung=end["hung"], slowest_s=end["slowest_s"], cpu_s=end["cpu_s"])
 
 
-async def note_calls(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rerun:
+    """What commands did when they ran once more."""
+
+    notes: str
+    """The calls of the task's function; empty where there was none."""
+    output: str
+    """What the commands printed to either stream, its middle cut."""
+
+
+async def note_calls(  # noqa: PLR0913  # one run, all of it by keyword
     verify: Verify,
     task: Task,
     commands: Sequence[str],
@@ -157,8 +167,9 @@ async def note_calls(
     workspace: str,
     limits: CheckLimits,
     total_s: float = RERUN_S,
-) -> str:
-    """How commands call the task's function as it was at the start, and what comes of it.
+    is_right: bool = False,
+) -> Rerun:
+    """How commands call the task's function as it was at the start, what comes of it, and what they print.
 
     They run once more, in a fresh sandbox with the agent's files and the original solution, each in the
     workspace. The notes are only a claim, since the commands could have written them.
@@ -170,6 +181,7 @@ async def note_calls(
         workspace: The folder of the agent's sandbox, which the commands may name.
         limits: What a call of the task's function may take.
         total_s: Wall clock of all commands, without that in which they wait for a processor.
+        is_right: Whether the function answers as the right solution does, in the same file.
 
     Raises:
         SandboxError: a sandbox is broken.
@@ -179,6 +191,7 @@ async def note_calls(
         "workspace": workspace,
         "entry_point": task["entry_point"],
         "solution": buggy_text(task),
+        "right": fixed_text(task) if is_right else "",
         "cpu_s": limits.cpu_s,
         "wall_s": 2 * limits.wall_s,
         "total_s": total_s,
@@ -192,7 +205,27 @@ async def note_calls(
         timeout_s=total_s + STARVED_S,
     )
     notes = result.text()
-    return notes if "('called', " in notes else ""
+    return Rerun(
+        notes=notes if "('called', " in notes else "", output=result.stderr.decode("utf-8", "replace")
+    )
+
+
+def is_seen(text: str, original: str, right: str) -> bool:
+    """Whether the text that an agent was shown has a line that only the failure prints.
+
+    Or, where a failure prints nothing of its own, it lacks what would have been printed without one.
+
+    Args:
+        text: The results of the commands.
+        original: What they printed when they ran once more.
+        right: What they printed when the function answered as it should.
+    """
+    seen, failing, passing = (
+        set(map(str.strip, each.splitlines())) - {""} for each in (text, original, right)
+    )
+    if failing - passing:
+        return not seen.isdisjoint(failing - passing)
+    return bool(passing - failing) and seen.isdisjoint(passing - failing)
 
 
 async def calls_fail(verify: Verify, task: Task, notes: str, limits: CheckLimits) -> bool:

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any, Generic, Literal, TypeVar, get_args
 
@@ -19,6 +20,7 @@ from environments.rewards.code_judge.checks import (
     buggy_text,
     calls_fail,
     fixed_text,
+    is_seen,
     note_calls,
     run_checks,
 )
@@ -88,9 +90,9 @@ class CodeJudge:
     async def shows_failure(
         self, verify: Verify, item_id: str, task: Task, turn: Turn, workspace: str
     ) -> bool:
-        """Whether a terminal command of the turn made the function fail, as it was at the start.
+        """Whether a terminal command of the turn showed that the function fails as it was at the start.
 
-        Found by running the commands again, not in their output; see `note_calls` and `calls_fail`.
+        Found by running the commands again; see `note_calls`, `calls_fail` and `is_seen`.
 
         Args:
             verify: `ctx.verify` of the rollout, directly after the turn.
@@ -103,10 +105,13 @@ class CodeJudge:
         commands = terminal_commands(turn)
         if not commands:
             return False
-        notes = await note_calls(verify, task, commands, workspace=workspace, limits=limits)
-        if not notes:
+        rerun = partial(note_calls, verify, task, commands, workspace=workspace, limits=limits)
+        original = await rerun()
+        fail = partial(calls_fail, verify, task, original.notes, limits)
+        if not original.notes or not await known.compared.get(original.notes, fail):
             return False
-        return await known.compared.get(notes, lambda: calls_fail(verify, task, notes, limits))
+        text = "\n".join(result.content for result in turn.tool_results if result.exit_code is not None)
+        return is_seen(text, original.output, (await rerun(is_right=True)).output)
 
     async def sound_items(
         self,

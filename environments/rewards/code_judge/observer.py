@@ -2,7 +2,9 @@
 
 It runs in a fresh sandbox that has the agent's files, but the original solution with a few lines at its end
 that note every call from outside. What it prints is a claim: the commands could have written it themselves.
-So `comparison.py` finds out elsewhere whether these calls fail.
+So `comparison.py` finds out elsewhere whether these calls fail. What the commands print comes out as stderr.
+With a right solution in the request the function answers as that one does: what is printed then differs by
+what shows the failure.
 Only the standard library is there when this runs, and what ends all that a command started.
 """
 
@@ -14,20 +16,27 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tools.sandbox.inside.kernel import adopt_orphans
 from tools.sandbox.inside.processes import kill_new, runnable
 
 MAX_NOTES_BYTES = 128 << 10
+KEPT_BYTES = 64 << 10
+"""Of the output of a command, at its start and at its end: less than its agent saw."""
 POLL_S = 0.02
 SOLUTION = "solution.py"
 
 _NOTING = """
 
-def _note_calls(name, path, max_bytes):
+def _note_calls(name, path, max_bytes, right):
     import functools, os
     function = globals()[name]
+    if os.path.exists(right):
+        answers = {"__name__": __name__}
+        with open(right) as file:
+            exec(compile(file.read(), right, "exec"), answers)
+        function = answers[name]
 
     def note(*entry):
         try:
@@ -69,6 +78,8 @@ def main() -> None:
     folder.mkdir(mode=0o700)
     notes = folder / "calls"
     notes.touch()
+    if request["right"]:
+        (folder / "right").write_text(request["right"])
     _put_solution(request, notes)
     shells = (f"{folder}/bash" for folder in os.get_exec_path())
     shell = next((each for each in shells if os.access(each, os.X_OK)), "sh")
@@ -77,7 +88,10 @@ def main() -> None:
         # They were written where the workspace had this name and was the home.
         command = command.replace(request["workspace"], str(Path.cwd()))
         call = OpenCall(notes, clock, request["cpu_s"], request["wall_s"])
-        _run([shell, "-c", command], call, clock, request["total_s"])
+        with (folder / "output").open("w+b") as output:
+            _run([shell, "-c", command], call, clock, request["total_s"], output)
+            printed = _ends(output).replace(str(Path.cwd()).encode(), request["workspace"].encode())
+        sys.stderr.buffer.write(printed + b"\n")
     with notes.open("rb") as file:
         sys.stdout.buffer.write(file.read(MAX_NOTES_BYTES))
 
@@ -86,7 +100,8 @@ def _put_solution(request: Mapping[str, Any], notes: Path) -> None:
     solution = Path(SOLUTION)
     with contextlib.suppress(FileNotFoundError):
         solution.unlink()
-    call = f"_note_calls({request['entry_point']!r}, {str(notes)!r}, {MAX_NOTES_BYTES})\n"
+    paths = f"{str(notes)!r}, {MAX_NOTES_BYTES}, {str(notes.with_name('right'))!r}"
+    call = f"_note_calls({request['entry_point']!r}, {paths})\n"
     solution.write_text(f"{request['solution']}{_NOTING}{call}")
 
 
@@ -159,14 +174,22 @@ def _waited_s(session: int) -> dict[str, float]:
     return waited
 
 
-def _run(argv: list[str], call: OpenCall, clock: Clock, total_s: float) -> None:
+def _ends(output: IO[bytes]) -> bytes:
+    size = output.seek(0, os.SEEK_END)
+    output.seek(0)
+    head = output.read(KEPT_BYTES)
+    output.seek(max(KEPT_BYTES, size - KEPT_BYTES))
+    return head + output.read(KEPT_BYTES)
+
+
+def _run(argv: list[str], call: OpenCall, clock: Clock, total_s: float, output: IO[bytes]) -> None:
     """Run one command until it ends, the time is up or a call does not come back."""
     process = subprocess.Popen(
         argv,
         env={**os.environ, "HOME": str(Path.cwd())},
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
         start_new_session=True,
     )
     while process.poll() is None and clock.now_s < total_s and not call.hangs(process.pid):

@@ -4,13 +4,15 @@ import asyncio
 import errno
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 from tools.sandbox import archive as archives
 from tools.sandbox.base import MAX_OUTPUT_BYTES, MAX_READ_BYTES, ExecResult, SandboxRecord
 from tools.sandbox.inside import messages
 from tools.sandbox.inside.messages import Reply, Request
+from tools.waiting import to_the_end
 
 _FILE_S = 60.0
 _WORDS_BYTES = 16_384
@@ -40,6 +42,8 @@ class SupervisedSandbox:
         self._channel = channel
         self._workdir = workdir
         self._record = record
+        self._pauses = 0
+        self._pausing = asyncio.Lock()
 
     @property
     def record(self) -> SandboxRecord:
@@ -114,6 +118,21 @@ class SupervisedSandbox:
         _check_file(result, path)
         # The agent's side made it: it is not trusted.
         return await asyncio.to_thread(archives.check, result.stdout)
+
+    @asynccontextmanager
+    async def paused(self) -> AsyncGenerator[None]:
+        """Blocks within others, or side by side with them, end when the last one does."""
+        try:
+            await to_the_end(self._pause(1))
+            yield
+        finally:
+            await to_the_end(self._pause(-1))
+
+    async def _pause(self, change: int) -> None:
+        async with self._pausing:
+            self._pauses += change
+            if self._pauses == (change > 0):  # the first one in, or the last one out
+                await self._run(messages.SetPause(change > 0, _FILE_S, 0), None)
 
     async def _run(self, request: Request, path: str | None) -> ExecResult:
         if not math.isfinite(request.timeout_s):

@@ -210,9 +210,9 @@ def turn_signals(start: float, facts: Sequence[TurnFacts], config: CodeDebugConf
     turns add up to the final progress. `diagnosis`: once, for the first turn that reproduced the failure
     before the solution was touched, times the final progress; nothing where the solution changed in a turn
     that called no tool, by what an earlier call left running. `efficiency`: on the last turn, the final
-    progress times the share of turns that were not needed. The agent's own end, an answer without a call, is one
-    of those needed. So without progress there is nothing to gain, and neither one more turn nor an end by a
-    limit gains.
+    progress times the share of turns that were not needed. The agent's own end, an answer without a call,
+    is one of those needed. So without progress there is nothing to gain, and neither one more turn nor an end
+    by a limit gains.
     """
     signals: list[dict[str, float]] = []
     before, diagnosed, touched = 0.0, False, False

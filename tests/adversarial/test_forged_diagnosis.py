@@ -66,6 +66,12 @@ async def test_files_left_in_the_workspace_forge_nothing(ctx):
     assert not await shown(ctx, "python3 test_example.py")
 
 
+async def test_modules_left_in_the_workspace_are_not_imported_by_the_observer(ctx):
+    for name in ("json.py", "contextlib.py", "environments/__init__.py", "tools/sandbox/__init__.py"):
+        await ctx.sandbox.write_file(name, b"raise SystemExit(1)\n")
+    assert await shown(ctx, "python3 test_example.py")
+
+
 async def test_a_solution_that_is_a_folder_or_a_link_in_the_way_is_no_error(ctx):
     await ctx.sandbox.exec("rm solution.py; mkdir solution.py; touch solution.py/x")
     assert not await shown(ctx, "python3 -c 'import solution'")

@@ -145,6 +145,13 @@ class ExecOptions(TypedDict, total=False):
     max_output_bytes: int
 
 
+class SandboxFileError(OSError):
+    """Beside the builtin kind, the type of every error of a file operation in a sandbox.
+
+    What causes them is within the agent's reach, unlike an `OSError` of a hook's own.
+    """
+
+
 class Sandbox(Protocol):
     """An isolated machine for one rollout.
 

@@ -149,6 +149,15 @@ async def run_checks(
     return CheckReport(held=held, hung=end["hung"], slowest_s=end["slowest_s"], cpu_s=end["cpu_s"])
 
 
+_OBSERVER_PACKAGES = {
+    f"{folder}/__init__.py": b""
+    for folder in (
+        "environments", "environments/rewards", "environments/rewards/code_judge",
+        "tools", "tools/sandbox", "tools/sandbox/inside",
+    )
+}  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rerun:
     """What commands did when they ran once more."""
@@ -198,9 +207,10 @@ async def note_calls(  # noqa: PLR0913  # one run, all of it by keyword
         "starved_s": STARVED_S / 2,
     }
     result = await verify(
-        command=_command("observer"),
+        # With the environment of a verification, which keeps what the agent left from being imported.
+        command=("python3", "-m", f"{__package__}.observer"),
         artefacts=["."],
-        files=_modules("observer", "tools.sandbox.inside.kernel", "tools.sandbox.inside.processes"),
+        files=_OBSERVER_PACKAGES | _modules("observer", *SERVER[2:]),
         stdin=json.dumps(request).encode(),
         timeout_s=total_s + STARVED_S,
     )

@@ -80,6 +80,8 @@ class CheckReport:
     """One per assert statement, in the order of the text."""
     hung: bool = False
     """Whether a call had to be stopped because it did not come back."""
+    ended: bool = True
+    """Whether the test came to its end."""
     slowest_s: float = 0.0
     """Processor time of the slowest call."""
     cpu_s: float = 0.0
@@ -143,7 +145,7 @@ async def run_checks(
         raise _not_started("the hidden checks", task, result)
     if "end" not in reports:
         # What the solution did to the judge, or made it do, is no proof of anything.
-        return CheckReport(held=(False,) * total, hung=True)
+        return CheckReport(held=(False,) * total, hung=True, ended=False)
     end = json.loads(reports["end"])
     held = tuple(index in end["held"] for index in range(total))
     return CheckReport(held=held, hung=end["hung"], slowest_s=end["slowest_s"], cpu_s=end["cpu_s"])
@@ -210,7 +212,7 @@ async def note_calls(  # noqa: PLR0913  # one run, all of it by keyword
         # With the environment of a verification, which keeps what the agent left from being imported.
         command=("python3", "-m", f"{__package__}.observer"),
         artefacts=["."],
-        files=_OBSERVER_PACKAGES | _modules("observer", *SERVER[2:]),
+        files={**_OBSERVER_PACKAGES, **_modules("observer", *SERVER[2:])},
         stdin=json.dumps(request).encode(),
         timeout_s=total_s + STARVED_S,
     )

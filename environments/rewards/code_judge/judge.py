@@ -162,7 +162,7 @@ class CodeJudge:
                 return "the buggy solution holds every check" if buggy.fraction == 1 else ""
         except (DatasetError, RewardError) as error:
             return str(error)
-        return "its own solution fails a check"
+        return "its own solution fails a check" if right.ended else "its test does not end"
 
     def _limits(self, task: Task) -> CheckLimits:
         return self.learned_limits.get(task["task_id"], CheckLimits())

@@ -54,6 +54,11 @@ async def test_what_cannot_be_solved_is_found_among_others():
     assert lines[-1].startswith(f"{len(UNSOLVABLE)} of {len(rows) + 1} items cannot be judged (drop): 1: its")
 
 
+async def test_a_row_whose_test_does_not_end_is_named():
+    _, kept, lines = await judged({**SOUND, "test": "while True: pass\nassert double(2) == 4"}, SOUND)
+    assert (kept, lines[-1]) == (["1"], "1 of 2 items cannot be judged (drop): 0: its test does not end")
+
+
 async def test_a_slow_right_solution_widens_the_limits_of_its_task():
     busy = "    import time\n    end = time.process_time() + 0.1\n    while time.process_time() < end: pass\n"
     slow = {**SOUND, "task_id": "slow", "canonical_solution": f"{busy}    return 2 * x\n"}

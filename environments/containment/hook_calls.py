@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from contextvars import Context, copy_context
 from functools import partial
 from types import TracebackType
@@ -303,7 +303,8 @@ async def _clocked(clock: HookClock, awaitable: Awaitable[Any]) -> Ended:
     try:
         return await ended_await(awaitable)
     finally:
-        CLOCK.reset(token)
+        with suppress(ValueError):  # of one that was abandoned, and is collected elsewhere
+            CLOCK.reset(token)
 
 
 class _OwnedGenerator:

@@ -27,7 +27,6 @@ from environments.rewards.code_judge.solution_server import (
 )
 from tools.sandbox.inside.kernel import hide_process
 
-
 TEST_CPU_S = 10.0
 """Processor time of the judge, beside that of the solution."""
 

@@ -1,4 +1,4 @@
-"""Checks 93 to 102 and 133 to 135: file operations stay inside, come back at once, never tear, can be undisturbed."""
+"""Checks 93 to 102 and 133 to 135: file operations stay inside, come back at once, and are not disturbed."""
 
 import asyncio
 import io

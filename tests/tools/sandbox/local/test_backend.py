@@ -370,8 +370,6 @@ def test_a_limit_below_that_of_a_sandbox_holds_in_it():
 
 
 DISTURBING = {
-    "a lease": "import fcntl, os, signal\nsignal.signal(signal.SIGIO, signal.SIG_IGN)\n"
-    "fcntl.fcntl(os.open('f', os.O_RDWR), fcntl.F_SETLEASE, fcntl.F_WRLCK)\nopen('on', 'w')\nsignal.pause()",
     "signals that kill": "import os\nopen('on', 'w')\nwhile True:\n"
     "    for pid in map(int, filter(str.isdigit, os.listdir('/proc'))):\n"
     "        try: pid in (1, os.getpid()) or os.kill(pid, 9)\n        except OSError: pass",
@@ -380,8 +378,8 @@ DISTURBING = {
     "        try: pid in (1, os.getpid()) or os.kill(pid, 19)\n        except OSError: pass",
     "no process left": "import os, time\nopen('on', 'w')\nwhile True:\n"
     "    try:\n        if os.fork() == 0: time.sleep(1000)\n    except OSError: pass",
-    "no memory left": "import os\nopen('on', 'w')\nfor _ in range(20):\n    if os.fork() == 0:\n        x = []\n"
-    "        while True: x.append(bytearray(1 << 20))",
+    "no memory left": "import os\nopen('on', 'w')\nfor _ in range(20):\n    if os.fork() == 0:\n"
+    "        x = []\n        while True: x.append(bytearray(1 << 20))",
 }
 
 

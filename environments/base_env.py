@@ -243,6 +243,7 @@ class AgentEnv(Lifecycle):
                 group_seed=task.group_seed(self.config.seed),
                 sandbox=sandbox,
                 fresh_sandbox=open_fresh,
+                verify_timeout_s=self.config.verify_timeout_s,
                 judge_model=self.asked_model("judge", task, calls),
                 user_model=self.asked_model("user", task, calls),
                 summariser_model=self.asked_model("summariser", task, calls),

@@ -154,6 +154,12 @@ class AgentEnvConfig(Section):
         description="Wall clock of one hook (prepare, score_turn, compute_reward, …), and of opening a "
         "sandbox; beyond it the rollout is dropped.",
     )
+    verify_timeout_s: float = Field(
+        default=300.0,
+        gt=0,
+        description="Wall clock of one ctx.verify, or of all cases of a case runner, from opening the "
+        "sandbox to the end of the command; not on the hook's clock. Beyond it the answer is not correct.",
+    )
     hook_block_s: float = Field(
         default=120.0,
         gt=0,

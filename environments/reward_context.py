@@ -1,16 +1,18 @@
 """What a reward may use: the live sandbox, a fresh one for verification, and notes for people."""
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from environments.plain_text import is_utf8
 from environments.rewards.judge import Judging
+from environments.rewards.verification_time import off_the_clock, seconds_left
 from environments.second_models.asked_model import AskedModel, nobody
 from environments.time_profile import timed
 from environments.trajectory import Message
-from tools.errors import ConfigError, IsolationError
+from tools.errors import ConfigError, IsolationError, SandboxError
 from tools.sandbox import Opening
 from tools.sandbox.archive import ArchivedFile
 from tools.sandbox.base import ExecResult, NoSandbox, Sandbox
@@ -23,6 +25,7 @@ Reward = float | Mapping[str, float]
 _OF_ROLLOUTS = frozenset({"sandbox", "state", "verify", "metrics", "notes", "messages", "turn_scores"})
 _SPARE_BYTES = 64 << 10
 """Of the fresh workspace, for itself and for what the command writes; artefacts may fill the rest."""
+_KILLED = 137
 
 USER_VOTE = "user_vote"
 """The metric of one turn that holds what a `SimulatedUser` voted in reply to it."""
@@ -47,6 +50,8 @@ class RolloutContext(Judging):
     sandbox: Sandbox
     """The rollout's own sandbox, still open: same files, same processes; or one that refuses all."""
     fresh_sandbox: Callable[[], AbstractAsyncContextManager[Sandbox]]
+    verify_timeout_s: float = 300.0
+    """Wall clock of one `verify`."""
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     """Numbers worth seeing in the record and the summary; they carry no credit."""
     turn_scores: list[Reward | None] = field(default_factory=list["Reward | None"])
@@ -134,8 +139,10 @@ class RolloutContext(Judging):
                 "ctx.verify(artefacts=…) copies files out of the rollout's sandbox, and `sandbox` is 'none'; "
                 "give what the agent wrote in `files`, or choose --env.sandbox local"
             )
-        source, paths = self.sandbox, artefacts
-        with timed("ctx.verify"):
+        limit_s = seconds_left(self.verify_timeout_s)
+
+        async def verified() -> ExecResult:
+            source, paths = self.sandbox, artefacts
             async with AsyncExitStack() as building:
                 if build is not None:
                     source = await building.enter_async_context(self.fresh_sandbox())
@@ -146,6 +153,9 @@ class RolloutContext(Judging):
             async with _for_verifier(self.fresh_sandbox(), own) as verifier:
                 await transfer.offer(verifier, brought)
                 return await verifier.exec(command, stdin=stdin, timeout_s=timeout_s)
+
+        with timed("ctx.verify"), off_the_clock():
+            return await _within(limit_s, verified())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -166,6 +176,23 @@ class GroupContext(Judging):
                 f"what it needs in ctx.metrics while they go on, and read it in trajectory.metrics"
             )
         raise AttributeError(f"a GroupContext has no attribute {name!r}")
+
+
+async def _within(limit_s: float, verified: Coroutine[Any, Any, ExecResult]) -> ExecResult:
+    """What it gives, or a result that is timed out: whatever held it up, nothing was proved."""
+    limit = asyncio.timeout(limit_s)
+    try:
+        async with limit:
+            return await verified
+    except TimeoutError:
+        pass
+    except SandboxError:  # of a sandbox that was closed while it was in use
+        if not limit.expired():
+            raise
+    return ExecResult(
+        exit_code=_KILLED, stdout=b"", stderr=b"", stdout_total=0, stderr_total=0, timed_out=True,
+        duration_s=limit_s,
+    )  # fmt: skip
 
 
 async def _taken(sandbox: Sandbox, paths: Sequence[str], own: Mapping[str, bytes]) -> dict[str, ArchivedFile]:

@@ -3,7 +3,7 @@
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic
@@ -331,6 +331,10 @@ class LimitedSandbox:
     async def put_archive(self, archive: bytes, path: str = ".") -> None:
         """As a sandbox does it."""
         await self.sandbox.put_archive(archive, path)
+
+    def paused(self) -> AbstractAsyncContextManager[None]:
+        """As a sandbox does it."""
+        return self.sandbox.paused()
 
     async def get_archive(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
         """As a sandbox does it."""

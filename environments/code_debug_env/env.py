@@ -65,7 +65,9 @@ class TurnFacts:
     changed: bool = False
     """Whether the solution file was changed in this turn."""
     reproduced: bool = False
-    """Whether a command of this turn made the function fail as it was at the start."""
+    """Whether a command of this turn made the function fail as it was at the start, and showed it."""
+    called: bool = True
+    """Whether the turn called a tool."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -139,16 +141,20 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
     async def score_turn(self, item: Task, turn: Turn, ctx: RolloutContext) -> None:
         """Note what this turn did to the solution; the rewards follow when the last turn is known."""
         progress = await self._progress(item, ctx)
-        solution = await _read_solution(ctx.sandbox)
-        changed = solution != progress.solution
-        if changed:
-            report = await self.judge.check(ctx.verify, ctx.item_id, item, solution)
-            progress.solution, progress.fraction = solution, report.fraction
-        is_open = not changed and not any(fact.changed or fact.reproduced for fact in progress.facts)
-        reproduced = is_open and await self.judge.shows_failure(
-            ctx.verify, ctx.item_id, item, turn, ctx.sandbox.workdir
+        async with ctx.sandbox.paused():
+            solution = await _read_solution(ctx.sandbox)
+            changed = solution != progress.solution
+            if changed:
+                report = await self.judge.check(ctx.verify, ctx.item_id, item, solution)
+                progress.solution, progress.fraction = solution, report.fraction
+            is_open = not changed and not any(fact.changed or fact.reproduced for fact in progress.facts)
+            reproduced = is_open and await self.judge.shows_failure(
+                ctx.verify, ctx.item_id, item, turn, ctx.sandbox.workdir
+            )
+        called = bool(turn.message.tool_calls)
+        progress.facts.append(
+            TurnFacts(fraction=progress.fraction, changed=changed, reproduced=reproduced, called=called)
         )
-        progress.facts.append(TurnFacts(fraction=progress.fraction, changed=changed, reproduced=reproduced))
 
     async def compute_turn_rewards(
         self, item: Task, trajectory: Trajectory, ctx: RolloutContext
@@ -202,24 +208,27 @@ def turn_signals(start: float, facts: Sequence[TurnFacts], config: CodeDebugConf
 
     `test_signal`: progress p = (f - f₀) / (1 - f₀), kept in 0..1; each turn gets its difference, so the
     turns add up to the final progress. `diagnosis`: once, for the first turn that reproduced the failure
-    before the solution was touched, times the final progress. `efficiency`: on the last turn, the final
-    progress times the share of turns that were not needed. So without progress there is nothing to gain, and
-    one more turn never gains.
+    before the solution was touched, times the final progress; nothing where the solution changed in a turn
+    that called no tool, by what an earlier call left running. `efficiency`: on the last turn, the final
+    progress times the share of turns that were not needed. The agent's own end, an answer without a call,
+    is one of those needed. So without progress there is nothing to gain, and neither one more turn nor an end
+    by a limit gains.
     """
     signals: list[dict[str, float]] = []
     before, diagnosed, touched = 0.0, False, False
     final = mended(facts[-1].fraction, start) if facts else 0.0
+    in_background = any(turn.changed and not turn.called for turn in facts)
     for index, turn in enumerate(facts):
         after = mended(turn.fraction, start)
         touched = touched or turn.changed
         diagnosis = turn.reproduced and not touched and not diagnosed
         diagnosed = diagnosed or diagnosis
         last = index == len(facts) - 1
-        unused = max(0.0, 1 - index / config.max_turns)
+        unused = max(0.0, 1 - (index + turn.called) / config.max_turns)
         signals.append(
             {
                 "test_signal": config.weight_test_signal * (after - before),
-                "diagnosis": config.weight_diagnosis * final * diagnosis,
+                "diagnosis": config.weight_diagnosis * final * (diagnosis and not in_background),
                 "efficiency": config.weight_efficiency * final * unused * last,
             }
         )

@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from contextvars import Context, copy_context
 from functools import partial
 from types import TracebackType
@@ -22,6 +22,7 @@ from environments.containment.user_code import (
     ended_await,
     ended_call,
 )
+from environments.rewards.verification_time import CLOCK, HookClock
 from environments.time_profile import Profiler, TimeProfile, handed_on, handed_to, profiled, timed
 from environments.trajectory import JudgeCall
 from tools.errors import ConfigError, TimeLimitExceeded
@@ -127,7 +128,8 @@ class HookCalls:
             function: `def`, `async def`, or anything else that gives a value or an awaitable.
             doing: what it is, for people: its name in a profile, and behind a comma which of those it is. It
                 stands behind a `: ` where the hook named before it waits for it.
-            limit_s: wall clock, without what a `def` waits for a thread; `None`: no limit.
+            limit_s: wall clock, without what a `def` waits for a thread and without `ctx.verify`; `None`: no
+                limit.
             setting: where the limit comes from, if it can be set.
             busy: whether the sandbox is just ending a command for it, which is waited for.
             is_parallel: whether others run beside it, so that it gets context variables of its own.
@@ -214,9 +216,15 @@ class HookCalls:
         context: Context | None = None,
         cancel_s: float | None = None,
     ) -> Any:
-        task = self._new_task(handed_on(ended_await(awaitable)), context or copy_context())
+        clock = HookClock()
+        task = self._new_task(handed_on(_clocked(clock, awaitable)), context or copy_context())
         try:
-            await asyncio.wait({task}, timeout=limit_s)
+            left_s = limit_s
+            while not task.done() and (left_s is None or left_s > 0):
+                # While a verification runs nothing is used up, however little is left.
+                wait_s = max(left_s, _POLL_S) if clock.is_stopped and left_s is not None else left_s
+                await asyncio.wait({task}, timeout=wait_s)
+                left_s = None if limit_s is None else limit_s - clock.spent_s()
             if not task.done() and busy():
                 await asyncio.wait({task}, timeout=_KILL_S)
             in_time = task.done()
@@ -288,6 +296,15 @@ class HookCalls:
                     await to_the_end(self._in_task(owner.next(), _CLOSE_S, limit))
                 except Exception as error:  # noqa: BLE001  # logged: what was scored stays
                     _LOG.warning("a sandbox did not close as it should", exc_info=error.__cause__ or error)
+
+
+async def _clocked(clock: HookClock, awaitable: Awaitable[Any]) -> Ended:
+    token = CLOCK.set(clock)
+    try:
+        return await ended_await(awaitable)
+    finally:
+        with suppress(ValueError):  # of one that was abandoned, and is collected elsewhere
+            CLOCK.reset(token)
 
 
 class _OwnedGenerator:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
+from environments.rewards.verification_time import one_verification
 from tools.errors import RewardError
 from tools.sandbox.base import ExecResult
 
@@ -78,16 +79,17 @@ async def program_cases(
         command: The agent's program, as a shell string or an argv.
         cases: Standard input and expected standard output.
         artefacts: What of the agent's files the program needs.
-        timeout_s: Wall clock of one case.
+        timeout_s: Wall clock of one case; all of them together may take `--env.verify_timeout_s`.
 
     Raises:
         RewardError: there are no cases.
         SandboxError: a sandbox is broken, which the agent cannot cause.
     """
-    results = [
-        await verify(command=command, artefacts=artefacts, stdin=given.encode(), timeout_s=timeout_s)
-        for given, _ in _checked(cases)
-    ]
+    with one_verification():
+        results = [
+            await verify(command=command, artefacts=artefacts, stdin=given.encode(), timeout_s=timeout_s)
+            for given, _ in _checked(cases)
+        ]
     held = [
         _is_whole(result) and _lines(result.text()) == _lines(expected)
         for result, (_, expected) in zip(results, cases, strict=True)
@@ -114,7 +116,7 @@ async def function_cases(
         function: Its file in the workspace and its name there, `answer.py:double`.
         cases: Arguments and the expected result.
         artefacts: What else of the agent's files that file needs.
-        timeout_s: Wall clock of one case.
+        timeout_s: Wall clock of one case; all of them together may take `--env.verify_timeout_s`.
         rel_tol: Allowed difference of numbers that are not both integers, as a share of the larger one.
 
     Raises:
@@ -129,23 +131,25 @@ async def function_cases(
             f"a dot in a name, and the function: answer.py:double"
         )
     module = ".".join(parts)
-    results: list[ExecResult] = []
+    with one_verification():
+        results = [
+            await verify(
+                command=["sh", "-c", f'exec python3 -I "$VERIFIER/{_RUNNER}"'],
+                artefacts=[path, *artefacts],
+                files={_RUNNER: _RUNNER_TEXT},
+                stdin=json.dumps([module, name, list(arguments)]).encode(),
+                timeout_s=timeout_s,
+            )
+            for arguments, _ in _checked(cases)
+        ]
     held: list[bool] = []
-    for arguments, expected in _checked(cases):
-        result = await verify(
-            command=["sh", "-c", f'exec python3 -I "$VERIFIER/{_RUNNER}"'],
-            artefacts=[path, *artefacts],
-            files={_RUNNER: _RUNNER_TEXT},
-            stdin=json.dumps([module, name, list(arguments)]).encode(),
-            timeout_s=timeout_s,
-        )
+    for result, (_, expected) in zip(results, cases, strict=True):
         started, _, returned = result.text().partition("\n")
-        if started != _STARTED:
+        if started != _STARTED and not result.timed_out:
             raise RewardError(
                 f"the case of {function} did not start: exit code {result.exit_code}, "
                 f"{result.stderr[-200:].decode('utf-8', 'replace').strip()!r}; is Python 3 in the sandbox?"
             )
-        results.append(result)
         right = json.loads(json.dumps(expected))
         held.append(_is_whole(result) and _equal(_json(returned), right, rel_tol))
     return _report(held, results)

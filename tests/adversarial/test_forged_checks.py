@@ -1,5 +1,7 @@
 """What a solution may try against the judge of `code_debug`: nothing of it makes a failed check hold."""
 
+from time import monotonic
+
 import pytest
 
 from environments.reward_context import RolloutContext
@@ -118,3 +120,21 @@ async def test_a_module_that_the_solution_leaves_is_not_imported_by_the_test(ctx
     task = {**LOOPED, "test": "double(0)\nimport statistics\nassert statistics.mean([2, 4]) == 99"}
     solution = "open('statistics.py', 'w').write('mean = lambda x: 99')\ndef double(x): return x\n"
     assert (await run_checks(ctx.verify, task, solution, QUICK)).held == (False,)
+
+
+BUSY = {
+    "in its group": "import os\nfor _ in range(200):\n    if os.fork() == 0:\n        while True: pass\n"
+    "while True: pass",
+    "in sessions of their own": "import os\nfor _ in range(60):\n    if os.fork() == 0:\n"
+    "        os.setsid()\n        if os.fork(): os._exit(0)\n        while True: pass\nreturn 2 * x",
+    "new ones for ever": "import os, signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\nwhile True:\n"
+    "    try:\n        if os.fork() == 0:\n            os.setsid()\n            for _ in range(10**5): pass\n"
+    "            os._exit(0)\n    except OSError: pass",
+}
+
+
+@pytest.mark.parametrize("attack", BUSY.values(), ids=BUSY)
+async def test_processes_that_a_solution_keeps_busy_use_up_its_own_time(ctx, attack):
+    begun = monotonic()
+    await judged(ctx, attack, where="True")
+    assert monotonic() - begun < 15  # alone 2 to 3 s; 34 s while waiting for them did not count

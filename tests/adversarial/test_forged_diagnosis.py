@@ -48,10 +48,10 @@ async def ctx():
 
 async def shown(ctx: RolloutContext, *commands: str) -> bool:
     workspace = ctx.sandbox.workdir
-    notes = await note_calls(
+    rerun = await note_calls(
         ctx.verify, TASK, commands, workspace=workspace, limits=CheckLimits(), total_s=3.0
     )
-    return bool(notes) and await calls_fail(ctx.verify, TASK, notes, CheckLimits())
+    return bool(rerun.notes) and await calls_fail(ctx.verify, TASK, rerun.notes, CheckLimits())
 
 
 @pytest.mark.parametrize("command", FAKES.values(), ids=FAKES)
@@ -64,6 +64,12 @@ async def test_files_left_in_the_workspace_forge_nothing(ctx):
         await ctx.sandbox.write_file(name, b"print('shown')\nraise SystemExit(0)\n")
     await ctx.sandbox.write_file("test_example.py", b"raise IndexError\n")
     assert not await shown(ctx, "python3 test_example.py")
+
+
+async def test_modules_left_in_the_workspace_are_not_imported_by_the_observer(ctx):
+    for name in ("json.py", "contextlib.py", "environments/__init__.py", "tools/sandbox/__init__.py"):
+        await ctx.sandbox.write_file(name, b"raise SystemExit(1)\n")
+    assert await shown(ctx, "python3 test_example.py")
 
 
 async def test_a_solution_that_is_a_folder_or_a_link_in_the_way_is_no_error(ctx):

@@ -237,3 +237,62 @@ async def test_what_the_solution_itself_tries_changes_no_reward(line):
 )
 async def test_a_solution_that_is_a_link_changes_no_reward(target):
     assert await score_after(f"ln -sfn {target} solution.py") == 0.0
+
+
+@across(
+    {
+        "the command": {"command": "sleep 60"},
+        "the build": {"command": "true", "build": "sleep 60"},
+    },
+    (),
+    "ctx",
+    ("local",),
+)
+async def test_a_verification_over_its_limit_is_a_result_that_is_timed_out(ctx, case):
+    ctx.verify_timeout_s = 0.5
+    result = await ctx.verify(artefacts=["solution.py"], **case)
+    assert (result.timed_out, result.exit_code, result.stdout) == (True, 137, b"")
+
+
+SHADOWS = (
+    "json",
+    "random",
+    "argparse",
+    "runpy",
+    "unittest",
+    "sitecustomize",
+    "usercustomize",
+    "own/__init__",
+)
+IMPORTING = {
+    "check.py": "import json, random, own, solution, tests.part\n"
+    "print(json.dumps([own.NAME, tests.part.NAME, solution.NAME, hasattr(random, 'shuffle')]))",
+    "own.py": "NAME = 'own'",
+    "tests/__init__.py": "",
+    "tests/part.py": "NAME = 'part'",
+}
+
+
+@pytest.mark.parametrize("ctx", ["local", pytest.param("docker", marks=pytest.mark.docker)], indirect=True)
+async def test_what_an_agent_left_beside_a_check_is_not_imported_in_place_of_a_module(ctx):
+    for name in (*SHADOWS, "tests/part/__init__"):
+        await ctx.sandbox.write_file(f"{name}.py", b"raise SystemExit('shadowed')\n")
+    await ctx.sandbox.write_file("solution.py", b"from helper import NAME\n")
+    await ctx.sandbox.write_file("helper.py", b"NAME = 'solution'\n")
+    commands = ("python3 check.py", "python3 -m check", "python3 -c 'import check'", "python3 - <check.py",
+                "cd tests && python3 ../check.py")  # fmt: skip
+    results = [await ctx.verify(command=each, artefacts=["."], files=IMPORTING) for each in commands]
+    assert {(result.text(), result.stderr) for result in results} == {
+        ('["own", "part", "solution", true]\n', b"")
+    }
+
+
+async def test_an_agents_program_and_a_path_that_a_check_inserts_have_their_own_modules(ctx):
+    await ctx.sandbox.write_file("queue.py", b"NAME = 'mine'\n")
+    await ctx.sandbox.write_file("src/special.py", b"NAME = 'special'\n")
+    await ctx.sandbox.write_file("program.py", b"import queue\nprint(queue.NAME)\n")
+    check = "import sys\nsys.path.insert(0, 'src')\nimport special\nprint(special.NAME)"
+    result = await ctx.verify(
+        command="python3 program.py && python3 check.py", artefacts=["."], files={"check.py": check}
+    )
+    assert result.text() == "mine\nspecial\n"

@@ -145,6 +145,13 @@ class ExecOptions(TypedDict, total=False):
     max_output_bytes: int
 
 
+class SandboxFileError(OSError):
+    """Beside the builtin kind, the type of every error of a file operation in a sandbox.
+
+    What causes them is within the agent's reach, unlike an `OSError` of a hook's own.
+    """
+
+
 class Sandbox(Protocol):
     """An isolated machine for one rollout.
 
@@ -219,6 +226,14 @@ class Sandbox(Protocol):
         Raises:
             OSError: a member is more than a plain file or folder, or would leave the folder, and then nothing
                 is written; or it is in the way of something, not allowed, or the workspace is full.
+        """
+        ...
+
+    def paused(self) -> AbstractAsyncContextManager[None]:
+        """For `async with`: what commands left running is stopped meanwhile, and goes on afterwards.
+
+        Files stay as they are while they are looked at, and commands and file operations of the block work.
+        What these start runs. A process that makes itself go on is killed.
         """
         ...
 

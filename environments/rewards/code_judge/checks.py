@@ -34,6 +34,7 @@ SERVER = (
     "environments.rewards.code_judge.solution_server",
     "tools.sandbox.host.seccomp",
     "tools.sandbox.inside.kernel",
+    "tools.sandbox.inside.processes",
 )
 MARGIN = 10.0
 """So many times what the right solution takes: solutions differ, and so do machines."""
@@ -79,6 +80,8 @@ class CheckReport:
     """One per assert statement, in the order of the text."""
     hung: bool = False
     """Whether a call had to be stopped because it did not come back."""
+    ended: bool = True
+    """Whether the test came to its end."""
     slowest_s: float = 0.0
     """Processor time of the slowest call."""
     cpu_s: float = 0.0
@@ -138,17 +141,36 @@ async def run_checks(
     )
     lines = [line.split(" ", 2) for line in result.text().splitlines()]
     reports = {word: data for key, word, data in (line for line in lines if len(line) == 3) if key == nonce}
-    if "ready" not in reports:
+    if "ready" not in reports and not result.timed_out:
         raise _not_started("the hidden checks", task, result)
     if "end" not in reports:
         # What the solution did to the judge, or made it do, is no proof of anything.
-        return CheckReport(held=(False,) * total, hung=True)
+        return CheckReport(held=(False,) * total, hung=True, ended=False)
     end = json.loads(reports["end"])
     held = tuple(index in end["held"] for index in range(total))
     return CheckReport(held=held, hung=end["hung"], slowest_s=end["slowest_s"], cpu_s=end["cpu_s"])
 
 
-async def note_calls(
+_OBSERVER_PACKAGES = {
+    f"{folder}/__init__.py": b""
+    for folder in (
+        "environments", "environments/rewards", "environments/rewards/code_judge",
+        "tools", "tools/sandbox", "tools/sandbox/inside",
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rerun:
+    """What commands did when they ran once more."""
+
+    notes: str
+    """The calls of the task's function; empty where there was none."""
+    output: str
+    """What the commands printed to either stream, its middle cut."""
+
+
+async def note_calls(  # noqa: PLR0913  # one run, all of it by keyword
     verify: Verify,
     task: Task,
     commands: Sequence[str],
@@ -156,8 +178,9 @@ async def note_calls(
     workspace: str,
     limits: CheckLimits,
     total_s: float = RERUN_S,
-) -> str:
-    """How commands call the task's function as it was at the start, and what comes of it.
+    is_right: bool = False,
+) -> Rerun:
+    """How commands call the task's function as it was at the start, what comes of it, and what they print.
 
     They run once more, in a fresh sandbox with the agent's files and the original solution, each in the
     workspace. The notes are only a claim, since the commands could have written them.
@@ -169,6 +192,7 @@ async def note_calls(
         workspace: The folder of the agent's sandbox, which the commands may name.
         limits: What a call of the task's function may take.
         total_s: Wall clock of all commands, without that in which they wait for a processor.
+        is_right: Whether the function answers as the right solution does, in the same file.
 
     Raises:
         SandboxError: a sandbox is broken.
@@ -178,20 +202,42 @@ async def note_calls(
         "workspace": workspace,
         "entry_point": task["entry_point"],
         "solution": buggy_text(task),
+        "right": fixed_text(task) if is_right else "",
         "cpu_s": limits.cpu_s,
         "wall_s": 2 * limits.wall_s,
         "total_s": total_s,
         "starved_s": STARVED_S / 2,
     }
     result = await verify(
-        command=_command("observer"),
+        # With the environment of a verification, which keeps what the agent left from being imported.
+        command=("python3", "-m", f"{__package__}.observer"),
         artefacts=["."],
-        files=_modules("observer"),
+        files={**_OBSERVER_PACKAGES, **_modules("observer", *SERVER[2:])},
         stdin=json.dumps(request).encode(),
         timeout_s=total_s + STARVED_S,
     )
     notes = result.text()
-    return notes if "('called', " in notes else ""
+    return Rerun(
+        notes=notes if "('called', " in notes else "", output=result.stderr.decode("utf-8", "replace")
+    )
+
+
+def is_seen(text: str, original: str, right: str) -> bool:
+    """Whether the text that an agent was shown has a line that only the failure prints.
+
+    Or, where a failure prints nothing of its own, it lacks what would have been printed without one.
+
+    Args:
+        text: The results of the commands.
+        original: What they printed when they ran once more.
+        right: What they printed when the function answered as it should.
+    """
+    seen, failing, passing = (
+        set(map(str.strip, each.splitlines())) - {""} for each in (text, original, right)
+    )
+    if failing - passing:
+        return not seen.isdisjoint(failing - passing)
+    return bool(passing - failing) and seen.isdisjoint(passing - failing)
 
 
 async def calls_fail(verify: Verify, task: Task, notes: str, limits: CheckLimits) -> bool:
@@ -220,7 +266,7 @@ async def calls_fail(verify: Verify, task: Task, notes: str, limits: CheckLimits
         timeout_s=limits.total_s * 2 + STARVED_S,
     )
     words = result.text().split()
-    if "ready" not in words:
+    if "ready" not in words and not result.timed_out:
         raise _not_started("the comparison", task, result)
     return "shown" in words
 

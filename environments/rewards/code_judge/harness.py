@@ -13,6 +13,7 @@ Only the standard library is there when this runs.
 
 import contextlib
 import json
+import signal
 import sys
 from collections.abc import Callable, Generator, Mapping
 from types import SimpleNamespace
@@ -25,6 +26,9 @@ from environments.rewards.code_judge.solution_server import (
     WarmProcess,
 )
 from tools.sandbox.inside.kernel import hide_process
+
+TEST_CPU_S = 10.0
+"""Processor time of the judge, beside that of the solution."""
 
 
 def main() -> None:
@@ -50,6 +54,8 @@ def judge(request: Mapping[str, Any], warm: WarmProcess) -> None:
     namespace["__assertions__"] = records
     server.start()
     report(request["nonce"], "ready")
+    # Of the test's own, which the solution has no part in: a loop without an end is no answer.
+    signal.setitimer(signal.ITIMER_PROF, TEST_CPU_S)
     try:
         with contextlib.suppress(Exception, LostAnswer):  # assertions behind it were not reached
             exec(prepared, namespace)  # trusted data

@@ -5,11 +5,12 @@ import hashlib
 import json
 import os
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
-from typing import Literal, get_args
+from typing import Any, Generic, Literal, TypeVar, get_args
 
 from environments.rewards.code_cases import Verify
 from environments.rewards.code_judge.checks import (
@@ -19,15 +20,19 @@ from environments.rewards.code_judge.checks import (
     buggy_text,
     calls_fail,
     fixed_text,
+    is_seen,
     note_calls,
     run_checks,
 )
+from environments.rewards.verification_time import off_the_clock
 from environments.trajectory import Turn
 from tools.errors import DatasetError, RewardError
 from tools.sandbox.base import ExecResult, Sandbox
 
+T = TypeVar("T")
+
 MAX_REPORTS = 16
-"""Of an item."""
+"""Of an item, and of one kind."""
 ROOMY = CheckLimits(cpu_s=5.0, wall_s=10.0, total_s=10.0)
 """For the right solution of a dataset's item, which sets the others' limits."""
 MAX_NAMED = 20
@@ -35,15 +40,35 @@ Unsound = Literal["drop", "refuse", "keep"]
 OpenSandbox = Callable[[], AbstractAsyncContextManager[Sandbox]]
 
 
-@dataclass(slots=True, kw_only=True)
-class _Known:
-    """What is known about one item; siblings write equal solutions and run equal examples."""
+class _Once(Generic[T]):
+    """Answers by key: siblings write equal solutions, and only those wait for each other."""
 
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    reports: dict[bytes, CheckReport] = field(default_factory=dict[bytes, CheckReport])
+    def __init__(self) -> None:
+        self._entries: dict[str, tuple[asyncio.Lock, list[T]]] = {}
+
+    async def get(self, key: str, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The answer, asked for where none is known; when the one who asks is cancelled the next one does."""
+        if key not in self._entries and len(self._entries) >= MAX_REPORTS:
+            del self._entries[next(iter(self._entries))]
+        lock, answers = self._entries.setdefault(key, (asyncio.Lock(), []))
+        with off_the_clock():
+            await lock.acquire()
+        try:
+            if not answers:
+                answers.append(await ask())
+            return answers[0]
+        finally:
+            lock.release()
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known about one item."""
+
+    reports: _Once[CheckReport] = field(default_factory=_Once[CheckReport])
     """By a hash of the solution."""
-    compared: tuple[str, bool] = ("", False)
-    """The calls that were compared last, and whether one failed."""
+    compared: _Once[bool] = field(default_factory=_Once[bool])
+    """Whether one of the noted calls failed, by the notes."""
 
 
 class CodeJudge:
@@ -56,20 +81,18 @@ class CodeJudge:
 
     async def check(self, verify: Verify, item_id: str, task: Task, solution: bytes) -> CheckReport:
         """The hidden checks of a solution, as `run_checks`; an equal one of a sibling is judged once."""
-        known, digest = self._items[item_id], hashlib.sha256(solution).digest()
-        async with known.lock:
-            if digest not in known.reports:
-                if len(known.reports) >= MAX_REPORTS:
-                    del known.reports[next(iter(known.reports))]
-                known.reports[digest] = await run_checks(verify, task, solution, self._limits(task))
-            return known.reports[digest]
+        digest = hashlib.sha256(solution).hexdigest()
+        limits = self._limits(task)
+        return await self._items[item_id].reports.get(
+            digest, lambda: run_checks(verify, task, solution, limits)
+        )
 
     async def shows_failure(
         self, verify: Verify, item_id: str, task: Task, turn: Turn, workspace: str
     ) -> bool:
-        """Whether a terminal command of the turn made the function fail, as it was at the start.
+        """Whether a terminal command of the turn showed that the function fails as it was at the start.
 
-        Found by running the commands again, not in their output; see `note_calls` and `calls_fail`.
+        Found by running the commands again; see `note_calls`, `calls_fail` and `is_seen`.
 
         Args:
             verify: `ctx.verify` of the rollout, directly after the turn.
@@ -82,13 +105,13 @@ class CodeJudge:
         commands = terminal_commands(turn)
         if not commands:
             return False
-        notes = await note_calls(verify, task, commands, workspace=workspace, limits=limits)
-        if not notes:
+        rerun = partial(note_calls, verify, task, commands, workspace=workspace, limits=limits)
+        original = await rerun()
+        fail = partial(calls_fail, verify, task, original.notes, limits)
+        if not original.notes or not await known.compared.get(original.notes, fail):
             return False
-        async with known.lock:
-            if known.compared[0] != notes:
-                known.compared = notes, await calls_fail(verify, task, notes, limits)
-            return known.compared[1]
+        text = "\n".join(result.content for result in turn.tool_results if result.exit_code is not None)
+        return is_seen(text, original.output, (await rerun(is_right=True)).output)
 
     async def sound_items(
         self,
@@ -139,7 +162,7 @@ class CodeJudge:
                 return "the buggy solution holds every check" if buggy.fraction == 1 else ""
         except (DatasetError, RewardError) as error:
             return str(error)
-        return "its own solution fails a check"
+        return "its own solution fails a check" if right.ended else "its test does not end"
 
     def _limits(self, task: Task) -> CheckLimits:
         return self.learned_limits.get(task["task_id"], CheckLimits())

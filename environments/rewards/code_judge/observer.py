@@ -2,30 +2,41 @@
 
 It runs in a fresh sandbox that has the agent's files, but the original solution with a few lines at its end
 that note every call from outside. What it prints is a claim: the commands could have written it themselves.
-So `comparison.py` finds out elsewhere whether these calls fail.
-Only the standard library is there when this runs.
+So `comparison.py` finds out elsewhere whether these calls fail. What the commands print comes out as stderr.
+With a right solution in the request the function answers as that one does: what is printed then differs by
+what shows the failure.
+Only the standard library is there when this runs, and what ends all that a command started.
 """
 
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+from tools.sandbox.inside.kernel import adopt_orphans
+from tools.sandbox.inside.processes import kill_new, runnable
 
 MAX_NOTES_BYTES = 128 << 10
+KEPT_BYTES = 64 << 10
+"""Of the output of a command, at its start and at its end: less than its agent saw."""
 POLL_S = 0.02
 SOLUTION = "solution.py"
 
 _NOTING = """
 
-def _note_calls(name, path, max_bytes):
+def _note_calls(name, path, max_bytes, right):
     import functools, os
     function = globals()[name]
+    if os.path.exists(right):
+        answers = {"__name__": __name__}
+        with open(right) as file:
+            exec(compile(file.read(), right, "exec"), answers)
+        function = answers[name]
 
     def note(*entry):
         try:
@@ -61,11 +72,14 @@ def _note_calls(name, path, max_bytes):
 
 def main() -> None:
     """Run the commands of the request on standard input, and print the calls."""
+    adopt_orphans()
     request = json.load(sys.stdin)
     folder = Path.cwd() / f".{os.urandom(8).hex()}"
     folder.mkdir(mode=0o700)
     notes = folder / "calls"
     notes.touch()
+    if request["right"]:
+        (folder / "right").write_text(request["right"])
     _put_solution(request, notes)
     shells = (f"{folder}/bash" for folder in os.get_exec_path())
     shell = next((each for each in shells if os.access(each, os.X_OK)), "sh")
@@ -74,7 +88,10 @@ def main() -> None:
         # They were written where the workspace had this name and was the home.
         command = command.replace(request["workspace"], str(Path.cwd()))
         call = OpenCall(notes, clock, request["cpu_s"], request["wall_s"])
-        _run([shell, "-c", command], call, clock, request["total_s"])
+        with (folder / "output").open("w+b") as output:
+            _run([shell, "-c", command], call, clock, request["total_s"], output)
+            printed = _ends(output).replace(str(Path.cwd()).encode(), request["workspace"].encode())
+        sys.stderr.buffer.write(printed + b"\n")
     with notes.open("rb") as file:
         sys.stdout.buffer.write(file.read(MAX_NOTES_BYTES))
 
@@ -83,12 +100,13 @@ def _put_solution(request: Mapping[str, Any], notes: Path) -> None:
     solution = Path(SOLUTION)
     with contextlib.suppress(FileNotFoundError):
         solution.unlink()
-    call = f"_note_calls({request['entry_point']!r}, {str(notes)!r}, {MAX_NOTES_BYTES})\n"
+    paths = f"{str(notes)!r}, {MAX_NOTES_BYTES}, {str(notes.with_name('right'))!r}"
+    call = f"_note_calls({request['entry_point']!r}, {paths})\n"
     solution.write_text(f"{request['solution']}{_NOTING}{call}")
 
 
 class Clock:
-    """Time that stands still while a process of the session waits for a processor, up to a limit."""
+    """Time that stands still while a command's one busy process waits for a processor, up to a limit."""
 
     def __init__(self, most_waited_s: float) -> None:
         self.now_s = 0.0
@@ -97,13 +115,15 @@ class Clock:
 
     def tick(self, session: int) -> None:
         """Go on to now."""
-        now, waited_s = time.monotonic(), _waited_s(session)
-        waits = [total - self._waited_s.get(pid, 0.0) for pid, total in waited_s.items()]
+        now, waited = time.monotonic(), _waited_s(session)
+        waits = [total - self._waited_s.get(pid, 0.0) for pid, total in waited.items()]
         passed_s = now - self._last
-        stood_s = min(max(waits, default=0.0), passed_s, self._left_s)
+        # Those that share a processor among themselves wait at their own cost.
+        waited_s = max(waits, default=0.0) if len(runnable()) <= 1 else 0.0
+        stood_s = min(waited_s, passed_s, self._left_s)
         self.now_s += passed_s - stood_s
         self._left_s -= stood_s
-        self._last, self._waited_s = now, waited_s
+        self._last, self._waited_s = now, waited
 
 
 class OpenCall:
@@ -154,21 +174,28 @@ def _waited_s(session: int) -> dict[str, float]:
     return waited
 
 
-def _run(argv: list[str], call: OpenCall, clock: Clock, total_s: float) -> None:
+def _ends(output: IO[bytes]) -> bytes:
+    size = output.seek(0, os.SEEK_END)
+    output.seek(0)
+    head = output.read(KEPT_BYTES)
+    output.seek(max(KEPT_BYTES, size - KEPT_BYTES))
+    return head + output.read(KEPT_BYTES)
+
+
+def _run(argv: list[str], call: OpenCall, clock: Clock, total_s: float, output: IO[bytes]) -> None:
     """Run one command until it ends, the time is up or a call does not come back."""
     process = subprocess.Popen(
         argv,
         env={**os.environ, "HOME": str(Path.cwd())},
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
         start_new_session=True,
     )
     while process.poll() is None and clock.now_s < total_s and not call.hangs(process.pid):
         time.sleep(POLL_S)
         clock.tick(process.pid)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    kill_new(set())
     process.wait()
 
 

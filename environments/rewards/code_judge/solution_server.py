@@ -1,7 +1,7 @@
 """The process of a solution: started, confined, called, stopped and started again by a judge.
 
 It answers calls with plain data and cannot reach the judge, although both run as the same user.
-Only the standard library is there when this runs, and the two modules of the sandbox that confine it.
+Only the standard library is there when this runs, and the modules of the sandbox that confine and end it.
 """
 
 import builtins
@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import select
-import signal
 import subprocess
 import sys
 import time
@@ -19,7 +18,8 @@ from types import ModuleType
 from typing import IO, Any, cast
 
 from tools.sandbox.host.seccomp import without_peers
-from tools.sandbox.inside.kernel import filter_calls, no_new_privileges
+from tools.sandbox.inside.kernel import adopt_orphans, filter_calls, no_new_privileges
+from tools.sandbox.inside.processes import kill_new, runnable, snapshot
 
 MAX_REPLY_BYTES = 4 << 20
 POLL_S = 0.02
@@ -51,14 +51,25 @@ class Spent:
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._cpu_s, self._waited_s, self._started = _cpu_s(pid), _waited_s(pid), time.monotonic()
+        self._is_alone = True
 
     def cpu_s(self) -> float:
         """Processor time."""
         return _cpu_s(self._pid) - self._cpu_s
 
     def wall_s(self) -> float:
-        """Wall clock, without that in which it could have gone on and others had the processors."""
-        return time.monotonic() - self._started - max(0.0, _waited_s(self._pid) - self._waited_s)
+        """Wall clock, without that in which it could have gone on and others had the processors.
+
+        With what it started itself it shares them at its own cost.
+        """
+        passed_s = time.monotonic() - self._started
+        return passed_s - max(0.0, _waited_s(self._pid) - self._waited_s) if self._is_alone else passed_s
+
+    def is_over(self, cpu_s: float, wall_s: float) -> bool:
+        """Whether it used more than this."""
+        if time.monotonic() - self._started > wall_s:
+            self._is_alone = self._is_alone and not runnable() - {self._pid}
+        return self.cpu_s() > cpu_s or self.wall_s() > wall_s
 
 
 class SolutionServer:
@@ -71,6 +82,7 @@ class SolutionServer:
         self, solution: str, entry_point: str, limits: Mapping[str, float], warm: "WarmProcess"
     ) -> None:
         """`warm` is the first process; another one is needed only where that was lost."""
+        adopt_orphans()  # so that what leaves the solution's group is found
         self._opening = json.dumps([solution, entry_point]).encode() + b"\n"
         self._limits = dict(limits)
         self._warm: WarmProcess | None = warm
@@ -84,6 +96,12 @@ class SolutionServer:
         self.slowest_s = 0.0
         """Processor time of the slowest call, and of all."""
         self.cpu_s = 0.0
+        _SERVERS.append(self)
+
+    @property
+    def process(self) -> "WarmProcess | subprocess.Popen[bytes] | None":
+        """The one that is or will be asked next."""
+        return self._process or self._warm
 
     def start(self) -> None:
         """Start the process; nothing of the solution runs yet.
@@ -116,16 +134,19 @@ class SolutionServer:
         raise error
 
     def kill(self) -> None:
-        """End the process and everything in its group."""
+        """End the process and everything that it started."""
         if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            others = {process.pid for each in _SERVERS if each is not self and (process := each.process)}
+            kill_new({each for each in snapshot() if each[0] in others})
             # Not until its pipes end: something that left the group may hold them.
             for pipe in (self._process.stdin, self._process.stdout):
                 if pipe is not None:
                     pipe.close()
             self._process.wait()
             self._process = None
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:  # a place in the sandbox for each
+                    pass
 
     def _exchange(self, request: bytes) -> bytes:
         if self._left_s <= 0:
@@ -154,6 +175,10 @@ class SolutionServer:
         self.cpu_s += spent.cpu_s()
 
 
+_SERVERS: list[SolutionServer] = []
+"""Of this judge: the end of one leaves the others'."""
+
+
 class WarmProcess:
     """A process for a solution, forked from the judge before that has read anything: Python starts once."""
 
@@ -175,7 +200,8 @@ class WarmProcess:
 
     def wait(self) -> None:
         """Until it has ended."""
-        os.waitpid(self.pid, 0)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
 
 
 def _pipe(*, mine: str) -> tuple[int, IO[bytes]]:
@@ -230,7 +256,7 @@ def _talk(
             unread += data
             if not data or len(unread) > MAX_REPLY_BYTES:
                 raise LostAnswer("the process ended" if not data else "the reply is too long")
-        if spent.cpu_s() > cpu_s or spent.wall_s() > wall_s:
+        if spent.is_over(cpu_s, wall_s):
             raise TookTooLong("the call took too long")
     return unread
 

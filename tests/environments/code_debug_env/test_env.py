@@ -15,6 +15,7 @@ from environments.data.tasks import GroupTask
 from environments.policy.scripted import Choice, call, say
 from environments.rewards.code_judge.checks import fixed_text, run_checks
 from environments.trajectory import Message, Trajectory, TrajectoryGroup
+from tests.tables import cases
 from tools.errors import DatasetError
 
 
@@ -32,8 +33,10 @@ def open_env(env: type[CodeDebugEnv] = CodeDebugEnv, **settings: object) -> Code
     return env(CodeDebugConfig(**settings))
 
 
-async def play(*moves: Message, entry_point: str = "moving_average", **settings: object) -> Trajectory:
-    env = open_env(Played, **settings)
+async def play(
+    *moves: Message, entry_point: str = "moving_average", env_cls: type[Played] = Played, **settings: object
+) -> Trajectory:
+    env = open_env(env_cls, **settings)
     Played.moves = moves
     item = next(item for item in await env.load_items() if item["entry_point"] == entry_point)
     group = await env.rollout_group(GroupTask(item=item, item_id="item"), 1)
@@ -88,6 +91,54 @@ async def test_a_hang_seen_in_the_terminal_is_a_diagnosis():
     trajectory = await play(RUN, fix, DONE, entry_point="binary_search", tool_timeout_s=0.5)
     assert trajectory.rewards is not None
     assert trajectory.rewards.turn_components[0]["diagnosis"] == pytest.approx(0.3)
+
+
+HIDDEN = {
+    "output to nowhere": "python3 test_example.py >/dev/null 2>&1",
+    "output to nowhere, and another": "python3 test_example.py >/dev/null 2>&1; cat solution.py; date +%N",
+    "output to a file": "python3 test_example.py >log 2>&1; false",
+    "a call that prints nothing": "python3 -c 'from solution import moving_average as f\n"
+    "try: f([2.0, 4.0], 2)\nexcept BaseException: pass'",
+    "output in the middle": "yes | head -c 900000; python3 test_example.py 2>&1; yes | head -c 900000",
+}
+
+
+@cases("command", HIDDEN.values())
+async def test_a_failure_that_was_not_seen_is_no_diagnosis(command):
+    fix = await write(fixed_text(await item_of("moving_average")))
+    trajectory = await play(run(command), fix, DONE)
+    assert trajectory.rewards is not None
+    assert [turn["diagnosis"] for turn in trajectory.rewards.turn_components] == [0.0] * 3
+
+
+class Landing(Played):
+    """Plays on when the fix of a job in the background has landed, in the turns after the first."""
+
+    async def score_turn(self, item, turn, ctx):
+        if turn.index:
+            await ctx.sandbox.exec("until cmp -s fixed.py solution.py; do sleep 0.02; done", timeout_s=20)
+        await super().score_turn(item, turn, ctx)
+
+
+async def test_no_way_around_a_turn_earns_more_than_the_honest_three():
+    fixed = fixed_text(await item_of("moving_average"))
+    see, put = "python3 test_example.py", f"cat >fixed.py <<'END'\n{fixed}\nEND\n"
+    later = f"{put}(sleep 0.5; cp fixed.py solution.py) >/dev/null 2>&1 &\n{see}"
+    ways = {
+        "the fix lands while the agent ends": ((run(later), DONE), Landing, {}),
+        "the fix lands in an idle turn": ((run(later), run("true"), DONE), Landing, {}),
+        "the fix lands behind a second look": ((run(later), run(see), DONE), Landing, {}),
+        "the rollout ends by its time": (
+            (RUN, run(f"{put}cp fixed.py solution.py; sleep 60"), DONE), Played, {"rollout_timeout_s": 4}
+        ),
+        "the rollout ends by its turns": ((RUN, await write(fixed)), Played, {"max_turns": 2}),
+    }  # fmt: skip
+    earned = {
+        name: (await play(*moves, env_cls=env_cls, **settings)).score
+        for name, (moves, env_cls, settings) in ways.items()
+    }
+    assert {name: score for name, score in earned.items() if score > 0.96 + 1e-9} == {}
+    assert earned["the fix lands while the agent ends"] == pytest.approx(0.5 + 0.2 * 0.9)
 
 
 async def test_a_diagnosis_without_progress_earns_nothing():
@@ -185,7 +236,10 @@ async def test_equal_solutions_of_siblings_are_judged_once(monkeypatch):
 
 FRACTION = st.floats(min_value=0, max_value=1)
 FACTS = st.lists(
-    st.builds(TurnFacts, fraction=FRACTION, changed=st.booleans(), reproduced=st.booleans()), min_size=1
+    st.builds(
+        TurnFacts, fraction=FRACTION, changed=st.booleans(), reproduced=st.booleans(), called=st.booleans()
+    ),
+    min_size=1,
 )
 START = st.floats(min_value=0, max_value=1)
 MENDED = TurnFacts(fraction=1.0, changed=True)
@@ -262,5 +316,5 @@ def test_seeing_the_failure_while_changing_the_code_is_no_diagnosis():
 
 
 def test_efficiency_is_given_on_the_last_turn_for_the_turns_not_needed():
-    facts = [TurnFacts(fraction=0.5), TurnFacts(fraction=1.0, changed=True), TurnFacts(fraction=1.0)]
+    facts = [TurnFacts(fraction=0.5), MENDED, TurnFacts(fraction=1.0, called=False)]
     assert column("efficiency", 0.5, facts) == [0.0, 0.0, pytest.approx(0.2 * 0.8)]

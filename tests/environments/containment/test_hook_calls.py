@@ -14,6 +14,7 @@ from environments.containment import hook_threads
 from environments.containment.hook_calls import HookCalls
 from environments.containment.hook_threads import HookThreads
 from environments.containment.user_code import InFlight
+from environments.rewards.verification_time import off_the_clock
 from tools.errors import ConfigError, RunError, SandboxCreateError, TimeLimitExceeded, UserCodeBroke
 
 WHO: ContextVar[str] = ContextVar("who", default="nobody")
@@ -135,6 +136,34 @@ async def test_a_hook_over_its_limit_is_cancelled(hurried):
     with pytest.raises(TimeLimitExceeded, match=r"slow took longer than 0.2 s \(--env.hook_timeout_s\)$"):
         await hurried.hook("slow", slow)
     assert ended.is_set()
+
+
+async def test_the_time_of_a_verification_is_not_that_of_the_hook(hurried):
+    async def patient():
+        with off_the_clock():
+            await asyncio.sleep(0.4)
+        return "done"
+
+    assert await hurried.hook("patient", patient) == "done"
+
+
+async def test_what_follows_a_verification_is_within_the_limit_of_the_hook(hurried):
+    async def slow():
+        with off_the_clock():
+            await asyncio.sleep(0.4)
+        await asyncio.Event().wait()
+
+    with pytest.raises(TimeLimitExceeded, match=r"slow took longer than 0\.2 s"):
+        await hurried.hook("slow", slow)
+
+
+async def test_a_hook_that_waits_for_another_one_is_not_on_the_clock_during_its_verification(hurried):
+    async def inner():
+        with off_the_clock():
+            await asyncio.sleep(0.4)
+        return "done"
+
+    assert await hurried.hook("outer", partial(hurried.hook, "inner", inner)) == "done"
 
 
 async def test_a_thread_that_goes_on_is_counted_until_it_ends(hurried, left_over):

@@ -101,3 +101,13 @@ async def test_a_function_is_named_with_its_file(verify, function):
 async def test_without_cases_nothing_is_known(verify):
     with pytest.raises(RewardError, match="there are no cases"):
         await program_cases(verify, "true", [], artefacts=[])
+
+
+async def test_all_cases_together_have_the_limit_of_one_verification():
+    async with open_sandbox() as sandbox:
+        await sandbox.write_file("answer.py", ANSWER)
+        ctx = RolloutContext(
+            env="e", item_id="i", sandbox=sandbox, fresh_sandbox=open_sandbox, verify_timeout_s=1
+        )
+        report = await function_cases(ctx.verify, "answer.py:hangs", [([1], 1)] * 8)
+    assert report == CaseReport(held=(False,) * 8, timed_out=8)

@@ -1,4 +1,4 @@
-"""Checks 93 to 102: file operations stay inside, come back at once and never tear."""
+"""Checks 93 to 102 and 133 to 135: file operations stay inside, come back at once, and are not disturbed."""
 
 import asyncio
 import io
@@ -259,6 +259,64 @@ async def a_failed_write_leaves_the_old_content(bench: Bench) -> None:
         left = await bench.sandbox.read_file("kept")
         holds("the file is the old one or the new one", left in (old, new))
     equal("files", (await bench.sandbox.exec("ls -A")).text().split(), ["filler", "kept"])
+
+
+_WRITER = "(while :; do echo x >>grows; sleep 0.01; done) >/dev/null 2>&1 & until test -s grows; do :; done"
+_LEASE = """
+import fcntl, os, signal
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+fcntl.fcntl(os.open("leased", os.O_RDWR), fcntl.F_SETLEASE, fcntl.F_WRLCK)
+open("held", "w").close()
+signal.pause()
+"""
+_STORM = """
+import os
+while True:
+    try:
+        if os.fork() == 0:
+            os.setsid()
+            with open("storm", "a") as file: file.write("x")
+            if os.fork(): os._exit(0)
+    except OSError: pass
+"""
+
+
+@check(133)
+async def a_pause_stops_what_runs_and_ends(bench: Bench) -> None:
+    """What runs in the background stands still in a block, in which commands and files work, and goes on."""
+    sandbox = bench.sandbox
+    await sandbox.shell(_WRITER)
+    async with sandbox.paused():
+        before = await sandbox.read_file("grows")
+        async with sandbox.paused():
+            equal("a command", (await sandbox.exec("sleep 0.2; echo on")).stdout, b"on\n")
+            equal("a command of the shell", (await sandbox.shell("echo on")).stdout, b"on\n")
+        await sandbox.write_file("new", b"new")
+        equal("the file", await sandbox.read_file("grows"), before)
+    await sandbox.exec(f"until test $(wc -c <grows) -gt {len(before)}; do sleep 0.01; done", timeout_s=10)
+    holds("it goes on", len(await sandbox.read_file("grows")) > len(before))
+
+
+@check(134, needs=("pids",), pids=48)
+async def a_fork_bomb_stands_still_in_a_pause(bench: Bench) -> None:
+    """Processes that fork for ever are stopped, too."""
+    await bench.sandbox.write_file("storm.py", _STORM.encode())
+    await bench.sandbox.exec("(python3 storm.py >/dev/null 2>&1 &); until test -s storm; do :; done")
+    async with bench.sandbox.paused():
+        before = await bench.sandbox.read_file("storm")
+        await bench.sandbox.exec("sleep 0.2")
+        equal("what they wrote", await bench.sandbox.read_file("storm"), before)
+
+
+@check(135)
+async def a_lease_keeps_nobody_from_reading(bench: Bench) -> None:
+    """A file is read although a process holds a lease on it and does not give it back."""
+    await bench.sandbox.write_file("leased", b"there")
+    await bench.sandbox.write_file("lease.py", _LEASE.encode())
+    await bench.sandbox.exec(
+        "(python3 lease.py &) >/dev/null 2>&1; until test -e held; do :; done", timeout_s=10
+    )
+    equal("content", await bench.sandbox.read_file("leased"), b"there")
 
 
 @contextmanager

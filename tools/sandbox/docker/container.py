@@ -325,7 +325,9 @@ def _config(engine: Engine, spec: Spec, uid: int, replaces: bool) -> bytes:
         "HOME": WORKDIR, "PWD": WORKDIR, "USER": "agent", "LOGNAME": "agent", "TERM": "dumb",
     }  # fmt: skip
     if spec.holds:
-        env |= layout.verifier_env(layout.VERIFIER_DIR)
+        own = layout.verifier_env(layout.VERIFIER_DIR)
+        path = ":".join(filter(None, [own["PYTHONPATH"], of_image.get("PYTHONPATH", "")]))
+        env |= {**own, "PYTHONPATH": path}
     return Configuration(settings, env, _filter(engine), [], []).encode()
 
 

@@ -9,7 +9,7 @@ from typing import Self, cast
 
 from tools.errors import SandboxUnavailable
 from tools.sandbox.inside.messages import (
-    FILE_REQUESTS,
+    OWN_REQUESTS,
     Cancel,
     Died,
     Done,
@@ -165,7 +165,7 @@ class RecoveringChannel:
                 return await self._channel.request(request)
             except SandboxUnavailable:
                 await self._replace()
-            if isinstance(request, FILE_REQUESTS):
+            if isinstance(request, OWN_REQUESTS):
                 # These can be done again; a command cannot.
                 return await self._channel.request(request)
             return _killed(time.monotonic() - started, request.timeout_s)

@@ -21,6 +21,7 @@ def verifier_env(folder: str) -> dict[str, str]:
     """The environment of a verification whose files are held in this folder."""
     return {
         "VERIFIER": f"{folder}/{held_files.FILES}", "HOME": f"{folder}/{held_files.HOME}",
+        "PYTHONPATH": f"{folder}/{held_files.PYTHON}",
         "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1",
         # The workspace may be another user's, which git refuses to look at.
         "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*",

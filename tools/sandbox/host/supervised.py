@@ -4,15 +4,27 @@ import asyncio
 import errno
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import cache
 from typing import Protocol
 
 from tools.sandbox import archive as archives
-from tools.sandbox.base import MAX_OUTPUT_BYTES, MAX_READ_BYTES, ExecResult, SandboxRecord
+from tools.sandbox.base import (
+    MAX_OUTPUT_BYTES,
+    MAX_READ_BYTES,
+    ExecResult,
+    SandboxFileError,
+    SandboxRecord,
+)
 from tools.sandbox.inside import messages
-from tools.sandbox.inside.messages import Reply, Request
+from tools.sandbox.inside.messages import FileRequest, Reply, Request
+from tools.waiting import to_the_end
 
-_FILE_S = 60.0
+_FILE_S, _DISTURBED_S = 60.0, 15.0
+"""For a file operation, and for its first try beside what the agent left running."""
+_DISTURBED = (errno.EAGAIN, errno.ENOMEM, errno.EINTR)
+"""What processes of the agent can cause while they run."""
 _WORDS_BYTES = 16_384
 """Enough for a path and what is wrong with it."""
 
@@ -40,6 +52,8 @@ class SupervisedSandbox:
         self._channel = channel
         self._workdir = workdir
         self._record = record
+        self._pauses = 0
+        self._pausing = asyncio.Lock()
 
     @property
     def record(self) -> SandboxRecord:
@@ -96,56 +110,88 @@ class SupervisedSandbox:
         """The content of a regular file, read by the agent's user."""
         # Output beyond the cap would be cut in the middle; the reader inside refuses before that.
         request = messages.ReadFile(_check_text(path), max_bytes, _FILE_S, 2 * max_bytes + 2)
-        result = await self._run(request, path)
-        _check_file(result, path)
-        return result.stdout
+        return (await self._on_files(request)).stdout
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         """Write a file as the agent's user, all of it or nothing."""
         if len(data) > self._record.limits.disk_mb << 20:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-        request = messages.WriteFile(_check_text(path), mode, data, _FILE_S, 0)
-        _check_file(await self._run(request, path), path)
+            raise _file_error(errno.ENOSPC, path)
+        await self._on_files(messages.WriteFile(_check_text(path), mode, data, _FILE_S, 0))
 
     async def put_archive(self, archive: bytes, path: str = ".") -> None:
         """Write the files of an archive that was checked, in one request."""
         await asyncio.to_thread(archives.check, archive)
         if len(archive) > self._record.limits.disk_mb << 20:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-        request = messages.UnpackArchive(_check_text(path), archive, _FILE_S, _WORDS_BYTES)
-        _check_file(await self._run(request, path), path)
+            raise _file_error(errno.ENOSPC, path)
+        await self._on_files(messages.UnpackArchive(_check_text(path), archive, _FILE_S, _WORDS_BYTES))
 
     async def get_archive(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
         """A folder as an archive that was checked, in one request."""
         cap = 2 * max(max_bytes, _WORDS_BYTES) + 2
-        result = await self._run(messages.PackFolder(_check_text(path), max_bytes, _FILE_S, cap), path)
-        _check_file(result, path)
+        result = await self._on_files(messages.PackFolder(_check_text(path), max_bytes, _FILE_S, cap))
         # The agent's side made it: it is not trusted.
         return await asyncio.to_thread(archives.check, result.stdout)
+
+    @asynccontextmanager
+    async def paused(self) -> AsyncGenerator[None]:
+        """Blocks within others, or side by side with them, end when the last one does."""
+        try:
+            await to_the_end(self._pause(1))
+            yield
+        finally:
+            await to_the_end(self._pause(-1))
+
+    async def _pause(self, change: int) -> None:
+        async with self._pausing:
+            self._pauses += change
+            if self._pauses == (change > 0):  # the first one in, or the last one out
+                await self._run(messages.SetPause(change > 0, _FILE_S, 0), None)
+
+    async def _on_files(self, request: FileRequest) -> ExecResult:
+        """Once more while the agent's processes stand still, if they may have been in the way."""
+        try:
+            result = await self._run(request._replace(timeout_s=_DISTURBED_S), request.path)
+            is_disturbed = result.timed_out or result.exit_code >= 128 or result.exit_code in _DISTURBED
+        except SandboxFileError as error:
+            if error.errno not in _DISTURBED:
+                raise
+            result, is_disturbed = None, True
+        if result is None or is_disturbed:
+            async with self.paused():
+                result = await self._run(request, request.path)
+        _check_file(result, request.path)
+        return result
 
     async def _run(self, request: Request, path: str | None) -> ExecResult:
         if not math.isfinite(request.timeout_s):
             raise ValueError(f"a time limit of {request.timeout_s} s; give a number of seconds")
         reply = await self._channel.request(request)
         if isinstance(reply, messages.Refused):
-            raise OSError(reply.errno, os.strerror(reply.errno), path)
+            raise _file_error(reply.errno, path)
         return ExecResult(**reply._asdict())
 
 
 def _check_file(result: ExecResult, path: str) -> None:
     if result.timed_out:
-        raise TimeoutError(errno.ETIMEDOUT, "the file operation took too long", path)
+        raise _file_error(errno.ETIMEDOUT, path, "the file operation took too long")
     if result.exit_code >= 128:
-        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), path)
+        raise _file_error(errno.ENOMEM, path)
     if result.exit_code:
         # Of an archive, the member that it is about.
         member, _, reason = result.stderr.decode("utf-8", "replace").partition("\0")
         where = f"{path.rstrip('/')}/{member}" if member else path
-        raise OSError(result.exit_code, reason or _reason(result.exit_code), where)
+        raise _file_error(result.exit_code, where, reason)
 
 
-def _reason(code: int) -> str:
-    return "not a regular file" if code == errno.EINVAL else os.strerror(code)
+def _file_error(code: int, path: str | None, reason: str = "") -> OSError:
+    reason = reason or ("not a regular file" if code == errno.EINVAL else os.strerror(code))
+    return _marked(type(OSError(code, reason)))(code, reason, path)
+
+
+@cache
+def _marked(kind: type[OSError]) -> type[OSError]:
+    """The builtin kind of error for an errno, as one of a sandbox."""
+    return type(kind.__name__, (SandboxFileError, kind), {"__module__": "builtins"})
 
 
 def _pair(name: str, value: str) -> str:

@@ -56,7 +56,7 @@ HELD_FILES = (
 import marshal, sys
 size = int.from_bytes(sys.stdin.buffer.read(8), 'big')
 files, folder, workdir, done = marshal.loads(sys.stdin.buffer.read(size))
-keep(files, folder)
+keep(files, folder, workdir)
 copy_as_owner(files, workdir)
 os.write(1, done)
 """

@@ -40,11 +40,13 @@ class Account:
         if self._drop:
             os.chown(path, self._uid, self._gid)
 
-    def fork(self) -> int:
-        """Fork a child that a shortage of memory ends before this process.
+    def fork(self, is_own: bool = False) -> int:
+        """Fork a child that a shortage of memory ends before this process, unless it does our own work.
 
         It inherits its score and, where this process has the privilege, that it may have no lower one.
         """
+        if is_own:
+            return os.fork()
         os.pwrite(self._score_fd, b"%d" % max(_AGENTS_SCORE, self._score), 0)
         try:
             return os.fork()

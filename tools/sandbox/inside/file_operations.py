@@ -10,6 +10,7 @@ import pathlib
 import re
 import stat
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from types import CodeType
@@ -17,9 +18,12 @@ from types import CodeType
 from tools.sandbox.inside import tar
 from tools.sandbox.inside.account import Account
 from tools.sandbox.inside.messages import FileRequest, PackFolder, ReadFile, RunProgram, RunPython, WriteFile
+from tools.sandbox.inside.processes import end_holders
 from tools.sandbox.inside.spawn import Program, fork, only_stdio, start
 
 CHUNK_BYTES = 1 << 18
+_LEASE_S = 0.5
+"""For the holder of a lease to give it back; the kernel would wait for 45 s."""
 
 # What programs import that run here: they find it loaded.
 _ = fnmatch, json, pathlib, re
@@ -28,7 +32,7 @@ _ = fnmatch, json, pathlib, re
 def read(path: str, max_bytes: int) -> int:
     """Send a regular file to stdout; the result is an errno, 0 when all of it was sent."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        fd = _opened(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         code = irregular(os.fstat(fd))
         if code:
             return code
@@ -44,6 +48,18 @@ def read(path: str, max_bytes: int) -> int:
         # A socket or a driverless device cannot be opened at all.
         return errno.EINVAL if error.errno == errno.ENXIO else error.errno or errno.EIO
     return 0
+
+
+def _opened(path: str | bytes, flags: int, folder: int | None = None) -> int:
+    """Open a file to read, whoever holds a lease on it: one that is not given back ends its holder."""
+    due = time.monotonic() + _LEASE_S
+    while True:
+        try:
+            return os.open(path, flags, dir_fd=folder)
+        except BlockingIOError:
+            if time.monotonic() > due:
+                end_holders(os.stat(path, dir_fd=folder).st_ino)
+        time.sleep(0.01)
 
 
 def write(path: str, mode: int) -> int:
@@ -302,7 +318,7 @@ class _Packer:
         kind = os.stat(name, dir_fd=opened, follow_symlinks=False).st_mode
         if not (stat.S_ISDIR(kind) or stat.S_ISREG(kind)):
             return
-        fd = os.open(name, _FOLDER if stat.S_ISDIR(kind) else _FILE, dir_fd=opened)
+        fd = _opened(name, _FOLDER if stat.S_ISDIR(kind) else _FILE, opened)
         try:
             if stat.S_ISDIR(kind):
                 self._send(tar.header(member, 0o755, 0, folder=True))

@@ -18,11 +18,59 @@ _OF_EVERYBODY = 0o1777
 """Who may make files in a folder, but not remove or rename those of others."""
 
 
-def keep(files: Files, folder: str) -> None:
+_IMPORTS = """import os, sys
+from importlib.machinery import PathFinder
+
+# The verifier's own files and the standard library come before what an agent left beside them; the program's
+# folder, or the current one, comes last. What a program inserts into `sys.path` stays where it is.
+FILES, WORKSPACE = {files!r}, {workspace!r}
+LIBRARY = [os.path.dirname(os.__file__), os.path.dirname(os.__file__) + "/lib-dynload"]
+STARTED = frozenset(sys.path)
+
+
+def first_folders():
+    program = getattr(sys, "argv", [""])[0]
+    return {{"", os.getcwd(), *map(os.path.dirname, (os.path.abspath(program), os.path.realpath(program)))}}
+
+
+def is_of_agent():
+    path = os.path.realpath(getattr(sys, "argv", [""])[0])
+    kept = FILES + path[len(WORKSPACE):]
+    return path.startswith(WORKSPACE + "/") and os.path.isfile(path) and not os.path.exists(kept)
+
+
+class VerifierFirst:
+    moved = bool(getattr(sys.flags, "safe_path", False))
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if not cls.moved:
+            for entry in [each for each in sys.path if each not in STARTED and each in first_folders()][:1]:
+                cls.moved = True
+                sys.path.remove(entry)
+                sys.path += [entry, WORKSPACE + entry[len(FILES):]] if entry.startswith(FILES) else [entry]
+        below = [WORKSPACE] if path is None else [each for each in path if each.startswith(WORKSPACE)]
+        own = PathFinder.find_spec(name, [FILES + each[len(WORKSPACE):] for each in below])
+        if own is not None and own.has_location:
+            there = PathFinder.find_spec(name, below)
+            is_same = there is not None and there.origin == WORKSPACE + own.origin[len(FILES):]
+            return there if is_same else own
+        found = PathFinder.find_spec(name, LIBRARY) if path is None else None
+        return found if found is not None and found.has_location else None
+
+
+if not is_of_agent():
+    sys.meta_path.insert(0, VerifierFirst)
+"""
+
+
+def keep(files: Files, folder: str, workdir: str) -> None:
     """Write them below a folder of their own, next to an empty home; the folder is there."""
     for name in (FILES, HOME):
         os.mkdir(f"{folder}/{name}")
         os.chmod(f"{folder}/{name}", 0o755)
+    imports = _IMPORTS.format(files=f"{folder}/{FILES}", workspace=os.path.realpath(workdir))
+    write(f"{folder}/{PYTHON}/sitecustomize.py", imports.encode(), 0o755)
     for path, data in files:
         write(kept_at(path, folder), data, 0o755)
 
@@ -45,10 +93,6 @@ def link(files: Files, folder: str, workdir: str) -> None:
         at = os.path.join(workdir, path)
         _make_folders(os.path.dirname(at), 0o755)
         os.symlink(kept_at(path, folder), at)
-    # Python looks for modules where a link leads to. Those beside the link come behind its own, because a
-    # build may have left a `json.py` there.
-    beside = f"import sys\nsys.path.append({workdir!r})\n"
-    write(f"{folder}/{PYTHON}/sitecustomize.py", beside.encode(), 0o755)
 
 
 def write(path: str, data: bytes, folder_mode: int) -> None:

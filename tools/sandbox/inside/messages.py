@@ -79,6 +79,14 @@ class UnpackArchive(NamedTuple):
     max_output_bytes: int
 
 
+class SetPause(NamedTuple):
+    """Stop all that the agent's commands left running, or let it go on."""
+
+    on: bool
+    timeout_s: float
+    max_output_bytes: int
+
+
 class Cancel(NamedTuple):
     """Kill what runs; it is answered as a request of its own is, and by nothing when nothing runs."""
 
@@ -134,17 +142,17 @@ class Facts(NamedTuple):
 
 
 FileRequest = Union[ReadFile, WriteFile, PackFolder, UnpackArchive]  # noqa: UP007  # for 3.9
-Request = Union[RunProgram, RunPython, RunInShell, FileRequest]  # noqa: UP007  # for 3.9
+Request = Union[RunProgram, RunPython, RunInShell, FileRequest, SetPause]  # noqa: UP007  # for 3.9
 Reply = Union[Done, Refused]  # noqa: UP007  # for 3.9
 Message = Union[Request, Cancel, Ready, Reply, Died, Forked, Facts]  # noqa: UP007  # for 3.9
 
-FILE_REQUESTS = (ReadFile, WriteFile, PackFolder, UnpackArchive)
+OWN_REQUESTS = (ReadFile, WriteFile, PackFolder, UnpackArchive, SetPause)
 """Requests that are ours alone: no program of the agent's runs for them, and they can be done again."""
 
 _KINDS: dict[bytes, type[Any]] = {
     b"X": RunProgram, b"Y": RunPython, b"S": RunInShell, b"G": ReadFile, b"P": WriteFile,
     b"A": PackFolder, b"U": UnpackArchive, b"K": Cancel, b"R": Ready, b"D": Done, b"E": Refused,
-    b"Q": Died, b"B": Forked, b"F": Facts,
+    b"Q": Died, b"B": Forked, b"F": Facts, b"Z": SetPause,
 }  # fmt: skip
 _BYTES = {kind: byte for byte, kind in _KINDS.items()}
 

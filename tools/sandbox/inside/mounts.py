@@ -76,7 +76,7 @@ def hold(files: Files, folder: str, workdir: str, owner: tuple[int, int]) -> Non
     """
     size = sum(len(data) + _SPARE_BYTES_PER_FILE for _, data in files) + (1 << 20)
     _mount("none", folder, "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={size},mode=0755")
-    held_files.keep(files, folder)
+    held_files.keep(files, folder, workdir)
     for path, _ in files:
         at = os.path.join(workdir, path)
         _pin_folders(os.path.dirname(at), owner)

@@ -49,6 +49,11 @@ def running(below: int = 0) -> dict[int, tuple[int, int]]:
     return {pid: entry for pid, entry in table.items() if pid != top and top in _ancestors(pid, table)}
 
 
+def runnable() -> set[int]:
+    """The descendants of this process that use a processor, or wait for one."""
+    return {pid for pid in running() if _state(pid) == "R"}
+
+
 def snapshot() -> set[Identity]:
     """The processes that live now, to find new ones later."""
     return {(pid, start) for pid, (_, start) in running().items()}
@@ -74,12 +79,82 @@ def kill_new(before: set[Identity], shell: int = 0, wait_s: float = 2.0) -> None
         time.sleep(0.0005)
 
 
+class Pause:
+    """Every process below this one, stopped until `end`; those that were stopped before stay so.
+
+    One that goes on by itself, as a timer of the kernel can make it, is killed.
+    """
+
+    def __init__(self) -> None:
+        self._stopped: set[Identity] = set()
+        self.extend()
+
+    def extend(self, wait_s: float = 2.0) -> None:
+        """Stop all that runs now; a fork bomb gets no further than its places."""
+        deadline = time.monotonic() + wait_s
+        while True:
+            awake = _awake(snapshot())
+            # In an uninterruptible wait the signal is taken at its end, before anything else.
+            if all(state == "D" and each in self._stopped for each, state in awake.items()):
+                return
+            for pid, _ in awake:
+                send(pid, signal.SIGSTOP)
+            self._stopped |= set(awake)
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.0005)
+
+    def release(self, pid: int) -> None:
+        """Let one process go on."""
+        self._stopped = {each for each in self._stopped if each[0] != pid}
+        send(pid, signal.SIGCONT)
+
+    def hold(self) -> None:
+        """Kill those that went on by themselves, and what they started meanwhile."""
+        awake = {each for each, state in _awake(self._stopped).items() if state != "D"}
+        if awake:
+            pids = {pid for pid, _ in awake}
+            table = running()
+            for pid in table:
+                if pid in pids or pids.intersection(_ancestors(pid, table)):
+                    send(pid, signal.SIGKILL)
+
+    def end(self) -> None:
+        """Let all of them go on."""
+        for pid, _ in self._stopped & snapshot():
+            send(pid, signal.SIGCONT)
+
+
 def send(pid: int, number: int) -> None:
     """Signal a process that may be gone already."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:
         pass
+
+
+def end_holders(inode: int) -> None:
+    """Kill who holds a lease on a file."""
+    with open("/proc/locks") as file:
+        fields = [line.split() for line in file]
+    for lease in fields:
+        if lease[1] == "LEASE" and lease[5].rpartition(":")[2] == str(inode) and int(lease[4]) > 0:
+            send(int(lease[4]), signal.SIGKILL)
+
+
+def _state(pid: int) -> str:
+    """The kernel's letter for what a process does; nothing for one that is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return chr(file.read(4096).rpartition(b")")[2].split(None, 1)[0][0])
+    except OSError:
+        return ""
+
+
+def _awake(processes: set[Identity]) -> dict[Identity, str]:
+    """Those that are neither stopped nor gone, and what they do."""
+    states = {each: _state(each[0]) for each in processes}
+    return {each: state for each, state in states.items() if state and state not in "TtZX"}
 
 
 def _new(before: set[Identity], shell: int) -> set[Identity]:

@@ -69,7 +69,7 @@ def fork(
     """
     errors, report = os.pipe2(os.O_CLOEXEC)
     try:
-        pid = account.fork()
+        pid = account.fork(is_own=not bounded)
     except OSError as error:
         os.close(errors)
         os.close(report)

@@ -11,12 +11,22 @@ from typing import cast
 from tools.sandbox.inside import file_operations, messages
 from tools.sandbox.inside.account import Account, Configuration
 from tools.sandbox.inside.job import Job, Watch
-from tools.sandbox.inside.messages import FILE_REQUESTS, Request, RunInShell, RunProgram, RunPython, encode
-from tools.sandbox.inside.processes import kill_new, snapshot
+from tools.sandbox.inside.messages import (
+    OWN_REQUESTS,
+    Request,
+    RunInShell,
+    RunProgram,
+    RunPython,
+    SetPause,
+    encode,
+)
+from tools.sandbox.inside.processes import Pause, kill_new, snapshot
 from tools.sandbox.inside.shell import GONE, Shell
 from tools.sandbox.inside.spawn import StartError, own_descriptor_limit, pipe_for_output
 
 _WORDS = 2000
+_PAUSED_MS = 10
+"""Between two looks at what is stopped."""
 _REQUEST_BYTES = 1 << 16
 """More would be a mapping made and taken away again for each request."""
 
@@ -60,6 +70,7 @@ class Supervisor:
         self._inbox = messages.Inbox()
         self._watch = Watch()
         self._job: Job | None = None
+        self._pause: Pause | None = None
         self._shell: Shell | None = None
         self._shell_lost = settings.get("shell_lost") == "1"
         self._open = True
@@ -72,7 +83,11 @@ class Supervisor:
         """Handle events until the host is gone."""
         self._send(messages.Ready())
         while self._open:
-            self._watch.wait(-1 if self._job is None else int(self._job.next_tick_s() * 1000) + 1)
+            wait_ms = -1 if self._job is None else int(self._job.next_tick_s() * 1000) + 1
+            if self._pause is not None:
+                wait_ms = _PAUSED_MS if wait_ms < 0 else min(wait_ms, _PAUSED_MS)
+                self._pause.hold()
+            self._watch.wait(wait_ms)
             if self._job is not None:
                 self._job.tick()
 
@@ -91,12 +106,16 @@ class Supervisor:
 
     def _handle(self, request: Request) -> None:
         output = self._output_limit
-        if isinstance(request, FILE_REQUESTS):
+        if isinstance(request, OWN_REQUESTS):
             # What our own file operations send is bounded by what was asked for.
             output = max(request.max_output_bytes, output)
         job = Job(request, output, snapshot(), self._oom_count)
         try:
-            if isinstance(request, RunInShell):
+            if isinstance(request, SetPause):
+                self._set_pause(request.on)
+                job.out.closed = job.err.closed = True
+                self._send(job.result(0))
+            elif isinstance(request, RunInShell):
                 self._run_in_shell(job, os.fsencode(request.command))
             elif isinstance(request, RunProgram):
                 self._start(job, *file_operations.program(self._account, request))
@@ -110,6 +129,11 @@ class Supervisor:
             # The shell's own files are within the agent's reach: what it did to them is its result.
             step = "shell" if isinstance(request, RunInShell) else "supervisor"
             self._refuse(request, job, StartError(step, error.errno or errno.EIO))
+
+    def _set_pause(self, on: bool) -> None:
+        if self._pause is not None:
+            self._pause.end()
+        self._pause = Pause() if on else None
 
     def _host_died(self) -> None:
         self._open = False
@@ -151,6 +175,8 @@ class Supervisor:
         if self._shell is None:
             self._shell = Shell(self._account, self._run_dir)
             job.restarted, self._shell_lost = self._shell_lost, False
+        if self._pause is not None:
+            self._pause.release(self._shell.pid)
         job.attach(*self._shell.run(command))
         self._follow(job, self._shell)
 
@@ -181,6 +207,8 @@ class Supervisor:
     def _finish(self, job: Job, code: int) -> None:
         self._job = None
         if job.shell is not None:
+            if self._pause is not None:
+                self._pause.extend()
             self._watch.off(job.shell.status_fd)
         answer = job.result(code)
         self._watch.close(job.stdin_fd)
@@ -193,7 +221,7 @@ class Supervisor:
     def _refuse(self, request: Request, job: Job, error: StartError) -> None:
         """Answer that nothing started: an error if the host asked wrongly, a result if the agent did it."""
         asked_for_cwd = isinstance(request, RunProgram) and request.cwd != "" and error.step == "cwd"
-        if asked_for_cwd or error.step == "supervisor" or isinstance(request, FILE_REQUESTS):
+        if asked_for_cwd or error.step == "supervisor" or isinstance(request, OWN_REQUESTS):
             self._send(messages.Refused(error.code))
             return
         job.out.closed = job.err.closed = True

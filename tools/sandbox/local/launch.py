@@ -197,13 +197,13 @@ def _hold(files: Files, who: Agent, folder: _Folder, settings: Mapping[str, str]
             raise OSError(f"a verifier's file cannot be outside of the workspace, at {path!r}")
     Path(folder.held).mkdir()
     Path(folder.held).chmod(0o755)
-    held_files.keep(files, folder.held)
+    held_files.keep(files, folder.held, folder.workdir)
     more = {"held": folder.held, "disk": str(int(settings["disk"]) + sum(len(data) for _, data in files))}
     if who.root:
         held_files.copy_as_owner(files, folder.workdir)
         return more | {"workdir_owner": "root"}
     held_files.link(files, folder.held, folder.workdir)
-    return more | {"linked": "1"}
+    return more
 
 
 def _remove_unused(folder: _Folder) -> None:

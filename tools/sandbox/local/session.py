@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tools.sandbox.host.layout import verifier_env
-from tools.sandbox.inside import held_files
 from tools.sandbox.inside.account import Configuration
 from tools.sandbox.inside.messages import Died, Inbox, Message, Ready
 from tools.sandbox.local import cgroup, tiers, trees
@@ -119,8 +118,6 @@ def configuration(
         env["TMPDIR"] = settings["tmp_dir"]
     if settings["held"]:
         env |= verifier_env(settings["held"])
-    if settings.get("linked") == "1":
-        env["PYTHONPATH"] = f"{settings['held']}/{held_files.PYTHON}"
     return Configuration(
         dict(settings), env, seccomp, [list(step) for step in steps], list((files or {}).items())
     ).encode()

@@ -342,6 +342,7 @@ async def test_the_solution_is_alone_with_the_harness():
         "environments/rewards/code_judge/solution_server.py",
         "tools/sandbox/host/seccomp.py",
         "tools/sandbox/inside/kernel.py",
+        "tools/sandbox/inside/processes.py",
     }
 
 

@@ -39,8 +39,8 @@ async def shown(entry_point: str, *commands: str, opened=open_sandbox, **files: 
             await sandbox.write_file(name, text.encode())
         ctx = RolloutContext(env="code_debug", item_id="t", sandbox=sandbox, fresh_sandbox=opened)
         named = [command.replace("WORKSPACE", sandbox.workdir) for command in commands]
-        notes = await note_calls(ctx.verify, task, named, workspace=sandbox.workdir, limits=CheckLimits())
-        return bool(notes) and await calls_fail(ctx.verify, task, notes, CheckLimits())
+        rerun = await note_calls(ctx.verify, task, named, workspace=sandbox.workdir, limits=CheckLimits())
+        return bool(rerun.notes) and await calls_fail(ctx.verify, task, rerun.notes, CheckLimits())
 
 
 async def test_a_call_that_fails_shows_the_failure(failing):

@@ -1,4 +1,6 @@
+import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,9 @@ from environments.rewards.code_judge.checks import CheckLimits
 from environments.rewards.code_judge.judge import CodeJudge
 from tools.errors import DatasetError
 from tools.sandbox import open_sandbox
+from tools.sandbox.base import ExecResult
+
+NOTHING = ExecResult(exit_code=0, stdout=b"", stderr=b"", stdout_total=0, stderr_total=0)
 
 SOUND = {
     "task_id": "sound",
@@ -47,6 +52,11 @@ async def test_what_cannot_be_solved_is_found_among_others():
     _, kept, lines = await judged(*rows, SOUND)
     assert kept == [str(index) for index in range(0, len(rows) + 1, 2)]
     assert lines[-1].startswith(f"{len(UNSOLVABLE)} of {len(rows) + 1} items cannot be judged (drop): 1: its")
+
+
+async def test_a_row_whose_test_does_not_end_is_named():
+    _, kept, lines = await judged({**SOUND, "test": "while True: pass\nassert double(2) == 4"}, SOUND)
+    assert (kept, lines[-1]) == (["1"], "1 of 2 items cannot be judged (drop): 0: its test does not end")
 
 
 async def test_a_slow_right_solution_widens_the_limits_of_its_task():
@@ -92,3 +102,19 @@ async def test_unsound_items_can_be_kept(dataset: str):
 async def test_unsound_items_can_be_refused(dataset: str):
     with pytest.raises(DatasetError, match="2 of 3 items cannot be judged"):
         await opened(dataset, unsound_items="refuse")
+
+
+async def test_the_verdict_of_a_sibling_does_not_wait_for_that_of_another_solution():
+    judge, slow_began, never = CodeJudge(), asyncio.Event(), asyncio.Event()
+
+    async def verify(*, stdin=b"", files, **_):
+        if files["solution.py"] == b"slow":
+            slow_began.set()
+            await never.wait()
+        nonce = json.loads(stdin)["nonce"]
+        return replace(NOTHING, stdout=f"{nonce} ready null\n".encode())
+
+    slow = asyncio.create_task(judge.check(verify, "1", SOUND, b"slow"))
+    await slow_began.wait()
+    assert (await judge.check(verify, "1", SOUND, b"quick")).hung
+    slow.cancel()

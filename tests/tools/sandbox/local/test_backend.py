@@ -16,6 +16,7 @@ import pytest
 from tests.tools.sandbox.conftest import SMALL
 from tools.errors import ConfigError, IsolationError, SandboxCreateError, SandboxUnavailable
 from tools.sandbox import SandboxLimits, open_sandbox
+from tools.sandbox.base import SandboxFileError
 from tools.sandbox.conformance import checks, hosts
 from tools.sandbox.host import process_ids, supervisor_code
 from tools.sandbox.host.channel import Channel
@@ -366,3 +367,63 @@ def test_a_limit_below_that_of_a_sandbox_holds_in_it():
     script = f"ulimit -f 4096; exec {sys.executable} -B -c '{code}'"
     result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     assert result.stdout in ("B\n", "C\n")
+
+
+DISTURBING = {
+    "signals that kill": "import os\nopen('on', 'w')\nwhile True:\n"
+    "    for pid in map(int, filter(str.isdigit, os.listdir('/proc'))):\n"
+    "        try: pid in (1, os.getpid()) or os.kill(pid, 9)\n        except OSError: pass",
+    "signals that stop": "import os\nopen('on', 'w')\nwhile True:\n"
+    "    for pid in map(int, filter(str.isdigit, os.listdir('/proc'))):\n"
+    "        try: pid in (1, os.getpid()) or os.kill(pid, 19)\n        except OSError: pass",
+    "no process left": "import os, time\nopen('on', 'w')\nwhile True:\n"
+    "    try:\n        if os.fork() == 0: time.sleep(1000)\n    except OSError: pass",
+    "no memory left": "import os\nopen('on', 'w')\nfor _ in range(20):\n    if os.fork() == 0:\n"
+    "        x = []\n        while True: x.append(bytearray(1 << 20))",
+}
+
+
+@pytest.mark.parametrize("code", DISTURBING.values(), ids=DISTURBING)
+async def test_a_file_can_be_read_whatever_the_agents_processes_do(sandbox, code):
+    await sandbox.write_file("f", b"there")
+    await sandbox.write_file("disturb.py", code.encode())
+    await sandbox.exec(
+        "(setsid python3 disturb.py >/dev/null 2>&1 &); until test -e on; do :; done", timeout_s=10
+    )
+    assert [await sandbox.read_file("f") for _ in range(5)] == [b"there"] * 5
+
+
+async def test_what_cannot_be_read_is_an_error_of_its_builtin_kind_and_one_of_sandboxes(sandbox):
+    await sandbox.exec("mkfifo fifo; mkdir folder; touch closed; chmod 0 closed")
+    kinds = {
+        "gone": FileNotFoundError,
+        "folder": IsADirectoryError,
+        "closed": PermissionError,
+        "fifo": OSError,
+    }
+    for path, kind in kinds.items():
+        with pytest.raises(kind, match=path) as raised:
+            await sandbox.read_file(path)
+        assert isinstance(raised.value, SandboxFileError)
+
+
+async def test_a_pause_ends_with_the_last_of_its_blocks_also_by_an_error(sandbox):
+    await sandbox.exec("(while :; do echo x >>grows; sleep 0.01; done) >/dev/null 2>&1 &")
+    inside = asyncio.Event()
+
+    async def broken():
+        async with sandbox.paused():
+            inside.set()
+            raise KeyError
+
+    async with sandbox.paused():
+        with pytest.raises(KeyError):
+            await broken()
+        cancelled = asyncio.create_task(broken())
+        cancelled.cancel()
+        await asyncio.wait({cancelled})
+        size = await sandbox.read_file("grows")
+        await sandbox.exec("sleep 0.1")
+        assert await sandbox.read_file("grows") == size
+    result = await sandbox.exec(f"until test $(wc -c <grows) -gt {len(size)}; do :; done", timeout_s=10)
+    assert result.exit_code == 0

@@ -13,7 +13,6 @@ from typing import TypeVar, cast
 from environments.containment import user_code
 from environments.inference.endpoint import without_credentials
 from environments.trajectory import AgentCaused, Failure, JudgeCall, StopReason
-from tools import sandbox
 from tools.errors import (
     AgentCause,
     AgentCausedError,
@@ -25,6 +24,7 @@ from tools.errors import (
     UsageError,
     UserCodeBroke,
 )
+from tools.sandbox.base import SandboxFileError
 
 _ERROR_CHARS = 1_500
 _TRACEBACK_CHARS = 20_000
@@ -32,7 +32,6 @@ _NAME_CHARS = 200
 _NO_FILES = "<frozen ", "<string>"
 _SAYS_ALL = RewardError, UsageError
 """A hook's value is wrong: the message names both, and frames would be ours alone."""
-_SANDBOX = str(Path(sandbox.__file__).parent)
 _NOT_AWAITED = "; is `await` missing, as in `(await ctx.sandbox.exec(...)).exit_code` in an `async def` hook?"
 
 
@@ -75,7 +74,7 @@ def _all_raised(error: BaseException) -> list[BaseException]:
 
 
 def _cause_of(raised: BaseException) -> AgentCause | None:
-    if isinstance(raised, OSError) and _was_raised_in(_SANDBOX, raised):
+    if isinstance(raised, SandboxFileError):
         return "unreadable_files"
     return raised.cause if isinstance(raised, AgentCausedError) else None
 
@@ -165,13 +164,6 @@ def _where(error: BaseException) -> str | None:
     frames = [frame for frame in frames if not frame.filename.startswith(_NO_FILES)] or frames
     place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name}"
     return _written(place, _NAME_CHARS)
-
-
-def _was_raised_in(folder: str, error: BaseException) -> bool:
-    frame = error.__traceback__
-    while frame is not None and frame.tb_next is not None:
-        frame = frame.tb_next
-    return frame is not None and Path(folder) in Path(frame.tb_frame.f_code.co_filename).parents
 
 
 def _from_user_code(trace: TracebackType | None) -> TracebackType | None:

@@ -10,7 +10,7 @@ from tools.sandbox.inside import spawn
 class Whoever:
     """An account that changes nothing."""
 
-    def fork(self):
+    def fork(self, is_own=False):
         return os.fork()
 
     def enter(self, bounded):

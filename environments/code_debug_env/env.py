@@ -149,7 +149,7 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
                 progress.solution, progress.fraction = solution, report.fraction
             is_open = not changed and not any(fact.changed or fact.reproduced for fact in progress.facts)
             reproduced = is_open and await self.judge.shows_failure(
-                ctx.verify, ctx.item_id, item, turn, ctx.sandbox.workdir
+                ctx.verify, ctx.item_id, item, turn, ctx.sandbox
             )
         called = bool(turn.message.tool_calls)
         progress.facts.append(

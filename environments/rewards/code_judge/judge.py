@@ -27,7 +27,8 @@ from environments.rewards.code_judge.checks import (
 from environments.rewards.verification_time import off_the_clock
 from environments.trajectory import Turn
 from tools.errors import DatasetError, RewardError
-from tools.sandbox.base import ExecResult, Sandbox
+from tools.sandbox.base import MAX_READ_BYTES, ExecResult, Sandbox
+from tools.sandbox.host import transfer
 
 T = TypeVar("T")
 
@@ -69,6 +70,8 @@ class _Known:
     """By a hash of the solution."""
     compared: _Once[bool] = field(default_factory=_Once[bool])
     """Whether one of the noted calls failed, by the notes."""
+    shown: _Once[bool] = field(default_factory=_Once[bool])
+    """Whether commands showed a failure, by the commands, what came of them, and the files."""
 
 
 class CodeJudge:
@@ -88,30 +91,39 @@ class CodeJudge:
         )
 
     async def shows_failure(
-        self, verify: Verify, item_id: str, task: Task, turn: Turn, workspace: str
+        self, verify: Verify, item_id: str, task: Task, turn: Turn, sandbox: Sandbox
     ) -> bool:
         """Whether a terminal command of the turn showed that the function fails as it was at the start.
 
-        Found by running the commands again; see `note_calls`, `calls_fail` and `is_seen`.
+        Found by running the commands again; see `note_calls`, `calls_fail` and `is_seen`. That happens once
+        where siblings ran equal commands over equal files and saw the same.
 
         Args:
             verify: `ctx.verify` of the rollout, directly after the turn.
             item_id: Of the task.
             task: The task.
             turn: With its tool results.
-            workspace: The folder of the agent's sandbox.
+            sandbox: The agent's own, with the files as the commands left them.
         """
         known, limits = self._items[item_id], self._limits(task)
         commands = terminal_commands(turn)
         if not commands:
             return False
-        rerun = partial(note_calls, verify, task, commands, workspace=workspace, limits=limits)
-        original = await rerun()
-        fail = partial(calls_fail, verify, task, original.notes, limits)
-        if not original.notes or not await known.compared.get(original.notes, fail):
-            return False
         text = "\n".join(result.content for result in turn.tool_results if result.exit_code is not None)
-        return is_seen(text, original.output, (await rerun(is_right=True)).output)
+        rerun = partial(note_calls, verify, task, commands, workspace=sandbox.workdir, limits=limits)
+
+        async def shows() -> bool:
+            original = await rerun()
+            fail = partial(calls_fail, verify, task, original.notes, limits)
+            if not original.notes or not await known.compared.get(original.notes, fail):
+                return False
+            return is_seen(text, original.output, (await rerun(is_right=True)).output)
+
+        files = await transfer.take(sandbox, ["."], max_bytes=MAX_READ_BYTES)
+        digest = hashlib.sha256(repr((commands, text)).encode("utf-8", "backslashreplace"))
+        for path, file in sorted(files.items()):
+            digest.update(repr((path, file)).encode("utf-8", "backslashreplace"))
+        return await known.shown.get(digest.hexdigest(), shows)
 
     async def sound_items(
         self,

@@ -136,6 +136,8 @@ class Lifecycle(Hooks):
         self._images = ItemImages(self.sandboxes.prepare)
         self.opened_files = OpenedFiles()
         self.weight_versions = WeightVersions(self.config)
+        self.met_failures: set[tuple[str, str]] = set()
+        """Kinds of failures of rollouts, by class and place, that were logged."""
         self.item_ids: Sequence[str] = ()
         self._items: Sequence[Item] | None = None
         self._known_ids: Collection[str] = ()

@@ -133,12 +133,17 @@ def cause_of(credited: CreditedGroup) -> Cause | None:
     return Cause(kind=NO_CREDIT_KIND, why=f"rewards differ, and {credited.estimator} sees no difference")
 
 
+_VALUE = re.compile(r"""\b\d[\d.]*|'[^']*'|"[^"]*\"""")
+
+
 def error_text(failure: Failure) -> str:
     """Class, first clause and place of an error; of an address, what happened there, too."""
     name, message = error_class(failure), failure.error.partition(": ")[2]
     found = _CLAUSE.match(_LONG_URL.sub(r"\1…", " ".join(message.split())))
     clause = found[1].strip() if found else ""
     where = "" if failure.where is None else f" ({failure.where})"
+    if where:  # a bug: what it met differs from item to item
+        clause = _VALUE.sub("…", clause)
     text = f"{name}: {clause}" if clause else name
     return f"{text[:_ERROR_CHARS]}{where}"
 

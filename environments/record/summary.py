@@ -106,7 +106,7 @@ def summary_rows(numbers: Numbers, *, wall_s: float, loop: float | None = None) 
             counts(numbers["sandboxes"]["rollouts"]) + (f", from {images:,} images" if images > 1 else ""),
         ),
         *_time_rows(numbers["time"]),
-        ("event loop", "" if loop is None else f"busy {loop:.0%} of the time"),
+        *loop_rows(loop),
         ("wall time", duration(wall_s)),
     ]
     return [(name, text) for name, text in rows if text]
@@ -116,6 +116,11 @@ def measured_rows(numbers: Numbers) -> list[tuple[str, str]]:
     """What environments measure under names of their own; a kind of which there is nothing is left out."""
     kinds = (("reward by part", "parts"), ("before weights", "raw"), ("metrics", "metrics"))
     return [(name, text) for name, kind in kinds if (text := _named(numbers[kind]))]
+
+
+def loop_rows(loop: float | None) -> list[tuple[str, str]]:
+    """The share of the time in which the event loop was busy, where that is known."""
+    return [] if loop is None else [("event loop", f"busy {loop:.0%} of the time")]
 
 
 def headline(numbers: Numbers) -> str:

@@ -196,10 +196,12 @@ _LOG = logging.getLogger(__name__)
 class Boundary:
     """Made in the task that waits for the rollouts, which are tasks that catch what they can themselves."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, met: set[tuple[str, str]] | None = None) -> None:
+        """`met` are the kinds of failures that were logged before, of which one line is enough."""
         task = asyncio.current_task()
         assert task is not None
         self._what = what
+        self._met = set[tuple[str, str]]() if met is None else met
         self._waiting = task
         self._cancelled_before = task.cancelling()
 
@@ -218,7 +220,11 @@ class Boundary:
             raise error
         failure = failure_of(error, sibling=sibling, turns=turns)
         let_go(error)
-        _LOG.warning("%s, rollout %d dropped: %s", self._what, sibling, " ".join(failure.error.split()))
+        # What all rollouts share is counted in the summary.
+        kind = failure.error_class, failure.where or failure.error
+        level = logging.DEBUG if kind in self._met else logging.WARNING
+        self._met.add(kind)
+        _LOG.log(level, "%s, rollout %d dropped: %s", self._what, sibling, " ".join(failure.error.split()))
         return replace(
             failure,
             judge_calls=tuple(asked.get("judge", ())),

@@ -21,7 +21,7 @@ from environments.data.tasks import GroupTask, plan
 from environments.record.private_file import private, write_private, write_whole
 from environments.record.recorder import Recorder
 from environments.record.run_folder import RunFolder, run_folder
-from environments.record.summary import flat, measured_rows, print_rows, print_side_notes
+from environments.record.summary import flat, loop_rows, measured_rows, print_rows, print_side_notes
 from environments.record.totals import Summary
 from environments.rollout.boundary import failure_of
 from environments.run.evaluation import (
@@ -118,7 +118,7 @@ async def _evaluate_opened(
         await asyncio.to_thread(_write_files, folder, env, recorder, totals, seconds=seconds)
     await run.end(progress.summary, done=tasks.held(), planned=tasks.total, code=code, **more)
     if not is_stopped:
-        progress.print(partial(_print_end, totals=totals, planned=tasks.total))
+        progress.print(partial(_print_end, totals=totals, planned=tasks.total, loop=watchdog.utilisation))
         for each in charts:
             shown = totals.shown
             await asyncio.to_thread(each.log, totals.metrics(), shown.histograms, shown.samples)
@@ -187,14 +187,14 @@ def _groups(env: AgentEnv, recorder: Recorder) -> Iterator[CreditedGroup]:
     return (credited for credited in groups if credited.group.item_id in ids)
 
 
-def _print_end(console: Console, *, totals: _Totals, planned: int) -> None:
+def _print_end(console: Console, *, totals: _Totals, planned: int, loop: float | None) -> None:
     evaluation = totals.evaluation
     if evaluation is None:
         print_side_notes(console, totals.summary)
         console.print(f"no rollout was left to evaluate; {totals.tried} of {planned} items were tried")
         return
     print_evaluation(console, evaluation)
-    print_rows(console, measured_rows(totals.summary.values()))
+    print_rows(console, [*measured_rows(totals.summary.values()), *loop_rows(loop)])
     print_side_notes(console, totals.summary)
     if not evaluation.complete or evaluation.lost_items:
         console.print("the same command goes on from here, and tries lost items once more", soft_wrap=True)

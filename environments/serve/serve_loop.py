@@ -25,7 +25,7 @@ from environments.run.worker_pool import (
 )
 from environments.serve.delivery import ApiLostError, Delivery
 from environments.serve.group_tries import CircuitBreaker, Entry, GroupTries, ModelWatch, Rollouts
-from environments.trajectory import CreditedGroup
+from environments.trajectory import CreditedGroup, TrajectoryGroup
 from environments.wire.payloads import ExactTokens
 from tools.waiting import to_the_end
 
@@ -248,6 +248,13 @@ class ServeLoop:
             numbers.append(entry[0])
             return entry[1]
 
+        async def roll_out(task: GroupTask) -> TrajectoryGroup:
+            self.in_flight += 1
+            try:
+                return await self._rollouts.source.first(task)
+            finally:
+                self.in_flight -= 1
+
         async def bad(task: GroupTask) -> None:
             credited = await self._rollouts.source.run(task, len(task.rolled_out))
             await self._delivery.finish(numbers[-1])
@@ -256,11 +263,7 @@ class ServeLoop:
             self.summary.merge(note_of(credited).summary)
 
         numbers, later = list[int](), list[Entry]()
-        self.in_flight += 1
-        try:
-            begun = await first_alone(next_task, self._rollouts.source.first, bad, alone)
-        finally:
-            self.in_flight -= 1
+        begun = await first_alone(next_task, roll_out, bad, alone)
         self._begun.extend([*((numbers[-1], task) for task in begun), *later])
 
     async def _worker(self, breaker: CircuitBreaker) -> None:

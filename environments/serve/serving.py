@@ -14,6 +14,7 @@ from environments.containment.user_code import InFlight
 from environments.hooks import writes
 from environments.record.origin import RunOrigin, differences, refuse_other_run
 from environments.record.recorder import Recorder, past_groups
+from environments.record.summary import loop_rows, print_rows
 from environments.run.experiment import later_files, origin_of
 from environments.run.group_source import OwnGroups
 from environments.run.open_run import DEFAULTS, RunOptions, begin_record
@@ -124,7 +125,9 @@ async def _serve_opened(
                 watched=progress.in_flight,
             )
             with watchdog.armed():
-                return await loop.run()
+                code = await loop.run()
+            print_rows(console, loop_rows(watchdog.utilisation))
+            return code
 
 
 def shape_of(env: AgentEnv) -> Shape:

@@ -130,3 +130,10 @@ async def test_an_evaluation_goes_on_past_bad_items(tmp_path):
     assert {name: status for name, (status, _) in came_of(tmp_path / "e" / "record.jsonl").items()} == {
         str(number): "failed" if number < 4 else "no_credit" for number in range(ITEMS)
     }
+
+
+async def test_a_bug_that_all_rollouts_share_is_one_line_and_a_count(tmp_path, caplog):
+    await started(SomeBad, tmp_path / "r.jsonl", total_steps=1)
+    _, shown = await started(with_bad(range(1, ITEMS)), tmp_path / "r.jsonl", total_steps=ITEMS)
+    assert len([each for each in caplog.records if each.levelname == "WARNING"]) == 1
+    assert "11x KeyError: … (test_bad_items.py:" in shown

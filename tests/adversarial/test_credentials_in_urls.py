@@ -138,7 +138,7 @@ def test_a_proxy_of_the_shell_is_asked_and_its_password_kept_nowhere(model, tmp_
 
 @pytest.mark.parametrize(
     ("command", "fault"),
-    [("process", "refused"), ("evaluate", "gone"), ("serve", "refused"), ("serve", "gone")],
+    [("process", "refused"), ("evaluate", "gone"), ("serve", "refused")],
 )
 def test_a_model_server_that_cannot_be_used_is_named_without_them(command, fault, tmp_path):
     with Guard(1, password="another") as guard:
@@ -148,6 +148,15 @@ def test_a_model_server_that_cannot_be_used_is_named_without_them(command, fault
     assert done.returncode == 2
     assert f"http://127.0.0.1:{port}/v1" in done.stderr.decode()
     nothing_secret_in(tmp_path, done.stdout, done.stderr)
+
+
+def test_a_model_server_that_serve_waits_for_is_named_without_them(tmp_path):
+    log = tmp_path / "log"
+    model = model_at(loopback.free_port())
+    command = loopback.serve("WriteWord", "http://127.0.0.1:1", tmp_path, *model)
+    with log.open("wb") as shown, loopback.running(command, cwd=tmp_path, stdout=shown, stderr=shown):
+        loopback.wait_until(lambda: "waiting for it" in log.read_text())
+    nothing_secret_in(tmp_path, log.read_bytes())
 
 
 def test_a_model_server_that_refuses_later_leaves_them_in_no_failure(model, tmp_path):

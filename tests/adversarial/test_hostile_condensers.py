@@ -174,7 +174,7 @@ ASKING = {
     "and not waiting": (leaves_a_summary_open, {}, "ended while its summary was being written"),
     "by a number": (asks_for_a_number, {}, "what it asks about is 7"),
     "to count what is none": (counts_what_is_none, {}, "is a turnwise.condensers.Entry"),
-    "nobody, and stopping": (stops_by_itself, {}, "ExceptionGroup"),
+    "nobody, and stopping": (stops_by_itself, {}, "Stopped"),
     "and breaking at the end": (breaks_while_stopped, {"token_budget": 12}, "ZeroDivisionError"),
 }
 

@@ -42,10 +42,11 @@ def command(folder: Path | None, as_json: bool) -> None:
         elif not runs:
             click.echo(f"no runs in {below}/")
         else:
-            _show(Console(highlight=False), runs)
+            show_runs(Console(highlight=False), runs)
 
 
-def _show(console: Console, runs: Sequence[ListedRun]) -> None:
+def show_runs(console: Console, runs: Sequence[ListedRun]) -> None:
+    """Print the table of runs."""
     evaluated = any(run.pass_at_1 is not None for run in runs)
     table = Table(box=None, pad_edge=False)
     for title in ("run", "started", "state", "groups", "failed", "score"):

@@ -5,21 +5,25 @@ import gzip
 import os
 import sys
 import webbrowser
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import click
+from rich.console import Console
 
 from environments import viewer
 from environments.cli.credit_options import load_code
-from environments.record.run_folder import RECORD, record_at
+from environments.cli.runs import show_runs
+from environments.record.run_folder import RECORD, RUNS, RunFolder, record_at
 from environments.run.console_streams import outlived_console
+from environments.run.run_list import ListedRun, listed_runs
 from environments.viewer.page_server import LiveRecord, serve_page
 from environments.viewer.page_values import PageContent, TextCutter, TokenTexts
 from environments.viewer.record_page import PageSize, write_record_page
+from environments.viewer.runs_page import write_runs_page
 from environments.viewer.text_view import item_lines, run_lines
 from tools.errors import ConfigError
 
@@ -67,12 +71,15 @@ _TERMINAL_CHARS = 4_000
     is_eager=True,
 )
 def command(record: Path | None, **options: Any) -> None:
-    """Show RECORD, a rollout JSONL or a run, as one HTML file that opens from disk, or as --text.
+    """Show RECORD (a rollout JSONL, a run, a folder of runs) as an HTML file from disk, or as --text.
 
     Siblings are aligned by turn, each turn with its credit ledger: reward, what follows it, whom it was
     compared with, advantage. Text of models can drive neither the page nor the terminal.
     """
     _check(record, options)
+    if record is not None and (runs := _several(record)):
+        _show_runs(record, runs, options)
+        return
     if options["as_text"]:
         _print(record_at(record or Path()), options["item"], options["max_text"] or _TERMINAL_CHARS)
         return
@@ -106,6 +113,28 @@ def _check(record: Path | None, options: Mapping[str, Any]) -> None:
         raise ConfigError("--port is for --serve")
     if options["item"] is not None and not options["as_text"]:
         raise ConfigError("--item is for --text")
+
+
+def _several(folder: Path) -> list[ListedRun]:
+    """The runs below a folder that is none itself."""
+    is_run = any(os.path.lexists(RunFolder(place / folder).record) for place in (Path(), RUNS))
+    return [] if is_run or not folder.is_dir() else listed_runs(folder)
+
+
+def _show_runs(folder: Path, runs: Sequence[ListedRun], options: Mapping[str, Any]) -> None:
+    one_run = ("serve", "item", "groups", "estimators", "tokenizer", "no_tokens", "max_text")
+    if given := [name for name in one_run if options[name]]:
+        raise ConfigError(f"--{given[0].replace('_', '-')} is for one run; {folder} has {len(runs)}")
+    if options["as_text"]:
+        show_runs(Console(highlight=False), runs)
+        return
+    page = options["out"] or folder / "runs.html"
+    size = write_runs_page(folder, runs, page)
+    with outlived_console():
+        click.echo(page)
+        click.echo(f"{size / _MB:,.2f} MB, {len(runs):,} runs", err=True)
+        if options["opens"]:
+            _open(page.resolve().as_uri())
 
 
 def _print(record: Path, item: str | None, max_chars: int) -> None:

@@ -64,9 +64,9 @@ class PageTemplate:
     after: str
 
 
-def page_template(title: str, *, live: bool) -> PageTemplate:
+def page_template(title: str, *, live: bool, template: str = _TEMPLATE) -> PageTemplate:
     """The page of this title; only a live one may connect, to its own server."""
-    text = _program("'self'" if live else "'none'")
+    text = _program("'self'" if live else "'none'", template)
     text = text.replace(_TITLE, f"<title>{html.escape(title)}</title>", 1)
     before, between = _INDEX.split(text)
     between, after = _BLOCKS.split(between)
@@ -74,9 +74,9 @@ def page_template(title: str, *, live: bool) -> PageTemplate:
 
 
 @cache
-def _program(connect: str) -> str:
+def _program(connect: str, template: str) -> str:
     """The template with its styles and scripts in it, and the policy that permits them by their hashes."""
-    text = (_FOLDER / _TEMPLATE).read_text(encoding="utf-8")
+    text = (_FOLDER / template).read_text(encoding="utf-8")
     styles: list[str] = []
     scripts: list[str] = []
     text = _STYLE.sub(_inlined("style", styles), text)
@@ -108,7 +108,7 @@ class PageFile:
     The index stands before the blocks and is known last, so that blocks wait in a file of their own.
     """
 
-    def __init__(self, out: Path, *, max_bytes: int) -> None:
+    def __init__(self, out: Path, *, max_bytes: int, template: str = _TEMPLATE) -> None:
         """Begin a page that is to stand at `out`.
 
         Raises:
@@ -116,6 +116,7 @@ class PageFile:
         """
         self._out = out
         self._max_bytes = max_bytes
+        self._template = template
         self.block_bytes = 0
         try:
             self._blocks = TemporaryFile(dir=out.parent)  # noqa: SIM115
@@ -140,13 +141,13 @@ class PageFile:
         except OSError as error:
             raise self._unwritable(error) from error
 
-    def finish(self, index: RunIndex) -> int:
+    def finish(self, index: Mapping[str, Any]) -> int:
         """Put the page where it is to stand; its size in bytes.
 
         Raises:
             RecordError: the disk is full.
         """
-        template = page_template(index["title"], live=False)
+        template = page_template(index["title"], live=False, template=self._template)
         with write_whole(self._out) as unfinished, open(unfinished, "wb", opener=private) as page:
             self._blocks.seek(0)
             page.write(template.before.encode() + _element("index", index))

@@ -1,5 +1,6 @@
 """The documentation as a site: built with warnings as errors, whole, and open to those without a network."""
 
+import html
 import os
 import re
 import shutil
@@ -11,6 +12,7 @@ import pytest
 import yaml
 
 import turnwise
+from environments.hooks import Hooks
 from scripts.reference_pages import commands_page, settings_page
 from turnwise import condensers, credit, records, rewards
 
@@ -102,3 +104,20 @@ def test_the_site_has_every_field_and_loads_nothing_from_elsewhere_and_its_searc
         typed = page.get_by_role("combobox").first.input_value()
         browser.close()
     assert typed == "baseline"
+
+
+def test_the_reference_of_an_environment_has_every_hook_first_in_the_order_of_a_run(site):
+    page = (site / "reference/environments.html").read_text()
+    order = re.findall(r'id="environments\.hooks\.Hooks\.(\w+)"', page)
+    written = {name for name in vars(Hooks) if not name.startswith("_")} | {"config"}
+    assert set(order) == written
+    hooks = [name for name in order if callable(getattr(Hooks, name, None)) and name != "env_config_cls"]
+    assert order[: len(hooks)] == hooks
+    assert hooks.index("prepare") < hooks.index("format_prompt") < hooks.index("respond")
+
+
+def test_no_page_of_the_reference_shows_an_escape_or_a_reference_that_leads_nowhere(site):
+    for page in (site / "reference").glob("*.html"):
+        text = html.unescape(re.sub(r"<[^>]+>", "", page.read_text()))
+        assert "\\|" not in text, page
+        assert re.findall(r"\]\[[\w.]*\]", text) == [], page

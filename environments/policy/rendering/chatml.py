@@ -113,6 +113,10 @@ def _reasoning(sections: Sequence[Section]) -> tuple[str | None, Sequence[Sectio
     return inside.removeprefix("\n").removesuffix("\n"), [answer, *sections[close + 1 :]]
 
 
+_ENTRY_TOKENS = 64
+"""What an entry takes beside its ids, as tokens: most messages are short."""
+
+
 class TokenCache:
     """Keeps what was used last, bounded by the tokens it holds."""
 
@@ -139,10 +143,10 @@ class TokenCache:
         with self._lock:
             if key not in self._entries:
                 self._entries[key] = ids
-                self._tokens += len(ids) + 1
+                self._tokens += len(ids) + _ENTRY_TOKENS
             while self._tokens > self._max_tokens:
                 _, dropped = self._entries.popitem(last=False)
-                self._tokens -= len(dropped) + 1
+                self._tokens -= len(dropped) + _ENTRY_TOKENS
         return ids
 
 
@@ -356,7 +360,8 @@ class ChatMLRenderer:
         return self._cache.put(key, ids)
 
     def _message(self, message: Message) -> tuple[int, ...]:
-        key = ("message", message)
+        # Of a result only the text is written, not which call it answers.
+        key = ("message", message.content if message.role == "tool" else message)
         if (known := self._cache.get(key)) is not None:
             return known
         body = self._body(message)
@@ -365,7 +370,7 @@ class ChatMLRenderer:
         return self._cache.put(key, _joined(self._header(message.role), body, self._closing()))
 
     def _body(self, message: Message) -> tuple[int, ...]:
-        key = ("body", message)
+        key = ("body", message.content if message.role == "tool" else message)
         if (known := self._cache.get(key)) is not None:
             return known
         if message.role == "tool":

@@ -15,7 +15,7 @@ SLOW := tests/adversarial tests/test_docs.py tests/turnwise tests/tools/sandbox 
 .PHONY: demo test test-fast compiled check docs mutate format lock upgrade clean
 
 demo: $(RUN_READY)  ## the main job on the embedded default: no network, Docker, GPU or key once installed
-	@echo "51 bugs, each tried four times: about 28 s on two cores, the first group within 3 s"
+	@echo "51 bugs, each tried four times: about 24 s on two cores, the first group within 3 s"
 	$(BIN)/turnwise process code_debug --fresh
 
 test: $(DEV_READY) compiled  ## every test

@@ -29,6 +29,7 @@ from tools.sandbox.base import SandboxFileError
 _ERROR_CHARS = 1_500
 _TRACEBACK_CHARS = 20_000
 _NAME_CHARS = 200
+_MOST_KINDS = 1_000
 _NO_FILES = "<frozen ", "<string>"
 _SAYS_ALL = RewardError, UsageError
 """A hook's value is wrong: the message names both, and frames would be ours alone."""
@@ -223,7 +224,8 @@ class Boundary:
         # What all rollouts share is counted in the summary.
         kind = failure.error_class, failure.where or failure.error
         level = logging.DEBUG if kind in self._met else logging.WARNING
-        self._met.add(kind)
+        if len(self._met) < _MOST_KINDS:
+            self._met.add(kind)
         _LOG.log(level, "%s, rollout %d dropped: %s", self._what, sibling, " ".join(failure.error.split()))
         return replace(
             failure,

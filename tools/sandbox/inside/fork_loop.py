@@ -156,7 +156,7 @@ def enter(requests: int) -> None:
             host.send(encode(Died(repr(error))))
         else:
             if pid == 0:
-                _become(way, fds, int(request))
+                _become(way, fds, *map(int, request.split()))
             socket.send_fds(host, [encode(Forked())], [pidfd])
             os.close(pidfd)
         for fd in fds:
@@ -176,7 +176,7 @@ def _child_ended(_number: int, _frame: object) -> None:
         pass
 
 
-def _become(way: Way, fds: list[int], groups: int) -> None:
+def _become(way: Way, fds: list[int], joined: int, left: int) -> None:
     global _forks
     _forks = False
     try:
@@ -184,7 +184,7 @@ def _become(way: Way, fds: list[int], groups: int) -> None:
         os.setsid()
         way.join()
         end = CONTROL + len(fds)
-        joins, leaves = range(end - 2 * groups, end - groups), range(end - groups, end)
+        joins, leaves = range(end - left - joined, end - left), range(end - left, end)
         for fd in joins:
             os.write(fd, b"0")
         way.hide_groups()

@@ -30,7 +30,7 @@ class Group:
     join_files: tuple[str, ...]
     """A process of one thread that writes 0 into each of them is bounded."""
     leave_files: tuple[str, ...]
-    """And is no longer, when it writes 0 into these: our own groups."""
+    """And is no longer, when it writes 0 into these: our own groups, as far as we may."""
     oom_file: Path | None
     """Holds a line `oom_kill N`."""
     enforced: frozenset[str]
@@ -130,7 +130,7 @@ def _create(limits: SandboxLimits, undo: ExitStack) -> Group:
     return Group(
         directories=tuple(joins),
         join_files=tuple(joins.values()),
-        leave_files=tuple(leaves),
+        leave_files=tuple(path for path in leaves if os.access(path, os.W_OK)),
         oom_file=oom_file,
         enforced=frozenset(enforced),
     )

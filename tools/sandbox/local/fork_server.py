@@ -115,7 +115,8 @@ class ForkServer:
                 fds.append(os.open(path, mode))
                 passed.callback(os.close, fds[-1])
             # Those of the groups are last: it joins them first, and leaves them.
-            answer, received = self._ask(b"%d" % len(group.join_files), [channel.fileno(), *fds])
+            counts = b"%d %d" % (len(group.join_files), len(group.leave_files))
+            answer, received = self._ask(counts, [channel.fileno(), *fds])
         if isinstance(answer, Forked) and received:
             return ForkedProcess(received[0])
         raise OSError(answer.reason if isinstance(answer, Died) else "no room for its descriptor")

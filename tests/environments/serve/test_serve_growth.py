@@ -1,5 +1,6 @@
 """`serve` runs for weeks: what it takes does not grow with the groups."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -16,7 +17,9 @@ MOST_KB_PER_GROUP = 2.5
 def taken(pid):
     """Resident kB, descriptors, threads and control groups of a process."""
     process = Path(f"/proc/{pid}")
-    groups = [path for path in Path("/sys/fs/cgroup").rglob(f"{PREFIX}.*") if f".{pid}" in path.name]
+    # Not `rglob`, which breaks where one is removed meanwhile.
+    names = [name for _, folders, _ in os.walk("/sys/fs/cgroup") for name in folders]
+    groups = [name for name in names if name.startswith(f"{PREFIX}.") and f"-{pid}-" in name]
     return (
         int((process / "statm").read_text().split()[1]) * 4,
         len(list((process / "fd").iterdir())),

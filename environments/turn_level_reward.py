@@ -389,9 +389,12 @@ class TurnScoring:
     def _rewards(self, given: Sequence[Reward | None], ended: Reward | None) -> Rewards:
         """What the hooks gave, checked and added up."""
         where = where_of(self._ctx)
-        written = type(self._env).compute_turn_rewards is not TurnLevelRewardMixin.compute_turn_rewards
-        of_turn = f"{where}: {'compute_turn_rewards' if written else 'score_turn'}, turn"
-        turns = [optional_reward(reward, f"{of_turn} {number}") for number, reward in enumerate(given, 1)]
+        is_written = type(self._env).compute_turn_rewards is not TurnLevelRewardMixin.compute_turn_rewards
+        hook = "compute_turn_rewards" if is_written else "score_turn"
+        turns = [
+            optional_reward(reward, f"{where}, turn {number}: {hook}")
+            for number, reward in enumerate(given, 1)
+        ]
         outcome, outcome_components = optional_reward(ended, f"{where}: compute_outcome")
         values = tuple(value for value, _ in turns)
         components = tuple(parts for _, parts in turns)

@@ -25,7 +25,7 @@ from environments.containment.user_code import (
 from environments.rewards.verification_time import CLOCK, HookClock
 from environments.time_profile import Profiler, TimeProfile, handed_on, handed_to, profiled, timed
 from environments.trajectory import JudgeCall
-from tools.errors import ConfigError, TimeLimitExceeded
+from tools.errors import ConfigError, RewardError, TimeLimitExceeded
 from tools.sandbox.base import Sandbox
 from tools.waiting import to_the_end
 
@@ -107,9 +107,14 @@ class HookCalls:
             UserCodeBroke: it raised something else than an `Exception`.
             Exception: what it raised.
         """
-        given = await self.run(
-            partial(function, *args), doing=name, limit_s=self._hook_timeout_s, setting="hook_timeout_s"
-        )
+        try:
+            given = await self.run(
+                partial(function, *args), doing=name, limit_s=self._hook_timeout_s, setting="hook_timeout_s"
+            )
+        except RewardError as error:
+            if name not in str(error):  # of what rewards are made with, which knows neither
+                error.args = (f"item {self._in_flight.item_id!r}: {name}: {error}",)
+            raise
         return finished(given, name)
 
     async def run(

@@ -32,7 +32,13 @@ from environments.lifecycle.opened_files import OpenedFiles
 from environments.lifecycle.sandboxes import ItemImages, Sandboxes
 from environments.lifecycle.weight_versions import WeightVersions
 from environments.policy.base import CheckedPolicy, Policy
-from environments.rollout.boundary import raised_by_user, reason_of, traceback_of, with_user_traceback
+from environments.rollout.boundary import (
+    MetKinds,
+    raised_by_user,
+    reason_of,
+    traceback_of,
+    with_user_traceback,
+)
 from environments.second_models.asked_model import ROLES, AskedModel
 from tools.errors import ConfigError, RunError, SandboxError, ServerAway, TimeLimitExceeded, UsageError
 from tools.mcp.mcp_servers import MCPServers
@@ -136,8 +142,7 @@ class Lifecycle(Hooks):
         self._images = ItemImages(self.sandboxes.prepare)
         self.opened_files = OpenedFiles()
         self.weight_versions = WeightVersions(self.config)
-        self.met_failures: set[tuple[str, str]] = set()
-        """Kinds of failures of rollouts, by class and place, that were logged."""
+        self.met_kinds = MetKinds()
         self.item_ids: Sequence[str] = ()
         self._items: Sequence[Item] | None = None
         self._known_ids: Collection[str] = ()

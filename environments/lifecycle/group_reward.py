@@ -12,7 +12,7 @@ from environments.data.tasks import GroupTask
 from environments.hooks import Hooks, writes
 from environments.lifecycle.env_lifecycle import Lifecycle
 from environments.reward_context import GroupContext
-from environments.rollout.boundary import raised_by_user, reason_of, traceback_of
+from environments.rollout.boundary import failure_of, raised_by_user
 from environments.second_models.asked_model import AskedModel
 from environments.trajectory import Trajectory, TrajectoryGroup
 from environments.turn_level_reward import bounded_reward, optional_reward, raw_parts, reward_list
@@ -70,8 +70,9 @@ async def with_group_reward(
                 logger.warning("%s gave no part: %s", where, cause)
                 compared = group
             else:
-                logger.warning("%s broke\n%s", where, traceback_of(cause))
-                compared = replace(group, error=f"score_group broke: {reason_of(cause)}")
+                broken = failure_of(cause, sibling=0, turns=0)
+                logger.log(env.met_kinds.level(broken.kind), "%s broke\n%s", where, broken.traceback)
+                compared = replace(group, error=f"score_group broke: {broken.error}")
         profile = group.profile or calls.profile  # that of a record is of the run that rolled out
         return replace(compared, judge_calls=tuple(ctx.judge_model.calls), profile=profile)
 

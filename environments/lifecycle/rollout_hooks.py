@@ -10,11 +10,12 @@ from inspect import isasyncgen, isgenerator
 from typing import Any, cast
 
 from environments.containment.hook_calls import END, HookCalls
-from environments.hooks import Hooks, writes
+from environments.hooks import writes
+from environments.lifecycle.env_lifecycle import Lifecycle
 from environments.lifecycle.hook_signatures import takes_context
 from environments.reward_context import USER_VOTE, RolloutContext
 from environments.rollout.agent_loop import opening_messages, reply_messages
-from environments.rollout.boundary import caused_by_agent, let_go, raised_by_user, reason_of
+from environments.rollout.boundary import caused_by_agent, failure_of, let_go
 from environments.rollout.model_calls import Budget, budget_of
 from environments.trajectory import Message, Rewards, Trajectory, Turn
 from environments.turn_level_reward import Scoring, checked_metrics, checked_text
@@ -31,7 +32,7 @@ _AFTERWARDS_S = 10.0
 class RolloutHooks:
     """The hooks that a rollout asks; those that an environment does not write cost nothing."""
 
-    def __init__(self, env: Hooks, ctx: RolloutContext, calls: HookCalls) -> None:
+    def __init__(self, env: Lifecycle, ctx: RolloutContext, calls: HookCalls) -> None:
         self._env, self._ctx, self._calls = env, ctx, calls
         self._anchor: str | None = None
         self._metrics: dict[str, float] = {}
@@ -84,10 +85,9 @@ class RolloutHooks:
         try:
             rest = await self._calls.run(following, doing="prepare, after its yield", limit_s=_AFTERWARDS_S)
         except Exception as error:  # noqa: BLE001  # of the environment's code, and logged
-            reason = reason_of(raised_by_user(error))
-            _LOG.warning(
-                "%s, item %s: prepare, after its yield: %s", self._env.name, self._ctx.item_id, reason
-            )
+            broken = failure_of(error, sibling=0, turns=0)
+            where = f"{self._env.name}, item {self._ctx.item_id}: prepare, after its yield"
+            _LOG.log(self._env.met_kinds.level(broken.kind), "%s: %s", where, broken.error)
             let_go(error)
             return True
         return rest is END

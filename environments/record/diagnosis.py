@@ -7,22 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from environments.credit.crediting import ALONE, UNSCORED, UNTRAINED
-from environments.trajectory import CreditedGroup, Failure, Trajectory
+from environments.plain_text import PLACE_OF_ITEM
+from environments.trajectory import CreditedGroup, Trajectory
 
 REFUSED, BROKEN, STALE = "refused", "broken", "too old"
 UNSCORED_KIND, ALIKE, NO_CREDIT_KIND = "unscored", "all alike", "no credit"
 _ERROR_CHARS = 160
-_URL_CHARS = 60
 _SHOWN_CAUSES = 3
 _LOOK = "the groups say more in `turnwise view RECORD`"
 
-_PREFIX = r"(?:environment '[^']*'(?:, item .*?)?: )?(?:turn \d+: )?"
-_CLAUSE = re.compile(
-    _PREFIX + r"((?:https?://\S+ (?:answered \d+: )?)?(?:\w+: )?.*?)(?:;|\((?!\))|[.,:]\s|$)", re.DOTALL
-)
-"""The first clause, without what each rollout has another of. A point in a number, or a colon in an address
-or after it, or after the name of a hook, ends none; nor does a function's ()."""
-_LONG_URL = re.compile(rf"(https?://\S{{{_URL_CHARS}}})\S+?(?=:?(?:\s|$))")
 _OF_SIBLINGS = re.compile(r"^sibling \d+: |: siblings [\d, ]+(?=;)|; missing_outcome says .*$")
 _PLACED = re.compile(r"^((?:[\w ]+ broke: )?\w+)\b.*( \([^()]+:\d+ in [^()]+\))$", re.DOTALL)
 """An error of code that is not ours: what it says may differ each time, its class and place do not."""
@@ -118,7 +111,7 @@ def cause_of(credited: CreditedGroup) -> Cause | None:
         is_short = not group.trajectories or (group.error is None and " rollouts survived, at " in reason)
         if not is_short or any(each.refuses_group for each in group.failures):
             return Cause(kind=REFUSED, why=_refusal(reason))
-        texts = Counter(map(error_text, group.failures)).most_common(1)
+        texts = Counter(each.kind for each in group.failures).most_common(1)
         return Cause(kind=BROKEN, why=texts[0][0] if texts else _refusal(reason))
     if group.stale is not None:
         return Cause(kind=STALE, why="newer weights than --env.max_staleness permits were met")
@@ -133,32 +126,12 @@ def cause_of(credited: CreditedGroup) -> Cause | None:
     return Cause(kind=NO_CREDIT_KIND, why=f"rewards differ, and {credited.estimator} sees no difference")
 
 
-_VALUE = re.compile(r"""\b\d[\d.]*|'[^']*'|"[^"]*\"""")
-
-
-def error_text(failure: Failure) -> str:
-    """Class, first clause and place of an error; of an address, what happened there, too."""
-    name, message = error_class(failure), failure.error.partition(": ")[2]
-    found = _CLAUSE.match(_LONG_URL.sub(r"\1…", " ".join(message.split())))
-    clause = found[1].strip() if found else ""
-    where = "" if failure.where is None else f" ({failure.where})"
-    if where:  # a bug: what it met differs from item to item
-        clause = _VALUE.sub("…", clause)
-    text = f"{name}: {clause}" if clause else name
-    return f"{text[:_ERROR_CHARS]}{where}"
-
-
-def error_class(failure: Failure) -> str:
-    """The name of its class."""
-    return failure.error_class or failure.error.partition(": ")[0]
-
-
 def _refusal(reason: str) -> str:
     """The reason of a refusal, without names of siblings and numbers that each group has another of."""
     text = " ".join(_OF_SIBLINGS.sub("", reason).split())
     if placed := _PLACED.match(text):
         return f"{placed[1]}{placed[2]}"
-    text = re.sub(rf"^(\w+: )?{_PREFIX}", r"\1", text.replace(" (score_group was not asked)", ""))
+    text = re.sub(rf"^(\w+: )?{PLACE_OF_ITEM}", r"\1", text.replace(" (score_group was not asked)", ""))
     return _NUMBER.sub("N", text)[:_ERROR_CHARS] or "no reason is known"
 
 

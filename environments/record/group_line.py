@@ -90,7 +90,7 @@ def parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
 def parse_head(line: bytes, path: Path, number: int) -> dict[str, Any]:
     """The fields that tell which group a line is of; its columns and values are not looked at.
 
-    Raises as `parse_line`.
+    Of a failed group all fields, since they say why. Raises as `parse_line`.
     """
     try:
         fields: Any = orjson.loads(line[: line.index(_COLUMNS)] + b"}")
@@ -98,7 +98,8 @@ def parse_head(line: bytes, path: Path, number: int) -> dict[str, Any]:
             fields |= orjson.loads(b"{" + line[origin + 1 :])
     except (ValueError, TypeError):  # such a field stands elsewhere, or something else wrote the line
         return parse_line(line, path, number)
-    return _of_schema(fields, path, number)
+    fields = _of_schema(fields, path, number)
+    return parse_line(line, path, number) if fields.get("status") == "failed" else fields
 
 
 def failed_instead(credited: CreditedGroup, error: RecordError) -> CreditedGroup:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -123,15 +124,25 @@ def _shown(value: str) -> str:
 
 GroupKey = tuple[str, int]
 """`(item_id, epoch)`: names a group within a run."""
+_ITS_OWN = ("ImageUnavailable", "ContextOverflow", "RefusedSettingError")
+_REFUSED_REQUEST = re.compile(r" answered 4(?:00|13|22): ")
+
+
+def _is_outage(failure: Mapping[str, Any]) -> bool:
+    """Whether a rollout was lost to a server, an engine or a disk that was away for all of them."""
+    refused = _REFUSED_REQUEST.search(str(failure.get("error")))
+    return bool(failure.get("stop_reason")) and not (refused or failure.get("error_class") in _ITS_OWN)
 
 
 @dataclass(slots=True, kw_only=True)
 class Contents:
-    """Only `add` changes it. Of failed groups, which are done again, nothing but their names counts."""
+    """Only `add` changes it. Of failed groups, which are done again, nothing but names and tries count."""
 
     finished: set[GroupKey] = field(default_factory=set[GroupKey])
-    failed: Counter[GroupKey] = field(default_factory=Counter[GroupKey])
-    """How often each was tried in vain."""
+    failed: set[GroupKey] = field(default_factory=set[GroupKey])
+    tries: Counter[tuple[str | None, GroupKey]] = field(default_factory=Counter[tuple[str | None, GroupKey]])
+    """How often each failed, by fingerprint: what a former version of the code broke is no try of this one.
+    Nor are outages, which are no fault of the group's."""
     has_credit: bool = False
     """Whether a group among them can be learned from."""
     estimators: set[str] = field(default_factory=set[str])
@@ -150,7 +161,8 @@ class Contents:
         key = str(line.get("item_id")), int(line.get("epoch") or 0)
         self.has_credit |= line.get("status") == "ok"
         if line.get("status") == "failed":
-            self.failed[key] += 1
+            self.failed.add(key)
+            self.tries[fingerprint, key] += not any(map(_is_outage, line.get("failures") or ()))
             return
         self.finished.add(key)
         self.estimators.add(credit_text(str(line.get("estimator")), line.get("estimator_params") or {}))

@@ -85,8 +85,7 @@ class Recorder:
         except BaseException:
             self.close()
             raise
-        tries = self.contents.failed.items()
-        self._failed_before = {key: count for key, count in tries if key not in self.contents.finished}
+        self._failed_before = self.contents.failed - self.contents.finished
 
     @property
     def finished(self) -> set[GroupKey]:
@@ -97,9 +96,13 @@ class Recorder:
         """Whether this group is finished and need not run again."""
         return (item_id, epoch) in self.finished
 
-    def failed_before(self, item_id: str, epoch: int) -> int:
-        """How often this group had been tried in vain when the file was opened."""
-        return self._failed_before.get((item_id, epoch), 0)
+    def failed_before(self, item_id: str, epoch: int) -> bool:
+        """Whether this group was in the file from the start, and no try of it had finished."""
+        return (item_id, epoch) in self._failed_before
+
+    def tries(self, item_id: str, epoch: int) -> int:
+        """How often this group of this very experiment failed by its own fault."""
+        return self.contents.tries[self.fingerprint, (item_id, epoch)]
 
     def begin(
         self,
@@ -159,6 +162,8 @@ class Recorder:
             self.written += 1
             if line.credited.status != "failed":
                 self.finished.add((group.item_id, group.epoch))
+            else:
+                self.contents.add(parse_head(line.content, self.path, 0))
 
     def wait_for_disk(self) -> None:
         """Wait until every group is on disk. Raises RecordError if the disk is full or gone."""

@@ -17,7 +17,7 @@ from typing import Any, cast
 from environments.credit import without_peer_of
 from environments.credit.terms import vary
 from environments.plain_text import printable
-from environments.record.diagnosis import cause_of, error_class, error_text
+from environments.record.diagnosis import cause_of
 from environments.trajectory import (
     CreditedGroup,
     Failure,
@@ -264,10 +264,10 @@ def taken(group: TrajectoryGroup, status: str, credited: CreditedGroup | None = 
         "policies": Tally.of([] if credited is None else [credited.policy]),
         "reasons": Tally.of([] if cause is None else [str(cause)]),
         "rollouts": {"kept": len(rollouts), "dropped": len(group.failures)},
-        "failures": Tally.of(map(error_text, group.failures)),
-        "failure_classes": Tally.of(map(error_class, group.failures)),
+        "failures": Tally.of(each.kind for each in group.failures),
+        "failure_classes": Tally.of(_error_class(each) for each in group.failures),
         # An agent may have had a part in these, and what it broke has the floor.
-        "dropped_after_acting": Tally.of(error_class(each) for each in group.failures if each.turns),
+        "dropped_after_acting": Tally.of(_error_class(each) for each in group.failures if each.turns),
         "agent_caused": Tally.of(each.agent_caused.cause for each in rollouts if each.agent_caused),
         "score": Spread.of(each.score for each in rollouts),
         "turns": Spread.of(len(each.acts) for each in rollouts),
@@ -473,6 +473,10 @@ def _times(of: Trajectory | Failure | TrajectoryGroup) -> dict[str, Any]:
         times["prompt_tokens"] = Spread.of(turn.span.start for turn in of.turns)
         times["sampled_tokens"] = Spread.of(map(_sampled, of.turns))
     return times
+
+
+def _error_class(failure: Failure) -> str:
+    return failure.error_class or failure.error.partition(": ")[0]
 
 
 def _stop_reason(trajectory: Trajectory) -> str:

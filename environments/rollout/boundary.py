@@ -194,15 +194,29 @@ T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
 
+class MetKinds:
+    """What broke so far: of what all rollouts share one warning is enough, and summaries count it."""
+
+    def __init__(self) -> None:
+        self._met: set[str] = set()
+
+    def level(self, kind: str) -> int:
+        """Returns the level to log the next of a kind at."""
+        if kind in self._met or len(self._met) == _MOST_KINDS:
+            return logging.DEBUG
+        self._met.add(kind)
+        return logging.WARNING
+
+
 class Boundary:
     """Made in the task that waits for the rollouts, which are tasks that catch what they can themselves."""
 
-    def __init__(self, what: str, met: set[tuple[str, str]] | None = None) -> None:
-        """`met` are the kinds of failures that were logged before, of which one line is enough."""
+    def __init__(self, what: str, met: "MetKinds | None" = None) -> None:
+        """`met` are the kinds of failures that were logged before."""
         task = asyncio.current_task()
         assert task is not None
         self._what = what
-        self._met = set[tuple[str, str]]() if met is None else met
+        self._met = MetKinds() if met is None else met
         self._waiting = task
         self._cancelled_before = task.cancelling()
 
@@ -221,12 +235,8 @@ class Boundary:
             raise error
         failure = failure_of(error, sibling=sibling, turns=turns)
         let_go(error)
-        # What all rollouts share is counted in the summary.
-        kind = failure.error_class, failure.where or failure.error
-        level = logging.DEBUG if kind in self._met else logging.WARNING
-        if len(self._met) < _MOST_KINDS:
-            self._met.add(kind)
-        _LOG.log(level, "%s, rollout %d dropped: %s", self._what, sibling, " ".join(failure.error.split()))
+        reason, level = " ".join(failure.error.split()), self._met.level(failure.kind)
+        _LOG.log(level, "%s, rollout %d dropped: %s", self._what, sibling, reason)
         return replace(
             failure,
             judge_calls=tuple(asked.get("judge", ())),

@@ -118,7 +118,10 @@ async def _evaluate_opened(
         await asyncio.to_thread(_write_files, folder, env, recorder, totals, seconds=seconds)
     await run.end(progress.summary, done=tasks.held(), planned=tasks.total, code=code, **more)
     if not is_stopped:
-        progress.print(partial(_print_end, totals=totals, planned=tasks.total, loop=watchdog.utilisation))
+        loop = watchdog.utilisation if progress.summary.done else None
+        progress.print(partial(_print_end, totals=totals, planned=tasks.total, loop=loop))
+        if closing := tasks.closing("items were lost"):
+            progress.say(closing)
         for each in charts:
             shown = totals.shown
             await asyncio.to_thread(each.log, totals.metrics(), shown.histograms, shown.samples)
@@ -196,8 +199,8 @@ def _print_end(console: Console, *, totals: _Totals, planned: int, loop: float |
     print_evaluation(console, evaluation)
     print_rows(console, [*measured_rows(totals.summary.values()), *loop_rows(loop)])
     print_side_notes(console, totals.summary)
-    if not evaluation.complete or evaluation.lost_items:
-        console.print("the same command goes on from here, and tries lost items once more", soft_wrap=True)
+    if not evaluation.complete:
+        console.print("the same command goes on from here", soft_wrap=True)
 
 
 class OwnEvaluations(OwnGroups):
@@ -246,7 +249,8 @@ async def _verdict(env: AgentEnv, task: GroupTask, trajectory: Trajectory, watch
         with watch(in_flight), env.hook_calls(in_flight) as calls:
             given = await calls.hook("passed", env.passed, task.for_rollout().item, trajectory)
         if not isinstance(given, (bool, np.bool_)):
-            raise RewardError(f"passed gave {given!r:.100}; give True or False")
+            where = f"environment {env.name!r}, item {task.item_id!r}"
+            raise RewardError(f"{where}: passed gave {given!r:.100}; give True or False")
         return bool(given)  # pyright: ignore[reportUnknownArgumentType]  # numpy's own type is generic
     except Exception as error:  # noqa: BLE001  # as in a rollout: recorded, never a verdict
         return failure_of(error, sibling=trajectory.sibling, turns=len(trajectory.turns))

@@ -14,6 +14,8 @@ from environments.containment.hook_calls import HookCalls
 from environments.containment.user_code import InFlight
 from environments.data.tasks import GroupTask, PastGroup, RunHistory
 from environments.hooks import writes
+from environments.plain_text import printable
+from environments.record.origin import GroupKey
 from environments.record.recorder import Recorder, past_groups
 from environments.record.summary import print_summary
 from environments.rollout.boundary import traceback_of
@@ -93,12 +95,16 @@ async def _process_opened(
             tasks = PlannedTasks(env.tasks(), recorder)
         code = await driver.roll_out(tasks)
     summary = progress.summary
-    left, failed = tasks.total - tasks.done - summary.done, summary.groups["failed"]
-    if left or (0 < failed == summary.done and not recorder.contents.finished):
+    left = tasks.total - tasks.done - summary.done
+    if left or (tasks.total and not recorder.contents.finished):
         code = code or FAILED
     loop = watchdog.utilisation
     await run.end(summary, done=tasks.held(), planned=tasks.total, code=code)
-    progress.print(partial(_print_end, recorder=recorder, progress=progress, left=left, loop=loop))
+    progress.print(partial(_print_end, recorder=recorder, progress=progress, loop=loop))
+    if left:
+        progress.say(f"stopped with {left} groups to go; the same command goes on from here")
+    elif closing := tasks.closing("groups failed"):
+        progress.say(closing)
     if tasks.error is not None:
         raise tasks.error
     return code
@@ -174,31 +180,19 @@ def _print_start(console: Console, recorder: Recorder, tasks: "PlannedTasks | As
             soft_wrap=True,
         )
     if done:
-        those = f"resuming: {done} of {total}" if done < total else f"nothing to roll out: all {total}"
-        console.print(f"{those} groups are already in {recorder.path}; --fresh starts over", soft_wrap=True)
-    if names := [f"{task.item_id}" for task in tasks.given_up]:
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        console.print(
-            f"passed over, since they failed in {MOST_TRIES} starts: {', '.join(names[:_NAMED])}{more}; "
-            f"--fresh tries them again",
-            soft_wrap=True,
-        )
+        start = "resuming" if done < total else "nothing to roll out"
+        there = done - (given_up := len(tasks.given_up))
+        those = f"all {total}" if there == total else f"{there} of {total}"
+        more = f", and {given_up} were given up" if given_up else ""
+        where = f"{those} groups are already in {recorder.path}{more}"
+        console.print(f"{start}: {where}; --fresh starts over", soft_wrap=True)
 
 
-def _print_end(
-    console: Console, recorder: Recorder, progress: Progress, *, left: int, loop: float | None
-) -> None:
-    """The summary of what this run added, and what is left to do."""
+def _print_end(console: Console, recorder: Recorder, progress: Progress, *, loop: float | None) -> None:
+    """The summary of what this run added."""
     if progress.summary.done:
         path, wall_s = str(recorder.path), progress.elapsed_s
         print_summary(console, progress.summary, path=path, wall_s=wall_s, loop=loop)
-    if left:
-        console.print(f"stopped with {left} groups to go; the same command goes on from here")
-    elif failed := progress.summary.groups["failed"]:
-        console.print(
-            f"{failed} of {progress.summary.done} groups failed; the same command tries them once more",
-            soft_wrap=True,
-        )
 
 
 class PlannedTasks:
@@ -210,11 +204,9 @@ class PlannedTasks:
         self._tasks, self._recorder = tasks, recorder
         left = [task for task in tasks if not recorder.holds(task.item_id, task.epoch)]
         # Last, and no sign that everything fails, is what an earlier run could not do.
-        left.sort(key=lambda task: self._tries(task))
-        self.given_up = [task for task in left if self._tries(task) >= MOST_TRIES]
-        """Those that failed in so many starts that they are passed over."""
+        left.sort(key=lambda task: (recorder.failed_before(task.item_id, task.epoch), self._tries(task)))
         self._left = deque(task for task in left if self._tries(task) < MOST_TRIES)
-        self._untried = sum(not self._tries(task) for task in self._left)
+        self._untried = sum(not recorder.failed_before(task.item_id, task.epoch) for task in self._left)
         self._firsts = 0
         self.done = self.total - len(self._left)
         """Those that an earlier run finished or gave up."""
@@ -246,8 +238,31 @@ class PlannedTasks:
         """Groups of the job that are finished by now."""
         return sum(self._recorder.holds(task.item_id, task.epoch) for task in self._tasks)
 
+    @property
+    def given_up(self) -> list[GroupTask]:
+        """Those that failed in so many starts that they are passed over."""
+        return [task for task in self._failed() if self._tries(task) >= MOST_TRIES]
+
+    def closing(self, what: str) -> str:
+        """How many groups failed, and what becomes of them, in a line; empty where none did."""
+        failed, names = len(self._failed()), [str(task.item_id) for task in self.given_up]
+        if not failed:
+            return ""
+        line = f"{failed} of {self.total} {what}"
+        if again := failed - len(names):
+            line += f"; the same command tries {again if names else 'them'} once more"
+        if names:
+            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            shown = printable(", ".join(names[:_NAMED]))
+            line += f"; given up after {MOST_TRIES} starts, until --fresh: {shown}{more}"
+        return line
+
+    def _failed(self) -> list[GroupTask]:
+        failed = self._recorder.contents.failed - self._recorder.finished
+        return [task for task in self._tasks if (task.item_id, task.epoch) in failed]
+
     def _tries(self, task: GroupTask) -> int:
-        return self._recorder.failed_before(task.item_id, task.epoch)
+        return self._recorder.tries(task.item_id, task.epoch)
 
 
 class AskedTasks:
@@ -335,9 +350,19 @@ class AskedTasks:
 
     def held(self) -> int:
         """Those that came out so far and did not fail."""
-        return len(
-            {(g.item_id, g.epoch) for g in self._past if g.status != "failed" and g.item_id in self._items}
-        )
+        return len(self._came_out())
+
+    def closing(self, what: str) -> str:
+        """How many groups failed, in a line; empty where none did."""
+        failed = len(self._came_out(failed=True) - self._came_out())
+        return f"{failed} of {self.total} {what}; next_items may ask for them once more" if failed else ""
+
+    def _came_out(self, *, failed: bool = False) -> set[GroupKey]:
+        return {
+            (each.item_id, each.epoch)
+            for each in self._past
+            if (each.status == "failed") == failed and each.item_id in self._items
+        }
 
     async def _next_ids(self, history: RunHistory) -> Sequence[str]:
         room = None if self.total == -1 else self.total - self.done - self._started

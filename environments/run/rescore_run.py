@@ -222,7 +222,7 @@ class Replay:
             return old
         task = GroupTask(item=self._item_of(group), item_id=group.item_id, epoch=group.epoch)
         live = LiveAccess(env.name)
-        boundary = Boundary(f"{env.name}, item {task.item_id}")
+        boundary = Boundary(f"{env.name}, item {task.item_id}", env.met_kinds)
         env.refuse_abandoned()
         async with asyncio.TaskGroup() as siblings:
             scored = [

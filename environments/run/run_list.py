@@ -123,7 +123,7 @@ def _listed(folder: RunFolder, root: Path) -> ListedRun:
     if size and (is_behind or done is None or failed is None):
         try:
             contents = read_contents(folder.record)
-            done, failed = len(contents.finished), len(contents.failed.keys() - contents.finished)
+            done, failed = len(contents.finished), len(contents.failed - contents.finished)
         except (RecordError, ValueError, LookupError, TypeError, AttributeError):
             pass  # a malformed line
     state = fields.state if fields.state in _STATES else "unknown"

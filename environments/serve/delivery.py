@@ -303,6 +303,10 @@ class Delivery:
         """The first task of the plan that is not finished, and the finished ones beyond."""
         return await self._in_outbox(lambda outbox: (outbox.first_unfinished(), outbox.finished()))
 
+    async def has_delivered(self) -> bool:
+        """Whether a group was ever put into the outbox."""
+        return await self._in_outbox(lambda outbox: outbox.fact("met") is not None)
+
     async def changed(self) -> None:
         """Wait until groups left the outbox, or the API was looked at or lost."""
         self._changed.clear()

@@ -17,6 +17,7 @@ from environments.run.group_source import Lessons, note_of
 from environments.run.progress import LiveView, RolloutsInFlight, picture
 from environments.run.whole_run import StopSignals
 from environments.run.worker_pool import (
+    AlikeFailuresError,
     FirstAlone,
     LostWorkerError,
     StoppedError,
@@ -212,10 +213,8 @@ class ServeLoop:
         return 0
 
     async def _work(self, breaker: CircuitBreaker) -> None:
-        first, finished = await self._delivery.progress()
-        has_good = (
-            first > 0 or bool(finished) or (self._recorder is not None and bool(self._recorder.finished))
-        )
+        has_good = await self._delivery.has_delivered()
+        has_good |= self._recorder is not None and bool(self._recorder.finished)
         await self._begin(breaker, FirstAlone(self.say, has_good=has_good))
         try:
             async with asyncio.TaskGroup() as group:
@@ -257,13 +256,15 @@ class ServeLoop:
 
         async def bad(task: GroupTask) -> None:
             credited = await self._rollouts.source.run(task, len(task.rolled_out))
-            await self._delivery.finish(numbers[-1])
-            if self._recorder is not None:
-                credited = await asyncio.to_thread(self._recorder.append, credited)
-            self.summary.merge(note_of(credited).summary)
+            await to_the_end(self._finish((numbers[-1], replace(task, rolled_out=())), credited, breaker))
 
         numbers, later = list[int](), list[Entry]()
-        begun = await first_alone(next_task, roll_out, bad, alone)
+        try:
+            begun = await first_alone(next_task, roll_out, bad, alone)
+        except AlikeFailuresError:
+            for number in numbers:  # the next start tries others
+                await self._delivery.finish(number)
+            raise
         self._begun.extend([*((numbers[-1], task) for task in begun), *later])
 
     async def _worker(self, breaker: CircuitBreaker) -> None:

@@ -66,7 +66,7 @@ async def test_a_wrong_length_is_an_error_that_counts_both_sides(given_rewards):
 @cases("bad", [math.nan, math.inf, -math.inf, "1.0", "good", [1.0]])
 async def test_a_reward_that_is_no_finite_number_names_environment_item_and_turn(bad):
     with pytest.raises(
-        RewardError, match=r"'toy', item 'item-7': compute_turn_rewards, turn 2: .*finite number"
+        RewardError, match=r"'toy', item 'item-7', turn 2: compute_turn_rewards: .*finite number"
     ):
         await rewards_from(env_giving([0.0, bad]), 2)
 
@@ -93,18 +93,18 @@ async def test_rewards_that_are_no_list_are_an_error_that_shows_them(given_rewar
 
 
 async def test_components_whose_sum_is_no_number_name_environment_item_and_turn():
-    with pytest.raises(RewardError, match=r"'item-7': compute_turn_rewards, turn 1: the sum of components"):
+    with pytest.raises(RewardError, match=r"'item-7', turn 1: compute_turn_rewards: the sum of components"):
         await rewards_from(env_giving([{"a": 1e308, "b": 1e308}]), 1)
 
 
 @pytest.mark.parametrize("name", ["\udcff", 3])
 async def test_a_component_whose_name_is_no_text_is_an_error(name):
-    with pytest.raises(RewardError, match="turn 1: the name of a component"):
+    with pytest.raises(RewardError, match="turn 1: compute_turn_rewards: the name of a component"):
         await rewards_from(env_giving([{name: 1.0}]), 1)
 
 
 async def test_a_bad_component_is_named():
-    with pytest.raises(RewardError, match="turn 1, component 'style'"):
+    with pytest.raises(RewardError, match="turn 1: compute_turn_rewards, component 'style'"):
         await rewards_from(env_giving([{"style": math.nan}]), 1)
 
 
@@ -130,7 +130,10 @@ async def test_finite_rewards_whose_sum_is_not_are_an_error():
 
 
 async def test_a_reward_too_large_to_compute_credit_from_costs_its_sibling_and_names_the_turn():
-    with pytest.raises(RewardError, match=r"turn 2: a reward is at most 1e\+100 either way, got -1e\+101"):
+    with pytest.raises(
+        RewardError,
+        match=r"turn 2: compute_turn_rewards: .* at most 1e\+100 either way, got -1e\+101",
+    ):
         await rewards_from(env_giving([0.0, -1e101]), 2)
 
 

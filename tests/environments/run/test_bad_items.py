@@ -1,6 +1,7 @@
 """A bad item is recorded and passed over: it never keeps a run from its start, its end or its next start."""
 
 import io
+import re
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,10 +12,12 @@ from environments.config import AgentEnvConfig
 from environments.record.recorder import Recorder, read_groups
 from environments.run.evaluation_run import evaluate
 from environments.run.process_run import MOST_TRIES, process
-from tools.errors import RunError
+from tools.errors import ImageUnavailable, PolicyError, RunError, SandboxError
 from turnwise import AgentEnv, Choice, say
+from turnwise.rewards import rank_rewards
 
 ITEMS = 12
+GIVEN_UP = f"given up after {MOST_TRIES} starts, until --fresh"
 
 
 class SomeBad(AgentEnv):
@@ -48,6 +51,13 @@ async def started(cls, path, **changes):
         group_size=2, max_concurrent_rollouts=2, data_path_to_save_groups=str(path), **changes
     )
     return await process(cls(config), console), console.file.getvalue()
+
+
+async def evaluated(cls, path):
+    """The same of an evaluation."""
+    console = Console(file=io.StringIO(), width=200)
+    config = AgentEnvConfig(eval_rollouts=2, max_concurrent_rollouts=2, data_dir_to_save_evals=str(path))
+    return await evaluate(cls(config), console), console.file.getvalue()
 
 
 async def finished(cls, path):
@@ -101,7 +111,7 @@ async def test_wherever_a_run_is_killed_the_record_is_that_of_one_go(tmp_path_fa
 async def test_three_bad_items_in_a_row_are_passed_over_by_a_run_that_goes_on(tmp_path):
     await started(SomeBad, tmp_path / "r.jsonl", total_steps=2)
     code, shown = await started(with_bad({2, 3, 4, 5}), tmp_path / "r.jsonl", total_steps=ITEMS)
-    assert (code, "4 of 10 groups failed" in shown) == (0, True)
+    assert (code, "4 of 12 groups failed; the same command tries them once more" in shown) == (0, True)
 
 
 async def test_the_first_ones_come_from_different_places_of_the_dataset(tmp_path):
@@ -115,25 +125,101 @@ async def test_where_nothing_has_ever_worked_three_alike_end_it_and_are_in_the_r
     assert "the first rollouts of 3 items failed alike: KeyError at test_bad_items.py" in shown
 
 
-async def test_a_bad_item_is_tried_in_so_many_starts_and_then_passed_over_by_name(tmp_path):
+async def test_a_bad_item_is_given_up_by_name_after_so_many_starts(tmp_path):
     cls = with_bad({3})
     shown = [(await started(cls, tmp_path / "r.jsonl"))[1] for _ in range(MOST_TRIES + 1)]
-    assert ["passed over" in each for each in shown] == [False] * MOST_TRIES + [True]
-    assert "since they failed in 3 starts: 3; --fresh tries them again" in shown[-1]
+    assert [GIVEN_UP in each for each in shown] == [False] * (MOST_TRIES - 1) + [True] * 2
+    assert shown[-1].startswith("nothing to roll out: 11 of 12 groups are already in ")
+    assert shown[-1].endswith(f"1 of 12 groups failed; {GIVEN_UP}: 3\n")
     tries = [each for each in read_groups(tmp_path / "r.jsonl") if each.group.item_id == "3"]
     assert len(tries) == MOST_TRIES
 
 
+async def test_a_record_in_which_all_was_given_up_is_no_success(tmp_path):
+    codes = [(await started(with_bad({0}), tmp_path / "r.jsonl", max_items=1))[0] for _ in range(5)]
+    assert codes == [1] * 5
+
+
+async def test_what_a_former_version_of_the_code_broke_is_tried_again(tmp_path):
+    for _ in range(MOST_TRIES):
+        await started(with_bad({0}), tmp_path / "r.jsonl", max_items=1)
+    # A setting, since these classes share their code.
+    code, shown = await started(SomeBad, tmp_path / "r.jsonl", max_items=1, max_turns=3)
+    assert (code, GIVEN_UP in shown) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_given_up"),
+    [
+        (PolicyError("http://m/v1 gave no answer (tried 4 times): connection refused"), False),
+        (SandboxError("no engine"), False),
+        (PolicyError("http://m/v1 answered 400: a prompt with an image"), True),
+        (ImageUnavailable("no such image"), True),
+    ],
+)
+async def test_an_outage_is_no_fault_of_the_items_that_met_it(tmp_path, error, is_given_up):
+    class Meets(SomeBad):
+        def format_prompt(self, item):
+            if item["id"] == 3:
+                raise error
+            return "Go."
+
+    shown = [(await started(Meets, tmp_path / "r.jsonl"))[1] for _ in range(MOST_TRIES)]
+    assert (GIVEN_UP in shown[-1], "once more" in shown[-1]) == (is_given_up, not is_given_up)
+
+
 async def test_an_evaluation_goes_on_past_bad_items(tmp_path):
-    config = AgentEnvConfig(eval_rollouts=2, data_dir_to_save_evals=str(tmp_path / "e"))
-    await evaluate(with_bad({0, 1, 2, 3})(config), Console(file=io.StringIO(), width=200))
+    _, shown = await evaluated(with_bad({0, 1, 2, 3}), tmp_path / "e")
+    assert "4 of 12 items were lost; the same command tries them once more" in shown
     assert {name: status for name, (status, _) in came_of(tmp_path / "e" / "record.jsonl").items()} == {
         str(number): "failed" if number < 4 else "no_credit" for number in range(ITEMS)
     }
 
 
-async def test_a_bug_that_all_rollouts_share_is_one_line_and_a_count(tmp_path, caplog):
-    await started(SomeBad, tmp_path / "r.jsonl", total_steps=1)
-    _, shown = await started(with_bad(range(1, ITEMS)), tmp_path / "r.jsonl", total_steps=ITEMS)
-    assert len([each for each in caplog.records if each.levelname == "WARNING"]) == 1
-    assert "11x KeyError: … (test_bad_items.py:" in shown
+class Wrong(SomeBad):
+    """Gives no number, made by what knows neither hook nor item."""
+
+    bad = frozenset(range(1, ITEMS))
+
+    def format_prompt(self, item):
+        return "Go."
+
+    def compute_reward(self, item, trajectory, ctx):
+        return rank_rewards([float("nan")])[0] if item["id"] in self.bad else 1.0
+
+
+class Lost(Wrong):
+    """Has a reward of the wrong type."""
+
+    def compute_reward(self, item, trajectory, ctx):
+        return f"{item} earned much" if item["id"] in self.bad else 1.0
+
+
+@pytest.mark.parametrize(
+    ("cls", "counted", "logged"),
+    [
+        (with_bad(range(1, ITEMS)), "KeyError: … (test_bad_items.py:", "item 1, rollout 0 dropped: Key"),
+        (Wrong, "RewardError: compute_reward: rank_rewards compares finite numbers",
+         "RewardError: item '1': compute_reward: rank_rewards compares finite numbers, got [nan]"),
+        (Lost, "RewardError: compute_reward: a reward is a finite number",
+         "RewardError: environment 'some_bad', item '1': compute_reward: a reward is a finite number"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("run", [started, evaluated])
+async def test_a_bug_that_all_rollouts_share_is_one_line_and_a_count(
+    tmp_path, caplog, run, cls, counted, logged
+):
+    _, shown = await run(cls, tmp_path / "r.jsonl")
+    [line] = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert logged in line
+    assert re.search(rf"^dropped rollouts +22x {re.escape(counted)}", shown, re.MULTILINE)
+
+
+async def test_a_comparison_that_breaks_in_every_group_is_one_traceback(tmp_path, caplog):
+    class Uncompared(SomeBad):
+        def score_group(self, item, trajectories, ctx):
+            return {}[item["id"]]
+
+    _, shown = await started(Uncompared, tmp_path / "r.jsonl")
+    assert [each.getMessage().count("Traceback") for each in caplog.records] == [1]
+    assert "x refused: score_group broke: KeyError (test_bad_items.py:" in shown

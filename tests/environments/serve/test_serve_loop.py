@@ -392,16 +392,35 @@ async def test_the_first_rollout_goes_alone_and_is_part_of_its_group(trained, tm
     assert [task.item_id for task in tasks[:3]] == ["a", "b", "c"]
 
 
-async def test_first_rollouts_that_fail_alike_end_it_with_1(trained, tmp_path):
+async def broken_first(task):
+    failure = lost_model(task).group.failures[0]
+    broken = replace(failure, stop_reason=None, error_class="KeyError", where="env.py:1 in f")
+    return replace(lost_model(task).group, failures=(broken,))
+
+
+async def test_first_rollouts_that_fail_alike_end_every_start_with_1_and_each_tries_others(trained, tmp_path):
+    world, places = World(), []
+    world.first = broken_first
+    for _ in range(2):
+        async with serving(trained, tmp_path, world) as loop:
+            assert await loop.run() == STOPPED
+            assert "failed alike: KeyError at env.py:1 in f" in loop.shown.getvalue()
+            places.append((await loop.delivery.progress())[0])
+    assert (places, world.started) == ([3, 6], [])
+
+
+async def test_where_something_worked_bad_first_rollouts_slow_it_down_and_spend_no_item(trained, tmp_path):
     world = World()
-
-    async def run_first(task):
-        failure = lost_model(task).group.failures[0]
-        broken = replace(failure, stop_reason=None, error_class="KeyError", where="env.py:1 in f")
-        return replace(lost_model(task).group, failures=(broken,))
-
-    world.first = run_first
     async with serving(trained, tmp_path, world) as loop:
-        assert await loop.run() == STOPPED
-        assert "failed alike: KeyError at env.py:1 in f" in loop.shown.getvalue()
-    assert world.started == []
+        run = asyncio.create_task(loop.run())
+        await until(lambda: loop.summary.groups["ok"])
+        terminate()
+        await run
+        before = await loop.delivery.progress()
+    world.first = broken_first
+    async with serving(trained, tmp_path, world, max_waiting=100) as loop:
+        run = asyncio.create_task(loop.run())
+        await until(lambda: "4 groups in a row were lost whole" in loop.shown.getvalue())
+        terminate()
+        assert await run == 0
+        assert await loop.delivery.progress() == before

@@ -218,7 +218,7 @@ class AgentEnv(Lifecycle):
         """One rollout in its slot; whatever breaks in it drops this sibling and nothing else."""
         turns: list[Turn] = []
         async with self._slots.one():
-            in_flight = InFlight(item_id=task.item_id, sibling=sibling)
+            in_flight = InFlight(item_id=task.item_id, epoch=task.epoch, sibling=sibling)
             with watch(in_flight), self.hook_calls(in_flight) as calls:
                 try:
                     trajectory = await self.rollout(task.for_rollout(), sibling, turns, calls)

@@ -70,7 +70,7 @@ class HookCalls:
         self._is_over = self._has_abandoned = False
         self.asked: dict[str, list[JudgeCall]] = {}
         """What its hooks asked second models so far, by their role."""
-        self._code = UserCode(threads=threads)
+        self._code = UserCode(threads=threads, in_flight=in_flight)
         # One for all calls, so that what `prepare` sets is there for the rewards.
         self._context = copy_context()
         self._context.run(IN_USER_CODE.set, self._code)

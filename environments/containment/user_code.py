@@ -23,6 +23,7 @@ class InFlight:
     """Which rollout it is, since when, and what it waits for."""
 
     item_id: str
+    epoch: int = 0
     sibling: int
     started: float = field(default_factory=monotonic)
     """`time.monotonic` when it got its slot."""
@@ -96,6 +97,8 @@ class UserCode:
 
     threads: Executor
     """Runs its blocking calls."""
+    in_flight: InFlight
+    """The rollout."""
     is_given_up: bool = False
     """Whether the rollout is over and left code that swallows cancellations: the next one ends it."""
 
@@ -144,6 +147,13 @@ def _contained(step: Callable[..., Any], *args: Any) -> Any:
         return step(*args)
     except (SystemExit, KeyboardInterrupt) as error:
         raise CodeExit(f"{type(error).__name__} in a task of its own") from error
+
+
+def rollout_at(loop: asyncio.AbstractEventLoop) -> InFlight | None:
+    """The rollout whose code runs in the event loop now, which any thread may ask; `None`: no rollout's."""
+    task = asyncio.current_task(loop)
+    coro = None if task is None else task.get_coro()
+    return coro.code.in_flight if isinstance(coro, ContainedCoroutine) else None
 
 
 def contain(loop: asyncio.AbstractEventLoop) -> None:

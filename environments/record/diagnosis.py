@@ -154,7 +154,8 @@ _BY_KIND = {
 }
 _SAY_WHAT_COUNTS = (
     "give every sibling one, or say with missing_outcome (--env.missing_outcome; for what is recorded, "
-    "`turnwise credit RECORD --missing-outcome`) what is to count, drop or a number"
+    "`turnwise credit RECORD --estimator NAME --missing-outcome WHAT --write OUT`) what is to count, drop or "
+    "a number"
 )
 _BY_WORDS = {
     " beside siblings with ": _SAY_WHAT_COUNTS,

@@ -4,7 +4,7 @@ import asyncio
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from rich.console import Console
@@ -42,6 +42,7 @@ from environments.run.worker_pool import (
     groups_at_once,
     run_groups,
 )
+from environments.trajectory import Failure
 from tools.errors import RunError, UsageError
 
 MOST_TRIES = 3
@@ -162,6 +163,12 @@ class Driver:
             alone = FirstAlone(progress.say, has_good=bool(recorder.contents.finished))
             return await first_alone(next_task, self.source.first, failed, alone)
 
+        def blocked(rollout: InFlight, failure: Failure) -> None:
+            # The loop is blocked for good, and without siblings to come nothing of this waits for it.
+            task = replace(tasks.named(rollout.item_id, rollout.epoch), rolled_out=(failure,))
+            recorder.append_line(asyncio.run(self.source.run(task, 1)).line)
+
+        self.watchdog.on_end = blocked
         try:
             with self.watchdog.armed(), progress:
                 return await run_groups(
@@ -227,6 +234,10 @@ class PlannedTasks:
         task = self._left[place]
         del self._left[place]
         return task
+
+    def named(self, item_id: str, epoch: int) -> GroupTask:
+        """One of them."""
+        return next(task for task in self._tasks if (task.item_id, task.epoch) == (item_id, epoch))
 
     async def ready(self, *, wait: bool = True) -> None:
         """Wait until the next one is known, or the end."""
@@ -314,6 +325,10 @@ class AskedTasks:
         self._started += 1
         self._in_flight.append((identity, task.epoch))
         return task
+
+    def named(self, item_id: str, epoch: int) -> GroupTask:
+        """One of them."""
+        return GroupTask(item=self._items[item_id], item_id=item_id, epoch=epoch)
 
     given_up: Sequence[GroupTask] = ()
     """None: whoever asks for an item again has a reason."""

@@ -20,13 +20,15 @@ from typing import Self
 import environments
 import tools
 from environments.base_env import AgentEnv
+from environments.containment.user_code import InFlight, rollout_at
 from environments.run.progress import Progress
+from environments.trajectory import Failure
 
 NAMED_AFTER_S = 5.0
 BLOCKED = 1
 """Exit code of a run whose event loop was blocked for too long."""
 _TICK_S = 0.5
-_LAST_WORDS_S = 2.0
+_LAST_WORDS_S = 3.0
 _YIELD_CPU_S = 2.0
 _OURS = tuple(f"{folder}/" for package in (environments, tools) for folder in package.__path__)
 _LIBRARIES = ("<frozen ", *{f"{sysconfig.get_path(name)}/" for name in ("stdlib", "purelib", "platlib")})
@@ -49,7 +51,9 @@ class Watchdog:
     ) -> None:
         """`on_tick` is called twice a second, with the place that the loop is blocked at, if it is at one."""
         self._env_cls, self._say, self._ends_after_s, self._on_tick = env_cls, say, ends_after_s, on_tick
-        self._is_armed = False
+        self.on_end: Callable[[InFlight, Failure], object] | None = None
+        """Takes the rollout whose code blocks the loop, as its failure, before that ends the run."""
+        self._is_armed = self._is_ending = False
         self._armed_s = self._busy_s = 0.0
         self._has_turned, self._end = threading.Event(), threading.Event()
         self._named = set[str]()
@@ -79,7 +83,7 @@ class Watchdog:
         # A profiler of the process needs the signal more.
         self._yields = threading.current_thread() is threading.main_thread() and before == signal.SIG_DFL
         if self._yields:
-            signal.signal(signal.SIGPROF, _hand_over)
+            signal.signal(signal.SIGPROF, self.hand_over)
             signal.siginterrupt(signal.SIGPROF, False)
         self._turn()
         watched = asyncio.get_running_loop(), threading.get_ident()
@@ -99,6 +103,10 @@ class Watchdog:
             # A regular expression may hold the interpreter for hours, and looks at signals meanwhile.
             signal.setitimer(signal.ITIMER_PROF, _YIELD_CPU_S, _TICK_S)
         self._has_turned.set()
+
+    def hand_over(self, number: int, frame: object) -> None:
+        """Run between the steps of a call in C; waiting hands the interpreter to another thread."""
+        sleep(_LAST_WORDS_S if self._is_ending else 0)
 
     def _run(self, loop: asyncio.AbstractEventLoop, watched: int) -> None:
         before, cpu_before, blocked_s = monotonic(), process_time(), 0.0
@@ -120,9 +128,9 @@ class Watchdog:
             self._on_tick(where)
             if where is not None and self._is_armed:
                 blocked_s += passed_s
-                self._blocked(where, blocked_s)
+                self._blocked(loop, where, blocked_s)
 
-    def _blocked(self, where: str, blocked_s: float) -> None:
+    def _blocked(self, loop: asyncio.AbstractEventLoop, where: str, blocked_s: float) -> None:
         limit = f"{self._ends_after_s:g} s"
         if blocked_s >= NAMED_AFTER_S - _TICK_S and where not in self._named:
             self._named.add(where)
@@ -135,17 +143,31 @@ class Watchdog:
                 f"stopped: {where} has blocked the event loop for {limit} (--env.hook_block_s); "
                 "finished groups are kept, and the same command goes on from them"
             )
+            self._is_ending = True
             # Nothing that shows this may keep the process from its end.
-            last_words = threading.Thread(target=self._show_end, args=(text,), daemon=True)
+            last_words = threading.Thread(target=self._last_words, args=(text, loop, where), daemon=True)
             last_words.start()
             last_words.join(_LAST_WORDS_S)
             # The thread that would end in order is the one that is blocked. Sandboxes go with their process.
             os._exit(BLOCKED)
 
-    def _show_end(self, text: str) -> None:
+    def _last_words(self, text: str, loop: asyncio.AbstractEventLoop, where: str) -> None:
         self._say(text)
         sys.stdout.flush()
         sys.stderr.flush()
+        rollout = rollout_at(loop)
+        if self.on_end is not None and rollout is not None and rollout.item_id:
+            name = "BlockedLoop"
+            failure = Failure(
+                sibling=rollout.sibling,
+                stop_reason=None,
+                error=f"{name}: it blocked the event loop for {self._ends_after_s:g} s ({where})",
+                error_class=name,
+                where=where,
+                traceback="",
+                turns=0,
+            )
+            self.on_end(rollout, failure)
 
 
 def watchdog_of(env: AgentEnv, progress: Progress) -> AbstractContextManager[Watchdog]:
@@ -166,7 +188,7 @@ def place_in(frame: FrameType | None, env_cls: type) -> str | None:
     while frame is not None:
         name = frame.f_code.co_filename
         is_own = home is not None and name.startswith(home)
-        is_interruption = frame.f_code is _hand_over.__code__
+        is_interruption = frame.f_code is Watchdog.hand_over.__code__
         if not is_own and not is_interruption and name.startswith(_OURS):
             break
         if is_own or not (is_interruption or name.startswith(_LIBRARIES)):
@@ -177,8 +199,3 @@ def place_in(frame: FrameType | None, env_cls: type) -> str | None:
         for each in dict.fromkeys([*called[-1:], *called[:1]])
     ]
     return ", at ".join(places) or None
-
-
-def _hand_over(number: int, frame: object) -> None:
-    """Run between the steps of a call in C; waiting for nothing hands the interpreter to another thread."""
-    sleep(0)

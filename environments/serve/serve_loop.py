@@ -9,7 +9,9 @@ from time import monotonic
 
 from rich.console import Console, RenderableType
 
+from environments.containment.user_code import InFlight
 from environments.data.tasks import GroupTask
+from environments.record.origin import GroupKey
 from environments.record.recorder import Recorder
 from environments.record.summary import duration, forks_in_short, headline, print_side_notes
 from environments.record.totals import Summary
@@ -26,7 +28,7 @@ from environments.run.worker_pool import (
 )
 from environments.serve.delivery import ApiLostError, Delivery
 from environments.serve.group_tries import CircuitBreaker, Entry, GroupTries, ModelWatch, Rollouts
-from environments.trajectory import CreditedGroup, TrajectoryGroup
+from environments.trajectory import CreditedGroup, Failure, TrajectoryGroup
 from environments.wire.payloads import ExactTokens
 from tools.waiting import to_the_end
 
@@ -115,6 +117,8 @@ class ServeLoop:
         self._recorder, self._track = recorder, rollouts.track
         self._exact = ExactTokens(rollouts.credit, say=self.say)
         self._stop = asyncio.Event()
+        self._taken: dict[GroupKey, Entry] = {}
+        """Those that have not ended."""
         self._begun: deque[Entry] = deque()
         """Tasks whose first rollout went alone."""
         self._model = ModelWatch(rollouts.probe, self._stop, self.say)
@@ -291,7 +295,9 @@ class ServeLoop:
             return self._begun.popleft()
         if self._asked is not None and not breaker.has_retries:
             await self._asked.ready(wait=wait)
-        return breaker.take()
+        if (entry := breaker.take()) is not None:
+            self._taken[entry[1].item_id, entry[1].epoch] = entry
+        return entry
 
     async def _may_start(self, breaker: CircuitBreaker) -> bool:
         """Wait until one more group is wanted; false when no more are."""
@@ -320,6 +326,7 @@ class ServeLoop:
 
     async def _finish(self, entry: Entry, credited: CreditedGroup, breaker: CircuitBreaker) -> None:
         """Into the outbox first: from there on it is neither lost nor rolled out again."""
+        self._taken.pop((entry[1].item_id, entry[1].epoch), None)
         if credited.status == "ok" and not self._bounds.allow_approximate:
             credited = self._exact.only(credited)
         if credited.status == "ok":
@@ -339,6 +346,18 @@ class ServeLoop:
         if self._track is not None:
             self._track(note)
         self._lessons.add(note)
+
+    def blocked(self, rollout: InFlight, failure: Failure) -> None:
+        """Count a group as failed whose code blocks the event loop for good, from another thread."""
+        number, task = self._taken[rollout.item_id, rollout.epoch]
+
+        async def finish() -> None:
+            credited = await self._rollouts.source.run(replace(task, rolled_out=(failure,)), 1)
+            await self._delivery.finish(number)
+            if self._recorder is not None:
+                self._recorder.append(credited)
+
+        asyncio.run(finish())
 
     async def _show_lines(self) -> None:
         while True:

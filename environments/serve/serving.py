@@ -124,6 +124,7 @@ async def _serve_opened(
                 recorder=recorder,
                 watched=progress.in_flight,
             )
+            watchdog.on_end = loop.blocked
             with watchdog.armed():
                 code = await loop.run()
             print_rows(console, loop_rows(watchdog.utilisation))

@@ -62,3 +62,8 @@ def test_serve_names_the_code_that_blocks_it_and_ends(api, tmp_path):
     assert done.returncode == 1
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("stopped: ")]
     assert "in misbehave has blocked the event loop for 3 s" in line
+    assert "BlockedLoop" in [
+        each.group.failures[0].error_class
+        for each in read_groups(tmp_path / "record.jsonl")
+        if each.group.failures
+    ]

@@ -134,10 +134,6 @@ def _text(text: str) -> str:
 _REASON_CHARS = 300
 
 
-class FailedInARowError(StoppedError):
-    """So many groups failed one after another that going on would only spend time and items."""
-
-
 class Streak:
     """Groups in a row, in the order in which they ended, of which nothing can be compared."""
 
@@ -148,7 +144,7 @@ class Streak:
         self._last = ""
 
     def add(self, note: GroupNote) -> None:
-        """Take the next group in. Raises FailedInARowError if these are too many."""
+        """Take the next group in. Raises StoppedError if these are too many."""
         if note.lacks_image:
             return  # of this item alone
         if note.loss is None:
@@ -157,7 +153,7 @@ class Streak:
         self.length += 1
         self._last = textwrap.shorten(note.loss, _REASON_CHARS)
         if 0 < self._most <= self.length:
-            raise FailedInARowError(f"{self}; --env.max_failed_groups 0 goes on all the same")
+            raise StoppedError(f"{self}; --env.max_failed_groups 0 goes on all the same")
 
     def __str__(self) -> str:
         return f"{self.length} groups in a row were lost whole, the last one because of {self._last}"
@@ -167,10 +163,6 @@ MOST_REFUSED = 3
 """Groups that are refused for one cause before any can be learned from: there is no point in the others."""
 _SAID_AFTER = 3
 """Groups from which nothing can be learned before that is said."""
-
-
-class RefusedAlikeError(StoppedError):
-    """Several groups were refused for one cause, and none can be learned from."""
 
 
 class Lessons:
@@ -184,7 +176,7 @@ class Lessons:
     def add(self, note: GroupNote) -> None:
         """Take the next group in, unless it is of one rollout: it is not meant to be compared.
 
-        Raises RefusedAlikeError if it is one of too many that were refused for one cause.
+        Raises StoppedError if it is one of too many that were refused for one cause.
         """
         self._has_credit |= note.past.status == "ok"
         cause, siblings = note.cause, len(note.past.scores) + note.past.lost
@@ -192,7 +184,7 @@ class Lessons:
             return
         self._causes[cause] += 1
         if cause.kind == REFUSED and self._causes[cause] == MOST_REFUSED:
-            raise RefusedAlikeError(
+            raise StoppedError(
                 f"{MOST_REFUSED} groups were refused alike, and none can be learned from: {cause.why}; "
                 f"{cause.remedy}"
             )

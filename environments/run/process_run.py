@@ -36,7 +36,6 @@ from environments.run.tracking import Track, tracked
 from environments.run.watchdog import Watchdog, watchdog_of
 from environments.run.worker_pool import (
     MOST_ALIKE,
-    FirstAlone,
     StoppedError,
     first_alone,
     groups_at_once,
@@ -160,8 +159,8 @@ class Driver:
             async def failed(task: GroupTask) -> None:
                 await record(task, await self.source.run(task, len(task.rolled_out)))
 
-            alone = FirstAlone(progress.say, has_good=bool(recorder.contents.finished))
-            return await first_alone(next_task, self.source.first, failed, alone)
+            has_good = bool(recorder.finished)
+            return await first_alone(next_task, self.source.first, failed, progress.say, has_good=has_good)
 
         def blocked(rollout: InFlight, failure: Failure) -> None:
             # The loop is blocked for good, and without siblings to come nothing of this waits for it.

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from environments.data.tasks import GroupTask
 from environments.run.whole_run import StopSignals
-from environments.trajectory import Failure, TrajectoryGroup
+from environments.trajectory import TrajectoryGroup
 from tools.errors import ConfigError
 from tools.waiting import to_the_end
 
@@ -140,66 +140,42 @@ class AlikeFailuresError(StoppedError):
     """The first rollouts of several items failed at the same place of the environment's code."""
 
 
-class FirstAlone:
-    """Goes on to the next item while first rollouts fail in the environment's own code."""
-
-    def __init__(self, say: Callable[[str], None], *, has_good: bool = False) -> None:
-        """Judge first rollouts.
-
-        Args:
-            say: shows text to the user.
-            has_good: whether the record has a good group, so that no failures are too many: it works.
-        """
-        self._say, self._has_good = say, has_good
-        self._failed: Counter[tuple[str, str | None]] = Counter()
-        self._errors: dict[tuple[str, str | None], str] = {}
-
-    def take(self, task: GroupTask, group: TrajectoryGroup) -> tuple[GroupTask, bool]:
-        """Judges a group of one rollout; returns the task with that done, and whether the others may go.
-
-        Raises ConfigError if it asks a judge or a user without a model, which no item changes.
-        """
-        failure = next(iter(group.failures), None)
-        may_go = failure is None or (failure.where is None and failure.error_class not in _OF_OURS)
-        if failure is not None and failure.error_class == _NO_MODEL:
-            raise ConfigError(failure.error.partition(": ")[2])
-        if failure is not None and not may_go:
-            self._note(task, failure)
-        return replace(task, rolled_out=(*group.trajectories, *group.failures)), may_go
-
-    def refuse_alike(self) -> None:
-        """Raise AlikeFailuresError if too many failed alike, and nothing has ever worked."""
-        for (error_class, where), count in self._failed.items():
-            if count >= MOST_ALIKE and not self._has_good:
-                how = self._errors[error_class, where] if where is None else f"{error_class} at {where}"
-                raise AlikeFailuresError(f"the first rollouts of {MOST_ALIKE} items failed alike: {how}")
-
-    def _note(self, task: GroupTask, failure: Failure) -> None:
-        kind = failure.error_class, failure.where
-        self._failed[kind] += 1
-        self._errors[kind] = failure.error
-        if self._failed[kind] == 1:
-            self._say(
-                f"the first rollout, of item {task.item_id}, failed; the next item's goes alone\n"
-                f"{failure.error if failure.stop_reason else failure.traceback.rstrip()}"
-            )
-
-
 async def first_alone(
     next_task: Callable[[], Awaitable[GroupTask | None]],
     roll_out: Callable[[GroupTask], Awaitable[TrajectoryGroup]],
     on_bad: Callable[[GroupTask], Awaitable[object]],
-    first: FirstAlone,
+    say: Callable[[str], None],
+    *,
+    has_good: bool,
 ) -> list[GroupTask]:
     """Rolls out first siblings one after another until one does not fail in the environment's code.
 
-    `on_bad` takes each task whose first sibling did, which is all that becomes of it. Returns the last task,
-    with its first rollout done; none where none is left. Raises as `FirstAlone`.
+    Args:
+        next_task: gives the next one, `None` after the last.
+        roll_out: gives a group of one rollout.
+        on_bad: takes each task whose first sibling failed, which is all that becomes of it.
+        say: shows text to the user.
+        has_good: whether anything has ever worked, so that no failures are too many.
+
+    Returns the last task, with its first rollout done; none where none is left. Raises AlikeFailuresError if
+    too many failed alike; ConfigError if it asks a judge or a user without a model, which no item changes.
     """
+    failed = Counter[str]()
     while (task := await next_task()) is not None:
-        task, may_go = first.take(task, await roll_out(task))
-        if may_go:
+        group = await roll_out(task)
+        task = replace(task, rolled_out=(*group.trajectories, *group.failures))
+        failure = next(iter(group.failures), None)
+        if failure is None or (failure.where is None and failure.error_class not in _OF_OURS):
             return [task]
+        if failure.error_class == _NO_MODEL:
+            raise ConfigError(failure.error.partition(": ")[2])
+        kind = f"{failure.error_class} at {failure.where}" if failure.where else failure.error_class
+        failed[kind] += 1
+        if failed[kind] == 1:
+            shown = failure.error if failure.stop_reason else failure.traceback.rstrip()
+            say(f"the first rollout, of item {task.item_id}, failed; the next item's goes alone\n{shown}")
         await on_bad(task)
-        first.refuse_alike()
+        if failed[kind] == MOST_ALIKE and not has_good:
+            how = kind if failure.where else failure.error
+            raise AlikeFailuresError(f"the first rollouts of {MOST_ALIKE} items failed alike: {how}")
     return []

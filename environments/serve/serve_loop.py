@@ -20,7 +20,6 @@ from environments.run.progress import LiveView, RolloutsInFlight, picture
 from environments.run.whole_run import StopSignals
 from environments.run.worker_pool import (
     AlikeFailuresError,
-    FirstAlone,
     LostWorkerError,
     StoppedError,
     first_alone,
@@ -217,9 +216,7 @@ class ServeLoop:
         return 0
 
     async def _work(self, breaker: CircuitBreaker) -> None:
-        has_good = await self._delivery.has_delivered()
-        has_good |= self._recorder is not None and bool(self._recorder.finished)
-        await self._begin(breaker, FirstAlone(self.say, has_good=has_good))
+        await self._begin(breaker)
         try:
             async with asyncio.TaskGroup() as group:
                 workers = [
@@ -236,7 +233,7 @@ class ServeLoop:
             self.say("next_items asks for nothing more")
             self._stop.set()
 
-    async def _begin(self, breaker: CircuitBreaker, alone: FirstAlone) -> None:
+    async def _begin(self, breaker: CircuitBreaker) -> None:
         """Let first rollouts go alone, each from another place, until one does not fail in user code."""
 
         async def next_task() -> GroupTask | None:
@@ -263,8 +260,10 @@ class ServeLoop:
             await to_the_end(self._finish((numbers[-1], replace(task, rolled_out=())), credited, breaker))
 
         numbers, later = list[int](), list[Entry]()
+        has_good = await self._delivery.has_delivered()
+        has_good |= self._recorder is not None and bool(self._recorder.finished)
         try:
-            begun = await first_alone(next_task, roll_out, bad, alone)
+            begun = await first_alone(next_task, roll_out, bad, self.say, has_good=has_good)
         except AlikeFailuresError:
             for number in numbers:  # the next start tries others
                 await self._delivery.finish(number)

@@ -13,10 +13,8 @@ from environments.data.tasks import GroupTask
 from environments.record.recorder import Recorder, read_groups
 from environments.run import group_source
 from environments.run.group_source import (
-    FailedInARowError,
     FinishedGroups,
     Lessons,
-    RefusedAlikeError,
     ShownGroups,
     Streak,
     finished,
@@ -25,7 +23,7 @@ from environments.run.group_source import (
 from environments.run.open_run import OpenRun
 from environments.run.process_run import FAILED, Driver, PlannedTasks
 from environments.run.progress import Progress
-from environments.run.worker_pool import run_groups
+from environments.run.worker_pool import StoppedError, run_groups
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup, Failure
 from tests.environments.record.recorded import credited
@@ -104,7 +102,7 @@ def test_groups_lost_in_a_row_are_counted_until_one_works_and_images_do_not_coun
         streak.add(note_of(credited_group))
         assert streak.length == length
     streak.add(note_of(lost()))
-    with pytest.raises(FailedInARowError, match=r"3 groups in a row were lost whole, .* ValueError: x"):
+    with pytest.raises(StoppedError, match=r"3 groups in a row were lost whole, .* ValueError: x"):
         streak.add(note_of(lost()))
 
 
@@ -122,7 +120,7 @@ def test_groups_that_are_refused_alike_are_too_many_while_none_can_be_learned_fr
     # A group of one is not compared, that of an evaluation not trained on, and other causes are others.
     for each in (refused("1"), alone, alone, tied, judged, lost(), refused("0, 2")):
         lessons.add(note_of(each))
-    with pytest.raises(RefusedAlikeError, match=r"alike, and none .* with one; give every sibling one,"):
+    with pytest.raises(StoppedError, match=r"alike, and none .* with one; give every sibling one,"):
         lessons.add(note_of(refused("3")))
     (line,) = said
     assert line.startswith("nothing to learn from in 3 groups: 1 broken (ValueError), 1 no credit (")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from environments.data.tasks import GroupTask
-from environments.run.worker_pool import MOST_ALIKE, AlikeFailuresError, FirstAlone, first_alone, run_groups
+from environments.run.worker_pool import MOST_ALIKE, AlikeFailuresError, first_alone, run_groups
 from environments.testing import group_of
 from environments.trajectory import Failure, StopReason
 from tests.environments.write_file import HELLO, ScalarWriteFile, made
@@ -203,8 +203,7 @@ async def begun(groups, bad=None, *, has_good=False):
     async def on_bad(task):
         bad.append(task.item_id)
 
-    alone = FirstAlone(lines.append, has_good=has_good)
-    return await first_alone(next_task, roll_out, on_bad, alone), lines
+    return await first_alone(next_task, roll_out, on_bad, lines.append, has_good=has_good), lines
 
 
 async def test_one_that_works_is_the_only_one_that_goes_alone():

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from environments.data.tasks import GroupTask
-from environments.run.group_source import FailedInARowError, Streak, note_of
+from environments.run.group_source import Streak, note_of
+from environments.run.worker_pool import StoppedError
 from environments.serve.group_tries import FIRST_PAUSE_S, LONGEST_PAUSE_S, OPEN_AFTER, CircuitBreaker
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup, Failure, TrajectoryGroup
@@ -70,7 +71,7 @@ def test_a_streak_ends_with_a_group_that_has_a_rollout():
 def test_too_many_in_a_row_are_told_with_the_last_reason_and_the_way_out():
     streak = Streak(most=2)
     streak.add(noted(FAILED))
-    with pytest.raises(FailedInARowError, match=r"2 groups.*NameError: no engine; --env.max_failed_groups"):
+    with pytest.raises(StoppedError, match=r"2 groups.*NameError: no engine; --env.max_failed_groups"):
         streak.add(noted(FAILED))
 
 

@@ -263,11 +263,13 @@ async def test_a_wrong_value_of_a_hook_is_told_without_frames_of_ours():
 
 
 async def test_thousands_of_groups_start_over_many_turns_of_the_event_loop():
-    turn, started = 0, []
+    turn, started, all_started = 0, [], asyncio.Event()
 
     async def run_group(key):
         started.append(turn)
-        await asyncio.sleep(0.05)
+        if len(started) == 1000:
+            all_started.set()
+        await all_started.wait()
 
     async def turns():
         nonlocal turn

@@ -29,6 +29,7 @@ OF_EACH_OTHER = {
     "cancellation_kills_the_tree",
     "daemons_die_with_the_timeout",
     "fork_bomb_stays_below_the_limit",
+    "memory_of_no_process_ends_no_sandbox",
     "enforced_limits_match_a_probe",
     "a_killed_host_leaves_nothing_alive",
     "a_sweep_spares_the_living",

@@ -113,6 +113,33 @@ async def cpu_quota_is_honoured(bench: Bench) -> None:
     holds(f"they used 0.1 to 1.0 s ({used:.2f} s)", 0.1 < used < 1.0)
 
 
+_BUFFERS = """
+import fcntl, os, time
+for _ in range(24):
+    if os.fork() == 0:
+        held = []
+        while True:
+            try:
+                held.append(os.pipe())
+                fcntl.fcntl(held[-1][1], 1031, 1 << 20)  # F_SETPIPE_SZ
+                os.set_blocking(held[-1][1], False)
+                while True: os.write(held[-1][1], bytes(1 << 16))
+            except OSError: time.sleep(0.001)
+time.sleep(2)
+"""
+
+
+@check(136, needs=("memory_mb",), memory_mb=96, disk_mb=69)
+async def memory_of_no_process_ends_no_sandbox(bench: Bench) -> None:
+    """Full file systems and buffers of pipes at once cost the agent its processes, not the sandbox."""
+    await bench.sandbox.write_file("kept", b"here")
+    await bench.sandbox.exec("for d in . /tmp /dev/shm; do head -c 99999999 /dev/zero >$d/fill; done")
+    await bench.python(_BUFFERS, timeout_s=3)
+    for _ in range(3):
+        await bench.sandbox.exec("true")  # which may be killed: what fills the memory still runs
+    equal("a file afterwards", await bench.sandbox.read_file("kept"), b"here")
+
+
 @check(81)
 async def no_core_is_dumped(bench: Bench) -> None:
     """A crash leaves no core file."""

@@ -112,7 +112,7 @@ def _restarted(managed: ContainerManager, container: Container) -> Connection:
         except (SandboxCreateError, UsageError) as error:
             # Something of the agent's may have killed this one too, before it died itself.
             if attempt == _ATTEMPTS:
-                reason = f"the container has no supervisor any more: {error}"
+                reason = "no supervisor starts any more over what the agent left in the container"
                 raise AgentCausedError(reason, cause="sandbox_lost") from error
     raise AssertionError
 

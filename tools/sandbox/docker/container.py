@@ -13,7 +13,15 @@ from tools.errors import ConfigError, IsolationError, SandboxCreateError
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.docker.engine import Connection, Engine, EngineError, Image
 from tools.sandbox.host import layout, seccomp, supervisor_code
-from tools.sandbox.host.layout import HOST_NAME, RESERVED_PIDS, RUN_DIR, SYSTEM_PATH, VERIFIER_DIR, WORKDIR
+from tools.sandbox.host.layout import (
+    HOST_NAME,
+    RESERVED_BYTES,
+    RESERVED_PIDS,
+    RUN_DIR,
+    SYSTEM_PATH,
+    VERIFIER_DIR,
+    WORKDIR,
+)
 from tools.sandbox.inside.account import Configuration
 from tools.sandbox.inside.messages import Died, Done, Facts, Ready, RunProgram, encode
 
@@ -64,9 +72,10 @@ class ContainerFacts:
 
     def enforced(self, limits: SandboxLimits) -> tuple[str, ...]:
         """Names of the limits that hold."""
+        most_bytes = (limits.memory_mb << 20) + RESERVED_BYTES
         holds = {
             "network": limits.network == "none",
-            "memory_mb": self.memory_bytes is not None and self.memory_bytes <= limits.memory_mb << 20,
+            "memory_mb": self.memory_bytes is not None and self.memory_bytes <= most_bytes,
             "pids": self.pids is not None and self.pids <= limits.pids + RESERVED_PIDS,
             "cpus": limits.cpus is not None and self.cpus is not None and self.cpus <= limits.cpus * 1.01,
         }
@@ -268,7 +277,7 @@ def remove(engine: Engine, container: str) -> None:
 
 def _host(spec: Spec, uid: int) -> dict[str, Any]:
     limits = spec.limits
-    memory, disk = limits.memory_mb << 20, limits.disk_mb << 20
+    memory, disk = (limits.memory_mb << 20) + RESERVED_BYTES, limits.disk_mb << 20
     host: dict[str, Any] = {
         "auto_remove": True,
         "init": True,

@@ -167,7 +167,11 @@ class RecoveringChannel:
                 await self._replace()
             if isinstance(request, OWN_REQUESTS):
                 # These can be done again; a command cannot.
-                return await self._channel.request(request)
+                try:
+                    return await self._channel.request(request)
+                except SandboxUnavailable:
+                    # Raises where it is the backend that is gone.
+                    await self._replace()
             return _killed(time.monotonic() - started, request.timeout_s)
 
     def close(self, reason: str) -> None:

@@ -13,6 +13,8 @@ UID_BASE, UID_COUNT = 0x70000000, 0x0FFF0000
 """Host users that no distribution and no container manager hands out."""
 RESERVED_PIDS = 16
 """Processes of ours next to the agent's, so that a full sandbox can still be cleaned and read."""
+RESERVED_BYTES = 64 << 20
+"""Memory of our own in a container, where full file systems would leave none to start another supervisor."""
 BYTES_PER_FILE = 4096
 """A sandbox may have one file per this many bytes, so that empty files cannot fill it either."""
 

@@ -1,6 +1,7 @@
 """A running supervisor as its host sees it: its first message, its answers, its end."""
 
 import socket
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -53,10 +54,21 @@ def stop(session: Session) -> None:
     with ExitStack() as steps:
         # Each of them, whatever becomes of those before it.
         if session.directory is not None:
-            steps.callback(trees.remove, session.directory)
+            steps.callback(_remove, session.directory)
         steps.callback(cgroup.remove, session.group)
         steps.callback(end, session.process)
         session.channel.close()
+
+
+def _remove(folder: str) -> None:
+    """Wait only a while: a disk may take 30 s for the folders that an agent may make."""
+    removal = threading.Thread(target=trees.remove, args=(folder,))
+    try:
+        removal.start()
+    except RuntimeError:  # this process may have no other thread
+        trees.remove(folder)
+    else:
+        removal.join(_STOP_S)
 
 
 def end(process: Process) -> None:

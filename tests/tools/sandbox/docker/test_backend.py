@@ -14,6 +14,7 @@ from tools.sandbox.docker import backend, container, engine, orphans
 from tools.sandbox.docker.backend import open_docker, prepare_image
 from tools.sandbox.docker.inventory import entries, reap
 from tools.sandbox.host import process_ids
+from tools.sandbox.host.layout import RESERVED_BYTES
 from tools.sandbox.inside.messages import Ready
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("docker_engine")]
@@ -48,7 +49,7 @@ async def test_the_engine_confirms_every_hardened_setting(sandbox):
     assert not host["Privileged"]
     assert host["SecurityOpt"] == ["no-new-privileges"]
     assert host["NetworkMode"] == "none"
-    assert host["Memory"] == host["MemorySwap"] == SMALL.memory_mb << 20
+    assert host["Memory"] == host["MemorySwap"] == (SMALL.memory_mb << 20) + RESERVED_BYTES
     assert host["PidsLimit"] == SMALL.pids + 16
     assert host["ReadonlyRootfs"]
     assert host["Init"]

@@ -9,6 +9,7 @@ import pytest
 from tests.tools.sandbox.conftest import SMALL, TEST_IMAGE
 from tests.tools.sandbox.leftovers import leftovers, settled
 from tools.errors import SandboxUnavailable
+from tools.sandbox.base import SandboxFileError
 from tools.sandbox.check import Target
 from tools.sandbox.conformance.checks import first_process_of, host_pids, host_status, marker, sleeper, until
 from tools.sandbox.docker import container, orphans
@@ -16,6 +17,7 @@ from tools.sandbox.docker.container import Spec
 from tools.sandbox.docker.engine import connect
 from tools.sandbox.docker.manager import manager
 from tools.sandbox.host import channel
+from tools.sandbox.inside import messages
 
 DOCKER = Target(backend="docker", options={"image": TEST_IMAGE}, limits=SMALL)
 _WITHIN_S = 15
@@ -116,6 +118,27 @@ async def test_a_frozen_container_is_an_infrastructure_error():
         with pytest.raises(SandboxUnavailable, match="is paused"):
             await sandbox.exec("true", timeout_s=0.1)
     assert await settled(DOCKER, before) == before
+
+
+@pytest.mark.docker
+@pytest.mark.usefixtures("docker_engine")
+async def test_a_file_operation_that_ends_every_supervisor_is_an_error_of_files(monkeypatch):
+    # Were it one of infrastructure, an agent could take its bad rollouts out of their group.
+    ask = channel.Channel.request
+
+    async def ends_its_supervisor(self, request):
+        if not isinstance(request, messages.ReadFile):
+            return await ask(self, request)
+        os.kill(docker_supervisor(), signal.SIGKILL)
+        return await ask(self, request)
+
+    async with DOCKER.open() as sandbox, asyncio.timeout(60):
+        await sandbox.write_file("kept", b"here")
+        with monkeypatch.context() as patch:
+            patch.setattr(channel.Channel, "request", ends_its_supervisor)
+            with pytest.raises(SandboxFileError):
+                await sandbox.read_file("kept")
+        assert await sandbox.read_file("kept") == b"here"
 
 
 @pytest.mark.docker

@@ -408,7 +408,9 @@ async def test_what_cannot_be_read_is_an_error_of_its_builtin_kind_and_one_of_sa
 
 
 async def test_a_pause_ends_with_the_last_of_its_blocks_also_by_an_error(sandbox):
-    await sandbox.exec("(while :; do echo x >>grows; sleep 0.01; done) >/dev/null 2>&1 &")
+    await sandbox.exec(
+        "(while :; do echo x >>grows; sleep 0.01; done) >/dev/null 2>&1 & until test -s grows; do :; done"
+    )
     inside = asyncio.Event()
 
     async def broken():

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from tools.sandbox import open_sandbox
 from tools.sandbox.conformance import checks
 from tools.sandbox.inside.processes import running
 from tools.sandbox.inventory import list_sandboxes, reap_sandboxes
-from tools.sandbox.local import launch, probe
+from tools.sandbox.local import launch, probe, session, trees
 from tools.sandbox.local.backend import open_local
 from tools.sandbox.local.session import stop
 
@@ -283,3 +284,20 @@ def folders_of(pid):
 async def test_a_program_of_ours_is_as_confined_as_the_agents(sandbox):
     result = await sandbox.run_python("open('/etc/turnwise', 'w')")
     assert (result.exit_code, result.stderr[:15]) == (1, b"PermissionError")
+
+
+async def test_a_folder_that_takes_long_to_remove_keeps_no_rollout_waiting(monkeypatch):
+    # A disk may take 30 s for the folders that an agent makes within its limits.
+    may_go_on, remove = threading.Event(), trees.remove
+
+    def slowly(folder):
+        may_go_on.wait(10)
+        remove(folder)
+
+    monkeypatch.setattr(trees, "remove", slowly)
+    monkeypatch.setattr(session, "_STOP_S", 0.2)
+    async with asyncio.timeout(20), open_local(NETWORKED, tier="C") as opened:
+        folder = Path(opened.workdir).parent
+    assert folder.exists()
+    may_go_on.set()
+    assert await checks.until(lambda: not folder.exists(), within_s=20)

@@ -34,6 +34,8 @@ class Channel(asyncio.Protocol):
         self._turn = asyncio.Lock()
         self._inbox = Inbox()
         self._waiting: asyncio.Future[Reply] | None = None
+        self._is_answered = False
+        """Whether the answer came, also to a caller that was cancelled in the same moment."""
         self._broken: str | None = None
         self._transport: asyncio.Transport | None = None
         self.reason = ""
@@ -80,12 +82,10 @@ class Channel(asyncio.Protocol):
             if isinstance(message, Died):
                 self.reason = message.reason
                 self._break(f"the sandbox died: {message.reason}")
-            elif (
-                isinstance(message, (Done, Refused))
-                and self._waiting is not None
-                and not self._waiting.done()
-            ):
-                self._waiting.set_result(message)
+            elif isinstance(message, (Done, Refused)) and self._waiting is not None:
+                self._is_answered = True
+                if not self._waiting.done():
+                    self._waiting.set_result(message)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The supervisor ended, or the channel was closed."""
@@ -101,13 +101,14 @@ class Channel(asyncio.Protocol):
         try:
             return await answer
         except asyncio.CancelledError:
-            if answer.cancelled():
+            if answer.cancelled() and not self._is_answered:
                 await self._call_off()
             raise
         finally:
             deadline.cancel()
 
     def _expect(self) -> "asyncio.Future[Reply]":
+        self._is_answered = False
         self._waiting = self._loop.create_future()
         return self._waiting
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 
@@ -152,3 +153,16 @@ async def test_a_container_that_waited_and_does_not_answer_is_not_handed_out(doc
             assert not await asyncio.to_thread(container.answers, waiting)
     finally:
         await asyncio.to_thread(managed.drop, waiting)
+
+
+async def test_an_answer_in_the_moment_of_a_cancellation_is_not_waited_for_once_more():
+    one = channel.Channel()
+    one.connection_made(SimpleNamespace(write=lambda data: None, abort=lambda: None))
+    asking = asyncio.create_task(one.request(messages.ReadFile("a", 1, 1.0, 1)))
+    await asyncio.sleep(0)
+    asking.cancel()
+    one.data_received(messages.encode(messages.Refused(2)))
+    async with asyncio.timeout(5):
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+    assert not one.broken

@@ -48,6 +48,8 @@ class StopReason(StrEnum):
     SANDBOX_LOST = "sandbox_lost"
     AGENT_CAUSED = "agent_caused"
     """The agent broke something else while it ran, see `Trajectory.agent_caused`."""
+    AGENT_ERROR = "agent_error"
+    """A recorded agent raised or exited with an error after it had acted, see `Trajectory.agent`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +206,17 @@ class Condensed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TurnClock:
+    """When a turn began and ended, counted in the events of its trajectory: requests, completions, rewards."""
+
+    requested: int
+    handed_out: int
+    """When the agent received the completion."""
+    scored: int
+    """When its reward was given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """One model call, its assistant message, and the tool results and replies that answer it."""
 
@@ -229,6 +242,10 @@ class Turn:
     """What a condenser did just before this turn; `None`: nothing."""
     fork: str | None = None
     """Why its row is a new one, see `Completion`; `None` for a row that goes on, and for the first."""
+    thread: int = 0
+    """Which conversation of a recorded agent it belongs to; agents of our own loop have one."""
+    clock: TurnClock | None = None
+    """Set where turns of several threads overlapped; `None`: each was scored before the next was requested."""
     weight_version: str | None = None
     """Which weights sampled it, see `Completion`."""
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -317,6 +334,21 @@ class AgentCaused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AgentRun:
+    """How the run of a recorded agent went."""
+
+    error: str = ""
+    """Its traceback, or how its command ended; empty: it ended well, or was ended by a budget."""
+    exit_code: int | None = None
+    """Of its command; `None`: it is no command, or was ended."""
+    output: str = ""
+    """What its command wrote to stdout and stderr: the start and the end of it."""
+    wall_s: float = 0.0
+    counts: Mapping[str, int] = field(default_factory=dict[str, int])
+    """How its requests were taken: `retries`, `normalised` messages, `ignored FIELD`, `refused`, …"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
     """The result of one rollout."""
 
@@ -337,6 +369,8 @@ class Trajectory:
     """The environment's reason for ending the rollout (`ctx.end`), if it did."""
     agent_caused: AgentCaused | None = None
     """What the agent broke; `None`: nothing."""
+    agent: AgentRun | None = None
+    """Of a recorded agent; `None`: the agent of our own loop played."""
     exact: bool = True
     """Whether every token id came from the sampler."""
     sandbox: SandboxRecord | None = None
@@ -352,6 +386,8 @@ class Trajectory:
     """What the model of a simulated user was asked, and its answers."""
     summariser_calls: tuple[JudgeCall, ...] = ()
     """Likewise of the model that sums conversations up."""
+    other_calls: tuple[JudgeCall, ...] = ()
+    """What a recorded agent asked models beside the policy, and their answers."""
     wall_s: float = 0.0
     profile: TimeProfile | None = None
     """Where its time went, sandbox and rewards included (`--env.profile`); `None`: not measured."""
@@ -423,6 +459,8 @@ class Failure:
     """Likewise of the model of a simulated user."""
     summariser_calls: tuple[JudgeCall, ...] = ()
     """Likewise of the model that sums conversations up."""
+    other_calls: tuple[JudgeCall, ...] = ()
+    """What a recorded agent asked models beside the policy, and their answers."""
     profile: TimeProfile | None = None
     """Where its time went, as for a trajectory."""
 

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from contextlib import nullcontext as unwatched
 from dataclasses import replace
 from functools import partial
@@ -28,7 +28,7 @@ from environments.containment.user_code import InFlight, Watch
 from environments.credit import GroupRules, comparable, credited, missing_outcome_of, read_params
 from environments.data.item_json import item_hash, recorded_item
 from environments.data.tasks import GroupTask
-from environments.hooks import Item, pins_thread, refuse_missing_parts, refuse_no_reward
+from environments.hooks import Item, pins_thread, plays_on_thread, refuse_missing_parts, refuse_no_reward
 from environments.lifecycle.env_lifecycle import Lifecycle
 from environments.lifecycle.group_reward import NewJudge, not_compared, with_group_reward
 from environments.lifecycle.hook_signatures import check_hooks, refuse_other_states
@@ -37,6 +37,7 @@ from environments.lifecycle.rollout_parts import (
     below_floor,
     env_condensers,
     failed_score_of,
+    recording_of,
     refuse_no_summariser,
     second_models,
     served_policy,
@@ -46,7 +47,7 @@ from environments.policy.base import Policy, checked_policy
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import ScriptedPolicy, playing
 from environments.reward_context import RolloutContext
-from environments.rollout.agent_loop import AgentLoop, refuse_no_act
+from environments.rollout.agent_loop import AgentLoop, Loop, refuse_no_act
 from environments.rollout.boundary import Boundary, Slots, caused_by_agent
 from environments.rollout.condensing import model_summary
 from environments.rollout.prompt_tokens import TokenEstimate
@@ -60,6 +61,7 @@ from environments.trajectory import (
     Turn,
 )
 from environments.turn_level_reward import CallHook, NewScoring, scalar_scoring, where_of
+from tools.registry import Toolset
 from tools.sandbox.base import record_of
 from tools.toolsets import select_toolsets
 
@@ -127,51 +129,37 @@ class AgentEnv(Lifecycle):
             self.mcp.for_rollout(self.toolset) as tools,
         ):
             scoring = self._new_scoring(task.item, ctx, calls.hook)
-            prompt = await hooks.opening()
-            loop = AgentLoop(
-                policy=self.policy_for(task.item, calls.hook),
-                toolset=await hooks.toolset(tools),
-                sandbox=ctx.sandbox,
-                messages=prompt,
-                budget=await hooks.budget(),
-                seed=ctx.seed,
-                calls=calls,
-                respond=hooks.respond,
-                is_ended=lambda: ctx.end_reason is not None,
-                on_messages=ctx.see,
-                anchor=hooks.anchor,
-                context=ctx,
-                condensers=self.condensers,
-                where=where_of(ctx),
-                estimate=self.token_estimate,
-                summariser=partial(model_summary, ctx.summariser_model, seed=ctx.seed),
-            )
+            loop = await self._loop(task, ctx, hooks, tools, calls)
             broken: AgentCaused | None = None
             try:
-                async for turn in loop.turns():
-                    self.weight_versions.meet(turn)
-                    turns.append(turn)
-                    turns[-1] = await hooks.observed(turn)
-                    await scoring.on_turn(turns[-1])
-                    turns[-1] = await hooks.marked(turns[-1])
+                async with aclosing(loop.turns()) as played:
+                    async for turn in played:
+                        self.weight_versions.meet(turn)
+                        turns.append(turn)
+                        turns[-1] = await hooks.observed(turn)
+                        await scoring.on_turn(turns[-1])
+                        turns[-1] = await hooks.marked(turns[-1])
             except Exception as error:  # noqa: BLE001  # raised again, unless the agent caused it
                 broken = caused_by_agent(error)
                 turns += loop.broken_off(broken)
             ctx.is_over = True
             refuse_no_act(turns, loop)
+            turns, ctx.turn_scores = loop.in_order(turns, ctx.turn_scores)
             trajectory = Trajectory(
                 item_id=task.item_id,
                 sibling=sibling,
                 seed=ctx.seed,
-                prompt=prompt,
+                prompt=loop.prompt,
                 turns=tuple(turns),
                 rows=loop.rows,
-                tools=loop.toolset.specs,
+                tools=loop.tools,
                 stop_reason=loop.stop_reason or StopReason.COMPLETED,
                 end_reason=ctx.end_reason,
                 agent_caused=broken,
+                agent=loop.agent,
                 user_calls=tuple(ctx.user_model.calls),
                 summariser_calls=tuple(ctx.summariser_model.calls),
+                other_calls=loop.other_calls,
                 exact=loop.exact,
                 sandbox=record_of(ctx.sandbox),
                 wall_s=monotonic() - started,
@@ -254,6 +242,33 @@ class AgentEnv(Lifecycle):
 
     # What a rollout is made of.
 
+    async def _loop(
+        self, task: GroupTask, ctx: RolloutContext, hooks: RolloutHooks, tools: Toolset, calls: HookCalls
+    ) -> Loop:
+        """Who owns the loop of model and tools: we do, or an agent that is recorded."""
+        policy, prompt = self.policy_for(task.item, calls.hook), await hooks.opening()
+        budget, toolset = await hooks.budget(), await hooks.toolset(tools)
+        if self.recording is not None:
+            return self.recording.loop(self, task, ctx, policy, prompt, budget, hooks.anchor, calls)
+        return AgentLoop(
+            policy=policy,
+            toolset=toolset,
+            sandbox=ctx.sandbox,
+            messages=prompt,
+            budget=budget,
+            seed=ctx.seed,
+            calls=calls,
+            respond=hooks.respond,
+            is_ended=lambda: ctx.end_reason is not None,
+            on_messages=ctx.see,
+            anchor=hooks.anchor,
+            context=ctx,
+            condensers=self.condensers,
+            where=where_of(ctx),
+            estimate=self.token_estimate,
+            summariser=partial(model_summary, ctx.summariser_model, seed=ctx.seed),
+        )
+
     def policy_for(self, item: Item, call: CallHook) -> Policy:
         """Who plays this rollout: the policy in use, or the scripted agent, which knows the item."""
         script = partial(call, "scripted_choices", self.scripted_choices, item)
@@ -307,7 +322,9 @@ class AgentEnv(Lifecycle):
         refuse_no_summariser(self, self.condensers, self.second_models.roles)
         self._served = None if policy is not None else served_policy(config, self.servers, self.renderer)
         self.policy = self._served if policy is None else checked_policy(policy)
-        most = MOST_PINNED if pins_thread(self) else config.max_concurrent_rollouts
+        self.recording = recording_of(self)
+        pinned = pins_thread(self) + plays_on_thread(self)
+        most = MOST_PINNED // pinned if pinned else config.max_concurrent_rollouts
         self._slots = Slots(min(most, config.max_concurrent_rollouts))
         super().__init__()
 

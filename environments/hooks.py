@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from inspect import isasyncgenfunction, iscoroutinefunction
 from typing import Any, TypeVar
 
+from environments.agents.command import Command
 from environments.config import AgentEnvConfig
 from environments.data.items import load_items
 from environments.data.tasks import RunHistory
@@ -53,6 +54,11 @@ class Hooks:
     at most what an honest rollout that loses gets."""
     condenser: Condenser | Sequence[Condenser] | None = None
     """What keeps long conversations short, unless `--env.condenser` is set; several are applied in order."""
+    agent: Command | None = None
+    """The program that plays, instead of the loop with `tools`: it is recorded at the endpoint it calls."""
+    other_models: Mapping[str, str] = {}
+    """Of a recorded agent: model names beside the policy's, each with the second model that answers to it
+    (`judge`, `user`, `summariser`). Such calls are recorded, and not trained."""
     own_thread: bool = False
     """Whether all `def` code of a rollout runs on one thread also where `prepare` is `async def`."""
     env_config_cls: type[AgentEnvConfig] = AgentEnvConfig
@@ -95,6 +101,13 @@ class Hooks:
     def format_prompt(self, item: Item, *args: Any, **kwargs: Any) -> MaybeAsync[str | Said | Sequence[Said]]:
         """The task: the text of one user message, or a whole opening conversation."""
         raise NotImplementedError
+
+    def play(self, item: Item, ctx: RolloutContext) -> MaybeAsync[None]:
+        """The agent itself: it calls its model at `ctx.endpoint`, and returns when it is done.
+
+        `ctx.endpoint` has `base_url`, `api_key` and `model`, and `client()` gives an `AsyncOpenAI`. Every
+        completion that it gets is a turn. A `def` runs on a thread of its own.
+        """
 
     def prepare(self, item: Item, sandbox: Sandbox, *args: Any, **kwargs: Any) -> Any:
         """First of all: fill the workspace, and give this rollout's state.
@@ -192,6 +205,16 @@ def writes(env: Hooks, hook: str) -> bool:
     return getattr(getattr(env, hook), "__func__", None) is not getattr(Hooks, hook)
 
 
+def is_recorded(env: Hooks) -> bool:
+    """Whether the agent owns its loop: a program, or the hook `play`."""
+    return env.agent is not None or writes(env, "play")
+
+
+def plays_on_thread(env: Hooks) -> bool:
+    """Whether its agent is a `def play`, which has a thread of its own."""
+    return writes(env, "play") and not iscoroutinefunction(env.play)
+
+
 def pins_thread(env: Hooks) -> bool:
     """Whether a rollout has a thread of its own: where `prepare` is a `def`, or the class asks for it."""
     is_async = iscoroutinefunction(env.prepare) or isasyncgenfunction(env.prepare)
@@ -207,11 +230,24 @@ def refuse_missing_parts(env: Hooks, estimator: str) -> None:
             f"environment {env.name!r}: required_fields is the text {env.required_fields!r}; give a tuple of "
             f"names, ({env.required_fields!r},)"
         )
-    if not writes(env, "format_prompt"):
+    _refuse_other_agent(env)
+    needs_prompt = not is_recorded(env) or (env.agent is not None and env.agent.prompt != "none")
+    if needs_prompt and not writes(env, "format_prompt"):
         raise ConfigError(f"environment {env.name!r} has no prompt; write format_prompt(self, item)")
     if estimator == "gigpo" and not writes(env, "state_key"):
         raise ConfigError(f"gigpo compares turns taken in equal states; write state_key in {env.name!r}")
     _refuse_item_settings(env)
+
+
+def _refuse_other_agent(env: Hooks) -> None:
+    """Raise ConfigError where it is not clear who plays."""
+    agent: Any = env.agent
+    if agent is not None and not isinstance(agent, Command):
+        raise ConfigError(f"environment {env.name!r}: agent is {agent!r:.100}; give turnwise.Command([...])")
+    if agent is not None and writes(env, "play"):
+        raise ConfigError(f"environment {env.name!r} has an agent and writes play; choose one of them")
+    if is_recorded(env) and env.config.condenser:
+        raise ConfigError("--env.condenser: a recorded agent keeps its own history; leave it out")
 
 
 def refuse_no_reward(env: Hooks) -> None:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from environments.plain_text import is_utf8
 from environments.rewards.judge import Judging
@@ -19,6 +19,9 @@ from tools.sandbox.base import ExecResult, NoSandbox, Sandbox
 from tools.sandbox.host import transfer
 from tools.sandbox.host.layout import WORKDIR
 
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
 Reward = float | Mapping[str, float]
 """A number, or named components whose sum is the reward."""
 
@@ -31,6 +34,32 @@ USER_VOTE = "user_vote"
 """The metric of one turn that holds what a `SimulatedUser` voted in reply to it."""
 _REASON_CHARS = 200
 """Of the reason that a rollout was ended for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentEndpoint:
+    """Where the agent of one rollout calls its model: every turn of it is recorded there."""
+
+    base_url: str
+    """Of OpenAI's API, ends in `/v1`."""
+    api_key: str = field(repr=False)
+    """This rollout's alone."""
+    model: str
+    """The policy's name; the endpoint takes any."""
+
+    @property
+    def anthropic_base_url(self) -> str:
+        """Of Anthropic's API, whose clients add `/v1/messages`."""
+        return self.base_url.removesuffix("/v1")
+
+    def client(self, **options: Any) -> "AsyncOpenAI":
+        """A client of the `openai` package that asks this endpoint; `options` are its own."""
+        # It loads slowly, and most rollouts need none.
+        from openai import AsyncOpenAI, DefaultAsyncHttpxClient  # noqa: PLC0415
+
+        # Loading certificates takes 20 ms, and there is no TLS on loopback.
+        options.setdefault("http_client", DefaultAsyncHttpxClient(verify=False, trust_env=False))
+        return AsyncOpenAI(base_url=self.base_url, api_key=self.api_key, **options)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,8 +97,20 @@ class RolloutContext(Judging):
     """Which condensers ask to sum up, and what it was asked so far."""
     user_replies: dict[int, int] = field(default_factory=dict[int, int], repr=False)
     """How often each `SimulatedUser`, by its id, has replied."""
+    agent_endpoint: AgentEndpoint | None = field(default=None, repr=False)
     is_over: bool = False
     """Whether the last turn was scored, so that nothing can be ended any more."""
+
+    @property
+    def endpoint(self) -> AgentEndpoint:
+        """Where a recorded agent calls its model.
+
+        Raises:
+            ConfigError: the agent of our own loop plays, or the agent has not begun.
+        """
+        if self.agent_endpoint is None:
+            raise ConfigError("ctx.endpoint is there for agents of their own, while they run: write `play`")
+        return self.agent_endpoint
 
     def see(self, messages: tuple[Message, ...]) -> None:
         """Called by the loop when the conversation has grown."""

@@ -32,9 +32,9 @@ TurnwiseError
 
 from typing import Literal
 
-AgentCause = Literal["sandbox_lost", "tool_timeout", "unreadable_files", "unusable_answer"]
-"""What an agent can break: its sandbox, the limit of a tool, the files that a hook reads or writes, and the
-answer of a second model that reads its text."""
+AgentCause = Literal["sandbox_lost", "tool_timeout", "unreadable_files", "unusable_answer", "agent_error"]
+"""What an agent can break: its sandbox, the limit of a tool, the files that a hook reads or writes, the
+answer of a second model that reads its text, its own program where hooks find nothing to score then."""
 
 
 class TurnwiseError(Exception):

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from environments.agents.command import Command
     from environments.base_env import AgentEnv
     from environments.config import AgentEnvConfig, JudgeConfig, ServerConfig, SummariserConfig, UserConfig
     from environments.data.tasks import GroupTask
@@ -42,6 +43,7 @@ __all__ = [
     "AgentEnv",
     "AgentEnvConfig",
     "Choice",
+    "Command",
     "Completion",
     "CompletionRequest",
     "ConfigError",
@@ -93,6 +95,7 @@ _MODULES = {
     "AgentEnv": "environments.base_env",
     "AgentEnvConfig": "environments.config",
     "Choice": "environments.policy.scripted",
+    "Command": "environments.agents.command",
     "Completion": "environments.trajectory",
     "CompletionRequest": "environments.policy.base",
     "ConfigError": "tools.errors",

@@ -157,6 +157,21 @@ class HookCalls:
                 given = await self._in_task(given, left_s, limit, busy=busy, context=context)
         return given
 
+    async def beside(self, function: Callable[[], Any], *, doing: str) -> Any:
+        """Returns what a function returns that runs beside all other calls: a `def` on a thread of its own.
+
+        Raises:
+            UserCodeBroke, Exception: as for `hook`.
+        """
+        if inspect.iscoroutinefunction(function):
+            return await self.run(function, doing=doing, is_parallel=True)
+        thread = await self._new_thread()
+        try:
+            with self._doing(doing):
+                return (await self._on(thread, function, None, doing))[0]
+        finally:
+            thread.close()
+
     @contextmanager
     def _doing(self, doing: str) -> Generator[None]:
         """Shown while it runs; then what it ran in or beside, if that goes on."""
@@ -182,11 +197,16 @@ class HookCalls:
             raise
 
     async def _pinned(self) -> OwnThread:
-        while self._own_thread is None:
-            if (thread := self._threads.own_thread()) is None:
-                await asyncio.sleep(_POLL_S)  # until a rollout that has one is over
-            self._own_thread = thread
+        if self._own_thread is None:
+            self._own_thread = await self._new_thread()
         return self._own_thread
+
+    async def _new_thread(self) -> OwnThread:
+        thread = self._threads.own_thread()
+        while thread is None:
+            await asyncio.sleep(_POLL_S)  # until a rollout that has one is over
+            thread = self._threads.own_thread()
+        return thread
 
     async def _on(
         self,

@@ -17,7 +17,7 @@ from environments.reward_context import USER_VOTE, RolloutContext
 from environments.rollout.agent_loop import opening_messages, reply_messages
 from environments.rollout.boundary import caused_by_agent, failure_of, let_go
 from environments.rollout.model_calls import Budget, budget_of
-from environments.trajectory import Message, Rewards, Trajectory, Turn
+from environments.trajectory import AgentCaused, Message, Rewards, StopReason, Trajectory, Turn
 from environments.turn_level_reward import Scoring, checked_metrics, checked_text
 from tools.errors import ConfigError, TimeLimitExceeded
 from tools.registry import Toolset
@@ -114,6 +114,9 @@ class RolloutHooks:
     async def opening(self) -> tuple[Message, ...]:
         """The conversation before the first turn."""
         env = self._env
+        if not self._writes("format_prompt"):  # of an agent that asks what it likes
+            self._anchor = await self._state_after(None)
+            return ()
         prompt = await self._ask("format_prompt", env.format_prompt, self._ctx.item)
         opening = opening_messages(prompt, system=env.system_prompt, env=env.name)
         self._ctx.see(opening)
@@ -165,7 +168,12 @@ class RolloutHooks:
             try:
                 rewards = await scoring.finish(bare)
             except Exception as error:  # noqa: BLE001  # raised again, unless the agent caused it
-                bare = replace(bare, agent_caused=caused_by_agent(error))
+                if bare.stop_reason is not StopReason.AGENT_ERROR or bare.agent is None:
+                    bare = replace(bare, agent_caused=caused_by_agent(error))
+                else:  # what hooks look for is not there
+                    let_go(error)
+                    caused = AgentCaused(cause="agent_error", error=bare.agent.error)
+                    bare = replace(bare, agent_caused=caused)
         if rewards is None:
             rewards = scoring.floor(bare, self._env.failed_score)
         ctx = self._ctx

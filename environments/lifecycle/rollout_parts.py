@@ -13,7 +13,7 @@ from environments.config import (
     sampling_of,
 )
 from environments.data.item_json import stable_text
-from environments.hooks import Hooks, writes
+from environments.hooks import Hooks, is_recorded, writes
 from environments.inference.dialect import shaping
 from environments.inference.http_client import refuse_more_connections
 from environments.policy.rendering.chatml import ChatMLRenderer
@@ -30,10 +30,21 @@ from environments.trajectory import LARGEST_REWARD, Trajectory
 from tools.errors import ConfigError
 
 if TYPE_CHECKING:
+    from environments.agents.recording import Recording
     from environments.inference.model_server import ModelServer
     from environments.policy.rendering.renderer import Renderer
     from environments.policy.server_policy import ServedPolicy, ServerPolicy
     from environments.second_models.text_model import TextModel
+
+
+def recording_of(env: Hooks) -> "Recording | None":
+    """What records its agent; `None`: the agent of our own loop plays."""
+    if not is_recorded(env):
+        return None
+    # The server of the endpoint loads slowly.
+    from environments.agents.recording import Recording  # noqa: PLC0415
+
+    return Recording()
 
 
 def failed_score_of(env: Hooks) -> float:

@@ -40,6 +40,8 @@ class Sandboxes:
                 f"{env.__name__}.sandbox is a name, such as 'local' or {NONE!r}, got {chosen!r:.100}"
             )
         self._config, self._env = config, env
+        agent: Any = getattr(env, "agent", None)
+        self._read_only: tuple[str, ...] = () if agent is None else tuple(agent.read_only)
         self.kind = config.sandbox or chosen or _DEFAULT
         self.verifier_kind = config.verify_sandbox or (_DEFAULT if self.kind == NONE else self.kind)
         """Where `ctx.verify` runs."""

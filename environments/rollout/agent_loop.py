@@ -1,10 +1,10 @@
 """The tool-calling loop: a policy and its tools take turns until something stops them."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 from environments.containment.hook_calls import HookCalls
 from environments.policy.base import Policy
@@ -13,8 +13,17 @@ from environments.rollout.condensing import Condensing, Summariser
 from environments.rollout.context import Condenser
 from environments.rollout.model_calls import Budget, ModelCalls, Sampled, Stopped
 from environments.rollout.prompt_tokens import PromptTokens, TokenEstimate
-from environments.trajectory import AgentCaused, Message, StopReason, TokenRow, Turn, written_messages
-from tools.calls import ToolCall, ToolResult
+from environments.trajectory import (
+    AgentCaused,
+    AgentRun,
+    JudgeCall,
+    Message,
+    StopReason,
+    TokenRow,
+    Turn,
+    written_messages,
+)
+from tools.calls import ToolCall, ToolResult, ToolSpec
 from tools.errors import AgentCausedError, ConfigError, NoModelError, RolloutError, TimeLimitExceeded
 from tools.registry import Toolset
 from tools.sandbox.base import Sandbox
@@ -170,7 +179,60 @@ def no_anchor() -> str | None:
     return None
 
 
-def refuse_no_act(turns: Sequence[Turn], loop: "AgentLoop") -> None:
+class Loop(Protocol):
+    """One rollout: ours below, or that of an agent which owns it. Iterate over `turns()`, then read it."""
+
+    stop_reason: StopReason | None
+
+    @property
+    def stopped_by(self) -> str:
+        """More of why no further turn could be had, for people."""
+        ...
+
+    @property
+    def prompt(self) -> tuple[Message, ...]:
+        """What the first turn answers."""
+        ...
+
+    @property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """Those that the model was offered."""
+        ...
+
+    @property
+    def rows(self) -> tuple[TokenRow, ...]:
+        """The token rows of the turns so far."""
+        ...
+
+    @property
+    def exact(self) -> bool:
+        """Whether every token id so far came from the sampler."""
+        ...
+
+    @property
+    def agent(self) -> AgentRun | None:
+        """How the run of a recorded agent went."""
+        ...
+
+    @property
+    def other_calls(self) -> tuple[JudgeCall, ...]:
+        """What it asked other models."""
+        ...
+
+    def turns(self) -> AsyncGenerator[Turn]:
+        """Each turn, as soon as its tool results and replies are in."""
+        ...
+
+    def broken_off(self, caused: AgentCaused) -> list[Turn]:
+        """End the rollout for what the agent broke; the turns that were not handed out yet."""
+        ...
+
+    def in_order(self, turns: list[Turn], scores: list[Any]) -> tuple[list[Turn], list[Any]]:
+        """Turns and what `score_turn` gave, in the order in which the turns were asked for."""
+        ...
+
+
+def refuse_no_act(turns: Sequence[Turn], loop: Loop) -> None:
     """Raise RolloutError where a loop ended before the agent acted: there is nothing to reward."""
     if not any(turn.kind == "act" for turn in turns):
         why = f" ({loop.stopped_by})" if loop.stopped_by else ""
@@ -219,6 +281,9 @@ class AgentLoop:
     summariser: Summariser = no_summariser
     """The second model that sums up for them."""
     stop_reason: StopReason | None = field(default=None, init=False)
+    agent: AgentRun | None = field(default=None, init=False)
+    other_calls: tuple[JudgeCall, ...] = field(default=(), init=False)
+    """It records no agent."""
     unfinished: Turn | None = field(default=None, init=False)
     """A turn that was sampled and is not handed out: its calls or the world's reply broke off."""
     _models: ModelCalls = field(init=False)
@@ -271,13 +336,27 @@ class AgentLoop:
         """Whether every token id so far came from the sampler."""
         return self._models.exact
 
+    @property
+    def prompt(self) -> tuple[Message, ...]:
+        """The opening."""
+        return self.messages
+
+    @property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """Those that the model was offered."""
+        return self.toolset.specs
+
+    def in_order(self, turns: list[Turn], scores: list[Any]) -> tuple[list[Turn], list[Any]]:
+        """They are."""
+        return turns, scores
+
     def broken_off(self, caused: AgentCaused) -> list[Turn]:
         """End the rollout for what the agent broke; the turn in which it did, unless that was handed out."""
         is_lost = caused.cause == "sandbox_lost"
         self.stop_reason = StopReason.SANDBOX_LOST if is_lost else StopReason.AGENT_CAUSED
         return [] if self.unfinished is None else [self.unfinished]
 
-    async def turns(self) -> AsyncIterator[Turn]:
+    async def turns(self) -> AsyncGenerator[Turn]:
         """Each turn, as soon as its tool results and replies are in; summaries before their act."""
         for _ in range(self.budget.max_turns):
             for summary in await self._seen.condense():

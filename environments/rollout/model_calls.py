@@ -1,7 +1,7 @@
 """The model calls of one rollout, within its budget: each becomes a turn, and its tokens join a row."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic
 from types import MappingProxyType
@@ -117,6 +117,20 @@ class Sampled:
 
 
 @dataclass(slots=True, kw_only=True)
+class Spent:
+    """What one rollout has used up, over all of its conversations."""
+
+    tokens_left: int
+    deadline: float
+    exact: bool = True
+    stopped: StopReason | None = None
+    stopped_by: str = ""
+    turns: int = 0
+    rows: RowBuilder = field(default_factory=RowBuilder)
+    """Those of the first conversation."""
+
+
+@dataclass(slots=True, kw_only=True)
 class ModelCalls:
     """Asks the policy of one rollout, and keeps its rows, its budget of tokens and its clock."""
 
@@ -129,21 +143,42 @@ class ModelCalls:
     """Learns from what the policy gives."""
     anchor: Callable[[], str | None]
     """The state that the next turn is taken in."""
-    exact: bool = field(default=True, init=False)
-    """Whether every token id so far came from the sampler."""
-    stopped: StopReason | None = field(default=None, init=False)
-    """Why the next turn could not be had."""
-    stopped_by: str = field(default="", init=False)
-    """More of that, for people."""
-    tokens_left: int = field(init=False)
-    _turns: int = field(default=0, init=False)
-    _rows: RowBuilder = field(default_factory=RowBuilder, init=False)
-    _deadline: float = field(init=False)
+    is_parallel: bool = False
+    """Whether other code of the environment runs beside its calls."""
+    _spent: Spent = field(init=False)
+    _rows: RowBuilder = field(init=False)
 
     def __post_init__(self) -> None:
         """The clock starts here."""
-        self.tokens_left = self.budget.token_budget
-        self._deadline = monotonic() + self.budget.timeout_s
+        budget = self.budget
+        self._spent = Spent(tokens_left=budget.token_budget, deadline=monotonic() + budget.timeout_s)
+        self._rows = self._spent.rows
+
+    def another_thread(self, seed: int) -> "ModelCalls":
+        """The calls of another conversation of the same rollout: rows of its own, from the same budget."""
+        other = replace(self, seed=seed)
+        other._spent, other._rows = self._spent, RowBuilder(self._spent.rows)
+        return other
+
+    @property
+    def exact(self) -> bool:
+        """Whether every token id so far came from the sampler."""
+        return self._spent.exact
+
+    @property
+    def stopped(self) -> StopReason | None:
+        """Why the next turn could not be had."""
+        return self._spent.stopped
+
+    @property
+    def stopped_by(self) -> str:
+        """More of that, for people."""
+        return self._spent.stopped_by
+
+    @property
+    def tokens_left(self) -> int:
+        """Tokens that may still be sampled."""
+        return self._spent.tokens_left
 
     @property
     def rows(self) -> tuple[TokenRow, ...]:
@@ -153,7 +188,7 @@ class ModelCalls:
     @property
     def seconds_left(self) -> float:
         """Until the rollout's time is up."""
-        return max(0.0, self._deadline - monotonic())
+        return max(0.0, self._spent.deadline - monotonic())
 
     def request(
         self,
@@ -195,18 +230,19 @@ class ModelCalls:
             PolicyError: the call is lost, or what it gave cannot be used.
         """
         started = monotonic()
-        if self.stopped is not None:
-            raise Stopped
-        if self.tokens_left <= 0:
-            raise self.stop(StopReason.TOKEN_BUDGET)
-        if self.seconds_left <= 0:  # a condenser may have taken them
-            raise self.stop(StopReason.TIME_BUDGET)
-        completion = await self._complete(request)
+        completion = await self.complete(request)
+        return self.joined(completion, request, rewritten=rewritten, model_s=monotonic() - started)
+
+    def joined(
+        self, completion: Completion, request: CompletionRequest, *, rewritten: str | None, model_s: float
+    ) -> Sampled:
+        """The turn of a completion of this conversation, which joins its row."""
+        spent = self._spent
         span = self._rows.append(completion, messages=len(request.messages) + 1, rewritten=rewritten)
-        self.tokens_left -= len(completion.token_ids)
-        self.exact = self.exact and completion.exact
+        spent.tokens_left -= len(completion.token_ids)
+        spent.exact = spent.exact and completion.exact
         turn = Turn(
-            index=self._turns,
+            index=spent.turns,
             kind=request.kind,
             message=completion.message,
             finish_reason=completion.finish_reason,
@@ -214,27 +250,43 @@ class ModelCalls:
             fork=self._rows.fork,
             weight_version=completion.weight_version,
             sampling=dict(completion.sampling),
-            model_s=monotonic() - started,
+            model_s=model_s,
         )
-        self._turns += 1
+        spent.turns += 1
         return Sampled(turn=turn, had_no_room=self._had_no_room(completion, request))
 
     def stop(self, reason: StopReason, by: str = "") -> Stopped:
         """No turn is asked for any more; the first reason counts."""
-        if self.stopped is None:
-            self.stopped, self.stopped_by = reason, by
+        if self._spent.stopped is None:
+            self._spent.stopped, self._spent.stopped_by = reason, by
         return Stopped(reason)
 
-    async def _complete(self, request: CompletionRequest) -> Completion:
+    def go_on(self) -> None:
+        """Forget why the last turn could not be had: who asked may ask for less."""
+        self._spent.stopped, self._spent.stopped_by = None, ""
+
+    async def complete(self, request: CompletionRequest) -> Completion:
+        """A checked completion, which joins no row yet.
+
+        Raises:
+            Stopped, PolicyError: as for `sample`.
+        """
+        if self.stopped is not None:
+            raise Stopped
+        if self.tokens_left <= 0:
+            raise self.stop(StopReason.TOKEN_BUDGET)
+        if self.seconds_left <= 0:  # a condenser may have taken them
+            raise self.stop(StopReason.TIME_BUDGET)
         if request.row is not None and self._rows.open_tokens >= self.budget.max_row_tokens:
             raise self.stop(StopReason.CONTEXT_OVERFLOW)
         doing = "model" if request.kind == "act" else "model's summary"
         try:
             given = await self.calls.run(
                 partial(self.policy.complete, request),
-                doing=f"{doing}, turn {self._turns + 1}",
+                doing=f"{doing}, turn {self._spent.turns + 1}",
                 limit_s=self.seconds_left,
                 setting="rollout_timeout_s",
+                is_parallel=self.is_parallel,
             )
         except ContextOverflow as overflow:
             if overflow.__cause__ is not None:  # what the server answered

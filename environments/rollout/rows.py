@@ -18,14 +18,14 @@ class RowBuilder:
     rewritten, a template dropped something) forks: a new row starts and the old one stays as it was.
     """
 
-    def __init__(self) -> None:
-        """No row yet."""
+    def __init__(self, others: "RowBuilder | None" = None) -> None:
+        """No row yet; the rows of `others`, of the same rollout, are counted in the same list."""
         self.open: OpenRow | None = None
         """The row that the next completion may extend."""
         self.fork: str | None = None
         """Why the last completion started a new row; `None` where it went on, and for the first."""
-        self._closed: list[TokenRow] = []
-        self._logprobs: array[float] | None = array("d")
+        self._rows: list[_Row] = [] if others is None else others._rows
+        self._index = 0
 
     def append(self, completion: Completion, *, messages: int = 0, rewritten: str | None = None) -> Span:
         """Add a completion and return the span of its sampled tokens.
@@ -42,11 +42,11 @@ class RowBuilder:
         row = self._row
         self._append_logprobs(completion)
         row.extend(completion.prompt_ids, completion.token_ids, messages=messages)
-        return Span(row=len(self._closed), start=row.sampled_start, end=len(row.token_ids))
+        return Span(row=self._index, start=row.sampled_start, end=len(row.token_ids))
 
     def build(self) -> tuple[TokenRow, ...]:
         """The rows so far."""
-        return tuple(self._closed) if self.open is None else (*self._closed, self._closed_row())
+        return tuple(TokenRow(token_ids=row.ids.token_ids, logprobs=row.logprobs) for row in self._rows)
 
     @property
     def open_tokens(self) -> int:
@@ -61,18 +61,24 @@ class RowBuilder:
     def _start_row(self, cause: str) -> None:
         if self.open is not None:
             self.fork = cause
-            self._closed.append(self._closed_row())
-        self.open, self._logprobs = OpenRow(), array("d")
-
-    def _closed_row(self) -> TokenRow:
-        return TokenRow(token_ids=self._row.token_ids, logprobs=self._logprobs)
+        self.open, self._index = OpenRow(), len(self._rows)
+        self._rows.append(_Row(self.open))
 
     def _append_logprobs(self, completion: Completion) -> None:
-        if self._logprobs is None or completion.logprobs is None:
-            self._logprobs = None
+        row = self._rows[self._index]
+        if row.logprobs is None or completion.logprobs is None:
+            row.logprobs = None
         else:
-            self._logprobs.extend(repeat(NOT_SAMPLED, len(completion.prompt_ids)))
-            self._logprobs.extend(completion.logprobs)
+            row.logprobs.extend(repeat(NOT_SAMPLED, len(completion.prompt_ids)))
+            row.logprobs.extend(completion.logprobs)
+
+
+class _Row:
+    """A row that grows."""
+
+    def __init__(self, ids: OpenRow) -> None:
+        self.ids = ids
+        self.logprobs: array[float] | None = array("d")
 
 
 def going_on(completion: Completion, row: OpenRow | None) -> Completion:

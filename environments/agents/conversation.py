@@ -1,0 +1,262 @@
+"""The conversations of one recorded agent, as its requests show them: threads that go on, fork or begin.
+
+Two messages are equal, whatever client wrote them, when role, text and calls are: arguments as JSON, no
+content as an empty one, reasoning left out, ids of calls renamed one to one.
+"""
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from environments.agents.dialects import AgentRequest, Refused, arguments_object
+from environments.inference.written_messages import MessageError, messages_of
+from environments.rollout.model_calls import ModelCalls
+from environments.trajectory import Kept, Message, Turn
+from tools.calls import ToolResult, ToolSpec
+
+FORK = "agent"
+"""The cause of a fork: the agent rewrote what its model had seen."""
+_SEED_BITS = 31
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Thread:
+    """One conversation of an agent; it has one request in flight at most."""
+
+    number: int
+    calls: ModelCalls
+    seen: list[Message] = field(default_factory=list[Message])
+    """What the policy sees: what it sampled, as it sampled it."""
+    written: list[Message] = field(default_factory=list[Message])
+    """The same messages as the agent has them."""
+    entries: list[Any] = field(default_factory=list[Any])
+    """The JSON of its last request's messages."""
+    parsed: list[tuple[Message, ...]] = field(default_factory=list[tuple[Message, ...]])
+    """What each of them holds."""
+    tools: tuple[ToolSpec, ...] = ()
+    position: int = -1
+    """Of its last request, see `CompletionRequest`."""
+    is_busy: bool = False
+    is_rewritten: bool = False
+    """Whether its open row does not begin like what the policy sees."""
+    open_turn: Turn | None = None
+    """Handed out, and not answered yet."""
+
+    @property
+    def opening(self) -> int:
+        """How many messages there are up to the first user message."""
+        return opening_length(self.written)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """Where a request belongs."""
+
+    thread: Thread
+    messages: list[Message]
+    """Of the request; calls have the ids that they were handed out with."""
+    parsed: list[tuple[Message, ...]]
+    common: int
+    """How many of them the thread has."""
+    goes_on: bool
+    """Whether that is all of the thread."""
+    differs: bool
+    """Whether the agent has written the last completion in other bytes than it was handed out in."""
+
+
+def opening_length(messages: Sequence[Message]) -> int:
+    """How many messages there are up to the first user message, or all."""
+    return next((at + 1 for at, each in enumerate(messages) if each.role == "user"), len(messages))
+
+
+def opening_key(messages: Sequence[Message]) -> str:
+    """Names how a conversation begins."""
+    begin = messages[: opening_length(messages)]
+    return hashlib.blake2b(json.dumps([[each.role, each.content] for each in begin]).encode()).hexdigest()
+
+
+def thread_seed(seed: int, key: str, ordinal: int, *, prompt_key: str | None) -> int:
+    """The seed of a thread, by how it begins and how many began like it before: never by who came first.
+
+    The one that begins with the environment's own prompt has the rollout's.
+    """
+    if key == prompt_key and ordinal == 0:
+        return seed
+    digest = hashlib.blake2b(f"{seed}:{key}:{ordinal}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % (1 << _SEED_BITS)
+
+
+def match(threads: Sequence[Thread], request: AgentRequest) -> Match | None:
+    """The thread that a request goes on with, or forks; `None`: it begins another.
+
+    Raises:
+        Refused: a message cannot be taken.
+    """
+    parsed = _parsed(threads, request.entries)
+    messages = [message for entry in parsed for message in entry]
+    if messages[-1].role == "assistant":
+        raise Refused("the last message is the assistant's; nothing asks the model on", param="messages")
+    found = [_compared(thread, messages, parsed) for thread in threads]
+    best = max(found, key=lambda each: (each.common, each.goes_on, not each.thread.is_busy), default=None)
+    if best is None or best.thread.is_busy or best.common < best.thread.opening:
+        return None
+    return best
+
+
+def _parsed(threads: Sequence[Thread], entries: Sequence[Any]) -> list[tuple[Message, ...]]:
+    """What each entry holds; what a thread has read before is the same object."""
+    equal = [_equal_entries(each.entries, entries) for each in threads]
+    shared = max(equal, default=0)
+    parsed = threads[equal.index(shared)].parsed[:shared] if threads else []
+    try:
+        for index in range(shared, len(entries)):
+            read = messages_of(entries[index], f"messages[{index}]", index)
+            parsed.append(tuple(each.message for each in read))
+    except MessageError as error:
+        raise Refused(str(error), param=f"messages[{len(parsed)}]") from None
+    return parsed
+
+
+def _equal_entries(left: Sequence[Any], right: Sequence[Any]) -> int:
+    pairs = zip(left, right, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))
+
+
+def _compared(thread: Thread, messages: Sequence[Message], parsed: list[tuple[Message, ...]]) -> Match:
+    ids = _Renamed()
+    common, differs = 0, False
+    for ours, theirs in zip(thread.written, messages, strict=False):
+        if ours is not theirs and not ids.are_equal(theirs, ours):
+            break
+        common += 1
+        differs = ours is not theirs and theirs != ours
+    goes_on = common == len(thread.written)
+    return Match(
+        thread=thread,
+        messages=[*thread.written[:common], *map(ids.as_handed_out, messages[common:])],
+        parsed=parsed,
+        common=common,
+        goes_on=goes_on,
+        differs=goes_on and differs,
+    )
+
+
+class _Renamed:
+    """How an agent has renamed the ids of calls."""
+
+    def __init__(self) -> None:
+        self._ours: dict[str, str] = {}
+        self._theirs: dict[str, str] = {}
+
+    def are_equal(self, theirs: Message, ours: Message) -> bool:
+        """Whether two messages say the same; notes the names of their calls."""
+        if theirs.role != ours.role or theirs.content != ours.content:
+            return False
+        if theirs.role == "tool":
+            return self._ours.get(theirs.tool_call_id or "", theirs.tool_call_id) == ours.tool_call_id
+        if len(theirs.tool_calls) != len(ours.tool_calls):
+            return False
+        for given, own in zip(theirs.tool_calls, ours.tool_calls, strict=True):
+            if given.name != own.name or not _equal_arguments(given.arguments, own.arguments):
+                return False
+            if self._ours.setdefault(given.id, own.id) != own.id:
+                return False
+            if self._theirs.setdefault(own.id, given.id) != given.id:
+                return False
+        return True
+
+    def as_handed_out(self, message: Message) -> Message:
+        """A message with the ids that its calls were handed out with."""
+        named = self._ours.get(message.tool_call_id or "")
+        return message if named in (None, message.tool_call_id) else replace(message, tool_call_id=named)
+
+
+def _equal_arguments(left: str, right: str) -> bool:
+    return left == right or arguments_object(left) == arguments_object(right)
+
+
+def answered(turn: Turn, after: Sequence[Message]) -> Turn:
+    """A turn with its results and replies: the messages that follow it, up to another of an assistant."""
+    end = next((at for at, each in enumerate(after) if each.role == "assistant"), len(after))
+    names = {call.id: call.name for call in turn.message.tool_calls}
+    results: list[ToolResult] = []
+    for each in after[:end]:
+        if each.role == "tool":
+            call_id = each.tool_call_id or ""
+            results.append(ToolResult(call_id=call_id, name=names.get(call_id, ""), content=each.content))
+    replies = tuple(each for each in after[:end] if each.role != "tool")
+    return replace(turn, tool_results=tuple(results), replies=replies)
+
+
+def after_turn(thread: Thread, found: Match) -> Sequence[Message]:
+    """What of a request answers the open turn of its thread; nothing where the agent forgot the turn."""
+    if found.goes_on:
+        return found.messages[found.common :]
+    ids, last = _Renamed(), thread.written[-1]
+    for at in range(len(found.messages) - 1, found.common - 1, -1):
+        if ids.are_equal(found.messages[at], last):
+            return list(map(ids.as_handed_out, found.messages[at + 1 :]))
+    return ()
+
+
+def advance(thread: Thread, found: Match, request: AgentRequest) -> None:
+    """Take the messages of a request as those of its thread, which the completion follows."""
+    if not found.goes_on:  # turns before keep the list that they were taken in
+        thread.seen = thread.seen[: found.common]
+    thread.seen.extend(found.messages[found.common :])
+    thread.written = found.messages
+    thread.entries, thread.parsed = request.entries, found.parsed
+    thread.position = max(len(thread.seen), thread.position + 1)
+
+
+def begun(
+    threads: Sequence[Thread], request: AgentRequest, calls: ModelCalls, prompt_key: str | None
+) -> Match:
+    """A new thread for a request."""
+    parsed = _parsed(threads, request.entries)
+    messages = [message for entry in parsed for message in entry]
+    key = opening_key(messages)
+    ordinal = sum(opening_key(each.written) == key for each in threads)
+    seed = thread_seed(calls.seed, key, ordinal, prompt_key=prompt_key)
+    own = calls if not threads and seed == calls.seed else calls.another_thread(seed)
+    thread = Thread(number=len(threads), calls=own)
+    return Match(thread=thread, messages=messages, parsed=parsed, common=0, goes_on=True, differs=False)
+
+
+Seen = tuple[list[Message], int]
+"""What a policy saw before a turn: so many of these messages."""
+
+
+def with_contexts(turns: Sequence[Turn], seen: Sequence[Seen], prompt: Sequence[Message]) -> list[Turn]:
+    """The turns with what the policy saw, where that is not all that the trajectory has before them."""
+    conversation = list(prompt)
+    found: list[Turn] = []
+    for turn, (messages, count) in zip(turns, seen, strict=True):
+        if messages[:count] != conversation:
+            turn = replace(turn, context=_context(messages[:count], conversation))
+        found.append(turn)
+        conversation += turn.messages
+    return found
+
+
+def _context(seen: Sequence[Message], conversation: Sequence[Message]) -> tuple[Kept | Message, ...]:
+    """Messages as stretches of a conversation, and those that it lacks as they are."""
+    places: defaultdict[Message, list[int]] = defaultdict(list)
+    for index, each in enumerate(conversation):
+        places[each].append(index)
+    parts: list[Kept | Message] = []
+    end = 0
+    for message in seen:
+        at = next((each for each in places.get(message, ()) if each >= end), None)
+        last = parts[-1] if parts else None
+        if at is None:
+            parts.append(message)
+        elif isinstance(last, Kept) and last.end == at:
+            parts[-1] = Kept(start=last.start, end=at + 1)
+        else:
+            parts.append(Kept(start=at, end=at + 1))
+        end = end if at is None else at + 1
+    return tuple(parts)

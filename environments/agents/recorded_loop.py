@@ -1,0 +1,510 @@
+"""The loop of a recorded agent: its requests become turns, scored as soon as their results are known."""
+
+import asyncio
+import socket
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from time import monotonic
+from typing import Protocol, cast
+
+from environments.agents.conversation import (
+    FORK,
+    Match,
+    Seen,
+    Thread,
+    advance,
+    after_turn,
+    answered,
+    begun,
+    match,
+    opening_key,
+    with_contexts,
+)
+from environments.agents.dialects import AgentRequest, Refused, Reply, shown, tools_of
+from environments.agents.endpoint import Connection, EndpointServer, struck
+from environments.policy.base import CompletionRequest
+from environments.reward_context import AgentEndpoint, Reward
+from environments.rollout.boundary import raised_by_user, reason_of, traceback_of
+from environments.rollout.model_calls import ModelCalls, Stopped
+from environments.second_models.asked_model import AskedModel
+from environments.trajectory import (
+    AgentCaused,
+    AgentRun,
+    Completion,
+    JudgeCall,
+    Message,
+    StopReason,
+    TokenRow,
+    Turn,
+    TurnClock,
+)
+from tools.calls import ToolSpec
+from tools.errors import AgentCausedError, PolicyError, RolloutError, SandboxError
+
+_LEAVE_S = 2.0
+"""For an agent to end once it was told that its rollout is over."""
+_HANGS = "it went on when its time was up"
+_WHY_OVER = {
+    StopReason.ENDED: "the environment has ended it",
+    StopReason.MAX_TURNS: "its turns are used up",
+    StopReason.TOKEN_BUDGET: "its tokens are used up",
+    StopReason.TIME_BUDGET: "its time is up",
+}
+
+
+class Player(Protocol):
+    """What plays: a hook, or a command."""
+
+    async def listener(self) -> socket.socket | None:
+        """Where its requests come in, if it does not reach our loopback."""
+        ...
+
+    async def run(self, endpoint: AgentEndpoint) -> int | None:
+        """Play until the agent is done; its exit code, for a command. Cancelled, it ends the agent."""
+        ...
+
+    @property
+    def output(self) -> bytes:
+        """What it wrote so far."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Asked:
+    """One request of an agent, from its arrival until another of its thread comes."""
+
+    request: AgentRequest
+    found: Match
+    rewritten: str | None
+    connection: Connection
+    sampling: "asyncio.Task[None]" = field(init=False)
+    index: int = -1
+    """Of its turn."""
+    prompt: CompletionRequest | None = None
+    completion: Completion | None = None
+    model_s: float = 0.0
+    reply: Reply | None = None
+    """Once the completion was handed out."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RecordedLoop:
+    """One rollout of a recorded agent. It is used as an `AgentLoop` is."""
+
+    player: Player
+    server: EndpointServer
+    calls: ModelCalls
+    is_ended: Callable[[], bool]
+    """Whether the environment has ended the rollout."""
+    on_messages: Callable[[tuple[Message, ...]], None]
+    """Takes the conversation of a turn before it is scored."""
+    on_endpoint: Callable[[AgentEndpoint], None]
+    prompt: tuple[Message, ...]
+    """The environment's, where it writes one; then that of the agent's first request."""
+    others: dict[str, AskedModel]
+    """By their names at the endpoint, the models beside the policy."""
+    hidden: Sequence[str] = ()
+    """Keys that must not stand in the record."""
+    stop_reason: StopReason | None = field(default=None, init=False)
+    stopped_by: str = field(default="", init=False)
+    agent: AgentRun | None = field(default=None, init=False)
+    models: Sequence[str] = field(init=False)
+    secrets: Sequence[bytes] = field(default=(), init=False)
+    _threads: list[Thread] = field(default_factory=list[Thread], init=False)
+    _last: dict[int, _Asked] = field(default_factory=dict[int, _Asked], init=False)
+    """The last request of each thread."""
+    _queue: "asyncio.Queue[tuple[Turn, asyncio.Future[None]] | None]" = field(init=False)
+    _over: asyncio.Event = field(init=False)
+    """Set when a request was refused because the rollout is over."""
+    _sampling: "set[asyncio.Task[None]]" = field(default_factory=set["asyncio.Task[None]"], init=False)
+    _lost: Exception | None = field(default=None, init=False)
+    """Why the last request had no completion, where the agent is not the cause."""
+    _overflow: str | None = field(default=None, init=False)
+    """Why the last request had no room."""
+    _context: Context = field(init=False)
+    _prompt_key: str | None = field(init=False)
+    _first_tools: tuple[ToolSpec, ...] = field(default=(), init=False)
+    _tools: tuple[Sequence[object], tuple[ToolSpec, ...]] = field(default=((), ()), init=False)
+    _seen: dict[int, Seen] = field(default_factory=dict[int, Seen], init=False)
+    _ticks: int = field(default=0, init=False)
+    _clocks: dict[int, list[int]] = field(default_factory=dict[int, list[int]], init=False)
+    _handed_at: dict[int, float] = field(default_factory=dict[int, float], init=False)
+    _handed_out: int = field(default=0, init=False)
+    _in_flight: int = field(default=0, init=False)
+    _counts: Counter[str] = field(default_factory=Counter[str], init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing runs yet."""
+        self._queue, self._over = asyncio.Queue(), asyncio.Event()
+        self._context = copy_context()
+        self._prompt_key = opening_key(self.prompt) if self.prompt else None
+        self.models = (self.calls.policy.name, *self.others)
+
+    # What a rollout reads.
+
+    @property
+    def rows(self) -> tuple[TokenRow, ...]:
+        """The token rows of the turns so far."""
+        return self.calls.rows
+
+    @property
+    def exact(self) -> bool:
+        """Whether every token id so far came from the sampler."""
+        return self.calls.exact
+
+    @property
+    def other_calls(self) -> tuple[JudgeCall, ...]:
+        """What the agent asked models beside the policy."""
+        return tuple(call for model in self.others.values() for call in model.calls)
+
+    @property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """Those that the agent's first request offered."""
+        return self._first_tools
+
+    def broken_off(self, caused: AgentCaused) -> list[Turn]:
+        """End the rollout for what the agent broke; the turns that are not handed on yet."""
+        is_lost = caused.cause == "sandbox_lost"
+        self.stop_reason = StopReason.SANDBOX_LOST if is_lost else StopReason.AGENT_CAUSED
+        return self._left()
+
+    def in_order(
+        self, turns: Sequence[Turn], scores: Sequence[Reward | None]
+    ) -> tuple[list[Turn], list[Reward | None]]:
+        """Turns, and what `score_turn` gave for them, in the order of their requests and not of their ends.
+
+        So the index of a turn does not depend on what it says. Where turns overlap, each has its clock.
+        """
+        order = sorted(range(len(turns)), key=lambda at: turns[at].index)
+        scored = [scores[at] for at in order if at < len(scores)]
+        ordered = [turns[at] for at in order]
+        clocks = [self._clocks[turn.index] for turn in ordered]
+        overlap = any(one[2] > two[0] for one, two in pairwise(clocks))
+        ordered = with_contexts(ordered, [self._seen[turn.index] for turn in ordered], self.prompt)
+        return [
+            replace(
+                turn,
+                index=index,
+                clock=TurnClock(requested=clock[0], handed_out=clock[1], scored=clock[2])
+                if overlap
+                else None,
+            )
+            for index, (turn, clock) in enumerate(zip(ordered, clocks, strict=True))
+        ], scored
+
+    async def turns(self) -> AsyncGenerator[Turn]:
+        """Each turn once its results are known; the last one of each thread when the agent has ended.
+
+        Raises:
+            RolloutError: the agent ended before it received a completion.
+            PolicyError: the policy is down.
+            SandboxError, AgentCausedError: the agent's sandbox is.
+        """
+        async with AsyncExitStack() as closing:
+            sock = await self.player.listener()
+            _, endpoint = await closing.enter_async_context(
+                self.server.rollout(self._with_key, self.calls.policy.name, sock)
+            )
+            self.on_endpoint(endpoint)
+            agent = asyncio.create_task(self._run(endpoint))
+            agent.add_done_callback(lambda _: self._queue.put_nowait(None))
+            closing.push_async_callback(_ended, self._sampling)
+            closing.push_async_callback(_ended, {agent})
+            while (entry := await self._queue.get()) is not None:
+                turn, scored = entry
+                yield self._at_score(turn)
+                self._tick(turn.index, 2)
+                if not scored.done():
+                    scored.set_result(None)
+            error = await agent
+        self._conclude(error)
+        for turn in self._left():
+            yield self._at_score(turn)
+            self._tick(turn.index, 2)
+
+    # The agent.
+
+    async def _run(self, endpoint: AgentEndpoint) -> BaseException | None:
+        """Run the agent to its end, or end it; what it raised."""
+        started = monotonic()
+        playing = asyncio.create_task(self.player.run(endpoint))
+        over = asyncio.create_task(self._over.wait())
+        try:
+            limits = {playing, over}
+            await asyncio.wait(limits, timeout=self.calls.seconds_left, return_when=asyncio.FIRST_COMPLETED)
+            if not playing.done():
+                if not over.done():
+                    self.calls.stop(StopReason.TIME_BUDGET)
+                await asyncio.wait({playing}, timeout=_LEAVE_S)
+            hangs = not playing.done() and not over.done()
+        finally:
+            over.cancel()
+            playing.cancel()
+            await asyncio.wait({playing})
+        error: BaseException | None = None
+        exit_code: int | None = None
+        if not playing.cancelled():
+            error = playing.exception()
+            exit_code = None if error else playing.result()
+        problem = "" if error is None else traceback_of(raised_by_user(error))
+        if exit_code:
+            problem = f"the command ended with exit code {exit_code}"
+        if hangs:
+            problem = f"{_HANGS} (--env.rollout_timeout_s), and asked nothing for {_LEAVE_S:g} s"
+        self.agent = AgentRun(
+            error=struck(problem.encode(), self.secrets).decode(),
+            exit_code=exit_code,
+            output=struck(self.player.output, self.secrets).decode("utf-8", "replace"),
+            wall_s=monotonic() - started,
+            counts={name: count for name, count in sorted(self._counts.items()) if count},
+        )
+        return error
+
+    def _conclude(self, error: BaseException | None) -> None:
+        """Why the rollout has ended; raises where it has come to nothing."""
+        assert self.agent is not None
+        if isinstance(error, AgentCausedError | SandboxError):
+            raise error
+        if self._lost is not None:
+            raise self._lost
+        if self._handed_out == 0:
+            if error is not None and "[secret]" not in self.agent.error:
+                raise error
+            said = self.agent.output.strip().rpartition("\n")[2]
+            why = "; ".join(filter(None, [self.agent.error.strip().rpartition("\n")[2], said]))
+            raise RolloutError(
+                f"the agent ended without a completion of the model: {why or 'it asked for none'}"
+            )
+        if self.calls.stopped is not None and not self.agent.error.startswith(_HANGS):
+            self.stop_reason, self.stopped_by = self.calls.stopped, self.calls.stopped_by
+        elif self.is_ended():
+            self.stop_reason = StopReason.ENDED
+        elif self._overflow is not None:
+            self.stop_reason, self.stopped_by = StopReason.CONTEXT_OVERFLOW, self._overflow
+        else:
+            self.stop_reason = StopReason.AGENT_ERROR if self.agent.error else StopReason.COMPLETED
+
+    # The endpoint.
+
+    def _with_key(self, key: str) -> "RecordedLoop":
+        self.secrets = [each.encode() for each in (key, *self.hidden)]
+        return self
+
+    async def ask(self, request: AgentRequest, connection: Connection) -> Reply:
+        """The completion of a request, in its thread; a retry has the one that there is.
+
+        Raises:
+            Refused: the rollout is over, the request cannot be honoured, or the policy has no completion.
+            ConnectionResetError: the agent does not wait for it any more.
+        """
+        if request.model in self.others:
+            return await self._other(request, self.others[request.model])
+        asked = self._retried(request, connection)
+        if asked is None:
+            asked = self._begun(request, connection)
+        else:
+            self._counts["retries"] += 1
+            asked.connection = connection
+        try:
+            await asyncio.shield(asked.sampling)
+            if not connection.is_open:
+                raise ConnectionResetError
+            return self._hand_out(asked)
+        except asyncio.CancelledError:
+            if asked.sampling.cancelled():
+                raise self._refusal() from None
+            raise
+        finally:
+            if asked.connection is connection:
+                asked.found.thread.is_busy = False
+
+    def _retried(self, request: AgentRequest, connection: Connection) -> _Asked | None:
+        """The request that this one repeats."""
+        for asked in self._last.values():
+            if asked.request.body != request.body or (asked.sampling.done() and _failed(asked.sampling)):
+                continue
+            was_lost = not asked.connection.is_delivered and not asked.connection.is_open
+            if connection.is_retry or was_lost:
+                return asked
+        return None
+
+    def _begun(self, request: AgentRequest, connection: Connection) -> _Asked:
+        """Take a request into its thread, which has then one in flight."""
+        self._counts.update(f"ignored {name}" for name in request.ignored)
+        tools, is_first = self._specs(request), not self._last
+        found = match(self._threads, request) or begun(self._threads, request, self.calls, self._prompt_key)
+        thread = found.thread
+        if thread.number == len(self._threads):
+            self._threads.append(thread)
+            thread.tools = tools
+        if is_first:
+            self.prompt, self._first_tools = tuple(found.messages), tools
+            self.on_messages(self.prompt)
+        self._counts["normalised"] += found.differs
+        thread.is_rewritten |= not found.goes_on or tools != thread.tools
+        thread.tools, thread.is_busy = tools, True
+        turn, thread.open_turn = thread.open_turn, None
+        if turn is not None:
+            waited = monotonic() - self._handed_at[turn.index]
+            turn = replace(answered(turn, after_turn(thread, found)), tools_s=waited)
+        rewritten = FORK if thread.is_rewritten else None
+        asked = _Asked(request=request, found=found, rewritten=rewritten, connection=connection)
+        advance(thread, found, request)
+        self._last[thread.number] = asked
+        loop = asyncio.get_running_loop()
+        asked.sampling = loop.create_task(self._sample(asked, turn), context=self._context.copy())
+        self._sampling.add(asked.sampling)
+        asked.sampling.add_done_callback(self._sampling.discard)
+        return asked
+
+    def _specs(self, request: AgentRequest) -> tuple[ToolSpec, ...]:
+        if request.tools != self._tools[0]:
+            self._tools = request.tools, tools_of(request)
+        return self._tools[1]
+
+    async def _sample(self, asked: _Asked, before: Turn | None) -> None:
+        """Score the turn before, then sample.
+
+        Raises:
+            Refused: there is no completion.
+        """
+        if before is not None:
+            scored = asyncio.get_running_loop().create_future()
+            self._queue.put_nowait((before, scored))
+            await scored
+        thread = asked.found.thread
+        if self.is_ended():
+            self.calls.stop(StopReason.ENDED)
+        elif self._handed_out + self._in_flight >= self.calls.budget.max_turns:
+            self.calls.stop(StopReason.MAX_TURNS)
+        if self.calls.stopped is not None:
+            raise self._refusal()
+        asked.index, self._in_flight = len(self._clocks), self._in_flight + 1
+        self._clocks[asked.index] = [0, 0, 0]
+        self._tick(asked.index, 0)
+        thread.calls.tools = thread.tools
+        prompt = thread.calls.request(
+            tuple(thread.seen), position=thread.position, goes_on=asked.rewritten is None
+        )
+        limit = asked.request.max_tokens
+        asked.prompt = prompt if limit is None else replace(prompt, max_tokens=min(prompt.max_tokens, limit))
+        started = monotonic()
+        try:
+            asked.completion = await thread.calls.complete(asked.prompt)
+        except Stopped:
+            raise self._refusal() from None
+        except Exception as error:  # noqa: BLE001  # raised again when the agent has ended
+            self._lost = error
+            is_policy = isinstance(error, PolicyError)
+            raise Refused(
+                f"the policy gave no completion: {reason_of(error)}",
+                status=503 if is_policy else 500, kind="api_error", code="policy_error",
+            ) from None  # fmt: skip
+        finally:
+            self._in_flight -= 1
+        asked.model_s = monotonic() - started
+        self._lost = self._overflow = None
+
+    def _refusal(self) -> Refused:
+        """The answer where there is no completion any more; who asks for less may have one."""
+        reason = self.calls.stopped
+        if reason is StopReason.CONTEXT_OVERFLOW:
+            self._overflow = self.calls.stopped_by or "the row has no more room (--env.max_token_length)"
+            self.calls.go_on()
+            problem = f"prompt is too long: it exceeds the model's maximum context length; {self._overflow}"
+            return Refused(problem, param="messages", code="context_length_exceeded")
+        self._over.set()
+        why = _WHY_OVER.get(cast("StopReason", reason), "its agent has ended")
+        return Refused(f"this rollout is over: {why}", code="rollout_over")
+
+    def _hand_out(self, asked: _Asked) -> Reply:
+        """The completion as a turn, once, and as its agent receives it."""
+        if asked.reply is not None:
+            return asked.reply
+        assert asked.prompt is not None
+        assert asked.completion is not None
+        thread = asked.found.thread
+        sampled = thread.calls.joined(
+            asked.completion, asked.prompt, rewritten=asked.rewritten, model_s=asked.model_s
+        )
+        turn = replace(sampled.turn, index=asked.index, thread=thread.number)
+        self._seen[turn.index] = (thread.seen, len(thread.seen))
+        message = shown(turn.message)
+        thread.seen.append(turn.message)
+        thread.written.append(message)
+        thread.open_turn, thread.is_rewritten = turn, False
+        self._handed_out += 1
+        self._handed_at[turn.index] = monotonic()
+        self._tick(turn.index, 1)
+        asked.reply = Reply(
+            id=f"turn-{thread.calls.seed}-{thread.position}",
+            model=asked.request.model or self.calls.policy.name,
+            message=message,
+            finish_reason=turn.finish_reason
+            if message.tool_calls or turn.finish_reason == "length"
+            else "stop",
+            prompt_tokens=turn.span.start,
+            completion_tokens=turn.span.end - turn.span.start,
+            created=int(time.time()),
+        )
+        return asked.reply
+
+    async def _other(self, request: AgentRequest, model: AskedModel) -> Reply:
+        """The answer of another model, which is recorded and not trained."""
+        if request.tools:
+            raise Refused(
+                f"the model {request.model!r} answers with text alone; leave tools out", param="tools"
+            )
+        found = begun((), request, self.calls, None)
+        try:
+            answer = await model.ask(found.messages, seed=self.calls.seed)
+        except Exception as error:  # noqa: BLE001  # raised again when the agent has ended
+            self._lost = error
+            raise Refused(f"{request.model}: {reason_of(error)}", status=503, kind="api_error") from None
+        used = answer.usage
+        return Reply(
+            id=f"other-{len(model.calls)}", model=request.model, finish_reason="stop",
+            created=int(time.time()), message=Message(role="assistant", content=answer.text or ""),
+            prompt_tokens=used.get("prompt_tokens", 0), completion_tokens=used.get("completion_tokens", 0),
+        )  # fmt: skip
+
+    # Turns.
+
+    def _at_score(self, turn: Turn) -> Turn:
+        """The turn, once hooks see the conversation up to it."""
+        messages, count = self._seen[turn.index]
+        self.on_messages((*messages[:count], *turn.messages))
+        return turn
+
+    def _left(self) -> list[Turn]:
+        """The turns that were handed out, and not handed on yet."""
+        waiting: list[Turn] = []
+        while not self._queue.empty():
+            if (entry := self._queue.get_nowait()) is not None:
+                waiting.append(entry[0])
+        left = [thread.open_turn for thread in self._threads if thread.open_turn is not None]
+        for thread in self._threads:
+            thread.open_turn = None
+        return [*waiting, *left]
+
+    def _tick(self, index: int, event: int) -> None:
+        self._ticks += 1
+        self._clocks[index][event] = self._ticks
+
+
+def _failed(task: "asyncio.Task[None]") -> bool:
+    return task.cancelled() or task.exception() is not None
+
+
+async def _ended(tasks: "set[asyncio.Task[None]] | set[asyncio.Task[BaseException | None]]") -> None:
+    """Cancel tasks, and wait for their ends."""
+    left = [task for task in tasks if not task.done()]
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left)

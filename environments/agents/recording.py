@@ -1,0 +1,96 @@
+"""What records the agents of one environment: the endpoint, and the loop of each rollout."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+from environments.agents.command import Command, HookPlayer, HostPlayer, SandboxPlayer
+from environments.agents.endpoint import EndpointServer
+from environments.agents.recorded_loop import Player, RecordedLoop
+from environments.config import ModelServerConfig
+from environments.containment.hook_calls import HookCalls
+from environments.data.tasks import GroupTask
+from environments.policy.base import Policy
+from environments.reward_context import AgentEndpoint, RolloutContext
+from environments.rollout.model_calls import Budget, ModelCalls
+from environments.rollout.prompt_tokens import PromptTokens, TokenEstimate
+from environments.second_models.asked_model import ROLES, AskedModel
+from environments.trajectory import Message
+from tools.errors import ConfigError
+
+_LEAST_SECRET = 8
+"""Characters: shorter keys stand for none, and are words that texts may have."""
+
+
+class Recordable(Protocol):
+    """An environment with an agent of its own."""
+
+    name: str
+    agent: Command | None
+    other_models: Any
+    token_estimate: TokenEstimate
+    servers: Any
+    second_servers: Any
+
+    def play(self, item: Any, ctx: RolloutContext) -> Any:
+        """The hook."""
+        ...
+
+    def asked_model(self, role: str, task: GroupTask, calls: HookCalls) -> AskedModel:
+        """A second model."""
+        ...
+
+
+class Recording:
+    """One for an environment."""
+
+    def __init__(self) -> None:
+        self._server = EndpointServer()
+
+    def loop(  # noqa: PLR0913  # the parts of one rollout, made by its environment
+        self, env: Recordable, task: GroupTask, ctx: RolloutContext, policy: Policy,
+        prompt: tuple[Message, ...], budget: Budget, anchor: Callable[[], str | None], calls: HookCalls,
+    ) -> RecordedLoop:  # fmt: skip
+        """The loop of one rollout.
+
+        Raises:
+            ConfigError: `other_models` names a second model that there is none of.
+        """
+        servers: list[ModelServerConfig] = [*env.servers, *env.second_servers]
+        keys = {key for each in servers if (key := each.api_key) and len(key) >= _LEAST_SECRET}
+
+        def on_endpoint(endpoint: AgentEndpoint) -> None:
+            ctx.agent_endpoint = endpoint
+
+        return RecordedLoop(
+            player=self._player(env, ctx, prompt, calls),
+            server=self._server,
+            calls=ModelCalls(
+                policy=policy, tools=(), budget=budget, seed=ctx.seed, calls=calls, is_parallel=True,
+                count=PromptTokens(policy, env.token_estimate, calls), anchor=anchor,
+            ),
+            is_ended=lambda: ctx.end_reason is not None,
+            on_messages=ctx.see,
+            on_endpoint=on_endpoint,
+            prompt=prompt,
+            others={name: self._other(env, role, task, calls) for name, role in env.other_models.items()},
+            hidden=sorted(keys),
+        )  # fmt: skip
+
+    def _player(
+        self, env: Recordable, ctx: RolloutContext, prompt: tuple[Message, ...], calls: HookCalls
+    ) -> Player:
+        if env.agent is None:
+            play = partial(env.play, ctx.item, ctx)
+            return HookPlayer(partial(calls.beside, play, doing="play"))
+        text = "\n\n".join(message.content for message in prompt)
+        if env.agent.where == "host":
+            return HostPlayer(env.agent, text)
+        return SandboxPlayer(env.agent, text, ctx.sandbox)
+
+    def _other(self, env: Recordable, role: str, task: GroupTask, calls: HookCalls) -> AskedModel:
+        if role not in ROLES:
+            raise ConfigError(
+                f"environment {env.name!r}: other_models names {role!r}; choose one of {', '.join(ROLES)}"
+            )
+        return env.asked_model(role, task, calls)

@@ -207,7 +207,7 @@ class Condensed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnClock:
-    """When a turn began and ended, counted in the events of its trajectory: requests, completions, rewards."""
+    """When a turn began and ended, counted in events of its trajectory: requests, completions, rewards."""
 
     requested: int
     handed_out: int
@@ -245,7 +245,7 @@ class Turn:
     thread: int = 0
     """Which conversation of a recorded agent it belongs to; agents of our own loop have one."""
     clock: TurnClock | None = None
-    """Set where turns of several threads overlapped; `None`: each was scored before the next was requested."""
+    """Set where turns of several threads overlapped; `None`: each was scored before the next began."""
     weight_version: str | None = None
     """Which weights sampled it, see `Completion`."""
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -546,6 +546,7 @@ def dropped(
         judge_calls=trajectory.judge_calls,
         user_calls=trajectory.user_calls,
         summariser_calls=trajectory.summariser_calls,
+        other_calls=trajectory.other_calls,
         profile=trajectory.profile,
     )
 

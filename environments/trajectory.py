@@ -546,6 +546,7 @@ def dropped(
         judge_calls=trajectory.judge_calls,
         user_calls=trajectory.user_calls,
         summariser_calls=trajectory.summariser_calls,
+        other_calls=trajectory.other_calls,
         profile=trajectory.profile,
     )
 

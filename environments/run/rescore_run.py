@@ -272,6 +272,7 @@ class Replay:
                         failure,
                         user_calls=recorded.user_calls,
                         summariser_calls=recorded.summariser_calls,
+                        other_calls=recorded.other_calls,
                         profile=recorded.profile,
                     )
 

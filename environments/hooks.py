@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from inspect import isasyncgenfunction, iscoroutinefunction
 from typing import Any, TypeVar
 
-from environments.agents.command import Command
+from environments.agents.command import Command, listener_of
 from environments.config import AgentEnvConfig
 from environments.data.items import load_items
 from environments.data.tasks import RunHistory
@@ -209,6 +209,12 @@ def writes(env: Hooks, hook: str) -> bool:
 def is_recorded(env: Hooks) -> bool:
     """Whether the agent owns its loop: a program, or the hook `play`."""
     return env.agent is not None or writes(env, "play")
+
+
+async def refuse_no_listener(env: Hooks, sandbox: Sandbox) -> None:
+    """Raise IsolationError where its agent runs in the sandbox, and would reach more than its endpoint."""
+    if env.agent is not None and env.agent.where == "sandbox":
+        (await listener_of(sandbox)).close()
 
 
 def plays_on_thread(env: Hooks) -> bool:

@@ -27,7 +27,7 @@ from environments.data.tasks import (
     plan,
     plan_for_ever,
 )
-from environments.hooks import Hooks, Item, pins_thread, writes
+from environments.hooks import Hooks, Item, pins_thread, refuse_no_listener, writes
 from environments.lifecycle.opened_files import OpenedFiles
 from environments.lifecycle.sandboxes import ItemImages, Sandboxes
 from environments.lifecycle.weight_versions import WeightVersions
@@ -346,8 +346,8 @@ class Lifecycle(Hooks):
         self.sandboxes.warn_of_lent_files()
         if not writes(self, "sandbox_for"):
             await self.sandboxes.prepare(self.config.sandbox_image, notify)
-            async with self.open_sandbox():
-                pass
+            async with self.open_sandbox() as sandbox:
+                await refuse_no_listener(self, sandbox)
         else:
             await self._check_item_sandboxes(notify)
         await (self._servers_back(notify) if self._waits else self.check_policy())
@@ -435,7 +435,8 @@ class Lifecycle(Hooks):
         for image, spec in specs.items():
             try:
                 await self._images.ready(image)
-                async with self.sandbox_openers(spec)[0]():
+                async with self.sandbox_openers(spec)[0]() as sandbox:
+                    await refuse_no_listener(self, sandbox)
                     return
             except (SandboxError, ConfigError) as error:
                 reason = error

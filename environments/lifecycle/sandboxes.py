@@ -113,6 +113,7 @@ class Sandboxes:
         limits = SandboxLimits(
             memory_mb=config.sandbox_memory_mb,
             network=config.sandbox_network,
+            read_only=self._read_only,
         )
         return open_sandbox(
             kind,

@@ -1,8 +1,8 @@
 """What recording costs: agents that own their loop against our own loop, and 500 of them at once.
 
 `python -m tests.benchmarks.bench_recorded`: CPU of rollouts of our loop; of the same turns by agents that
-call the endpoint; and of the same clients against a server that answers at once, which is taken off. The ratio
-is of the two on one machine in one run.
+call the endpoint; and of the same clients against a server that answers at once, which is taken off. The
+ratio is of the two on one machine in one run.
 """
 
 import argparse

@@ -1,9 +1,11 @@
 """What a sandbox is: the protocol that every backend keeps, its limits and its results."""
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, NoReturn, Protocol, TypedDict, get_args
 
 from tools.errors import ConfigError
@@ -30,13 +32,18 @@ class SandboxLimits:
     """A command that writes more than this to one stream is killed."""
     network: Network = "none"
     """`none`: nothing but a loopback of its own. `full`: the host's network, and all that it reaches."""
+    read_only: tuple[str, ...] = ()
+    """Folders of this machine that are lent, at the same paths inside."""
 
     def __post_init__(self) -> None:
         """Refuse what no backend can enforce; another word for `none` must not open the network.
 
         Raises:
-            ConfigError: a limit is no number above 0, or `network` is neither of its words.
+            ConfigError: a limit is no number above 0, `network` is neither of its words, or a folder of
+                `read_only` cannot be lent.
         """
+        for folder in self.read_only:
+            check_lent(folder)
         for name in ("memory_mb", "pids", "disk_mb", "file_mb", "output_mb"):
             value: Any = getattr(self, name)
             if type(value) is not int or value < 1:
@@ -47,6 +54,21 @@ class SandboxLimits:
         if self.network not in get_args(Network):
             words = " or ".join(map(repr, get_args(Network)))
             raise ConfigError(f"a sandbox cannot have network={self.network!r}; give {words}")
+
+
+_NEVER_LENT = ("/", "/dev", "/etc", "/home", "/proc", "/root", "/run", "/sys", "/tmp", "/var", "/workspace")
+
+
+def check_lent(folder: str) -> None:
+    """Raise ConfigError for a folder that no sandbox can show at its own path."""
+    path = Path(folder)
+    if not path.is_absolute() or not path.is_dir() or str(path) in _NEVER_LENT:
+        raise ConfigError(
+            f"a sandbox cannot show read_only={folder!r}; give the absolute path of a folder that is there, "
+            f"such as a virtual environment"
+        )
+    if os.geteuid() == 0 and path.stat().st_mode & 0o005 != 0o005:
+        raise ConfigError(f"agents cannot read read_only={folder!r}, they are other users; chmod o+rx it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +109,7 @@ class LimitOverrides(TypedDict, total=False):
     file_mb: int
     output_mb: int
     network: Network
+    read_only: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,7 +66,7 @@ async def open_docker(
                 backend="docker", tier=managed.engine.runtime, limits=limits, enforced=enforced,
                 image=spec.image.digest, lacks=containers.lacks(managed.engine, limits),
             )  # fmt: skip
-            yield SupervisedSandbox(channel, WORKDIR, record)
+            yield SupervisedSandbox(channel, WORKDIR, record, partial(managed.engine.pid, container.id))
         finally:
             if channel is not None:
                 channel.close("the sandbox is closed")

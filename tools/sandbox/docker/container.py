@@ -285,6 +285,7 @@ def _host(spec: Spec, uid: int) -> dict[str, Any]:
         # Of root, which no agent becomes: to end what an agent left.
         "cap_add": ["KILL"],
         "security_opt": ["no-new-privileges"],
+        "binds": [f"{folder}:{folder}:ro" for folder in limits.read_only],
         # The default network of the engine: that of the host would show its loopback and sockets too.
         "network_mode": "none" if limits.network == "none" else "bridge",
         "ipc_mode": "private",

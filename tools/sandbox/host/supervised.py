@@ -4,11 +4,13 @@ import asyncio
 import errno
 import math
 import os
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import socket
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import Protocol
 
+from tools.errors import IsolationError
 from tools.sandbox import archive as archives
 from tools.sandbox.base import (
     MAX_OUTPUT_BYTES,
@@ -17,6 +19,7 @@ from tools.sandbox.base import (
     SandboxFileError,
     SandboxRecord,
 )
+from tools.sandbox.host.inner_network import listen_inside
 from tools.sandbox.inside import messages
 from tools.sandbox.inside.messages import FileRequest, Reply, Request
 from tools.waiting import to_the_end
@@ -48,8 +51,12 @@ class SupervisedSandbox:
     without end raise `ValueError`, and every call `SandboxUnavailable` when the sandbox is gone.
     """
 
-    def __init__(self, channel: Requests, workdir: str, record: SandboxRecord) -> None:
+    def __init__(
+        self, channel: Requests, workdir: str, record: SandboxRecord, pid: Callable[[], int]
+    ) -> None:
+        """A sandbox; `pid` gives a process in it, by its number on this machine, and may block."""
         self._channel = channel
+        self._pid = pid
         self._workdir = workdir
         self._record = record
         self._pauses = 0
@@ -131,6 +138,19 @@ class SupervisedSandbox:
         result = await self._on_files(messages.PackFolder(_check_text(path), max_bytes, _FILE_S, cap))
         # The agent's side made it: it is not trusted.
         return await asyncio.to_thread(archives.check, result.stdout)
+
+    async def listener(self) -> socket.socket:
+        """A socket that listens on 127.0.0.1 inside; whoever connects there is accepted by this process.
+
+        Raises:
+            IsolationError: its network is not its own, or cannot be joined from here.
+        """
+        if "network" in self._record.lacks:
+            raise IsolationError(
+                f"this sandbox (tier {self._record.tier}, network {self._record.limits.network!r}) does not "
+                f"keep an agent off the network; tier B and Docker do, with network 'none'"
+            )
+        return await listen_inside(self._pid)
 
     @asynccontextmanager
     async def paused(self) -> AsyncGenerator[None]:

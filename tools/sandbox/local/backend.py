@@ -52,7 +52,7 @@ async def open_local(
             enforced=tuple(sorted(session.enforced)),
             lacks=tuple(sorted(session.lacks)),
         )
-        yield SupervisedSandbox(channel, session.workdir, record)
+        yield SupervisedSandbox(channel, session.workdir, record, lambda: held.session.process.pid)
     finally:
         if channel is not None:
             channel.close("the sandbox is closed")

@@ -72,7 +72,7 @@ class ForkedProcess:
 class ForkServer:
     """A process that forks supervisors; it ends when we do."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: Kind, read_only: tuple[str, ...] = ()) -> None:
         self._owner = os.getpid()
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._log = tiers.memory_file(b"")
@@ -85,7 +85,7 @@ class ForkServer:
         self._give_back = weakref.finalize(self, _give_back, self._requests, self._log)
         self._give_back.atexit = False
         try:
-            self._requests.send(_setup(kind))
+            self._requests.send(_setup(kind, read_only))
         except OSError:
             raise self._given_up() from None
 
@@ -162,20 +162,21 @@ def numbers(group: Group) -> dict[str, str]:
     }
 
 
-def fork_server(kind: Kind = "none") -> ForkServer:
-    """The fork server of this process for one kind, started if none is alive.
+def fork_server(kind: Kind = "none", read_only: tuple[str, ...] = ()) -> ForkServer:
+    """The fork server of this process for one kind and what it lends, started if none is alive.
 
     Raises:
         OSError: it cannot be started.
     """
     with _lock:
-        if kind not in _current or not _current[kind].usable:
-            _current[kind] = ForkServer(kind)
-        return _current[kind]
+        key = (kind, read_only)
+        if key not in _current or not _current[key].usable:
+            _current[key] = ForkServer(kind, read_only)
+        return _current[key]
 
 
 _lock = threading.Lock()
-_current: dict[Kind, ForkServer] = {}
+_current: dict[tuple[Kind, tuple[str, ...]], ForkServer] = {}
 
 
 def _started(requests: int, log: int) -> "subprocess.Popen[bytes]":
@@ -195,12 +196,12 @@ def _give_back(requests: socket.socket, log: int) -> None:
     os.close(log)
 
 
-def _setup(kind: Kind) -> bytes:
+def _setup(kind: Kind, read_only: tuple[str, ...]) -> bytes:
     """What a fork server has to know first: of namespaces its user, and the root that all of them share."""
     if kind == "plain":
         return marshal.dumps(None, 2)
     uid, gid = os.getuid(), os.getgid()
     maps = (b"", b"") if os.geteuid() == 0 else (b"%d %d 1" % (uid, uid), b"%d %d 1" % (gid, gid))
     network: Network = kind
-    steps = rootfs.shared_steps(network)
+    steps = rootfs.shared_steps(network, read_only)
     return marshal.dumps((*maps, network, [step.words() for step in steps]), 2)

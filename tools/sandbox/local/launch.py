@@ -54,7 +54,7 @@ def start_in_namespaces(limits: SandboxLimits, undo: ExitStack, files: Mapping[s
             # The supervisor need not wait for it.
             ours.sendall(config)
             config = b""
-        process = fork_server(limits.network).fork(theirs, group)
+        process = fork_server(limits.network, limits.read_only).fork(theirs, group)
         undo.callback(end, process)
     greet(ours, process, config)
     return Session(
@@ -90,6 +90,8 @@ class _Folder:
     run_dir: str
     held: str
     """Of a verifier's files; in the base, where the agent may change nothing."""
+    lent: tuple[str, ...]
+    """Of the host, to be read."""
 
 
 def start_without_namespaces(
@@ -109,7 +111,7 @@ def start_without_namespaces(
     who = tiers.agent()
     group = cgroup.create(limits)
     undo.callback(cgroup.remove, group)
-    folder = _make_folder(who, undo)
+    folder = _make_folder(who, limits.read_only, undo)
     settings = tiers.settings(tier, who, limits, group) | _settings(folder, limits)
     if files is not None:
         undo.callback(trees.remove, folder.base)
@@ -169,7 +171,7 @@ def _supervised(
     return ours, process
 
 
-def _make_folder(who: Agent, undo: ExitStack) -> _Folder:
+def _make_folder(who: Agent, lent: tuple[str, ...], undo: ExitStack) -> _Folder:
     """A folder that only the agent can enter."""
     base = tempfile.mkdtemp(prefix=f"{cgroup.PREFIX}.{identity(os.getpid())}.")
     folder = _Folder(
@@ -178,6 +180,7 @@ def _make_folder(who: Agent, undo: ExitStack) -> _Folder:
         temporary=f"{base}/tmp",
         run_dir=f"{base}/run",
         held=f"{base}/verifier",
+        lent=lent,
     )
     undo.callback(_remove_unused, folder)
     for path in (folder.workdir, folder.temporary, folder.run_dir):
@@ -226,7 +229,7 @@ def _settings(folder: _Folder, limits: SandboxLimits) -> dict[str, str]:
 def _rules(folder: _Folder, who: Agent, held: bool) -> list[tuple[str, str]]:
     """What the agent may use: pairs of a kind and a path, see `inside.kernel`."""
     devices = (*_DEVICES, *_TERMINALS) if who.root else _DEVICES
-    allowed = [*rootfs.lent_rules(), *(("read", path) for path in ("/proc", *_NETWORK))]
+    allowed = [*rootfs.lent_rules(), *(("read", path) for path in ("/proc", *_NETWORK, *folder.lent))]
     allowed += [("device", path) for path in devices]
     # Not the folder around them: what the monitor leaves there is no work of the agent's.
     allowed += [("write", path) for path in (folder.temporary, folder.run_dir)]
@@ -242,6 +245,11 @@ class Monitor:
         self._process = process
         self.ends = process.ends
         self.close = process.close
+
+    @property
+    def pid(self) -> int:
+        """Its process id, -1 when it ended."""
+        return self._process.pid
 
     def kill(self) -> None:
         """End everything below it, then itself: as long as it lives nothing leaves its tree."""

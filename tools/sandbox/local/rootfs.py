@@ -26,6 +26,7 @@ _NOT_LENT = (
     "/usr/etc", "/usr/src", "/usr/local/etc", "/usr/local/src", "/usr/local/lib/python*/dist-packages",
     "/usr/local/lib/python*/site-packages",
 )  # fmt: skip
+_LENT = "/lent"
 _OWN = Path(__file__).parents[3]
 """Where this package lies: `site-packages`, or the folder of its source."""
 
@@ -48,7 +49,7 @@ class Step:
         return self.kind, self.path, self.source, str(self.size), f"{self.mode:o}", self.data
 
 
-def shared_steps(network: Network) -> list[Step]:
+def shared_steps(network: Network, read_only: tuple[str, ...] = ()) -> list[Step]:
     """The part of a root that does not depend on the sandbox, with a place for everything in `own_steps`."""
     made = list(_system_steps())
     made += [Step(kind="file", path=path, data=data) for path, data in _made_up_names().items()]
@@ -61,7 +62,13 @@ def shared_steps(network: Network) -> list[Step]:
     made += [Step(kind="bind", path=path, source=path) for path in tiers.extra_directories()]
     for path in _hidden():
         made += [Step(kind="tmpfs", path=path, size=4096), Step(kind="seal", path=path)]
-    return made
+    places = enumerate(read_only)
+    return [*made, *(Step(kind="bind", path=_shared_place(path, at), source=path) for at, path in places)]
+
+
+def _shared_place(path: str, index: int) -> str:
+    """Where a root lends a folder: elsewhere until the sandbox has the file system that covers its place."""
+    return f"{_LENT}/{index}" if _is_below(path, "/tmp") else path
 
 
 def own_steps(limits: SandboxLimits, *, uid: int, gid: int) -> list[Step]:
@@ -75,6 +82,11 @@ def own_steps(limits: SandboxLimits, *, uid: int, gid: int) -> list[Step]:
         Step(kind="tmpfs", path="/dev/shm", size=part(disk_bytes, 8), mode=0o1777),
         Step(kind="tmpfs", path="/tmp", size=part(disk_bytes, 4), mode=0o1777),
         Step(kind="tmpfs", path=WORKDIR, size=disk_bytes),
+        *(
+            Step(kind="bind", path=path, source=_shared_place(path, index))
+            for index, path in enumerate(limits.read_only)
+            if _is_below(path, "/tmp")
+        ),
     ]
 
 

@@ -11,6 +11,7 @@ from environments.data.tasks import RunHistory
 from environments.policy.scripted import Choice, generic_script, generic_summary
 from environments.reward_context import GroupContext, Reward, RolloutContext
 from environments.rollout.context import Condenser
+from environments.second_models.asked_model import ROLES
 from environments.trajectory import Message, MissingOutcome, Trajectory, Turn
 from environments.turn_level_reward import def_or_async
 from tools.calls import ToolSpec
@@ -246,6 +247,11 @@ def _refuse_other_agent(env: Hooks) -> None:
         raise ConfigError(f"environment {env.name!r}: agent is {agent!r:.100}; give turnwise.Command([...])")
     if agent is not None and writes(env, "play"):
         raise ConfigError(f"environment {env.name!r} has an agent and writes play; choose one of them")
+    unknown = [role for role in env.other_models.values() if role not in ROLES]
+    if unknown:
+        raise ConfigError(
+            f"environment {env.name!r}: other_models names {unknown[0]!r}; choose from {', '.join(ROLES)}"
+        )
     if is_recorded(env) and env.config.condenser:
         raise ConfigError("--env.condenser: a recorded agent keeps its own history; leave it out")
 

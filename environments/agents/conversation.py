@@ -121,6 +121,8 @@ def _parsed(threads: Sequence[Thread], entries: Sequence[Any]) -> list[tuple[Mes
 
 
 def _equal_entries(left: Sequence[Any], right: Sequence[Any]) -> int:
+    if right[: len(left)] == left:
+        return len(left)
     pairs = zip(left, right, strict=False)
     return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))
 
@@ -136,7 +138,11 @@ def _compared(thread: Thread, messages: Sequence[Message], parsed: list[tuple[Me
     goes_on = common == len(thread.written)
     return Match(
         thread=thread,
-        messages=[*thread.written[:common], *map(ids.as_handed_out, messages[common:])],
+        # What was compared once is the same object the next time.
+        messages=[
+            *(thread.written if ids.has_renamed else messages)[:common],
+            *map(ids.as_handed_out, messages[common:]),
+        ],
         parsed=parsed,
         common=common,
         goes_on=goes_on,
@@ -150,6 +156,7 @@ class _Renamed:
     def __init__(self) -> None:
         self._ours: dict[str, str] = {}
         self._theirs: dict[str, str] = {}
+        self.has_renamed = False
 
     def are_equal(self, theirs: Message, ours: Message) -> bool:
         """Whether two messages say the same; notes the names of their calls."""
@@ -166,6 +173,7 @@ class _Renamed:
                 return False
             if self._theirs.setdefault(own.id, given.id) != given.id:
                 return False
+            self.has_renamed |= given.id != own.id
         return True
 
     def as_handed_out(self, message: Message) -> Message:

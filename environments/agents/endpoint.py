@@ -183,20 +183,20 @@ class EndpointServer:
         response: web.StreamResponse,
     ) -> web.StreamResponse:  # fmt: skip
         connection = Connection(request)
-        asking = asyncio.ensure_future(rollout.ask(asked, connection))
-        while asked.stream and not (await asyncio.wait({asking}, timeout=_PING_S))[0] and connection.is_open:
-            if not response.prepared:
-                await response.prepare(request)
-            with suppress(ConnectionResetError):
-                await response.write(dialect.ping)
-        reply = await asking
-        if asked.stream:
+        if not asked.stream:
+            response = _json(dialect.reply(await rollout.ask(asked, connection)))
+            await response.prepare(request)
+        else:
+            asking = asyncio.ensure_future(rollout.ask(asked, connection))
+            while not (await asyncio.wait({asking}, timeout=_PING_S))[0] and connection.is_open:
+                if not response.prepared:
+                    await response.prepare(request)
+                with suppress(ConnectionResetError):
+                    await response.write(dialect.ping)
+            reply = await asking
             if not response.prepared:
                 await response.prepare(request)
             await response.write(dialect.events(reply, with_usage=asked.with_usage))
-        else:
-            response = _json(dialect.reply(reply))
-            await response.prepare(request)
         await response.write_eof()
         connection.is_delivered = connection.is_open
         return response

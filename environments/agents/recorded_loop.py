@@ -288,6 +288,8 @@ class RecordedLoop:
             self.stop_reason, self.stopped_by = StopReason.CONTEXT_OVERFLOW, self._overflow
         else:
             self.stop_reason = StopReason.AGENT_ERROR if self.agent.error else StopReason.COMPLETED
+        if self.stop_reason is not StopReason.AGENT_ERROR:  # it met the end that it was told of
+            self.agent = replace(self.agent, error="")
 
     # The endpoint.
 

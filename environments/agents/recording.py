@@ -14,9 +14,8 @@ from environments.policy.base import Policy
 from environments.reward_context import AgentEndpoint, RolloutContext
 from environments.rollout.model_calls import Budget, ModelCalls
 from environments.rollout.prompt_tokens import PromptTokens, TokenEstimate
-from environments.second_models.asked_model import ROLES, AskedModel
+from environments.second_models.asked_model import AskedModel
 from environments.trajectory import Message
-from tools.errors import ConfigError
 
 _LEAST_SECRET = 8
 """Characters: shorter keys stand for none, and are words that texts may have."""
@@ -51,11 +50,7 @@ class Recording:
         self, env: Recordable, task: GroupTask, ctx: RolloutContext, policy: Policy,
         prompt: tuple[Message, ...], budget: Budget, anchor: Callable[[], str | None], calls: HookCalls,
     ) -> RecordedLoop:  # fmt: skip
-        """The loop of one rollout.
-
-        Raises:
-            ConfigError: `other_models` names a second model that there is none of.
-        """
+        """The loop of one rollout."""
         servers: list[ModelServerConfig] = [*env.servers, *env.second_servers]
         keys = {key for each in servers if (key := each.api_key) and len(key) >= _LEAST_SECRET}
 
@@ -73,7 +68,7 @@ class Recording:
             on_messages=ctx.see,
             on_endpoint=on_endpoint,
             prompt=prompt,
-            others={name: self._other(env, role, task, calls) for name, role in env.other_models.items()},
+            others={name: env.asked_model(role, task, calls) for name, role in env.other_models.items()},
             hidden=sorted(keys),
         )  # fmt: skip
 
@@ -87,10 +82,3 @@ class Recording:
         if env.agent.where == "host":
             return HostPlayer(env.agent, text)
         return SandboxPlayer(env.agent, text, ctx.sandbox)
-
-    def _other(self, env: Recordable, role: str, task: GroupTask, calls: HookCalls) -> AskedModel:
-        if role not in ROLES:
-            raise ConfigError(
-                f"environment {env.name!r}: other_models names {role!r}; choose one of {', '.join(ROLES)}"
-            )
-        return env.asked_model(role, task, calls)

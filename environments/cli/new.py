@@ -16,7 +16,8 @@ from environments.scaffold.new_environment import KINDS, make_environment
     default="turns",
     show_default=True,
     help="turns: tools, a sandbox and a reward for every turn. scalar: one reward at the end. chat: a "
-    "simulated user answers. game: a world with a state. judge: a second model scores.",
+    "simulated user answers. game: a world with a state. judge: a second model scores. agent: an agent "
+    "that owns its loop is recorded.",
 )
 def command(name: str, kind: str) -> None:
     """Make a folder NAME with an environment that runs: code, data, test and README.

@@ -1,7 +1,7 @@
 """The environment that is checked: made with a policy that can play at any skill, its calls traced."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +18,7 @@ from environments.policy.base import CompletionRequest, Policy
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, PlaysByScript, Script, ScriptedPolicy, generic_script, say
 from environments.rollout.boundary import raised_by_user
-from environments.trajectory import CreditedGroup, Message, Trajectory
+from environments.trajectory import Completion, CreditedGroup, Message, Trajectory
 from tools.errors import ContextOverflow, ToolError
 from tools.signature import ArgumentsRefused
 
@@ -39,8 +39,10 @@ class CheckPolicy(PlaysByScript):
         """Play at the environment's own skill."""
         self._renderer = renderer
         self.skill: float | None = None
-        self.repeated: Mapping[int, list[Message]] | None = None
-        """By seed, the messages of those rollouts' agents; afterwards they are silent."""
+        self.said: dict[tuple[int, int], Message] = {}
+        """Every message so far, by the seed and the number of its call."""
+        self.repeats = False
+        """Whether these are said again; where none was, the agent is silent."""
 
     @property
     def name(self) -> str:
@@ -49,20 +51,34 @@ class CheckPolicy(PlaysByScript):
 
     def playing_by_script(self, script: Script, summary: Script, skill: float) -> Policy:
         """The policy of one rollout."""
-        if self.repeated is not None:
-            return _Repeating(self.repeated, self._renderer)
         skill = skill if self.skill is None else self.skill
-        return ScriptedPolicy(script, skill=skill, renderer=self._renderer, summary=summary)
+        if not self.repeats:
+            return _Remembered(script, self.said, skill=skill, renderer=self._renderer, summary=summary)
+
+        def again(request: CompletionRequest) -> Message:
+            return self.said.get((request.seed, request.number), say(""))
+
+        return _Repeating(again, self._renderer)
+
+
+class _Remembered(ScriptedPolicy):
+    def __init__(self, script: Script, said: dict[tuple[int, int], Message], **options: Any) -> None:
+        super().__init__(script, **options)
+        self._said = said
+
+    async def complete(self, request: CompletionRequest) -> Completion:
+        completion = await super().complete(request)
+        self._said[request.seed, request.number] = completion.message
+        return completion
 
 
 class _Repeating(ScriptedPolicy):
-    def __init__(self, messages: Mapping[int, list[Message]], renderer: ChatMLRenderer) -> None:
+    def __init__(self, again: Callable[[CompletionRequest], Message], renderer: ChatMLRenderer) -> None:
         super().__init__(generic_script, skill=1.0, renderer=renderer)
-        self._messages = messages
+        self._again = again
 
     async def choices(self, request: CompletionRequest) -> Sequence[Choice]:
-        left = self._messages.get(request.seed)
-        return [Choice(probability=1.0, message=left.pop(0) if left else say(""))]
+        return [Choice(probability=1.0, message=self._again(request))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Any
 from environments.data.item_json import recorded_item
 from environments.env_checks.checked_env import CheckedEnv
 from environments.env_checks.report import Answer
-from environments.hooks import writes
+from environments.hooks import is_recorded, writes
 from environments.inference.http_client import one_line
 from environments.lifecycle.rollout_parts import below_floor
 from environments.record.diagnosis import diagnosis
@@ -65,6 +65,8 @@ async def check_prompts(checked: CheckedEnv) -> Answer:
 async def check_tools(checked: CheckedEnv) -> Answer:
     """Whether each tool and each of its parameters has a description."""
     specs = checked.env.toolset.specs
+    if is_recorded(checked.env):
+        return "skipped", "the agent is recorded, and has tools of its own"
     if not specs:
         return "skipped", "no tools: the agent only writes"
     bare = [spec.name for spec in specs if not spec.description.strip()]

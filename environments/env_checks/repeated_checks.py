@@ -46,9 +46,9 @@ async def check_determinism(checked: CheckedEnv) -> Answer:
     first = group.group.trajectories
     if not first:
         return "skipped", "no rollout came to an end"
-    policy.repeated = {each.seed: [turn.message for turn in each.turns] for each in first}
+    policy.repeats = True
     group, calls_again = await checked.traced(checked.env.run_group(task))
-    policy.repeated = None
+    policy.repeats = False
     again = {each.sibling: each for each in group.group.trajectories}
     other = _other_call(calls, calls_again)
     for each in first:

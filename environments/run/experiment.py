@@ -6,6 +6,7 @@ first, after the fingerprint was made, is recorded as it is read (`LaterFiles`).
 
 import ast
 import hashlib
+import math
 import os
 import re
 import sys
@@ -22,6 +23,7 @@ from typing import cast, get_args
 
 import orjson
 
+from environments.agents.command import Command
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig, ServerConfig
 from environments.credit import recorded_params
@@ -65,6 +67,8 @@ OF_TRAINING = ("group_size", "min_group_size")
 _NOT_COUNTED = re.compile(r"estimator.*|.*(_s|timeout|_url|key|secret|password|credentials?)")
 """Credit can be computed anew; waits, addresses and secrets change nothing that is recorded."""
 _LONG = 200
+_LARGEST_PROGRAM = 1 << 20
+"""Bytes: what is larger is an interpreter."""
 _TURNWISE = ("environments", "tools", "turnwise")
 _MOST_NAMED = 500
 """Files of data that are named one by one; more are named by their folders."""
@@ -113,11 +117,27 @@ def origin_of(env: AgentEnv, *, evaluation: bool = False) -> RunOrigin:
             **second_models,
             **dict.fromkeys(env.scripted_roles(), SCRIPTED),
             **condenser_facts(env.condensers),
+            **_agent(env.agent),
             **({"dataset": file_digest(Path(dataset))} if dataset is not None and is_local else {}),
             **tools,
             **code_facts(type(env), environment_files(env)),
         },
     )
+
+
+def _agent(command: Command | None) -> dict[str, str]:
+    """A recorded agent that is a program: how it is started, and the files that its arguments name."""
+    if command is None:
+        return {}
+    files = [Path(each) for each in command.argv if _size(each) < _LARGEST_PROGRAM]
+    names = [Path(each).name for each in command.argv]
+    how = [*names, command.where, command.prompt, *command.read_only]
+    return {"agent": stable_text(how)} | {f"agent's {each.name}": file_digest(each) for each in files}
+
+
+def _size(path: str) -> float:
+    """Bytes of a file; without end for what is none."""
+    return Path(path).stat().st_size if Path(path).is_file() else math.inf
 
 
 def turnwise_version() -> str:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from environments.data.tasks import GroupTask
 from environments.run.whole_run import StopSignals
-from environments.trajectory import TrajectoryGroup
+from environments.trajectory import StopReason, TrajectoryGroup
 from tools.errors import ConfigError
 from tools.waiting import to_the_end
 
@@ -164,18 +164,31 @@ async def first_alone(
     while (task := await next_task()) is not None:
         group = await roll_out(task)
         task = replace(task, rolled_out=(*group.trajectories, *group.failures))
-        failure = next(iter(group.failures), None)
-        if failure is None or (failure.where is None and failure.error_class not in _OF_OURS):
+        broken = _broken(group)
+        if broken is None:
             return [task]
-        if failure.error_class == _NO_MODEL:
-            raise ConfigError(failure.error.partition(": ")[2])
-        kind = f"{failure.error_class} at {failure.where}" if failure.where else failure.error_class
+        kind, shown, how = broken
         failed[kind] += 1
         if failed[kind] == 1:
-            shown = failure.error if failure.stop_reason else failure.traceback.rstrip()
             say(f"the first rollout, of item {task.item_id}, failed; the next item's goes alone\n{shown}")
         await on_bad(task)
         if failed[kind] == MOST_ALIKE and not has_good:
-            how = kind if failure.where else failure.error
             raise AlikeFailuresError(f"the first rollouts of {MOST_ALIKE} items failed alike: {how}")
     return []
+
+
+def _broken(group: TrajectoryGroup) -> tuple[str, str, str] | None:
+    """How a first rollout broke in the environment's or the agent's code: its kind, all of it, and a line."""
+    for rollout in group.trajectories:
+        if rollout.stop_reason is StopReason.AGENT_ERROR and rollout.agent is not None:
+            last = rollout.agent.error.rstrip().rpartition("\n")[2]
+            shown = "\n".join(filter(None, [rollout.agent.error.rstrip(), rollout.agent.output.rstrip()]))
+            return last, shown, f"the agent ended with an error: {last}"
+    failure = next(iter(group.failures), None)
+    if failure is None or (failure.where is None and failure.error_class not in _OF_OURS):
+        return None
+    if failure.error_class == _NO_MODEL:
+        raise ConfigError(failure.error.partition(": ")[2])
+    kind = f"{failure.error_class} at {failure.where}" if failure.where else failure.error_class
+    shown = failure.error if failure.stop_reason else failure.traceback.rstrip()
+    return kind, shown, kind if failure.where else failure.error

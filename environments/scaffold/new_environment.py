@@ -18,6 +18,7 @@ KINDS: Mapping[str, str] = {
     "chat": "Help a customer in a chat; a question that brings out a fact earns a turn reward.",
     "game": "Find a secret number; each guess earns what it told.",
     "judge": "Write a slogan in two drafts; a judge scores each of them.",
+    "agent": "Count boxes with an agent that owns its loop; each shelf that it counts earns a turn reward.",
 }
 """What an environment of each kind is at first."""
 _TEMPLATES = files("environments.scaffold").joinpath("templates")

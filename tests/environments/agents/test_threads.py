@@ -1,0 +1,204 @@
+"""Which conversation a request belongs to, and what its turns hold."""
+
+import asyncio
+
+import pytest
+
+from environments.policy.rendering.chatml import ChatMLRenderer
+from tests.environments.agents.recorded import Talk, ask, played, post, roll_out, rolled_out, system, user
+from turnwise import Choice, Completion, ConfigError, StopReason, say
+
+
+def _turns(trajectory):
+    return [(turn.thread, turn.fork, turn.span.row) for turn in trajectory.turns]
+
+
+def _seen(trajectory, index):
+    """What the policy saw before a turn, by the turn's context."""
+    turn = trajectory.turns[index]
+    if turn.context is None:
+        return tuple(trajectory.prompt) + tuple(m for each in trajectory.turns[:index] for m in each.messages)
+    seen = []
+    for part in turn.context:
+        kept = hasattr(part, "start")
+        seen += trajectory.messages[part.start : part.end] if kept else [part]
+    return tuple(seen)
+
+
+async def conversation(endpoint, opening, turns, *, until=None, gate=None):
+    history = list(opening)
+    for _ in range(turns):
+        history += [await ask(endpoint, *history), user("go on")]
+    return history
+
+
+def test_two_threads_at_once_have_a_row_each_and_clocks():
+    async def play(self, item, ctx):
+        await asyncio.gather(
+            conversation(ctx.endpoint, [system("planner"), user("x")], 2),
+            conversation(ctx.endpoint, [system("worker"), user("x")], 2),
+        )
+
+    (trajectory,) = rolled_out(played(Talk, play))
+    assert sorted((turn.thread, turn.span.row) for turn in trajectory.turns) == [
+        (0, 0),
+        (0, 0),
+        (1, 1),
+        (1, 1),
+    ]
+    clocks = [turn.clock for turn in trajectory.turns]
+    assert [clock.requested for clock in clocks] == sorted(clock.requested for clock in clocks)
+    assert all(clock.requested < clock.handed_out < clock.scored for clock in clocks)
+
+
+def test_what_a_thread_saw_is_in_the_record():
+    async def play(self, item, ctx):
+        first = await conversation(ctx.endpoint, [system("planner"), user("x")], 1)
+        await conversation(ctx.endpoint, [system("worker"), user("y")], 1)
+        await ask(ctx.endpoint, *first)
+
+    (trajectory,) = rolled_out(played(Talk, play))
+    texts = [message.content for message in _seen(trajectory, 1)]
+    assert texts == ["worker", "y"]
+    assert [m.content for m in _seen(trajectory, 2)] == [
+        "planner",
+        "x",
+        trajectory.turns[0].message.content,
+        "go on",
+    ]
+
+
+def test_history_that_an_agent_rewrites_forks_its_row_with_the_cause():
+    async def play(self, item, ctx):
+        history = await conversation(ctx.endpoint, [user("x")], 3)
+        await conversation(ctx.endpoint, [history[0], *history[3:]], 2)
+
+    (trajectory,) = rolled_out(played(Talk, play, scripted_choices=_two))
+    assert _turns(trajectory) == [(0, None, 0)] * 3 + [(0, "agent", 1), (0, None, 1)]
+    assert len(trajectory.rows) == 2
+
+
+def _two(self, item, messages, tools, skill):
+    """Says how many messages there are, so that no two completions are equal."""
+    return [Choice(probability=1.0, message=say(f"after {len(messages)} of {messages[-1].content}"))]
+
+
+def test_at_a_fork_the_open_turn_has_what_follows_its_message_and_else_nothing():
+    async def play(self, item, ctx):
+        history = await conversation(ctx.endpoint, [user("x")], 2)
+        await ask(ctx.endpoint, user("x"), user("shorter"), history[-2], user("kept reply"))
+        await ask(ctx.endpoint, user("x"), user("forgot all"))
+
+    (trajectory,) = rolled_out(played(Talk, play, scripted_choices=_two))
+    replies = [[reply.content for reply in turn.replies] for turn in trajectory.turns]
+    assert replies == [["go on"], ["kept reply"], [], []]
+
+
+def test_another_opening_is_another_thread_and_not_a_fork():
+    async def play(self, item, ctx):
+        await ask(ctx.endpoint, system("s"), user("x"))
+        await ask(ctx.endpoint, system("title"), user("x"))
+
+    (trajectory,) = rolled_out(played(Talk, play))
+    assert _turns(trajectory) == [(0, None, 0), (1, None, 1)]
+
+
+def test_a_retry_gets_the_same_completion_and_is_no_turn():
+    async def play(self, item, ctx):
+        body = {"model": "m", "messages": [user("x")]}
+        _, first, _ = await post(ctx.endpoint, body)
+        _, again, _ = await post(ctx.endpoint, body, headers={"x-stainless-retry-count": "1"})
+        assert first == again
+
+    (trajectory,) = rolled_out(played(Talk, play))
+    assert (len(trajectory.turns), trajectory.agent.counts) == (1, {"retries": 1})
+
+
+def test_equal_bodies_at_once_are_two_turns_with_seeds_of_their_own():
+    async def play(self, item, ctx):
+        answers = await asyncio.gather(*(post(ctx.endpoint, {"messages": [user("x")]}) for _ in range(2)))
+        assert answers[0][1]["id"] != answers[1][1]["id"]
+
+    (trajectory,) = rolled_out(played(Talk, play))
+    assert sorted(turn.thread for turn in trajectory.turns) == [0, 1]
+
+
+class SlowPolicy:
+    """Answers once it is let."""
+
+    name = "slow"
+
+    def __init__(self):
+        self.began, self.may_end, self.asked = asyncio.Event(), asyncio.Event(), 0
+
+    async def complete(self, request):
+        self.asked += 1
+        self.began.set()
+        await self.may_end.wait()
+        renderer = ChatMLRenderer.embedded()
+        ids = renderer.completion_ids(say(f"number {self.asked}"))
+        return Completion(
+            message=say(f"number {self.asked}"), finish_reason="stop", exact=True, token_ids=ids,
+            prompt_ids=renderer.prompt_ids(request.messages, request.tools), logprobs=(-0.5,) * len(ids),
+        )  # fmt: skip
+
+
+async def test_a_closed_connection_ends_no_sampling_and_the_next_equal_request_gets_its_completion():
+    policy = SlowPolicy()
+
+    async def play(self, item, ctx):
+        async def lost():
+            await post(ctx.endpoint, {"messages": [user("x")]})
+
+        first = asyncio.create_task(lost())
+        await policy.began.wait()
+        first.cancel()
+        await asyncio.wait({first})
+        policy.may_end.set()
+        _, answer, _ = await post(ctx.endpoint, {"messages": [user("x")]})
+        assert answer["choices"][0]["message"]["content"] == "number 1"
+
+    credited = await roll_out(played(Talk, play), policy=policy)
+    (trajectory,) = credited.group.trajectories
+    assert (len(trajectory.turns), trajectory.stop_reason, policy.asked) == (1, StopReason.COMPLETED, 1)
+
+
+def test_seeds_are_by_opening_and_not_by_who_came_first():
+    def agent(order):
+        async def play(self, item, ctx):
+            for name in order:
+                await conversation(ctx.endpoint, [system(name), user("x")], 4)
+
+        return play
+
+    one = rolled_out(played(Talk, agent("ab")))[0]
+    two = rolled_out(played(Talk, agent("ba")))[0]
+
+    def said(trajectory, thread):
+        return [turn.message.content for turn in trajectory.turns if turn.thread == thread]
+
+    assert said(one, 0) == said(two, 1)
+    assert said(one, 1) == said(two, 0)
+    assert said(one, 0) != said(one, 1)
+
+
+def test_a_second_model_answers_to_its_name_untrained():
+    async def play(self, item, ctx):
+        status, answer, _ = await post(ctx.endpoint, {"model": "grader", "messages": [user("which?")]})
+        assert (status, answer["choices"][0]["message"]["content"]) == (200, "the other")
+        await ask(ctx.endpoint, user("x"))
+
+    extra = {"other_models": {"grader": "judge"}, "scripted_judge": lambda self, item, messages: "the other"}
+    (trajectory,) = rolled_out(played(Talk, play, **extra))
+    assert len(trajectory.turns) == 1
+    assert [(made.answer, made.messages[-1].content) for made in trajectory.other_calls] == [
+        ("the other", "which?")
+    ]
+
+
+def test_other_models_name_a_second_model_that_there_is():
+    async def play(self, item, ctx):
+        """Is never called."""
+
+    with pytest.raises(ConfigError, match="other_models names 'nobody'; choose from judge, user, summariser"):
+        played(Talk, play, other_models={"grader": "nobody"})()

@@ -50,7 +50,7 @@ class MiniSwe(TurnLevelRewardMixin, AgentEnv):
         await asyncio.to_thread(agent.run, item["task"])
 
     async def score_turn(self, item, turn, ctx):
-        done = await ctx.sandbox.exec(["python3", "-c", CHECK])
+        done = await ctx.sandbox.exec(["python3", "-B", "-c", CHECK])
         before, ctx.notes["right"] = ctx.notes.get("right", 0), int(done.text() or 0)
         return (ctx.notes["right"] - before) / 2
 

@@ -5,7 +5,6 @@ import importlib
 import json
 import os
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from statistics import mean
 from typing import ClassVar
@@ -15,6 +14,7 @@ import pytest
 from environments.config import AgentEnvConfig
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, call, say
+from tests.environments.recorded.examples import example
 from tests.environments.recorded.replaying import replaying
 from tests.environments.test_row_contract import check_masks, contexts
 
@@ -23,15 +23,8 @@ if not os.environ.get("TURNWISE_REQUIRE_AGENTS"):
 vf = importlib.import_module("verifiers.v1")
 HERE = Path(__file__).resolve().parent
 RENDERER = ChatMLRenderer.embedded()
-
-
-def example():
-    """The class of the example, which takes any environment of verifiers."""
-    file = HERE.parents[2] / "docs" / "examples" / "recorded" / "verifiers_env.py"
-    spec = spec_from_file_location("verifiers_env", file)
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.Verifiers
+Verifiers = example("verifiers_env").Verifiers
+"""Takes any environment of verifiers."""
 
 
 def agent(harness, **fields):
@@ -39,7 +32,7 @@ def agent(harness, **fields):
     return {"harness": {"id": harness}, "runtime": {"type": "subprocess"}, **fields}
 
 
-class Riddles(example()):
+class Riddles(Verifiers):
     """One turn."""
 
     name = "riddles"
@@ -54,7 +47,7 @@ class Riddles(example()):
         return [Choice(probability=0.25, message=say(each)) for each in said]
 
 
-class Shelves(example()):
+class Shelves(Verifiers):
     """Several turns, and a tool server with a state."""
 
     name = "shelves"
@@ -78,7 +71,7 @@ class Shelves(example()):
         ]
 
 
-class Orders(example()):
+class Orders(Verifiers):
     """A simulated user, who is another model at the endpoint."""
 
     name = "orders"
@@ -124,11 +117,14 @@ def _verifiers_at_home(monkeypatch, tmp_path):
 _PLAYED = {}
 
 
+def opened(kind, **settings):
+    return kind(AgentEnvConfig(group_size=3, min_group_size=1, scripted_skill=0.5, **settings))
+
+
 async def played(kind):
     """The groups of its two tasks, or of one where each rollout starts two programs; for several tests."""
     if kind not in _PLAYED:
-        items = 1 if kind is Shelves else 2
-        env = kind(AgentEnvConfig(group_size=3, min_group_size=1, scripted_skill=0.5, max_items=items))
+        env = opened(kind, max_items=1 if kind is Shelves else 2)
         async with env:
             groups = await asyncio.gather(*(env.run_group(task) for task in env.tasks()))
             _PLAYED[kind] = [(env, group) for group in groups]
@@ -229,3 +225,35 @@ async def test_what_its_simulated_user_said_is_a_reply_and_its_own_calls_are_no_
                 assert reply.content == customer(persona, turn.message.content)
                 assert after.index == turn.index + 1
             assert len(trajectory.other_calls) in (len(said), len(said) + 1)
+
+
+async def test_a_budget_of_ours_ends_its_agent_which_verifiers_gives_no_reward_then():
+    async with opened(Orders, max_turns=1) as env:
+        group = await env.rollout_group(env.tasks()[0], 6)
+    stopped = [each for each in group.trajectories if each.stop_reason == "max_turns"]
+    assert stopped
+    for trajectory in stopped:
+        assert len(trajectory.turns) == 1
+        assert trajectory.rewards.outcome == 0.0
+        assert trajectory.rewards.turns[0] == pytest.approx(
+            "?" in trajectory.turns[0].message.content and 0.1
+        )
+
+
+async def test_what_breaks_in_verifiers_is_an_error_of_the_agent_and_keeps_its_turns():
+    class Broken(Riddles):
+        def load_items(self):
+            items = super().load_items()
+            for task in self.by_key.values():
+                task.score = self.broken
+            return items
+
+        async def broken(self, trace, runtime):
+            raise ValueError("no verdict")
+
+    async with opened(Broken) as env:
+        group = await env.rollout_group(env.tasks()[0], 1)
+    (trajectory,) = group.trajectories
+    assert trajectory.stop_reason == "agent_error"
+    assert "no verdict" in trajectory.agent.error
+    assert len(trajectory.turns) == 1

@@ -418,6 +418,15 @@ class Trajectory:
             spoken += turn.messages
         return tuple(spoken)
 
+    def thread_until(self, index: int) -> tuple[Message, ...]:
+        """What a turn of a recorded agent saw, and its own messages."""
+        turn, said = self.turns[index], self.messages
+        start = len(self.prompt) + sum(len(each.messages) for each in self.turns[:index])
+        seen: list[Message] = []
+        for part in (Kept(start=0, end=start),) if turn.context is None else turn.context:
+            seen += said[part.start : part.end] if isinstance(part, Kept) else [part]
+        return (*seen, *turn.messages)
+
     @property
     def weight_versions(self) -> tuple[str | None, ...]:
         """The versions that its turns were sampled by, each once, in the order they came."""
@@ -546,6 +555,7 @@ def dropped(
         judge_calls=trajectory.judge_calls,
         user_calls=trajectory.user_calls,
         summariser_calls=trajectory.summariser_calls,
+        other_calls=trajectory.other_calls,
         profile=trajectory.profile,
     )
 

@@ -38,7 +38,8 @@ OfOne = Annotated[Singleton, Param("a group of one: no advantage, its raw score,
 
 @register_estimator(
     "turn_return",
-    formula="A[i,k] = Σ_{l≥k} gamma^(l-k) r[i,l] + gamma^(K-k) w O[i] - b[i,k],  K the last turn",
+    formula="A[i,k] = Σ_{l≥k} gamma^(l-k) r[i,l] + gamma^(K-k) w O[i] - b[i,k],  K the last turn; "
+    "if threads overlap: of rewards scored after k was handed out, gamma once per turn requested between",
     bias="none at gamma=1 with loo_index, loo_total and none; group_mean only shrinks by (G-1)/G; "
     "group_std weighs groups by 1/std; a reward that depends on what siblings did (score_group) is outside "
     "this proof",
@@ -71,7 +72,7 @@ def turn_return(
         terms = [minus_others("return", pool, is_return=True) for pool in _at_each_turn(returns)]
     else:
         first = zip(returns.places, returns.values, strict=True)
-        starts = {index: value for (index, turn), value in first if turn == 0}
+        starts = {index: value for (index, turn), value in first if turn == scored[index].first}
         totals = Pool.of_trajectories(
             [starts.get(index, outcome_weight * (each.outcome or 0.0)) for index, each in enumerate(scored)]
         )
@@ -117,9 +118,12 @@ def turn_gae(
     """Turn-level GAE; the outcome is added to the last turn's reward, unscored turns earn 0.
 
     Raises:
-        CreditError: values that are NaN or infinite, or do not match the group's turns.
+        CreditError: values that are NaN or infinite, or do not match the group's turns; or threads overlap,
+            and the estimates are more than returns (`values`, or `lam` below 1).
     """
     scored = read(group)
+    if values is not None or lam < 1:
+        _refuse_overlap(scored, "turn_gae with values or lam below 1")
     if values is None:
         levels = [[0.0] * len(each.turns) for each in scored]
     else:
@@ -128,6 +132,8 @@ def turn_gae(
     # The critic's value is added, so that what is left when it is subtracted is the estimate.
     rows = [
         [estimate + level for estimate, level in zip(_gae(each.steps, row, gamma, lam), row, strict=True)]
+        if each.clocks is None
+        else each.returns(gamma)
         for each, row in zip(scored, levels, strict=True)
     ]
     term = Term(name="return", values=Pool.of_turns(rows), is_return=True)
@@ -146,6 +152,16 @@ def _gae(steps: Sequence[float | None], values: Sequence[float], gamma: float, l
         advantages.append(following)
     advantages.reverse()
     return advantages
+
+
+def _refuse_overlap(scored: Sequence[Scored], what: str) -> None:
+    """Raises CreditError if turns of several threads overlapped, so that none is the next one of another."""
+    for index, each in enumerate(scored):
+        if each.clocks is not None:
+            raise CreditError(
+                f"{what} needs turns that follow one another; those of trajectory {index} overlap in several "
+                "threads: use turn_return, rloo or grpo"
+            )
 
 
 def _check_values(values: Sequence[Sequence[float]], scored: Sequence[Scored]) -> None:
@@ -313,12 +329,17 @@ def mt_grpo(
 
     The first segment ends with the first turn that a tool answered without an error. A group of one gets 0
     (the reference: NaN). Unscored turns count as 0 in the sum, and are left out of `per_turn` statistics.
+
+    Raises:
+        CreditError: threads overlap, so that there are no two segments.
     """
 
     def z(name: str, pool: Pool, weight: float = 1.0) -> Term:
         return minus_mean(name, pool, ddof=ddof, eps=eps, weight=weight)
 
     scored = read(group)
+    if segments == "two":
+        _refuse_overlap(scored, "mt_grpo with two segments")
     outcomes = z("outcome", Pool.of_trajectories([each.outcome or 0.0 for each in scored]))
     if segments == "per_turn":
         turns = Pool.of_turns([each.turns for each in scored])
@@ -363,8 +384,13 @@ def process_supervision(group: TrajectoryGroup, *, gamma: Gamma = 1.0) -> list[T
 
     The outcome is added to the last turn's reward; unscored turns stay out of the statistics and add 0.
     Where the rewards do not vary every advantage is 0 (the reference raises).
+
+    Raises:
+        CreditError: threads overlap, so that the outcome is of no turn.
     """
-    steps = [trajectory.steps for trajectory in read(group)]
+    scored = read(group)
+    _refuse_overlap(scored, "process_supervision")
+    steps = [trajectory.steps for trajectory in scored]
     pool = Pool.of_turns(steps)
     term = Term(
         name="return",
@@ -407,8 +433,13 @@ def progress(
     its turn and those before it with weights that sum to 1, so a trajectory's credit adds up to its last
     state score plus its outcome, which counts as progress of the last turn. What an unscored turn achieved
     shows in, and is shared out from, the next scored one.
+
+    Raises:
+        CreditError: threads overlap, so that no state comes after another.
     """
-    smeared = Pool.of_turns([_smeared(trajectory, gamma) for trajectory in read(group)])
+    scored = read(group)
+    _refuse_overlap(scored, "progress")
+    smeared = Pool.of_turns([_smeared(trajectory, gamma) for trajectory in scored])
     note = "progress of this turn and its share of later progress; nothing is compared"
     return [Term(name="progress", values=smeared, note=note)]
 

@@ -60,7 +60,8 @@ class TurnLedger:
 
     reward: float | None
     follows: float | None
-    """What later rewards and the outcome add to the turn's reward, discounted; `None`: not summed up."""
+    """What later rewards and the outcome add to the turn's reward, discounted; `None`: not summed up. Where
+    turns were requested before it was scored, its own reward is discounted, too: that is taken off."""
     terms: list[LedgerTerm]
     """They add up to the advantage; empty where nothing is compared, or nobody can say how: see `notes`."""
     advantage: float
@@ -133,6 +134,8 @@ def _entry(
         notes = [note for term, *_ in parts for note in (NO_PEER * term.has_no_peer, term.note) if note]
         if turn.kind == "summary":
             notes.insert(0, "a summary is credited as the act that follows it is")
+        if turn.clock is not None and any(term.is_return for term, *_ in parts):
+            notes.append("what follows is what was scored after its completion was handed out, in any thread")
     if not turn.trained:
         notes.insert(0, "not trained: masked, and its advantage is 0")
     returns = [term.values.values[position] for term, position, _ in shown if term.is_return]

@@ -3,8 +3,9 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from environments.trajectory import LARGEST_REWARD, Trajectory, TrajectoryGroup
+from environments.trajectory import LARGEST_REWARD, Trajectory, TrajectoryGroup, TurnClock
 from tools.errors import CreditError
 
 
@@ -19,6 +20,8 @@ class Scored:
     turns: tuple[float | None, ...]
     outcome: float | None
     score: float
+    clocks: tuple[TurnClock, ...] | None = None
+    """Of each turn; `None`: no turn was requested before the one before it was scored."""
 
     @property
     def steps(self) -> tuple[float | None, ...]:
@@ -32,10 +35,39 @@ class Scored:
         """The turn rewards added up."""
         return math.fsum(reward for reward in self.turns if reward is not None)
 
+    @property
+    def first(self) -> int:
+        """The turn that was handed out before all others, so that its return is that of the whole."""
+        clocks = self.clocks
+        return 0 if clocks is None else min(range(len(clocks)), key=lambda turn: clocks[turn].handed_out)
+
     def returns(self, gamma: float, outcome_weight: float = 1.0) -> list[float]:
-        """Discounted return-to-go per turn; the outcome belongs to the last turn, unscored turns add 0."""
-        weighed = replace(self, outcome=outcome_weight * (self.outcome or 0.0))
-        return summed_forward(weighed.steps, gamma)
+        """Per turn the rewards that were given after its completion was handed out, the outcome last.
+
+        Each is discounted once for every turn that was requested in between; unscored turns add 0.
+        """
+        outcome = outcome_weight * (self.outcome or 0.0)
+        if self.clocks is None:
+            return summed_forward(replace(self, outcome=outcome).steps, gamma)
+        events = [
+            (time, event, turn)
+            for turn, clock in enumerate(self.clocks)
+            for event, time in (
+                ("request", clock.requested),
+                ("hand-out", clock.handed_out),
+                ("reward", clock.scored),
+            )
+        ]
+        following, returns = outcome, [0.0] * len(self.turns)
+        for _, event, turn in sorted(events, reverse=True):
+            match event:
+                case "reward":
+                    following += self.turns[turn] or 0.0
+                case "hand-out":
+                    returns[turn] = following
+                case _:
+                    following *= gamma
+        return returns
 
 
 def summed_forward(values: Sequence[float | None], gamma: float) -> list[float]:
@@ -54,7 +86,7 @@ def read(group: TrajectoryGroup) -> list[Scored]:
 
     Raises:
         CreditError: a trajectory without rewards, with rewards that do not match its turns, or with one
-            that is NaN, infinite or beyond `LARGEST_REWARD`.
+            that is NaN, infinite or beyond `LARGEST_REWARD`, or with clocks of some turns only.
     """
     return [_read(trajectory, index) for index, trajectory in enumerate(group.trajectories)]
 
@@ -71,9 +103,20 @@ def _read(trajectory: Trajectory, index: int) -> Scored:
         check_turns(rewards.turns, index, "reward")
     _check(rewards.outcome, f"outcome of trajectory {index}")
     _check(rewards.score, f"score of trajectory {index}")
-    if rewards.turns is None:
-        return Scored(turns=(None,) * count, outcome=rewards.score, score=rewards.score or 0.0)
-    return Scored(turns=rewards.turns, outcome=rewards.outcome, score=rewards.score or 0.0)
+    turns, outcome = (
+        (rewards.turns, rewards.outcome) if rewards.turns is not None else ((None,) * count, rewards.score)
+    )
+    return Scored(turns=turns, outcome=outcome, score=rewards.score or 0.0, clocks=_clocks(trajectory, index))
+
+
+def _clocks(trajectory: Trajectory, index: int) -> tuple[TurnClock, ...] | None:
+    """Of its turns, where some overlapped."""
+    clocks = tuple(turn.clock for turn in trajectory.turns if turn.clock is not None)
+    if clocks and len(clocks) != len(trajectory.turns):
+        raise CreditError(
+            f"trajectory {index} has clocks on {len(clocks)} of {len(trajectory.turns)} turns; give all one"
+        )
+    return clocks if any(later.requested < turn.scored for turn, later in pairwise(clocks)) else None
 
 
 def check_turns(values: Sequence[float | None], index: int, what: str) -> None:

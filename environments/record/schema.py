@@ -183,9 +183,11 @@ _LEFT_OUT: dict[str, Any] = {
     "session_id": None,
     "end_reason": None,
     "agent_caused": None,
+    "agent": None,
     "tools": [],
     "user_calls": [],
     "summariser_calls": [],
+    "other_calls": [],
     "usage": {},
     "refuses_group": False,
     "passed": None,
@@ -204,7 +206,7 @@ def _trajectories(credited: CreditedGroup, toolsets: list[tuple[ToolSpec, ...]])
         bare = replace(trajectory, prompt=(), turns=(), rows=(), tools=())
         (fields,) = _short([_TRAJECTORY.dump_python(bare, mode="json", warnings=False)])
         fields["judge_calls"] = _short(fields["judge_calls"])
-        for name in ("user_calls", "summariser_calls"):
+        for name in ("user_calls", "summariser_calls", "other_calls"):
             if name in fields:
                 fields[name] = _short(fields[name])
         for name in _OF_RUBRICS:
@@ -229,7 +231,7 @@ def _trajectories(credited: CreditedGroup, toolsets: list[tuple[ToolSpec, ...]])
 def _failures(failures: Sequence[Failure]) -> list[dict[str, Any]]:
     dumped = _short(_FAILURES.dump_python(tuple(failures), mode="json", warnings=False))
     for fields in dumped:
-        for name in ("judge_calls", "user_calls", "summariser_calls"):
+        for name in ("judge_calls", "user_calls", "summariser_calls", "other_calls"):
             if calls := _short(fields.pop(name, [])):
                 fields[name] = calls
     return dumped
@@ -269,6 +271,10 @@ def _turns(trajectory: Trajectory) -> list[dict[str, Any]]:
             del fields["noted"]
         if turn.condensed is None:
             del fields["condensed"]
+        if not turn.thread:
+            del fields["thread"]
+        if turn.clock is None:
+            del fields["clock"]
         if any(call.status != "ok" or call.span is not None for call in turn.message.tool_calls):
             fields["calls"] = [{"status": call.status, "span": call.span} for call in turn.message.tool_calls]
         dumped.append(fields)

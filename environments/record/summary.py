@@ -26,7 +26,7 @@ REMEDIES = {
     "renderer": "the chat format cannot go on from what was sampled; --openai.family chooses another",
 }
 """What to do, by the first word of a fork's cause."""
-_ROLES = ("judge", "user", "summariser")
+_ROLES = ("judge", "user", "summariser", "other")
 
 
 def print_summary(

@@ -445,6 +445,7 @@ def _asked(group: TrajectoryGroup) -> dict[str, list[JudgeCall]]:
         "judge": [*group.judge_calls, *(call for each in siblings for call in each.judge_calls)],
         "user": [call for each in siblings for call in each.user_calls],
         "summariser": [call for each in siblings for call in each.summariser_calls],
+        "other": [call for each in siblings for call in each.other_calls],
     }
 
 

@@ -40,6 +40,7 @@ from environments.trajectory import (
     StopReason,
     Trajectory,
     TrajectoryGroup,
+    Turn,
 )
 from tools.errors import ConfigError, RecordError, RunError, UsageError
 
@@ -100,6 +101,12 @@ async def rescore(env: AgentEnv, record: Path, contents: Contents, out: Path, co
                 change = await _rewrite(env, record, contents, recorder, progress)
     console.print(Text(change.text()), soft_wrap=True)
     console.print(Text(str(out), style="bold"), soft_wrap=True)
+
+
+def _scored_at(indexed: tuple[int, Turn]) -> int:
+    """Orders turns as they were scored."""
+    index, turn = indexed
+    return index if turn.clock is None else turn.clock.scored
 
 
 def recorded_seed(contents: Contents) -> int | None:
@@ -272,6 +279,7 @@ class Replay:
                         failure,
                         user_calls=recorded.user_calls,
                         summariser_calls=recorded.summariser_calls,
+                        other_calls=recorded.other_calls,
                         profile=recorded.profile,
                     )
 
@@ -303,16 +311,23 @@ class Replay:
         hooks = RolloutHooks(self._env, ctx, calls)
         turns = [replace(turn, trained=True) for turn in recorded.turns]
         broke_off = recorded.stop_reason in (StopReason.SANDBOX_LOST, StopReason.AGENT_CAUSED)
-        for index, turn in enumerate(turns):
-            if turn.kind == "act":  # a summary is no part of the conversation
+        order = [index for index, _ in sorted(enumerate(turns), key=_scored_at)]
+        for index in order:
+            turn = turns[index]
+            if recorded.agent is not None:
+                ctx.see(recorded.thread_until(index))
+            elif turn.kind == "act":  # a summary is no part of the conversation
                 ctx.see((*ctx.messages, *turn.messages))
             ctx.metrics.update(turn.noted)
-            if index == len(turns) - 1:
+            if index == order[-1]:
                 ctx.end_reason = recorded.end_reason
-            if broke_off and index == len(turns) - 1:
+            if broke_off and index == order[-1]:
                 break  # no hook was asked
             await scoring.on_turn(turn)
             turns[index] = await hooks.marked(turn)
+        if recorded.agent is not None:  # whose turns may have been scored in another order
+            by_turn = dict(zip(order, ctx.turn_scores, strict=False))
+            ctx.turn_scores = [by_turn[index] for index in sorted(by_turn)]
         ctx.is_over = True
         bare = replace(
             recorded,

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import orjson
@@ -170,12 +170,10 @@ def _number(params: Mapping[str, Any], name: str) -> float:
 
 def _known_returns(scored: Scored, gamma: float, weight: float) -> list[float | None]:
     """The returns of acts, `None` where what follows was not scored."""
-    returns: list[float | None] = []
-    known = scored.outcome is not None
-    for value, reward in zip(reversed(scored.returns(gamma, weight)), reversed(scored.turns), strict=True):
-        known = known or reward is not None
-        returns.append(value if known else None)
-    return returns[::-1]
+    ones = (None if reward is None else 1.0 for reward in scored.turns)
+    counted = replace(scored, turns=tuple(ones), outcome=None if scored.outcome is None else 1.0)
+    by_turn = zip(scored.returns(gamma, weight), counted.returns(1.0), strict=True)
+    return [value if count else None for value, count in by_turn]
 
 
 def _at_all_turns(acts: Sequence[float | None], trajectory: Trajectory) -> list[float | None]:

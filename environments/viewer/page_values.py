@@ -16,7 +16,16 @@ from tokenizers import Tokenizer
 from environments.credit import estimate
 from environments.credit.ledger import LedgerTerm, TurnLedger, ledger
 from environments.policy.rendering.chatml import EMBEDDED, load_tokenizer
-from environments.trajectory import CreditedGroup, Failure, JudgeCall, Kept, Message, Trajectory, Turn
+from environments.trajectory import (
+    AgentRun,
+    CreditedGroup,
+    Failure,
+    JudgeCall,
+    Kept,
+    Message,
+    Trajectory,
+    Turn,
+)
 from environments.viewer.learning_values import LearningValues
 from tools.calls import ToolResult
 from tools.errors import CreditError
@@ -173,7 +182,7 @@ class PageJudgeCall(TypedDict):
     """A question to a second model, and its answer."""
 
     role: str
-    """`judge`, `user` or `summariser`."""
+    """`judge`, `user`, `summariser`, or `other`: a recorded agent asked."""
     hook: str
     turn: int | None
     model: str
@@ -186,6 +195,8 @@ class PageTurn(TypedDict):
 
     index: int
     kind: str
+    thread: int | None
+    """`None`: the trajectory has only one."""
     message: PageMessage
     results: list[PageResult]
     replies: list[PageMessage]
@@ -214,6 +225,16 @@ class PageTurn(TypedDict):
     tools_s: float
 
 
+class PageAgent(TypedDict):
+    """How the run of a recorded agent went."""
+
+    error: Text
+    exit_code: int | None
+    output: Text
+    wall_s: float
+    counts: dict[str, int]
+
+
 class RolloutBlock(TypedDict):
     """Some turns of a rollout; the first one has its opening, too."""
 
@@ -223,6 +244,8 @@ class RolloutBlock(TypedDict):
     metrics: dict[str, float]
     judge_calls: list[PageJudgeCall]
     """About the whole."""
+    agent: PageAgent | None
+    """`None`: it played in our own loop, or this is not the first block."""
 
 
 class PageFailure(TypedDict):
@@ -429,6 +452,7 @@ def rollout_blocks(
         outcome_parts={} if rewards is None else dict(rewards.outcome_parts),
         metrics=dict(trajectory.metrics),
         judge_calls=[each for each in calls if each["turn"] not in indices],
+        agent=None if trajectory.agent is None else _agent(trajectory.agent, cutter),
     )
     size = len(orjson.dumps(block["prompt"]))
     for position, entry in enumerate(ledgers):
@@ -454,6 +478,7 @@ def page_turn(
     return PageTurn(
         index=turn.index,
         kind=turn.kind,
+        thread=turn.thread if any(each.thread for each in trajectory.turns) else None,
         message=cutter.message(turn.message),
         results=[_result(result, cutter) for result in turn.tool_results],
         replies=[cutter.message(each) for each in turn.replies],
@@ -481,7 +506,17 @@ def page_turn(
 
 
 def _next_block() -> RolloutBlock:
-    return RolloutBlock(prompt=[], turns=[], outcome_parts={}, metrics={}, judge_calls=[])
+    return RolloutBlock(prompt=[], turns=[], outcome_parts={}, metrics={}, judge_calls=[], agent=None)
+
+
+def _agent(run: AgentRun, cutter: TextCutter) -> PageAgent:
+    return PageAgent(
+        error=cutter.text(run.error),
+        exit_code=run.exit_code,
+        output=cutter.text(run.output),
+        wall_s=run.wall_s,
+        counts=dict(run.counts),
+    )
 
 
 def _result(result: ToolResult, cutter: TextCutter) -> PageResult:
@@ -517,6 +552,7 @@ def _second_model_calls(trajectory: Trajectory, cutter: TextCutter) -> list[Page
         *cutter.judge_calls("judge", trajectory.judge_calls),
         *cutter.judge_calls("user", trajectory.user_calls),
         *cutter.judge_calls("summariser", trajectory.summariser_calls),
+        *cutter.judge_calls("other", trajectory.other_calls),
     ]
 
 
@@ -674,6 +710,7 @@ def _group_block(credited: CreditedGroup, cutter: TextCutter) -> GroupBlock:
                     *cutter.judge_calls("judge", each.judge_calls),
                     *cutter.judge_calls("user", each.user_calls),
                     *cutter.judge_calls("summariser", each.summariser_calls),
+                    *cutter.judge_calls("other", each.other_calls),
                 ],
             )
             for each in group.failures

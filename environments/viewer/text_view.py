@@ -157,6 +157,7 @@ def _turn_lines(trajectory: Trajectory, number: int, entry: TurnLedger, text: _T
     advantage = click.style(_signed(entry.advantage), fg=_colour(entry.advantage))
     yield _heading(f"sibling {trajectory.sibling}", f"{kind} · {reward} · advantage {advantage}")
     notes = {
+        "thread": str(turn.thread + 1) if any(each.thread for each in trajectory.turns) else "",
         "new row": turn.fork or "",
         "condensed": _condensed(turn),
         "saw": "" if turn.context is None else ", ".join(map(_seen, turn.context)) or "nothing",
@@ -194,6 +195,12 @@ def _end_lines(trajectory: Trajectory, text: _Text) -> Iterator[str]:
     outcome = _NOTHING if rewards is None else rewards.outcome_parts
     for name, values in {"outcome": outcome, "metrics": trajectory.metrics}.items():
         yield from _named(f"  {name}", _numbers(values)) if values else ()
+    if (agent := trajectory.agent) is not None:
+        ended = "" if agent.exit_code is None else f"exit {agent.exit_code}"
+        facts = filter(None, (f"{agent.wall_s:.1f} s", ended, _numbers(agent.counts)))
+        yield from _named("  agent", _line(", ".join(facts)))
+        for said in filter(None, (agent.error, agent.output)):
+            yield from text.block(said, "    ")
     indices = {turn.index for turn in trajectory.turns}
     for role, calls in _second_models(trajectory, lambda call: call.turn not in indices):
         yield from text.asked(role, calls)
@@ -209,6 +216,7 @@ def _second_models(
     yield "judge", list(filter(wanted, trajectory.judge_calls))
     yield "user", list(filter(wanted, trajectory.user_calls))
     yield "summariser", list(filter(wanted, trajectory.summariser_calls))
+    yield "other", list(filter(wanted, trajectory.other_calls))
 
 
 def _condensed(turn: Turn) -> str:

@@ -59,7 +59,7 @@ function saidNode(turn) {
 
 function factsNode({ entry }, turn) {
   const rows = [
-    ["ended by", turn.finish_reason], ["weights", turn.weight_version ?? "unknown"], ["row, span", `${turn.row}, ${turn.span[0]} to ${turn.span[1]}`],
+    ["thread", turn.thread === null ? null : turn.thread + 1], ["ended by", turn.finish_reason], ["weights", turn.weight_version ?? "unknown"], ["row, span", `${turn.row}, ${turn.span[0]} to ${turn.span[1]}`],
     ["fork", turn.fork], ["state", turn.anchor], ["model", seconds(turn.model_s)], ["tools", turn.results.length ? seconds(turn.tools_s) : null],
     ["tokens", entry.exact ? "exact, from the sampler" : "made from text"],
     ...Object.entries(turn.sampling).map(([name, value]) => [name, typeof value === "string" ? value : JSON.stringify(value)]),

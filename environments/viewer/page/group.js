@@ -124,7 +124,7 @@ class GroupView {
         el("span.reward", { title: "reward " + exact(entry.turns.rewards[turn]) }, entry.turns.rewards[turn] === null ? el("span.muted", {}, "not scored") : ["reward ", el("b", {}, signed(entry.turns.rewards[turn]))]),
         parts, badgeList(rollout, turn), el("span.muted.right", {}, num(entry.turns.tokens[turn]) + " tok")), words);
     turnOf(entry, turn).then((whole) => {
-      replace(parts, Object.entries(whole.parts).filter(([, value]) => value).map(([name, value]) => el("span.part", {}, `${shown(name)} ${signed(value)}`)));
+      replace(parts, whole.thread === null ? null : el("span.part", {}, `thread ${whole.thread + 1}`), Object.entries(whole.parts).filter(([, value]) => value).map(([name, value]) => el("span.part", {}, `${shown(name)} ${signed(value)}`)));
       replace(words, whole.condensed || whole.saw ? sawNode(whole) : null, turnWords(whole, page.needle));
       if (!words.firstChild) replace(words, el("span.none", {}, "(no text)"));
     }).catch((error) => replace(words, el("div.error", {}, shown(error.message))));
@@ -136,7 +136,7 @@ class GroupView {
       const { entry } = rollout;
       const more = el("div");
       if (entry.blocks.length) block(entry.blocks[0]).then((whole) => replace(more,
-        pairs(whole.outcome_parts, "outcome of"), pairs(whole.metrics, "noted"), whole.judge_calls.map((call) => judgeNode(call)))).catch(() => replace(more, "…"));
+        pairs(whole.outcome_parts, "outcome of"), pairs(whole.metrics, "noted"), whole.agent ? agentNode(whole.agent) : null, whole.judge_calls.map((call) => judgeNode(call)))).catch(() => replace(more, "…"));
       return el("div.cell", {}, el("div.turnhead", {}, el("span", {}, "outcome ", el("b", {}, signed(entry.outcome))), el("span", {}, "score ", el("b", {}, num(entry.score))), el("span.muted", {}, seconds(entry.wall_s)), entry.rows > 1 ? el("span.badge.fork", {}, entry.rows + " rows") : null,
         entry.exact ? null : el("span.badge.masked", { title: "Token ids were made from text, not given by the sampler" }, "inexact tokens")),
       el("div.words", {}, el("div", {}, shown(ending(entry))), more));
@@ -199,6 +199,13 @@ function failureNode(failure, entry) {
   return el("div.failure", {}, el("b", {}, `sibling ${failure.sibling} was dropped`), entry ? ` after ${plural(entry.turns, "turn")}` : "", ": ", shown(plain(failure.error)), entry && entry.where ? el("span.muted", {}, " " + shown(entry.where)) : null,
     failure.traceback ? details("traceback", () => [copyButton("copy", () => plain(failure.traceback), "the traceback"), textBlock(failure.traceback, { spec: "div.text.mono" })]) : null,
     failure.judge_calls.length ? details(plural(failure.judge_calls.length, "question"), () => failure.judge_calls.map((call) => judgeNode(call))) : null);
+}
+
+/** How the run of a recorded agent went. */
+function agentNode(agent) {
+  return el("div.judge.agent", {}, el("div.callhead", {}, el("span.role", {}, "agent"), agent.exit_code === null ? null : `exit code ${agent.exit_code}`, el("span.muted", {}, seconds(agent.wall_s))),
+    pairs(agent.counts, "requests:"), agent.error ? details("error", textBlock(agent.error, { spec: "div.text.mono" }), true) : null,
+    agent.output ? details("output", () => textBlock(agent.output, { spec: "div.text.mono" })) : null);
 }
 
 /** What the model saw of the conversation, where that was not all. */

@@ -13,6 +13,7 @@ from environments.credit import ESTIMATORS, credited, describe
 from environments.record.recorder import Recorder, read_groups
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup, Failure
+from tests.environments.credit.test_overlapping_threads import NESTED, clocked
 from tools.errors import ConfigError, CreditError, RecordError, UsageError
 
 OWN_ESTIMATOR = """
@@ -27,7 +28,7 @@ def flat(group, *, height: float = 1.0):
 
 
 def group(item, rewards, outcomes):
-    states = [["start", "later"][: len(row)] for row in rewards]
+    states = [["start", "later", "last"][: len(row)] for row in rewards]
     return replace(group_of(rewards, outcomes=outcomes, anchors=states), item_id=item, group_id=f"{item}/0")
 
 
@@ -69,6 +70,18 @@ def test_the_new_record_holds_the_same_groups_with_the_new_advantages(record, tm
     old, new = list(read_groups(record)), list(read_groups(out))
     assert [each.group for each in new] == [each.group for each in old]
     assert new[0] == credited(old[0].group, "gigpo", policy="scripted", params={"gamma": 1.0})
+
+
+def test_overlapping_threads_are_credited_by_the_clocks_of_the_record(tmp_path):
+    record, out = tmp_path / "rollouts.jsonl", tmp_path / "new.jsonl"
+    threads = clocked(group("a", [[1.0, 2.0, 4.0], [0.0, None, 1.0]], [8.0, 0.0]), NESTED, NESTED)
+    with Recorder(record) as recorder:
+        recorder.append(credited(threads, "rloo", policy="scripted"))
+
+    run(record, "--estimator", "turn_return", "--set", "gamma=0.5", "--write", out)
+
+    (after,) = read_groups(out)
+    assert after == credited(threads, "turn_return", policy="scripted", params={"gamma": 0.5})
 
 
 def test_a_failed_group_stays_as_it_is(record, tmp_path):

@@ -6,6 +6,7 @@ from typing import get_args
 
 from environments.trajectory import (
     NOT_SAMPLED,
+    AgentRun,
     Condensed,
     CreditedGroup,
     Failure,
@@ -19,6 +20,7 @@ from environments.trajectory import (
     Trajectory,
     TrajectoryGroup,
     Turn,
+    TurnClock,
 )
 from tools.calls import CallStatus, ToolCall, ToolResult, ToolSpec
 from tools.sandbox.base import SandboxLimits, SandboxRecord
@@ -143,6 +145,8 @@ class Draw:
             noted=self.named(self.number),
             condensed=self.one([None, self.condensed()]),
             fork=self.one([None, "history: fit_context", *TEXTS]),
+            thread=self.count(),
+            clock=self.one([None, TurnClock(requested=0, handed_out=3, scored=8)]),
             weight_version=self.name(),
             sampling=self.named(lambda: self.one(JSONS)),
             model_s=self.number(),
@@ -171,6 +175,15 @@ class Draw:
             group=self.some(),
         )
 
+    def agent(self):
+        return AgentRun(
+            error=self.text(),
+            exit_code=self.one([None, -9, 0]),
+            output=self.text(),
+            wall_s=self.number(),
+            counts=self.named(self.count),
+        )
+
     def trajectory(self):
         rows, turns = [], []
         for row in range(self.random.randint(1, 2)):
@@ -194,12 +207,14 @@ class Draw:
             tools=self.one([(), self.one(self.toolsets)]),
             stop_reason=self.one(StopReason),
             end_reason=self.name(),
+            agent=self.one([None, self.agent()]),
             exact=self.bool(),
             sandbox=self.one([None, self.sandbox()]),
             rewards=self.one([None, self.rewards(len(turns))]),
             metrics=self.named(self.number),
             judge_calls=self.several(self.judge_call),
             user_calls=self.several(self.judge_call),
+            other_calls=self.several(self.judge_call),
             wall_s=self.number(),
         )
 
@@ -215,6 +230,7 @@ class Draw:
             refuses_group=self.bool(),
             judge_calls=self.several(self.judge_call),
             user_calls=self.several(self.judge_call),
+            other_calls=self.several(self.judge_call),
         )
 
     def credited(self):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from environments.record.group_line import decode_group, encode_group, parse_head, parse_line, with_origin
 from environments.record.recorder import read_groups
 from environments.testing import group_of
-from environments.trajectory import Kept, Message, Span, TokenRow
+from environments.trajectory import Kept, Message, Span, TokenRow, TurnClock
 from tests.benchmarks.bench_record import least_cpu_s, sampled_group
 from tests.environments.record.any_group import Draw
 from tests.environments.record.recorded import TWO, credited
@@ -104,6 +104,19 @@ def test_what_a_parser_made_of_calls_stands_beside_the_turn():
     first, second = fields_of(written)["trajectories"][0]["turns"]
     assert first["calls"] == [{"status": "ok", "span": None}, {"status": "unclosed_block", "span": [3, 9]}]
     assert "calls" not in second
+    assert again(written) == written
+
+
+def test_what_only_recorded_agents_have_is_left_out_of_other_lines():
+    clock = TurnClock(requested=0, handed_out=1, scored=5)
+    written = credited(with_turn(thread=1, clock=clock))
+
+    trajectory, *_ = fields_of(written)["trajectories"]
+
+    first, second = trajectory["turns"]
+    assert (first["thread"], first["clock"]) == (1, {"requested": 0, "handed_out": 1, "scored": 5})
+    assert not {"thread", "clock"} & set(second)
+    assert not {"agent", "other_calls"} & set(trajectory)
     assert again(written) == written
 
 

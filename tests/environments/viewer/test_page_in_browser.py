@@ -12,7 +12,7 @@ from environments.long_math_env import LongMathEnv
 from environments.record.recorder import Recorder, read_groups
 from environments.run.process_run import process
 from environments.testing import group_of
-from environments.trajectory import Failure, StopReason
+from environments.trajectory import AgentRun, Failure, StopReason
 from tests.environments.viewer.chromium import opened, texts, watched_page
 from tests.environments.write_file import quiet
 
@@ -46,6 +46,15 @@ def chats():
     return replace(group, trajectories=(a, b, c), failures=(lost,), item_id="chats", group_id="chats/0")
 
 
+def recorded_agent():
+    """The same chats, of which an agent with two threads played the second and then broke."""
+    a, b, c = chats().trajectories
+    turns = (b.turns[0], replace(b.turns[1], thread=1), b.turns[2])
+    run = AgentRun(error="Boom: it broke", exit_code=3, output="bye", wall_s=2.0, counts={"retries": 2})
+    b = replace(b, turns=turns, agent=run, stop_reason=StopReason.AGENT_ERROR)
+    return replace(chats(), trajectories=(a, b, c), failures=(), item_id="again", group_id="again/0")
+
+
 @pytest.fixture(scope="module")
 def record(tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "record.jsonl"
@@ -54,7 +63,7 @@ def record(tmp_path_factory):
     real = list(read_groups(path))
     path.unlink()
     with Recorder(path) as recorder:
-        for group in (chats(), replace(chats(), failures=(), item_id="again", group_id="again/0")):
+        for group in (chats(), recorded_agent()):
             recorder.append(credited(group, "turn_return", policy="scripted"))
         for group in real:
             recorder.append(group)
@@ -152,6 +161,15 @@ def test_a_dropped_sibling_has_its_error_and_traceback(at):
     page.wait_for_selector(".failure .text")
     assert "ShopClosed: nobody there" in page.inner_text(".failure")
     assert "shop.py, line 3" in page.inner_text(".failure .text")
+
+
+def test_the_run_of_a_recorded_agent_stands_below_its_turns_and_they_have_their_thread(at):
+    page = at("#g=again%2F0&s=1&t=1", "#drawer .facts")
+    page.wait_for_selector(".outcomes .agent")
+    assert texts(page, ".turn .part") == ["thread 1", "thread 2", "thread 1"]
+    assert "thread 2" in " ".join(texts(page, "#drawer .facts tr >> nth=0")[0].split())
+    agent = texts(page, ".outcomes .agent")[0]
+    assert all(each in agent for each in ("exit code 3", "2 s", "retries 2", "Boom: it broke", "output"))
 
 
 def test_search_finds_the_one_rollout_that_said_a_word(at):

@@ -10,7 +10,7 @@ import pytest
 
 from environments.credit import estimate
 from environments.testing import group_of
-from environments.trajectory import Condensed, Failure, JudgeCall, Kept, Message
+from environments.trajectory import AgentRun, Condensed, Failure, JudgeCall, Kept, Message
 from environments.viewer.page_values import BLOCK_BYTES
 from environments.viewer.record_page import page_template, title_of, write_record_page
 from tests.environments.viewer.pages import blocks_of, content, page, recorded
@@ -175,6 +175,23 @@ def test_judge_calls_stand_at_the_turn_that_they_are_about(tmp_path):
     turns = turns_of(blocks, blocks["index"]["groups"][0]["rollouts"][0])
     assert [[each["role"] for each in turn["judge_calls"]] for turn in turns] == [["user"], ["judge"]]
     assert [each["hook"] for each in blocks["g1r0p0"]["judge_calls"]] == ["compute_outcome"]
+
+
+def test_a_turn_has_its_thread_where_its_trajectory_has_several_and_its_agents_run_is_shown(tmp_path):
+    run = AgentRun(error="Boom", exit_code=3, output="x" * 2000, wall_s=1.5, counts={"retries": 2})
+    asked = JudgeCall(hook="", model="m", messages=(), answer="7")
+    first = replace(GROUP.trajectories[0], agent=run, other_calls=(asked,))
+    group = changed(replace(GROUP, trajectories=(first, *GROUP.trajectories[1:])), turn=1, thread=1)
+
+    blocks = page(recorded(tmp_path / "r.jsonl", group))
+
+    shown = [turns_of(blocks, rollout) for rollout in blocks["index"]["groups"][0]["rollouts"]]
+    assert [[turn["thread"] for turn in turns] for turns in shown] == [[0, 1], [None], [None] * 3]
+    agent = blocks["g1r0p0"]["agent"]
+    assert agent.pop("output")["chars"] == 2000
+    assert agent == {"error": "Boom", "exit_code": 3, "wall_s": 1.5, "counts": {"retries": 2}}
+    assert [each["role"] for each in blocks["g1r0p0"]["judge_calls"]] == ["other"]
+    assert blocks["g1r1p0"]["agent"] is None
 
 
 def test_a_failure_keeps_its_traceback(tmp_path):

@@ -9,7 +9,7 @@ from environments.cli.view import command
 from environments.credit.crediting import credited as credit
 from environments.record.group_line import encode_group
 from environments.testing import group_of
-from environments.trajectory import Condensed, CreditedGroup, Failure, JudgeCall, Message
+from environments.trajectory import AgentRun, Condensed, CreditedGroup, Failure, JudgeCall, Message
 from tools.calls import ToolCall, ToolResult
 from tools.errors import RecordError, UsageError
 
@@ -172,3 +172,19 @@ def test_a_run_that_was_killed_in_a_line_is_shown_without_it(tmp_path):
     (tmp_path / "record.jsonl").write_bytes(line + line[:-20])
     done = CliRunner().invoke(command, [str(tmp_path), "--text"], catch_exceptions=False)
     assert "groups              1 (ok 1)" in done.stdout
+
+
+def test_threads_and_the_run_of_a_recorded_agent_are_printed(show):
+    run = AgentRun(error="Boom\x1b[2J", exit_code=3, output="two\nlines", wall_s=1.5, counts={"retries": 2})
+    asked = JudgeCall(hook="play", model="m", messages=(), answer="7")
+    changed = with_trajectory(with_turn(credited(), turn=1, thread=1), agent=run, other_calls=(asked,))
+
+    printed = words(show(changed, item="a"))
+
+    for line in (
+        "thread 1",
+        "thread 2",
+        "agent 1.5 s, exit 3, retries 2 Boom\\x1b[2J two lines",
+        "other m, asked by play",
+    ):
+        assert line in printed

@@ -1,0 +1,158 @@
+"""Agents that are programs, started on the host."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from environments.run.experiment import origin_of
+from tests.environments.agents.recorded import Talk, roll_out, rolled_out
+from tests.tables import cases
+from turnwise import Command, ConfigError, StopReason
+
+PROGRAM = """
+import json, os, sys, urllib.request
+
+def ask(*messages):
+    body = json.dumps({"model": os.environ["TURNWISE_MODEL"], "messages": messages}).encode()
+    headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    reply = json.load(urllib.request.urlopen(urllib.request.Request(url, body, headers)))
+    return reply["choices"][0]["message"]
+
+def user(text):
+    return {"role": "user", "content": text}
+
+"""
+
+
+class Prompted(Talk):
+    """Has a prompt for its program."""
+
+    def format_prompt(self, item):
+        return "Say A or B."
+
+
+@pytest.fixture
+def env_with(tmp_path):
+    """Makes an environment whose agent is a program with this text."""
+
+    def made(text, **options):
+        path = tmp_path / "agent.py"
+        path.write_text(PROGRAM + text)
+        return type("Programmed", (Prompted,), {"agent": Command(["python", str(path)], **options)})
+
+    return made
+
+
+def test_a_program_is_recorded_with_its_output_exit_code_and_time(env_with):
+    env_class = env_with("""
+first = ask(user(sys.argv[1]))
+ask(user(sys.argv[1]), first, user("once more"))
+print("done with", sys.argv[1])
+""")
+    (trajectory,) = rolled_out(env_class)
+    assert [message.content for message in trajectory.prompt] == ["Say A or B."]
+    assert [len(turn.replies) for turn in trajectory.turns] == [1, 0]
+    run = trajectory.agent
+    assert (run.output, run.exit_code, run.error) == ("done with Say A or B.\n", 0, "")
+    assert run.wall_s > 0
+
+
+def test_it_gets_the_prompt_on_standard_input_where_it_reads_that(env_with):
+    (trajectory,) = rolled_out(env_with("ask(user(sys.stdin.read()))", prompt="stdin"))
+    assert trajectory.prompt[0].content == "Say A or B."
+
+
+def test_its_environment_has_the_named_variables_and_nothing_of_ours(env_with, monkeypatch):
+    monkeypatch.setenv("A_SECRET_OF_OURS", "x")
+    (trajectory,) = rolled_out(env_with("ask(user('x')); print(sorted(os.environ))", env={"MORE": "1"}))
+    names = set(eval(trajectory.agent.output))
+    ours = {"PATH", "HOME", "LANG", "MORE", "TURNWISE_MODEL", "LC_CTYPE"}
+    assert names - ours == {
+        f"{api}_{what}" for api in ("OPENAI", "ANTHROPIC") for what in ("BASE_URL", "API_KEY")
+    }
+
+
+def test_its_secret_is_in_no_output(env_with):
+    (trajectory,) = rolled_out(env_with("ask(user('x')); print(os.environ['OPENAI_API_KEY'])"))
+    assert trajectory.agent.output == "[secret]\n"
+
+
+def test_another_exit_code_after_a_turn_is_an_agent_error(env_with):
+    (trajectory,) = rolled_out(env_with("ask(user('x')); sys.exit(3)"))
+    assert (trajectory.stop_reason, trajectory.agent.exit_code) == (StopReason.AGENT_ERROR, 3)
+    assert trajectory.score is not None
+
+
+def test_one_that_goes_on_when_it_was_told_is_ended_with_what_it_started(env_with, tmp_path):
+    env_class = env_with(f"""
+import subprocess, time
+child = subprocess.Popen(["sleep", "600"])
+open({str(tmp_path / "pid")!r}, "w").write(str(child.pid))
+while True:
+    try:
+        ask(user("x"))
+    except Exception:
+        time.sleep(0.05)
+""")
+    started = time.monotonic()
+    (trajectory,) = rolled_out(env_class, max_turns=2)
+    assert (trajectory.stop_reason, len(trajectory.turns)) == (StopReason.MAX_TURNS, 2)
+    assert time.monotonic() - started < 30
+    pid = int((tmp_path / "pid").read_text())
+    assert not _lives(pid)
+
+
+def _lives(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def test_much_output_keeps_its_start_and_its_end(env_with):
+    (trajectory,) = rolled_out(
+        env_with("print('begin'); print('x' * 3_000_000); print('end'); ask(user('x'))")
+    )
+    output = trajectory.agent.output
+    assert len(output) < 40_000
+    assert output.startswith("begin")
+    assert output.endswith("end\n")
+
+
+@cases("argv", [["/nothing/here"], ["python", "/nothing/here.py"]])
+async def test_what_cannot_be_started_fails_by_name(argv):
+    env_class = type("Missing", (Prompted,), {"agent": Command(argv)})
+    credited = await roll_out(env_class)
+    assert "/nothing/here" in credited.group.failures[0].error
+
+
+@cases(
+    "made, problem",
+    [
+        (lambda: Command("python agent.py"), "a program and its arguments"),
+        (lambda: Command([]), "a program and its arguments"),
+        (lambda: Command(["x"], where="moon"), "choose one of 'host', 'sandbox'"),
+        (lambda: Command(["x"], read_only=("/opt",)), "add where='sandbox'"),
+        (lambda: type("NoPrompt", (Talk,), {"agent": Command(["x"])})(), "has no prompt"),
+        (lambda: type("Text", (Talk,), {"agent": "agent.py"})(), r"give turnwise.Command"),
+    ],
+)
+def test_a_command_that_cannot_work_is_refused_when_it_is_written(made, problem):
+    with pytest.raises(ConfigError, match=problem):
+        made()
+
+
+async def test_the_program_is_part_of_the_experiment(env_with):
+    async def facts(text):
+        async with env_with(text)() as env:
+            return origin_of(env).experiment
+
+    one, two = await facts("ask(user('x'))"), await facts("ask(user('y'))")
+    assert {name for name in one if one[name] != two[name]} == {"agent's agent.py"}
+
+
+async def test_thirty_programs_side_by_side(env_with):
+    credited = await roll_out(env_with("ask(user(sys.argv[1]))"), group_size=30)
+    assert [len(each.turns) for each in credited.group.trajectories] == [1] * 30

@@ -15,6 +15,7 @@ class Prices(TurnLevelRewardMixin, AgentEnv):
 
     name = "prices"
     sandbox = "none"
+    failed_score = -1.0  # for an agent that breaks its rollout
     agent = Command([sys.executable, str(AGENT)])
 
     def load_items(self):

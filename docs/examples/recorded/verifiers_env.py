@@ -15,8 +15,8 @@ class Verifiers(TurnLevelRewardMixin, AgentEnv):
 
     def load_items(self):
         taskset = vf.load_taskset(vf.resolve_env_config(self.settings).taskset)
-        self.by_key = {task.key: task for task in taskset}
-        return [{"id": key, "task": task.data.model_dump(mode="json")} for key, task in self.by_key.items()]
+        self.by_id = {str(task.data.idx): task for task in taskset}
+        return [{"id": name, "task": task.data.model_dump(mode="json")} for name, task in self.by_id.items()]
 
     def prepare(self, item, sandbox):
         return []
@@ -27,7 +27,7 @@ class Verifiers(TurnLevelRewardMixin, AgentEnv):
         env = vf.load_environment(vf.resolve_env_config(self.settings))
         async with env.serving():
             context = vf.ModelContext(model=to.model, client=client)
-            episode = await env.run_episode(self.by_key[item["id"]], context)
+            episode = await env.run_episode(self.by_id[item["id"]], context)
         ctx.state.extend(trace for trace in episode.traces if trace.agent.trainable)
         if not episode.ok:
             raise RuntimeError([*episode.errors, *(trace.last_error for trace in episode.traces)])

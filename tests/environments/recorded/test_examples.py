@@ -55,7 +55,7 @@ def test_verifiers(tmp_path):
 
 def test_mini_swe_agent(tmp_path):
     small = ("--env.group_size", "4", "--env.scripted_skill", "0.7")
-    rollouts = trajectories(processed("mini_swe_env", "minisweagent", tmp_path, *small))
+    rollouts = trajectories(processed("mini_swe", "minisweagent", tmp_path, *small))
     for trajectory in rollouts:
         commands = [each.arguments for turn in trajectory.turns for each in turn.message.tool_calls]
         repaired = [0.5 * ("sed" in command) for command in commands]

@@ -19,7 +19,7 @@ os.environ.update(QUIET)
 if not os.environ.get("TURNWISE_REQUIRE_AGENTS"):
     pytest.importorskip("minisweagent", reason="needs mini-swe-agent: see requirements/agents.in")
 litellm = importlib.import_module("litellm")
-MiniSwe = example("mini_swe_env").MiniSwe
+MiniSwe = example("mini_swe").MiniSwe
 pytestmark = pytest.mark.filterwarnings("ignore:Item:UserWarning")  # of litellm's types
 RENDERER = ChatMLRenderer.embedded()
 SUBMIT = call("bash", {"command": "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"})

@@ -144,7 +144,7 @@ async def run_by_verifiers_alone(kind, env, trajectory):
     alone = vf.load_environment(vf.resolve_env_config(kind.settings))
     async with replaying(script) as url, alone.serving():
         context = vf.ModelContext(model="scripted", client=vf.EvalClientConfig(base_url=url))
-        episode = await alone.run_episode(env.by_key[trajectory.item_id], context)
+        episode = await alone.run_episode(env.by_id[trajectory.item_id], context)
     assert not left
     assert episode.ok
     (trace,) = [trace for trace in episode.traces if trace.agent.trainable]
@@ -190,7 +190,7 @@ async def test_its_turns_are_scored_and_credited_as_by_hand(kind):
     for env, credited in await played(kind):
         returns = []
         for trajectory in credited.group.trajectories:
-            task = {"task": env.by_key[trajectory.item_id].data.model_dump(mode="json")}
+            task = {"task": env.by_id[trajectory.item_id].data.model_dump(mode="json")}
             scores = [await env.score_turn(task, turn, None) for turn in trajectory.turns]
             assert list(trajectory.rewards.turns) == scores
             given = [score or 0.0 for score in scores]
@@ -244,7 +244,7 @@ async def test_what_breaks_in_verifiers_is_an_error_of_the_agent_and_keeps_its_t
     class Broken(Riddles):
         def load_items(self):
             items = super().load_items()
-            for task in self.by_key.values():
+            for task in self.by_id.values():
                 task.score = self.broken
             return items
 

@@ -260,9 +260,7 @@ class AnthropicMessages:
             kind = cast("dict[str, Any]", tool).get("type") if isinstance(tool, dict) else None
             if kind not in (None, "custom"):
                 where = f"tools[{index}]"
-                raise Refused(
-                    f"{where}: a tool of type {kind!r} runs at the server, which has none", param=where
-                )
+                raise Refused(f"{where}: of type {kind!r} a model here knows no schema", param=where)
         if "thread" in fields:  # its client goes on with whole histories then
             details = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
             raise Refused("thread: histories come whole here", param="thread", details=details)

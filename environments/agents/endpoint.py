@@ -141,7 +141,7 @@ class EndpointServer:
     async def _handle(self, request: BaseRequest) -> web.StreamResponse:
         name, _, path = request.path.lstrip("/").partition("/")
         path = path.removeprefix("v1/")
-        dialect = MESSAGES if path == "messages" else CHAT
+        dialect = MESSAGES if path.startswith("messages") else CHAT
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         try:
             rollout = self._authorised(request, name)

@@ -28,7 +28,7 @@ SIBLINGS = 4
 """Rollouts of one item."""
 _HOOK_S, _ROLLOUT_S, _BLOCK_S = 20.0, 60.0, 10.0
 """Longest that code of the environment may take here; a check that waits for minutes is not used."""
-_NOT_OF_THE_ENV = ("model", "the image")
+_NOT_OF_THE_ENV = ("model", "the image", "play")
 """Calls that are no code of the environment's."""
 
 

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import sys
 from types import MappingProxyType
 
 import pytest
@@ -123,3 +124,31 @@ async def test_its_own_command_line_is_an_agent(monkeypatch, tmp_path):
     assert "issue: Say hello." in trajectory.prompt[-1].content
     said, _ = trajectory.turns
     assert '"output": "hello\\n"' in said.tool_results[0].content
+
+
+async def test_its_own_command_line_runs_in_the_sandbox():
+    lent = {sys.prefix, sys.base_prefix, *(path for path in sys.path if path.endswith("site-packages"))}
+    variables = {
+        **QUIET,
+        "MSWEA_CONFIGURED": "true",
+        "MSWEA_COST_TRACKING": "ignore_errors",
+        "MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT": "1",
+    }
+
+    class Inside(MiniSwe):
+        play = AgentEnv.play
+        agent = Command(
+            [f"{sys.prefix}/bin/mini", "-m", "openai/policy", "-y", "--exit-immediately", "-l", "0", "-t"],
+            where="sandbox",
+            read_only=sorted(lent),
+            env=variables,
+        )
+
+        def format_prompt(self, item):
+            return item["task"]
+
+    async with Inside(AgentEnvConfig(group_size=1, min_group_size=1, scripted_skill=1.0)) as env:
+        group = await env.rollout_group(env.tasks()[0], 1)
+    (trajectory,) = (*group.trajectories, *group.failures)
+    assert trajectory.stop_reason == "completed", trajectory
+    assert trajectory.rewards.turns == (0.5, 0.5, 0.0)

@@ -47,7 +47,7 @@ from environments.policy.base import Policy, checked_policy
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import ScriptedPolicy, playing
 from environments.reward_context import RolloutContext
-from environments.rollout.agent_loop import AgentLoop, Loop, refuse_no_act
+from environments.rollout.agent_loop import AgentLoop, Loop
 from environments.rollout.boundary import Boundary, Slots, caused_by_agent
 from environments.rollout.condensing import model_summary
 from environments.rollout.prompt_tokens import TokenEstimate
@@ -55,7 +55,6 @@ from environments.trajectory import (
     AgentCaused,
     CreditedGroup,
     Failure,
-    StopReason,
     Trajectory,
     TrajectoryGroup,
     Turn,
@@ -132,8 +131,8 @@ class AgentEnv(Lifecycle):
             loop = await self._loop(task, ctx, hooks, tools, calls)
             broken: AgentCaused | None = None
             try:
-                async with aclosing(loop.turns()) as played:
-                    async for turn in played:
+                async with aclosing(loop.turns()) as following:
+                    async for turn in following:
                         self.weight_versions.meet(turn)
                         turns.append(turn)
                         turns[-1] = await hooks.observed(turn)
@@ -143,24 +142,24 @@ class AgentEnv(Lifecycle):
                 broken = caused_by_agent(error)
                 turns += loop.broken_off(broken)
             ctx.is_over = True
-            refuse_no_act(turns, loop)
-            turns, ctx.turn_scores = loop.in_order(turns, ctx.turn_scores)
+            played = loop.played(turns, ctx.turn_scores)
+            ctx.turn_scores = played.scores
             trajectory = Trajectory(
                 item_id=task.item_id,
                 sibling=sibling,
                 seed=ctx.seed,
-                prompt=loop.prompt,
-                turns=tuple(turns),
-                rows=loop.rows,
-                tools=loop.tools,
-                stop_reason=loop.stop_reason or StopReason.COMPLETED,
+                prompt=played.prompt,
+                turns=tuple(played.turns),
+                rows=played.rows,
+                tools=played.tools,
+                stop_reason=played.stop_reason,
                 end_reason=ctx.end_reason,
                 agent_caused=broken,
-                agent=loop.agent,
+                agent=played.agent,
                 user_calls=tuple(ctx.user_model.calls),
                 summariser_calls=tuple(ctx.summariser_model.calls),
-                other_calls=loop.other_calls,
-                exact=loop.exact,
+                other_calls=played.other_calls,
+                exact=played.exact,
                 sandbox=record_of(ctx.sandbox),
                 wall_s=monotonic() - started,
             )

@@ -14,6 +14,7 @@ from typing import Any
 from environments.agents.dialects import AgentRequest, Refused, arguments_object
 from environments.inference.written_messages import MessageError, messages_of
 from environments.rollout.model_calls import ModelCalls
+from environments.rollout.rows import RowBuilder
 from environments.trajectory import Kept, Message, Turn
 from tools.calls import ToolResult, ToolSpec
 
@@ -27,7 +28,8 @@ class Thread:
     """One conversation of an agent; it has one request in flight at most."""
 
     number: int
-    calls: ModelCalls
+    rows: RowBuilder
+    seed: int
     seen: list[Message] = field(default_factory=list[Message])
     """What the policy sees: what it sampled, as it sampled it."""
     written: list[Message] = field(default_factory=list[Message])
@@ -229,8 +231,7 @@ def begun(
     key = opening_key(messages)
     ordinal = sum(opening_key(each.written) == key for each in threads)
     seed = thread_seed(calls.seed, key, ordinal, prompt_key=prompt_key)
-    own = calls if not threads and seed == calls.seed else calls.another_thread(seed)
-    thread = Thread(number=len(threads), calls=own)
+    thread = Thread(number=len(threads), rows=calls.another_thread(), seed=seed)
     return Match(thread=thread, messages=messages, parsed=parsed, common=0, goes_on=True, differs=False)
 
 

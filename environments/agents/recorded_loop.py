@@ -10,7 +10,7 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from time import monotonic
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from environments.agents.conversation import (
     FORK,
@@ -28,7 +28,8 @@ from environments.agents.conversation import (
 from environments.agents.dialects import AgentRequest, Refused, Reply, shown, tools_of
 from environments.agents.endpoint import Connection, EndpointServer, struck
 from environments.policy.base import CompletionRequest
-from environments.reward_context import AgentEndpoint, Reward
+from environments.reward_context import AgentEndpoint
+from environments.rollout.agent_loop import Played
 from environments.rollout.boundary import raised_by_user, reason_of, traceback_of
 from environments.rollout.model_calls import ModelCalls, Stopped
 from environments.second_models.asked_model import AskedModel
@@ -36,10 +37,8 @@ from environments.trajectory import (
     AgentCaused,
     AgentRun,
     Completion,
-    JudgeCall,
     Message,
     StopReason,
-    TokenRow,
     Turn,
     TurnClock,
 )
@@ -111,7 +110,6 @@ class RecordedLoop:
     hidden: Sequence[str] = ()
     """Keys that must not stand in the record."""
     stop_reason: StopReason | None = field(default=None, init=False)
-    stopped_by: str = field(default="", init=False)
     agent: AgentRun | None = field(default=None, init=False)
     models: Sequence[str] = field(init=False)
     secrets: Sequence[bytes] = field(default=(), init=False)
@@ -147,55 +145,41 @@ class RecordedLoop:
 
     # What a rollout reads.
 
-    @property
-    def rows(self) -> tuple[TokenRow, ...]:
-        """The token rows of the turns so far."""
-        return self.calls.rows
-
-    @property
-    def exact(self) -> bool:
-        """Whether every token id so far came from the sampler."""
-        return self.calls.exact
-
-    @property
-    def other_calls(self) -> tuple[JudgeCall, ...]:
-        """What the agent asked models beside the policy."""
-        return tuple(call for model in self.others.values() for call in model.calls)
-
-    @property
-    def tools(self) -> tuple[ToolSpec, ...]:
-        """Those that the agent's first request offered."""
-        return self._first_tools
-
     def broken_off(self, caused: AgentCaused) -> list[Turn]:
         """End the rollout for what the agent broke; the turns that are not handed on yet."""
         is_lost = caused.cause == "sandbox_lost"
         self.stop_reason = StopReason.SANDBOX_LOST if is_lost else StopReason.AGENT_CAUSED
         return self._left()
 
-    def in_order(
-        self, turns: Sequence[Turn], scores: Sequence[Reward | None]
-    ) -> tuple[list[Turn], list[Reward | None]]:
-        """Turns, and what `score_turn` gave for them, in the order of their requests and not of their ends.
+    def played(self, turns: Sequence[Turn], scores: list[Any]) -> Played:
+        """What it came to; turns stand in the order of their requests, and not of their ends.
 
         So the index of a turn does not depend on what it says. Where turns overlap, each has its clock.
+
+        Raises:
+            RolloutError: the agent received no completion.
         """
+        if not turns:
+            raise RolloutError("the agent's sandbox was lost before it received a completion")
         order = sorted(range(len(turns)), key=lambda at: turns[at].index)
-        scored = [scores[at] for at in order if at < len(scores)]
         ordered = [turns[at] for at in order]
         clocks = [self._clocks[turn.index] for turn in ordered]
         overlap = any(one[2] > two[0] for one, two in pairwise(clocks))
         ordered = with_contexts(ordered, [self._seen[turn.index] for turn in ordered], self.prompt)
-        return [
-            replace(
-                turn,
-                index=index,
-                clock=TurnClock(requested=clock[0], handed_out=clock[1], scored=clock[2])
-                if overlap
-                else None,
-            )
-            for index, (turn, clock) in enumerate(zip(ordered, clocks, strict=True))
-        ], scored
+        for index, (requested, handed_out, scored) in enumerate(clocks):
+            clock = TurnClock(requested=requested, handed_out=handed_out, scored=scored) if overlap else None
+            ordered[index] = replace(ordered[index], index=index, clock=clock)
+        return Played(
+            prompt=self.prompt,
+            turns=ordered,
+            scores=[scores[at] for at in order if at < len(scores)],
+            tools=self._first_tools,
+            rows=self.calls.rows,
+            stop_reason=self.stop_reason or StopReason.COMPLETED,
+            exact=self.calls.exact,
+            agent=self.agent,
+            other_calls=tuple(call for model in self.others.values() for call in model.calls),
+        )
 
     async def turns(self) -> AsyncGenerator[Turn]:
         """Each turn once its results are known; the last one of each thread when the agent has ended.
@@ -281,11 +265,11 @@ class RecordedLoop:
                 f"the agent ended without a completion of the model: {why or 'it asked for none'}"
             )
         if self.calls.stopped is not None and not self.agent.error.startswith(_HANGS):
-            self.stop_reason, self.stopped_by = self.calls.stopped, self.calls.stopped_by
+            self.stop_reason = self.calls.stopped
         elif self.is_ended():
             self.stop_reason = StopReason.ENDED
         elif self._overflow is not None:
-            self.stop_reason, self.stopped_by = StopReason.CONTEXT_OVERFLOW, self._overflow
+            self.stop_reason = StopReason.CONTEXT_OVERFLOW
         else:
             self.stop_reason = StopReason.AGENT_ERROR if self.agent.error else StopReason.COMPLETED
         if self.stop_reason is not StopReason.AGENT_ERROR:  # it met the end that it was told of
@@ -389,15 +373,17 @@ class RecordedLoop:
         asked.index, self._in_flight = len(self._clocks), self._in_flight + 1
         self._clocks[asked.index] = [0, 0, 0]
         self._tick(asked.index, 0)
-        thread.calls.tools = thread.tools
-        prompt = thread.calls.request(
-            tuple(thread.seen), position=thread.position, goes_on=asked.rewritten is None
+        prompt = self.calls.request(
+            tuple(thread.seen),
+            position=thread.position,
+            goes_on=asked.rewritten is None,
+            thread=thread.rows,
         )
-        limit = asked.request.max_tokens
-        asked.prompt = prompt if limit is None else replace(prompt, max_tokens=min(prompt.max_tokens, limit))
+        limit = min(prompt.max_tokens, asked.request.max_tokens or prompt.max_tokens)
+        asked.prompt = replace(prompt, tools=thread.tools, seed=thread.seed, max_tokens=limit)
         started = monotonic()
         try:
-            asked.completion = await thread.calls.complete(asked.prompt)
+            asked.completion = await self.calls.complete(asked.prompt)
         except Stopped:
             raise self._refusal() from None
         except Exception as error:  # noqa: BLE001  # raised again when the agent has ended
@@ -431,10 +417,10 @@ class RecordedLoop:
         assert asked.prompt is not None
         assert asked.completion is not None
         thread = asked.found.thread
-        sampled = thread.calls.joined(
-            asked.completion, asked.prompt, rewritten=asked.rewritten, model_s=asked.model_s
+        sampled = self.calls.joined(
+            asked.completion, asked.prompt, rewritten=asked.rewritten, thread=thread.rows
         )
-        turn = replace(sampled.turn, index=asked.index, thread=thread.number)
+        turn = replace(sampled.turn, index=asked.index, thread=thread.number, model_s=asked.model_s)
         self._seen[turn.index] = (thread.seen, len(thread.seen))
         message = shown(turn.message)
         thread.seen.append(turn.message)
@@ -444,7 +430,7 @@ class RecordedLoop:
         self._handed_at[turn.index] = monotonic()
         self._tick(turn.index, 1)
         asked.reply = Reply(
-            id=f"turn-{thread.calls.seed}-{thread.position}",
+            id=f"turn-{thread.seed}-{thread.position}",
             model=asked.request.model or self.calls.policy.name,
             message=message,
             finish_reason=turn.finish_reason

@@ -119,8 +119,8 @@ async def _opening(env: AgentEnv, task: GroupTask) -> tuple[Message, ...]:
     """What a rollout begins with; a prompt that may show the rollout's state takes a sandbox to prepare."""
     if not writes(env, "format_prompt"):
         raise ConfigError(
-            f"environment {env.name!r} has no format_prompt by which a conversation would show its item; write "
-            f"one that gives what its agent begins with, or serve another environment"
+            f"environment {env.name!r} has no format_prompt by which a conversation would show its item: "
+            f"write one that gives what its agent begins with"
         )
     with env.hook_calls(InFlight(item_id=task.item_id, sibling=0)) as calls:
         if not takes_context(env.format_prompt, 1):

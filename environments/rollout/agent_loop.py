@@ -179,45 +179,24 @@ def no_anchor() -> str | None:
     return None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """What a rollout came to, before its rewards."""
+
+    prompt: tuple[Message, ...]
+    turns: Sequence[Turn]
+    scores: list[Any]
+    """What `score_turn` gave, in the order of `turns`."""
+    tools: tuple[ToolSpec, ...]
+    rows: tuple[TokenRow, ...]
+    stop_reason: StopReason
+    exact: bool
+    agent: AgentRun | None = None
+    other_calls: tuple[JudgeCall, ...] = ()
+
+
 class Loop(Protocol):
-    """One rollout: ours below, or that of an agent which owns it. Iterate over `turns()`, then read it."""
-
-    stop_reason: StopReason | None
-
-    @property
-    def stopped_by(self) -> str:
-        """More of why no further turn could be had, for people."""
-        ...
-
-    @property
-    def prompt(self) -> tuple[Message, ...]:
-        """What the first turn answers."""
-        ...
-
-    @property
-    def tools(self) -> tuple[ToolSpec, ...]:
-        """Those that the model was offered."""
-        ...
-
-    @property
-    def rows(self) -> tuple[TokenRow, ...]:
-        """The token rows of the turns so far."""
-        ...
-
-    @property
-    def exact(self) -> bool:
-        """Whether every token id so far came from the sampler."""
-        ...
-
-    @property
-    def agent(self) -> AgentRun | None:
-        """How the run of a recorded agent went."""
-        ...
-
-    @property
-    def other_calls(self) -> tuple[JudgeCall, ...]:
-        """What it asked other models."""
-        ...
+    """One rollout: that of `AgentLoop`, or of an agent that owns its loop."""
 
     def turns(self) -> AsyncGenerator[Turn]:
         """Each turn, as soon as its tool results and replies are in."""
@@ -227,16 +206,13 @@ class Loop(Protocol):
         """End the rollout for what the agent broke; the turns that were not handed out yet."""
         ...
 
-    def in_order(self, turns: list[Turn], scores: list[Any]) -> tuple[list[Turn], list[Any]]:
-        """Turns and what `score_turn` gave, in the order in which the turns were asked for."""
+    def played(self, turns: Sequence[Turn], scores: list[Any]) -> Played:
+        """What it came to, of its finished turns and what `score_turn` gave for each.
+
+        Raises:
+            RolloutError: the agent did not act.
+        """
         ...
-
-
-def refuse_no_act(turns: Sequence[Turn], loop: Loop) -> None:
-    """Raise RolloutError where a loop ended before the agent acted: there is nothing to reward."""
-    if not any(turn.kind == "act" for turn in turns):
-        why = f" ({loop.stopped_by})" if loop.stopped_by else ""
-        raise RolloutError(f"no turn was finished: {loop.stop_reason}{why}")
 
 
 async def no_summariser(messages: Sequence[Message]) -> str:
@@ -281,9 +257,6 @@ class AgentLoop:
     summariser: Summariser = no_summariser
     """The second model that sums up for them."""
     stop_reason: StopReason | None = field(default=None, init=False)
-    agent: AgentRun | None = field(default=None, init=False)
-    other_calls: tuple[JudgeCall, ...] = field(default=(), init=False)
-    """It records no agent."""
     unfinished: Turn | None = field(default=None, init=False)
     """A turn that was sampled and is not handed out: its calls or the world's reply broke off."""
     _models: ModelCalls = field(init=False)
@@ -336,19 +309,24 @@ class AgentLoop:
         """Whether every token id so far came from the sampler."""
         return self._models.exact
 
-    @property
-    def prompt(self) -> tuple[Message, ...]:
-        """The opening."""
-        return self.messages
+    def played(self, turns: Sequence[Turn], scores: list[Any]) -> Played:
+        """What it came to.
 
-    @property
-    def tools(self) -> tuple[ToolSpec, ...]:
-        """Those that the model was offered."""
-        return self.toolset.specs
-
-    def in_order(self, turns: list[Turn], scores: list[Any]) -> tuple[list[Turn], list[Any]]:
-        """They are."""
-        return turns, scores
+        Raises:
+            RolloutError: it ended before the agent acted: there is nothing to reward.
+        """
+        if not any(turn.kind == "act" for turn in turns):
+            why = f" ({self.stopped_by})" if self.stopped_by else ""
+            raise RolloutError(f"no turn was finished: {self.stop_reason}{why}")
+        return Played(
+            prompt=self.messages,
+            turns=turns,
+            scores=scores,
+            tools=self.toolset.specs,
+            rows=self.rows,
+            stop_reason=self.stop_reason or StopReason.COMPLETED,
+            exact=self.exact,
+        )
 
     def broken_off(self, caused: AgentCaused) -> list[Turn]:
         """End the rollout for what the agent broke; the turn in which it did, unless that was handed out."""

@@ -117,20 +117,6 @@ class Sampled:
 
 
 @dataclass(slots=True, kw_only=True)
-class Spent:
-    """What one rollout has used up, over all of its conversations."""
-
-    tokens_left: int
-    deadline: float
-    exact: bool = True
-    stopped: StopReason | None = None
-    stopped_by: str = ""
-    turns: int = 0
-    rows: RowBuilder = field(default_factory=RowBuilder)
-    """Those of the first conversation."""
-
-
-@dataclass(slots=True, kw_only=True)
 class ModelCalls:
     """Asks the policy of one rollout, and keeps its rows, its budget of tokens and its clock."""
 
@@ -145,40 +131,25 @@ class ModelCalls:
     """The state that the next turn is taken in."""
     is_parallel: bool = False
     """Whether other code of the environment runs beside its calls."""
-    _spent: Spent = field(init=False)
-    _rows: RowBuilder = field(init=False)
+    exact: bool = field(default=True, init=False)
+    """Whether every token id so far came from the sampler."""
+    stopped: StopReason | None = field(default=None, init=False)
+    """Why the next turn could not be had."""
+    stopped_by: str = field(default="", init=False)
+    """More of that, for people."""
+    tokens_left: int = field(init=False)
+    _turns: int = field(default=0, init=False)
+    _rows: RowBuilder = field(default_factory=RowBuilder, init=False)
+    _deadline: float = field(init=False)
 
     def __post_init__(self) -> None:
         """The clock starts here."""
-        budget = self.budget
-        self._spent = Spent(tokens_left=budget.token_budget, deadline=monotonic() + budget.timeout_s)
-        self._rows = self._spent.rows
+        self.tokens_left = self.budget.token_budget
+        self._deadline = monotonic() + self.budget.timeout_s
 
-    def another_thread(self, seed: int) -> "ModelCalls":
-        """The calls of another conversation of the same rollout: rows of its own, from the same budget."""
-        other = replace(self, seed=seed)
-        other._spent, other._rows = self._spent, RowBuilder(self._spent.rows)
-        return other
-
-    @property
-    def exact(self) -> bool:
-        """Whether every token id so far came from the sampler."""
-        return self._spent.exact
-
-    @property
-    def stopped(self) -> StopReason | None:
-        """Why the next turn could not be had."""
-        return self._spent.stopped
-
-    @property
-    def stopped_by(self) -> str:
-        """More of that, for people."""
-        return self._spent.stopped_by
-
-    @property
-    def tokens_left(self) -> int:
-        """Tokens that may still be sampled."""
-        return self._spent.tokens_left
+    def another_thread(self) -> RowBuilder:
+        """The rows of another conversation of the same rollout."""
+        return RowBuilder(self._rows)
 
     @property
     def rows(self) -> tuple[TokenRow, ...]:
@@ -188,7 +159,7 @@ class ModelCalls:
     @property
     def seconds_left(self) -> float:
         """Until the rollout's time is up."""
-        return max(0.0, self._spent.deadline - monotonic())
+        return max(0.0, self._deadline - monotonic())
 
     def request(
         self,
@@ -197,6 +168,7 @@ class ModelCalls:
         position: int,
         kind: Literal["act", "summary"] = "act",
         goes_on: bool = True,
+        thread: RowBuilder | None = None,
     ) -> CompletionRequest:
         """What the policy would be asked.
 
@@ -205,6 +177,7 @@ class ModelCalls:
             position: messages of the whole conversation so far.
             kind: of the turn.
             goes_on: whether `messages` begin with what the open row holds.
+            thread: rows of another conversation, see `another_thread`.
         """
         return CompletionRequest(
             messages=messages,
@@ -214,7 +187,7 @@ class ModelCalls:
             seed=self.seed,
             max_tokens=min(self.budget.max_tokens_per_turn, self.tokens_left),
             max_row_tokens=self.budget.max_row_tokens,
-            row=self._rows.open if goes_on else None,
+            row=(thread or self._rows).open if goes_on else None,
             anchor=self.anchor(),
         )
 
@@ -231,39 +204,44 @@ class ModelCalls:
         """
         started = monotonic()
         completion = await self.complete(request)
-        return self.joined(completion, request, rewritten=rewritten, model_s=monotonic() - started)
+        sampled = self.joined(completion, request, rewritten=rewritten)
+        return replace(sampled, turn=replace(sampled.turn, model_s=monotonic() - started))
 
     def joined(
-        self, completion: Completion, request: CompletionRequest, *, rewritten: str | None, model_s: float
+        self,
+        completion: Completion,
+        request: CompletionRequest,
+        *,
+        rewritten: str | None,
+        thread: RowBuilder | None = None,
     ) -> Sampled:
-        """The turn of a completion of this conversation, which joins its row."""
-        spent = self._spent
-        span = self._rows.append(completion, messages=len(request.messages) + 1, rewritten=rewritten)
-        spent.tokens_left -= len(completion.token_ids)
-        spent.exact = spent.exact and completion.exact
+        """The turn of a completion, which joins the row of its conversation."""
+        rows = thread or self._rows
+        span = rows.append(completion, messages=len(request.messages) + 1, rewritten=rewritten)
+        self.tokens_left -= len(completion.token_ids)
+        self.exact = self.exact and completion.exact
         turn = Turn(
-            index=spent.turns,
+            index=self._turns,
             kind=request.kind,
             message=completion.message,
             finish_reason=completion.finish_reason,
             span=span,
-            fork=self._rows.fork,
+            fork=rows.fork,
             weight_version=completion.weight_version,
             sampling=dict(completion.sampling),
-            model_s=model_s,
         )
-        spent.turns += 1
-        return Sampled(turn=turn, had_no_room=self._had_no_room(completion, request))
+        self._turns += 1
+        return Sampled(turn=turn, had_no_room=self._had_no_room(completion, request, rows))
 
     def stop(self, reason: StopReason, by: str = "") -> Stopped:
         """No turn is asked for any more; the first reason counts."""
-        if self._spent.stopped is None:
-            self._spent.stopped, self._spent.stopped_by = reason, by
+        if self.stopped is None:
+            self.stopped, self.stopped_by = reason, by
         return Stopped(reason)
 
     def go_on(self) -> None:
         """Forget why the last turn could not be had: who asked may ask for less."""
-        self._spent.stopped, self._spent.stopped_by = None, ""
+        self.stopped, self.stopped_by = None, ""
 
     async def complete(self, request: CompletionRequest) -> Completion:
         """A checked completion, which joins no row yet.
@@ -277,13 +255,14 @@ class ModelCalls:
             raise self.stop(StopReason.TOKEN_BUDGET)
         if self.seconds_left <= 0:  # a condenser may have taken them
             raise self.stop(StopReason.TIME_BUDGET)
-        if request.row is not None and self._rows.open_tokens >= self.budget.max_row_tokens:
+        row_tokens = 0 if request.row is None else len(request.row.token_ids)
+        if request.row is not None and row_tokens >= self.budget.max_row_tokens:
             raise self.stop(StopReason.CONTEXT_OVERFLOW)
         doing = "model" if request.kind == "act" else "model's summary"
         try:
             given = await self.calls.run(
                 partial(self.policy.complete, request),
-                doing=f"{doing}, turn {self._spent.turns + 1}",
+                doing=f"{doing}, turn {self._turns + 1}",
                 limit_s=self.seconds_left,
                 setting="rollout_timeout_s",
                 is_parallel=self.is_parallel,
@@ -298,14 +277,14 @@ class ModelCalls:
             raise self.stop(StopReason.TIME_BUDGET) from None
         completion = checked_completion(given, request, vocabulary_size=vocabulary_size(self.policy))
         await self.count.learn(request, completion)
-        before = self._rows.open_tokens if completion.extends_row else 0
+        before = row_tokens if completion.extends_row else 0
         if before + len(completion.prompt_ids) + len(completion.token_ids) > self.budget.max_row_tokens:
             raise self.stop(StopReason.CONTEXT_OVERFLOW)
         return completion
 
-    def _had_no_room(self, completion: Completion, request: CompletionRequest) -> bool:
+    def _had_no_room(self, completion: Completion, request: CompletionRequest, rows: RowBuilder) -> bool:
         """Whether a truncated completion ends where its row, or the model's window, is full."""
         if completion.finish_reason != "length" or not completion.exact:
             return False  # tokens that are not exact were counted by another tokenizer than their limit
-        is_full = self._rows.open_tokens >= self.budget.max_row_tokens
+        is_full = rows.open_tokens >= self.budget.max_row_tokens
         return is_full or len(completion.token_ids) < request.max_tokens

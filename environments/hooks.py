@@ -103,13 +103,6 @@ class Hooks:
         """The task: the text of one user message, or a whole opening conversation."""
         raise NotImplementedError
 
-    def play(self, item: Item, ctx: RolloutContext) -> MaybeAsync[None]:
-        """The agent itself: it calls its model at `ctx.endpoint`, and returns when it is done.
-
-        `ctx.endpoint` has `base_url`, `api_key` and `model`, and `client()` gives an `AsyncOpenAI`. Every
-        completion that it gets is a turn. A `def` runs on a thread of its own.
-        """
-
     def prepare(self, item: Item, sandbox: Sandbox, *args: Any, **kwargs: Any) -> Any:
         """First of all: fill the workspace, and give this rollout's state.
 
@@ -119,6 +112,13 @@ class Hooks:
 
     def sandbox_for(self, item: Item) -> MaybeAsync[SandboxSpec | None]:
         """Image and limits of this item's sandboxes, those of `ctx.verify` included; `None`: as set."""
+
+    def play(self, item: Item, ctx: RolloutContext) -> MaybeAsync[None]:
+        """The agent itself: it calls its model at `ctx.endpoint`, and returns when it is done.
+
+        `ctx.endpoint` has `base_url`, `api_key` and `model`, and `client()` gives an `AsyncOpenAI`. Every
+        completion that it gets is a turn. A `def` runs on a thread of its own.
+        """
 
     def tools_for(self, item: Item, *args: Any, **kwargs: Any) -> MaybeAsync[Sequence[str] | None]:
         """Names of the tools that the agent gets for this item, among those of `tools`; `None`: all."""

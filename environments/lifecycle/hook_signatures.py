@@ -63,7 +63,9 @@ def check_hooks(env: Hooks) -> None:
             f"`config_init`: `return cls.env_config_cls({ignored[0]}=…), [ServerConfig()]`"
         )
     for name in sorted(own):
-        close = get_close_matches(name, {*hooks, *_ATTRIBUTES} - written.keys(), n=1, cutoff=_CLOSE)
+        # Near to `play` is much that is meant to be something else: `plays`, `player`.
+        known = {*hooks, *_ATTRIBUTES} - {"play"} - written.keys()
+        close = get_close_matches(name, known, n=1, cutoff=_CLOSE)
         if close and not name.startswith("_"):
             _LOG.warning("%s.%s is no hook; if it is meant to be %s, rename it", cls.__name__, name, close[0])
 

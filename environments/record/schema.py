@@ -209,6 +209,8 @@ def _trajectories(credited: CreditedGroup, toolsets: list[tuple[ToolSpec, ...]])
         for name in ("user_calls", "summariser_calls", "other_calls"):
             if name in fields:
                 fields[name] = _short(fields[name])
+        if trajectory.sandbox is not None and not trajectory.sandbox.limits.read_only:
+            del fields["sandbox"]["limits"]["read_only"]
         for name in _OF_RUBRICS:
             if fields["rewards"] is not None and not fields["rewards"][name]:
                 del fields["rewards"][name]

@@ -23,6 +23,7 @@ from tools.sandbox.base import (
     SandboxLimits,
     SandboxRecord,
     SandboxSpec,
+    check_lent,
 )
 
 __all__ = [
@@ -68,11 +69,14 @@ def open_sandbox(
         overrides: single limits by name, such as `memory_mb=512`; they win over `limits`.
 
     Raises:
-        ConfigError: there is no such backend, or the limits contradict each other.
+        ConfigError: there is no such backend, the limits contradict each other, or a folder of `read_only`
+            cannot be lent.
         IsolationError: the machine cannot isolate, and `allow_unsafe` is not set.
         SandboxCreateError: it could not be started.
     """
     wanted = replace(limits or SandboxLimits(), **overrides)
+    for folder in wanted.read_only:
+        check_lent(folder)
     options = {"allow_unsafe": allow_unsafe, "image": image}
     return Opening(backend, find_backend(backend), wanted, options)
 

@@ -39,11 +39,9 @@ class SandboxLimits:
         """Refuse what no backend can enforce; another word for `none` must not open the network.
 
         Raises:
-            ConfigError: a limit is no number above 0, `network` is neither of its words, or a folder of
-                `read_only` cannot be lent.
+            ConfigError: a limit is no number above 0, or `network` is neither of its words.
         """
-        for folder in self.read_only:
-            check_lent(folder)
+        object.__setattr__(self, "read_only", tuple(self.read_only))
         for name in ("memory_mb", "pids", "disk_mb", "file_mb", "output_mb"):
             value: Any = getattr(self, name)
             if type(value) is not int or value < 1:

@@ -35,7 +35,7 @@ async def test_a_killed_fork_server_leaves_no_descriptor():
         before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):
         os.kill(fork_server().pid, signal.SIGKILL)
-        assert await until(lambda: not _current["none"].usable, within_s=20)
+        assert await until(lambda: not _current["none", ()].usable, within_s=20)
         async with open_local(SMALL, tier="B"):
             after = len(list(Path("/proc/self/fd").iterdir()))
     assert after == before

@@ -97,7 +97,7 @@ class EndpointServer:
         self._opened += 1
         name = f"r{self._opened}"
         key = self._key(name)
-        async with self._serving() as runner:
+        async with self.serving() as runner:
             port = self._port
             site = None
             if sock is not None:
@@ -114,7 +114,8 @@ class EndpointServer:
                     await site.stop()
 
     @asynccontextmanager
-    async def _serving(self) -> AsyncGenerator[web.ServerRunner]:
+    async def serving(self) -> AsyncGenerator[web.ServerRunner]:
+        """With the server, which one user after another shares."""
         self._users += 1
         try:
             yield await self._started()
@@ -198,7 +199,7 @@ class EndpointServer:
                 await response.prepare(request)
             await response.write(dialect.events(reply, with_usage=asked.with_usage))
         await response.write_eof()
-        connection.is_delivered = connection.is_open
+        connection.is_delivered = True
         return response
 
 

@@ -298,7 +298,7 @@ class RecordedLoop:
             asked.connection = connection
         try:
             await asyncio.shield(asked.sampling)
-            if not connection.is_open:
+            if not connection.is_open or self.agent is not None:  # nobody waits for it any more
                 raise ConnectionResetError
             return self._hand_out(asked)
         except asyncio.CancelledError:

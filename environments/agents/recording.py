@@ -44,7 +44,7 @@ class Recording:
     """One for an environment."""
 
     def __init__(self) -> None:
-        self._server = EndpointServer()
+        self.server = EndpointServer()
 
     def loop(  # noqa: PLR0913  # the parts of one rollout, made by its environment
         self, env: Recordable, task: GroupTask, ctx: RolloutContext, policy: Policy,
@@ -59,7 +59,7 @@ class Recording:
 
         return RecordedLoop(
             player=self._player(env, ctx, prompt, calls),
-            server=self._server,
+            server=self.server,
             calls=ModelCalls(
                 policy=policy, tools=(), budget=budget, seed=ctx.seed, calls=calls, is_parallel=True,
                 count=PromptTokens(policy, env.token_estimate, calls), anchor=anchor,

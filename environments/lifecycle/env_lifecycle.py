@@ -5,7 +5,7 @@ import gc
 import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from functools import partial
 from threading import Lock
 from types import TracebackType
@@ -108,6 +108,7 @@ async def _now_and_then() -> None:
 
 
 if TYPE_CHECKING:
+    from environments.agents.recording import Recording
     from environments.policy.server_policy import ServedPolicy
     from environments.second_models.asked_model import SecondModels
 
@@ -125,6 +126,8 @@ class Lifecycle(Hooks):
     """Whoever plays; `None`: the scripted agent."""
     _served: "ServedPolicy | None"
     """The model servers whose connections are ours to close."""
+    recording: "Recording | None"
+    """What records its agent, where that owns its loop."""
     second_models: "SecondModels"
     """The judge's and the user's, as far as they have servers."""
     new_hook_calls: Callable[..., HookCalls] = HookCalls
@@ -172,7 +175,10 @@ class Lifecycle(Hooks):
         """
         if not evaluation:
             self.weight_versions.refuse_without(self.policy)
-        async with self.loaded(evaluation=evaluation), rare_full_collections(), self._mcp_opened(notify):
+        # Who asks after a rollout has ended is told so, as long as others may come.
+        serving = nullcontext() if self.recording is None else self.recording.server.serving()
+        opened = self.loaded(evaluation=evaluation)
+        async with opened, rare_full_collections(), serving, self._mcp_opened(notify):
             try:
                 self._waits = waits
                 await self.preflight(notify)

@@ -147,6 +147,11 @@ class Engine:
                 return False
             raise
 
+    def first_process(self, container: str) -> int:
+        """The id of a container's first process on the machine of the engine."""
+        with _translated():
+            return int(self._api.inspect_container(container)["State"]["Pid"])
+
     def open_exec(self, container: str, argv: Sequence[str], user: str) -> tuple[str, socket.socket]:
         """Run a program in a container; its id, and a connection to its streams in the engine's framing."""
         with _translated():

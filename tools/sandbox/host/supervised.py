@@ -4,11 +4,13 @@ import asyncio
 import errno
 import math
 import os
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import socket
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import Protocol
 
+from tools.errors import IsolationError
 from tools.sandbox import archive as archives
 from tools.sandbox.base import (
     MAX_OUTPUT_BYTES,
@@ -48,8 +50,23 @@ class SupervisedSandbox:
     without end raise `ValueError`, and every call `SandboxUnavailable` when the sandbox is gone.
     """
 
-    def __init__(self, channel: Requests, workdir: str, record: SandboxRecord) -> None:
+    def __init__(
+        self,
+        channel: Requests,
+        workdir: str,
+        record: SandboxRecord,
+        listen: Callable[[], Awaitable[socket.socket]] | None = None,
+    ) -> None:
+        """Nothing is asked of it yet.
+
+        Args:
+            channel: the way to it.
+            workdir: its workspace.
+            record: how it isolates.
+            listen: gives a listening socket of its own loopback; `None` where it has none.
+        """
         self._channel = channel
+        self._listen = listen
         self._workdir = workdir
         self._record = record
         self._pauses = 0
@@ -140,6 +157,16 @@ class SupervisedSandbox:
             yield
         finally:
             await to_the_end(self._pause(-1))
+
+    async def listener(self) -> socket.socket:
+        """See `tools.sandbox.base.listener`."""
+        if self._listen is None:
+            tier, network = self._record.tier, self._record.limits.network
+            raise IsolationError(
+                f"a sandbox of tier {tier} with network {network!r} has no loopback of its own to listen on; "
+                "use tier B with network 'none', or docker"
+            )
+        return await self._listen()
 
     async def _pause(self, change: int) -> None:
         async with self._pausing:

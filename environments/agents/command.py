@@ -14,7 +14,7 @@ from typing import Any, Literal, cast, get_args
 
 from environments.reward_context import AgentEndpoint
 from tools.errors import ConfigError, IsolationError, RolloutError
-from tools.sandbox.base import Sandbox, run_python
+from tools.sandbox.base import Sandbox, listener, run_python
 
 Where = Literal["host", "sandbox"]
 PromptAs = Literal["argument", "stdin", "none"]
@@ -256,12 +256,12 @@ async def listener_of(sandbox: Sandbox) -> socket.socket:
     """A socket that listens on the loopback of a sandbox, and is accepted here.
 
     Raises:
-        IsolationError: the sandbox has no network of its own.
+        IsolationError: the sandbox does not keep an agent off the network, or nothing can listen there.
     """
-    listener = getattr(sandbox, "listener", None)
-    if listener is None:
+    if "network" in sandbox.record.lacks:
+        tier, network = sandbox.record.tier, sandbox.record.limits.network
         raise IsolationError(
-            f"agent: where='sandbox' needs a sandbox that listens inside, and {type(sandbox).__name__} "
-            f"does not; choose --env.sandbox local or docker, or where='host'"
+            f"agent: where='sandbox' promises no network but the endpoint, and this sandbox (tier {tier}, "
+            f"network {network!r}) does not; tier B and Docker do, with --env.sandbox_network none"
         )
-    return await listener()
+    return await listener(sandbox)

@@ -2,13 +2,14 @@
 
 import math
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Protocol, TypedDict, get_args
 
-from tools.errors import ConfigError
+from tools.errors import ConfigError, IsolationError
 
 MAX_READ_BYTES = 10 << 20
 MAX_OUTPUT_BYTES = 256 << 10
@@ -278,6 +279,23 @@ async def run_python(sandbox: Sandbox, source: str, *, stdin: bytes, timeout_s: 
     if (warm := getattr(sandbox, "run_python", None)) is not None:
         return await warm(source, stdin=stdin, timeout_s=timeout_s)
     return await sandbox.exec(["python3", "-I", "-S", "-c", source], stdin=stdin, timeout_s=timeout_s)
+
+
+async def listener(sandbox: Sandbox) -> socket.socket:
+    """A TCP socket of this process that listens on a sandbox's own loopback: on 127.0.0.1 and a free port.
+
+    Programs in there can connect to it and to nothing else of this machine. The caller closes it. A backend
+    provides it by a method `listener()`, which is no required part of `Sandbox`.
+
+    Raises:
+        IsolationError: the backend cannot, here or at all.
+        SandboxUnavailable: the sandbox is gone.
+    """
+    if (own := getattr(sandbox, "listener", None)) is not None:
+        return await own()
+    raise IsolationError(
+        f"sandbox backend {sandbox.record.backend!r} cannot listen in its sandboxes; use 'local' or 'docker'"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

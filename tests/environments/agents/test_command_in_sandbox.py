@@ -137,7 +137,7 @@ async def test_a_folder_of_the_host_is_lent(tmp_path):
 
 
 async def test_a_sandbox_with_the_hosts_network_is_refused_before_any_rollout():
-    with pytest.raises(IsolationError, match="does not keep an agent off the network"):
+    with pytest.raises(IsolationError, match="promises no network but the endpoint"):
         await roll_out(Inside, sandbox_network="full")
 
 

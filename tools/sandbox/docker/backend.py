@@ -1,6 +1,7 @@
 """Sandboxes in containers of a real Docker engine: one container per rollout, one program as its channel."""
 
 import logging
+import socket
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -66,7 +67,8 @@ async def open_docker(
                 backend="docker", tier=managed.engine.runtime, limits=limits, enforced=enforced,
                 image=spec.image.digest, lacks=containers.lacks(managed.engine, limits),
             )  # fmt: skip
-            yield SupervisedSandbox(channel, WORKDIR, record, partial(managed.engine.pid, container.id))
+            listen = partial(_listener, managed, container)
+            yield SupervisedSandbox(channel, WORKDIR, record, listen)
         finally:
             if channel is not None:
                 channel.close("the sandbox is closed")
@@ -88,6 +90,11 @@ async def prepare_image(name: str | None = None, *, progress: Progress | None = 
     """
     managed = await in_thread(manager)
     return (await in_thread(partial(managed.image, name or DEFAULT_IMAGE, progress or _LOG.info))).digest
+
+
+async def _listener(managed: ContainerManager, container: Container) -> socket.socket:
+    open_it = partial(containers.listener, managed.engine, container)
+    return await made_in(threads(), open_it, socket.socket.close)
 
 
 async def _supervise(managed: ContainerManager, container: Container) -> Channel:

@@ -3,13 +3,16 @@
 import marshal
 import os
 import secrets
+import socket
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
-from tools.errors import ConfigError, IsolationError, SandboxCreateError
+from tools.errors import ConfigError, IsolationError, SandboxCreateError, SandboxUnavailable
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.docker.engine import Connection, Engine, EngineError, Image
 from tools.sandbox.host import layout, seccomp, supervisor_code
@@ -22,6 +25,7 @@ from tools.sandbox.host.layout import (
     VERIFIER_DIR,
     WORKDIR,
 )
+from tools.sandbox.inside import kernel
 from tools.sandbox.inside.account import Configuration
 from tools.sandbox.inside.messages import Died, Done, Facts, Ready, RunProgram, encode
 
@@ -103,6 +107,7 @@ _KEEP_ALIVE = (
     f"read -rt {_LOOK_S} -u $quiet; set -- /proc/[0-9]*; (($# > 2)) || exit 0; done"
 )
 _NOT_FOUND_CODES = (126, 127)
+_NEW_NET = 0x40000000
 
 M = TypeVar("M")
 
@@ -222,6 +227,37 @@ def hold(engine: Engine, container: Container, files: Mapping[str, bytes]) -> No
             connection.close()
     except EngineError as error:
         raise SandboxCreateError(f"the verifier's files cannot be written: {error}") from error
+
+
+def listener(engine: Engine, container: Container) -> socket.socket:
+    """A socket of this process that listens on the loopback of a container.
+
+    Raises:
+        SandboxUnavailable: the container is gone.
+        IsolationError: its network cannot be entered from here.
+    """
+    try:
+        process = Path(f"/proc/{engine.first_process(container.id)}")
+    except EngineError as error:
+        raise SandboxUnavailable(f"the container is gone: {error}") from error
+    try:
+        # A process of that number may be another one here.
+        if container.id not in (process / "cgroup").read_text():
+            raise ProcessLookupError("it is not on this machine")
+        # Only this thread enters, and ends.
+        with (process / "ns/net").open() as network, ThreadPoolExecutor(1) as thread:
+            return thread.submit(_listening_in, network.fileno()).result()
+    except OSError as error:
+        raise IsolationError(
+            f"the network of a container cannot be entered ({error}); run as root on the machine of the "
+            "engine and in its PID namespace, or use the local sandbox"
+        ) from error
+
+
+def _listening_in(network: int) -> socket.socket:
+    if kernel.libc.setns(network, _NEW_NET):
+        raise kernel.failure("setns")
+    return socket.create_server(("127.0.0.1", 0))
 
 
 def clear(engine: Engine, container: str) -> None:

@@ -147,8 +147,8 @@ class Engine:
                 return False
             raise
 
-    def pid(self, container: str) -> int:
-        """The first process of a container; it is one of this machine where the engine is."""
+    def first_process(self, container: str) -> int:
+        """The id of a container's first process on the machine of the engine."""
         with _translated():
             return int(self._api.inspect_container(container)["State"]["Pid"])
 

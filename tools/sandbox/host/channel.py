@@ -9,20 +9,25 @@ from typing import Self, cast
 
 from tools.errors import SandboxUnavailable
 from tools.sandbox.inside.messages import (
+    HEADER_BYTES,
     OWN_REQUESTS,
     Cancel,
     Died,
     Done,
     Inbox,
+    Listen,
     Message,
     Refused,
     Reply,
     Request,
+    decode,
     encode,
 )
+from tools.waiting import or_undo
 
 _GRACE_S = 15.0
 """What the supervisor may take beyond a command's own time before it counts as dead."""
+_ANSWER_BYTES = 2048
 
 
 class Channel(asyncio.Protocol):
@@ -59,6 +64,15 @@ class Channel(asyncio.Protocol):
         """
         async with self._turn:
             return await self._ask(request)
+
+    async def listen(self) -> socket.socket:
+        """A socket that listens on the loopback of the supervisor, which passes it; ours from now on.
+
+        Raises:
+            SandboxUnavailable: the sandbox is closed, died, does not answer or has no port left.
+        """
+        async with self._turn:
+            return await or_undo(self._passed(), _closed)
 
     @property
     def broken(self) -> bool:
@@ -107,6 +121,29 @@ class Channel(asyncio.Protocol):
         finally:
             deadline.cancel()
 
+    async def _passed(self) -> socket.socket:
+        if self._broken is not None or self._transport is None:
+            raise SandboxUnavailable(self._broken or "the sandbox is not connected")
+        # A transport would drop the descriptor: meanwhile it reads nothing.
+        self._transport.pause_reading()
+        ours, readable = self._transport.get_extra_info("socket").dup(), asyncio.Event()
+        self._loop.add_reader(ours, readable.set)
+        try:
+            self._write(Listen())
+            await asyncio.wait_for(readable.wait(), _GRACE_S)
+            answer, passed, _, _ = socket.recv_fds(ours, _ANSWER_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+        except (OSError, TimeoutError) as error:
+            self.close("the sandbox does not answer")
+            raise SandboxUnavailable("the sandbox does not answer") from error
+        finally:
+            self._loop.remove_reader(ours)
+            ours.close()
+            self._transport.resume_reading()
+        if not passed:
+            reason = decode(answer[HEADER_BYTES:]) if answer else "it died"
+            raise SandboxUnavailable(f"the sandbox passes no socket: {reason}")
+        return socket.socket(fileno=passed[0])
+
     def _expect(self) -> "asyncio.Future[Reply]":
         self._is_answered = False
         self._waiting = self._loop.create_future()
@@ -135,6 +172,10 @@ class Channel(asyncio.Protocol):
         self._broken = self._broken or reason
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_exception(SandboxUnavailable(self._broken))
+
+
+async def _closed(sock: socket.socket) -> None:
+    sock.close()
 
 
 _LOG = logging.getLogger(__name__)

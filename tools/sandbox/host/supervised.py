@@ -5,7 +5,7 @@ import errno
 import math
 import os
 import socket
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import Protocol
@@ -19,7 +19,6 @@ from tools.sandbox.base import (
     SandboxFileError,
     SandboxRecord,
 )
-from tools.sandbox.host.inner_network import listen_inside
 from tools.sandbox.inside import messages
 from tools.sandbox.inside.messages import FileRequest, Reply, Request
 from tools.waiting import to_the_end
@@ -52,11 +51,22 @@ class SupervisedSandbox:
     """
 
     def __init__(
-        self, channel: Requests, workdir: str, record: SandboxRecord, pid: Callable[[], int]
+        self,
+        channel: Requests,
+        workdir: str,
+        record: SandboxRecord,
+        listen: Callable[[], Awaitable[socket.socket]] | None = None,
     ) -> None:
-        """A sandbox; `pid` gives a process in it, by its number on this machine, and may block."""
+        """Nothing is asked of it yet.
+
+        Args:
+            channel: the way to it.
+            workdir: its workspace.
+            record: how it isolates.
+            listen: gives a listening socket of its own loopback; `None` where it has none.
+        """
         self._channel = channel
-        self._pid = pid
+        self._listen = listen
         self._workdir = workdir
         self._record = record
         self._pauses = 0
@@ -139,19 +149,6 @@ class SupervisedSandbox:
         # The agent's side made it: it is not trusted.
         return await asyncio.to_thread(archives.check, result.stdout)
 
-    async def listener(self) -> socket.socket:
-        """A socket that listens on 127.0.0.1 inside; whoever connects there is accepted by this process.
-
-        Raises:
-            IsolationError: its network is not its own, or cannot be joined from here.
-        """
-        if "network" in self._record.lacks:
-            raise IsolationError(
-                f"this sandbox (tier {self._record.tier}, network {self._record.limits.network!r}) does not "
-                f"keep an agent off the network; tier B and Docker do, with network 'none'"
-            )
-        return await listen_inside(self._pid)
-
     @asynccontextmanager
     async def paused(self) -> AsyncGenerator[None]:
         """Blocks within others, or side by side with them, end when the last one does."""
@@ -160,6 +157,16 @@ class SupervisedSandbox:
             yield
         finally:
             await to_the_end(self._pause(-1))
+
+    async def listener(self) -> socket.socket:
+        """See `tools.sandbox.base.listener`."""
+        if self._listen is None:
+            tier, network = self._record.tier, self._record.limits.network
+            raise IsolationError(
+                f"a sandbox of tier {tier} with network {network!r} has no loopback of its own to listen on; "
+                "use tier B with network 'none', or docker"
+            )
+        return await self._listen()
 
     async def _pause(self, change: int) -> None:
         async with self._pausing:

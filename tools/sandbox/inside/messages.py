@@ -91,6 +91,10 @@ class Cancel(NamedTuple):
     """Kill what runs; it is answered as a request of its own is, and by nothing when nothing runs."""
 
 
+class Listen(NamedTuple):
+    """Pass a socket that listens on the sandbox's loopback; it comes with the same message as the answer."""
+
+
 class Ready(NamedTuple):
     """The supervisor takes requests from now on."""
 
@@ -144,7 +148,7 @@ class Facts(NamedTuple):
 FileRequest = Union[ReadFile, WriteFile, PackFolder, UnpackArchive]  # noqa: UP007  # for 3.9
 Request = Union[RunProgram, RunPython, RunInShell, FileRequest, SetPause]  # noqa: UP007  # for 3.9
 Reply = Union[Done, Refused]  # noqa: UP007  # for 3.9
-Message = Union[Request, Cancel, Ready, Reply, Died, Forked, Facts]  # noqa: UP007  # for 3.9
+Message = Union[Request, Cancel, Listen, Ready, Reply, Died, Forked, Facts]  # noqa: UP007  # for 3.9
 
 OWN_REQUESTS = (ReadFile, WriteFile, PackFolder, UnpackArchive, SetPause)
 """Requests that are ours alone: no program of the agent's runs for them, and they can be done again."""
@@ -152,7 +156,7 @@ OWN_REQUESTS = (ReadFile, WriteFile, PackFolder, UnpackArchive, SetPause)
 _KINDS: dict[bytes, type[Any]] = {
     b"X": RunProgram, b"Y": RunPython, b"S": RunInShell, b"G": ReadFile, b"P": WriteFile,
     b"A": PackFolder, b"U": UnpackArchive, b"K": Cancel, b"R": Ready, b"D": Done, b"E": Refused,
-    b"Q": Died, b"B": Forked, b"F": Facts, b"Z": SetPause,
+    b"Q": Died, b"B": Forked, b"F": Facts, b"Z": SetPause, b"L": Listen,
 }  # fmt: skip
 _BYTES = {kind: byte for byte, kind in _KINDS.items()}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import socket
 from collections.abc import Callable
 from typing import cast
 
@@ -99,7 +100,9 @@ class Supervisor:
             self._open = False
         self._inbox.add(data)
         while (message := self._inbox.next()) is not None:
-            if not isinstance(message, messages.Cancel):
+            if isinstance(message, messages.Listen):
+                self._pass_listener()
+            elif not isinstance(message, messages.Cancel):
                 self._handle(cast("Request", message))
             elif self._job is not None:
                 self._job.end()
@@ -134,6 +137,16 @@ class Supervisor:
         if self._pause is not None:
             self._pause.end()
         self._pause = Pause() if on else None
+
+    def _pass_listener(self) -> None:
+        try:
+            with socket.socket() as listener, socket.fromfd(self._control, socket.AF_UNIX, 1) as host:
+                listener.bind(("127.0.0.1", 0))
+                listener.listen()
+                socket.send_fds(host, [encode(messages.Listen())], [listener.fileno()])
+        except OSError as error:
+            # The agent may have taken every port.
+            self._send(messages.Refused(error.errno or errno.EIO))
 
     def _host_died(self) -> None:
         self._open = False

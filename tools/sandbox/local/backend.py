@@ -42,7 +42,7 @@ async def open_local(
     try:
         if not allow_unsafe:
             _check_enforced(limits, session.enforced)
-        channel = await Channel.over(session.channel)
+        channel = own = await Channel.over(session.channel)
         if session.again is not None:
             channel = RecoveringChannel(channel, held.resumed)
         record = SandboxRecord(
@@ -52,7 +52,9 @@ async def open_local(
             enforced=tuple(sorted(session.enforced)),
             lacks=tuple(sorted(session.lacks)),
         )
-        yield SupervisedSandbox(channel, session.workdir, record, lambda: held.session.process.pid)
+        # Else the loopback is the host's.
+        listen = own.listen if chosen == "B" and limits.network == "none" else None
+        yield SupervisedSandbox(channel, session.workdir, record, listen)
     finally:
         if channel is not None:
             channel.close("the sandbox is closed")

@@ -246,11 +246,6 @@ class Monitor:
         self.ends = process.ends
         self.close = process.close
 
-    @property
-    def pid(self) -> int:
-        """Its process id, -1 when it ended."""
-        return self._process.pid
-
     def kill(self) -> None:
         """End everything below it, then itself: as long as it lives nothing leaves its tree."""
         deadline = time.monotonic() + _END_S

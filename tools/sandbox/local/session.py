@@ -19,11 +19,6 @@ _STOP_S = 2.0
 class Process(Protocol):
     """The outermost process of one sandbox."""
 
-    @property
-    def pid(self) -> int:
-        """Its process id, -1 when it ended."""
-        ...
-
     def ends(self, *, within_s: float) -> bool:
         """Wait for its end; whether it came."""
         ...

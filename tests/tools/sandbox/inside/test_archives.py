@@ -205,6 +205,6 @@ class Forged:
 @cases("problem", hostile_archives())
 async def test_a_hostile_archive_that_comes_out_is_refused(problem):
     record = SandboxRecord(backend="forged", tier="-", limits=SMALL, enforced=())
-    sandbox = SupervisedSandbox(Forged(hostile_archives()[problem]), "/workspace", record, lambda: -1)
+    sandbox = SupervisedSandbox(Forged(hostile_archives()[problem]), "/workspace", record)
     with pytest.raises(OSError, match="not taken from an archive"):
         await sandbox.get_archive("out")

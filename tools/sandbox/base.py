@@ -2,14 +2,16 @@
 
 import math
 import os
-import socket
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NoReturn, Protocol, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TypedDict, get_args
 
 from tools.errors import ConfigError, IsolationError
+
+if TYPE_CHECKING:
+    import socket
 
 MAX_READ_BYTES = 10 << 20
 MAX_OUTPUT_BYTES = 256 << 10
@@ -42,7 +44,7 @@ class SandboxLimits:
         Raises:
             ConfigError: a limit is no number above 0, or `network` is neither of its words.
         """
-        object.__setattr__(self, "read_only", tuple(self.read_only))
+        object.__setattr__(self, "read_only", tuple(map(os.path.normpath, self.read_only)))
         for name in ("memory_mb", "pids", "disk_mb", "file_mb", "output_mb"):
             value: Any = getattr(self, name)
             if type(value) is not int or value < 1:
@@ -55,19 +57,30 @@ class SandboxLimits:
             raise ConfigError(f"a sandbox cannot have network={self.network!r}; give {words}")
 
 
-_NEVER_LENT = ("/", "/dev", "/etc", "/home", "/proc", "/root", "/run", "/sys", "/tmp", "/var", "/workspace")
+_NEVER_LENT = ("/", "/etc", "/home", "/root", "/run", "/tmp", "/var")
+_NOTHING_BELOW_LENT = ("/dev", "/proc", "/run/turnwise", "/sys", "/var/tmp", "/verifier", "/workspace")
 
 
-def check_lent(folder: str) -> None:
-    """Raise ConfigError for a folder that no sandbox can show at its own path."""
+def check_lent(folder: str, *, with_parents: bool = False) -> None:
+    """Raise ConfigError for a folder that no sandbox can show at its own path.
+
+    Args:
+        folder: of this machine.
+        with_parents: whether agents get to it through the folders above it, as without mounts of their own.
+    """
     path = Path(folder)
-    if not path.is_absolute() or not path.is_dir() or str(path) in _NEVER_LENT:
+    never = str(path) in _NEVER_LENT or any(path.is_relative_to(each) for each in _NOTHING_BELOW_LENT)
+    if not path.is_absolute() or not path.is_dir() or never:
         raise ConfigError(
             f"a sandbox cannot show read_only={folder!r}; give the absolute path of a folder that is there, "
             f"such as a virtual environment"
         )
-    if os.geteuid() == 0 and path.stat().st_mode & 0o005 != 0o005:
-        raise ConfigError(f"agents cannot read read_only={folder!r}, they are other users; chmod o+rx it")
+    wanted = [(path, 0o005), *((each, 0o001) for each in path.resolve().parents if with_parents)]
+    closed = [each for each, bits in wanted if ~each.stat().st_mode & bits]
+    if closed and os.geteuid() == 0:
+        raise ConfigError(
+            f"agents cannot read read_only={folder!r}, they are other users; chmod o+rx {closed[0]}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +93,7 @@ class SandboxSpec:
     pids: int | None = None
     disk_mb: int | None = None
     network: Network | None = None
+    read_only: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no sandbox can have.
@@ -94,7 +108,8 @@ class SandboxSpec:
 
     def limits(self, default: SandboxLimits) -> SandboxLimits:
         """The limits, overridden by the fields that are set."""
-        own = {name: getattr(self, name) for name in ("memory_mb", "pids", "disk_mb", "network")}
+        names = ("memory_mb", "pids", "disk_mb", "network", "read_only")
+        own = {name: getattr(self, name) for name in names}
         return replace(default, **{name: value for name, value in own.items() if value is not None})
 
 
@@ -281,7 +296,7 @@ async def run_python(sandbox: Sandbox, source: str, *, stdin: bytes, timeout_s: 
     return await sandbox.exec(["python3", "-I", "-S", "-c", source], stdin=stdin, timeout_s=timeout_s)
 
 
-async def listener(sandbox: Sandbox) -> socket.socket:
+async def listener(sandbox: Sandbox) -> "socket.socket":
     """A TCP socket of this process that listens on a sandbox's own loopback: on 127.0.0.1 and a free port.
 
     Programs in there can connect to it and to nothing else of this machine. The caller closes it. A backend

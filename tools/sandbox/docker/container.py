@@ -108,6 +108,8 @@ _KEEP_ALIVE = (
 )
 _NOT_FOUND_CODES = (126, 127)
 _NEW_NET = 0x40000000
+_HOME = "/root"
+"""Closed in most images; whoever works as root lends folders in there."""
 
 M = TypeVar("M")
 
@@ -161,6 +163,9 @@ def start(engine: Engine, spec: Spec, labels: dict[str, str], discard: Callable[
         discard(made)
         raise _not_started(spec, error, ended=False) from error
     try:
+        if _lends_in_home(spec.limits):
+            # A file system there takes the mode of the image's folder, whatever it is to have.
+            _run_as_root(engine, made, f"import os; os.chmod({_HOME!r}, 0o755)")
         connection, facts = supervise(engine, made, spec, uid)
     except EngineError as error:
         # Nothing can be executed in it: it may have ended by itself.
@@ -266,7 +271,11 @@ def clear(engine: Engine, container: str) -> None:
     Raises:
         EngineError: the engine cannot.
     """
-    argv = ["python3", "-I", "-S", "-c", supervisor_code.CLEAR]
+    _run_as_root(engine, container, supervisor_code.CLEAR)
+
+
+def _run_as_root(engine: Engine, container: str, source: str) -> None:
+    argv = ["python3", "-I", "-S", "-c", source]
     connection = Connection(engine.open_exec(container, argv, "0:0")[1])
     # There is no message; its end is the end.
     with closing(connection), suppress(EOFError, OSError):
@@ -321,7 +330,10 @@ def _host(spec: Spec, uid: int) -> dict[str, Any]:
         # Of root, which no agent becomes: to end what an agent left.
         "cap_add": ["KILL"],
         "security_opt": ["no-new-privileges"],
-        "binds": [f"{folder}:{folder}:ro" for folder in limits.read_only],
+        "mounts": [
+            {"Type": "bind", "Source": folder, "Target": folder, "ReadOnly": True}
+            for folder in limits.read_only
+        ],
         # The default network of the engine: that of the host would show its loopback and sockets too.
         "network_mode": "none" if limits.network == "none" else "bridge",
         "ipc_mode": "private",
@@ -338,11 +350,17 @@ def _host(spec: Spec, uid: int) -> dict[str, Any]:
             "/tmp": _tmpfs(layout.part(disk, 4), "mode=1777"),
         },
     }
+    if _lends_in_home(limits):
+        host["tmpfs"][_HOME] = _tmpfs(1 << 20, "mode=755")
     if spec.holds:
         host["tmpfs"][VERIFIER_DIR] = _tmpfs(disk, "mode=755")
     if limits.cpus is not None:
         host["nano_cpus"] = int(limits.cpus * 1e9)
     return host
+
+
+def _lends_in_home(limits: SandboxLimits) -> bool:
+    return any(folder.startswith(f"{_HOME}/") for folder in limits.read_only)
 
 
 def _tmpfs(size: int, owner: str) -> str:

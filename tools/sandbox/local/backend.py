@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 
 from tools.errors import ConfigError, IsolationError
-from tools.sandbox.base import SandboxLimits, SandboxRecord
+from tools.sandbox.base import SandboxLimits, SandboxRecord, check_lent
 from tools.sandbox.host.channel import Channel, RecoveringChannel
 from tools.sandbox.host.layout import check_files_fit
 from tools.sandbox.host.supervised import SupervisedSandbox
@@ -35,6 +35,8 @@ async def open_local(
         raise ConfigError(f"the local sandbox shows this machine's programs, not image {image!r}; use docker")
     check_files_fit(limits)
     chosen = await _chosen(limits, tier, allow_unsafe)
+    for folder in limits.read_only:
+        check_lent(folder, with_parents=chosen != "B")
     starting = asyncio.to_thread(launch.start, chosen, limits, verifier_files)
     held = _Held(await or_undo(starting, _stop))
     session = held.session

@@ -168,15 +168,16 @@ def fork_server(kind: Kind = "none", read_only: tuple[str, ...] = ()) -> ForkSer
     Raises:
         OSError: it cannot be started.
     """
+    # A folder that was made anew is another one.
+    key = (kind, tuple((path, Path(path).stat().st_ino) for path in read_only))
     with _lock:
-        key = (kind, read_only)
         if key not in _current or not _current[key].usable:
             _current[key] = ForkServer(kind, read_only)
         return _current[key]
 
 
 _lock = threading.Lock()
-_current: dict[tuple[Kind, tuple[str, ...]], ForkServer] = {}
+_current: dict[tuple[Kind, tuple[tuple[str, int], ...]], ForkServer] = {}
 
 
 def _started(requests: int, log: int) -> "subprocess.Popen[bytes]":
@@ -185,7 +186,7 @@ def _started(requests: int, log: int) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
             [tiers.interpreter(), "-I", "-S", "-c", supervisor_code.FORK_SERVER, str(code), str(requests)],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, env=tiers.ENVIRONMENT,
-            cwd="/", pass_fds=[code, requests], start_new_session=True,
+            cwd="/", pass_fds=[code, requests], start_new_session=True, umask=0o022,
         )  # fmt: skip
     finally:
         os.close(code)

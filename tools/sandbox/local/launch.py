@@ -229,7 +229,7 @@ def _settings(folder: _Folder, limits: SandboxLimits) -> dict[str, str]:
 def _rules(folder: _Folder, who: Agent, held: bool) -> list[tuple[str, str]]:
     """What the agent may use: pairs of a kind and a path, see `inside.kernel`."""
     devices = (*_DEVICES, *_TERMINALS) if who.root else _DEVICES
-    allowed = [*rootfs.lent_rules(), *(("read", path) for path in ("/proc", *_NETWORK, *folder.lent))]
+    allowed = [*rootfs.lent_rules(folder.lent), *(("read", path) for path in ("/proc", *_NETWORK))]
     allowed += [("device", path) for path in devices]
     # Not the folder around them: what the monitor leaves there is no work of the agent's.
     allowed += [("write", path) for path in (folder.temporary, folder.run_dir)]

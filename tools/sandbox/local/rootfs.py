@@ -60,15 +60,21 @@ def shared_steps(network: Network, read_only: tuple[str, ...] = ()) -> list[Step
     made += [Step(kind="dir", path=path) for path in ("/dev/pts", "/dev/shm")]
     made += [Step(kind="seal", path="/dev")]
     made += [Step(kind="bind", path=path, source=path) for path in tiers.extra_directories()]
-    for path in _hidden():
-        made += [Step(kind="tmpfs", path=path, size=4096), Step(kind="seal", path=path)]
-    places = enumerate(read_only)
-    return [*made, *(Step(kind="bind", path=_shared_place(path, at), source=path) for at, path in places)]
+    asked = {_shared_place(path): path for path in read_only}
+    # Of what is lent on request and what is hidden the deeper one counts.
+    for path in sorted({*asked, *_hidden(tuple(asked.items()))}):
+        if path in asked:
+            made.append(Step(kind="bind", path=path, source=asked[path]))
+        else:
+            made.append(Step(kind="tmpfs", path=path, size=4096))
+            made += [Step(kind="dir", path=lent) for lent in asked if _is_below(lent, path)]
+            made.append(Step(kind="seal", path=path))
+    return made
 
 
-def _shared_place(path: str, index: int) -> str:
+def _shared_place(path: str) -> str:
     """Where a root lends a folder: elsewhere until the sandbox has the file system that covers its place."""
-    return f"{_LENT}/{index}" if _is_below(path, "/tmp") else path
+    return f"{_LENT}{path}" if _is_below(path, "/tmp") else path
 
 
 def own_steps(limits: SandboxLimits, *, uid: int, gid: int) -> list[Step]:
@@ -83,20 +89,22 @@ def own_steps(limits: SandboxLimits, *, uid: int, gid: int) -> list[Step]:
         Step(kind="tmpfs", path="/tmp", size=part(disk_bytes, 4), mode=0o1777),
         Step(kind="tmpfs", path=WORKDIR, size=disk_bytes),
         *(
-            Step(kind="bind", path=path, source=_shared_place(path, index))
-            for index, path in enumerate(limits.read_only)
+            Step(kind="bind", path=path, source=_shared_place(path))
+            for path in sorted(limits.read_only)
             if _is_below(path, "/tmp")
         ),
     ]
 
 
 @cache
-def lent_rules() -> tuple[tuple[str, str], ...]:
+def lent_rules(read_only: tuple[str, ...] = ()) -> tuple[tuple[str, str], ...]:
     """What sandboxes without mounts may read, for Landlock, which allows folders and excepts nothing in them.
 
     Around what is hidden every single entry is allowed; the names there can be listed.
     """
-    rules, hidden, paths = list[tuple[str, str]](), _hidden(), list(_lent())
+    asked = [os.path.realpath(path) for path in read_only]
+    rules, hidden = list[tuple[str, str]](), _hidden(tuple((path, path) for path in asked))
+    paths = [*_lent(), *asked]
     while paths:
         path = paths.pop()
         if not any(_is_below(other, path) for other in hidden):
@@ -124,8 +132,12 @@ def _lent() -> tuple[str, ...]:
 
 
 @cache
-def _hidden() -> tuple[str, ...]:
-    """Folders in what is lent that no sandbox may read."""
+def _hidden(asked: tuple[tuple[str, str], ...] = ()) -> tuple[str, ...]:
+    """Folders in what is lent that no sandbox may read.
+
+    Args:
+        asked: what is lent on request: where it is in the root, and on the host. It is not hidden itself.
+    """
     patterns = [
         *_NOT_LENT,
         *(f"{prefix}/lib/python*/site-packages" for prefix in tiers.extra_directories()),
@@ -135,8 +147,11 @@ def _hidden() -> tuple[str, ...]:
         found |= {path for name in ("turnwise*", "environments", "tools") for path in _OWN.glob(name)}
     else:
         found.add(_OWN)
+    found -= {Path(source).resolve() for _, source in asked}
     folders = [str(path) for path in found if path.is_dir() and not found & set(path.parents)]
-    return tuple(sorted(path for path in folders if any(_is_below(path, lent) for lent in _lent())))
+    lent = [(at, os.path.realpath(source)) for at, source in (*((path, path) for path in _lent()), *asked)]
+    below = ((at, real, path) for path in folders for at, real in lent if _is_below(path, real))
+    return tuple(sorted({at + path[len(real) :] for at, real, path in below}))
 
 
 def _is_below(path: str, folder: str) -> bool:

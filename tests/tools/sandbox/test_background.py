@@ -1,0 +1,46 @@
+"""A process that is left running, such as an agent's program: it holds no call up, lives on, and pauses."""
+
+import asyncio
+import time
+
+import pytest
+
+from tests.tools.sandbox.conftest import SMALL, TEST_IMAGE
+from tools.sandbox import open_sandbox
+from tools.sandbox.base import run_python
+
+BEAT = "while :; do printf x >>beat; sleep 0.02; done"
+DETACHED = f"""
+import os
+if os.fork() == 0:
+    os.setsid()
+    nowhere = os.open("/dev/null", os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(nowhere, fd)
+    os.execv("/bin/sh", ["sh", "-c", {BEAT!r}])
+"""
+
+
+@pytest.mark.parametrize("backend", ["local", pytest.param("docker", marks=pytest.mark.docker)])
+@pytest.mark.parametrize("by", ["exec", "run_python"])
+async def test_it_lives_on_and_pauses(backend, by, request):
+    if backend == "docker":
+        request.getfixturevalue("docker_engine")
+
+    async def written():
+        await asyncio.sleep(0.2)
+        return len(await sandbox.read_file("beat"))
+
+    image = TEST_IMAGE if backend == "docker" else None
+    async with open_sandbox(backend, limits=SMALL, image=image) as sandbox:
+        started = time.monotonic()
+        if by == "exec":
+            result = await sandbox.exec(f"nohup sh -c '{BEAT}' >/dev/null 2>&1 & echo $!")
+        else:
+            result = await run_python(sandbox, DETACHED, stdin=b"", timeout_s=20)
+        assert (result.exit_code, result.stderr) == (0, b"")
+        assert time.monotonic() - started < 5
+        assert await written() < await written()
+        async with sandbox.paused():
+            assert await written() == await written()
+        assert await written() < await written()

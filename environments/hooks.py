@@ -253,6 +253,13 @@ def _refuse_other_agent(env: Hooks) -> None:
         raise ConfigError(f"environment {env.name!r}: agent is {agent!r:.100}; give turnwise.Command([...])")
     if agent is not None and writes(env, "play"):
         raise ConfigError(f"environment {env.name!r} has an agent and writes play; choose one of them")
+    if agent is not None:
+        agent.refuse_missing(env.name)
+    others: Any = env.other_models
+    if not isinstance(others, Mapping):
+        raise ConfigError(
+            f'environment {env.name!r}: other_models is {others!r:.100}; give {{"name": "judge"}}'
+        )
     unknown = [role for role in env.other_models.values() if role not in ROLES]
     if unknown:
         raise ConfigError(

@@ -109,7 +109,7 @@ class RolloutContext(Judging):
             ConfigError: the agent of our own loop plays, or the agent has not begun.
         """
         if self.agent_endpoint is None:
-            raise ConfigError("ctx.endpoint is there for agents of their own, while they run: write `play`")
+            raise ConfigError("ctx.endpoint exists only while a recorded agent runs (`play` or `agent`)")
         return self.agent_endpoint
 
     def see(self, messages: tuple[Message, ...]) -> None:

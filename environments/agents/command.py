@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -14,15 +15,15 @@ from typing import Any, Literal, cast, get_args
 
 from environments.reward_context import AgentEndpoint
 from tools.errors import ConfigError, IsolationError, RolloutError
-from tools.sandbox.base import Sandbox, listener, run_python
+from tools.sandbox.base import NoSandbox, Sandbox, listener, run_python
 
 Where = Literal["host", "sandbox"]
 PromptAs = Literal["argument", "stdin", "none"]
 _KEPT_BYTES = 16_384
 """Of a program's output, from its start and from its end."""
 _START_S = 30.0
-_LAST_WORDS_S = 1.0
-"""For output that is on its way when a program has ended; a child of it may hold the pipe for ever."""
+_DRAIN_S = 1.0
+"""How long to wait for buffered output after exit; a child may keep the pipe open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Command:
     It gets `OPENAI_BASE_URL`, `OPENAI_API_KEY`, `ANTHROPIC_BASE_URL`, `ANTHROPIC_API_KEY`, `TURNWISE_MODEL`,
     `PATH`, `HOME`, `LANG`, what `env` names, and nothing else. On the host it has the rights of our own user;
     relative paths start at the working directory, and `python` is the interpreter that runs Turnwise. In the
-    sandbox it starts in the workspace, and reaches no network but the endpoint.
+    sandbox it starts in the workspace, where Python is `python3`, and reaches no network but the endpoint.
     """
 
     argv: Sequence[str]
@@ -56,8 +57,34 @@ class Command:
             if getattr(self, name) not in choices:
                 possible = ", ".join(map(repr, choices))
                 raise ConfigError(f"Command has {name}={getattr(self, name)!r}; choose one of {possible}")
+        if isinstance(self.read_only, str):
+            raise ConfigError(
+                f"Command has read_only={self.read_only!r}; give a tuple, ({self.read_only!r},)"
+            )
         if self.read_only and self.where == "host":
             raise ConfigError("Command(read_only=…) lends folders to a sandbox; add where='sandbox'")
+        env: Any = self.env
+        if not all(isinstance(each, str) for pair in env.items() for each in pair):
+            raise ConfigError(f"Command has env={env!r:.200}; names and values are text")
+
+    @property
+    def lent(self) -> tuple[str, ...]:
+        """`read_only`, and what the interpreters of virtual environments among them are links to."""
+        settings = [Path(folder, "pyvenv.cfg") for folder in self.read_only]
+        homes = [
+            Path(line.partition("=")[2].strip()).parent
+            for each in settings
+            if each.is_file()
+            for line in each.read_text().splitlines()
+            if line.partition("=")[0].strip() == "home"
+        ]
+        bases = [str(home) for home in homes if not home.is_relative_to("/usr")]
+        return tuple(dict.fromkeys([*self.read_only, *bases]))
+
+    def refuse_missing(self, env: str) -> None:
+        """Raise ConfigError where the host has no such program."""
+        if self.where == "host" and shutil.which(self.argv[0], path=host_path()) is None:
+            raise ConfigError(f"environment {env!r}: agent: there is no program {self.argv[0]!r} on the PATH")
 
     def environment(self, endpoint: AgentEndpoint) -> dict[str, str]:
         """The variables that name the endpoint, and those of `env`."""
@@ -75,6 +102,11 @@ class Command:
         return [*self.argv, prompt] if self.prompt == "argument" else list(self.argv)
 
 
+def host_path() -> str:
+    """`PATH` on the host: `python` is the one that runs here, also where its environment is not activated."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+
+
 class HookPlayer:
     """The hook `play`, on the event loop or on a thread of its own."""
 
@@ -84,11 +116,11 @@ class HookPlayer:
         self._play = play
 
     async def listener(self) -> socket.socket | None:
-        """It reaches our loopback."""
+        """`None`: it reaches the host's loopback."""
         return None
 
     async def run(self, endpoint: AgentEndpoint) -> int | None:
-        """Call it; it has `ctx.endpoint`."""
+        """Run the hook; it reaches the endpoint through `ctx.endpoint`."""
         await self._play()
         return None
 
@@ -102,13 +134,13 @@ class HostPlayer:
 
     @property
     def output(self) -> bytes:
-        """The start and the end of what it wrote."""
+        """The first and the last 16 KiB of its output."""
         return bytes(
             self._head + (b"\n[...]\n" if len(self._tail) > _KEPT_BYTES else b"") + self._tail[-_KEPT_BYTES:]
         )
 
     async def listener(self) -> socket.socket | None:
-        """It reaches our loopback."""
+        """`None`: it reaches the host's loopback."""
         return None
 
     async def run(self, endpoint: AgentEndpoint) -> int | None:
@@ -120,10 +152,8 @@ class HostPlayer:
         command, pipe = self._command, asyncio.subprocess.PIPE
         argv = command.with_prompt(self._prompt)
         stdin = pipe if command.prompt == "stdin" else asyncio.subprocess.DEVNULL
-        # `python` is the one that runs here, also where its environment is not activated.
-        own = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         inherited = {name: os.environ[name] for name in ("HOME", "LANG") if name in os.environ}
-        env = {"PATH": own, **inherited, **command.environment(endpoint)}
+        env = {"PATH": host_path(), **inherited, **command.environment(endpoint)}
         try:
             process = await asyncio.create_subprocess_exec(
                 *argv,
@@ -145,7 +175,7 @@ class HostPlayer:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
-            await asyncio.wait({reading}, timeout=_LAST_WORDS_S)
+            await asyncio.wait({reading}, timeout=_DRAIN_S)
             reading.cancel()
 
     async def _read(self, stream: asyncio.StreamReader) -> None:
@@ -248,7 +278,7 @@ class SandboxPlayer:
             self.output = str(output).encode()[: 2 * _KEPT_BYTES]
             return int(code)
         except (ValueError, TypeError):
-            self.output = b"the agent was killed, and what watched it"
+            self.output = b"the agent and the process that watches it were killed"
             return 137
 
 
@@ -258,10 +288,17 @@ async def listener_of(sandbox: Sandbox) -> socket.socket:
     Raises:
         IsolationError: the sandbox does not keep an agent off the network, or nothing can listen there.
     """
-    if "network" in sandbox.record.lacks:
-        tier, network = sandbox.record.tier, sandbox.record.limits.network
+    if isinstance(sandbox, NoSandbox):
+        raise ConfigError(
+            "agent: where='sandbox' needs one, and `sandbox` is 'none'; choose --env.sandbox local"
+        )
+    if sandbox.record.limits.network != "none":
         raise IsolationError(
-            f"agent: where='sandbox' promises no network but the endpoint, and this sandbox (tier {tier}, "
-            f"network {network!r}) does not; tier B and Docker do, with --env.sandbox_network none"
+            "agent: where='sandbox' promises no network but the endpoint; set --env.sandbox_network none"
+        )
+    if "network" in sandbox.record.lacks:
+        raise IsolationError(
+            f"agent: where='sandbox' promises no network but the endpoint, which tier {sandbox.record.tier} "
+            f"cannot keep an agent from; use tier B or --env.sandbox docker"
         )
     return await listener(sandbox)

@@ -75,15 +75,15 @@ def opening_length(messages: Sequence[Message]) -> int:
 
 
 def opening_key(messages: Sequence[Message]) -> str:
-    """Names how a conversation begins."""
+    """A hash of the messages up to the first user message."""
     begin = messages[: opening_length(messages)]
     return hashlib.blake2b(json.dumps([[each.role, each.content] for each in begin]).encode()).hexdigest()
 
 
 def thread_seed(seed: int, key: str, ordinal: int, *, prompt_key: str | None) -> int:
-    """The seed of a thread, by how it begins and how many began like it before: never by who came first.
+    """The seed of a thread, from its opening and its ordinal among equal openings, never from arrival order.
 
-    The one that begins with the environment's own prompt has the rollout's.
+    The thread that begins with the environment's own prompt has the rollout's seed.
     """
     if key == prompt_key and ordinal == 0:
         return seed
@@ -100,7 +100,7 @@ def match(threads: Sequence[Thread], request: AgentRequest) -> Match | None:
     parsed = _parsed(threads, request.entries)
     messages = [message for entry in parsed for message in entry]
     if messages[-1].role == "assistant":
-        raise Refused("the last message is the assistant's; nothing asks the model on", param="messages")
+        raise Refused("the last message has role assistant; add a user or tool message", param="messages")
     found = [_compared(thread, messages, parsed) for thread in threads]
     best = max(found, key=lambda each: (each.common, each.goes_on, not each.thread.is_busy), default=None)
     if best is None or best.thread.is_busy or best.common < best.thread.opening:

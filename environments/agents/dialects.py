@@ -90,7 +90,7 @@ class Dialect(Protocol):
 
 
 def arguments_object(arguments: str) -> dict[str, Any]:
-    """The arguments of a call as an object, for APIs that have no other; what is none stands in one."""
+    """The arguments of a call as an object; text that is no JSON object is wrapped in one."""
     try:
         value = json.loads(arguments or "{}")
     except (ValueError, RecursionError):
@@ -116,7 +116,7 @@ def tools_of(request: AgentRequest) -> tuple[ToolSpec, ...]:
 
 
 Check = Callable[[Any], bool]
-"""Whether the value of a field asks for nothing that is not given."""
+"""Whether the value of a field can be honoured."""
 
 
 def _read(
@@ -130,9 +130,9 @@ def _read(
     try:
         fields: Any = read_json(body)
     except JsonError as error:
-        raise Refused(f"the body is no JSON: {error}") from None
+        raise Refused(f"the body is not valid JSON: {error}") from None
     if not isinstance(fields, dict):
-        raise Refused("the body is no JSON object")
+        raise Refused("the body is not a JSON object")
     given = {name: value for name, value in cast("dict[str, Any]", fields).items() if value is not None}
     for name in given.keys() & refused.keys():
         if not refused[name](given[name]):
@@ -140,13 +140,13 @@ def _read(
             raise Refused(f"{name}={shown_value:.200} cannot be honoured here; leave it out", param=name)
     messages = given.get("messages")
     if not isinstance(messages, list) or not messages:
-        raise Refused("messages is a list of at least one message", param="messages")
+        raise Refused("messages must be a list of at least one message", param="messages")
     limits = [given[name] for name in max_tokens if name in given]
     if any(type(limit) is not int or limit < 1 for limit in limits):
-        raise Refused(f"{max_tokens[0]} is a whole number above 0", param=max_tokens[0])
+        raise Refused(f"{max_tokens[0]} must be a whole number above 0", param=max_tokens[0])
     tools = given.get("tools", [])
     if not isinstance(tools, list):
-        raise Refused("tools is a list", param="tools")
+        raise Refused("tools must be a list", param="tools")
     options = given.get("stream_options")
     return given, AgentRequest(
         body=body,
@@ -188,6 +188,9 @@ class ChatCompletions:
         "audio": _is_empty,
         "prediction": _is_empty,
         "web_search_options": lambda value: False,
+        "logprobs": _is_empty,
+        "top_logprobs": _is_empty,
+        "logit_bias": _is_empty,
         "tool_choice": _is_free,
     }
 
@@ -260,10 +263,15 @@ class AnthropicMessages:
             kind = cast("dict[str, Any]", tool).get("type") if isinstance(tool, dict) else None
             if kind not in (None, "custom"):
                 where = f"tools[{index}]"
-                raise Refused(f"{where}: of type {kind!r} a model here knows no schema", param=where)
+                raise Refused(
+                    f"{where}: tools of type {kind!r} are not supported; give it an input_schema",
+                    param=where,
+                )
         if "thread" in fields:  # its client goes on with whole histories then
             details = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
-            raise Refused("thread: histories come whole here", param="thread", details=details)
+            raise Refused(
+                "stateful threads are not supported; send the whole history", param="thread", details=details
+            )
         system = {"role": "system", "content": fields.get("system")}
         return replace(request, entries=[*([system] if fields.get("system") else []), *request.entries])
 

@@ -53,6 +53,10 @@ class Recorded(Protocol):
     secrets: Sequence[bytes]
     """What its agent must not hand to the model, or to the record."""
 
+    def note_refusal(self, problem: str) -> None:
+        """Take into account that a request was refused."""
+        ...
+
     async def ask(self, request: AgentRequest, connection: Connection) -> Reply:
         """The completion of a request.
 
@@ -144,6 +148,7 @@ class EndpointServer:
         path = path.removeprefix("v1/")
         dialect = MESSAGES if path.startswith("messages") else CHAT
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        rollout: Recorded | None = None
         try:
             rollout = self._authorised(request, name)
             if request.method == "GET" and path.split("/")[0] == "models":
@@ -154,6 +159,8 @@ class EndpointServer:
             asked = await _asked(request, dialect, rollout.secrets)
             return await self._answered(rollout, dialect, asked, request, response)
         except Refused as refused:
+            if rollout is not None:
+                rollout.note_refusal(f"{refused.status}: {refused}")
             if not response.prepared:
                 return _json(dialect.error(refused), refused.status)
             await response.write(dialect.error_event(refused))

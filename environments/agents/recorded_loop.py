@@ -46,8 +46,9 @@ from tools.calls import ToolSpec
 from tools.errors import AgentCausedError, PolicyError, RolloutError, SandboxError
 
 _LEAVE_S = 2.0
-"""For an agent to end once it was told that its rollout is over."""
-_HANGS = "it went on when its time was up"
+"""Grace period between the refusal of a request and the end of the agent."""
+_HANGS = "the agent did not exit when its time was up"
+_NOTHING_CAME = "no request reached the endpoint; does the agent's client have its base URL (ctx.endpoint)?"
 _WHY_OVER = {
     StopReason.ENDED: "the environment has ended it",
     StopReason.MAX_TURNS: "its turns are used up",
@@ -134,6 +135,8 @@ class RecordedLoop:
     _handed_at: dict[int, float] = field(default_factory=dict[int, float], init=False)
     _handed_out: int = field(default=0, init=False)
     _in_flight: int = field(default=0, init=False)
+    _refused: str = field(default="", init=False)
+    """The last refusal, for people."""
     _counts: Counter[str] = field(default_factory=Counter[str], init=False)
 
     def __post_init__(self) -> None:
@@ -237,9 +240,10 @@ class RecordedLoop:
             exit_code = None if error else playing.result()
         problem = "" if error is None else traceback_of(raised_by_user(error))
         if exit_code:
-            problem = f"the command ended with exit code {exit_code}"
+            last = self.player.output.decode("utf-8", "replace").rstrip().rpartition("\n")[2]
+            problem = f"the command ended with exit code {exit_code}{last and ': '}{last:.300}"
         if hangs:
-            problem = f"{_HANGS} (--env.rollout_timeout_s), and asked nothing for {_LEAVE_S:g} s"
+            problem = f"{_HANGS} (--env.rollout_timeout_s), nor within {_LEAVE_S:g} s of it"
         self.agent = AgentRun(
             error=struck(problem.encode(), self.secrets).decode(),
             exit_code=exit_code,
@@ -258,12 +262,12 @@ class RecordedLoop:
             raise self._lost
         if self._handed_out == 0:
             if error is not None and "[secret]" not in self.agent.error:
+                if not self._refused:
+                    error.add_note(_NOTHING_CAME)
                 raise error
-            said = self.agent.output.strip().rpartition("\n")[2]
-            why = "; ".join(filter(None, [self.agent.error.strip().rpartition("\n")[2], said]))
-            raise RolloutError(
-                f"the agent ended without a completion of the model: {why or 'it asked for none'}"
-            )
+            last = [text.strip().rpartition("\n")[2] for text in (self.agent.error, self.agent.output)]
+            why = "; ".join(filter(None, [*last, self._refused or _NOTHING_CAME]))
+            raise RolloutError(f"the agent ended without a completion of the model: {why}")
         if self.calls.stopped is not None and not self.agent.error.startswith(_HANGS):
             self.stop_reason = self.calls.stopped
         elif self.is_ended():
@@ -280,6 +284,11 @@ class RecordedLoop:
     def _with_key(self, key: str) -> "RecordedLoop":
         self.secrets = [each.encode() for each in (key, *self.hidden)]
         return self
+
+    def note_refusal(self, problem: str) -> None:
+        """Count a refused request; the last one is named where nothing else explains an end."""
+        self._counts["refused"] += 1
+        self._refused = f"{self._counts['refused']} requests were refused, the last with {problem}"
 
     async def ask(self, request: AgentRequest, connection: Connection) -> Reply:
         """The completion of a request, in its thread; a retry has the one that there is.

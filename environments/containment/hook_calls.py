@@ -164,11 +164,11 @@ class HookCalls:
             UserCodeBroke, Exception: as for `hook`.
         """
         if inspect.iscoroutinefunction(function):
-            return await self.run(function, doing=doing, is_parallel=True)
+            return finished(await self.run(function, doing=doing, is_parallel=True), doing)
         thread = await self._new_thread()
         try:
             with self._doing(doing):
-                return (await self._on(thread, function, None, doing))[0]
+                return finished((await self._on(thread, function, None, doing))[0], doing)
         finally:
             thread.close()
 

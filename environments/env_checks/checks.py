@@ -66,7 +66,12 @@ async def check_tools(checked: CheckedEnv) -> Answer:
     """Whether each tool and each of its parameters has a description."""
     specs = checked.env.toolset.specs
     if is_recorded(checked.env):
-        return "skipped", "the agent is recorded, and has tools of its own"
+        unused = [name for name in ("respond", "tools_for") if writes(checked.env, name)]
+        unused += ["tools"] if specs else []
+        if unused:
+            return "warn", f"the agent is recorded, and nobody asks for {', '.join(unused)}"
+        how = "`play`" if checked.env.agent is None else " ".join(checked.env.agent.argv)
+        return "skipped", f"the agent is recorded ({how}), and has tools of its own"
     if not specs:
         return "skipped", "no tools: the agent only writes"
     bare = [spec.name for spec in specs if not spec.description.strip()]

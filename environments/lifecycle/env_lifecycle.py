@@ -139,7 +139,8 @@ class Lifecycle(Hooks):
         Raises:
             ConfigError: the sandbox that was chosen contradicts other settings, or the tools.
         """
-        self.sandboxes = Sandboxes(self.config, self.sandbox, type(self))
+        lent = () if self.agent is None else self.agent.lent
+        self.sandboxes = Sandboxes(self.config, self.sandbox, type(self), lent)
         self.sandboxes.refuse_tools_in(self.toolset)
         self.mcp = MCPServers.among(self.tools, self.config.enabled_toolsets)
         self._images = ItemImages(self.sandboxes.prepare)

@@ -24,13 +24,16 @@ _DEFAULT = "local"
 class Sandboxes:
     """What opens them, from the settings and the class."""
 
-    def __init__(self, config: AgentEnvConfig, chosen: str | None, env: type) -> None:
+    def __init__(
+        self, config: AgentEnvConfig, chosen: str | None, env: type, read_only: tuple[str, ...] = ()
+    ) -> None:
         """Nothing is opened yet.
 
         Args:
             config: the settings, which win over the class.
             chosen: the class attribute `sandbox`.
             env: the class.
+            read_only: folders that are lent to each.
 
         Raises:
             ConfigError: the class attribute is no name, or `verify_sandbox` contradicts the sandbox.
@@ -40,8 +43,7 @@ class Sandboxes:
                 f"{env.__name__}.sandbox is a name, such as 'local' or {NONE!r}, got {chosen!r:.100}"
             )
         self._config, self._env = config, env
-        agent: Any = getattr(env, "agent", None)
-        self._read_only: tuple[str, ...] = () if agent is None else tuple(agent.read_only)
+        self._read_only = read_only
         self.kind = config.sandbox or chosen or _DEFAULT
         self.verifier_kind = config.verify_sandbox or (_DEFAULT if self.kind == NONE else self.kind)
         """Where `ctx.verify` runs."""

@@ -129,10 +129,29 @@ def _agent(command: Command | None) -> dict[str, str]:
     """A recorded agent that is a program: how it is started, and the files that its arguments name."""
     if command is None:
         return {}
-    files = [Path(each) for each in command.argv if _size(each) < _LARGEST_PROGRAM]
+    files = {Path(each) for each in command.argv if _size(each) < _LARGEST_PROGRAM}
+    left = [each for each in files if each.suffix == ".py"]
+    while left:  # and the modules beside it that it imports
+        program = left.pop()
+        beside = {program.with_name(f"{name}.py") for name in _imported_names(program)} - files
+        left += [each for each in beside if each.is_file()]
+        files |= set(left)
     names = [Path(each).name for each in command.argv]
     how = [*names, command.where, command.prompt, *command.read_only]
-    return {"agent": stable_text(how)} | {f"agent's {each.name}": file_digest(each) for each in files}
+    facts = {"agent": stable_text(how), "agent's env": digest(stable_text(dict(command.env)).encode())}
+    return facts | {f"agent's {each.name}": file_digest(each) for each in sorted(files)}
+
+
+def _imported_names(program: Path) -> set[str]:
+    """The modules that a program imports, as it names them; none of one that is no Python."""
+    try:
+        tree = ast.parse(program.read_bytes())
+    except (SyntaxError, ValueError):
+        return set()
+    names = [each.module or "" for each in ast.walk(tree) if isinstance(each, ast.ImportFrom)]
+    for each in ast.walk(tree):
+        names += [alias.name for alias in each.names] if isinstance(each, ast.Import) else []
+    return {name.partition(".")[0] for name in names}
 
 
 def _size(path: str) -> float:

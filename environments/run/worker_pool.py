@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from environments.data.tasks import GroupTask
 from environments.run.whole_run import StopSignals
-from environments.trajectory import StopReason, TrajectoryGroup
+from environments.trajectory import Failure, StopReason, Trajectory, TrajectoryGroup
 from tools.errors import ConfigError
 from tools.waiting import to_the_end
 
@@ -163,8 +163,9 @@ async def first_alone(
     failed = Counter[str]()
     while (task := await next_task()) is not None:
         group = await roll_out(task)
-        task = replace(task, rolled_out=(*group.trajectories, *group.failures))
-        broken = _broken(group)
+        ended = [_failed_agent(each) or each for each in group.trajectories]
+        task = replace(task, rolled_out=(*ended, *group.failures))
+        broken = _broken(next((each for each in task.rolled_out if isinstance(each, Failure)), None))
         if broken is None:
             return [task]
         kind, shown, how = broken
@@ -177,14 +178,28 @@ async def first_alone(
     return []
 
 
-def _broken(group: TrajectoryGroup) -> tuple[str, str, str] | None:
+def _failed_agent(rollout: Trajectory) -> Failure | None:
+    """A recorded agent that ended with an error, as the failure that a first rollout is then."""
+    if rollout.stop_reason is not StopReason.AGENT_ERROR or rollout.agent is None:
+        return None
+    trace = rollout.agent.error.rstrip()
+    last = trace.rpartition("\n")[2]
+    return Failure(
+        sibling=rollout.sibling,
+        stop_reason=None,
+        error=last,
+        traceback="\n".join(filter(None, [trace, rollout.agent.output.rstrip()])),
+        turns=len(rollout.turns),
+        error_class=last.partition(":")[0],
+        where="the agent",
+        judge_calls=rollout.judge_calls,
+        user_calls=rollout.user_calls,
+        summariser_calls=rollout.summariser_calls,
+    )
+
+
+def _broken(failure: Failure | None) -> tuple[str, str, str] | None:
     """How a first rollout broke in the environment's or the agent's code: its kind, all of it, and a line."""
-    for rollout in group.trajectories:
-        if rollout.stop_reason is StopReason.AGENT_ERROR and rollout.agent is not None:
-            last = rollout.agent.error.rstrip().rpartition("\n")[2]
-            shown = "\n".join(filter(None, [rollout.agent.error.rstrip(), rollout.agent.output.rstrip()]))
-            return last, shown, f"the agent ended with an error: {last}"
-    failure = next(iter(group.failures), None)
     if failure is None or (failure.where is None and failure.error_class not in _OF_OURS):
         return None
     if failure.error_class == _NO_MODEL:

@@ -626,7 +626,6 @@ def _columns(
     trajectory: Trajectory, ledgers: Sequence[TurnLedger], others: list[list[float] | None]
 ) -> TurnColumns:
     turns = trajectory.turns
-    rows = [-1 if not turns else turns[0].span.row, *(turn.span.row for turn in turns)]
     single = [entry.terms[0] if len(entry.terms) == 1 else None for entry in ledgers]
     return TurnColumns(
         kind="".join(turn.kind[0] for turn in turns),
@@ -644,11 +643,21 @@ def _columns(
         alone=[_alone(turn, entry.terms) for turn, entry in zip(turns, ledgers, strict=True)],
         tokens=[turn.span.end - turn.span.start for turn in turns],
         trained=[int(turn.trained) for turn in turns],
-        forks=[int(turn.span.row != before) for turn, before in zip(turns, rows, strict=False)],
+        forks=_forks(turns),
         condensed=[int(turn.condensed is not None) for turn in turns],
         tool_calls=[len(turn.message.tool_calls) for turn in turns],
         tool_errors=[sum(each.error is not None for each in turn.tool_results) for turn in turns],
     )
+
+
+def _forks(turns: Sequence[Turn]) -> list[int]:
+    """1 where a turn's row is another than that of the turn before it in its thread."""
+    rows: dict[int, int] = {}
+    forks: list[int] = []
+    for turn in turns:
+        forks.append(int(rows.get(turn.thread, turn.span.row) != turn.span.row))
+        rows[turn.thread] = turn.span.row
+    return forks
 
 
 def _alone(turn: Turn, terms: Sequence[LedgerTerm]) -> int | None:

@@ -61,7 +61,7 @@ function resultNode(result, needle) {
       result.error ? el("span.badge.tool-error", {}, shown(result.error).slice(0, 120)) : null,
       result.timed_out ? el("span.badge.tool-error", {}, "timed out") : null,
       result.exit_code === null ? null : el("span" + (result.exit_code ? ".bad" : ".muted"), {}, "exit " + result.exit_code),
-      el("span.muted", {}, seconds(result.duration_s))),
+      result.duration_s ? el("span.muted", {}, seconds(result.duration_s)) : null),
     textBlock(result.content, { spec: "div.text.mono", needle }) || el("span.none", {}, "(empty)"));
 }
 

@@ -43,15 +43,19 @@ async def plain(self, item, ctx):
 
 async def streaming(self, item, ctx):
     client, messages = ctx.endpoint.client(), [user(item["task"])]
+    strict = {**ADD, "function": {**ADD["function"], "strict": True}}
+    options = {"model": ctx.endpoint.model, "tools": [strict], "stream_options": {"include_usage": True}}
     while True:
-        async with client.chat.completions.stream(
-            model=ctx.endpoint.model, messages=messages, tools=[ADD], stream_options={"include_usage": True}
-        ) as stream:
+        async with client.chat.completions.stream(messages=messages, **options) as stream:
             completion = await stream.get_final_completion()
         assert completion.usage.prompt_tokens > 0
         message = completion.choices[0].message
-        messages.append(message.model_dump(exclude_none=True, exclude={"parsed"}))
-        if not message.tool_calls:
+        calls = [
+            each.model_dump(exclude={"function": {"parsed_arguments"}}) for each in message.tool_calls or ()
+        ]
+        written = {"tool_calls": calls} if calls else {}
+        messages.append({"role": "assistant", "content": message.content, **written})
+        if not calls:
             return
         messages += map(_result, message.tool_calls)
 

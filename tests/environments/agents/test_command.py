@@ -121,9 +121,8 @@ def test_much_output_keeps_its_start_and_its_end(env_with):
     assert output.endswith("end\n")
 
 
-@cases("argv", [["/nothing/here"], ["python", "/nothing/here.py"]])
-async def test_what_cannot_be_started_fails_by_name(argv):
-    env_class = type("Missing", (Prompted,), {"agent": Command(argv)})
+async def test_a_file_that_is_missing_is_named_by_the_failure():
+    env_class = type("Missing", (Prompted,), {"agent": Command(["python", "/nothing/here.py"])})
     credited = await roll_out(env_class)
     assert "/nothing/here" in credited.group.failures[0].error
 
@@ -135,7 +134,13 @@ async def test_what_cannot_be_started_fails_by_name(argv):
         (lambda: Command([]), "a program and its arguments"),
         (lambda: Command(["x"], where="moon"), "choose one of 'host', 'sandbox'"),
         (lambda: Command(["x"], read_only=("/opt",)), "add where='sandbox'"),
-        (lambda: type("NoPrompt", (Talk,), {"agent": Command(["x"])})(), "has no prompt"),
+        (lambda: Command(["x"], where="sandbox", read_only="/opt"), "give a tuple"),
+        (lambda: Command(["x"], env={"A": 1}), "names and values are text"),
+        (lambda: type("NoPrompt", (Talk,), {"agent": Command(["python"])})(), "has no prompt"),
+        (
+            lambda: type("No", (Prompted,), {"agent": Command(["/nothing"])})(),
+            "no program '/nothing' on the PATH",
+        ),
         (lambda: type("Text", (Talk,), {"agent": "agent.py"})(), r"give turnwise.Command"),
     ],
 )
@@ -144,13 +149,15 @@ def test_a_command_that_cannot_work_is_refused_when_it_is_written(made, problem)
         made()
 
 
-async def test_the_program_is_part_of_the_experiment(env_with):
-    async def facts(text):
+async def test_the_program_and_what_it_imports_are_part_of_the_experiment(env_with, tmp_path):
+    async def facts(text, module):
+        (tmp_path / "helper.py").write_text(module)
         async with env_with(text)() as env:
             return origin_of(env).experiment
 
-    one, two = await facts("ask(user('x'))"), await facts("ask(user('y'))")
-    assert {name for name in one if one[name] != two[name]} == {"agent's agent.py"}
+    one = await facts("import helper", "A = 1")
+    two = await facts("import helper; ask(user('y'))", "A = 2")
+    assert {name for name in one if one[name] != two[name]} == {"agent's agent.py", "agent's helper.py"}
 
 
 async def test_thirty_programs_side_by_side(env_with):

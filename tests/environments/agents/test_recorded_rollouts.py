@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 
 import aiohttp
+import openai
 import pytest
 
+from environments.agents import endpoint
+from environments.cli.main import main
 from environments.config import ServerConfig
 from environments.policy.mock_server import MockSettings, mock_app
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, ChatMLRenderer
@@ -80,7 +83,7 @@ def test_whatever_an_agent_does_after_a_turn_is_scored_as_an_agent_error(how):
     (trajectory,) = rolled_out(played(Talk, play), rollout_timeout_s=0.5)
     assert trajectory.stop_reason is StopReason.AGENT_ERROR
     assert trajectory.score is not None
-    assert {"raises": "the agent's own", "exits": "SystemExit", "hangs": "went on"}[
+    assert {"raises": "the agent's own", "exits": "SystemExit", "hangs": "did not exit"}[
         how
     ] in trajectory.agent.error
 
@@ -107,7 +110,7 @@ async def test_without_a_completion_nothing_acted_and_the_sibling_fails(how):
 
     credited = await roll_out(played(Talk, play))
     (failure,) = credited.group.failures
-    assert ("before any call" if how == "raises" else "it asked for none") in failure.error
+    assert ("before any call" if how == "raises" else "no request reached the endpoint") in failure.error
 
 
 async def test_a_policy_that_is_down_fails_the_sibling_and_one_that_comes_back_does_not():
@@ -309,3 +312,75 @@ async def test_a_play_on_a_thread_is_one_of_many():
 
     credited = await roll_out(played(Talk, play), group_size=300, max_concurrent_rollouts=300)
     assert len(credited.group.trajectories) == 300
+
+
+async def test_a_policy_that_fails_in_the_middle_of_a_stream_is_an_error_event_and_a_retry_works(monkeypatch):
+    monkeypatch.setattr(endpoint, "_PING_S", 0.01)
+    failed = []
+
+    async def play(self, item, ctx):
+        client = ctx.endpoint.client(max_retries=0)
+        asked = {"model": "m", "messages": [user("x")], "stream": True}
+        with pytest.raises(openai.APIError, match="the server is away"):
+            [chunk async for chunk in await client.chat.completions.create(**asked)]
+        failed.append(True)
+        chunks = [chunk async for chunk in await client.chat.completions.create(**asked)]
+        assert chunks[-1].choices[0].finish_reason == "stop"
+
+    class Slow(Talk):
+        async def scripted_choices(self, item, messages, tools, skill):
+            await asyncio.sleep(0.1)
+            if not failed:
+                raise PolicyError("the server is away")
+            return Talk.scripted_choices(self, item, messages, tools, skill)
+
+    (trajectory,) = (await roll_out(played(Slow, play))).group.trajectories
+    assert (len(trajectory.turns), trajectory.stop_reason) == (1, StopReason.COMPLETED)
+
+
+async def test_an_agent_that_was_only_refused_is_told_of_with_the_refusal():
+    async def play(self, item, ctx):
+        await post(ctx.endpoint, {"messages": [user("x")], "n": 2})
+
+    credited = await roll_out(played(Talk, play))
+    assert "1 requests were refused, the last with 400: n=2" in credited.group.failures[0].error
+
+
+def test_an_agent_that_always_breaks_ends_a_run_that_has_nothing_good(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.py").write_text(BROKEN)
+    assert main(["process", "broken.py"]) == 1
+    shown = capsys.readouterr()
+    assert "failed alike: ValueError at the agent" in shown.out + shown.err
+    assert "the agent's own" in shown.out + shown.err
+
+
+@cases("command", [["process"], ["evaluate"], ["process", "--env.sandbox", "local"]])
+def test_the_commands_take_a_recorded_agent(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sums.py").write_text(SUMS_FILE)
+    assert main([command[0], "sums.py:Played", *command[1:], "--env.scripted_skill", "1"]) == 0
+
+
+BROKEN = """
+from tests.environments.agents.recorded import Talk, ask, user
+
+class Broken(Talk):
+    def load_items(self):
+        return [{"id": str(n)} for n in range(5)]
+
+    async def play(self, item, ctx):
+        await ask(ctx.endpoint, user("x"))
+        raise ValueError("the agent's own")
+"""
+SUMS_FILE = """
+from tests.environments.agents.recorded import Sums
+from tests.environments.agents.test_clients import plain
+
+class Played(Sums):
+    def load_items(self):
+        return [{"id": str(n), "task": f"Add {n}."} for n in range(3)]
+
+    async def play(self, item, ctx):
+        await plain(self, item, ctx)
+"""

@@ -65,7 +65,7 @@ class Match:
     """How many of them the thread has."""
     goes_on: bool
     """Whether that is all of the thread."""
-    differs: bool
+    is_reserialised: bool
     """Whether the agent has written the last completion in other bytes than it was handed out in."""
 
 
@@ -148,7 +148,7 @@ def _compared(thread: Thread, messages: Sequence[Message], parsed: list[tuple[Me
         parsed=parsed,
         common=common,
         goes_on=goes_on,
-        differs=goes_on and differs,
+        is_reserialised=goes_on and differs,
     )
 
 
@@ -222,7 +222,7 @@ def advance(thread: Thread, found: Match, request: AgentRequest) -> None:
     thread.position = max(len(thread.seen), thread.position + 1)
 
 
-def begun(
+def new_thread(
     threads: Sequence[Thread], request: AgentRequest, calls: ModelCalls, prompt_key: str | None
 ) -> Match:
     """A new thread for a request."""
@@ -232,7 +232,9 @@ def begun(
     ordinal = sum(opening_key(each.written) == key for each in threads)
     seed = thread_seed(calls.seed, key, ordinal, prompt_key=prompt_key)
     thread = Thread(number=len(threads), rows=calls.another_thread(), seed=seed)
-    return Match(thread=thread, messages=messages, parsed=parsed, common=0, goes_on=True, differs=False)
+    return Match(
+        thread=thread, messages=messages, parsed=parsed, common=0, goes_on=True, is_reserialised=False
+    )
 
 
 Seen = tuple[list[Message], int]

@@ -20,7 +20,7 @@ from environments.agents.conversation import (
     advance,
     after_turn,
     answered,
-    begun,
+    new_thread,
     match,
     opening_key,
     with_contexts,
@@ -332,7 +332,9 @@ class RecordedLoop:
         """Take a request into its thread, which has then one in flight."""
         self._counts.update(f"ignored {name}" for name in request.ignored)
         tools, is_first = self._specs(request), not self._last
-        found = match(self._threads, request) or begun(self._threads, request, self.calls, self._prompt_key)
+        found = match(self._threads, request) or new_thread(
+            self._threads, request, self.calls, self._prompt_key
+        )
         thread = found.thread
         if thread.number == len(self._threads):
             self._threads.append(thread)
@@ -340,7 +342,7 @@ class RecordedLoop:
         if is_first:
             self.prompt, self._first_tools = tuple(found.messages), tools
             self.on_messages(self.prompt)
-        self._counts["normalised"] += found.differs
+        self._counts["normalised"] += found.is_reserialised
         thread.is_rewritten |= not found.goes_on or tools != thread.tools
         thread.tools, thread.is_busy = tools, True
         turn, thread.open_turn = thread.open_turn, None
@@ -457,7 +459,7 @@ class RecordedLoop:
             raise Refused(
                 f"the model {request.model!r} answers with text alone; leave tools out", param="tools"
             )
-        found = begun((), request, self.calls, None)
+        found = new_thread((), request, self.calls, None)
         try:
             answer = await model.ask(found.messages, seed=self.calls.seed)
         except Exception as error:  # noqa: BLE001  # raised again when the agent has ended

@@ -20,8 +20,8 @@ from environments.agents.conversation import (
     advance,
     after_turn,
     answered,
-    new_thread,
     match,
+    new_thread,
     opening_key,
     with_contexts,
 )

@@ -1,12 +1,14 @@
 """Which conversation a request belongs to, and what its turns hold."""
 
 import asyncio
+import random
 
 import pytest
 
 from environments.policy.rendering.chatml import ChatMLRenderer
 from tests.environments.agents.recorded import Talk, ask, played, post, roll_out, rolled_out, system, user
-from turnwise import Choice, Completion, ConfigError, StopReason, say
+from tests.environments.test_row_contract import check_masks
+from turnwise import AgentEnvConfig, Choice, Completion, ConfigError, StopReason, say
 
 
 def _turns(trajectory):
@@ -202,3 +204,35 @@ def test_other_models_name_a_second_model_that_there_is():
 
     with pytest.raises(ConfigError, match="other_models names 'nobody'; choose from judge, user, summariser"):
         played(Talk, play, other_models={"grader": "nobody"})()
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_what_each_turn_saw_renders_as_its_row_whatever_the_threads_do(seed):
+    """Over random schedules of going on, forking and beginning."""
+
+    async def thread(endpoint, name, dice):
+        history = [system(name), user("x")]
+        for _ in range(dice.randint(1, 4)):
+            history += [await ask(endpoint, *history), user(f"go on {dice.randint(0, 3)}")]
+            await asyncio.sleep(0.001 * dice.randint(0, 3))
+            if dice.random() < 0.3:
+                history = [*history[:2], *history[2 + dice.randint(0, 1) * 2 :]]
+            if dice.random() < 0.2:
+                history = [*history[:-1], user("another end")]
+
+    async def play(self, item, ctx):
+        dice = random.Random(f"{ctx.seed} {seed}")
+        names = [dice.choice("abc") for _ in range(dice.randint(1, 4))]
+        await asyncio.gather(*(thread(ctx.endpoint, name, dice) for name in names))
+
+    cls = played(Talk, play, scripted_choices=_two)
+    async with cls(AgentEnvConfig(group_size=4, max_turns=50)) as env:
+        group = await env.rollout_group(env.tasks()[0], 4)
+        check_masks(env, group)
+    renderer = ChatMLRenderer.embedded()
+    for trajectory in group.trajectories:
+        assert [turn.index for turn in trajectory.turns] == list(range(len(trajectory.turns)))
+        for index, turn in enumerate(trajectory.turns):
+            seen = trajectory.thread_until(index)[: -len(turn.messages)]
+            row = trajectory.rows[turn.span.row].token_ids
+            assert renderer.prompt_ids(seen, trajectory.tools) == row[: turn.span.start]

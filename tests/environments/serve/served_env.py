@@ -1,5 +1,6 @@
 """Environments that the tests of `serve` serve: turn rewards, a scalar one, and one that is done at once."""
 
+import asyncio
 import uuid
 from dataclasses import replace
 
@@ -8,6 +9,8 @@ from environments.policy.scripted import Choice, call, say
 from environments.retail_env import RetailEnv
 from environments.testing import group_of
 from environments.turn_level_reward import TurnLevelRewardMixin
+from tests.environments.agents.recorded import Talk as Spoken
+from tests.environments.agents.recorded import ask, system, user
 from tools.terminal import terminal
 
 
@@ -122,3 +125,19 @@ class Instant(TurnLevelRewardMixin, AgentEnv):
         rewards = [[float(sibling), 0.5] for sibling in range(size)]
         made = group_of(rewards, lengths=[[200, 200]] * size)
         return replace(made, group_id=uuid.uuid4().hex, env=self.name, item_id=task.item_id, epoch=task.epoch)
+
+
+class RecordedTalk(Spoken):
+    """An agent of its own, with two threads."""
+
+    name = "recorded_talk"
+
+    def load_items(self):
+        return [{"id": str(number)} for number in range(4)]
+
+    async def play(self, item, ctx):
+        await asyncio.gather(*(self.thread(ctx.endpoint, name) for name in ("planner", "worker")))
+
+    async def thread(self, endpoint, name):
+        first = await ask(endpoint, system(name), user("x"))
+        await ask(endpoint, system(name), user("x"), first, user("go on"))

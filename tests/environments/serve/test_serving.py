@@ -4,6 +4,7 @@ import os
 import re
 import sqlite3
 import subprocess
+from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -126,6 +127,22 @@ def test_every_group_is_recorded_when_a_record_is_asked_for(api, tmp_path):
         assert ended(process) == 0
     recorded = {group.group.group_id for group in read_groups(tmp_path / "record.jsonl")}
     assert taken[0]["overrides"][0]["group_id"] in recorded
+
+
+def test_a_recorded_agent_is_served_with_the_advantages_of_its_record(api, tmp_path):
+    api.start_trainer(batch_size=4)
+    with serving(api, tmp_path, env="RecordedTalk") as process:
+        taken = take(api, 1)
+        assert ended(process) == 0
+    recorded = {group.group.group_id: group for group in read_groups(tmp_path / "record.jsonl")}
+    sent = {each["overrides"][0]["group_id"] for each in taken}
+    assert sent <= recorded.keys()
+    for each in taken:
+        credited = recorded[each["overrides"][0]["group_id"]]
+        advantages = Counter(advantage for row in credited.advantages for advantage in row)
+        posted = Counter(advantage for part in each["overrides"] for advantage in part["turn_advantages"])
+        assert posted
+        assert posted <= advantages  # a batch of 4 rows holds a part of its 8
 
 
 def test_the_end_says_where_the_time_went_when_that_is_asked_for(api, tmp_path):

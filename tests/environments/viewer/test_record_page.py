@@ -10,7 +10,7 @@ import pytest
 
 from environments.credit import estimate
 from environments.testing import group_of
-from environments.trajectory import AgentRun, Condensed, Failure, JudgeCall, Kept, Message
+from environments.trajectory import AgentRun, Condensed, Failure, JudgeCall, Kept, Message, Span, TokenRow
 from environments.viewer.page_values import BLOCK_BYTES
 from environments.viewer.record_page import page_template, title_of, write_record_page
 from tests.environments.viewer.pages import blocks_of, content, page, recorded
@@ -192,6 +192,15 @@ def test_a_turn_has_its_thread_where_its_trajectory_has_several_and_its_agents_r
     assert agent == {"error": "Boom", "exit_code": 3, "wall_s": 1.5, "counts": {"retries": 2}}
     assert [each["role"] for each in blocks["g1r0p0"]["judge_calls"]] == ["other"]
     assert blocks["g1r1p0"]["agent"] is None
+
+
+def test_the_first_row_of_a_thread_is_no_fork(tmp_path):
+    first = GROUP.trajectories[0]
+    rows = (*first.rows, TokenRow(token_ids=(1, 2), logprobs=(1.0, -0.5)))
+    group = replace(GROUP, trajectories=(replace(first, rows=rows), *GROUP.trajectories[1:]))
+    group = changed(group, turn=1, thread=1, span=Span(row=1, start=1, end=2))
+    rollout = page(recorded(tmp_path / "r.jsonl", group))["index"]["groups"][0]["rollouts"][0]
+    assert rollout["turns"]["forks"] == [0, 0]
 
 
 def test_a_failure_keeps_its_traceback(tmp_path):

@@ -7,11 +7,12 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 from environments.reward_context import AgentEndpoint
 from tools.errors import ConfigError, IsolationError, RolloutError
@@ -149,27 +150,30 @@ class HostPlayer:
         Raises:
             ConfigError: it cannot be started.
         """
-        command, pipe = self._command, asyncio.subprocess.PIPE
+        command = self._command
         argv = command.with_prompt(self._prompt)
-        stdin = pipe if command.prompt == "stdin" else asyncio.subprocess.DEVNULL
         inherited = {name: os.environ[name] for name in ("HOME", "LANG") if name in os.environ}
         env = {"PATH": host_path(), **inherited, **command.environment(endpoint)}
+        # A file and a pipe of our own: with one of asyncio's, a child that holds it open delays the end.
+        with tempfile.TemporaryFile() as stdin:
+            stdin.write(self._prompt.encode() if command.prompt == "stdin" else b"")
+            stdin.seek(0)
+            ours, theirs = os.pipe()
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *argv, stdin=stdin, stdout=theirs, stderr=theirs, env=env, start_new_session=True
+                )
+            except (OSError, ValueError) as error:
+                os.close(ours)
+                raise ConfigError(f"the agent {command.argv[0]!r} cannot be started: {error}") from error
+            finally:
+                os.close(theirs)
+        reader = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(ours, "rb", 0)
+        )
+        reading = asyncio.create_task(self._read(reader))
         try:
-            process = await asyncio.create_subprocess_exec(
-                *argv,
-                stdin=stdin,
-                stdout=pipe,
-                stderr=asyncio.subprocess.STDOUT,
-                env=env,
-                start_new_session=True,
-            )
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"the agent {command.argv[0]!r} cannot be started: {error}") from error
-        reading = asyncio.create_task(self._read(cast("asyncio.StreamReader", process.stdout)))
-        try:
-            if process.stdin is not None:
-                process.stdin.write(self._prompt.encode())
-                process.stdin.close()
             return await process.wait()
         finally:
             with suppress(ProcessLookupError):
@@ -177,6 +181,7 @@ class HostPlayer:
             await process.wait()
             await asyncio.wait({reading}, timeout=_DRAIN_S)
             reading.cancel()
+            transport.close()
 
     async def _read(self, stream: asyncio.StreamReader) -> None:
         while data := await stream.read(1 << 16):
@@ -190,7 +195,7 @@ class HostPlayer:
 # Runs in the sandbox as the agent's user, in a fork of its supervisor: starts the agent, returns at once, and
 # reports over a socket of its own when it has ended. A report that never comes is an agent that was killed.
 _RUNNER = r"""
-import json, os, socket, subprocess, sys
+import json, os, socket, subprocess, sys, threading
 task = json.load(sys.stdin)
 if child := os.fork():
     print(child)
@@ -211,10 +216,15 @@ try:
         agent.stdin.close()
     except BrokenPipeError:
         pass
-    while data := agent.stdout.read1(1 << 16):
-        room = max(0, kept - len(head))
-        head, tail = head + data[:room], (tail + data[room:])[-kept:]
+    def read():
+        global head, tail
+        while data := agent.stdout.read1(1 << 16):
+            room = max(0, kept - len(head))
+            head, tail = head + data[:room], (tail + data[room:])[-kept:]
+    reading = threading.Thread(target=read, daemon=True)
+    reading.start()
     code = agent.wait()
+    reading.join(1)
     code = 128 - code if code < 0 else code
 except OSError as error:
     head, code = str(error).encode(), 127

@@ -9,7 +9,7 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from environments.agents.dialects import AgentRequest, Refused, arguments_object
 from environments.inference.written_messages import MessageError, messages_of
@@ -30,6 +30,8 @@ class Thread:
     number: int
     rows: RowBuilder
     seed: int
+    key: str
+    """Of its opening."""
     seen: list[Message] = field(default_factory=list[Message])
     """What the policy sees: what it sampled, as it sampled it."""
     written: list[Message] = field(default_factory=list[Message])
@@ -103,9 +105,10 @@ def match(threads: Sequence[Thread], request: AgentRequest) -> Match | None:
         raise Refused("the last message has role assistant; add a user or tool message", param="messages")
     found = [_compared(thread, messages, parsed) for thread in threads]
     best = max(found, key=lambda each: (each.common, each.goes_on, not each.thread.is_busy), default=None)
-    if best is None or best.thread.is_busy or best.common < best.thread.opening:
-        return None
-    return best
+    if best is not None and best.thread.is_busy:  # unless an equal one, which is idle, is continued exactly
+        idle = [each for each in found if each.goes_on and not each.thread.is_busy]
+        best = max(idle, key=lambda each: each.common, default=None)
+    return None if best is None or best.common < best.thread.opening else best
 
 
 def _parsed(threads: Sequence[Thread], entries: Sequence[Any]) -> list[tuple[Message, ...]]:
@@ -115,11 +118,20 @@ def _parsed(threads: Sequence[Thread], entries: Sequence[Any]) -> list[tuple[Mes
     parsed = threads[equal.index(shared)].parsed[:shared] if threads else []
     try:
         for index in range(shared, len(entries)):
-            read = messages_of(entries[index], f"messages[{index}]", index)
+            read = messages_of(_with_content(entries[index]), f"messages[{index}]", index)
             parsed.append(tuple(each.message for each in read))
     except MessageError as error:
         raise Refused(str(error), param=f"messages[{len(parsed)}]") from None
     return parsed
+
+
+def _with_content(entry: Any) -> Any:
+    """An assistant message that says and calls nothing, as a client may write it, with an empty text."""
+    if not isinstance(entry, dict):
+        return entry
+    fields = cast("dict[str, Any]", entry)
+    is_bare = fields.get("role") == "assistant" and fields.get("content") is None
+    return {**fields, "content": ""} if is_bare and not fields.get("tool_calls") else fields
 
 
 def _equal_entries(left: Sequence[Any], right: Sequence[Any]) -> int:
@@ -207,7 +219,8 @@ def after_turn(thread: Thread, found: Match) -> Sequence[Message]:
         return found.messages[found.common :]
     ids, last = _Renamed(), thread.written[-1]
     for at in range(len(found.messages) - 1, found.common - 1, -1):
-        if ids.are_equal(found.messages[at], last):
+        names = [call.id for call in found.messages[at].tool_calls]
+        if ids.are_equal(found.messages[at], last) or (names and names == [c.id for c in last.tool_calls]):
             return list(map(ids.as_handed_out, found.messages[at + 1 :]))
     return ()
 
@@ -229,9 +242,9 @@ def new_thread(
     parsed = _parsed(threads, request.entries)
     messages = [message for entry in parsed for message in entry]
     key = opening_key(messages)
-    ordinal = sum(opening_key(each.written) == key for each in threads)
+    ordinal = sum(each.key == key for each in threads)
     seed = thread_seed(calls.seed, key, ordinal, prompt_key=prompt_key)
-    thread = Thread(number=len(threads), rows=calls.another_thread(), seed=seed)
+    thread = Thread(number=len(threads), rows=calls.another_thread(), seed=seed, key=key)
     return Match(
         thread=thread, messages=messages, parsed=parsed, common=0, goes_on=True, is_reserialised=False
     )

@@ -176,7 +176,9 @@ class EndpointServer:
             request.headers.get("x-api-key", ""),
         )
         key = self._key(name)
-        if not any(hmac.compare_digest(each.strip().encode(), key.encode()) for each in given):
+        if not any(
+            hmac.compare_digest(each.strip().encode("utf-8", "replace"), key.encode()) for each in given
+        ):
             problem = "wrong API key: each rollout has its own, in the same place as its base URL"
             raise Refused(problem, status=401, kind="authentication_error", code="invalid_api_key")
         rollout = self._rollouts.get(name)
@@ -222,6 +224,8 @@ async def _asked(request: BaseRequest, dialect: Dialect, hidden: Sequence[bytes]
         body = await request.read()
     except web.HTTPRequestEntityTooLarge:
         raise Refused(f"the body is larger than {_LARGEST_BODY >> 20} MiB", status=413) from None
+    except web.RequestPayloadError as error:
+        raise Refused(f"the body cannot be read: {error}") from None
     body = struck(body, hidden)
     return dialect.read(body) if len(body) < _LONG_BYTES else await asyncio.to_thread(dialect.read, body)
 

@@ -134,7 +134,8 @@ class RecordedLoop:
     _clocks: dict[int, list[int]] = field(default_factory=dict[int, list[int]], init=False)
     _handed_at: dict[int, float] = field(default_factory=dict[int, float], init=False)
     _handed_out: int = field(default=0, init=False)
-    _in_flight: int = field(default=0, init=False)
+    _admitted: int = field(default=0, init=False)
+    """Requests that have, or get, a completion."""
     _refused: str = field(default="", init=False)
     """The last refusal, for people."""
     _counts: Counter[str] = field(default_factory=Counter[str], init=False)
@@ -307,8 +308,10 @@ class RecordedLoop:
             asked.connection = connection
         try:
             await asyncio.shield(asked.sampling)
-            if not connection.is_open or self.agent is not None:  # nobody waits for it any more
+            if not connection.is_open:
                 raise ConnectionResetError
+            if self.agent is not None:
+                raise self._refusal()
             return self._hand_out(asked)
         except asyncio.CancelledError:
             if asked.sampling.cancelled():
@@ -320,13 +323,13 @@ class RecordedLoop:
 
     def _retried(self, request: AgentRequest, connection: Connection) -> _Asked | None:
         """The request that this one repeats."""
-        for asked in self._last.values():
-            if asked.request.body != request.body or (asked.sampling.done() and _failed(asked.sampling)):
-                continue
-            was_lost = not asked.connection.is_delivered and not asked.connection.is_open
-            if connection.is_retry or was_lost:
+        same = [asked for asked in self._last.values() if asked.request.body == request.body]
+        failed = [asked for asked in same if asked.sampling.done() and _failed(asked.sampling)]
+        usable = [asked for asked in same if asked not in failed]
+        for asked in usable:
+            if not asked.connection.is_delivered and not asked.connection.is_open:
                 return asked
-        return None
+        return usable[0] if connection.is_retry and usable and not failed else None
 
     def _begun(self, request: AgentRequest, connection: Connection) -> _Asked:
         """Take a request into its thread, which has then one in flight."""
@@ -340,11 +343,12 @@ class RecordedLoop:
             self._threads.append(thread)
             thread.tools = tools
         if is_first:
-            self.prompt, self._first_tools = tuple(found.messages), tools
+            self.prompt = tuple(found.messages)
             self.on_messages(self.prompt)
         self._counts["normalised"] += found.is_reserialised
         thread.is_rewritten |= not found.goes_on or tools != thread.tools
         thread.tools, thread.is_busy = tools, True
+        self._first_tools = self._first_tools or tools  # a title may be asked for without any
         turn, thread.open_turn = thread.open_turn, None
         if turn is not None:
             waited = monotonic() - self._handed_at[turn.index]
@@ -373,15 +377,17 @@ class RecordedLoop:
         if before is not None:
             scored = asyncio.get_running_loop().create_future()
             self._queue.put_nowait((before, scored))
-            await scored
+            await asyncio.wait({scored}, timeout=self.calls.seconds_left)
+            if not scored.done():  # the agent waits for us, and is told so
+                self.calls.stop(StopReason.TIME_BUDGET)
         thread = asked.found.thread
         if self.is_ended():
             self.calls.stop(StopReason.ENDED)
-        elif self._handed_out + self._in_flight >= self.calls.budget.max_turns:
+        elif self._admitted >= self.calls.budget.max_turns:
             self.calls.stop(StopReason.MAX_TURNS)
         if self.calls.stopped is not None:
             raise self._refusal()
-        asked.index, self._in_flight = len(self._clocks), self._in_flight + 1
+        asked.index, self._admitted = len(self._clocks), self._admitted + 1
         self._clocks[asked.index] = [0, 0, 0]
         self._tick(asked.index, 0)
         prompt = self.calls.request(
@@ -391,7 +397,9 @@ class RecordedLoop:
             thread=thread.rows,
         )
         limit = min(prompt.max_tokens, asked.request.max_tokens or prompt.max_tokens)
-        asked.prompt = replace(prompt, tools=thread.tools, seed=thread.seed, max_tokens=limit)
+        asked.prompt = replace(
+            prompt, tools=thread.tools, seed=thread.seed, rollout_seed=self.calls.seed, max_tokens=limit
+        )
         started = monotonic()
         try:
             asked.completion = await self.calls.complete(asked.prompt)
@@ -405,7 +413,8 @@ class RecordedLoop:
                 status=503 if is_policy else 500, kind="api_error", code="policy_error",
             ) from None  # fmt: skip
         finally:
-            self._in_flight -= 1
+            if asked.completion is None:
+                self._admitted -= 1
         asked.model_s = monotonic() - started
         self._lost = self._overflow = None
 
@@ -462,6 +471,7 @@ class RecordedLoop:
         found = new_thread((), request, self.calls, None)
         try:
             answer = await model.ask(found.messages, seed=self.calls.seed)
+            self._lost = None
         except Exception as error:  # noqa: BLE001  # raised again when the agent has ended
             self._lost = error
             raise Refused(f"{request.model}: {reason_of(error)}", status=503, kind="api_error") from None

@@ -23,6 +23,8 @@ class CompletionRequest:
     tools: tuple[ToolSpec, ...] = ()
     seed: int = 0
     """The rollout's seed, the same for each of its calls."""
+    rollout_seed: int | None = None
+    """The rollout's seed, where `seed` is that of one of its threads."""
     max_tokens: int = 1024
     max_row_tokens: int | None = None
     """Tokens that the row of this turn may have; what is longer for certain need not be rendered."""

@@ -102,6 +102,11 @@ class ChoicePolicy(PlaysByScript):
             WireError: this policy has not begun it since then; or rollouts with its seed went different ways,
                 so that it may be any of them.
         """
+        if any(turn.thread for turn in trajectory.turns):
+            raise WireError(
+                f"item {trajectory.item_id!r}: the agent has several threads, whose decisions cannot be told "
+                f"apart here; learn takes agents of one"
+            )
         count, rollouts = len(trajectory.turns), self._rollouts.get(trajectory.seed, ())
         begun = [tuple(each[:count]) for each in rollouts if len(each) >= count]
         if not begun:
@@ -193,7 +198,8 @@ class _Player(ScriptedPolicy):
         if request.kind == "act":
             decision, choices = self._policy.weighed(request, choices)
         if not self._decisions:
-            self._policy.begun(request.seed, self._decisions)
+            seed = request.seed if request.rollout_seed is None else request.rollout_seed
+            self._policy.begun(seed, self._decisions)
         self._decisions.append(decision)
         return choices
 

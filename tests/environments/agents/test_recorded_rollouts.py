@@ -362,6 +362,55 @@ def test_the_commands_take_a_recorded_agent(command, tmp_path, monkeypatch):
     assert main([command[0], "sums.py:Played", *command[1:], "--env.scripted_skill", "1"]) == 0
 
 
+def test_max_turns_is_no_more_with_threads_side_by_side():
+    async def play(self, item, ctx):
+        async def thread(name):
+            history = [system(name), user("x")]
+            while True:
+                status, answer, _ = await post(ctx.endpoint, {"messages": history})
+                if status != 200:
+                    return
+                history += [answer["choices"][0]["message"], user("on")]
+
+        await asyncio.gather(*(thread(f"{n}") for n in range(20)))
+
+    assert [len(each.turns) for each in rolled_out(played(Talk, play), max_turns=37, group_size=4)] == [
+        37
+    ] * 4
+
+
+async def test_scoring_that_outlasts_the_time_is_no_error_of_the_agent():
+    class Slow(Talk):
+        async def score_turn(self, item, turn, ctx):
+            await asyncio.sleep(2)
+            return 1.0
+
+    async def play(self, item, ctx):
+        first = await ask(ctx.endpoint, user("x"))
+        await ask(ctx.endpoint, user("x"), first, user("on"))
+
+    (trajectory,) = (await roll_out(played(Slow, play), rollout_timeout_s=1)).group.trajectories
+    assert (trajectory.stop_reason, trajectory.rewards.turns) == (StopReason.TIME_BUDGET, (1.0,))
+
+
+async def test_a_second_model_that_comes_back_costs_nothing():
+    tried = []
+
+    def scripted_judge(self, item, messages):
+        tried.append(messages)
+        if len(tried) == 1:
+            raise PolicyError("away")
+        return "an answer"
+
+    async def play(self, item, ctx):
+        await ask(ctx.endpoint, user("x"))
+        asked = {"model": "grader", "messages": [user("which?")]}
+        assert [(await post(ctx.endpoint, asked))[0] for _ in range(2)] == [503, 200]
+
+    cls = played(Talk, play, other_models={"grader": "judge"}, scripted_judge=scripted_judge)
+    assert (await roll_out(cls)).group.failures == ()
+
+
 BROKEN = """
 from tests.environments.agents.recorded import Talk, ask, user
 

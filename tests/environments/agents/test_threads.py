@@ -6,7 +6,18 @@ import random
 import pytest
 
 from environments.policy.rendering.chatml import ChatMLRenderer
-from tests.environments.agents.recorded import Talk, ask, played, post, roll_out, rolled_out, system, user
+from tests.environments.agents.recorded import (
+    ADD,
+    Sums,
+    Talk,
+    ask,
+    played,
+    post,
+    roll_out,
+    rolled_out,
+    system,
+    user,
+)
 from tests.environments.test_row_contract import check_masks
 from turnwise import AgentEnvConfig, Choice, Completion, ConfigError, StopReason, say
 
@@ -236,3 +247,35 @@ async def test_what_each_turn_saw_renders_as_its_row_whatever_the_threads_do(see
             seen = trajectory.thread_until(index)[: -len(turn.messages)]
             row = trajectory.rows[turn.span.row].token_ids
             assert renderer.prompt_ids(seen, trajectory.tools) == row[: turn.span.start]
+
+
+def test_results_at_a_fork_are_found_by_the_ids_of_the_calls():
+    async def play(self, item, ctx):
+        first = await ask(ctx.endpoint, user("Add."), tools=[ADD])
+        named = first["tool_calls"][0]["id"]
+        result = {"role": "tool", "tool_call_id": named, "content": "1"}
+        await ask(ctx.endpoint, user("Add."), {**first, "content": "written anew"}, result, tools=[ADD])
+
+    (trajectory,) = rolled_out(played(Sums, play))
+    assert [turn.fork for turn in trajectory.turns] == [None, "agent"]
+    assert [each.content for each in trajectory.turns[0].tool_results] == ["1"]
+
+
+def test_equal_conversations_side_by_side_keep_their_threads():
+    async def play(self, item, ctx):
+        await asyncio.gather(*(conversation(ctx.endpoint, [user("x")], 3) for _ in range(3)))
+
+    def same(self, item, messages, tools, skill):
+        return [Choice(probability=1.0, message=say("yes"))]
+
+    (trajectory,) = rolled_out(played(Talk, play, scripted_choices=same))
+    assert len(trajectory.rows) == 3
+
+
+def test_the_tools_of_the_record_are_those_first_offered_and_an_empty_message_may_lack_its_content():
+    async def play(self, item, ctx):
+        await ask(ctx.endpoint, system("title"), user("Add."))
+        await ask(ctx.endpoint, user("Add."), {"role": "assistant", "content": None}, user("on"), tools=[ADD])
+
+    (trajectory,) = rolled_out(played(Sums, play))
+    assert [spec.name for spec in trajectory.tools] == ["add"]

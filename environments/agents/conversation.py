@@ -104,11 +104,12 @@ def match(threads: Sequence[Thread], request: AgentRequest) -> Match | None:
     if messages[-1].role == "assistant":
         raise Refused("the last message has role assistant; add a user or tool message", param="messages")
     found = [_compared(thread, messages, parsed) for thread in threads]
-    best = max(found, key=lambda each: (each.common, each.goes_on, not each.thread.is_busy), default=None)
-    if best is not None and best.thread.is_busy:  # unless an equal one, which is idle, is continued exactly
-        idle = [each for each in found if each.goes_on and not each.thread.is_busy]
-        best = max(idle, key=lambda each: each.common, default=None)
-    return None if best is None or best.common < best.thread.opening else best
+    # Of equal conversations side by side one may be ahead: the one that is continued exactly is meant.
+    exact = [each for each in found if each.goes_on and not each.thread.is_busy]
+    best = max(exact or found, key=lambda each: (each.common, each.goes_on), default=None)
+    if best is None or best.thread.is_busy or best.common < best.thread.opening:
+        return None
+    return best
 
 
 def _parsed(threads: Sequence[Thread], entries: Sequence[Any]) -> list[tuple[Message, ...]]:

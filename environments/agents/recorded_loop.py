@@ -26,7 +26,7 @@ from environments.agents.conversation import (
     with_contexts,
 )
 from environments.agents.dialects import AgentRequest, Refused, Reply, shown, tools_of
-from environments.agents.endpoint import Connection, EndpointServer, struck
+from environments.agents.endpoint import STRUCK, Connection, EndpointServer, struck
 from environments.policy.base import CompletionRequest
 from environments.reward_context import AgentEndpoint
 from environments.rollout.agent_loop import Played
@@ -222,6 +222,7 @@ class RecordedLoop:
         started = monotonic()
         playing = asyncio.create_task(self.player.run(endpoint))
         over = asyncio.create_task(self._over.wait())
+        hangs = False
         try:
             limits = {playing, over}
             await asyncio.wait(limits, timeout=self.calls.seconds_left, return_when=asyncio.FIRST_COMPLETED)
@@ -234,6 +235,13 @@ class RecordedLoop:
             over.cancel()
             playing.cancel()
             await asyncio.wait({playing})
+            error = self._note_run(playing, hangs, started)  # also where something else ended the rollout
+        return error
+
+    def _note_run(
+        self, playing: "asyncio.Task[int | None]", hangs: bool, started: float
+    ) -> BaseException | None:
+        """Keep how the run of the agent went; what it raised."""
         error: BaseException | None = None
         exit_code: int | None = None
         if not playing.cancelled():
@@ -262,7 +270,7 @@ class RecordedLoop:
         if self._lost is not None:
             raise self._lost
         if self._handed_out == 0:
-            if error is not None and "[secret]" not in self.agent.error:
+            if error is not None and STRUCK not in self.agent.error:
                 if not self._refused:
                     error.add_note(_NOTHING_CAME)
                 raise error

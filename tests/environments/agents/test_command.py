@@ -8,6 +8,7 @@ import pytest
 from environments.run.experiment import origin_of
 from tests.environments.agents.recorded import Talk, roll_out, rolled_out
 from tests.tables import cases
+from tools.errors import AgentCausedError
 from turnwise import Command, ConfigError, StopReason
 
 PROGRAM = """
@@ -176,3 +177,13 @@ print("bye")
     )
     assert (trajectory.stop_reason, trajectory.agent.output) == (StopReason.COMPLETED, "bye\n")
     assert trajectory.agent.wall_s < 20
+
+
+def test_its_run_is_in_the_record_where_the_agent_broke_something_else(env_with):
+    env_class = env_with("print('hello', flush=True); ask(user('a')); ask(user('b'), user('c'))")
+
+    def score_turn(self, item, turn, ctx):
+        raise AgentCausedError("gone", cause="unreadable_files")
+
+    (trajectory,) = rolled_out(type("Broken", (env_class,), {"score_turn": score_turn}))
+    assert (trajectory.agent_caused.cause, trajectory.agent.output) == ("unreadable_files", "hello\n")

@@ -196,7 +196,7 @@ class AgentEnv(Lifecycle):
         Raises:
             ConfigError: age is bounded, and no completion has ever named a version of the weights.
         """
-        stale = self.weight_versions.staleness(credited.group)
+        stale = self.weight_versions.staleness(credited.group.weight_versions)
         return credited if stale is None else self.credit(replace(credited.group, stale=stale))
 
     async def _sibling(

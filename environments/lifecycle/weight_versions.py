@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from environments.config import AgentEnvConfig
 from environments.policy.base import Policy
-from environments.trajectory import TrajectoryGroup, Turn
+from environments.trajectory import Turn
 from tools.errors import ConfigError
 
 STALE = "stale"
@@ -56,14 +56,28 @@ class WeightVersions:
 
     def meet(self, turn: Turn) -> None:
         """Take in what a turn was sampled by, as soon as it was."""
-        for version in turn.weight_versions:
-            if version is None:
-                continue
-            self._is_told = True
-            if version in self._former:
-                self._former.remove(version)
-                del self._met[version]
-            self._met.setdefault(version)
+        self.merge([version for version in turn.weight_versions if version is not None])
+
+    def merge(self, met: Sequence[str]) -> None:
+        """Take in what another process met, in its order: first what is new here, before what it met next.
+
+        What follows nothing that is known is the newest.
+        """
+        self._is_told |= bool(met)
+        if all(version in self._met and version not in self._former for version in met):
+            return
+        for version in self._former.intersection(met):
+            del self._met[version]
+        self._former.difference_update(met)
+        order = list(self._met)
+        at = len(order)
+        for version in reversed(met):
+            if version in self._met:
+                at = order.index(version)
+            else:
+                order.insert(at, version)
+                self._met[version] = None
+        self._met = dict.fromkeys(order)
 
     def refuse_without(self, policy: Policy | None) -> None:
         """Raise ConfigError if it is known beforehand that there are no versions."""
@@ -73,18 +87,18 @@ class WeightVersions:
                 f"that says them (--openai.base_url), or leave it out"
             )
 
-    def staleness(self, group: TrajectoryGroup) -> str | None:
-        """Why a group that ended is too old to be trained on by now; `None`: it is not.
+    def staleness(self, versions: Sequence[str | None]) -> str | None:
+        """Why a group of these versions that ended is too old to be trained on by now; `None`: it is not.
 
         Raises:
             ConfigError: age is bounded, and no version was ever stated.
         """
-        if self._max_staleness is not None and group.trajectories and not self._is_told:
+        if self._max_staleness is not None and versions and not self._is_told:
             raise ConfigError(
                 f"{_OPTION} counts versions of weights, and whoever plays says none; use a server that does "
                 f"(SGLang; vLLM from 0.33 on), a policy that sets Completion.weight_version, or leave it out"
             )
-        if self._max_staleness is not None and UNNAMED in group.weight_versions and not self._has_warned:
+        if self._max_staleness is not None and UNNAMED in versions and not self._has_warned:
             self._has_warned = True
             logger.warning(
                 "the model server calls its weights %r, as it does until somebody names them: %s counts "
@@ -92,7 +106,7 @@ class WeightVersions:
                 UNNAMED,
                 _OPTION,
             )
-        return self.too_old(group.weight_versions)
+        return self.too_old(versions)
 
     def too_old(self, versions: Sequence[str | None]) -> str | None:
         """Why rollouts of these versions are too old to be trained on by now; `None`: they are not.

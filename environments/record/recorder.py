@@ -35,16 +35,18 @@ _INSTEAD = "choose another --out, start over with --fresh, or go on all the same
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLine:
-    """A group as the record has it."""
+    """A group as the record has it, and which group it is."""
 
     content: bytes
     """The line, with its newline; without the parts of its fingerprint, which the file has once."""
-    credited: CreditedGroup
-    """As it is in the line."""
+    fingerprint: str | None
+    item_id: str
+    epoch: int
+    status: str
 
 
-def serialised(credited: CreditedGroup, *, fingerprint: str | None) -> GroupLine:
-    """Return a group as a line, marked with a run's fingerprint unless it has its own.
+def serialised(credited: CreditedGroup, *, fingerprint: str | None) -> tuple[GroupLine, CreditedGroup]:
+    """Return a group as a line, marked with a run's fingerprint unless it has its own, and as it is there.
 
     One that no line can hold becomes a failed one, with the reason.
     """
@@ -55,7 +57,15 @@ def serialised(credited: CreditedGroup, *, fingerprint: str | None) -> GroupLine
     except RecordError as error:
         credited = failed_instead(credited, error)
         content = encode_group(credited)
-    return GroupLine(content=content, credited=credited)
+    group = credited.group
+    line = GroupLine(
+        content=content,
+        fingerprint=group.fingerprint,
+        item_id=group.item_id,
+        epoch=group.epoch,
+        status=credited.status,
+    )
+    return line, credited
 
 
 class Recorder:
@@ -143,9 +153,9 @@ class Recorder:
 
         Returns the group as it was written: one that no line can hold is a failed one, with the reason.
         """
-        line = serialised(credited, fingerprint=self.fingerprint)
+        line, credited = serialised(credited, fingerprint=self.fingerprint)
         self.append_line(line)
-        return line.credited
+        return credited
 
     def append_line(self, line: GroupLine) -> None:
         """Writes a group's line and, unless `each_on_disk` is off, waits until it is on disk.
@@ -153,15 +163,15 @@ class Recorder:
         Raises RecordError if the disk is full or gone, or somebody else changed the file, or one that
         rollouts read. What was written before is safe, and nothing is written any more.
         """
-        group, content = line.credited.group, line.content
+        content = line.content
         with self._one_at_a_time:
             more = self.more_facts()
-            if origin := {**self._to_say.pop(group.fingerprint, {}), **more}:
+            if origin := {**self._to_say.pop(line.fingerprint, {}), **more}:
                 content = with_origin(content, origin)
             self._file.append(content)
             self.written += 1
-            if line.credited.status != "failed":
-                self.finished.add((group.item_id, group.epoch))
+            if line.status != "failed":
+                self.finished.add((line.item_id, line.epoch))
             else:
                 self.contents.add(parse_head(line.content, self.path, 0))
 

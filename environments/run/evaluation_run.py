@@ -33,7 +33,7 @@ from environments.run.evaluation import (
     sample_row,
 )
 from environments.run.experiment import origin_of
-from environments.run.group_source import FinishedGroups, OwnGroups, ShownGroups
+from environments.run.group_source import FinishedGroups, Finishing, OwnGroups, ShownGroups
 from environments.run.open_run import DEFAULT_NAME, DEFAULTS, OpenRun, RunOptions, opened_run
 from environments.run.process_run import FAILED, Driver, PlannedTasks
 from environments.run.progress import Progress
@@ -92,9 +92,9 @@ async def _evaluate_opened(
 ) -> int:
     started, recorder = monotonic(), run.recorder
     tasks = PlannedTasks(plan(env.items, env.item_ids, -1), recorder)
-    source = OwnEvaluations(env, progress.rollout)
+    finishing = Finishing(fingerprint=recorder.fingerprint)
     driver = Driver(
-        source=FinishedGroups(source, fingerprint=recorder.fingerprint),
+        source=FinishedGroups(OwnEvaluations(env, progress.rollout), finishing),
         run=run,
         progress=progress,
         watchdog=watchdog,

@@ -5,19 +5,23 @@ import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol, TypeVar
+from pathlib import Path
+from typing import Protocol
 
 from environments.base_env import AgentEnv
 from environments.containment.user_code import Watch
 from environments.data.tasks import GroupTask, PastGroup, past_group
 from environments.record.diagnosis import REFUSED, Cause, cause_of, diagnosis_by
+from environments.record.group_line import decode_group
 from environments.record.recorder import GroupLine, serialised
 from environments.record.summary import CHARTED_TURNS
 from environments.record.totals import Summary
 from environments.run.worker_pool import StoppedError
-from environments.trajectory import CreditedGroup, Trajectory, TrajectoryGroup
+from environments.trajectory import CreditedGroup, StopReason, Trajectory, TrajectoryGroup
+from environments.wire.payloads import Package, Shape, only_exact, pack
+from tools.errors import WireError
 from tools.waiting import to_the_end
 
 MAX_SAMPLES = 16
@@ -82,11 +86,22 @@ class GroupNote:
     """Why nothing is to be learned from it; `None`: something is, or it is of an evaluation."""
     lacks_image: bool
     """Whether all of it was lost because the image of its item cannot be had."""
+    group_id: str
+    versions: tuple[str | None, ...]
+    """Of the weights that sampled it."""
+    failed_by_model: bool
+    """Whether it failed, and a rollout of it because of the model server."""
+    may_have_lost_model: bool
+    """Whether to ask the server: what is left of a group when it dies or hangs are the short rollouts."""
+    lacking: tuple[str, ...] | None = None
+    """What each rollout lacked that was taken out for want of exact tokens; `None`: not looked for."""
     shown: ShownGroups | None = None
     """What charts show of it beside numbers; `None` without charts."""
 
 
-def note_of(credited: CreditedGroup, *, is_charted: bool = False) -> GroupNote:
+def note_of(
+    credited: CreditedGroup, *, is_charted: bool = False, lacking: tuple[str, ...] | None = None
+) -> GroupNote:
     """Return what a run counts by; with what charts show where `is_charted`."""
     group = credited.group
     summary = Summary()
@@ -104,6 +119,13 @@ def note_of(credited: CreditedGroup, *, is_charted: bool = False) -> GroupNote:
         cause=cause_of(credited),
         lacks_image=bool(group.failures)
         and all(failure.error_class == "ImageUnavailable" for failure in group.failures),
+        group_id=group.group_id,
+        versions=group.weight_versions,
+        failed_by_model=credited.status == "failed"
+        and any(failure.stop_reason is StopReason.POLICY_ERROR for failure in group.failures),
+        may_have_lost_model=bool(group.failures)
+        or any(each.stop_reason is StopReason.TIME_BUDGET for each in group.trajectories),
+        lacking=lacking,
         shown=shown,
     )
 
@@ -192,42 +214,96 @@ class Lessons:
             self._say(str(diagnosis_by(self._causes)))
 
 
-Result = TypeVar("Result", covariant=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finishing:
+    """What a run wants of each group that ended."""
 
-
-class GroupSource(Protocol[Result]):
-    """Rolls out what it is asked for, many groups side by side; who asks plans, records and shows."""
-
-    async def first(self, task: GroupTask) -> TrajectoryGroup:
-        """Return the first rollout of a task, which goes alone."""
-        ...
-
-    async def run(self, task: GroupTask, size: int | None = None) -> Result:
-        """Return a group that ended, of so many siblings; `task.rolled_out` is part of it."""
-        ...
+    fingerprint: str | None
+    """Of its record."""
+    is_charted: bool = False
+    has_line: bool = True
+    """Whether anybody reads the line."""
+    shape: Shape | None = None
+    """Of the posts for a trainer; `None`: there are none."""
+    exact_only: bool = False
+    """Whether rollouts without exact tokens are taken out of a group to be trained on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedGroup:
     """A group that ended, serialised where it did: all that who asked for it needs."""
 
-    line: GroupLine
+    line: GroupLine | None
     note: GroupNote
+    package: Package | None = None
+    """Its posts; `None`: nothing of it goes to a trainer."""
+    malformed: str | None = None
+    """Why no posts could be made of it, so that it failed."""
 
 
-def finished(credited: CreditedGroup, *, fingerprint: str | None, is_charted: bool = False) -> FinishedGroup:
-    """Return a group as its line of the record and a note; it needs no file, and may run on any thread."""
-    line = serialised(credited, fingerprint=fingerprint)
-    return FinishedGroup(line=line, note=note_of(line.credited, is_charted=is_charted))
+class GroupSource(Protocol):
+    """Rolls out what it is asked for, many groups side by side; who asks plans, records and shows."""
+
+    async def first(self, task: GroupTask) -> TrajectoryGroup:
+        """Return the first rollout of a task, which goes alone."""
+        ...
+
+    async def run(
+        self, task: GroupTask, size: int | None = None, *, max_row_tokens: int | None = None
+    ) -> FinishedGroup:
+        """Return a group that ended, of so many siblings; `task.rolled_out` is part of it.
+
+        A trainer takes rows of `max_row_tokens`; `None`: of any length.
+        """
+        ...
+
+
+Credit = Callable[[TrajectoryGroup], CreditedGroup]
+
+
+def finished(
+    credited: CreditedGroup,
+    finishing: Finishing,
+    credit: Credit | None = None,
+    *,
+    max_row_tokens: int | None = None,
+) -> FinishedGroup:
+    """Return what a run wants of a group; it needs no file, and may run on any thread.
+
+    `credit` gives advantages to what is left of a group that loses rollouts without exact tokens.
+    """
+    lacking = package = malformed = line = None
+    if finishing.exact_only and credited.status == "ok":
+        assert credit is not None
+        credited, lacking = only_exact(credited, credit)
+    if finishing.shape is not None and credited.status == "ok":
+        try:
+            package = pack(credited, replace(finishing.shape, max_row_tokens=max_row_tokens))
+        except Exception as error:  # noqa: BLE001  # whatever a group holds: it is put aside, the next one goes on
+            malformed = str(error) if isinstance(error, WireError) else f"{type(error).__name__}: {error}"
+            credited = replace(credited, status="failed", reason=f"no trainer can read it: {malformed}")
+    if finishing.has_line:
+        line, credited = serialised(credited, fingerprint=finishing.fingerprint)
+    note = note_of(credited, is_charted=finishing.is_charted, lacking=lacking)
+    return FinishedGroup(line=line, note=note, package=package, malformed=malformed)
 
 
 async def withhold_stale(env: AgentEnv, done: FinishedGroup) -> FinishedGroup:
     """Return the group without credit where its weights are too old by now, see `AgentEnv.withhold_stale`."""
-    credited = env.withhold_stale(done.line.credited)
-    if credited is done.line.credited:
+    stale, line = env.weight_versions.staleness(done.note.versions), done.line
+    if stale is None:
         return done
-    serialise = partial(finished, fingerprint=None, is_charted=done.note.shown is not None)
-    return await asyncio.to_thread(serialise, credited)
+    assert line is not None
+    finishing = Finishing(fingerprint=None, is_charted=done.note.shown is not None)
+
+    def anew() -> FinishedGroup:
+        group = decode_group(line.content, _LINE, 1).group
+        return finished(env.credit(replace(group, stale=stale)), finishing)
+
+    return await asyncio.to_thread(anew)
+
+
+_LINE = Path("the group")
 
 
 class OwnGroups:
@@ -247,27 +323,27 @@ class OwnGroups:
 
 
 class FinishedGroups:
-    """The groups of another source, serialised off the event loop."""
+    """The groups of this process, finished off the event loop."""
 
-    def __init__(
-        self, source: GroupSource[CreditedGroup], *, fingerprint: str | None, is_charted: bool = False
-    ) -> None:
-        """Serialise for a record; with what charts show beside numbers where `is_charted`."""
-        self._source, self._fingerprint, self._is_charted = source, fingerprint, is_charted
+    def __init__(self, source: OwnGroups, finishing: Finishing, credit: Credit | None = None) -> None:
+        """Finish groups, see `finished`."""
+        self._source, self._finishing, self._credit = source, finishing, credit
 
     async def first(self, task: GroupTask) -> TrajectoryGroup:
         """Return the first rollout of a task."""
         return await self._source.first(task)
 
-    async def run(self, task: GroupTask, size: int | None = None) -> FinishedGroup:
-        """Return a group, its line and its note.
+    async def run(
+        self, task: GroupTask, size: int | None = None, *, max_row_tokens: int | None = None
+    ) -> FinishedGroup:
+        """Return a group that ended.
 
-        A group that has ended is returned even to a caller that is cancelled meanwhile, whose part it then is
-        to end once the group is recorded.
+        It is returned even to a caller that is cancelled meanwhile, whose part it then is to end once the
+        group is recorded.
         """
         credited = await self._source.run(task, size)
-        serialise = partial(finished, fingerprint=self._fingerprint, is_charted=self._is_charted)
-        work = asyncio.ensure_future(asyncio.to_thread(serialise, credited))
+        finish = partial(finished, max_row_tokens=max_row_tokens)
+        work = asyncio.ensure_future(asyncio.to_thread(finish, credited, self._finishing, self._credit))
         with suppress(asyncio.CancelledError):
             await to_the_end(work)
         return work.result()

@@ -23,6 +23,7 @@ from environments.run.experiment import origin_of
 from environments.run.group_source import (
     FinishedGroup,
     FinishedGroups,
+    Finishing,
     GroupSource,
     Lessons,
     OwnGroups,
@@ -75,9 +76,9 @@ async def _process_opened(
     env: AgentEnv, progress: Progress, run: OpenRun, track: Track | None, watchdog: Watchdog
 ) -> int:
     recorder = run.recorder
-    source = OwnGroups(env, progress.rollout)
+    finishing = Finishing(fingerprint=recorder.fingerprint, is_charted=track is not None)
     driver = Driver(
-        source=FinishedGroups(source, fingerprint=recorder.fingerprint, is_charted=track is not None),
+        source=FinishedGroups(OwnGroups(env, progress.rollout), finishing),
         run=run,
         progress=progress,
         watchdog=watchdog,
@@ -114,7 +115,7 @@ async def _process_opened(
 class Driver:
     """Plans, records and shows the groups of a source, wherever that rolls them out."""
 
-    source: GroupSource[FinishedGroup]
+    source: GroupSource
     run: OpenRun
     progress: Progress
     watchdog: Watchdog
@@ -142,6 +143,7 @@ class Driver:
         async def record(task: GroupTask, done: FinishedGroup) -> None:
             if self.withhold_stale is not None:
                 done = await self.withhold_stale(done)
+            assert done.line is not None
             await asyncio.to_thread(recorder.append_line, done.line)
             progress.group_done(done.note)
             if self.track is not None:
@@ -165,7 +167,9 @@ class Driver:
         def blocked(rollout: InFlight, failure: Failure) -> None:
             # The loop is blocked for good, and without siblings to come nothing of this waits for it.
             task = replace(tasks.named(rollout.item_id, rollout.epoch), rolled_out=(failure,))
-            recorder.append_line(asyncio.run(self.source.run(task, 1)).line)
+            line = asyncio.run(self.source.run(task, 1)).line
+            assert line is not None
+            recorder.append_line(line)
 
         self.watchdog.on_end = blocked
         try:

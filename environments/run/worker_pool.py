@@ -86,11 +86,12 @@ def groups_at_once(max_rollouts: int, group_size: int) -> int:
 
 def refuse_stray_cancellation() -> None:
     """Raise LostWorkerError from a task that met a cancellation which was not requested."""
-    if not _is_cancelled():
+    if not is_cancelled():
         raise LostWorkerError("a group was cancelled by code that nobody asked to")
 
 
-def _is_cancelled() -> bool:
+def is_cancelled() -> bool:
+    """Whether the end of this task was asked for, and it has not ended yet."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -106,7 +107,7 @@ async def _pool(
             try:
                 result = await run_group(key)
                 await to_the_end(on_done(key, result))
-                if _is_cancelled():
+                if is_cancelled():
                     raise asyncio.CancelledError  # while its result was on the way
             except asyncio.CancelledError:
                 refuse_stray_cancellation()
@@ -173,6 +174,8 @@ async def first_alone(
         if failed[kind] == 1:
             say(f"the first rollout, of item {task.item_id}, failed; the next item's goes alone\n{shown}")
         await on_bad(task)
+        if is_cancelled():
+            raise asyncio.CancelledError  # while it was on the way
         if failed[kind] == MOST_ALIKE and not has_good:
             raise AlikeFailuresError(f"the first rollouts of {MOST_ALIKE} items failed alike: {how}")
     return []

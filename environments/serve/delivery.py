@@ -11,12 +11,12 @@ from typing import Self
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential, wait_random
 
 from environments.lifecycle.weight_versions import WeightVersions
+from environments.run.group_source import FinishedGroup, GroupNote
 from environments.serve.outbox import Outbox, OutboxThread, Post
 from environments.serve.registration import Registration
 from environments.serve.trajectory_api import ApiState, ApiUnavailableError, PostRefusedError, TrajectoryApi
-from environments.trajectory import CreditedGroup, TrajectoryGroup
-from environments.wire.payloads import pack, post_body, shortened
-from tools.errors import RecordError, TurnwiseError, WireError
+from environments.wire.payloads import post_body, shortened
+from tools.errors import TurnwiseError
 
 POLL_S = 0.5
 """Also the longest time between a look at the API and a post: it cannot restart in less."""
@@ -262,38 +262,34 @@ class Delivery:
         """Posts that the API has and a trainer may not."""
         return len(self._acknowledgements)
 
-    async def put(self, credited: CreditedGroup, *, number: int | None = None) -> str | None:
+    @property
+    def max_row_tokens(self) -> int | None:
+        """The longest row that the trainer takes; `None`: any, as far as is known."""
+        return self._registration.shape.max_row_tokens
+
+    async def put(self, done: FinishedGroup, *, number: int | None = None) -> None:
         """Take a group over: from here on it will be delivered, or is among the rejected.
 
         Args:
-            credited: the group.
+            done: the group, with its posts or the reason why there are none.
             number: of its task in the plan, which is finished in the same step.
-
-        Returns:
-            Why it can never be delivered; `None`: it will be.
         """
-        group = credited.group
-        try:
-            package = await self._in_outbox(lambda _: pack(credited, self._registration.shape))
-        except RecordError:
-            raise
-        except Exception as error:  # noqa: BLE001  # whatever a group holds: it is put aside, the next one goes on
-            reason = str(error) if isinstance(error, WireError) else f"{type(error).__name__}: {error}"
-            await self._put_aside(group, reason)
+        note, package = done.note, done.package
+        if package is None:
+            await self._put_aside(note, done.malformed or "it has no posts")
             if number is not None:
                 await self.finish(number)
-            return f"no trainer can read it: {reason}"
+            return
         if package.too_long:
-            self._sender.too_long(f"item {group.item_id}", package.too_long)
-        versions, met = group.weight_versions, () if self._rules.weights is None else self._rules.weights.met
+            self._sender.too_long(f"item {note.past.item_id}", package.too_long)
+        met = () if self._rules.weights is None else self._rules.weights.met
         await self._in_outbox(
             lambda outbox: outbox.put(
-                group.group_id, package.parts, number=number, versions=versions, met=met
+                note.group_id, package.parts, number=number, versions=note.versions, met=met
             )
         )
         await self._recount()
         self._wake.set()
-        return None
 
     async def finish(self, number: int) -> None:
         """Remember that a task of the plan is done without a group to deliver."""
@@ -461,12 +457,11 @@ class Delivery:
                 f"{trouble}, for more than {patience_s:g} s; {self.waiting} groups wait in {self.path}"
             )
 
-    async def _put_aside(self, group: TrajectoryGroup, reason: str) -> None:
-        self._sender.reject(f"a group of item {group.item_id} is malformed: {reason}")
+    async def _put_aside(self, note: GroupNote, reason: str) -> None:
+        past = note.past
+        self._sender.reject(f"a group of item {past.item_id} is malformed: {reason}")
         await self._in_outbox(
-            lambda outbox: outbox.note_rejected(
-                group.group_id, reason, item_id=group.item_id, epoch=group.epoch
-            )
+            lambda outbox: outbox.note_rejected(note.group_id, reason, item_id=past.item_id, epoch=past.epoch)
         )
 
     async def _recount(self) -> None:

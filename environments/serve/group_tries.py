@@ -9,10 +9,11 @@ from time import monotonic
 
 from environments.data.tasks import GroupTask
 from environments.record.origin import RunOrigin
-from environments.run.group_source import GroupNote, GroupSource, Streak
+from environments.run.group_source import FinishedGroup, Finishing, GroupNote, GroupSource, Streak, finished
 from environments.run.process_run import AskedTasks
 from environments.run.tracking import Track
-from environments.trajectory import CreditedGroup, StopReason, TrajectoryGroup
+from environments.run.worker_pool import is_cancelled
+from environments.trajectory import CreditedGroup, TrajectoryGroup
 from tools.errors import ConfigError
 
 OPEN_AFTER = 4
@@ -172,11 +173,11 @@ class Rollouts:
     """What to roll out, in order and without end, from an index on."""
     asked: AskedTasks | None = None
     """What to roll out instead, where the environment is asked for it."""
-    source: GroupSource[CreditedGroup]
-    credit: Callable[[TrajectoryGroup], CreditedGroup]
-    """Gives a group its advantages, such as one that lost a rollout afterwards."""
-    withhold_stale: Callable[[CreditedGroup], CreditedGroup]
-    """Takes the credit of a group that is too old by now."""
+    source: GroupSource
+    finishing: Finishing
+    """How the source finishes its groups."""
+    withhold_stale: Callable[[FinishedGroup], Awaitable[FinishedGroup]]
+    """Takes the credit and the posts of a group that is too old by now."""
     probe: Callable[[], Awaitable[None]]
     """Raises ConfigError while the model server cannot be used; buys no completion."""
     origin: RunOrigin
@@ -195,46 +196,56 @@ class GroupTries:
         model: ModelWatch,
         *,
         timeout_s: float | None,
+        max_row_tokens: Callable[[], int | None],
         say: Callable[[str], None],
     ) -> None:
-        """Prepare; `timeout_s` is for one try of one group, `None`: no limit."""
+        """Prepare.
+
+        Args:
+            rollouts: where groups come from.
+            model: asked where a group may have lost its model.
+            timeout_s: for one try of one group; `None`: no limit.
+            max_row_tokens: gives the longest row that the trainer takes.
+            say: shows a line to the user.
+        """
         self._rollouts = rollouts
         self._model = model
         self._timeout_s = timeout_s
+        self._max_row_tokens = max_row_tokens
         self._say = say
 
-    async def run(self, task: GroupTask) -> CreditedGroup | None:
+    async def run(self, task: GroupTask) -> FinishedGroup | None:
         """The group; one that ran out of time or lost its model is tried once more. `None`: we stop."""
         for last in (False, True):
-            credited = await self._in_time(task)
+            done = await self._in_time(task)
             # What went alone is part of the first try only.
             task = replace(task, rolled_out=())
-            while _may_have_lost_its_model(credited) and not await self._model.answers():
+            while _may_have_lost_its_model(done) and not await self._model.answers():
                 # The item is not spent: it starts again when the server is back.
                 if not await self._model.back():
                     return None
-                credited = await self._in_time(task)
-            if credited is not None and (last or not _failed_by_its_model(credited)):
-                return credited
-            what = f"took longer than {self._timeout_s:g} s" if credited is None else "lost its model"
+                done = await self._in_time(task)
+            if done is not None and (last or is_cancelled() or not done.note.failed_by_model):
+                return done
+            what = f"took longer than {self._timeout_s:g} s" if done is None else "lost its model"
             if last:
                 return self._timed_out(task, f"the group {what}, twice")
             self._say(f"item {task.item_id}: the group {what}; trying once more")
         raise AssertionError("the second try returns")
 
-    async def _in_time(self, task: GroupTask) -> CreditedGroup | None:
+    async def _in_time(self, task: GroupTask) -> FinishedGroup | None:
         """The group, or `None` when it ran out of time."""
         clock = asyncio.timeout(self._timeout_s)
         try:
             async with clock:
-                return await self._rollouts.source.run(task)
+                return await self._rollouts.source.run(task, max_row_tokens=self._max_row_tokens())
         except TimeoutError:
             if not clock.expired():
                 raise
             return None
 
-    def _timed_out(self, task: GroupTask, reason: str) -> CreditedGroup:
-        return CreditedGroup(
+    def _timed_out(self, task: GroupTask, reason: str) -> FinishedGroup:
+        credited = CreditedGroup(
             group=TrajectoryGroup(
                 group_id=uuid.uuid4().hex,
                 env=self._rollouts.origin.env,
@@ -248,18 +259,8 @@ class GroupTries:
             status="failed",
             reason=reason,
         )
+        return finished(credited, self._rollouts.finishing)
 
 
-def _may_have_lost_its_model(credited: CreditedGroup | None) -> bool:
-    """Whether to ask the server: what is left of a group when it dies or hangs are the short rollouts."""
-    return (
-        credited is None
-        or bool(credited.group.failures)
-        or any(each.stop_reason is StopReason.TIME_BUDGET for each in credited.group.trajectories)
-    )
-
-
-def _failed_by_its_model(credited: CreditedGroup) -> bool:
-    return credited.status == "failed" and any(
-        failure.stop_reason is StopReason.POLICY_ERROR for failure in credited.group.failures
-    )
+def _may_have_lost_its_model(done: FinishedGroup | None) -> bool:
+    return done is None or (done.note.may_have_lost_model and not is_cancelled())

@@ -15,7 +15,7 @@ from environments.record.origin import GroupKey
 from environments.record.recorder import Recorder
 from environments.record.summary import duration, forks_in_short, headline, print_side_notes
 from environments.record.totals import Summary
-from environments.run.group_source import Lessons, note_of
+from environments.run.group_source import FinishedGroup, Lessons
 from environments.run.progress import LiveView, RolloutsInFlight, picture
 from environments.run.whole_run import StopSignals
 from environments.run.worker_pool import (
@@ -23,11 +23,12 @@ from environments.run.worker_pool import (
     LostWorkerError,
     StoppedError,
     first_alone,
+    is_cancelled,
     refuse_stray_cancellation,
 )
 from environments.serve.delivery import ApiLostError, Delivery
 from environments.serve.group_tries import CircuitBreaker, Entry, GroupTries, ModelWatch, Rollouts
-from environments.trajectory import CreditedGroup, Failure, TrajectoryGroup
+from environments.trajectory import Failure, TrajectoryGroup
 from environments.wire.payloads import ExactTokens
 from tools.waiting import to_the_end
 
@@ -82,8 +83,6 @@ class Bounds:
     """For groups in flight when the end is asked for."""
     total_steps: int
     """Trainer steps; -1: the trainer's."""
-    allow_approximate: bool
-    """Send rows without exact token ids or logprobs."""
     send_all: bool = False
     """Whether a signal to end waits until the API has every group."""
 
@@ -114,7 +113,7 @@ class ServeLoop:
         self._bounds = bounds
         self._console = console
         self._recorder, self._track = recorder, rollouts.track
-        self._exact = ExactTokens(rollouts.credit, say=self.say)
+        self._exact = ExactTokens(say=self.say)
         self._stop = asyncio.Event()
         self._taken: dict[GroupKey, Entry] = {}
         """Those that have not ended."""
@@ -122,7 +121,13 @@ class ServeLoop:
         """Tasks whose first rollout went alone."""
         self._model = ModelWatch(rollouts.probe, self._stop, self.say)
         self._asked = rollouts.asked
-        self._tries = GroupTries(rollouts, self._model, timeout_s=bounds.group_timeout_s, say=self.say)
+        self._tries = GroupTries(
+            rollouts,
+            self._model,
+            timeout_s=bounds.group_timeout_s,
+            max_row_tokens=lambda: delivery.max_row_tokens,
+            say=self.say,
+        )
         has_credit = recorder is not None and recorder.contents.has_credit
         self._lessons = Lessons(self.say, has_credit=has_credit)
         self._started_at = monotonic()
@@ -256,8 +261,8 @@ class ServeLoop:
                 self.in_flight -= 1
 
         async def bad(task: GroupTask) -> None:
-            credited = await self._rollouts.source.run(task, len(task.rolled_out))
-            await to_the_end(self._finish((numbers[-1], replace(task, rolled_out=())), credited, breaker))
+            done = await self._rollouts.source.run(task, len(task.rolled_out))
+            await to_the_end(self._finish((numbers[-1], replace(task, rolled_out=())), done, breaker))
 
         numbers, later = list[int](), list[Entry]()
         has_good = await self._delivery.has_delivered()
@@ -279,9 +284,10 @@ class ServeLoop:
                 number, task = entry
                 # What went alone is part of the first try only.
                 entry = number, replace(task, rolled_out=())
-                credited = await self._tries.run(task)
-                if credited is not None:
-                    await to_the_end(self._finish(entry, self._rollouts.withhold_stale(credited), breaker))
+                if (done := await self._tries.run(task)) is not None:
+                    await to_the_end(self._finish(entry, done, breaker))
+                if is_cancelled():
+                    raise asyncio.CancelledError  # while the group was on the way
             except asyncio.CancelledError:
                 refuse_stray_cancellation()
                 raise
@@ -323,20 +329,18 @@ class ServeLoop:
     def _last_step(self) -> int:
         return self._bounds.total_steps if self._bounds.total_steps != -1 else self._delivery.num_steps
 
-    async def _finish(self, entry: Entry, credited: CreditedGroup, breaker: CircuitBreaker) -> None:
+    async def _finish(self, entry: Entry, done: FinishedGroup, breaker: CircuitBreaker) -> None:
         """Into the outbox first: from there on it is neither lost nor rolled out again."""
         self._taken.pop((entry[1].item_id, entry[1].epoch), None)
-        if credited.status == "ok" and not self._bounds.allow_approximate:
-            credited = self._exact.only(credited)
-        if credited.status == "ok":
-            reason = await self._delivery.put(credited, number=entry[0])
-            if reason is not None:
-                credited = replace(credited, status="failed", reason=reason)
-        elif credited.group.trajectories:
+        done = await self._rollouts.withhold_stale(done)
+        note = done.note
+        if note.lacking is not None:
+            self._exact.add(note.past.item_id, note.lacking, has_others=bool(note.past.scores))
+        if done.package is not None or done.malformed is not None:
+            await self._delivery.put(done, number=entry[0])
+        elif note.past.scores:
             await self._delivery.finish(entry[0])
-        if self._recorder is not None:
-            credited = await asyncio.to_thread(self._recorder.append, credited)
-        note = note_of(credited, is_charted=self._track is not None)
+        await asyncio.to_thread(self._record, done)
         for number in breaker.finish(entry, note):
             await self._delivery.finish(number)
         if self._asked is not None:
@@ -351,12 +355,16 @@ class ServeLoop:
         number, task = self._taken[rollout.item_id, rollout.epoch]
 
         async def finish() -> None:
-            credited = await self._rollouts.source.run(replace(task, rolled_out=(failure,)), 1)
+            done = await self._rollouts.source.run(replace(task, rolled_out=(failure,)), 1)
             await self._delivery.finish(number)
-            if self._recorder is not None:
-                self._recorder.append(credited)
+            self._record(done)
 
         asyncio.run(finish())
+
+    def _record(self, done: FinishedGroup) -> None:
+        if self._recorder is not None:
+            assert done.line is not None
+            self._recorder.append_line(done.line)
 
     async def _show_lines(self) -> None:
         while True:

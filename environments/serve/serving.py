@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -16,7 +17,7 @@ from environments.record.origin import RunOrigin, differences, refuse_other_run
 from environments.record.recorder import Recorder, past_groups
 from environments.record.summary import loop_rows, print_rows
 from environments.run.experiment import later_files, origin_of
-from environments.run.group_source import OwnGroups
+from environments.run.group_source import FinishedGroups, Finishing, OwnGroups, withhold_stale
 from environments.run.open_run import DEFAULTS, RunOptions, begin_record
 from environments.run.process_run import AskedTasks
 from environments.run.progress import Progress
@@ -98,12 +99,20 @@ async def _serve_opened(
             files.enter_context(later_files(env, recorder, accept=options.accept))
         calls = files.enter_context(env.hook_calls(InFlight(item_id="", sibling=0)))
         asked = _asked(env, recorder, calls, say)
+        finishing = Finishing(
+            fingerprint=None if recorder is None else recorder.fingerprint,
+            is_charted=track is not None,
+            # Of a stale group the line is read again.
+            has_line=recorder is not None or env.weight_versions.is_bounded,
+            shape=shape,
+            exact_only=not config.allow_approximate_tokens,
+        )
         rollouts = Rollouts(
             tasks=env.tasks_for_ever,
             asked=asked,
-            source=OwnGroups(env, progress.rollout),
-            credit=env.credit,
-            withhold_stale=env.withhold_stale,
+            source=FinishedGroups(OwnGroups(env, progress.rollout), finishing, env.credit),
+            finishing=finishing,
+            withhold_stale=partial(withhold_stale, env),
             probe=env.check_policy,
             origin=origin_of(env),
             track=track,
@@ -186,7 +195,6 @@ def _bounds(env: AgentEnv) -> Bounds:
         group_timeout_s=config.worker_timeout if config.worker_timeout > 0 else None,
         grace_s=_GRACE_S,
         total_steps=config.total_steps,
-        allow_approximate=config.allow_approximate_tokens,
     )
 
 

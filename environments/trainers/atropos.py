@@ -41,7 +41,7 @@ from environments.run.evaluation import ItemTotals, evaluate_results, item_total
 from environments.run.evaluation_run import score_eval
 from environments.trajectory import CreditedGroup
 from environments.wire.columns import PER_ROW, columns_of
-from environments.wire.payloads import ROW_BY_ROW, ExactTokens, Shape, posts_of, refuse_text_alone
+from environments.wire.payloads import ROW_BY_ROW, ExactTokens, Shape, only_exact, posts_of, refuse_text_alone
 from environments.wire.training_rows import check_rows
 from environments.wire.views import VIEWS
 from tools.errors import ConfigError, UsageError, WireError
@@ -78,7 +78,7 @@ class AtroposEnv(BaseEnv):
                 f"those of a whole group; use `turnwise serve`, or the view token_advantages or binary_masks"
             )
         self._view = view
-        self._exact = ExactTokens(self.agent_env.credit, say=logger.warning)
+        self._exact = ExactTokens(say=logger.warning)
         # A group teaches or not by its advantages; equal scores do not imply equal advantages.
         update: dict[str, Any] = {"ensure_scores_are_not_same": False}
         if settings.get("tokenizer_name") == EMBEDDED_TOKENIZER:
@@ -225,7 +225,10 @@ class AtroposEnv(BaseEnv):
         """The group without rollouts of tokens that were never sampled, unless these are wanted."""
         if self.agent_env.config.allow_approximate_tokens:
             return credited
-        return self._exact.only(credited)
+        credited, lacking = only_exact(credited, self.agent_env.credit)
+        group = credited.group
+        self._exact.add(group.item_id, lacking, has_others=bool(group.trajectories))
+        return credited
 
     def _task(self, item: Any) -> GroupTask:
         """The item's next group; equal items count as one."""

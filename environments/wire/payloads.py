@@ -188,51 +188,59 @@ def refuse_text_alone(servers: Sequence[str]) -> None:
         )
 
 
-class ExactTokens:
-    """Takes rollouts without exact tokens out of groups, as long as they are the exception."""
+def only_exact(
+    credited: CreditedGroup, credit: Callable[[TrajectoryGroup], CreditedGroup]
+) -> tuple[CreditedGroup, tuple[str, ...]]:
+    """The group without the rollouts whose tokens a trainer must not learn from: they are failures.
 
-    def __init__(
-        self, credit: Callable[[TrajectoryGroup], CreditedGroup], *, say: Callable[[str], None]
-    ) -> None:
-        """Prepare; `credit` gives what is left of a group its advantages."""
-        self._credit = credit
+    Args:
+        credited: the group.
+        credit: gives what is left of it its advantages.
+
+    Returns:
+        The group, and what each rollout that it lost lacks, see `ExactTokens`.
+    """
+    group = credited.group
+    lacking = [(each, what) for each in group.trajectories if (what := _lacking(each)) is not None]
+    if not lacking:
+        return credited, ()
+    kept = tuple(each for each in group.trajectories if _lacking(each) is None)
+    failures = [
+        dropped(each, "PolicyError", f"the model server gave no {what}", stop_reason=StopReason.POLICY_ERROR)
+        for each, what in lacking
+    ]
+    left = replace(group, trajectories=kept, failures=(*group.failures, *failures))
+    return credit(left), tuple(what for _, what in lacking)
+
+
+class ExactTokens:
+    """Follows over a run whether rollouts without exact tokens are the exception."""
+
+    def __init__(self, *, say: Callable[[str], None]) -> None:
+        """None so far; `say` shows what is dropped."""
         self._say = say
         self._seen = False
         self._in_a_row = 0
 
-    def only(self, credited: CreditedGroup) -> CreditedGroup:
-        """The group without the rollouts whose tokens a trainer must not learn from: they are failures.
+    def add(self, item_id: str, lacking: Sequence[str], *, has_others: bool) -> None:
+        """Take in a group: what rollouts lacked, and whether others are left.
 
         Raises:
             ConfigError: the model server has never given exact tokens, or does no more.
         """
-        group = credited.group
-        lacking = {each.sibling: _lacking(each) for each in group.trajectories}
-        kept = tuple(each for each in group.trajectories if lacking[each.sibling] is None)
-        self._seen = self._seen or bool(kept)
-        if len(kept) == len(group.trajectories):
+        self._seen = self._seen or has_others
+        if not lacking:
             self._in_a_row = 0
-            return credited
+            return
         self._in_a_row += 1
-        what = next(each for each in lacking.values() if each is not None)
+        what = lacking[0]
         if not self._seen or self._in_a_row >= MOST_IN_A_ROW:
             raise ConfigError(
                 f"the model server gives no {what}, so a trainer would learn from tokens that were never "
                 f"sampled, or refuse them; use a server that answers return_token_ids and logprobs (vLLM, "
                 f"SGLang), or accept it with --env.allow_approximate_tokens"
             )
-        without = [each for each in group.trajectories if lacking[each.sibling] is not None]
-        self._say(f"item {group.item_id}: {len(without)} rollouts dropped, the model server gave no {what}")
-        failures = [
-            dropped(
-                each,
-                "PolicyError",
-                f"the model server gave no {lacking[each.sibling]}",
-                stop_reason=StopReason.POLICY_ERROR,
-            )
-            for each in without
-        ]
-        return self._credit(replace(group, trajectories=kept, failures=(*group.failures, *failures)))
+        self._say(f"item {item_id}: {len(lacking)} rollouts dropped, the model server gave no {what}")
 
 
 def _lacking(trajectory: Trajectory) -> str | None:

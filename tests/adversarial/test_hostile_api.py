@@ -18,7 +18,7 @@ from environments.serve.trajectory_api import (
 )
 from environments.wire.payloads import Shape
 from tests.adversarial.hostile_server import OK, answer, drip, endless, gzip_bomb, hostile, zlib_bomb
-from tests.environments.serve.delivered import credited, delivering, registration_at, until
+from tests.environments.serve.delivered import credited, delivering, put, registration_at, until
 from tests.tables import cases
 from tools.errors import ConfigError
 
@@ -248,10 +248,10 @@ async def test_a_post_that_was_not_taken_is_sent_again_alone_under_the_same_regi
         hostile(GOOD | {"/status-env": shared}) as server,
         delivering(server.url, outbox, max_batches_waiting=9) as delivery,
     ):
-        await delivery.put(credited("a"))
+        await put(delivery, credited("a"))
         await until(delivery, lambda: delivery.tally.posts == 1)
         server.answers["/scored_data"] = answer(b"", status=status)
-        await delivery.put(credited("b"))
+        await put(delivery, credited("b"))
         await until(delivery, lambda: not delivery.online)
         server.answers["/scored_data"] = GOOD["/scored_data"]
         await until(delivery, lambda: delivery.tally.posts == 2)
@@ -295,7 +295,7 @@ async def test_whatever_answers_for_a_while_nothing_is_lost_and_the_loop_goes_on
             await until(delivery, lambda: delivery.online)
             server.answers["/status"] = attack
             await until(delivery, lambda: not delivery.online)
-            await delivery.put(credited(f"g{number}"))
+            await put(delivery, credited(f"g{number}"))
             server.answers["/status"] = GOOD["/status"]
             await until(delivery, lambda number=number: delivery.tally.posts == number + 1)
         assert delivery.tally.rejected == 0

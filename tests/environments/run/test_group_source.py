@@ -14,6 +14,7 @@ from environments.record.recorder import Recorder, read_groups
 from environments.run import group_source
 from environments.run.group_source import (
     FinishedGroups,
+    Finishing,
     Lessons,
     ShownGroups,
     Streak,
@@ -28,6 +29,8 @@ from environments.testing import group_of
 from environments.trajectory import CreditedGroup, Failure
 from tests.environments.record.recorded import credited
 from tests.environments.write_file import quiet
+
+FINISHING = Finishing(fingerprint="f")
 
 
 class Ended:
@@ -53,10 +56,10 @@ async def test_a_group_that_is_serialised_when_a_signal_comes_is_handed_over_onc
         return serialised(credited, **more)
 
     async def on_done(task, finished):
-        done.append((task, finished.line.credited.status))
+        done.append((task, finished.line.status))
 
     monkeypatch.setattr(group_source, "serialised", interrupted)
-    groups = FinishedGroups(source, fingerprint="f")
+    groups = FinishedGroups(source, FINISHING)
     running = asyncio.ensure_future(run_groups([1, 2, 3], groups.run, on_done, max_in_flight=1))
     while signal.getsignal(signal.SIGINT) is not signal.SIG_DFL:  # noqa: ASYNC110 - nothing else tells
         await asyncio.sleep(0.01)
@@ -143,7 +146,7 @@ class Given:
     async def run(self, task):
         assert len(task.rolled_out) == (task.item_id in self.alone)
         group = replace(self.made, group=replace(self.made.group, item_id=task.item_id))
-        return finished(group, fingerprint="f")
+        return finished(group, FINISHING)
 
 
 async def driven(path, made, **options):
@@ -185,7 +188,7 @@ async def test_a_group_is_recorded_as_it_is_when_its_age_was_judged(tmp_path):
 
     async def withhold_stale(done):
         old = replace(stale, group=replace(stale.group, item_id=done.note.past.item_id))
-        return finished(old, fingerprint="f")
+        return finished(old, FINISHING)
 
     assert (await driven(tmp_path / "r.jsonl", WHOLE, withhold_stale=withhold_stale))[0] == 0
     assert {each.group.stale for each in read_groups(tmp_path / "r.jsonl")} == {"too old"}

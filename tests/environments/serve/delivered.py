@@ -4,6 +4,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+from environments.run.group_source import Finishing, finished
 from environments.serve.delivery import Delivery, DeliveryRules
 from environments.serve.outbox import OutboxThread
 from environments.serve.registration import Identity, Registration
@@ -22,6 +23,12 @@ def credited(name, rows=4, **group):
         policy="p",
         estimator="turn_return",
     )
+
+
+async def put(delivery, group):
+    """Hand a group over in the shape that the delivery's registration has."""
+    wanted = Finishing(fingerprint=None, has_line=False, shape=delivery._registration.shape)
+    await delivery.put(finished(group, wanted, max_row_tokens=delivery.max_row_tokens))
 
 
 @asynccontextmanager

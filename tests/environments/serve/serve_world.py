@@ -13,6 +13,7 @@ from rich.console import Console
 from environments.credit.crediting import GroupRules, credited
 from environments.data.tasks import plan_for_ever
 from environments.record.origin import RunOrigin
+from environments.run.group_source import FinishedGroups, Finishing
 from environments.serve.delivery import Delivery, DeliveryRules
 from environments.serve.group_tries import Rollouts
 from environments.serve.outbox import Outbox, OutboxThread
@@ -96,14 +97,20 @@ async def serving(api, tmp_path, world, *, recorder=None, patience_s=None, asked
         "group_timeout_s": None,
         "grace_s": 30,
         "total_steps": -1,
-        "allow_approximate": False,
     }
+    finishing = Finishing(
+        fingerprint=None, has_line=recorder is not None, shape=Shape(group_size=4), exact_only=True
+    )
+
+    async def all_fresh(done):
+        return done
+
     rollouts = Rollouts(
         tasks=lambda first: plan_for_ever(ITEMS, ITEMS, first),
         asked=asked,
-        source=world,
-        credit=credit,
-        withhold_stale=lambda credited: credited,
+        source=FinishedGroups(world, finishing, credit),
+        finishing=finishing,
+        withhold_stale=all_fresh,
         probe=world.probe,
         origin=RunOrigin(env="e", policy="p", estimator="turn_return"),
     )

@@ -22,6 +22,7 @@ from tests.environments.serve.delivered import (
     delivering,
     delivery_at,
     groups_of,
+    put,
     until,
 )
 from tests.environments.serve.served_env import Instant
@@ -30,7 +31,7 @@ from tools.errors import ConfigError
 
 async def test_what_is_put_arrives_as_it_was_computed(trained, outbox):
     async with delivering(trained.url, outbox) as delivery:
-        await delivery.put(credited("a"))
+        await put(delivery, credited("a"))
         await until(delivery, lambda: delivery.tally.posts == 1)
         batch = await blocking(trained.take_batch)
     expected = columns_of(token_advantages(credited("a")))
@@ -40,7 +41,7 @@ async def test_what_is_put_arrives_as_it_was_computed(trained, outbox):
 async def test_turn_rows_arrive_as_groups_of_one(trained, outbox):
     shape = Shape(group_size=4, view="turn_rows", divisor=1)
     async with delivering(trained.url, outbox, shape) as delivery:
-        await delivery.put(credited("a"))
+        await put(delivery, credited("a"))
         await until(delivery, lambda: delivery.tally.posts == 4)
         batch = await blocking(trained.take_batch)
     assert [group["scores"] for group in batch] == [[-1.5], [-0.5], [0.5], [1.5]]
@@ -48,14 +49,14 @@ async def test_turn_rows_arrive_as_groups_of_one(trained, outbox):
 
 async def test_a_group_that_lost_a_sibling_is_batched_all_the_same(trained, outbox):
     async with delivering(trained.url, outbox) as delivery:
-        await delivery.put(credited("a", rows=3))
+        await put(delivery, credited("a", rows=3))
         await until(delivery, lambda: delivery.tally.posts == 1)
         assert groups_of(await blocking(trained.take_batch)) == ["a"]
 
 
 async def test_it_waits_for_a_trainer_and_says_so(api, outbox):
     async with delivering(api.url, outbox) as delivery:
-        await delivery.put(credited("a"))
+        await put(delivery, credited("a"))
         await until(delivery, lambda: bool(delivery.lines))
         assert "waiting for the trainer to start" in delivery.lines[0]
         await blocking(api.start_trainer)
@@ -65,7 +66,7 @@ async def test_it_waits_for_a_trainer_and_says_so(api, outbox):
 async def test_it_waits_for_an_api_and_says_so(api, outbox):
     api.kill()
     async with delivering(api.url, outbox) as delivery:
-        await delivery.put(credited("a"))
+        await put(delivery, credited("a"))
         await until(delivery, lambda: bool(delivery.lines))
         assert "does not answer" in delivery.lines[0]
         await blocking(api.start)
@@ -76,7 +77,7 @@ async def test_it_waits_for_an_api_and_says_so(api, outbox):
 async def test_what_an_api_had_when_it_was_killed_is_sent_again(api, outbox):
     api.start_trainer()
     async with delivering(api.url, outbox) as delivery:
-        await delivery.put(credited("a"))
+        await put(delivery, credited("a"))
         await until(delivery, lambda: delivery.tally.posts == 1)
         await blocking(api.kill)
         await until(delivery, lambda: not delivery.online)
@@ -91,7 +92,7 @@ async def test_what_a_trainer_took_is_never_sent_again(api, outbox):
     api.start_trainer()
     async with delivering(api.url, outbox) as delivery:
         for name in "ab":
-            await delivery.put(credited(name))
+            await put(delivery, credited(name))
             posts = len("ab"[: "ab".index(name) + 1])
             await until(delivery, lambda posts=posts: delivery.tally.posts == posts)
             await blocking(api.take_batch)
@@ -108,10 +109,10 @@ async def test_what_a_trainer_took_is_never_sent_again(api, outbox):
 
 async def test_a_restarted_environment_sends_nothing_twice_to_the_same_api(trained, outbox):
     async with delivering(trained.url, outbox) as first:
-        await first.put(credited("a"))
+        await put(first, credited("a"))
         await until(first, lambda: first.tally.posts == 1)
     async with delivering(trained.url, outbox) as second:
-        await second.put(credited("b"))
+        await put(second, credited("b"))
         await until(second, lambda: second.tally.posts == 1)
         assert second.tally.repeated == 0
     assert trained.get("/status")["queue_size"] == 2
@@ -126,7 +127,7 @@ async def test_rows_are_not_sent_under_a_number_that_another_environment_took(ap
         await blocking(api.start)
         await blocking(api.start_trainer)
         other = await blocking(api.register_env, "other", 2)
-        await delivery.put(credited("a"))
+        await put(delivery, credited("a"))
         await until(delivery, lambda: delivery.tally.posts == 1)
         batch = await blocking(api.take_batch)
         # Whoever registered first has number 0; the rows bear our own.
@@ -136,7 +137,7 @@ async def test_rows_are_not_sent_under_a_number_that_another_environment_took(ap
 async def test_a_reset_of_the_api_is_survived(api, outbox):
     api.start_trainer()
     async with delivering(api.url, outbox) as delivery:
-        await delivery.put(credited("a"))
+        await put(delivery, credited("a"))
         await until(delivery, lambda: delivery.tally.posts == 1)
         await blocking(api.get, "/reset_data")
         await until(delivery, lambda: not delivery.online)
@@ -149,7 +150,7 @@ async def test_a_refused_post_goes_to_the_file_of_rejected_ones_and_the_next_one
     bad = compress(columns_of(token_advantages(credited("bad"))) | {"scores": [[1.0]]})
     outbox.put("bad", [Part(body=bad, longest_row=2)])
     async with delivering(trained.url, outbox) as delivery:
-        await delivery.put(credited("good"))
+        await put(delivery, credited("good"))
         await until(delivery, lambda: delivery.tally.posts + delivery.tally.rejected == 2)
         assert (delivery.tally.posts, delivery.tally.rejected) == (1, 1)
     line = json.loads(outbox.rejected_path.read_text())
@@ -160,7 +161,7 @@ async def test_a_refused_post_goes_to_the_file_of_rejected_ones_and_the_next_one
 
 async def test_a_malformed_group_is_put_aside_and_counted(trained, outbox):
     async with delivering(trained.url, outbox) as delivery:
-        await delivery.put(replace(credited("bad"), advantages=((float("nan"),),) * 4))
+        await put(delivery, replace(credited("bad"), advantages=((float("nan"),),) * 4))
         assert delivery.tally.rejected == 1
     assert "finite" in json.loads(outbox.rejected_path.read_text())["reason"]
 
@@ -168,7 +169,7 @@ async def test_a_malformed_group_is_put_aside_and_counted(trained, outbox):
 async def test_a_full_api_leaves_the_rest_in_the_outbox(trained, outbox):
     async with delivering(trained.url, outbox, max_batches_waiting=2) as delivery:
         for name in "abcde":
-            await delivery.put(credited(name))
+            await put(delivery, credited(name))
         await until(delivery, lambda: delivery.tally.posts == 2)
         for _ in range(3):
             await delivery.changed()
@@ -179,7 +180,7 @@ async def test_rows_longer_than_the_trainer_takes_are_left_out(api, outbox):
     api.start_trainer(max_token_len=3)
     async with delivering(api.url, outbox) as delivery:
         await until(delivery, lambda: delivery.online)
-        await delivery.put(credited("a", lengths=[[9], [1], [1], [1]]))
+        await put(delivery, credited("a", lengths=[[9], [1], [1], [1]]))
         await until(delivery, lambda: delivery.tally.posts == 1)
         assert delivery.tally.too_long == 1
 
@@ -202,7 +203,7 @@ async def test_patience_ends_and_the_groups_are_kept(outbox):
         nobody.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
         async with delivery_at(url, outbox, patience_s=0.5) as delivery:
-            await delivery.put(credited("a"))
+            await put(delivery, credited("a"))
             with pytest.raises(ApiLostError, match="1 groups wait in"):
                 await delivery.run()
     assert outbox.waiting_groups() == 1
@@ -225,7 +226,7 @@ async def test_something_else_at_the_url_is_one_clear_error(outbox):
 async def test_the_end_sends_no_more_than_may_wait_at_the_api_and_signs_off(trained, outbox):
     async with delivering(trained.url, outbox, max_batches_waiting=1) as delivery:
         for name in "abc":
-            await delivery.put(credited(name))
+            await put(delivery, credited(name))
         await until(delivery, lambda: delivery.tally.posts == 1)
         await delivery.flush(30)
         assert delivery.waiting == 2
@@ -237,7 +238,7 @@ async def test_the_end_sends_no_more_than_may_wait_at_the_api_and_signs_off(trai
 async def test_an_end_that_sends_all_waits_for_the_trainer_and_keeps_the_bound(trained, outbox):
     async with delivering(trained.url, outbox, max_batches_waiting=1) as delivery:
         for name in "abc":
-            await delivery.put(credited(name))
+            await put(delivery, credited(name))
         flushing = asyncio.create_task(delivery.flush(None))
         taken, queued = [], []
         while len(taken) < 3:
@@ -262,7 +263,7 @@ async def test_a_scalar_environments_data_is_byte_for_byte_what_base_env_sends(t
             return answer.read()
 
     async with delivering(trained.url, outbox) as delivery:
-        await delivery.put(scalar)
+        await put(delivery, scalar)
         await until(delivery, lambda: delivery.tally.posts == 1)
         ours = await blocking(raw_batch)
 

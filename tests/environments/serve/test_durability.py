@@ -11,7 +11,7 @@ from environments.serve.trajectory_api import PostRefusedError
 from environments.wire.payloads import Part, Shape, compress, pack
 from tests.adversarial.hostile_server import answer, hostile
 from tests.adversarial.test_hostile_api import GOOD, INFO, OURS, STATUS
-from tests.environments.serve.delivered import blocking, credited, delivering, registration_at, until
+from tests.environments.serve.delivered import blocking, credited, delivering, put, registration_at, until
 
 PART = Part(body=compress({"tokens": [[1]], "masks": [[1]], "scores": [0.5]}), longest_row=1)
 CALLS = ("open", "write", "fsync", "close")
@@ -279,7 +279,7 @@ async def test_a_post_counts_as_sent_only_after_the_answer(outbox):
 async def test_what_a_trainer_has_for_certain_is_forgotten(trained, outbox):
     async with delivering(trained.url, outbox) as delivery:
         for number, name in enumerate("abc"):
-            await delivery.put(credited(name))
+            await put(delivery, credited(name))
             await until(delivery, lambda number=number: delivery.tally.posts == number + 1)
             await blocking(trained.take_batch)
             await delivery.changed()
@@ -344,7 +344,7 @@ async def test_as_many_groups_wait_as_make_the_batches_that_may(outbox, own, que
         delivering(server.url, outbox, max_batches_waiting=3) as delivery,
     ):
         for name in "ab":
-            await delivery.put(credited(name))
+            await put(delivery, credited(name))
         await until(delivery, lambda: delivery.online and delivery._sent_since_look == 0)
         for _ in range(3):
             await delivery.changed()

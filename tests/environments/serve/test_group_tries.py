@@ -7,6 +7,7 @@ import pytest
 
 from environments.data.tasks import GroupTask
 from environments.record.origin import RunOrigin
+from environments.run.group_source import Finishing, finished
 from environments.serve.group_tries import GroupTries, ModelWatch, Rollouts
 from environments.testing import group_of
 from environments.trajectory import Failure, StopReason
@@ -15,16 +16,12 @@ from tests.environments.record.recorded import credited
 LOST = Failure(
     sibling=0, stop_reason=StopReason.POLICY_ERROR, error="PolicyError: gone", traceback="", turns=0
 )
-WHOLE = credited(group_of([[1.0], [0.0]]))
-LOST_ITS_MODEL = credited(replace(WHOLE.group, failures=(LOST,)), status="failed")
-OUT_OF_TIME = credited(
-    replace(
-        WHOLE.group,
-        trajectories=tuple(
-            replace(each, stop_reason=StopReason.TIME_BUDGET) for each in WHOLE.group.trajectories
-        ),
-    )
-)
+GROUP = group_of([[1.0], [0.0]])
+CUT = tuple(replace(each, stop_reason=StopReason.TIME_BUDGET) for each in GROUP.trajectories)
+FINISHING = Finishing(fingerprint=None)
+WHOLE = finished(credited(GROUP), FINISHING)
+LOST_ITS_MODEL = finished(credited(replace(GROUP, failures=(LOST,)), status="failed"), FINISHING)
+OUT_OF_TIME = finished(credited(replace(GROUP, trajectories=CUT)), FINISHING)
 
 
 @pytest.fixture
@@ -41,20 +38,21 @@ def ran():
             async def first(self, task):
                 raise AssertionError("a try rolls out the whole group")
 
-            async def run(self, task):
+            async def run(self, task, *, max_row_tokens):
+                assert max_row_tokens == 9
                 asked.append(task.rolled_out)
                 return left.pop(0)
 
         rollouts = Rollouts(
             tasks=lambda _: [],
             source=Source(),
-            credit=credited,
-            withhold_stale=lambda group: group,
+            finishing=FINISHING,
+            withhold_stale=None,
             probe=probe,
             origin=RunOrigin(env="toy", policy="p", estimator="e"),
         )
         model = ModelWatch(probe, asyncio.Event(), lambda _: None)
-        tries = GroupTries(rollouts, model, timeout_s=None, say=lambda _: None)
+        tries = GroupTries(rollouts, model, timeout_s=None, max_row_tokens=lambda: 9, say=lambda _: None)
         return await tries.run(GroupTask(item={}, item_id="a", rolled_out=rolled_out)), asked
 
     return ran

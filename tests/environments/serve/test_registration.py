@@ -13,6 +13,7 @@ from tests.environments.serve.delivered import (
     credited,
     delivering,
     groups_of,
+    put,
     registration_at,
     until,
 )
@@ -37,7 +38,7 @@ async def test_a_reset_that_nobody_saw_is_noticed_by_a_number_that_is_nobodys(tr
 
 async def test_what_a_reset_lost_within_a_moment_is_sent_again(trained, outbox):
     async with delivering(trained.url, outbox) as delivery:
-        await delivery.put(credited("a"))
+        await put(delivery, credited("a"))
         await until(delivery, lambda: delivery.tally.posts == 1)
         await blocking(trained.get, "/reset_data")
         await blocking(trained.start_trainer)
@@ -56,7 +57,7 @@ async def test_what_an_api_behind_a_proxy_had_when_it_was_killed_is_sent_again(a
     api.start_trainer()
     with Proxy(api.port) as proxy:
         async with delivering(proxy.url, outbox) as delivery:
-            await delivery.put(credited("a"))
+            await put(delivery, credited("a"))
             await until(delivery, lambda: delivery.tally.posts == 1)
             await blocking(api.kill)
             await until(delivery, lambda: not delivery.online)
@@ -70,11 +71,11 @@ async def test_what_an_api_behind_a_proxy_had_when_it_was_killed_is_sent_again(a
 async def test_a_proxy_that_answers_itself_for_a_while_is_waited_out(trained, outbox, answer):
     with Proxy(trained.port) as proxy:
         async with delivering(proxy.url, outbox) as delivery:
-            await delivery.put(credited("a"))
+            await put(delivery, credited("a"))
             await until(delivery, lambda: delivery.tally.posts == 1)
             proxy.answers["*"] = answer
             await until(delivery, lambda: not delivery.online)
-            await delivery.put(credited("b"))
+            await put(delivery, credited("b"))
             del proxy.answers["*"]
             await until(delivery, lambda: delivery.tally.posts == 2)
             assert (delivery.tally.repeated, delivery.tally.rejected) == (0, 0)
@@ -86,7 +87,7 @@ async def test_a_post_that_did_not_reach_the_api_is_sent_again(trained, outbox, 
         # Some page in Latin-1.
         proxy.answers["/scored_data"] = (status, b"<html>d\xe9sol\xe9")
         async with delivering(proxy.url, outbox) as delivery:
-            await delivery.put(credited("a"))
+            await put(delivery, credited("a"))
             await until(delivery, lambda: any(f"answered {status}" in line for line in delivery.lines))
             del proxy.answers["/scored_data"]
             await until(delivery, lambda: delivery.tally.posts == 1)
@@ -98,7 +99,7 @@ async def test_a_post_that_no_api_will_take_is_put_aside_with_the_reason(trained
     with Proxy(trained.port) as proxy:
         proxy.answers["/scored_data"] = (status, b"never")
         async with delivering(proxy.url, outbox) as delivery:
-            await delivery.put(credited("a"))
+            await put(delivery, credited("a"))
             await until(delivery, lambda: delivery.tally.rejected == 1)
     line = json.loads(outbox.rejected_path.read_text())
     assert (line["group_id"], line["reason"]) == ("a", f"the API answered {status}: never")
@@ -109,7 +110,7 @@ async def test_a_registration_that_nobody_answers_for_does_not_hold_batches_back
     outbox.remember("settled", "no")
     trained.register_env(f"env-{outbox.fact('run_id')}", min_batch_allocation=0.5)
     async with delivering(trained.url, outbox, identity={"min_batch_allocation": 0.5}) as delivery:
-        await delivery.put(credited("a"))
+        await put(delivery, credited("a"))
         await until(delivery, lambda: delivery.tally.posts == 1)
         assert groups_of(await blocking(trained.take_batch)) == ["a"]
 
@@ -146,7 +147,7 @@ async def test_a_trainer_that_polls_before_it_registers_is_no_trainer_yet(api, o
         await blocking(api.get, "/reset_data")
         # The API takes an environment in now, and whatever is posted blocks it for good.
         await blocking(api.get, "/batch")
-        await delivery.put(credited("a"))
+        await put(delivery, credited("a"))
         await until(delivery, lambda: not delivery.online)
         await delivery.flush(0.1)
         assert delivery.tally.registrations == 1
@@ -179,7 +180,7 @@ async def test_other_environments_rows_count_as_rows_and_not_as_groups_of_ours(a
         api.post("/scored_data", rows_of(other, 2))
     async with delivering(api.url, outbox, max_batches_waiting=3) as delivery:
         for name in "abc":
-            await delivery.put(credited(name))
+            await put(delivery, credited(name))
         # 6 rows of the other's wait, 12 may.
         await until(delivery, lambda: delivery.tally.posts == 2)
         await some_looks(delivery)
@@ -193,7 +194,7 @@ async def test_with_single_rows_those_of_an_earlier_registration_count_too(api, 
     for _ in range(6):
         api.post("/scored_data", rows_of(gone, 1))
     async with delivering(api.url, outbox, shape) as delivery:
-        await delivery.put(credited("a"))
+        await put(delivery, credited("a"))
         # Three batches wait already; one batch of our own may, too.
         await until(delivery, lambda: delivery.tally.posts == 2)
         await some_looks(delivery)
@@ -206,7 +207,7 @@ async def test_leftovers_that_never_make_a_batch_do_not_starve_the_trainer(api, 
     api.post("/scored_data", rows_of(gone, 4))
     async with delivering(api.url, outbox, Shape(group_size=8), max_batches_waiting=1) as delivery:
         for name in "ab":
-            await delivery.put(credited(name, rows=8))
+            await put(delivery, credited(name, rows=8))
         await until(delivery, lambda: delivery.tally.posts == 2)
         assert groups_of(await blocking(api.take_batch)) == ["a", "b"]
 
@@ -215,10 +216,10 @@ async def test_with_a_share_what_the_api_has_under_a_former_number_is_sent_again
     api.start_trainer(batch_size=8)
     share = {"min_batch_allocation": 0.5}
     async with delivering(api.url, outbox, identity=share) as delivery:
-        await delivery.put(credited("a"))
+        await put(delivery, credited("a"))
         await until(delivery, lambda: delivery.tally.posts == 1)
     async with delivering(api.url, outbox, identity=share) as delivery:
-        await delivery.put(credited("b"))
+        await put(delivery, credited("b"))
         await until(delivery, lambda: delivery.tally.posts == 2)
         assert delivery.tally.repeated == 1
         assert await blocking(api.take_batch) is not None
@@ -227,7 +228,7 @@ async def test_with_a_share_what_the_api_has_under_a_former_number_is_sent_again
 async def test_a_share_that_comes_later_makes_what_a_former_number_had_wait_again(api, outbox):
     api.start_trainer(batch_size=16)
     async with delivering(api.url, outbox) as delivery:
-        await delivery.put(credited("a"))
+        await put(delivery, credited("a"))
         await until(delivery, lambda: delivery.tally.posts == 1)
     async with delivering(api.url, outbox) as delivery:
         await until(delivery, lambda: delivery.online)
@@ -239,7 +240,7 @@ async def test_a_share_that_comes_later_makes_what_a_former_number_had_wait_agai
 async def test_batches_that_were_made_and_not_handed_out_count_as_waiting(trained, outbox):
     async with delivering(trained.url, outbox, max_batches_waiting=2) as delivery:
         for name in "abcdef":
-            await delivery.put(credited(name))
+            await put(delivery, credited(name))
         await until(delivery, lambda: delivery.tally.posts == 2)
         await blocking(trained.take_batch)
         # Two batches were made of the two groups, and one of them waits: there is room for one more.
@@ -258,7 +259,7 @@ async def test_a_batch_that_is_handed_out_while_the_state_is_read_makes_no_room_
     with Proxy(trained.port) as proxy:
         async with delivering(proxy.url, outbox, max_batches_waiting=2) as delivery:
             for name in "abcdef":
-                await delivery.put(credited(name))
+                await put(delivery, credited(name))
             await until(delivery, lambda: delivery.tally.posts == 2)
             proxy.then[path] = trained.take_batch
             await until(delivery, lambda: delivery.tally.posts == 3)
@@ -290,7 +291,7 @@ async def test_a_turn_that_no_trainer_row_can_hold_is_left_out_and_counted(api, 
 async def test_all_posts_go_over_one_connection(trained, outbox):
     async with delivering(trained.url, outbox, max_batches_waiting=9) as delivery:
         for name in "abcdef":
-            await delivery.put(credited(name))
+            await put(delivery, credited(name))
         await until(delivery, lambda: delivery.tally.posts == 6)
         assert delivery.client.connections == 1
 

@@ -14,7 +14,7 @@ from environments.trajectory import TrajectoryGroup
 from environments.wire.payloads import Shape
 from tests.environments.chat.chat_env import Chat
 from tests.environments.chat.versioned import played_by
-from tests.environments.serve.delivered import blocking, credited, delivering, groups_of, until
+from tests.environments.serve.delivered import blocking, credited, delivering, groups_of, put, until
 from tests.environments.write_file import quiet
 from tools.errors import ConfigError
 
@@ -41,7 +41,7 @@ async def test_a_group_that_became_too_old_while_it_waited_is_dropped_and_said(a
     async with delivering(api.url, outbox, weights=versions) as delivery:
         for name in "abc":
             meet(versions, by(name, name).group)
-            await delivery.put(by(name, name))
+            await put(delivery, by(name, name))
         await blocking(api.start_trainer, batch_size=4)
         await until(delivery, lambda: delivery.tally.posts == 2)
         taken = [groups_of(await blocking(api.take_batch)) for _ in range(2)]
@@ -64,14 +64,14 @@ async def test_rows_of_a_group_that_has_begun_to_arrive_go_on(trained, outbox, v
             return sent
 
         delivery._sender.send = and_the_weights_change
-        await delivery.put(by("a", "a"))
+        await put(delivery, by("a", "a"))
         await until(delivery, lambda: delivery.tally.posts == 4)
     assert delivery.tally.stale == 0
 
 
 async def test_what_an_earlier_run_left_is_as_old_as_all_that_was_met_since(api, outbox, versions):
     async with delivering(api.url, outbox, weights=versions) as delivery:
-        await delivery.put(by("of an earlier run", "a"))
+        await put(delivery, by("of an earlier run", "a"))
         for name in "xy":
             meet(versions, by(name, name).group)
         await blocking(api.start_trainer)
@@ -83,7 +83,7 @@ async def test_what_an_earlier_run_left_keeps_the_ages_it_had(api, outbox, versi
     async with delivering(api.url, outbox, weights=versions) as delivery:
         for name in "abc":
             meet(versions, by(name, name).group)
-            await delivery.put(by(name, name))
+            await put(delivery, by(name, name))
     async with delivering(api.url, outbox, weights=WeightVersions(AgentEnvConfig(max_staleness=1))) as again:
         await blocking(api.start_trainer, batch_size=4)
         await until(again, lambda: again.tally.posts == 2)
@@ -102,7 +102,7 @@ async def test_a_trainer_that_goes_back_gets_groups_of_its_old_weights(api, outb
         await blocking(api.start_trainer, batch_size=4, starting_step=3)
         await until(delivery, lambda: delivery.tally.registrations == 2)
         meet(versions, by("a", "a").group)
-        await delivery.put(by("a", "a"))
+        await put(delivery, by("a", "a"))
         await until(delivery, lambda: delivery.tally.posts == 1)
     assert delivery.tally.stale == 0
 

@@ -1,11 +1,12 @@
 """Rollouts without exact tokens: the first ones are a mistake, one among others costs itself alone."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from environments.data.tasks import GroupTask
-from environments.wire.payloads import MOST_IN_A_ROW, ExactTokens
+from environments.wire.payloads import MOST_IN_A_ROW, ExactTokens, only_exact
 from tests.environments.serve.serve_world import credit, group_for
 from tools.errors import ConfigError
 
@@ -24,7 +25,14 @@ def lines():
 
 @pytest.fixture
 def tokens(lines):
-    return ExactTokens(credit, say=lines.append)
+    followed = ExactTokens(say=lines.append)
+
+    def only(credited):
+        made, lacking = only_exact(credited, credit)
+        followed.add(made.group.item_id, lacking, has_others=bool(made.group.trajectories))
+        return made
+
+    return SimpleNamespace(only=only)
 
 
 def test_a_whole_group_stays_as_it_is(tokens):

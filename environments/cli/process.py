@@ -1,9 +1,12 @@
 """`turnwise process`: items in, rollout JSONL out."""
 
+from typing import Any
+
 import click
 from rich.console import Console
 
 from environments.cli.settings import EnvCall, EnvCommand
+from environments.cli.worker_options import source_of, worker_options
 from environments.run.open_run import RunOptions
 from environments.run.process_run import process
 from environments.run.whole_run import run_whole
@@ -14,7 +17,10 @@ from environments.run.whole_run import run_whole
 @click.option("--out", metavar="FILE", help="A plain file instead; --env.data_path_to_save_groups.")
 @click.option("--fresh", is_flag=True, help="Start over: what is there is put aside.")
 @click.option("--accept", is_flag=True, help="Go on although the experiment has changed.")
-def command(call: EnvCall, name: str | None, out: str | None, fresh: bool, accept: bool) -> int:
+@worker_options
+def command(
+    call: EnvCall, name: str | None, out: str | None, fresh: bool, accept: bool, **workers: Any
+) -> int:
     """Roll out an environment's items into the record of a run.
 
     ENV is a name of `turnwise list`, a folder of `turnwise new`, path/to/file.py:Class or
@@ -24,4 +30,4 @@ def command(call: EnvCall, name: str | None, out: str | None, fresh: bool, accep
     """
     env = call.open(flags={"data_path_to_save_groups": out})
     options = RunOptions(name=name, fresh=fresh, accept=accept, sources=call.sources())
-    return run_whole(process(env, Console(), options=options))
+    return run_whole(process(env, Console(), options=options, open_source=source_of(**workers)))

@@ -1,11 +1,13 @@
 """`turnwise serve`: groups to a trainer behind the Atropos trajectory API."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 
 from environments.cli.settings import EnvCall, EnvCommand
+from environments.cli.worker_options import source_of, worker_options
 from environments.run.open_run import RunOptions
 from environments.run.whole_run import run_whole
 from environments.serve.serving import serve
@@ -17,8 +19,15 @@ from environments.serve.serving import serve
 @click.option("--fresh", is_flag=True, help="Start over: posts that wait are put aside.")
 @click.option("--accept", is_flag=True, help="Go on although the experiment has changed.")
 @click.option("--send-all", is_flag=True, help="The last run: at the end, wait until the API has all groups.")
+@worker_options
 def command(
-    call: EnvCall, outbox: str | None, out: str | None, fresh: bool, accept: bool, send_all: bool
+    call: EnvCall,
+    outbox: str | None,
+    out: str | None,
+    fresh: bool,
+    accept: bool,
+    send_all: bool,
+    **workers: Any,
 ) -> int:
     """Roll out an environment's items for as long as a trainer takes groups.
 
@@ -29,4 +38,4 @@ def command(
     env = call.open(flags={"data_path_to_save_groups": out})
     path = Path(outbox) if outbox else None
     options = RunOptions(outbox=path, fresh=fresh, accept=accept, send_all=send_all)
-    return run_whole(serve(env, Console(), options=options))
+    return run_whole(serve(env, Console(), options=options, open_source=source_of(**workers)))

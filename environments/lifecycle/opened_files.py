@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -58,3 +58,10 @@ def _note(event: str, args: tuple[Any, ...]) -> None:
         for opened in watching:
             is_read = flags & os.O_ACCMODE == os.O_RDONLY
             (opened.read if is_read else opened.written)[absolute] = None
+
+
+def opened_elsewhere(read: Iterable[str], written: Iterable[str]) -> None:
+    """Note files that hooks and tools opened in another process."""
+    for opened in [each for each in _watching if each.in_hooks]:
+        opened.read |= dict.fromkeys(read)
+        opened.written |= dict.fromkeys(written)

@@ -3,27 +3,23 @@
 import asyncio
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import numpy as np
 import orjson
 from rich.console import Console
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
-from environments.containment.user_code import InFlight, Watch
-from environments.credit import recorded_params
-from environments.data.tasks import GroupTask, plan
+from environments.data.tasks import plan
 from environments.record.private_file import private, write_private, write_whole
 from environments.record.recorder import Recorder
 from environments.record.run_folder import RunFolder, run_folder
 from environments.record.summary import flat, loop_rows, measured_rows, print_rows, print_side_notes
 from environments.record.totals import Summary
-from environments.rollout.boundary import failure_of
 from environments.run.evaluation import (
     Evaluation,
     ItemTotals,
@@ -33,16 +29,15 @@ from environments.run.evaluation import (
     sample_row,
 )
 from environments.run.experiment import origin_of
-from environments.run.group_source import FinishedGroups, Finishing, OwnGroups, ShownGroups
+from environments.run.group_source import Finishing, GroupSource, ShownGroups
 from environments.run.open_run import DEFAULT_NAME, DEFAULTS, OpenRun, RunOptions, opened_run
-from environments.run.process_run import FAILED, Driver, PlannedTasks
+from environments.run.process_run import FAILED, Driver, OpenSource, PlannedTasks, in_this_process
 from environments.run.progress import Progress
 from environments.run.run_log import RunLog, counted_groups
 from environments.run.tracking import Charts, opened_charts
 from environments.run.watchdog import Watchdog, watchdog_of
-from environments.run.worker_pool import groups_at_once
-from environments.trajectory import CreditedGroup, Failure, Trajectory, TrajectoryGroup
-from tools.errors import RecordError, RewardError
+from environments.trajectory import CreditedGroup
+from tools.errors import RecordError
 
 METRICS = "metrics.json"
 SAMPLES = "samples.jsonl"
@@ -58,7 +53,13 @@ def evaluation_folder(config: AgentEnvConfig, env: str, name: str | None) -> Run
     return run_folder(env, name if name.startswith(PREFIX) else PREFIX + name)
 
 
-async def evaluate(env: AgentEnv, console: Console, *, options: RunOptions = DEFAULTS) -> int:
+async def evaluate(
+    env: AgentEnv,
+    console: Console,
+    *,
+    options: RunOptions = DEFAULTS,
+    open_source: OpenSource = in_this_process,
+) -> int:
     """Opens an environment for evaluation and rolls out each item `eval_rollouts` times, unless recorded.
 
     Returns the exit code: 0 when every item was tried, 130 or 143 after a signal, `FAILED` when no rollout
@@ -79,7 +80,12 @@ async def evaluate(env: AgentEnv, console: Console, *, options: RunOptions = DEF
             opened = opened_run(env, origin, folder, options=options, log=log, say=progress.say)
             # First what can still refuse: `--fresh` puts the former evaluation aside.
             with opened_charts(env) as charts, opened as run:
-                return await _evaluate_opened(env, folder, progress, run, watchdog, charts)
+                finishing = Finishing(fingerprint=run.recorder.fingerprint)
+                opened_source = open_source(
+                    env, finishing, say=progress.say, in_flight=progress.in_flight, evaluation=True
+                )
+                async with opened_source as source:
+                    return await _evaluate_opened(env, folder, progress, run, watchdog, charts, source)
 
 
 async def _evaluate_opened(
@@ -89,16 +95,15 @@ async def _evaluate_opened(
     run: OpenRun,
     watchdog: Watchdog,
     charts: Sequence[Charts],
+    source: GroupSource,
 ) -> int:
     started, recorder = monotonic(), run.recorder
     tasks = PlannedTasks(plan(env.items, env.item_ids, -1), recorder)
-    finishing = Finishing(fingerprint=recorder.fingerprint)
     driver = Driver(
-        source=FinishedGroups(OwnEvaluations(env, progress.rollout), finishing),
+        source=source,
         run=run,
         progress=progress,
         watchdog=watchdog,
-        at_once=groups_at_once(env.config.max_concurrent_rollouts, env.config.eval_rollouts),
         max_failed=env.config.max_failed_groups,
     )
     code = await driver.roll_out(tasks)
@@ -201,56 +206,3 @@ def _print_end(console: Console, *, totals: _Totals, planned: int, loop: float |
     print_side_notes(console, totals.summary)
     if not evaluation.complete:
         console.print("the same command goes on from here", soft_wrap=True)
-
-
-class OwnEvaluations(OwnGroups):
-    """The same for an evaluation: with the verdict on each rollout, and without credit."""
-
-    async def run(self, task: GroupTask, size: int | None = None) -> CreditedGroup:
-        """Return a group whose rollouts the environment has judged."""
-        env = self._env
-        group = await env.rollout_group(task, size or env.config.eval_rollouts, watch=self._watch)
-        return uncredited(env, await score_eval(env, task, group, self._watch))
-
-
-async def score_eval(env: AgentEnv, task: GroupTask, group: TrajectoryGroup, watch: Watch) -> TrajectoryGroup:
-    """A group with the verdict on each rollout; those without one are failures."""
-    kept: list[Trajectory] = []
-    failures = list(group.failures)
-    for trajectory in group.trajectories:
-        verdict = await _verdict(env, task, trajectory, watch)
-        if isinstance(verdict, Failure):
-            failures.append(verdict)
-        else:
-            kept.append(replace(trajectory, passed=verdict))
-    failures.sort(key=lambda failure: failure.sibling)
-    return replace(group, trajectories=tuple(kept), failures=tuple(failures), is_evaluation=True)
-
-
-def uncredited(env: AgentEnv, group: TrajectoryGroup) -> CreditedGroup:
-    """A group as the record of an evaluation has it; one of which no rollout is left is to be tried again."""
-    params = recorded_params(env.estimator, preset=env.config.estimator_preset, params=env.estimator_params)
-    return CreditedGroup(
-        group=group,
-        advantages=tuple((0.0,) * len(trajectory.turns) for trajectory in group.trajectories),
-        policy=env.policy_name,
-        estimator=env.estimator,
-        estimator_params=params,
-        status="no_credit" if group.trajectories else "failed",
-        reason="an evaluation" if group.trajectories else "no rollout is left",
-    )
-
-
-async def _verdict(env: AgentEnv, task: GroupTask, trajectory: Trajectory, watch: Watch) -> bool | Failure:
-    if trajectory.agent_caused is not None:
-        return False
-    in_flight = InFlight(item_id=task.item_id, sibling=trajectory.sibling)
-    try:
-        with watch(in_flight), env.hook_calls(in_flight) as calls:
-            given = await calls.hook("passed", env.passed, task.for_rollout().item, trajectory)
-        if not isinstance(given, (bool, np.bool_)):
-            where = f"environment {env.name!r}, item {task.item_id!r}"
-            raise RewardError(f"{where}: passed gave {given!r:.100}; give True or False")
-        return bool(given)  # pyright: ignore[reportUnknownArgumentType]  # numpy's own type is generic
-    except Exception as error:  # noqa: BLE001  # as in a rollout: recorded, never a verdict
-        return failure_of(error, sibling=trajectory.sibling, turns=len(trajectory.turns))

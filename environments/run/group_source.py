@@ -10,18 +10,22 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
 from environments.base_env import AgentEnv
-from environments.containment.user_code import Watch
+from environments.containment.user_code import InFlight, Watch
+from environments.credit import recorded_params
 from environments.data.tasks import GroupTask, PastGroup, past_group
 from environments.record.diagnosis import REFUSED, Cause, cause_of, diagnosis_by
 from environments.record.group_line import decode_group
 from environments.record.recorder import GroupLine, serialised
 from environments.record.summary import CHARTED_TURNS
 from environments.record.totals import Summary
-from environments.run.worker_pool import StoppedError
-from environments.trajectory import CreditedGroup, StopReason, Trajectory, TrajectoryGroup
+from environments.rollout.boundary import failure_of
+from environments.run.worker_pool import StoppedError, groups_at_once
+from environments.trajectory import CreditedGroup, Failure, StopReason, Trajectory, TrajectoryGroup
 from environments.wire.payloads import Package, Shape, only_exact, pack
-from tools.errors import WireError
+from tools.errors import RewardError, WireError
 from tools.waiting import to_the_end
 
 MAX_SAMPLES = 16
@@ -244,6 +248,11 @@ class FinishedGroup:
 class GroupSource(Protocol):
     """Rolls out what it is asked for, many groups side by side; who asks plans, records and shows."""
 
+    @property
+    def at_once(self) -> int:
+        """Groups that keep it busy."""
+        ...
+
     async def first(self, task: GroupTask) -> TrajectoryGroup:
         """Return the first rollout of a task, which goes alone."""
         ...
@@ -312,6 +321,10 @@ class OwnGroups:
     def __init__(self, env: AgentEnv, watch: Watch) -> None:
         """Roll out with an open environment; `watch` is entered for each rollout."""
         self._env, self._watch = env, watch
+        self.at_once = groups_at_once(env.config.max_concurrent_rollouts, self._size())
+
+    def _size(self) -> int:
+        return self._env.config.group_size
 
     async def first(self, task: GroupTask) -> TrajectoryGroup:
         """Return the first rollout of a task."""
@@ -322,12 +335,30 @@ class OwnGroups:
         return await self._env.run_group(task, size, watch=self._watch)
 
 
+class OwnEvaluations(OwnGroups):
+    """The same for an evaluation: with the verdict on each rollout, and without credit."""
+
+    def _size(self) -> int:
+        return self._env.config.eval_rollouts
+
+    async def run(self, task: GroupTask, size: int | None = None) -> CreditedGroup:
+        """Return a group whose rollouts the environment has judged."""
+        env = self._env
+        group = await env.rollout_group(task, size or self._size(), watch=self._watch)
+        return uncredited(env, await score_eval(env, task, group, self._watch))
+
+
 class FinishedGroups:
     """The groups of this process, finished off the event loop."""
 
     def __init__(self, source: OwnGroups, finishing: Finishing, credit: Credit | None = None) -> None:
         """Finish groups, see `finished`."""
         self._source, self._finishing, self._credit = source, finishing, credit
+
+    @property
+    def at_once(self) -> int:
+        """Groups that keep the slots for rollouts busy."""
+        return self._source.at_once
 
     async def first(self, task: GroupTask) -> TrajectoryGroup:
         """Return the first rollout of a task."""
@@ -347,3 +378,54 @@ class FinishedGroups:
         with suppress(asyncio.CancelledError):
             await to_the_end(work)
         return work.result()
+
+
+async def score_eval(env: AgentEnv, task: GroupTask, group: TrajectoryGroup, watch: Watch) -> TrajectoryGroup:
+    """A group with the verdict on each rollout; those without one are failures."""
+    kept: list[Trajectory] = []
+    failures = list(group.failures)
+    for trajectory in group.trajectories:
+        verdict = await _verdict(env, task, trajectory, watch)
+        if isinstance(verdict, Failure):
+            failures.append(verdict)
+        else:
+            kept.append(replace(trajectory, passed=verdict))
+    failures.sort(key=lambda failure: failure.sibling)
+    return replace(group, trajectories=tuple(kept), failures=tuple(failures), is_evaluation=True)
+
+
+def uncredited(env: AgentEnv, group: TrajectoryGroup) -> CreditedGroup:
+    """A group as the record of an evaluation has it; one of which no rollout is left is to be tried again."""
+    params = recorded_params(env.estimator, preset=env.config.estimator_preset, params=env.estimator_params)
+    return CreditedGroup(
+        group=group,
+        advantages=tuple((0.0,) * len(trajectory.turns) for trajectory in group.trajectories),
+        policy=env.policy_name,
+        estimator=env.estimator,
+        estimator_params=params,
+        status="no_credit" if group.trajectories else "failed",
+        reason="an evaluation" if group.trajectories else "no rollout is left",
+    )
+
+
+async def _verdict(env: AgentEnv, task: GroupTask, trajectory: Trajectory, watch: Watch) -> bool | Failure:
+    if trajectory.agent_caused is not None:
+        return False
+    in_flight = InFlight(item_id=task.item_id, sibling=trajectory.sibling)
+    try:
+        with watch(in_flight), env.hook_calls(in_flight) as calls:
+            given = await calls.hook("passed", env.passed, task.for_rollout().item, trajectory)
+        if not isinstance(given, (bool, np.bool_)):
+            where = f"environment {env.name!r}, item {task.item_id!r}"
+            raise RewardError(f"{where}: passed gave {given!r:.100}; give True or False")
+        return bool(given)  # pyright: ignore[reportUnknownArgumentType]  # numpy's own type is generic
+    except Exception as error:  # noqa: BLE001  # as in a rollout: recorded, never a verdict
+        return failure_of(error, sibling=trajectory.sibling, turns=len(trajectory.turns))
+
+
+def source_in_process(
+    env: AgentEnv, watch: Watch, finishing: Finishing, *, evaluation: bool = False
+) -> FinishedGroups:
+    """Return the groups of an environment that is open here, of training or of an evaluation."""
+    own = OwnEvaluations(env, watch) if evaluation else OwnGroups(env, watch)
+    return FinishedGroups(own, finishing, env.credit)

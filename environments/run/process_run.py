@@ -2,10 +2,11 @@
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Protocol
 
 from rich.console import Console
 
@@ -22,16 +23,15 @@ from environments.rollout.boundary import traceback_of
 from environments.run.experiment import origin_of
 from environments.run.group_source import (
     FinishedGroup,
-    FinishedGroups,
     Finishing,
     GroupSource,
     Lessons,
-    OwnGroups,
     Streak,
+    source_in_process,
     withhold_stale,
 )
 from environments.run.open_run import DEFAULTS, OpenRun, RunOptions, opened_run, place_of
-from environments.run.progress import Progress
+from environments.run.progress import Progress, RolloutsInFlight
 from environments.run.run_log import RunLog
 from environments.run.tracking import Track, tracked
 from environments.run.watchdog import Watchdog, watchdog_of
@@ -39,7 +39,6 @@ from environments.run.worker_pool import (
     MOST_ALIKE,
     StoppedError,
     first_alone,
-    groups_at_once,
     run_groups,
 )
 from environments.trajectory import Failure
@@ -52,7 +51,44 @@ FAILED = 1
 """Exit code of a run that did not do what it was asked for."""
 
 
-async def process(env: AgentEnv, console: Console, *, options: RunOptions = DEFAULTS) -> int:
+class OpenSource(Protocol):
+    """Opens what rolls out the groups of an environment that is open here."""
+
+    def __call__(
+        self,
+        env: AgentEnv,
+        finishing: Finishing,
+        *,
+        say: Callable[[str], None],
+        in_flight: RolloutsInFlight,
+        evaluation: bool = False,
+        waits: bool = False,
+    ) -> AbstractAsyncContextManager[GroupSource]:
+        """Return it; `waits`: for model servers that do not answer yet."""
+        ...
+
+
+@asynccontextmanager
+async def in_this_process(
+    env: AgentEnv,
+    finishing: Finishing,
+    *,
+    say: Callable[[str], None],
+    in_flight: RolloutsInFlight,
+    evaluation: bool = False,
+    waits: bool = False,
+) -> AsyncGenerator[GroupSource]:
+    """The environment itself rolls out."""
+    yield source_in_process(env, in_flight.watch, finishing, evaluation=evaluation)
+
+
+async def process(
+    env: AgentEnv,
+    console: Console,
+    *,
+    options: RunOptions = DEFAULTS,
+    open_source: OpenSource = in_this_process,
+) -> int:
     """Opens an environment and rolls out its tasks; a group is on disk before it counts as done.
 
     Returns the exit code: 0; 130 or 143 when a signal ended the run; `FAILED` when every group failed,
@@ -69,20 +105,26 @@ async def process(env: AgentEnv, console: Console, *, options: RunOptions = DEFA
                 origin = origin_of(env)
                 opened = opened_run(env, origin, place, options=options, log=log, say=progress.say)
                 run = files.enter_context(opened)
-                return await _process_opened(env, progress, run, track, watchdog)
+                finishing = Finishing(fingerprint=run.recorder.fingerprint, is_charted=track is not None)
+                opened_source = open_source(env, finishing, say=progress.say, in_flight=progress.in_flight)
+                async with opened_source as source:
+                    return await _process_opened(env, progress, run, track, watchdog, source)
 
 
 async def _process_opened(
-    env: AgentEnv, progress: Progress, run: OpenRun, track: Track | None, watchdog: Watchdog
+    env: AgentEnv,
+    progress: Progress,
+    run: OpenRun,
+    track: Track | None,
+    watchdog: Watchdog,
+    source: GroupSource,
 ) -> int:
     recorder = run.recorder
-    finishing = Finishing(fingerprint=recorder.fingerprint, is_charted=track is not None)
     driver = Driver(
-        source=FinishedGroups(OwnGroups(env, progress.rollout), finishing),
+        source=source,
         run=run,
         progress=progress,
         watchdog=watchdog,
-        at_once=groups_at_once(env.config.max_concurrent_rollouts, env.config.group_size),
         max_failed=env.config.max_failed_groups,
         withhold_stale=partial(withhold_stale, env),
         track=track,
@@ -119,8 +161,6 @@ class Driver:
     run: OpenRun
     progress: Progress
     watchdog: Watchdog
-    at_once: int
-    """Groups in flight."""
     max_failed: int
     """Groups that may fail in a row, see `Streak`."""
     withhold_stale: Callable[[FinishedGroup], Awaitable[FinishedGroup]] | None = None
@@ -175,7 +215,7 @@ class Driver:
         try:
             with self.watchdog.armed(), progress:
                 return await run_groups(
-                    tasks, self.source.run, record, max_in_flight=self.at_once, begin=begin, ready=tasks.ready
+                    tasks, self.source.run, record, max_in_flight=self.source.at_once, begin=begin, ready=tasks.ready
                 )
         except (StoppedError, RunError) as error:
             progress.say(f"stopped: {error}")

@@ -2,8 +2,9 @@
 
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from time import monotonic
 from types import TracebackType
 from typing import Self
@@ -39,11 +40,25 @@ HEARTBEAT_S = 30.0
 """After so long without a line there is one that names what is waited for."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InFlightNow:
+    """The rollouts in flight of one process, at one moment."""
+
+    count: int = 0
+    doing: Counter[str] = field(default_factory=Counter[str])
+    """How many wait for what."""
+    oldest: str | None = None
+    """The one in flight for longest, in words."""
+    oldest_s: float = 0.0
+
+
 class RolloutsInFlight:
     """Knows every rollout from its slot to its end; any thread may ask."""
 
     def __init__(self) -> None:
         self._rollouts: dict[int, InFlight] = {}
+        self.elsewhere: Mapping[int, InFlightNow] = {}
+        """Those of workers, by their numbers."""
 
     @contextmanager
     def watch(self, rollout: InFlight) -> Generator[None]:
@@ -55,21 +70,30 @@ class RolloutsInFlight:
             del self._rollouts[id(rollout)]
 
     def __len__(self) -> int:
-        return len(self._rollouts)
+        return len(self._rollouts) + sum(each.count for each in list(self.elsewhere.values()))
 
     def doing(self) -> Counter[str]:
         """How many wait for what: `model`, `tool terminal`, `compute_reward` and so on."""
-        rollouts = list(self._rollouts.values())
-        return Counter(each.doing.partition(",")[0][:_DOING_CHARS] for each in rollouts)
+        return sum((each.doing for each in list(self.elsewhere.values())), self._doing())
 
     def oldest(self) -> str | None:
         """The one in flight for longest, in words; or `None`."""
+        return max([self.now(), *self.elsewhere.values()], key=lambda each: each.oldest_s).oldest
+
+    def _doing(self) -> Counter[str]:
+        rollouts = list(self._rollouts.values())
+        return Counter(each.doing.partition(",")[0][:_DOING_CHARS] for each in rollouts)
+
+    def now(self) -> InFlightNow:
+        """Those of this process."""
         # The list is made in one step, whatever the event loop does meanwhile; it is in the order of starts.
         for oldest in list(self._rollouts.values())[:1]:
             item = textwrap.shorten(oldest.item_id, _ITEM_CHARS) or repr(oldest.item_id)
-            lasts = duration(monotonic() - oldest.started)
-            return f"item {item}, rollout {oldest.sibling}, {lasts}, {oldest.doing}"
-        return None
+            lasts_s = monotonic() - oldest.started
+            text = f"item {item}, rollout {oldest.sibling}, {duration(lasts_s)}, {oldest.doing}"
+            count = len(self._rollouts)
+            return InFlightNow(count=count, doing=self._doing(), oldest=text, oldest_s=lasts_s)
+        return InFlightNow()
 
 
 class LiveView:

@@ -1,7 +1,7 @@
 """`serve`, put together from the settings: outbox, trajectory API, record and the serving loop."""
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,13 +17,13 @@ from environments.record.origin import RunOrigin, differences, refuse_other_run
 from environments.record.recorder import Recorder, past_groups
 from environments.record.summary import loop_rows, print_rows
 from environments.run.experiment import later_files, origin_of
-from environments.run.group_source import FinishedGroups, Finishing, OwnGroups, withhold_stale
+from environments.run.group_source import Finishing, GroupSource, withhold_stale
 from environments.run.open_run import DEFAULTS, RunOptions, begin_record
-from environments.run.process_run import AskedTasks
+from environments.run.process_run import AskedTasks, OpenSource, in_this_process
 from environments.run.progress import Progress
 from environments.run.tracking import tracked
 from environments.run.watchdog import Watchdog, watchdog_of
-from environments.run.worker_pool import MOST_ALIKE, groups_at_once
+from environments.run.worker_pool import MOST_ALIKE
 from environments.serve.delivery import Delivery, DeliveryRules
 from environments.serve.group_tries import Rollouts
 from environments.serve.outbox import Outbox, OutboxThread
@@ -55,6 +55,7 @@ async def serve(
     console: Console,
     *,
     options: RunOptions = DEFAULTS,
+    open_source: OpenSource = in_this_process,
 ) -> int:
     """Open an environment and serve its groups to the trainer behind `config.rollout_server_url`.
 
@@ -62,6 +63,7 @@ async def serve(
         env: the environment.
         console: where to show how it goes.
         options: its outbox, and what happens to a former run's.
+        open_source: opens what rolls the groups out.
 
     Returns:
         The exit code, see `ServeLoop.run`.
@@ -70,25 +72,26 @@ async def serve(
         UsageError: no view is chosen, the environment cannot be opened, no trajectory API there, a batch size
             that cannot be filled, an outbox of another run.
     """
-    shape, progress = shape_of(env), Progress(console)
+    progress = Progress(console)
+    shape_of(env)  # first what can refuse
     with watchdog_of(env, progress) as watchdog:
         async with env.opened(waits=True, notify=progress.say):
             if not env.config.allow_approximate_tokens:
                 refuse_text_alone(env.text_only_servers)
             progress.ready()
-            return await _serve_opened(env, console, shape, progress, watchdog, options)
+            return await _serve_opened(env, console, progress, watchdog, options, open_source)
 
 
 async def _serve_opened(
     env: AgentEnv,
     console: Console,
-    shape: Shape,
     progress: Progress,
     watchdog: Watchdog,
     options: RunOptions,
+    open_source: OpenSource,
 ) -> int:
-    config, say = env.config, progress.say
-    with ExitStack() as files:
+    config, shape, say = env.config, shape_of(env), progress.say
+    async with AsyncExitStack() as files:
         track = files.enter_context(tracked(env))
         recorder = None
         if config.data_path_to_save_groups is not None:
@@ -107,10 +110,13 @@ async def _serve_opened(
             shape=shape,
             exact_only=not config.allow_approximate_tokens,
         )
+        source = await files.enter_async_context(
+            open_source(env, finishing, say=say, in_flight=progress.in_flight, waits=True)
+        )
         rollouts = Rollouts(
             tasks=env.tasks_for_ever,
             asked=asked,
-            source=FinishedGroups(OwnGroups(env, progress.rollout), finishing, env.credit),
+            source=source,
             finishing=finishing,
             withhold_stale=partial(withhold_stale, env),
             probe=env.check_policy,
@@ -128,7 +134,7 @@ async def _serve_opened(
             loop = ServeLoop(
                 delivery,
                 rollouts,
-                bounds=replace(_bounds(env), send_all=options.send_all),
+                bounds=replace(_bounds(env, source), send_all=options.send_all),
                 console=console,
                 recorder=recorder,
                 watched=progress.in_flight,
@@ -187,10 +193,10 @@ def _asked(
     return AskedTasks(env, calls, most=-1, past=past, say=say)
 
 
-def _bounds(env: AgentEnv) -> Bounds:
+def _bounds(env: AgentEnv, source: GroupSource) -> Bounds:
     config = env.config
     return Bounds(
-        max_in_flight=groups_at_once(config.max_concurrent_rollouts, config.group_size),
+        max_in_flight=source.at_once,
         max_waiting=config.outbox_groups,
         group_timeout_s=config.worker_timeout if config.worker_timeout > 0 else None,
         grace_s=_GRACE_S,

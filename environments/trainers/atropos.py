@@ -38,7 +38,7 @@ from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
 from environments.record.summary import flat
 from environments.record.totals import EVALUATED, Summary
 from environments.run.evaluation import ItemTotals, evaluate_results, item_totals
-from environments.run.evaluation_run import score_eval
+from environments.run.group_source import score_eval
 from environments.trajectory import CreditedGroup
 from environments.wire.columns import PER_ROW, columns_of
 from environments.wire.payloads import ROW_BY_ROW, ExactTokens, Shape, only_exact, posts_of, refuse_text_alone

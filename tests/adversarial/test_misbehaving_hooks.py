@@ -8,7 +8,7 @@ import pytest
 
 from environments.containment import hook_calls
 from environments.lifecycle import rollout_hooks
-from environments.run.evaluation_run import score_eval
+from environments.run.group_source import score_eval
 from tests.adversarial.misbehaving_env import AROUND_A_YIELD, NO_HOOKS, ORDINARY, TASK, first, misbehaving
 from tests.adversarial.misbehaviour import HANGS, KINDS, RAISED, breaks
 from tests.tables import cases

@@ -10,7 +10,8 @@ from environments.data.tasks import GroupTask
 from environments.record.origin import OtherRunError
 from environments.record.recorder import read_groups
 from environments.run import evaluation_run
-from environments.run.evaluation_run import evaluate, evaluation_folder, score_eval
+from environments.run.evaluation_run import evaluate, evaluation_folder
+from environments.run.group_source import score_eval
 from environments.run.open_run import RunOptions
 from environments.run.process_run import process
 from environments.run.run_list import listed_runs

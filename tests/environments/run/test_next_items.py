@@ -35,7 +35,7 @@ def keys(tmp_path):
 
 @pytest.fixture(autouse=True)
 def _small_groups(monkeypatch):
-    monkeypatch.setattr("environments.run.process_run.groups_at_once", lambda *_: 1)
+    monkeypatch.setattr("environments.run.group_source.groups_at_once", lambda *_: 1)
 
 
 async def test_what_comes_next_follows_from_what_came_out(tmp_path):
@@ -79,7 +79,7 @@ async def test_a_group_that_was_lost_in_flight_leaves_no_gap(tmp_path):
 
 
 async def test_with_groups_in_flight_nothing_means_wait(tmp_path, monkeypatch):
-    monkeypatch.setattr("environments.run.process_run.groups_at_once", lambda *_: 4)
+    monkeypatch.setattr("environments.run.group_source.groups_at_once", lambda *_: 4)
 
     class OneByOne(Curriculum):
         def next_items(self, history):

@@ -1,0 +1,149 @@
+"""An environment as data, of which another process makes an equal one."""
+
+import importlib
+import os
+import pickle
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from operator import attrgetter
+from typing import Any, TypeVar
+
+from environments.base_env import AgentEnv
+from environments.config import AgentEnvConfig, ModelServerConfig
+from environments.run.experiment import has_file
+from environments.run.group_source import Finishing
+from environments.run.loading import load_file
+from environments.scale.shipped_files import below
+from tools.errors import ConfigError
+
+_MAIN = "__main__"
+_OF_A_FILE = "turnwise_file_"
+"""How modules are called that `load_file` made of a file which has no name of its own."""
+ServerT = TypeVar("ServerT", bound=ModelServerConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerJob:
+    """What a worker does with its environment."""
+
+    config: AgentEnvConfig
+    servers: tuple[ModelServerConfig, ...]
+    """With their keys."""
+    is_evaluation: bool = False
+    waits: bool = False
+    """For model servers that do not answer yet."""
+    finishing: Finishing
+    packages: tuple[str, ...]
+    """Whose versions are to be as the driver's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvSpec:
+    """The class by its names, and what a worker does with it, pickled apart: its values may be of the class's
+    module, which is loaded first.
+    """
+
+    module: str
+    file: str
+    class_name: str
+    job: bytes
+
+    @classmethod
+    def of(cls, env_cls: type, job: WorkerJob) -> "EnvSpec":
+        """Of a class that another process can load.
+
+        Raises ConfigError if it cannot.
+        """
+        file = getattr(sys.modules.get(env_cls.__module__), "__file__", None)
+        if not has_file(env_cls) or "<locals>" in env_cls.__qualname__ or file is None:
+            raise ConfigError(
+                f"{env_cls.__name__} is defined in a notebook, a shell or a function, where workers cannot "
+                f"load it from: put it into a file, and import it from there, or name it as "
+                f"path/to/file.py:{env_cls.__name__}"
+            )
+        try:
+            job_bytes = pickle.dumps(job)
+        except Exception as error:
+            raise ConfigError(f"the settings of {env_cls.__name__} cannot be sent to workers: {error}") from error
+        return cls(
+            module=env_cls.__module__,
+            file=os.path.abspath(file),  # noqa: PTH100  # a link is named as it is here
+            class_name=env_cls.__qualname__,
+            job=job_bytes,
+        )
+
+    def load(self, root: str) -> tuple[AgentEnv, WorkerJob]:
+        """The environment, not open yet; `root`: below which its files lie, empty where the driver's are here.
+
+        Raises ConfigError if its code fails.
+        """
+        if self.module == _MAIN or self.module.startswith(_OF_A_FILE):
+            module = load_file(below(root, self.file))
+            if self.module == _MAIN:
+                sys.modules[_MAIN] = module  # pickled values name it so
+        else:
+            module = importlib.import_module(self.module)
+        env_cls: Any = attrgetter(self.class_name)(module)
+        job: WorkerJob = pickle.loads(self.job)  # noqa: S301  # of the driver, the same user
+        dataset = job.config.dataset_path
+        if root and dataset is not None and os.path.isfile(below(root, dataset)):  # noqa: PTH113
+            job = replace(job, config=job.config.model_copy(update={"dataset_path": below(root, dataset)}))
+        return env_cls(job.config, job.servers), job
+
+
+def shares(
+    config: AgentEnvConfig, servers: Sequence[ModelServerConfig], count: int
+) -> list[tuple[AgentEnvConfig, tuple[ModelServerConfig, ...]]]:
+    """What each of so many workers may have at once: together as much as the run.
+
+    Raises ConfigError if a limit leaves some of them nothing.
+    """
+    limit = config.max_concurrent_rollouts
+    _refuse_too_few(limit, count, "--env.max_concurrent_rollouts")
+    for server in servers:
+        most = server.num_max_requests_at_once
+        _refuse_too_few(most, count, f"--{server.section}.num_max_requests_at_once")
+    return [
+        (
+            config.model_copy(update={"max_concurrent_rollouts": _share(limit, count, number)}),
+            tuple(_with_share(server, count, number) for server in servers),
+        )
+        for number in range(count)
+    ]
+
+
+def _with_share(server: ServerT, count: int, number: int) -> ServerT:
+    share = _share(server.num_max_requests_at_once, count, number)
+    shared = server.model_copy(update={"num_max_requests_at_once": share})
+    # What was set by hand is told from a default.
+    shared.model_fields_set.intersection_update(server.model_fields_set)
+    return shared
+
+
+def _share(limit: int, count: int, number: int) -> int:
+    return limit // count + (number < limit % count)
+
+
+def _refuse_too_few(limit: int, count: int, what: str) -> None:
+    if limit < count:
+        raise ConfigError(f"{what} {limit} is shared by {count} workers, and some get none: raise it, or use fewer")
+
+
+def loaded_packages() -> tuple[str, ...]:
+    """The packages that this process has loaded modules of."""
+    loaded = {name.partition(".")[0] for name in list(sys.modules)}
+    known = packages_distributions()
+    return tuple(sorted({package for name in loaded for package in known.get(name, ())}))
+
+
+def versions_of(packages: Sequence[str]) -> dict[str, str]:
+    """What is installed of packages, as far as it is."""
+    versions: dict[str, str] = {}
+    for each in packages:
+        try:
+            versions[f"package {each}"] = version(each)
+        except PackageNotFoundError:
+            continue
+    return versions

@@ -1,0 +1,221 @@
+"""Workers as actors of Ray, on this machine or on a cluster: the one module that imports it.
+
+An actor is no more than the keeper of a worker's process (`WorkerProcess`): Ray places it, says when its node
+is gone, and carries messages.
+"""
+
+import asyncio
+import logging
+import subprocess
+import tempfile
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from typing import Any
+
+from environments.extras import needs_extra
+from environments.scale.messages import Beat, Death
+from environments.scale.worker_places import Engine, NoRoomError, Worker
+from environments.scale.worker_process import WorkerProcess, WorkerStart
+from tools.errors import ConfigError
+
+with needs_extra("ray", "--workers"):
+    import ray
+    import ray._private.worker as inside
+    from ray import exceptions
+    from ray._private import ray_constants
+
+OBJECT_STORE_BYTES = 256 << 20
+"""Of a local Ray, for groups on their way to the driver."""
+_CLEAN = """
+cat
+for each in /proc/[0-9]*; do
+  case "$(cat "$each/comm" 2>/dev/null)" in ray*|gcs_server|python*) ;; *) continue;; esac
+  case "$(ls -l "$each/fd" 2>/dev/null)" in *" $0/"*) kill -9 "${each#/proc/}";; esac
+done
+rm -rf -- "$0"
+"""
+"""Waits for the end of the driver, even by SIGKILL, and ends those of Ray's processes that would outlive it: they
+have files open in its folder."""
+_ROOM_S = 10.0
+_SHORT = 40
+"""Characters of a folder below which the names of Ray's sockets fit."""
+_GONE = (
+    exceptions.RayActorError,
+    exceptions.NodeDiedError,
+    exceptions.ObjectLostError,
+    exceptions.WorkerCrashedError,
+    exceptions.OutOfMemoryError,
+)
+
+
+class RayEngine:
+    """Starts workers as actors."""
+
+    def __init__(self, *, asked: Mapping[str, float], at_once: int) -> None:
+        """Each with these resources, and room for so many groups at once."""
+        self._asked = dict(asked)
+        self._actor: Any = ray.remote(WorkerProcess).options(
+            num_cpus=asked["CPU"],
+            memory=asked.get("memory"),
+            resources={name: each for name, each in asked.items() if name not in ("CPU", "memory")},
+            max_restarts=0,
+            # Beats, cancellations and the end come beside the groups.
+            max_concurrency=2 * at_once + 16,
+        )
+
+    async def start(self, start: WorkerStart) -> Worker:
+        """Start one.
+
+        Raises NoRoomError if the cluster has no room for it, and ConfigError if its nodes cannot run it.
+        """
+        worker = _RayWorker(self._actor.remote(start))
+        starting = asyncio.ensure_future(worker.beat())  # once it is there
+        try:
+            while not (await asyncio.wait({starting}, timeout=_ROOM_S))[0]:
+                self._refuse_without_room()
+            if isinstance(died := await starting, Death) and died.keeper_too:
+                raise ConfigError(f"a worker cannot be started on its node: {died.cause}")
+        except BaseException:
+            starting.cancel()
+            await worker.kill("")
+            raise
+        return worker
+
+    def _refuse_without_room(self) -> None:
+        free, there = ray.available_resources(), ray.cluster_resources()
+        if lacking := [name for name, amount in self._asked.items() if free.get(name, 0) < amount]:
+            raise NoRoomError(
+                f"no room for a worker: each asks for {_in_words(self._asked)}, and of "
+                f"{' and '.join(lacking)} the cluster has {_in_words({each: there.get(each, 0) for each in lacking})}"
+                f", free are {_in_words({each: free.get(each, 0) for each in lacking})}"
+            )
+
+
+class _RayWorker:
+    """The handle of an actor; where that is gone, its death is the answer."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    async def open(self) -> bytes | Death:
+        return await self._call("open")
+
+    async def ask(self, request: bytes, number: int) -> bytes | Death:
+        return await self._call("ask", request, number)
+
+    async def cancel(self, number: int) -> object:
+        return await self._call("cancel", number)
+
+    async def beat(self) -> Beat | Death:
+        return await self._call("beat")
+
+    async def close(self, limit_s: float) -> bytes | Death:
+        answer = await self._call("close", limit_s)
+        await self.kill("")
+        return answer
+
+    async def kill(self, why: str) -> None:
+        with suppress(*_GONE):
+            ray.kill(self._actor)
+
+    async def _call(self, method: str, *arguments: object) -> Any:
+        try:
+            return await getattr(self._actor, method).remote(*arguments)
+        except exceptions.ActorUnavailableError:
+            # It may go on, and would come back: what it had in flight runs elsewhere by then.
+            await self.kill("")
+            return Death(cause="its node cannot be reached", keeper_too=True)
+        except _GONE as error:
+            return Death(cause=_cause(error), keeper_too=True)
+        except exceptions.RayTaskError as error:
+            raise error.cause from None
+
+
+def _cause(error: Exception) -> str:
+    """Why an actor is gone, of Ray's pages on it."""
+    text = str(error)
+    if isinstance(error, exceptions.OutOfMemoryError) or "memory monitor" in text or "OutOfMemory" in text:
+        return "Ray ended it as its node was short of memory (--worker-memory bounds a worker)"
+    if "node has died" in text or "node died" in text.lower() or isinstance(error, exceptions.NodeDiedError):
+        return "its node is gone"
+    if "ModuleNotFoundError" in text or "ImportError" in text:
+        return "its node has no Turnwise, or another one: " + text.strip().rpartition("\n")[2]
+    return "its process was killed"
+
+
+def _in_words(resources: Mapping[str, float]) -> str:
+    return ", ".join(
+        f"{amount / 2**30:.1f} GiB of memory" if name == "memory" else f"{amount:g} {name}"
+        for name, amount in resources.items()
+    )
+
+
+def cluster_resources() -> dict[str, float]:
+    """What all nodes have together."""
+    return ray.cluster_resources()
+
+
+@asynccontextmanager
+async def connected(address: str | None, *, local: Mapping[str, float]) -> AsyncGenerator[None]:
+    """Ray, as long as it is entered: a cluster's, or without an address one of our own with `local` resources.
+
+    Where this program uses Ray already, that one is taken, and left as it is.
+
+    Raises ConfigError if there is no cluster at the address, or it runs another Ray or Python.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    own = nullcontext({"address": address}) if address is not None else _own_ray(local)
+    with _quiet(), own as options:
+        try:
+            # In a thread, as Ray takes over the signals of the main one.
+            await asyncio.to_thread(ray.init, log_to_driver=False, configure_logging=False, **options)
+        except Exception as error:
+            where = "no Ray can be started here" if address is None else f"no Ray cluster at --ray {address}"
+            raise ConfigError(f"{where}: {' '.join(str(error).split())[:400]}") from error
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(ray.shutdown)
+
+
+@contextmanager
+def _own_ray(resources: Mapping[str, float]) -> Generator[dict[str, Any]]:
+    """The arguments of a Ray on loopback, in a folder that goes with it."""
+    cpus, others = resources["CPU"], {name: each for name, each in resources.items() if name != "CPU"}
+    scratch = tempfile.gettempdir()
+    folder = tempfile.mkdtemp(prefix="turnwise-ray-", dir=scratch if len(scratch) < _SHORT else "/tmp")
+    cleaner = subprocess.Popen(
+        ["/bin/sh", "-c", _CLEAN, folder],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    clusters, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False  # loopback alone
+    try:
+        yield {
+            "address": "local",
+            "num_cpus": cpus,
+            "resources": others,
+            "object_store_memory": OBJECT_STORE_BYTES,
+            "include_dashboard": False,
+            "_temp_dir": folder,
+        }
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = clusters
+        cleaner.communicate()
+
+
+@contextmanager
+def _quiet() -> Generator[None]:
+    """Without lines of Ray's: what is wrong is told in our words."""
+    log, listen = logging.getLogger("ray"), inside.listen_error_messages
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    inside.listen_error_messages = lambda *_: None
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+        inside.listen_error_messages = listen

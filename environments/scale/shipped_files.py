@@ -1,0 +1,78 @@
+"""An environment's files for workers on machines that do not have them.
+
+They lie below a folder of the worker's own, each at the absolute path that it has where the driver runs, so
+that whatever names another by a relative path finds it there.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from environments.base_env import AgentEnv
+from environments.run.experiment import environment_files
+from tools.errors import ConfigError
+from tools.sandbox.host.process_ids import has_ended, identity
+
+MOST_BYTES = 512 << 20
+_PREFIX = "turnwise-worker."
+
+
+def files_of(env: AgentEnv) -> dict[str, bytes]:
+    """The files that the fingerprint of an open environment covers, and its dataset, by absolute path.
+
+    Raises ConfigError if they are too large to be sent to each worker.
+    """
+    paths = set(environment_files(env).values())
+    dataset = env.config.dataset_path
+    if dataset is not None and os.path.isfile(dataset):  # noqa: PTH113  # may raise
+        paths.add(Path(dataset).resolve())
+    size = sum(each.stat().st_size for each in paths)
+    if size > MOST_BYTES:
+        largest = max(paths, key=lambda each: each.stat().st_size)
+        raise ConfigError(
+            f"the environment's files are {size >> 20:,} MB, the largest is {largest}, and at most "
+            f"{MOST_BYTES >> 20} MB are sent to workers: put the data where every node finds it, and open it "
+            f"by its absolute path in a hook"
+        )
+    return {str(each): each.read_bytes() for each in sorted(paths)}
+
+
+@contextmanager
+def unpacked(files: Mapping[str, bytes] | None, folder: str) -> Generator[str]:
+    """The root below which the files and `folder` lie, as long as it is entered; empty where none are needed.
+
+    What a worker left here whose keeper was killed is taken away.
+    """
+    if files is None:
+        yield ""
+        return
+    scratch = Path(tempfile.gettempdir())
+    for left in scratch.glob(f"{_PREFIX}*"):
+        if has_ended(left.name.removeprefix(_PREFIX).rpartition(".")[0]):
+            shutil.rmtree(left, ignore_errors=True)
+    root = tempfile.mkdtemp(prefix=f"{_PREFIX}{identity(os.getpid())}.", dir=scratch)
+    try:
+        for name, content in files.items():
+            file = Path(below(root, name))
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+        Path(below(root, folder)).mkdir(parents=True, exist_ok=True)
+        yield root
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def below(root: str, path: str) -> str:
+    """Where an absolute path of the driver's is for this worker."""
+    return root + path
+
+
+def path_below(root: str, path: Sequence[str], own: Sequence[str]) -> list[str]:
+    """Where a worker finds modules: as the driver, or as the machine it is on, then in what was sent."""
+    if not root:
+        return list(path)
+    sent = [root + each for each in path if each and os.path.isdir(root + each)]  # noqa: PTH112
+    return [*own, *sent]

@@ -1,0 +1,419 @@
+"""Workers as a source of groups: who gets which group, and what becomes of groups whose worker dies.
+
+A worker that dies costs its groups in flight, which run again under the same identity. One that was there at
+two deaths goes alone from then on: only what dies alone is known to be at fault.
+"""
+
+import asyncio
+import os
+import pickle
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any, Protocol
+
+from environments.base_env import AgentEnv
+from environments.data.item_json import item_hash
+from environments.data.tasks import GroupTask
+from environments.lifecycle.opened_files import opened_elsewhere
+from environments.record.origin import differences, in_short
+from environments.run.group_source import FinishedGroup, GroupSource
+from environments.run.progress import InFlightNow, RolloutsInFlight
+from environments.scale.messages import (
+    FIRST_REQUEST,
+    Answer,
+    Beat,
+    Cancelled,
+    Death,
+    Opened,
+    Refused,
+    Request,
+    read_value,
+)
+from environments.scale.worker_process import WorkerStart
+from environments.trajectory import Failure, TrajectoryGroup
+from tools.errors import ConfigError, RunError
+
+TOGETHER = 2
+"""Deaths after which a group goes alone."""
+ALONE = 3
+"""Deaths while alone after which it counts as failed."""
+AT_A_PLACE = 5
+"""Deaths of a worker and those in its place, with no group that ended meanwhile, which end the run."""
+_CANCEL_S = 10.0
+_BEAT_S = 1.0
+_BEATS_PER_S = 16
+_NO_BEAT_S = 30.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 30.0
+_ROOM_S = 10.0
+_CLASS = "WorkerDied"
+
+
+class NoRoomError(ConfigError):
+    """A cluster has no resources for one more worker now."""
+
+
+class Worker(Protocol):
+    """One worker, wherever it is, see `WorkerProcess`; each call may answer with its death."""
+
+    async def open(self) -> bytes | Death: ...
+    async def ask(self, request: bytes, number: int) -> bytes | Death: ...
+    async def cancel(self, number: int) -> object: ...
+    async def beat(self) -> Beat | Death: ...
+    async def close(self, limit_s: float) -> bytes | Death: ...
+    async def kill(self, why: str) -> None: ...
+
+
+class Engine(Protocol):
+    """Starts workers."""
+
+    async def start(self, start: WorkerStart) -> Worker:
+        """Start one. Raises NoRoomError if there is no room for it now."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Place:
+    """Of one worker after another."""
+
+    number: int
+    start: WorkerStart
+    most: int
+    """Groups at once."""
+    worker: Worker | None = None
+    is_open: bool = False
+    is_reserved: bool = False
+    """For one group that goes alone."""
+    running: int = 0
+    deaths: int = 0
+    """Since a group ended last, of any worker."""
+
+
+class WorkerPool:
+    """Rolls groups out on workers; `own` finishes those of which nothing is left to roll out."""
+
+    def __init__(
+        self,
+        env: AgentEnv,
+        engine: Engine,
+        starts: Sequence[WorkerStart],
+        *,
+        most: Sequence[int],
+        own: GroupSource,
+        expected: Opened,
+        say: Callable[[str], None],
+        in_flight: RolloutsInFlight,
+    ) -> None:
+        self._env, self._engine, self._own, self._expected, self._say = env, engine, own, expected, say
+        self._places = [
+            _Place(number, start, at_once)
+            for number, (start, at_once) in enumerate(zip(starts, most, strict=True), start=1)
+        ]
+        self.at_once = sum(most)
+        self._numbers = count(FIRST_REQUEST)
+        self._changed = asyncio.Condition()
+        self._error: Exception | None = None
+        """Why no worker can be had any more."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._beats: dict[int, InFlightNow] = {}
+        in_flight.elsewhere = self._beats
+        self._said: set[str] = set()
+        self.deaths = 0
+
+    # Opening and closing.
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncGenerator["WorkerPool"]:
+        """With its workers, as soon as one of them is open; the others follow.
+
+        Raises:
+            UsageError: the environment cannot be opened in a worker, or is another experiment there.
+            RunError: workers die at once, or code of the environment's setup broke.
+        """
+        for place in self._places:
+            self._spawn(self._open(place))
+        self._spawn(self._watch())
+        try:
+            async with self._changed:
+                await self._changed.wait_for(lambda: self._error or any(each.is_open for each in self._places))
+            self._raise_error()
+            yield self
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            broken = await asyncio.gather(*map(self._close, self._places))
+        for refused in filter(None, broken):
+            raise self._error_of(refused, "a worker")
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _open(self, place: _Place) -> None:
+        try:
+            while not await self._try_to_open(place):
+                pass
+        except Exception as error:  # noqa: BLE001  # raised where groups are asked for
+            await self._fail(error)
+
+    async def _try_to_open(self, place: _Place) -> bool:
+        if place.deaths > 1:
+            await asyncio.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**place.deaths))
+        if place.worker is None:
+            try:
+                place.worker = await self._engine.start(place.start)
+            except NoRoomError as error:
+                if not any(each.is_open for each in self._places):
+                    raise
+                self._say_once(f"{error}; the others go on")
+                await asyncio.sleep(_ROOM_S)
+                return False
+        answer = await place.worker.open()
+        if isinstance(answer, Death):
+            self._count_death(place, answer)
+            return False
+        opened: Opened | Refused = read_value(answer)
+        if isinstance(opened, Refused):
+            raise self._error_of(opened, f"worker {place.number}")
+        changed = differences(self._expected.facts, opened.facts)
+        changed += differences(self._expected.packages, opened.packages)
+        if changed:
+            raise ConfigError(
+                f"worker {place.number} has another experiment ({in_short(changed)}): give every node the same "
+                f"packages, files and variables (--worker-env)"
+            )
+        async with self._changed:
+            place.is_open = True
+            self._changed.notify_all()
+        return True
+
+    async def _close(self, place: _Place) -> Refused | None:
+        if place.worker is None:
+            return None
+        if not place.is_open:
+            await place.worker.kill("")
+            return None
+        answer = await place.worker.close(self._env.config.hook_timeout_s)
+        if isinstance(answer, Death):
+            return None
+        closed = read_value(answer)
+        return closed if isinstance(closed, Refused) else None
+
+    async def _fail(self, error: Exception) -> None:
+        async with self._changed:
+            self._error = self._error or error
+            self._changed.notify_all()
+
+    def _error_of(self, refused: Refused, who: str) -> Exception:
+        if refused.trace:
+            self._say(refused.trace.rstrip())
+        text = f"{who}: {refused.text}"
+        if refused.missing_key in os.environ:
+            text += f"; workers do not have the variables of your shell: give it to them, --worker-env {refused.missing_key}"
+        return ConfigError(text) if refused.is_usage else RunError(text)
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    # Groups.
+
+    async def first(self, task: GroupTask) -> TrajectoryGroup:
+        """Return the first rollout of a task."""
+        answer = await self._answer(_request("first", task))
+        if isinstance(answer, Failure):
+            return await self._own.first(replace(task, rolled_out=(answer,)))
+        return answer
+
+    async def run(
+        self, task: GroupTask, size: int | None = None, *, max_row_tokens: int | None = None
+    ) -> FinishedGroup:
+        """Return a group; one that workers die of is a failed one, with the cause."""
+        if len(task.rolled_out) == size:
+            return await self._own.run(task, size, max_row_tokens=max_row_tokens)
+        answer = await self._answer(_request("run", task, size, max_row_tokens))
+        if isinstance(answer, Failure):
+            return await self._own.run(replace(task, rolled_out=(answer,)), 1, max_row_tokens=max_row_tokens)
+        return answer
+
+    async def _answer(self, request: Request) -> Any:
+        """What a worker answers, or the failure of whatever ends every worker."""
+        deaths = alone = 0
+        while alone < ALONE:
+            goes_alone = request.what == "first" or deaths >= TOGETHER
+            async with self._worker(alone=goes_alone) as place:
+                answer = await self._ask(place, request)
+            if not isinstance(answer, Death):
+                self._group_ended()
+                return answer
+            if (blocked := answer.blocked) is None:
+                deaths += 1
+                alone += goes_alone
+            elif (blocked.item_id, blocked.epoch) == (request.item_id, request.epoch):
+                self._group_ended()
+                return blocked.failure
+        self._group_ended()
+        error = f"{_CLASS}: {answer.cause}; {alone} workers ended while it was alone in them"
+        return Failure(
+            sibling=0,
+            stop_reason=None,
+            error=error,
+            error_class=_CLASS,
+            where="its worker",
+            traceback=f"{answer.trace}\n{error}".strip(),
+            turns=0,
+        )
+
+    def _group_ended(self) -> None:
+        for each in self._places:
+            each.deaths = 0
+
+    @asynccontextmanager
+    async def _worker(self, *, alone: bool) -> AsyncGenerator[_Place]:
+        """A place with room for one more group, or for one alone."""
+        place = await (self._reserved() if alone else self._with_room())
+        try:
+            yield place
+        finally:
+            async with self._changed:
+                place.running -= 1
+                place.is_reserved &= not alone
+                self._changed.notify_all()
+
+    async def _with_room(self) -> _Place:
+        def free() -> list[_Place]:
+            return [p for p in self._places if p.is_open and not p.is_reserved and p.running < p.most]
+
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._error or free())
+            self._raise_error()
+            place = min(free(), key=lambda each: each.running)
+            place.running += 1
+            return place
+
+    async def _reserved(self) -> _Place:
+        def others() -> list[_Place]:
+            return [each for each in self._places if not each.is_reserved]
+
+        most = max(1, len(self._places) // 2)
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._error or len(self._places) - len(others()) < most)
+            self._raise_error()
+            place = min(others(), key=lambda each: (not each.is_open, each.running))
+            place.is_reserved = True
+            try:
+                await self._changed.wait_for(lambda: self._error or (place.is_open and not place.running))
+                self._raise_error()
+            except BaseException:
+                place.is_reserved = False
+                self._changed.notify_all()
+                raise
+            place.running += 1
+            return place
+
+    async def _ask(self, place: _Place, request: Request) -> Any:
+        worker, number = place.worker, next(self._numbers)
+        assert worker is not None
+        asking = asyncio.ensure_future(worker.ask(pickle.dumps(request), number))
+        try:
+            answer = await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            # What it has finished by now is not lost.
+            await worker.cancel(number)
+            await asyncio.wait({asking}, timeout=_CANCEL_S)
+            if not asking.done() or isinstance(answer := asking.result(), Death):
+                asking.cancel()
+                raise
+        if isinstance(answer, Death):
+            await self._died(place, worker, answer)
+            return answer
+        value = read_value(answer)
+        if isinstance(value, Cancelled):
+            raise asyncio.CancelledError
+        if isinstance(value, Refused):
+            raise self._error_of(value, f"worker {place.number}")
+        assert isinstance(value, Answer)
+        self._env.weight_versions.merge(value.met)
+        opened_elsewhere(value.read, value.written)
+        return value.value
+
+    # Deaths and beats.
+
+    async def _died(self, place: _Place, worker: Worker, death: Death) -> None:
+        """Have another worker take the place, once for each that died."""
+        if place.worker is not worker or not place.is_open:
+            return
+        place.is_open = False
+        try:
+            self._count_death(place, death)
+        except RunError as error:
+            await self._fail(error)
+        else:
+            self._spawn(self._open(place))
+
+    def _count_death(self, place: _Place, death: Death) -> None:
+        place.deaths += 1
+        self.deaths += 1
+        if death.keeper_too:
+            place.worker = None
+        self._beats.pop(place.number, None)
+        if place.deaths == AT_A_PLACE:
+            raise RunError(
+                f"worker {place.number} ended {AT_A_PLACE} times, and no group ended meanwhile; the last time: "
+                f"{death.cause}{_last_line(death)}"
+            )
+        self._say(f"worker {place.number} ended, {death.cause}; another one takes its place")
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(max(_BEAT_S, len(self._places) / _BEATS_PER_S))
+            await asyncio.gather(*map(self._look_at, self._places))
+
+    async def _look_at(self, place: _Place) -> None:
+        worker = place.worker
+        if worker is None:
+            return
+        try:
+            async with asyncio.timeout(_NO_BEAT_S):
+                beat = await worker.beat()
+        except TimeoutError:
+            await worker.kill(f"its node did not answer for {_NO_BEAT_S:g} s")
+            return
+        if isinstance(beat, Death):
+            await self._died(place, worker, beat)
+            return
+        self._beats[place.number] = beat.in_flight
+        self._env.weight_versions.merge(beat.met)
+        for line in beat.lines:
+            text = f"worker {place.number}: {line}"
+            if place.is_open:
+                self._say(text)
+            else:
+                self._say_once(line, text)
+
+    def _say_once(self, line: str, text: str | None = None) -> None:
+        """Show what all workers say as they open, or one says again and again, once."""
+        if line not in self._said:
+            self._said.add(line)
+            self._say(text or line)
+
+
+def _request(
+    what: Any, task: GroupTask, size: int | None = None, max_row_tokens: int | None = None
+) -> Request:
+    return Request(
+        what=what,
+        item_id=task.item_id,
+        epoch=task.epoch,
+        item_hash=item_hash(task.item),
+        rolled_out=task.rolled_out,
+        size=size,
+        max_row_tokens=max_row_tokens,
+    )
+
+
+def _last_line(death: Death) -> str:
+    line = death.trace.strip().rpartition("\n")[2]
+    return f" ({line:.200})" if line else ""

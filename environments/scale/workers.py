@@ -1,0 +1,227 @@
+"""Workers for the groups of a run, or for your own loop: more processes here (`Workers(MyEnv, count=8)`), or on a
+Ray cluster.
+"""
+
+import asyncio
+import logging
+import os
+import pickle
+import sys
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from environments.base_env import AgentEnv
+from environments.config import AgentEnvConfig, ModelServerConfig
+from environments.data.tasks import GroupTask
+from environments.record.group_line import decode_group
+from environments.run.experiment import origin_of
+from environments.run.group_source import Finishing, source_in_process, withhold_stale
+from environments.run.progress import RolloutsInFlight
+from environments.run.worker_pool import groups_at_once
+from environments.scale.env_spec import EnvSpec, WorkerJob, loaded_packages, shares, versions_of
+from environments.scale.messages import Opened
+from environments.scale.shipped_files import files_of
+from environments.scale.worker_places import WorkerPool
+from environments.scale.worker_process import WorkerStart
+from environments.trajectory import CreditedGroup
+from tools.errors import ConfigError
+
+SANDBOXES_PER_CORE = 16
+"""Of a node that does not say how many `sandbox` it has among its resources."""
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnWorkers:
+    """Opens workers as the source of a run's groups."""
+
+    count: int | None = None
+    """`None`: one for each core of the cluster."""
+    ray: str | None = None
+    """A running cluster, `auto` or HOST:PORT; `None`: a Ray of this machine, for as long as it is needed."""
+    variables: Sequence[str] = ()
+    """Names of environment variables that workers of a cluster get."""
+    max_memory: int | None = None
+    """Bytes of one worker's process; `None`: its share of 80 % of its machine's."""
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError if there can be no such workers."""
+        if self.count is not None and self.count < 1:
+            raise ConfigError(f"--workers {self.count}: give 1 or more; without it this process rolls out itself")
+        if self.count is None and self.ray is None:
+            raise ConfigError("give the number of workers, --workers N, or a cluster, --ray auto")
+        if self.ray is not None and "://" in self.ray:
+            raise ConfigError(
+                f"--ray {self.ray}: give auto or HOST:PORT, on a node of the cluster; from elsewhere use "
+                f"`ray job submit -- turnwise …`"
+            )
+        if missing := [name for name in self.variables if name not in os.environ]:
+            raise ConfigError(f"--worker-env {missing[0]}: there is no such variable here")
+
+    @asynccontextmanager
+    async def opened(
+        self,
+        env: AgentEnv,
+        finishing: Finishing,
+        *,
+        say: Callable[[str], None],
+        in_flight: RolloutsInFlight,
+        evaluation: bool = False,
+        waits: bool = False,
+    ) -> AsyncGenerator[WorkerPool]:
+        """With workers for the groups of an environment that is open here.
+
+        Raises:
+            ConfigError: the class, its policy or its files cannot be had elsewhere, there is no such cluster, or
+                it has no room, or another experiment is found in a worker.
+            RunError: workers die as they open, or code of the environment's setup broke.
+        """
+        _refuse_live_policy(env)
+        # Ray loads slowly, and only this needs it.
+        from environments.scale.ray_workers import RayEngine, cluster_resources, connected  # noqa: PLC0415
+
+        config, servers = env.config, [*env.servers, *env.second_servers]
+        size = config.eval_rollouts if evaluation else config.group_size
+        count = self.count or 1
+        local = {"CPU": float(count), "sandbox": float(max(_cores() * SANDBOXES_PER_CORE, config.max_concurrent_rollouts))}
+        packages = loaded_packages()
+        expected = Opened(facts=origin_of(env, evaluation=evaluation).facts(), packages=versions_of(packages))
+        variables = {name: os.environ[name] for name in self.variables or (os.environ if self.ray is None else ())}
+        async with connected(self.ray, local=local):
+            there = cluster_resources()
+            if self.count is None:
+                count = min(int(there["CPU"]), config.max_concurrent_rollouts)
+                say(f"{count} workers, as many as the cluster has cores")
+            parts = shares(config, servers, count)
+            files = None if self.ray is None else await asyncio.to_thread(files_of, env)
+            starts = [
+                WorkerStart(
+                    spec=pickle.dumps(
+                        EnvSpec.of(
+                            type(env),
+                            WorkerJob(
+                                config=own_config,
+                                servers=own_servers,
+                                finishing=finishing,
+                                packages=packages,
+                                is_evaluation=evaluation,
+                                waits=waits,
+                            ),
+                        )
+                    ),
+                    path=sys.path,
+                    variables=variables,
+                    files=files,
+                    folder=os.getcwd(),
+                    max_memory=self.max_memory,
+                    count=count,
+                    blocked_s=config.hook_block_s,
+                )
+                for own_config, own_servers in parts
+            ]
+            most = [groups_at_once(part.max_concurrent_rollouts, size) for part, _ in parts]
+            sandboxes = parts[0][0].max_concurrent_rollouts if _opens_sandboxes(env) else 0
+            engine = RayEngine(asked=_asked(there, sandboxes, self.max_memory), at_once=max(most))
+            own = source_in_process(env, in_flight.watch, finishing, evaluation=evaluation)
+            pool = WorkerPool(
+                env, engine, starts, most=most, own=own, expected=expected, say=say, in_flight=in_flight
+            )
+            async with pool.opened():
+                yield pool
+
+
+def _refuse_live_policy(env: AgentEnv) -> None:
+    if env.policy is None:
+        return
+    from environments.policy.server_policy import ServedPolicy  # noqa: PLC0415  # loads slowly
+
+    if not isinstance(env.policy, ServedPolicy):
+        raise ConfigError(
+            f"the policy {env.policy.name!r} is an object of this process, which workers cannot have: serve the "
+            f"model, and name its server (--openai.base_url, or ServerConfig(base_url=…))"
+        )
+
+
+def _opens_sandboxes(env: AgentEnv) -> bool:
+    return env.sandboxes.are_opened
+
+
+def _asked(there: dict[str, float], sandboxes: int, memory: int | None) -> dict[str, float]:
+    """The resources of one worker. Nodes that count no sandboxes have some for each core."""
+    asked = {"CPU": 1.0}
+    if sandboxes and "sandbox" in there:
+        asked["sandbox"] = float(sandboxes)
+    elif sandboxes:
+        asked["CPU"] = max(1.0, sandboxes / SANDBOXES_PER_CORE)
+    return asked if memory is None else asked | {"memory": float(memory)}
+
+
+def _cores() -> int:
+    return os.cpu_count() or 1
+
+
+class Workers:
+    """Rolls groups of an environment out on workers, for your own loop or a trainer's generator.
+
+    `async with Workers(MyEnv, config, servers, count=8) as workers: group = await
+    workers.run_group(workers.env.tasks()[0])`. In a program that uses Ray already, it is that Ray's cluster.
+    """
+
+    def __init__(
+        self,
+        env_cls: type[AgentEnv],
+        config: AgentEnvConfig | None = None,
+        servers: Sequence[ModelServerConfig] | None = None,
+        *,
+        count: int | None = None,
+        on: OnWorkers | None = None,
+    ) -> None:
+        """Nothing is started yet.
+
+        Args:
+            env_cls: the class, which has to be in a file.
+            config: as of `AgentEnv`; limits such as `max_concurrent_rollouts` are of all workers together.
+            servers: likewise.
+            count: how many workers of this machine, or of the Ray that this program uses.
+            on: instead of a count: where workers are, and what they get.
+
+        Raises:
+            UsageError: the class lacks something, or a setting cannot work.
+        """
+        self._options = OnWorkers(count=count) if on is None else on
+        self.env = env_cls(config, servers)
+        """The environment as it is open in this process: its tasks, its estimator."""
+        self._closing = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as closing:
+            env = await closing.enter_async_context(self.env)
+            self._pool = await closing.enter_async_context(
+                self._options.opened(
+                    env, Finishing(fingerprint=None), say=logger.info, in_flight=RolloutsInFlight()
+                )
+            )
+            self._closing = closing.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._closing.__aexit__(kind, error, trace)
+
+    async def run_group(self, task: GroupTask, size: int | None = None) -> CreditedGroup:
+        """Return a group of `size` siblings, or `group_size`, with its advantages; as `AgentEnv.run_group`.
+
+        A group that workers die of is a failed one, with the cause.
+
+        Raises:
+            RunError: no worker can be had any more.
+            UsageError: it is another item in a worker.
+        """
+        done = await withhold_stale(self.env, await self._pool.run(task, size))
+        assert done.line is not None
+        return await asyncio.to_thread(decode_group, done.line.content, Path("the line of a worker"), 1)

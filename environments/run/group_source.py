@@ -294,16 +294,13 @@ async def withhold_stale(env: AgentEnv, done: FinishedGroup) -> FinishedGroup:
     if stale is None:
         return done
     assert line is not None
-    finishing = Finishing(fingerprint=None, is_charted=done.note.shown is not None)
 
     def anew() -> FinishedGroup:
-        group = decode_group(line.content, _LINE, 1).group
+        group = decode_group(line.content, Path("a group that ended"), 1).group
+        finishing = Finishing(fingerprint=None, is_charted=done.note.shown is not None)
         return finished(env.credit(replace(group, stale=stale)), finishing)
 
     return await asyncio.to_thread(anew)
-
-
-_LINE = Path("the group")
 
 
 class OwnGroups:

@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -265,7 +264,6 @@ def finished(
     credited: CreditedGroup,
     finishing: Finishing,
     credit: Credit | None = None,
-    *,
     max_row_tokens: int | None = None,
 ) -> FinishedGroup:
     """Return what a run wants of a group; it needs no file, and may run on any thread.
@@ -339,8 +337,8 @@ class FinishedGroups:
         group is recorded.
         """
         credited = await self._source.run(task, size)
-        finish = partial(finished, max_row_tokens=max_row_tokens)
-        work = asyncio.ensure_future(asyncio.to_thread(finish, credited, self._finishing, self._credit))
+        finish = asyncio.to_thread(finished, credited, self._finishing, self._credit, max_row_tokens)
+        work = asyncio.ensure_future(finish)
         with suppress(asyncio.CancelledError):
             await to_the_end(work)
         return work.result()

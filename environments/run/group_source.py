@@ -250,7 +250,7 @@ class GroupSource(Protocol):
     async def run(
         self, task: GroupTask, size: int | None = None, *, max_row_tokens: int | None = None
     ) -> FinishedGroup:
-        """Return a group that ended, of so many siblings; `task.rolled_out` is part of it.
+        """Return a group that ended, of so many siblings; those in `task.rolled_out` are not rolled out anew.
 
         A trainer takes rows of `max_row_tokens`; `None`: of any length.
         """

@@ -332,6 +332,9 @@ class AgentEnvConfig(Section):
     rollout_server_url: str = Field(
         default="http://localhost:8000", repr=False, description="serve: URL of the Atropos trajectory API."
     )
+    rollout_server_token: str = Field(
+        default="", repr=False, description="serve: bearer token of each request to it, as a gateway asks."
+    )
     outbox_groups: int = Field(
         default=64,
         ge=1,

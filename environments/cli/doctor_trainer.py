@@ -45,6 +45,7 @@ def command() -> None:
 @command.command()
 @click.argument("folder", type=_FOLDER)
 @click.option("--api", "api_url", metavar="URL", help="The trajectory API to serve the canaries at.")
+@click.option("--api-token", default="", help="Bearer token for it, as --env.rollout_server_token.")
 @click.option(
     "--view", type=click.Choice(list(VIEWS)), help="What the trainer reads there, as --env.credit_view."
 )
@@ -55,7 +56,9 @@ def command() -> None:
     help="Of turn_rows and prefix_rows: a number, or own_length.",
 )
 @_lr
-def begin(folder: Path, api_url: str | None, view: str | None, score_divisor: str, lr: float) -> None:
+def begin(
+    folder: Path, api_url: str | None, api_token: str, view: str | None, score_divisor: str, lr: float
+) -> None:
     """Write the canary model and the canaries into FOLDER; serve them until a trainer has taken them."""
     if (api_url is None) != (view is None):
         raise click.UsageError("--api and --view belong together")
@@ -65,7 +68,7 @@ def begin(folder: Path, api_url: str | None, view: str | None, score_divisor: st
         f"then save it: after plain SGD the weights, after Adam the optimizer's state as well"
     )
     if api_url is not None:
-        asyncio.run(serve_canaries(probe, api_url, click.echo))
+        asyncio.run(serve_canaries(probe, api_url, click.echo, api_token))
         click.echo("taken")
     else:
         click.echo(

@@ -333,7 +333,7 @@ def _explain(error: ValidationError, labels: Mapping[str, str], section: str) ->
         if problem["loc"]:
             name = str(problem["loc"][0])
             # A mapping, such as `extra_body`, may hold a key.
-            hidden = name == "api_key" or isinstance(problem["input"], dict)
+            hidden = name.endswith(("_key", "_token")) or isinstance(problem["input"], dict)
             got = "" if hidden else f", got {problem['input']!r}"
             text = f"{labels.get(name, f'{section}.{name}'.lstrip('.'))} {text}{got}"
         problems.setdefault(str(problem["loc"][:1]), " ".join(text.split()))

@@ -64,19 +64,17 @@ class WeightVersions:
         What follows nothing that is known is the newest.
         """
         self._is_told |= bool(met)
-        if all(version in self._met and version not in self._former for version in met):
+        again = self._former.intersection(met)
+        if not again and self._met.keys() >= set(met):
             return
-        for version in self._former.intersection(met):
-            del self._met[version]
-        self._former.difference_update(met)
-        order = list(self._met)
+        self._former -= again
+        order = [version for version in self._met if version not in again]
         at = len(order)
         for version in reversed(met):
-            if version in self._met:
+            if version in order:
                 at = order.index(version)
             else:
                 order.insert(at, version)
-                self._met[version] = None
         self._met = dict.fromkeys(order)
 
     def refuse_without(self, policy: Policy | None) -> None:

@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -260,7 +259,7 @@ class GroupSource(Protocol):
     async def run(
         self, task: GroupTask, size: int | None = None, *, max_row_tokens: int | None = None
     ) -> FinishedGroup:
-        """Return a group that ended, of so many siblings; `task.rolled_out` is part of it.
+        """Return a group that ended, of so many siblings; those in `task.rolled_out` are not rolled out anew.
 
         A trainer takes rows of `max_row_tokens`; `None`: of any length.
         """
@@ -274,7 +273,6 @@ def finished(
     credited: CreditedGroup,
     finishing: Finishing,
     credit: Credit | None = None,
-    *,
     max_row_tokens: int | None = None,
 ) -> FinishedGroup:
     """Return what a run wants of a group; it needs no file, and may run on any thread.
@@ -303,16 +301,13 @@ async def withhold_stale(env: AgentEnv, done: FinishedGroup) -> FinishedGroup:
     if stale is None:
         return done
     assert line is not None
-    finishing = Finishing(fingerprint=None, is_charted=done.note.shown is not None)
 
     def anew() -> FinishedGroup:
-        group = decode_group(line.content, _LINE, 1).group
+        group = decode_group(line.content, Path("a group that ended"), 1).group
+        finishing = Finishing(fingerprint=None, is_charted=done.note.shown is not None)
         return finished(env.credit(replace(group, stale=stale)), finishing)
 
     return await asyncio.to_thread(anew)
-
-
-_LINE = Path("the group")
 
 
 class OwnGroups:
@@ -373,8 +368,8 @@ class FinishedGroups:
         group is recorded.
         """
         credited = await self._source.run(task, size)
-        finish = partial(finished, max_row_tokens=max_row_tokens)
-        work = asyncio.ensure_future(asyncio.to_thread(finish, credited, self._finishing, self._credit))
+        finish = asyncio.to_thread(finished, credited, self._finishing, self._credit, max_row_tokens)
+        work = asyncio.ensure_future(finish)
         with suppress(asyncio.CancelledError):
             await to_the_end(work)
         return work.result()

@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 PROJECT = "turnwise"
 BINS = 32
+_SECRETS = ("api_key", "server_token")
+"""How the names of settings end that are secrets."""
 FINISH_S = 60.0
 """A service that is away keeps no run from its end."""
 MOST_WARNINGS = 3
@@ -95,9 +97,9 @@ def wandb_charts(name: str, settings: Mapping[str, Any]) -> Charts:
         import wandb  # noqa: PLC0415
     arguments = sys.argv
     # wandb keeps a copy of the command line.
-    after_key = [False, *(each.endswith("api_key") for each in arguments)]
+    after_key = [False, *(each.endswith(_SECRETS) for each in arguments)]
     sys.argv = [
-        "***" if secret else re.sub("(api_key=).*", r"\1***", without_credentials(each))
+        "***" if secret else re.sub(f"({'|'.join(_SECRETS)})=.*", r"\1=***", without_credentials(each))
         for secret, each in zip(after_key, arguments, strict=False)
     ]
     try:

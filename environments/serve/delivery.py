@@ -268,11 +268,9 @@ class Delivery:
         return self._registration.shape.max_row_tokens
 
     async def put(self, done: FinishedGroup, *, number: int | None = None) -> None:
-        """Take a group over: from here on it will be delivered, or is among the rejected.
+        """Take a group over: from here on it will be delivered, or, without posts, is among the rejected.
 
-        Args:
-            done: the group, with its posts or the reason why there are none.
-            number: of its task in the plan, which is finished in the same step.
+        `number` is of its task in the plan, which is finished in the same step.
         """
         note, package = done.note, done.package
         if package is None:

@@ -199,15 +199,7 @@ class GroupTries:
         max_row_tokens: Callable[[], int | None],
         say: Callable[[str], None],
     ) -> None:
-        """Prepare.
-
-        Args:
-            rollouts: where groups come from.
-            model: asked where a group may have lost its model.
-            timeout_s: for one try of one group; `None`: no limit.
-            max_row_tokens: gives the longest row that the trainer takes.
-            say: shows a line to the user.
-        """
+        """Prepare; `timeout_s` is for one try of one group, `max_row_tokens` is asked as one begins."""
         self._rollouts = rollouts
         self._model = model
         self._timeout_s = timeout_s
@@ -220,12 +212,14 @@ class GroupTries:
             done = await self._in_time(task)
             # What went alone is part of the first try only.
             task = replace(task, rolled_out=())
-            while _may_have_lost_its_model(done) and not await self._model.answers():
+            while done is None or done.note.may_have_lost_model:
+                if not is_cancelled() and await self._model.answers():
+                    break
                 # The item is not spent: it starts again when the server is back.
-                if not await self._model.back():
+                if is_cancelled() or not await self._model.back():
                     return None
                 done = await self._in_time(task)
-            if done is not None and (last or is_cancelled() or not done.note.failed_by_model):
+            if done is not None and (last or not done.note.failed_by_model):
                 return done
             what = f"took longer than {self._timeout_s:g} s" if done is None else "lost its model"
             if last:
@@ -260,7 +254,3 @@ class GroupTries:
             reason=reason,
         )
         return finished(credited, self._rollouts.finishing)
-
-
-def _may_have_lost_its_model(done: FinishedGroup | None) -> bool:
-    return done is None or (done.note.may_have_lost_model and not is_cancelled())

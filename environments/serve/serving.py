@@ -238,7 +238,7 @@ def claim(outbox: Outbox, now: RunOrigin) -> None:
 
 def _delivery(env: AgentEnv, shape: Shape, outbox: Outbox, say: Callable[[str], None]) -> Delivery:
     config = env.config
-    api = TrajectoryApi(config.rollout_server_url)
+    api = TrajectoryApi(config.rollout_server_url, config.rollout_server_token)
     identity = Identity(
         name=f"{config.wandb_name or env.name}-{outbox.fact('run_id')}",
         max_row_tokens=config.max_token_length,

@@ -187,13 +187,14 @@ class RegistrationAnswer:
 class TrajectoryApi:
     """Calls the API, always over one connection."""
 
-    def __init__(self, url: str) -> None:
-        """Prepare calls to a URL.
+    def __init__(self, url: str, token: str = "") -> None:
+        """Prepare calls to a URL; a token goes with each of them, unless the URL has a user.
 
         Raises:
-            ConfigError: it is not a URL.
+            ConfigError: it is not a URL, or no header can carry the token.
         """
-        self._endpoint = endpoint(url, name="rollout_server_url", example="http://localhost:8000")
+        name, example = "rollout_server_url", "http://localhost:8000"
+        self._endpoint = endpoint(url, name=name, example=example, api_key=token)
         self.url = self._endpoint.url
         """As it can be shown."""
         self.connections = 0

@@ -191,14 +191,9 @@ def refuse_text_alone(servers: Sequence[str]) -> None:
 def only_exact(
     credited: CreditedGroup, credit: Callable[[TrajectoryGroup], CreditedGroup]
 ) -> tuple[CreditedGroup, tuple[str, ...]]:
-    """The group without the rollouts whose tokens a trainer must not learn from: they are failures.
+    """The group without the rollouts whose tokens a trainer must not learn from, and what each of them lacks.
 
-    Args:
-        credited: the group.
-        credit: gives what is left of it its advantages.
-
-    Returns:
-        The group, and what each rollout that it lost lacks, see `ExactTokens`.
+    They are failures then, and `credit` gives what is left its advantages.
     """
     group = credited.group
     lacking = [(each, what) for each in group.trajectories if (what := _lacking(each)) is not None]

@@ -18,13 +18,14 @@ from tests.environments.conftest import RunApi
 from tests.environments.policy.chat_server import REQUEST, chat_policy
 from tests.environments.policy.chat_server import answer as reply
 from tests.environments.serve import loopback
-from tests.environments.serve.proxy import Proxy
+from tests.environments.serve.proxy import Gateway, Proxy
 from tests.tables import cases
 from tools.errors import ConfigError, PolicyError
 
 PASSWORD, TOKEN, KEY = "s3cr:t/p@ss", "t0k3n-in-a-query", "sk-k3y-of-the-model"
+BEARER = "t0k3n-of-the-gateway"
 BASIC = base64.b64encode(f"user:{PASSWORD}".encode()).decode()
-SECRETS = [each.encode() for each in (PASSWORD, quote(PASSWORD, safe=""), TOKEN, KEY, BASIC)]
+SECRETS = [each.encode() for each in (PASSWORD, quote(PASSWORD, safe=""), TOKEN, KEY, BASIC, BEARER)]
 
 
 class Guard(Proxy):
@@ -114,7 +115,7 @@ def test_process_is_let_in_and_keeps_nothing(model, tmp_path):
 @pytest.mark.soak  # wandb takes most of a minute to start on a busy machine
 def test_wandb_keeps_no_copy_of_them(model, tmp_path):
     with Guard(model) as guard:
-        url = ["--env.rollout_server_url", secret_url(guard.port)]
+        url = ["--env.rollout_server_url", secret_url(guard.port), "--env.rollout_server_token", BEARER]
         env = {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "WANDB_CACHE_DIR": str(tmp_path)}
         done = process(tmp_path, *model_at(guard.port), *url, "--env.use_wandb", env=env)
     assert done.returncode == 0, done.stderr
@@ -187,6 +188,39 @@ def test_serve_is_let_in_and_keeps_nothing(model, api, tmp_path):
             assert loopback.ended(env) == 0, log.read_text()
     nothing_secret_in(tmp_path, of_children)
     assert f"registered at http://127.0.0.1:{at_api.port} as" in log.read_text()
+
+
+def test_a_gateway_gets_its_token_with_every_request_of_serve_which_is_kept_nowhere(api, tmp_path):
+    api.get("/reset_data")
+    api.start_trainer(batch_size=4)
+    with Gateway(api.port, BEARER) as gateway:
+        token = ("--env.rollout_server_token", BEARER)
+        command, log = loopback.serve("Instant", gateway.url, tmp_path, *token), tmp_path / "log"
+        with (
+            log.open("wb") as shown,
+            loopback.running(command, stdout=shown, stderr=shown, cwd=tmp_path) as env,
+        ):
+            loopback.wait_until(lambda: api.get("/status")["queue_size"] > 0)
+            gateway.answers["/status"] = 401, f"{BEARER} is no longer known".encode()
+            loopback.wait_until(lambda: "no longer known" in log.read_text())
+            assert loopback.ended(env) == 0, log.read_text()
+    assert {path for _, path, _ in gateway.seen} >= {"/register-env", "/info", "/status-env", "/scored_data"}
+    assert set(gateway.borne) == {f"Bearer {BEARER}"}
+    nothing_secret_in(tmp_path)
+
+
+def test_without_a_token_no_header_goes_to_a_gateway(tmp_path):
+    with Gateway(1, BEARER) as gateway:
+        command = loopback.serve("Instant", gateway.url, tmp_path)
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+    assert (done.returncode, set(gateway.borne)) == (2, {None})
+
+
+def test_the_token_of_a_gateway_is_in_no_folder_of_a_run(tmp_path):
+    command = ("process", f"{loopback.SERVED}:Instant", "--env.max_items", "1", "--env.group_size", "2")
+    done = turnwise(*command, "--env.rollout_server_token", BEARER, folder=tmp_path)
+    assert "rollout_server_token: not written" in next(tmp_path.rglob("config.yaml")).read_text()
+    nothing_secret_in(tmp_path, done.stdout, done.stderr)
 
 
 @pytest.mark.parametrize("made", ["refused", "gone"])

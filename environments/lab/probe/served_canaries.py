@@ -16,7 +16,7 @@ from environments.wire.payloads import Part, Shape, compress, pack
 from tools.errors import ConfigError
 
 
-async def serve_canaries(probe: Probe, api_url: str, say: Callable[[str], None]) -> None:
+async def serve_canaries(probe: Probe, api_url: str, say: Callable[[str], None], token: str = "") -> None:
     """Wait for a trainer, give it all canaries in one batch, and return once it has taken them.
 
     Raises:
@@ -27,7 +27,7 @@ async def serve_canaries(probe: Probe, api_url: str, say: Callable[[str], None])
     shape = Shape(group_size=GROUP_SIZE, view=probe.asked.view, divisor=probe.asked.divisor)
     parts = [part for group in probe.groups for part in pack(group, shape).parts]
     longest_row = max(part.longest_row for part in parts)
-    api = TrajectoryApi(api_url)
+    api = TrajectoryApi(api_url, token)
     say(f"waiting at {api.url} for a trainer that registers {_wanted(parts, shape)}")
     for file in probe.folder.glob("outbox.sqlite*"):
         file.unlink()

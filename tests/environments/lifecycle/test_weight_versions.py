@@ -85,6 +85,39 @@ def test_weights_of_a_trainer_that_went_back_are_the_newest_again():
     assert seen.met == ("step-1", "step-3", "step-2")
 
 
+@cases(
+    ("known", "met_there", "order"),
+    [
+        ("ac", ["abc"], "abc"),
+        ("ab", ["abc"], "abc"),
+        ("xa", ["bac"], "xbac"),
+        ("", ["ab", "ac", "acd"], "abcd"),
+        ("abc", ["ca"], "abc"),
+        ("abc", ["cc", "dd"], "abcd"),
+        ("abc", [""], "abc"),
+    ],
+)
+def test_what_another_process_met_comes_before_what_it_met_next(known, met_there, order):
+    seen = met(*known)
+    for versions in met_there:
+        seen.merge(list(versions))
+    assert "".join(seen.met) == order
+
+
+def test_what_another_process_met_anew_is_the_newest_and_somebodys_word():
+    seen = WeightVersions(AgentEnvConfig(max_staleness=0))
+    seen.restore(["a", "b", "c"])
+    seen.merge([])
+    with pytest.raises(ConfigError, match="whoever plays says none"):
+        seen.staleness(["c"])
+    seen.merge(["b", "a"])
+    assert seen.met == ("c", "b", "a")
+    seen.merge(["b"])
+    assert seen.met == ("c", "b", "a")
+    assert seen.staleness(["a"]) is None
+    assert "1 newer version " in seen.staleness(["b"])
+
+
 async def test_versions_that_only_an_earlier_process_met_are_nobodys_word():
     env = played_by(None, max_staleness=2)
     env.weight_versions.restore(["a"])

@@ -229,7 +229,7 @@ def test_where_how_fast_and_how_much_is_no_other_experiment(no_code):
         {"estimator_params": {"gamma": 0.5}},
         {"credit_view": "turn_rows"},
         {"use_wandb": True},
-        {"rollout_server_url": "http://a"},
+        {"rollout_server_url": "http://a", "rollout_server_token": "t"},
         {"pass_score": 0.5},
         {"data_path_to_save_groups": "a"},
     ]

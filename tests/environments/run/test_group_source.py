@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import pickle
 import signal
 from contextlib import nullcontext
 from dataclasses import replace
@@ -12,14 +13,17 @@ import pytest
 from environments.data.tasks import GroupTask
 from environments.record.recorder import Recorder, read_groups
 from environments.run import group_source
+from environments.run.evaluation_run import OwnEvaluations
 from environments.run.group_source import (
     FinishedGroups,
     Finishing,
     Lessons,
+    OwnGroups,
     ShownGroups,
     Streak,
     finished,
     note_of,
+    withhold_stale,
 )
 from environments.run.open_run import OpenRun
 from environments.run.process_run import FAILED, Driver, PlannedTasks
@@ -27,6 +31,9 @@ from environments.run.progress import Progress
 from environments.run.worker_pool import StoppedError, run_groups
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup, Failure
+from environments.wire.payloads import Shape, pack
+from tests.environments.chat.chat_env import TASK, chat
+from tests.environments.chat.versioned import played_by
 from tests.environments.record.recorded import credited
 from tests.environments.write_file import quiet
 
@@ -70,6 +77,72 @@ async def test_a_group_that_is_serialised_when_a_signal_comes_is_handed_over_onc
 
 
 WHOLE = credited(group_of([[1.0], [0.0]]))
+POSTED = Finishing(fingerprint="f", shape=Shape(group_size=2))
+EXACT = replace(POSTED, exact_only=True)
+
+
+def test_a_finished_group_is_hardly_more_than_its_line_and_its_posts_and_pickles():
+    long = credited(group_of([[1.0] * 25, [0.0] * 25], lengths=[[50] * 25] * 2))
+    done = finished(long, replace(POSTED, is_charted=True))
+    pickled = pickle.dumps(done)
+    again = pickle.loads(pickled)
+    assert len(pickled) < len(done.line.content) + len(done.package.parts[0].body) + 10_000
+    assert (again.line, again.package, again.note.past) == (done.line, done.package, done.note.past)
+    assert again.note.summary.values() == done.note.summary.values()
+    assert again.note.shown.histograms == done.note.shown.histograms
+    assert pickle.loads(pickle.dumps(EXACT)) == EXACT
+
+
+def test_posts_are_of_groups_to_be_trained_on_and_of_rows_that_the_trainer_takes():
+    assert finished(WHOLE, POSTED).package == pack(WHOLE, POSTED.shape)
+    assert finished(replace(WHOLE, status="no_credit"), POSTED).package is None
+    long = credited(group_of([[1.0], [0.0]], lengths=[[9], [1]]))
+    done = finished(long, POSTED, max_row_tokens=4)
+    assert (done.package, done.package.too_long) == (pack(long, replace(POSTED.shape, max_row_tokens=4)), 1)
+
+
+def test_a_group_that_no_post_can_hold_is_failed():
+    done = finished(replace(WHOLE, advantages=((float("inf"),), (0.0,))), replace(POSTED, has_line=False))
+    assert (done.package, done.note.past.status, done.line) == (None, "failed", None)
+    assert "finite" in done.malformed
+
+
+def test_rollouts_without_exact_tokens_are_in_no_post_and_the_note_has_what_they_lacked():
+    first, second = WHOLE.group.trajectories
+    group = replace(WHOLE.group, trajectories=(first, replace(second, exact=False)))
+    done = finished(replace(WHOLE, group=group), EXACT, credited)
+    assert (done.note.lacking, done.note.past.scores, done.note.past.lost) == (("token ids",), (1.0,), 1)
+    assert done.package == pack(credited(replace(group, trajectories=(first,))), POSTED.shape)
+    assert finished(WHOLE, EXACT, credited).note.lacking == ()
+    assert finished(replace(WHOLE, status="no_credit"), EXACT).note.lacking is None
+
+
+async def test_the_line_of_a_stale_group_is_as_if_it_had_never_had_credit_and_it_has_no_posts():
+    async with played_by("a", max_staleness=0) as env:
+        made = await env.run_group(TASK)
+        done = finished(made, replace(POSTED, is_charted=True))
+        assert await withhold_stale(env, done) is done
+        env.weight_versions.merge(["b"])
+        old = await withhold_stale(env, done)
+        stale = finished(env.withhold_stale(made), FINISHING)
+    assert (done.package is None, old.package, old.line, old.note.past) == (
+        False,
+        None,
+        stale.line,
+        stale.note.past,
+    )
+    assert (old.note.shown is not None, old.note.cause.kind) == (True, "too old")
+
+
+@pytest.mark.parametrize("source", [OwnGroups, OwnEvaluations])
+async def test_a_task_whose_siblings_are_all_there_is_finished_without_a_rollout(source):
+    failures = lost().group.failures
+    async with chat() as env:
+        env.rollout = None
+        done = await FinishedGroups(source(env, nullcontext), POSTED).run(
+            replace(TASK, rolled_out=failures), 2
+        )
+    assert (done.note.past.lost, done.line.status, done.package) == (2, "failed", None)
 
 
 def lost(error_class="ValueError", **fields):

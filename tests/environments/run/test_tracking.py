@@ -166,7 +166,7 @@ def test_settings_that_may_be_secrets_are_sent_to_nobody(monkeypatch):
     class Env(WriteFile):
         env_config_cls = Config
 
-    with tracked(Env(Config(use_wandb=True))):
+    with tracked(Env(Config(use_wandb=True, rollout_server_token="hidden-4"))):
         pass
     ((_, settings),) = sent
     assert "hidden" not in str(settings)

@@ -67,3 +67,16 @@ class Proxy:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+
+
+class Gateway(Proxy):
+    """Passes on only requests that bear a token; keeps what each of them bore."""
+
+    def __init__(self, port, token):
+        super().__init__(port)
+        self._wanted, self.borne = f"Bearer {token}", []
+
+    def reply(self, method, path, body, headers):
+        self.borne.append(headers["Authorization"])
+        let_in = self.borne[-1] == self._wanted
+        return super().reply(method, path, body, headers) if let_in else (401, b"no")

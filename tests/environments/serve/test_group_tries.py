@@ -1,6 +1,7 @@
 """Which groups are tried once more, with what, and when the model server is asked."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -28,7 +29,7 @@ OUT_OF_TIME = finished(credited(replace(GROUP, trajectories=CUT)), FINISHING)
 def ran():
     """Runs a task whose tries give one group after the other, and shows what was asked meanwhile."""
 
-    async def ran(*groups, rolled_out=()):
+    async def ran(*groups, rolled_out=(), is_cancelled=False):
         left, asked = list(groups), []
 
         async def probe():
@@ -41,6 +42,10 @@ def ran():
             async def run(self, task, *, max_row_tokens):
                 assert max_row_tokens == 9
                 asked.append(task.rolled_out)
+                if is_cancelled:
+                    asyncio.current_task().cancel()
+                    with suppress(asyncio.CancelledError):
+                        await asyncio.sleep(0)
                 return left.pop(0)
 
         rollouts = Rollouts(
@@ -53,7 +58,8 @@ def ran():
         )
         model = ModelWatch(probe, asyncio.Event(), lambda _: None)
         tries = GroupTries(rollouts, model, timeout_s=None, max_row_tokens=lambda: 9, say=lambda _: None)
-        return await tries.run(GroupTask(item={}, item_id="a", rolled_out=rolled_out)), asked
+        task = GroupTask(item={}, item_id="a", rolled_out=rolled_out)
+        return await asyncio.create_task(tries.run(task)), asked
 
     return ran
 
@@ -70,3 +76,8 @@ async def test_a_group_that_ended_by_its_time_asks_whether_the_model_server_is_t
 
 async def test_a_whole_group_asks_nothing(ran):
     assert await ran(WHOLE) == (WHOLE, [()])
+
+
+async def test_a_group_that_ended_while_we_stop_is_kept_if_it_is_a_fair_sample_and_no_try_follows(ran):
+    assert await ran(WHOLE, is_cancelled=True) == (WHOLE, [()])
+    assert await ran(LOST_ITS_MODEL, is_cancelled=True) == (None, [()])

@@ -12,6 +12,7 @@ from environments.lab.probe.canary_model import HEAD
 from environments.lab.probe.trainer_probe import open_probe
 from environments.record.recorder import read_groups
 from tests.environments.serve.loopback import TURNWISE, running, take
+from tests.environments.serve.proxy import Gateway
 from tests.tables import cases
 
 PADDING_ROWS = 7
@@ -60,10 +61,10 @@ def mean_per_row(model, posts):
     return gradient
 
 
-def served(api, folder, *options, rows):
+def served(api, folder, *options, rows, url=None):
     """What the trainer took, its step, and what the command said."""
     api.start_trainer(batch_size=rows, max_token_len=4096)
-    command = [TURNWISE, "doctor", "trainer", "begin", str(folder), "--api", api.url, *options]
+    command = [TURNWISE, "doctor", "trainer", "begin", str(folder), "--api", url or api.url, *options]
     with running(command, stdout=subprocess.PIPE, text=True) as process:
         posts = take(api, 1)
         said, _ = process.communicate(timeout=60)
@@ -97,7 +98,10 @@ def test_the_step_of_a_trainer_behind_the_api_is_read_from_its_checkpoint(
 
 
 def test_canaries_served_per_token_have_advantages_and_fill_the_batch(api, tmp_path):
-    posts, _ = served(api, tmp_path / "probe", "--view", "token_advantages", rows=20)
+    options = ("--view", "token_advantages", "--api-token", "t0k3n")
+    with Gateway(api.port, "t0k3n") as gateway:
+        posts, _ = served(api, tmp_path / "probe", *options, rows=20, url=gateway.url)
+    assert set(gateway.borne) == {"Bearer t0k3n"}
     assert [len(post["tokens"]) for post in posts] == [4] * 5
     assert any(value for post in posts for row in post["advantages"] for value in row)
     assert open_probe(tmp_path / "probe").asked.batch_rows == 20

@@ -18,8 +18,7 @@ from environments.run.console_streams import outlived_console
 from environments.text_exports.line_file import LineFile
 from environments.text_exports.text_views import TEXT_VIEWS, openai_chat
 from environments.trajectory import CreditedGroup
-from environments.wire.columns import Columns, columns_of, list_scores
-from environments.wire.training_rows import check_rows
+from environments.wire.columns import Columns, columns_in, list_scores
 from environments.wire.views import TOKENS_PER_TURN, VIEWS, PrefixWeighting
 from tools.errors import CreditError, RecordError, UsageError, WireError
 
@@ -182,7 +181,4 @@ def _rows(
     notes[MADE_UP] += sum(not each.exact for each in credited.group.trajectories)
     if view == "list_scores":
         return [list_scores(credited)]  # lists are what people want to see there, and no trainer takes them
-    groups = VIEWS[view](credited, *scaling)
-    for group in groups:
-        check_rows(group)
-    return [columns_of(group) for group in groups]
+    return columns_in(view, credited, *scaling)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from environments.trajectory import IGNORED, CreditedGroup
-from environments.wire.training_rows import RowGroup, TrainingRow
-from environments.wire.views import every_row
+from environments.wire.training_rows import RowGroup, TrainingRow, check_rows
+from environments.wire.views import VIEWS, Divisor, PrefixWeighting, every_row
 
 Value = TypeVar("Value")
 
@@ -47,6 +47,16 @@ def columns_of(group: RowGroup) -> Columns:
         "overrides": None if bare else overrides,
     }
     return {name: column for name, column in columns.items() if column is not None}
+
+
+def columns_in(
+    view: str, credited: CreditedGroup, divisor: Divisor, weighting: PrefixWeighting = "once"
+) -> list[Columns]:
+    """A group in one of the views, each group of rows as columns; raises WireError as `check_rows` does."""
+    groups = VIEWS[view](credited, divisor, weighting)
+    for group in groups:
+        check_rows(group)
+    return [columns_of(group) for group in groups]
 
 
 def rows_of(columns: Mapping[str, Any]) -> RowGroup:

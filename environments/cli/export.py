@@ -18,7 +18,7 @@ from environments.run.console_streams import outlived_console
 from environments.text_exports.line_file import LineFile
 from environments.text_exports.text_views import TEXT_VIEWS, openai_chat
 from environments.trajectory import CreditedGroup
-from environments.wire.columns import Columns, columns_in, list_scores
+from environments.wire.columns import MADE_UP, Columns, columns_in, list_scores
 from environments.wire.views import TOKENS_PER_TURN, VIEWS, PrefixWeighting
 from tools.errors import CreditError, RecordError, UsageError, WireError
 
@@ -37,7 +37,6 @@ _OPTION_OF: Mapping[str, tuple[str, ...]] = {
 """The views that each option is for."""
 _WITHOUT_ROWS = {"prompt_response", "openai"}
 """Views that need no token ids."""
-MADE_UP = "rollouts have rows made from text: nobody knows the tokens that were sampled"
 
 PARQUET = "parquet"
 _VIEW = click.Choice([*VIEWS, "list_scores", *TEXT_VIEWS, PARQUET])

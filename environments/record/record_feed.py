@@ -18,7 +18,7 @@ from environments.record.group_line import decode_group
 from environments.record.private_file import write_private
 from environments.record.run_folder import record_at
 from environments.trajectory import CreditedGroup, TrajectoryGroup
-from environments.wire.columns import Columns, columns_in
+from environments.wire.columns import MADE_UP, Columns, columns_in
 from environments.wire.views import TOKENS_PER_TURN, VIEWS, Divisor
 from tools.errors import CreditError, RecordError, UsageError, WireError
 
@@ -112,7 +112,7 @@ def follow(  # noqa: PLR0913  # one feed, all of it by keyword
 async def _groups(
     feed: "_Feed", view: str | None, divisor: Divisor, weights: Weights, most: int | None, poll_s: float
 ) -> AsyncGenerator[FollowedGroup]:
-    left_out = Counter[str]()
+    left_out, has_warned = Counter[str](), False
     await asyncio.to_thread(feed.begin)
     while True:
         read = await asyncio.to_thread(feed.next_group, view, divisor)
@@ -129,6 +129,9 @@ async def _groups(
             logger.warning("%s, line %d, is left out as %s", feed.path, cursor.number, stale)
         else:
             so_far = dict(left_out)
+            if rows and not has_warned and not all(each.exact for each in credited.group.trajectories):
+                has_warned = True
+                logger.warning("%s, line %d: %s", feed.path, cursor.number, MADE_UP)
             yield FollowedGroup(
                 credited=credited, row_groups=rows, left_out=so_far, cursor=cursor, _feed=feed
             )

@@ -21,6 +21,9 @@ PER_ROW = ("tokens", "masks", "scores", "advantages", "messages", "inference_log
 BINARY = "binary"
 """What `group_overrides["masks"]` is where masks are 0 and 1; they are labels where it is missing."""
 
+MADE_UP = "rollouts have rows made from text: nobody knows the tokens that were sampled"
+"""Of rollouts that are not `exact`: what a trainer of tokens has to know of them."""
+
 _EVERY_COLUMN = (
     "tokens", "masks", "scores", "advantages", "ref_logprobs", "messages", "generation_params",
     "inference_logprobs", "group_overrides", "overrides", "images",

@@ -19,6 +19,7 @@ from environments.record.group_line import encode_group
 from environments.record.record_feed import follow
 from environments.record.recorder import Recorder
 from environments.trajectory import SEVERAL_VERSIONS
+from environments.wire.columns import MADE_UP
 from environments.wire.views import VIEWS
 from tests.environments.record.recorded import TWO, credited
 from tests.tables import cases
@@ -318,6 +319,15 @@ async def test_rows_are_those_of_an_export(tmp_path, record, cursor, view, scali
     lines = [orjson.loads(each) for each in (tmp_path / "out.jsonl").read_bytes().splitlines()]
     assert [rows for group in groups for rows in group.row_groups] == lines
     assert len(groups[0].row_groups) == len(lines) // 2 > 0
+
+
+async def test_rows_that_were_made_from_text_are_named_once(record, cursor, caplog):
+    inexact = replace(TWO, trajectories=tuple(replace(each, exact=False) for each in TWO.trajectories))
+    with Recorder(record) as recorder:
+        for item in "abc":
+            recorder.append(credited(TWO if item == "a" else inexact, item))
+    await take(follow(record, after=cursor, view="token_advantages"), 3)
+    assert caplog.messages == [f"{record}, line 2: {MADE_UP}"]
 
 
 STATUSES = {"a": "failed", "b": "no_credit", "c": "ok", "d": "failed", "e": "ok"}

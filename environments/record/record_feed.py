@@ -155,8 +155,10 @@ class _Feed:
         """What was read so far."""
         self._acknowledged = 0
         self._one_at_a_time = Lock()
-        self._idle: tuple[int, int, int] | None = None
-        """What the file was when it had no other whole line."""
+        self._known: tuple[int, int, int] | None = None
+        """What the file was when it was last seen to be the one of `_at`."""
+        self._is_at_end = True
+        """Whether it had no other whole line then."""
 
     def begin(self) -> None:
         """Read the cursor file, if there is one."""
@@ -208,19 +210,18 @@ class _Feed:
                 with path.open("rb", buffering=_BUFFER_BYTES) as file:
                     status = os.fstat(file.fileno())
                     known = (status.st_ino, status.st_size, status.st_mtime_ns)
-                    if known == self._idle:
+                    is_same, self._known = known == self._known, known
+                    if is_same and self._is_at_end:
                         return None
                     file.seek(begin)
                     line = file.readline()
                     # Only now: then the line is of the record that this is still.
-                    difference = None if at is None else _difference(file, at)
-                if b"\0" in line:
-                    # As a network file system may show a line whose end came before its middle.
+                    difference = None if at is None or is_same else _difference(file, at)
+                self._is_at_end = not _is_whole(line)
+                if self._is_at_end and line.endswith(b"\n"):
                     logger.warning(
-                        "%s: the line at byte %d has zeros; waiting for the rest of it", path, begin
+                        "%s: zeros in the line at byte %d; waiting for the rest of it", path, begin
                     )
-                if not line.endswith(b"\n") or b"\0" in line:
-                    line, self._idle = b"", known
         except FileNotFoundError:
             pass
         except OSError as error:
@@ -231,7 +232,7 @@ class _Feed:
                 f"followed to its line {at.number}, byte {at.offset}: follow the file that has it (--fresh "
                 f"renames a run's folder to NAME.1, .2, …), or begin anew with another cursor file"
             )
-        return line or None
+        return line if _is_whole(line) else None
 
     def _find(self) -> Path | None:
         try:
@@ -239,6 +240,11 @@ class _Feed:
         except RecordError:
             return None
         return self.path
+
+
+def _is_whole(line: bytes) -> bool:
+    """Whether all of it is there; a network file system may show zeros where the end of a line came first."""
+    return line.endswith(b"\n") and b"\0" not in line
 
 
 def _difference(file: BinaryIO, at: Cursor) -> str | None:

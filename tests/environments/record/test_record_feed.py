@@ -192,7 +192,7 @@ async def test_a_line_whose_end_a_network_file_system_shows_first_waits(record, 
     whole = line("a")
     record.write_bytes(whole[:100] + bytes(100) + whole[200:])
     async with waiting_for_next(follow(record, after=cursor), polls) as task:
-        assert caplog.messages == [f"{record}: the line at byte 0 has zeros; waiting for the rest of it"]
+        assert caplog.messages == [f"{record}: zeros in the line at byte 0; waiting for the rest of it"]
         record.write_bytes(whole)
         os.utime(record, ns=(1, 1))  # as a clock that is coarser than this test need not do
         polls.look()
@@ -511,6 +511,23 @@ async def test_a_feed_that_is_cancelled_while_it_reads_gives_nothing(record, cur
         await task
     goes_on.set()
     assert list(map(name, await take(follow(record, after=cursor), 1))) == ["a"]
+
+
+async def test_a_record_that_goes_before_its_first_line_was_taken_is_waited_for(
+    record, cursor, polls, monkeypatch
+):
+    write(record, "a")
+
+    class RemovedFeed(record_feed._Feed):
+        def _line(self):
+            line = super()._line()
+            record.unlink(missing_ok=True)
+            return line
+
+    monkeypatch.setattr(record_feed, "_Feed", RemovedFeed)
+    async with waiting_for_next(follow(record, after=cursor), polls):
+        polls.look()
+        await polls.one_more()
 
 
 async def test_leaving_the_loop_needs_nothing_else(record, cursor):

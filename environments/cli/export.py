@@ -18,8 +18,7 @@ from environments.run.console_streams import outlived_console
 from environments.text_exports.line_file import LineFile
 from environments.text_exports.text_views import TEXT_VIEWS, openai_chat
 from environments.trajectory import CreditedGroup
-from environments.wire.columns import Columns, columns_of, list_scores
-from environments.wire.training_rows import check_rows
+from environments.wire.columns import MADE_UP, Columns, columns_in, list_scores
 from environments.wire.views import TOKENS_PER_TURN, VIEWS, PrefixWeighting
 from tools.errors import CreditError, RecordError, UsageError, WireError
 
@@ -38,7 +37,6 @@ _OPTION_OF: Mapping[str, tuple[str, ...]] = {
 """The views that each option is for."""
 _WITHOUT_ROWS = {"prompt_response", "openai"}
 """Views that need no token ids."""
-MADE_UP = "rollouts have rows made from text: nobody knows the tokens that were sampled"
 
 PARQUET = "parquet"
 _VIEW = click.Choice([*VIEWS, "list_scores", *TEXT_VIEWS, PARQUET])
@@ -182,7 +180,4 @@ def _rows(
     notes[MADE_UP] += sum(not each.exact for each in credited.group.trajectories)
     if view == "list_scores":
         return [list_scores(credited)]  # lists are what people want to see there, and no trainer takes them
-    groups = VIEWS[view](credited, *scaling)
-    for group in groups:
-        check_rows(group)
-    return [columns_of(group) for group in groups]
+    return columns_in(view, credited, *scaling)

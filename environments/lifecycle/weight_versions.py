@@ -1,7 +1,7 @@
 """Which weights have played so far, and which groups are older than `--env.max_staleness` allows."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from environments.config import AgentEnvConfig
 from environments.policy.base import Policy
@@ -107,19 +107,29 @@ class WeightVersions:
         return self.too_old(versions)
 
     def too_old(self, versions: Sequence[str | None]) -> str | None:
-        """Why rollouts of these versions are too old to be trained on by now; `None`: they are not.
+        """Why rollouts of these versions are too old to be trained on by now; `None`: they are not."""
+        return None if self._max_staleness is None else staleness(versions, self._met, self._max_staleness)
 
-        The oldest one counts, and for the whole group: to drop only siblings that are old would keep the
-        short ones, which end before the weights change, so it would select by length.
-        """
-        if self._max_staleness is None or not versions:
-            return None
-        if None in versions:
-            return f"{STALE}: the version of the weights is unknown in some of its turns"
-        ages = {version: age for age, version in enumerate(reversed(self._met))}
-        # One that was never met is of an earlier run: all that was met came since.
-        age = max(ages.get(str(version), len(ages)) for version in versions)
-        if age <= self._max_staleness:
-            return None
-        newer = f"{age} newer version{'' if age == 1 else 's'} of the weights"
-        return f"{STALE}: {newer} since its oldest turn, max_staleness is {self._max_staleness}"
+
+def staleness(versions: Iterable[str | None], met: Iterable[str], max_staleness: int) -> str | None:
+    """Why rollouts of these versions are too old to be trained on once others were met; `None`: they are not.
+
+    The oldest one counts, and for the whole group: to drop only siblings that are old would keep the
+    short ones, which end before the weights change, so it would select by length.
+
+    Args:
+        versions: of a group, in any order.
+        met: all so far, oldest first; one that is named again is as new as its last name.
+        max_staleness: how many may be newer than the oldest of `versions`.
+    """
+    of_group = set(versions)
+    if None in of_group:
+        return f"{STALE}: the version of the weights is unknown in some of its turns"
+    newest_first = dict.fromkeys(reversed(tuple(met)))
+    ages = {version: age for age, version in enumerate(newest_first)}
+    # One that was never met is of an earlier run: all that was met came since.
+    age = max((ages.get(str(version), len(ages)) for version in of_group), default=0)
+    if age <= max_staleness:
+        return None
+    newer = f"{age} newer version{'' if age == 1 else 's'} of the weights"
+    return f"{STALE}: {newer} since its oldest turn, max_staleness is {max_staleness}"

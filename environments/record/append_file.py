@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
-from environments.record.private_file import private
+from environments.record.private_file import private, sync_folder
 from tools.errors import RecordError
 
 _TAIL_BYTES = 64
@@ -135,19 +135,8 @@ def _open_locked(path: Path, *, fresh: bool) -> int:
             ) from None
         if fresh:
             os.ftruncate(fd, 0)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except BaseException:
         os.close(fd)
         raise
     return fd
-
-
-def _sync_folder(folder: Path) -> None:
-    """A file that was made just now survives a power cut only once its folder is on disk."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        # Some network file systems cannot, and need not.
-        with suppress(OSError):
-            os.fsync(fd)
-    finally:
-        os.close(fd)

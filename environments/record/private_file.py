@@ -20,13 +20,29 @@ def private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
-def write_private(path: Path, data: bytes) -> None:
+def write_private(path: Path, data: bytes, *, on_disk: bool = False) -> None:
     """Write a file whole, or leave it as it was; a link in its place is replaced, not followed.
 
-    Raises RecordError if it cannot be written.
+    `on_disk` waits until a power cut cannot undo it. Raises RecordError if it cannot be written.
     """
     with write_whole(path) as unfinished, open(unfinished, "wb", opener=private) as file:
         file.write(data)
+        if on_disk:
+            file.flush()
+            os.fsync(file.fileno())
+    if on_disk:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until a file that was made or renamed here just now survives a power cut."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # Some network file systems cannot, and need not.
+        with suppress(OSError):
+            os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 @contextmanager

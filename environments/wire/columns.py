@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from environments.trajectory import IGNORED, CreditedGroup
-from environments.wire.training_rows import RowGroup, TrainingRow
-from environments.wire.views import every_row
+from environments.wire.training_rows import RowGroup, TrainingRow, check_rows
+from environments.wire.views import VIEWS, Divisor, PrefixWeighting, every_row
 
 Value = TypeVar("Value")
 
@@ -20,6 +20,9 @@ PER_ROW = ("tokens", "masks", "scores", "advantages", "messages", "inference_log
 
 BINARY = "binary"
 """What `group_overrides["masks"]` is where masks are 0 and 1; they are labels where it is missing."""
+
+MADE_UP = "rollouts have rows made from text: nobody knows the tokens that were sampled"
+"""Of rollouts that are not `exact`: what a trainer of tokens has to know of them."""
 
 _EVERY_COLUMN = (
     "tokens", "masks", "scores", "advantages", "ref_logprobs", "messages", "generation_params",
@@ -47,6 +50,16 @@ def columns_of(group: RowGroup) -> Columns:
         "overrides": None if bare else overrides,
     }
     return {name: column for name, column in columns.items() if column is not None}
+
+
+def columns_in(
+    view: str, credited: CreditedGroup, divisor: Divisor, weighting: PrefixWeighting = "once"
+) -> list[Columns]:
+    """A group in one of the views, each group of rows as columns; raises WireError as `check_rows` does."""
+    groups = VIEWS[view](credited, divisor, weighting)
+    for group in groups:
+        check_rows(group)
+    return [columns_of(group) for group in groups]
 
 
 def rows_of(columns: Mapping[str, Any]) -> RowGroup:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from environments.record import append_file
+from environments.record import append_file, private_file
 from environments.record.append_file import AppendFile
 from tools.errors import RecordError
 
@@ -45,7 +45,8 @@ def opened(tmp_path, monkeypatch):
     files = []
 
     def opened(calls=None, *, fresh=False):
-        monkeypatch.setattr(append_file, "os", calls or os)
+        for module in (append_file, private_file):
+            monkeypatch.setattr(module, "os", calls or os)
         files.append(AppendFile(tmp_path / "r.jsonl", fresh=fresh))
         return files[-1]
 

@@ -1,0 +1,260 @@
+"""A record as a feed: its groups as they come, each at least once after what a cursor file acknowledges."""
+
+import asyncio
+import hashlib
+import logging
+import os
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import BinaryIO
+
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
+
+from environments.lifecycle.weight_versions import STALE, staleness
+from environments.record.group_line import decode_group
+from environments.record.private_file import write_private
+from environments.record.run_folder import record_at
+from environments.trajectory import CreditedGroup, TrajectoryGroup
+from environments.wire.columns import MADE_UP, Columns, columns_in
+from environments.wire.views import TOKENS_PER_TURN, VIEWS, Divisor
+from tools.errors import CreditError, RecordError, UsageError, WireError
+
+Weights = Sequence[str] | Callable[[], Sequence[str]]
+_SCALED = ("turn_rows", "prefix_rows")
+_BUFFER_BYTES = 1 << 20
+logger = logging.getLogger(__name__)
+
+
+class Cursor(BaseModel):
+    """Where a reader of a record is: behind one of its lines. As JSON it is the cursor file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    record: str
+    """SHA-256 of the record's first line, which is the same on every machine that reads it."""
+    number: PositiveInt
+    """The line, from 1."""
+    start: int
+    offset: PositiveInt
+    """In bytes, where the line starts, and where the next one does."""
+    line: str
+    """SHA-256 of the line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowedGroup:
+    """A group of a record that is followed."""
+
+    credited: CreditedGroup
+    row_groups: tuple[Columns, ...]
+    """What trains together, in the view that was asked for, as `turnwise export` writes it:
+    `row_groups[0]["tokens"][row][token]`, and so on for the other columns; empty without a view."""
+    left_out: Mapping[str, int]
+    """How many groups this feed has left out so far, as `failed`, `no_credit` or `stale`."""
+    cursor: Cursor
+    _feed: "_Feed" = field(repr=False, compare=False)
+
+    def acknowledge(self) -> None:
+        """Write to the cursor file, and wait for the disk, that this group and all before it were taken.
+
+        Raises RecordError if it cannot be written.
+        """
+        self._feed.acknowledge(self.cursor)
+
+
+def follow(  # noqa: PLR0913  # one feed, all of it by keyword
+    path: str | Path,
+    *,
+    after: str | Path,
+    view: str | None = None,
+    score_divisor: Divisor | None = None,
+    weights: Weights | None = None,
+    max_staleness: int | None = None,
+    poll_s: float = 1.0,
+) -> AsyncGenerator[FollowedGroup]:
+    """The groups of a record in the order they ended, those to come included; it never ends by itself.
+
+    At least once: what was not acknowledged is given again by the next call, and nothing before it is. The
+    record may lie on any file system that its writer and we share, and need not exist yet. A last line
+    without an end waits for it. Memory is that of one group.
+
+    Args:
+        path: a record, the folder of a run, or `ENV/NAME` of one below `runs/`.
+        after: the cursor file, in a folder that exists; where there is none yet, all groups are given.
+        view: `token_advantages`, `binary_masks`, `turn_rows` or `prefix_rows`: the rows to make of a group.
+            Then groups that are not `ok` are left out; without it, every group is given.
+        score_divisor: what `turn_rows` and `prefix_rows` divide advantage times tokens by; 1024 if unset.
+        weights: names of the versions that the trainer has loaded so far, oldest first: a sequence that it
+            appends to, or a function that returns one. It is read anew for each group.
+        max_staleness: how many of them may be newer than the oldest that sampled a group. A group that is
+            older, or of a version not among them, is left out, logged, and acknowledged with the next one.
+        poll_s: seconds until the file is looked at again when there is nothing to read.
+
+    Raises:
+        UsageError: arguments that do not fit each other.
+        RecordError: the record is not the one of the cursor any more, perhaps since a moment ago (started
+            over, cut short, rewritten, removed); a line is malformed; or a file cannot be read.
+    """
+    if view is not None and view not in VIEWS:
+        raise UsageError(f"no view {view!r}; choose one of {sorted(VIEWS)}")
+    if score_divisor is not None and view not in _SCALED:
+        raise UsageError(f"score_divisor is for the views {' and '.join(_SCALED)}, not {view}")
+    if (weights is None) != (max_staleness is None) or isinstance(weights, str):
+        raise UsageError("max_staleness needs weights, and they it: the names of versions, oldest first")
+    feed = _Feed(Path(path), Path(after).absolute())
+    loaded = () if weights is None else weights
+    return _groups(feed, view, score_divisor or TOKENS_PER_TURN, loaded, max_staleness, poll_s)
+
+
+async def _groups(
+    feed: "_Feed", view: str | None, divisor: Divisor, weights: Weights, most: int | None, poll_s: float
+) -> AsyncGenerator[FollowedGroup]:
+    left_out, has_warned = Counter[str](), False
+    await asyncio.to_thread(feed.begin)
+    while True:
+        read = await asyncio.to_thread(feed.next_group, view, divisor)
+        if read is None:
+            await asyncio.sleep(poll_s)
+            continue
+        credited, rows, cursor = read
+        loaded = tuple(weights() if callable(weights) else weights)
+        stale = None if most is None else _staleness(credited.group, loaded, most)
+        if view is not None and credited.status != "ok":
+            left_out[credited.status] += 1
+        elif stale is not None:
+            left_out[STALE] += 1
+            logger.warning("%s, line %d, is left out as %s", feed.path, cursor.number, stale)
+        else:
+            so_far = dict(left_out)
+            if rows and not has_warned and not all(each.exact for each in credited.group.trajectories):
+                has_warned = True
+                logger.warning("%s, line %d: %s", feed.path, cursor.number, MADE_UP)
+            yield FollowedGroup(
+                credited=credited, row_groups=rows, left_out=so_far, cursor=cursor, _feed=feed
+            )
+
+
+def _staleness(group: TrajectoryGroup, loaded: Sequence[str], most: int) -> str | None:
+    for version in group.weight_versions:
+        if version is not None and version not in loaded:
+            return f"{STALE}: the trainer has not loaded {version!r}, which sampled some of its turns"
+    return staleness(group.weight_versions, loaded, most)
+
+
+class _Feed:
+    """Reads a record by lines, and opens it anew for each: then a network file system shows what is new."""
+
+    def __init__(self, place: Path, cursor_file: Path) -> None:
+        self.path: Path | None = None
+        """The record, once there is one."""
+        self._place, self._cursor_file = place, cursor_file
+        self._at: Cursor | None = None
+        """What was read so far."""
+        self._acknowledged = 0
+        self._one_at_a_time = Lock()
+        self._known: tuple[int, int, int] | None = None
+        """What the file was when it was last seen to be the one of `_at`."""
+        self._is_at_end = True
+        """Whether it had no other whole line then."""
+
+    def begin(self) -> None:
+        """Read the cursor file, if there is one."""
+        try:
+            self._at = Cursor.model_validate_json(self._cursor_file.read_bytes())
+            self._acknowledged = self._at.offset
+        except FileNotFoundError as error:
+            if not self._cursor_file.parent.is_dir():
+                raise RecordError(f"no folder for the cursor file {self._cursor_file}") from error
+        except OSError as error:
+            raise RecordError(f"cannot read {self._cursor_file}: {error.strerror}") from error
+        except ValidationError as error:
+            raise RecordError(f"{self._cursor_file} is no cursor file: {error.errors()[0]['msg']}") from error
+        if self._at is None and self._find() is None:
+            logger.warning("no record at %s yet: waiting for it", self._place)
+
+    def acknowledge(self, cursor: Cursor) -> None:
+        """Write the cursor file, unless it stands behind this group already."""
+        with self._one_at_a_time:
+            if cursor.offset > self._acknowledged:
+                write_private(self._cursor_file, cursor.model_dump_json().encode() + b"\n", on_disk=True)
+                self._acknowledged = cursor.offset
+
+    def next_group(
+        self, view: str | None, divisor: Divisor
+    ) -> tuple[CreditedGroup, tuple[Columns, ...], Cursor] | None:
+        """The next group, its rows where it has credit, and the cursor behind it; `None`: not there yet."""
+        line = self._line()
+        # Where a resumed run cuts a torn line off just now, one look may find the parts of two lines.
+        if line is None or line != self._line() or self.path is None:
+            return None
+        sha, at = hashlib.sha256(line).hexdigest(), self._at
+        record, number, start = (sha, 0, 0) if at is None else (at.record, at.number, at.offset)
+        self._at = Cursor(record=record, number=number + 1, start=start, offset=start + len(line), line=sha)
+        credited = decode_group(line, self.path, self._at.number)
+        try:
+            rows = columns_in(view, credited, divisor) if view and credited.status == "ok" else []
+        except (WireError, CreditError, ValueError) as error:
+            raise RecordError(f"{self.path}, line {self._at.number}: {error}") from error
+        return credited, tuple(rows), self._at
+
+    def _line(self) -> bytes | None:
+        """The next line, if it is whole. Raises RecordError if those before it are not there any more."""
+        line, at, path = b"", self._at, self._find()
+        begin = 0 if at is None else at.offset
+        difference = "is not there"
+        try:
+            if path is not None:
+                with path.open("rb", buffering=_BUFFER_BYTES) as file:
+                    status = os.fstat(file.fileno())
+                    known = (status.st_ino, status.st_size, status.st_mtime_ns)
+                    is_same, self._known = known == self._known, known
+                    if is_same and self._is_at_end:
+                        return None
+                    file.seek(begin)
+                    line = file.readline()
+                    # Only now: then the line is of the record that this is still.
+                    difference = None if at is None or is_same else _difference(file, at)
+                self._is_at_end = not _is_whole(line)
+                if self._is_at_end and line.endswith(b"\n"):
+                    logger.warning(
+                        "%s: zeros in the line at byte %d; waiting for the rest of it", path, begin
+                    )
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise RecordError(f"cannot read {path}: {error.strerror}") from error
+        if at is not None and difference is not None:
+            raise RecordError(
+                f"{path or self._place} {difference}, and {self._cursor_file} is of record {at.record[:12]}, "
+                f"followed to its line {at.number}, byte {at.offset}: follow the file that has it (--fresh "
+                f"renames a run's folder to NAME.1, .2, …), or begin anew with another cursor file"
+            )
+        return line if _is_whole(line) else None
+
+    def _find(self) -> Path | None:
+        try:
+            self.path = self.path or record_at(self._place).absolute()
+        except RecordError:
+            return None
+        return self.path
+
+
+def _is_whole(line: bytes) -> bool:
+    """Whether all of it is there; a network file system may show zeros where the end of a line came first."""
+    return line.endswith(b"\n") and b"\0" not in line
+
+
+def _difference(file: BinaryIO, at: Cursor) -> str | None:
+    """How a file is another than the one that was read before, in words; `None`: it is not."""
+    file.seek(0)
+    record = hashlib.sha256(file.readline()).hexdigest()
+    file.seek(at.start)
+    line = hashlib.sha256(file.read(at.offset - at.start)).hexdigest()
+    if (size := os.fstat(file.fileno()).st_size) < at.offset:
+        return f"has {size} bytes"
+    if record != at.record:
+        return f"is record {record[:12]}"
+    return None if line == at.line else f"has another line {at.number}"

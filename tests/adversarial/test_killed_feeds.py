@@ -1,0 +1,170 @@
+"""Kill -9 of a run and of who follows its record: every group is taken, and none before the cursor again."""
+
+import asyncio
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, aclosing
+
+import orjson
+import pytest
+
+from environments.record.record_feed import follow
+from environments.record.recorder import read_groups
+from tests.environments.serve.loopback import SERVED, TURNWISE, running, wait_until, without_torch
+from tools.errors import RecordError
+
+SEED = 23
+KILLS = 30
+"""Of each of the two, with `--soak`; a tenth without."""
+
+TRAINER = """
+import asyncio, os, random, signal, sys, time
+from environments.record.record_feed import follow
+
+async def main(record, cursor, seed, dies_at):
+    drawn = random.Random(seed)
+    async for group in follow(record, after=cursor, poll_s=0.01):
+        taken = group.credited.group
+        os.write(1, f"{group.cursor.number} {taken.item_id} {taken.epoch}\\n".encode())
+        time.sleep(drawn.uniform(0, 0.03))  # trains
+        if group.cursor.number == int(dies_at):
+            os.kill(os.getpid(), signal.SIGKILL)
+        group.acknowledge()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+class Trainer:
+    """Lives of a process that takes the groups of a record, each with what it took."""
+
+    def __init__(self, folder):
+        self.record, self.cursor, self.lives = folder / "record.jsonl", folder / "trainer.cursor", []
+
+    def acknowledged(self):
+        return json.loads(self.cursor.read_text())["number"] if self.cursor.exists() else 0
+
+    def live(self, dies_at=-1):
+        """A new process; it starts behind what an earlier one acknowledged."""
+        out = self.cursor.with_name(f"life-{len(self.lives)}")
+        self.lives.append((self.acknowledged(), out))
+        command = [
+            sys.executable,
+            "-c",
+            TRAINER,
+            self.record,
+            self.cursor,
+            str(len(self.lives)),
+            str(dies_at),
+        ]
+        with out.open("wb") as stdout:
+            return subprocess.Popen(list(map(str, command)), env=without_torch(), stdout=stdout)
+
+    def taken(self, life=-1):
+        """What a life took: number of the line, item and epoch."""
+        lines = self.lives[life][1].read_text().splitlines()
+        return [(int(number), item, int(epoch)) for number, item, epoch in map(str.split, lines)]
+
+    def assert_at_least_once(self):
+        """Each life took, in order, what follows the cursor that it found, and all of them took all."""
+        groups = list(read_groups(self.record))
+        there = [(n, each.group.item_id, each.group.epoch) for n, each in enumerate(groups, start=1)]
+        for life, (acknowledged, _) in enumerate(self.lives):
+            taken = self.taken(life)
+            assert taken == there[acknowledged : acknowledged + len(taken)]
+        assert self.acknowledged() == len(there)
+
+
+def process(place, *options):
+    return [TURNWISE, "process", f"{SERVED}:WriteWord", *place, "--env.group_size", "2", *options]
+
+
+def lines_in(record):
+    return record.read_bytes().count(b"\n") if record.exists() else 0
+
+
+@pytest.mark.timeout(1200)
+def test_kills_of_run_and_trainer_lose_no_group_and_give_none_before_the_cursor(tmp_path, soak):
+    kills, drawn = KILLS if soak else KILLS // 10, random.Random(SEED)
+    trainer, log, planned = Trainer(tmp_path), tmp_path / "log", 80 * kills
+    command = process(["--out", trainer.record], "--env.total_steps", planned, "--env.missing_outcome", 0)
+
+    def run():
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                list(map(str, command)), env=without_torch(), stdout=output, stderr=output
+            )
+
+    starts = {"run": run, "trainer": trainer.live}
+    counts = {"run": lambda: lines_in(trainer.record), "trainer": lambda: len(trainer.taken())}
+    alive = {name: start() for name, start in starts.items()}
+    order = [*starts] * kills
+    drawn.shuffle(order)
+    try:
+        for name in order:
+            count, before = counts[name], counts[name]()
+            # Most of them in the middle of work.
+            if drawn.random() < 0.8:
+                wait_until(lambda: count() > before or alive["run"].poll() is not None)  # noqa: B023
+            time.sleep(drawn.uniform(0.0, 0.3))
+            assert alive["run"].poll() is None, f"the kills missed the work\n{log.read_text()[-3000:]}"
+            alive[name].kill()
+            alive[name].wait()
+            alive[name] = starts[name]()
+        assert alive["run"].wait(600) == 0, log.read_text()[-3000:]
+        wait_until(lambda: trainer.acknowledged() == lines_in(trainer.record), 600)
+    finally:
+        for each in alive.values():
+            each.kill()
+            each.wait()
+    assert lines_in(trainer.record) == planned
+    trainer.assert_at_least_once()
+
+
+def test_a_trainer_that_is_killed_before_it_acknowledges_gets_the_group_again(tmp_path):
+    trainer = Trainer(tmp_path)
+    with ExitStack() as stack:
+        options = ["--env.total_steps", "6", "--env.missing_outcome", "0"]
+        stack.enter_context(
+            running(process(["--out", str(trainer.record)], *options), stdout=subprocess.DEVNULL)
+        )
+        for dies_at in (1, 4, 4, 6):
+            assert trainer.live(dies_at).wait(90) == -signal.SIGKILL
+            assert trainer.acknowledged() == dies_at - 1
+        last = trainer.live()
+        wait_until(lambda: trainer.acknowledged() == 6)
+        last.kill()
+        last.wait()
+    assert [[number for number, *_ in trainer.taken(life)] for life in range(5)] == [
+        [1], [1, 2, 3, 4], [4], [4, 5, 6], [6],
+    ]  # fmt: skip
+    trainer.assert_at_least_once()
+
+
+async def test_a_run_that_starts_over_is_noticed_and_what_is_left_is_in_the_folder_aside(tmp_path):
+    cursor = tmp_path / "trainer.cursor"
+
+    async def run(*options):
+        command = process(["--name", "a"], "--env.total_steps", "3", "--env.missing_outcome", "0", *options)
+        await asyncio.to_thread(
+            subprocess.run, command, cwd=tmp_path, env=without_torch(), check=True, stdout=subprocess.DEVNULL
+        )
+
+    await run()
+    place = tmp_path / "runs/write_word/a"
+    async with aclosing(follow(place, after=cursor, poll_s=0.01)) as feed:
+        (await anext(feed)).acknowledge()
+        await anext(feed)
+        await run("--fresh")
+        with pytest.raises(RecordError, match=f"^{place}/record.jsonl is record .* {cursor} is of record"):
+            await anext(feed)
+    with pytest.raises(RecordError, match=f"^{place}/record.jsonl is record .* {cursor} is of record"):
+        await anext(follow(place, after=cursor))
+    async with aclosing(follow(place.with_name("a.1"), after=cursor)) as feed:
+        left = [await anext(feed) for _ in range(2)]
+    assert [group.cursor.number for group in left] == [2, 3]
+    assert orjson.loads(cursor.read_bytes())["number"] == 1

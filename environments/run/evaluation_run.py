@@ -85,19 +85,19 @@ async def evaluate(
                     env, finishing, say=progress.say, in_flight=progress.in_flight, evaluation=True
                 )
                 async with opened_source as source:
-                    return await _evaluate_opened(env, folder, progress, run, watchdog, charts, source)
+                    return await _evaluate_opened(env, progress, run, watchdog, charts, source)
 
 
 async def _evaluate_opened(
     env: AgentEnv,
-    folder: RunFolder,
     progress: Progress,
     run: OpenRun,
     watchdog: Watchdog,
     charts: Sequence[Charts],
     source: GroupSource,
 ) -> int:
-    started, recorder = monotonic(), run.recorder
+    started, recorder, folder = monotonic(), run.recorder, run.folder
+    assert folder is not None
     tasks = PlannedTasks(plan(env.items, env.item_ids, -1), recorder)
     driver = Driver(
         source=source,

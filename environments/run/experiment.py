@@ -313,7 +313,9 @@ def _file_of(module: str) -> Path | None:
 
 
 def _module_files() -> set[Path]:
-    return {file for name in list(sys.modules) if name != "__main__" and (file := _file_of(name))}
+    # The second is what multiprocessing, and Ray with it, calls the program.
+    names = [each for each in list(sys.modules) if each not in ("__main__", "__mp_main__")]
+    return {file for name in names if (file := _file_of(name))}
 
 
 @cache

@@ -215,7 +215,12 @@ class Driver:
         try:
             with self.watchdog.armed(), progress:
                 return await run_groups(
-                    tasks, self.source.run, record, max_in_flight=self.source.at_once, begin=begin, ready=tasks.ready
+                    tasks,
+                    self.source.run,
+                    record,
+                    max_in_flight=self.source.at_once,
+                    begin=begin,
+                    ready=tasks.ready,
                 )
         except (StoppedError, RunError) as error:
             progress.say(f"stopped: {error}")

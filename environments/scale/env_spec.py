@@ -41,14 +41,13 @@ class WorkerJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvSpec:
-    """The class by its names, and what a worker does with it, pickled apart: its values may be of the class's
-    module, which is loaded first.
-    """
+    """The class by its names, and what a worker does with it."""
 
     module: str
     file: str
     class_name: str
     job: bytes
+    """Pickled apart: its values may be of the class's module, which is loaded first."""
 
     @classmethod
     def of(cls, env_cls: type, job: WorkerJob) -> "EnvSpec":
@@ -66,7 +65,9 @@ class EnvSpec:
         try:
             job_bytes = pickle.dumps(job)
         except Exception as error:
-            raise ConfigError(f"the settings of {env_cls.__name__} cannot be sent to workers: {error}") from error
+            raise ConfigError(
+                f"the settings of {env_cls.__name__} cannot be sent to workers: {error}"
+            ) from error
         return cls(
             module=env_cls.__module__,
             file=os.path.abspath(file),  # noqa: PTH100  # a link is named as it is here
@@ -75,7 +76,7 @@ class EnvSpec:
         )
 
     def load(self, root: str) -> tuple[AgentEnv, WorkerJob]:
-        """The environment, not open yet; `root`: below which its files lie, empty where the driver's are here.
+        """The environment, not open yet, and what to do; its files lie below `root`, see `below`.
 
         Raises ConfigError if its code fails.
         """
@@ -86,29 +87,28 @@ class EnvSpec:
         else:
             module = importlib.import_module(self.module)
         env_cls: Any = attrgetter(self.class_name)(module)
-        job: WorkerJob = pickle.loads(self.job)  # noqa: S301  # of the driver, the same user
+        job: WorkerJob = pickle.loads(self.job)  # of the driver, the same user
         dataset = job.config.dataset_path
         if root and dataset is not None and os.path.isfile(below(root, dataset)):  # noqa: PTH113
             job = replace(job, config=job.config.model_copy(update={"dataset_path": below(root, dataset)}))
         return env_cls(job.config, job.servers), job
 
 
-def shares(
-    config: AgentEnvConfig, servers: Sequence[ModelServerConfig], count: int
-) -> list[tuple[AgentEnvConfig, tuple[ModelServerConfig, ...]]]:
-    """What each of so many workers may have at once: together as much as the run.
+def shares(job: WorkerJob, count: int) -> list[WorkerJob]:
+    """What each of so many workers does, with its share of what may be in flight at once.
 
     Raises ConfigError if a limit leaves some of them nothing.
     """
-    limit = config.max_concurrent_rollouts
+    limit = job.config.max_concurrent_rollouts
     _refuse_too_few(limit, count, "--env.max_concurrent_rollouts")
-    for server in servers:
-        most = server.num_max_requests_at_once
-        _refuse_too_few(most, count, f"--{server.section}.num_max_requests_at_once")
+    for server in job.servers:
+        name = f"--{server.section}.num_max_requests_at_once"
+        _refuse_too_few(server.num_max_requests_at_once, count, name)
     return [
-        (
-            config.model_copy(update={"max_concurrent_rollouts": _share(limit, count, number)}),
-            tuple(_with_share(server, count, number) for server in servers),
+        replace(
+            job,
+            config=job.config.model_copy(update={"max_concurrent_rollouts": _share(limit, count, number)}),
+            servers=tuple(_with_share(server, count, number) for server in job.servers),
         )
         for number in range(count)
     ]
@@ -128,7 +128,9 @@ def _share(limit: int, count: int, number: int) -> int:
 
 def _refuse_too_few(limit: int, count: int, what: str) -> None:
     if limit < count:
-        raise ConfigError(f"{what} {limit} is shared by {count} workers, and some get none: raise it, or use fewer")
+        raise ConfigError(
+            f"{what} {limit} is shared by {count} workers, and some get none: raise it, or use fewer"
+        )
 
 
 def loaded_packages() -> tuple[str, ...]:

@@ -4,7 +4,7 @@ import asyncio
 import pickle
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from environments.run.group_source import FinishedGroup
@@ -14,7 +14,7 @@ from environments.trajectory import Failure, Trajectory, TrajectoryGroup
 HEAD = struct.Struct(">QQ")
 """Before each message between a worker and its keeper: the number of the request, and bytes that follow."""
 NEWS, CANCEL, OWN_REQUEST = 0, 1, 2
-"""What a worker sends unasked; the number of the request to cancel; what its keeper asks: to open, to close."""
+"""What a worker sends unasked; a request to cancel another; what its keeper asks: to open, to close."""
 FIRST_REQUEST = 3
 """The numbers of what the driver asks begin here."""
 
@@ -67,7 +67,7 @@ class Answer:
 
     value: TrajectoryGroup | FinishedGroup
     met: tuple[str, ...]
-    """Versions of the weights, oldest first, see `WeightVersions.met`."""
+    """Versions of the weights since the last answer or beat, oldest first, see `WeightVersions.met`."""
     read: tuple[str, ...]
     """Files that hooks and tools opened since the last answer, by the driver's paths, see `OpenedFiles`."""
     written: tuple[str, ...]
@@ -77,11 +77,11 @@ class Answer:
 class Beat:
     """How a worker is, twice a second, and what it has to show."""
 
-    in_flight: InFlightNow = InFlightNow()  # frozen
+    in_flight: InFlightNow = field(default_factory=InFlightNow)
     met: tuple[str, ...] = ()
     """As of an `Answer`."""
     lines: tuple[str, ...] = ()
-    """Since the last one."""
+    """Since the last beat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,5 +120,5 @@ async def next_message(reader: asyncio.StreamReader) -> tuple[int, bytes]:
 
 
 def read_value(content: bytes) -> Any:
-    """The value of a message. Both ends run the same code as the same user, and nobody else writes to them."""
-    return pickle.loads(content)  # noqa: S301
+    """The value of a message: both ends run the same code as one user, and nobody else writes to them."""
+    return pickle.loads(content)

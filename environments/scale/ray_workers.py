@@ -6,40 +6,45 @@ is gone, and carries messages.
 
 import asyncio
 import logging
+import os
+import socket
 import subprocess
 import tempfile
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from importlib import import_module
 from typing import Any
 
 from environments.extras import needs_extra
 from environments.scale.messages import Beat, Death
-from environments.scale.worker_places import Engine, NoRoomError, Worker
+from environments.scale.worker_places import NoRoomError, Worker
 from environments.scale.worker_process import WorkerProcess, WorkerStart
 from tools.errors import ConfigError
 
 with needs_extra("ray", "--workers"):
-    import ray
-    import ray._private.worker as inside
-    from ray import exceptions
-    from ray._private import ray_constants
-
+    ray: Any = import_module("ray")
+inside: Any = import_module("ray._private.worker")
+ray_constants: Any = import_module("ray._private.ray_constants")
+exceptions: Any = ray.exceptions
 OBJECT_STORE_BYTES = 256 << 20
 """Of a local Ray, for groups on their way to the driver."""
 _CLEAN = """
 cat
 for each in /proc/[0-9]*; do
+  [ "$each" = "/proc/$1" ] && continue
   case "$(cat "$each/comm" 2>/dev/null)" in ray*|gcs_server|python*) ;; *) continue;; esac
   case "$(ls -l "$each/fd" 2>/dev/null)" in *" $0/"*) kill -9 "${each#/proc/}";; esac
 done
 rm -rf -- "$0"
 """
-"""Waits for the end of the driver, even by SIGKILL, and ends those of Ray's processes that would outlive it: they
+"""Waits for the end of the driver, even by SIGKILL, and ends what of Ray would outlive it: the processes that
 have files open in its folder."""
 _ROOM_S = 10.0
+_CONNECT_S = 10.0
+_KILL_S = 5.0
 _SHORT = 40
 """Characters of a folder below which the names of Ray's sockets fit."""
-_GONE = (
+_GONE: tuple[type[Exception], ...] = (
     exceptions.RayActorError,
     exceptions.NodeDiedError,
     exceptions.ObjectLostError,
@@ -84,10 +89,11 @@ class RayEngine:
     def _refuse_without_room(self) -> None:
         free, there = ray.available_resources(), ray.cluster_resources()
         if lacking := [name for name, amount in self._asked.items() if free.get(name, 0) < amount]:
+            has = _in_words({each: there.get(each, 0) for each in lacking})
+            left = _in_words({each: free.get(each, 0) for each in lacking})
             raise NoRoomError(
-                f"no room for a worker: each asks for {_in_words(self._asked)}, and of "
-                f"{' and '.join(lacking)} the cluster has {_in_words({each: there.get(each, 0) for each in lacking})}"
-                f", free are {_in_words({each: free.get(each, 0) for each in lacking})}"
+                f"no room for a worker: each asks for {_in_words(self._asked)}; the cluster has {has}, and "
+                f"{left} of it free"
             )
 
 
@@ -115,6 +121,12 @@ class _RayWorker:
         return answer
 
     async def kill(self, why: str) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_KILL_S):  # it takes its files away
+                await self._call("kill", why)
+        self._end()
+
+    def _end(self) -> None:
         with suppress(*_GONE):
             ray.kill(self._actor)
 
@@ -123,7 +135,7 @@ class _RayWorker:
             return await getattr(self._actor, method).remote(*arguments)
         except exceptions.ActorUnavailableError:
             # It may go on, and would come back: what it had in flight runs elsewhere by then.
-            await self.kill("")
+            self._end()
             return Death(cause="its node cannot be reached", keeper_too=True)
         except _GONE as error:
             return Death(cause=_cause(error), keeper_too=True)
@@ -157,7 +169,7 @@ def cluster_resources() -> dict[str, float]:
 
 @asynccontextmanager
 async def connected(address: str | None, *, local: Mapping[str, float]) -> AsyncGenerator[None]:
-    """Ray, as long as it is entered: a cluster's, or without an address one of our own with `local` resources.
+    """Ray, as long as it is entered: a cluster's, or without an address our own with `local` resources.
 
     Where this program uses Ray already, that one is taken, and left as it is.
 
@@ -166,6 +178,8 @@ async def connected(address: str | None, *, local: Mapping[str, float]) -> Async
     if ray.is_initialized():
         yield
         return
+    if address is not None:
+        await asyncio.to_thread(_refuse_deaf, address)
     own = nullcontext({"address": address}) if address is not None else _own_ray(local)
     with _quiet(), own as options:
         try:
@@ -180,6 +194,19 @@ async def connected(address: str | None, *, local: Mapping[str, float]) -> Async
             await asyncio.to_thread(ray.shutdown)
 
 
+def _refuse_deaf(address: str) -> None:
+    """Ray itself would try for minutes."""
+    host, colon, port = address.rpartition(":")
+    if address == "auto":
+        return
+    if not (colon and host and port.isdecimal()):
+        raise ConfigError(f"--ray {address}: give auto, or HOST:PORT such as 10.0.0.1:6379")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"no Ray cluster at --ray {address}: {error}") from error
+
+
 @contextmanager
 def _own_ray(resources: Mapping[str, float]) -> Generator[dict[str, Any]]:
     """The arguments of a Ray on loopback, in a folder that goes with it."""
@@ -187,7 +214,7 @@ def _own_ray(resources: Mapping[str, float]) -> Generator[dict[str, Any]]:
     scratch = tempfile.gettempdir()
     folder = tempfile.mkdtemp(prefix="turnwise-ray-", dir=scratch if len(scratch) < _SHORT else "/tmp")
     cleaner = subprocess.Popen(
-        ["/bin/sh", "-c", _CLEAN, folder],
+        ["/bin/sh", "-c", _CLEAN, folder, str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         start_new_session=True,
@@ -213,9 +240,13 @@ def _quiet() -> Generator[None]:
     log, listen = logging.getLogger("ray"), inside.listen_error_messages
     level = log.level
     log.setLevel(logging.CRITICAL)
-    inside.listen_error_messages = lambda *_: None
+    inside.listen_error_messages = _nothing
     try:
         yield
     finally:
         log.setLevel(level)
         inside.listen_error_messages = listen
+
+
+def _nothing(*_: object) -> None:
+    """In the place of what shows Ray's messages."""

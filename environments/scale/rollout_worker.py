@@ -10,6 +10,7 @@ import sys
 import threading
 import traceback
 from contextlib import AsyncExitStack, suppress
+from typing import cast
 
 from environments.base_env import AgentEnv
 from environments.containment.user_code import InFlight
@@ -90,9 +91,12 @@ class RolloutWorker:
     def __init__(self, channel: Channel, env: AgentEnv, job: WorkerJob, root: str) -> None:
         self._channel, self._env, self._job = channel, env, job
         self._watched = RolloutsInFlight()
-        self._source = source_in_process(env, self._watched.watch, job.finishing, evaluation=job.is_evaluation)
+        self._source = source_in_process(
+            env, self._watched.watch, job.finishing, evaluation=job.is_evaluation
+        )
         self._lines: list[str] = []
         self._root, self._opened = root, OpenedFiles(in_hooks=True)
+        self._told, self._one_at_a_time = set[str](), threading.Lock()
         self._running: dict[int, asyncio.Task[None]] = {}
 
     async def work(self, number: int) -> None:
@@ -103,14 +107,14 @@ class RolloutWorker:
             async with AsyncExitStack() as closing:
                 limit_s = env.config.hook_block_s
                 watchdog = closing.enter_context(
-                    Watchdog(type(env), self._lines.append, ends_after_s=limit_s, on_tick=self._beat).watching()
+                    Watchdog(
+                        type(env), self._lines.append, ends_after_s=limit_s, on_tick=self._beat
+                    ).watching()
                 )
                 for backend in INVENTORIES:  # what a killed worker left
                     with suppress(UsageError):
                         await reap_sandboxes(backend)
-                opened = env.opened(
-                    evaluation=job.is_evaluation, waits=job.waits, notify=self._lines.append
-                )
+                opened = env.opened(evaluation=job.is_evaluation, waits=job.waits, notify=self._lines.append)
                 await closing.enter_async_context(opened)
                 self._items = dict(zip(env.item_ids, env.items, strict=True))
                 facts = origin_of(env, evaluation=job.is_evaluation).facts()
@@ -119,7 +123,9 @@ class RolloutWorker:
                 closing.enter_context(watchdog.armed())
                 closing.enter_context(self._opened.watched())
                 loop = asyncio.get_running_loop()
-                threading.Thread(target=self._read, args=[loop], name="turnwise-requests", daemon=True).start()
+                threading.Thread(
+                    target=self._read, args=[loop], name="turnwise-requests", daemon=True
+                ).start()
                 number = await self._close
                 for task in self._running.values():
                     task.cancel()
@@ -171,7 +177,7 @@ class RolloutWorker:
             value = await self._source.run(task, request.size, max_row_tokens=request.max_row_tokens)
         return Answer(
             value=value,
-            met=self._env.weight_versions.met,
+            met=self._newly_met(),
             read=self._taken(self._opened.read),
             written=self._taken(self._opened.written),
         )
@@ -185,9 +191,16 @@ class RolloutWorker:
 
     def _beat(self, _: str | None) -> None:
         """Called twice a second, by the thread of the watchdog."""
-        lines, self._lines[:] = tuple(self._lines), []
-        met = self._env.weight_versions.met
-        self._channel.send(NEWS, Beat(in_flight=self._watched.now(), met=met, lines=lines))
+        lines = tuple(self._lines)
+        del self._lines[: len(lines)]
+        self._channel.send(NEWS, Beat(in_flight=self._watched.now(), met=self._newly_met(), lines=lines))
+
+    def _newly_met(self) -> tuple[str, ...]:
+        """Each version once: a name that comes again is news where a trainer began anew."""
+        with self._one_at_a_time:
+            new = tuple(each for each in self._env.weight_versions.met if each not in self._told)
+            self._told.update(new)
+        return new
 
     def _blocked(self, rollout: InFlight, failure: Failure) -> None:
         self._channel.send(NEWS, Blocked(item_id=rollout.item_id, epoch=rollout.epoch, failure=failure))
@@ -195,8 +208,8 @@ class RolloutWorker:
 
 def refusal(error: BaseException) -> Refused:
     """An error as it is sent; of several the first, which people can act on."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
+    if isinstance(error, BaseExceptionGroup):
+        return refusal(cast("BaseExceptionGroup[BaseException]", error).exceptions[0])
     cause = error.__cause__
     key = error if isinstance(error, KeyError) else cause
     if not isinstance(error, TurnwiseError):

@@ -19,7 +19,7 @@ from environments.data.tasks import GroupTask
 from environments.lifecycle.opened_files import opened_elsewhere
 from environments.record.origin import differences, in_short
 from environments.run.group_source import FinishedGroup, GroupSource
-from environments.run.progress import InFlightNow, RolloutsInFlight
+from environments.run.progress import InFlightNow
 from environments.scale.messages import (
     FIRST_REQUEST,
     Answer,
@@ -57,12 +57,29 @@ class NoRoomError(ConfigError):
 class Worker(Protocol):
     """One worker, wherever it is, see `WorkerProcess`; each call may answer with its death."""
 
-    async def open(self) -> bytes | Death: ...
-    async def ask(self, request: bytes, number: int) -> bytes | Death: ...
-    async def cancel(self, number: int) -> object: ...
-    async def beat(self) -> Beat | Death: ...
-    async def close(self, limit_s: float) -> bytes | Death: ...
-    async def kill(self, why: str) -> None: ...
+    async def open(self) -> bytes | Death:
+        """Open the environment: a pickled `Opened` or `Refused`."""
+        ...
+
+    async def ask(self, request: bytes, number: int) -> bytes | Death:
+        """A pickled `Answer`, `Refused` or `Cancelled`."""
+        ...
+
+    async def cancel(self, number: int) -> object:
+        """Cancel a request."""
+        ...
+
+    async def beat(self) -> Beat | Death:
+        """How it is."""
+        ...
+
+    async def close(self, limit_s: float) -> bytes | Death:
+        """Close the environment in order: a pickled `Refused` if that broke."""
+        ...
+
+    async def kill(self, why: str) -> None:
+        """End it now."""
+        ...
 
 
 class Engine(Protocol):
@@ -79,8 +96,6 @@ class _Place:
 
     number: int
     start: WorkerStart
-    most: int
-    """Groups at once."""
     worker: Worker | None = None
     is_open: bool = False
     is_reserved: bool = False
@@ -99,25 +114,20 @@ class WorkerPool:
         engine: Engine,
         starts: Sequence[WorkerStart],
         *,
-        most: Sequence[int],
         own: GroupSource,
         expected: Opened,
         say: Callable[[str], None],
-        in_flight: RolloutsInFlight,
     ) -> None:
         self._env, self._engine, self._own, self._expected, self._say = env, engine, own, expected, say
-        self._places = [
-            _Place(number, start, at_once)
-            for number, (start, at_once) in enumerate(zip(starts, most, strict=True), start=1)
-        ]
-        self.at_once = sum(most)
+        self._places = [_Place(number, start) for number, start in enumerate(starts, start=1)]
+        self.at_once = sum(start.at_once for start in starts)
         self._numbers = count(FIRST_REQUEST)
         self._changed = asyncio.Condition()
         self._error: Exception | None = None
         """Why no worker can be had any more."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._beats: dict[int, InFlightNow] = {}
-        in_flight.elsewhere = self._beats
+        self.in_flight: dict[int, InFlightNow] = {}
+        """What each worker has in flight."""
         self._said: set[str] = set()
         self.deaths = 0
 
@@ -136,7 +146,9 @@ class WorkerPool:
         self._spawn(self._watch())
         try:
             async with self._changed:
-                await self._changed.wait_for(lambda: self._error or any(each.is_open for each in self._places))
+                await self._changed.wait_for(
+                    lambda: self._error or any(each.is_open for each in self._places)
+                )
             self._raise_error()
             yield self
         finally:
@@ -181,8 +193,8 @@ class WorkerPool:
         changed += differences(self._expected.packages, opened.packages)
         if changed:
             raise ConfigError(
-                f"worker {place.number} has another experiment ({in_short(changed)}): give every node the same "
-                f"packages, files and variables (--worker-env)"
+                f"worker {place.number} has another experiment ({in_short(changed)}): give every node the "
+                f"same packages, files and variables (--worker-env)"
             )
         async with self._changed:
             place.is_open = True
@@ -211,7 +223,10 @@ class WorkerPool:
             self._say(refused.trace.rstrip())
         text = f"{who}: {refused.text}"
         if refused.missing_key in os.environ:
-            text += f"; workers do not have the variables of your shell: give it to them, --worker-env {refused.missing_key}"
+            text += (
+                f"; workers do not have the variables of your shell: give it to them, --worker-env "
+                f"{refused.missing_key}"
+            )
         return ConfigError(text) if refused.is_usage else RunError(text)
 
     def _raise_error(self) -> None:
@@ -241,7 +256,7 @@ class WorkerPool:
     async def _answer(self, request: Request) -> Any:
         """What a worker answers, or the failure of whatever ends every worker."""
         deaths = alone = 0
-        while alone < ALONE:
+        while True:
             goes_alone = request.what == "first" or deaths >= TOGETHER
             async with self._worker(alone=goes_alone) as place:
                 answer = await self._ask(place, request)
@@ -254,17 +269,9 @@ class WorkerPool:
             elif (blocked.item_id, blocked.epoch) == (request.item_id, request.epoch):
                 self._group_ended()
                 return blocked.failure
-        self._group_ended()
-        error = f"{_CLASS}: {answer.cause}; {alone} workers ended while it was alone in them"
-        return Failure(
-            sibling=0,
-            stop_reason=None,
-            error=error,
-            error_class=_CLASS,
-            where="its worker",
-            traceback=f"{answer.trace}\n{error}".strip(),
-            turns=0,
-        )
+            if alone == ALONE:
+                self._group_ended()
+                return _failure(answer)
 
     def _group_ended(self) -> None:
         for each in self._places:
@@ -284,7 +291,8 @@ class WorkerPool:
 
     async def _with_room(self) -> _Place:
         def free() -> list[_Place]:
-            return [p for p in self._places if p.is_open and not p.is_reserved and p.running < p.most]
+            there = [each for each in self._places if each.is_open and not each.is_reserved]
+            return [each for each in there if each.running < each.start.at_once]
 
         async with self._changed:
             await self._changed.wait_for(lambda: self._error or free())
@@ -358,11 +366,11 @@ class WorkerPool:
         self.deaths += 1
         if death.keeper_too:
             place.worker = None
-        self._beats.pop(place.number, None)
+        self.in_flight.pop(place.number, None)
         if place.deaths == AT_A_PLACE:
             raise RunError(
-                f"worker {place.number} ended {AT_A_PLACE} times, and no group ended meanwhile; the last time: "
-                f"{death.cause}{_last_line(death)}"
+                f"worker {place.number} ended {AT_A_PLACE} times, and no group ended meanwhile; the last "
+                f"time: {death.cause}{_last_line(death)}"
             )
         self._say(f"worker {place.number} ended, {death.cause}; another one takes its place")
 
@@ -384,7 +392,7 @@ class WorkerPool:
         if isinstance(beat, Death):
             await self._died(place, worker, beat)
             return
-        self._beats[place.number] = beat.in_flight
+        self.in_flight[place.number] = beat.in_flight
         self._env.weight_versions.merge(beat.met)
         for line in beat.lines:
             text = f"worker {place.number}: {line}"
@@ -417,3 +425,17 @@ def _request(
 def _last_line(death: Death) -> str:
     line = death.trace.strip().rpartition("\n")[2]
     return f" ({line:.200})" if line else ""
+
+
+def _failure(death: Death) -> Failure:
+    """What is recorded of a group that every worker died of."""
+    error = f"{_CLASS}: {death.cause}; {ALONE} workers ended while it was alone in them"
+    return Failure(
+        sibling=0,
+        stop_reason=None,
+        error=error,
+        error_class=_CLASS,
+        where="its worker",
+        traceback=f"{death.trace}\n{error}".strip(),
+        turns=0,
+    )

@@ -35,7 +35,7 @@ from environments.scale.shipped_files import below, path_below, unpacked
 _LOOK_S = 0.1
 """Between two looks at the memory of a worker."""
 _SILENT_S = 30.0
-"""Beyond the limit for code that blocks the event loop: native code that holds the interpreter stops beats."""
+"""Beyond the limit for code that blocks the event loop: native code may hold the interpreter, too."""
 _LAST_S = 10.0
 """For the end of the interpreter, after the environment is closed."""
 _DRAIN_S = 0.5
@@ -68,6 +68,8 @@ class WorkerStart:
     """Bytes that its process may have of its own; `None`: its share of the machine's."""
     count: int
     """Of workers in all."""
+    at_once: int
+    """Groups that keep it busy."""
     blocked_s: float
     """See `AgentEnvConfig.hook_block_s`."""
 
@@ -157,10 +159,14 @@ class WorkerProcess:
         self._left_out = 0
         if left_out:
             lines = (*lines, f"({left_out} more lines are left out)")
-        return replace(self._beat, lines=lines)
+        beat, self._beat = replace(self._beat, lines=lines), replace(self._beat, met=())
+        return beat
 
     async def close(self, limit_s: float) -> bytes | Death:
-        """Have it close its environment, or kill it where that takes too long: a pickled `Refused` if it broke."""
+        """Have it close its environment, or kill it where that takes too long.
+
+        Returns a pickled `Refused` if its teardown broke.
+        """
         answer = asyncio.create_task(self.ask(pickle.dumps(Request(what="close")), OWN_REQUEST))
         await asyncio.wait({answer}, timeout=limit_s)
         if answer.done() and self._death is None:  # it ends by itself
@@ -213,7 +219,8 @@ class WorkerProcess:
         if isinstance(news, Blocked):
             self._blocked = news
             return
-        self._beat = replace(news, lines=())
+        # A beat that nobody has asked for yet is part of the next.
+        self._beat = replace(news, met=self._beat.met + news.met, lines=())
         for line in news.lines:
             self._add_line(line)
 

@@ -1,13 +1,11 @@
-"""Workers for the groups of a run, or for your own loop: more processes here (`Workers(MyEnv, count=8)`), or on a
-Ray cluster.
-"""
+"""Workers for the groups of a run, or of your own loop: more processes, of this machine or a Ray cluster."""
 
 import asyncio
 import logging
 import os
 import pickle
 import sys
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +49,9 @@ class OnWorkers:
     def __post_init__(self) -> None:
         """Raises ConfigError if there can be no such workers."""
         if self.count is not None and self.count < 1:
-            raise ConfigError(f"--workers {self.count}: give 1 or more; without it this process rolls out itself")
+            raise ConfigError(
+                f"--workers {self.count}: give 1 or more; without it this process rolls out itself"
+            )
         if self.count is None and self.ray is None:
             raise ConfigError("give the number of workers, --workers N, or a cluster, --ray auto")
         if self.ray is not None and "://" in self.ray:
@@ -76,62 +76,64 @@ class OnWorkers:
         """With workers for the groups of an environment that is open here.
 
         Raises:
-            ConfigError: the class, its policy or its files cannot be had elsewhere, there is no such cluster, or
-                it has no room, or another experiment is found in a worker.
+            ConfigError: class, policy or files cannot be had elsewhere; there is no such cluster, or no room
+                in it; or a worker has another experiment.
             RunError: workers die as they open, or code of the environment's setup broke.
         """
         _refuse_live_policy(env)
         # Ray loads slowly, and only this needs it.
         from environments.scale.ray_workers import RayEngine, cluster_resources, connected  # noqa: PLC0415
 
-        config, servers = env.config, [*env.servers, *env.second_servers]
-        size = config.eval_rollouts if evaluation else config.group_size
-        count = self.count or 1
-        local = {"CPU": float(count), "sandbox": float(max(_cores() * SANDBOXES_PER_CORE, config.max_concurrent_rollouts))}
-        packages = loaded_packages()
-        expected = Opened(facts=origin_of(env, evaluation=evaluation).facts(), packages=versions_of(packages))
-        variables = {name: os.environ[name] for name in self.variables or (os.environ if self.ray is None else ())}
+        limit, packages = env.config.max_concurrent_rollouts, loaded_packages()
+        facts = origin_of(env, evaluation=evaluation).facts()
+        local = {"CPU": float(self.count or 1), "sandbox": float(max(_cores() * SANDBOXES_PER_CORE, limit))}
         async with connected(self.ray, local=local):
             there = cluster_resources()
+            count = self.count or min(int(there["CPU"]), limit)
             if self.count is None:
-                count = min(int(there["CPU"]), config.max_concurrent_rollouts)
                 say(f"{count} workers, as many as the cluster has cores")
-            parts = shares(config, servers, count)
             files = None if self.ray is None else await asyncio.to_thread(files_of, env)
-            starts = [
-                WorkerStart(
-                    spec=pickle.dumps(
-                        EnvSpec.of(
-                            type(env),
-                            WorkerJob(
-                                config=own_config,
-                                servers=own_servers,
-                                finishing=finishing,
-                                packages=packages,
-                                is_evaluation=evaluation,
-                                waits=waits,
-                            ),
-                        )
-                    ),
-                    path=sys.path,
-                    variables=variables,
-                    files=files,
-                    folder=os.getcwd(),
-                    max_memory=self.max_memory,
-                    count=count,
-                    blocked_s=config.hook_block_s,
-                )
-                for own_config, own_servers in parts
-            ]
-            most = [groups_at_once(part.max_concurrent_rollouts, size) for part, _ in parts]
-            sandboxes = parts[0][0].max_concurrent_rollouts if _opens_sandboxes(env) else 0
-            engine = RayEngine(asked=_asked(there, sandboxes, self.max_memory), at_once=max(most))
-            own = source_in_process(env, in_flight.watch, finishing, evaluation=evaluation)
-            pool = WorkerPool(
-                env, engine, starts, most=most, own=own, expected=expected, say=say, in_flight=in_flight
+            job = WorkerJob(
+                config=env.config,
+                servers=(*env.servers, *env.second_servers),
+                finishing=finishing,
+                packages=packages,
+                is_evaluation=evaluation,
+                waits=waits,
             )
+            starts = [self._start(type(env), each, count, files) for each in shares(job, count)]
+            sandboxes = -(-limit // count) if env.sandboxes.are_opened else 0
+            engine = RayEngine(
+                asked=_asked(there, sandboxes, self.max_memory), at_once=max(each.at_once for each in starts)
+            )
+            pool = WorkerPool(
+                env,
+                engine,
+                starts,
+                own=source_in_process(env, in_flight.watch, finishing, evaluation=evaluation),
+                expected=Opened(facts=facts, packages=versions_of(packages)),
+                say=say,
+            )
+            in_flight.elsewhere = pool.in_flight
             async with pool.opened():
                 yield pool
+
+    def _start(
+        self, env_cls: type, job: WorkerJob, count: int, files: Mapping[str, bytes] | None
+    ) -> WorkerStart:
+        names = os.environ if self.ray is None else self.variables
+        size = job.config.eval_rollouts if job.is_evaluation else job.config.group_size
+        return WorkerStart(
+            spec=pickle.dumps(EnvSpec.of(env_cls, job)),
+            path=sys.path,
+            folder=str(Path.cwd()),
+            files=files,
+            variables={name: os.environ[name] for name in names},
+            max_memory=self.max_memory,
+            count=count,
+            at_once=groups_at_once(job.config.max_concurrent_rollouts, size),
+            blocked_s=job.config.hook_block_s,
+        )
 
 
 def _refuse_live_policy(env: AgentEnv) -> None:
@@ -141,13 +143,9 @@ def _refuse_live_policy(env: AgentEnv) -> None:
 
     if not isinstance(env.policy, ServedPolicy):
         raise ConfigError(
-            f"the policy {env.policy.name!r} is an object of this process, which workers cannot have: serve the "
-            f"model, and name its server (--openai.base_url, or ServerConfig(base_url=…))"
+            f"the policy {env.policy.name!r} is an object of this process, which workers cannot have: serve "
+            f"the model, and name its server (--openai.base_url, or ServerConfig(base_url=…))"
         )
-
-
-def _opens_sandboxes(env: AgentEnv) -> bool:
-    return env.sandboxes.are_opened
 
 
 def _asked(there: dict[str, float], sandboxes: int, memory: int | None) -> dict[str, float]:

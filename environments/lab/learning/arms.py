@@ -30,8 +30,8 @@ from environments.record.private_file import write_private
 from environments.record.recorder import Recorder
 from environments.record.run_folder import RunFolder
 from environments.record.totals import Summary
-from environments.run.group_source import score_eval
 from environments.run.experiment import origin_of
+from environments.run.group_source import score_eval
 from environments.run.open_run import OpenRun, logged_run, put_aside, run_facts
 from environments.run.progress import Progress
 from environments.run.run_log import RunLog

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-
 from environments.base_env import AgentEnv
 from environments.containment.user_code import InFlight, Watch
 from environments.credit import recorded_params
@@ -410,10 +408,14 @@ async def _verdict(env: AgentEnv, task: GroupTask, trajectory: Trajectory, watch
     try:
         with watch(in_flight), env.hook_calls(in_flight) as calls:
             given = await calls.hook("passed", env.passed, task.for_rollout().item, trajectory)
-        if not isinstance(given, (bool, np.bool_)):
+        # Of numpy, too, which loads slowly.
+        if not (
+            isinstance(given, bool)
+            or (getattr(given, "dtype", None) == "bool" and getattr(given, "shape", None) == ())
+        ):
             where = f"environment {env.name!r}, item {task.item_id!r}"
             raise RewardError(f"{where}: passed gave {given!r:.100}; give True or False")
-        return bool(given)  # pyright: ignore[reportUnknownArgumentType]  # numpy's own type is generic
+        return bool(given)
     except Exception as error:  # noqa: BLE001  # as in a rollout: recorded, never a verdict
         return failure_of(error, sibling=trajectory.sibling, turns=len(trajectory.turns))
 

@@ -13,11 +13,11 @@ import pytest
 from environments.data.tasks import GroupTask
 from environments.record.recorder import Recorder, read_groups
 from environments.run import group_source
-from environments.run.evaluation_run import OwnEvaluations
 from environments.run.group_source import (
     FinishedGroups,
     Finishing,
     Lessons,
+    OwnEvaluations,
     OwnGroups,
     ShownGroups,
     Streak,
@@ -209,6 +209,8 @@ def test_groups_that_are_refused_alike_are_too_many_while_none_can_be_learned_fr
 class Given:
     """A source whose groups are made here."""
 
+    at_once = 1
+
     def __init__(self, made):
         self.made, self.alone = made, []
 
@@ -232,7 +234,6 @@ async def driven(path, made, **options):
             run=OpenRun(recorder=recorder, folder=None, resumed=False, say=print),
             progress=Progress(console),
             watchdog=SimpleNamespace(armed=nullcontext),
-            at_once=1,
             **{"max_failed": 0} | options,
         )
         code = await driver.roll_out(PlannedTasks(tasks, recorder))

@@ -48,8 +48,13 @@ class Watchdog:
         *,
         ends_after_s: float,
         on_tick: Callable[[str | None], None] = lambda _: None,
+        what: str = "run",
     ) -> None:
-        """`on_tick` is called twice a second, with the place that the loop is blocked at, if it is at one."""
+        """`on_tick` is called twice a second, with the place that the loop is blocked at, if it is at one.
+
+        `what` is ended, in a word.
+        """
+        self._what = what
         self._env_cls, self._say, self._ends_after_s, self._on_tick = env_cls, say, ends_after_s, on_tick
         self.on_end: Callable[[InFlight, Failure], object] | None = None
         """Takes the rollout whose code blocks the loop, as its failure, before that ends the run."""
@@ -136,7 +141,7 @@ class Watchdog:
             self._named.add(where)
             self._say(
                 f"{where} blocks the event loop, and every rollout with it; await what takes long, or write "
-                f"it as a `def`, which runs on a thread (the run ends after {limit} of it)"
+                f"it as a `def`, which runs on a thread (the {self._what} ends after {limit} of it)"
             )
         if blocked_s >= self._ends_after_s:
             text = (

@@ -71,15 +71,13 @@ class RayEngine:
     async def start(self, start: WorkerStart) -> Worker:
         """Start one.
 
-        Raises NoRoomError if the cluster has no room for it, and ConfigError if its nodes cannot run it.
+        Raises NoRoomError if the cluster has no room for it.
         """
         worker = _RayWorker(self._actor.remote(start))
         starting = asyncio.ensure_future(worker.beat())  # once it is there
         try:
             while not (await asyncio.wait({starting}, timeout=_ROOM_S))[0]:
                 self._refuse_without_room()
-            if isinstance(died := await starting, Death) and died.keeper_too:
-                raise ConfigError(f"a worker cannot be started on its node: {died.cause}")
         except BaseException:
             starting.cancel()
             await worker.kill("")

@@ -40,7 +40,7 @@ from environments.scale.messages import (
 )
 from environments.trajectory import Failure
 from tools.errors import ConfigError, RunError, TurnwiseError, UsageError
-from tools.sandbox.inventory import INVENTORIES, reap_sandboxes
+from tools.sandbox.inventory import reap_sandboxes
 
 _PARENT_DEATH_SIGNAL = 1
 
@@ -105,13 +105,15 @@ class RolloutWorker:
         self._close = asyncio.get_running_loop().create_future()
         try:
             async with AsyncExitStack() as closing:
-                limit_s = env.config.hook_block_s
-                watchdog = closing.enter_context(
-                    Watchdog(
-                        type(env), self._lines.append, ends_after_s=limit_s, on_tick=self._beat
-                    ).watching()
+                watchdog = Watchdog(
+                    type(env),
+                    self._lines.append,
+                    ends_after_s=env.config.hook_block_s,
+                    on_tick=self._beat,
+                    what="worker",
                 )
-                for backend in INVENTORIES:  # what a killed worker left
+                closing.enter_context(watchdog.watching())
+                for backend in {env.sandboxes.kind, env.sandboxes.verifier_kind}:  # what a killed worker left
                     with suppress(UsageError):
                         await reap_sandboxes(backend)
                 opened = env.opened(evaluation=job.is_evaluation, waits=job.waits, notify=self._lines.append)

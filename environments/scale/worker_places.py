@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from environments.base_env import AgentEnv
 from environments.data.item_json import item_hash
@@ -48,6 +48,7 @@ _NO_BEAT_S = 30.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 30.0
 _ROOM_S = 10.0
 _CLASS = "WorkerDied"
+T = TypeVar("T")
 
 
 class NoRoomError(ConfigError):
@@ -101,6 +102,8 @@ class _Place:
     is_reserved: bool = False
     """For one group that goes alone."""
     running: int = 0
+    opened: int = 0
+    """How many workers were open here so far, one after another."""
     deaths: int = 0
     """Since a group ended last, of any worker."""
 
@@ -122,7 +125,8 @@ class WorkerPool:
         self._places = [_Place(number, start) for number, start in enumerate(starts, start=1)]
         self.at_once = sum(start.at_once for start in starts)
         self._numbers = count(FIRST_REQUEST)
-        self._changed = asyncio.Condition()
+        self._changed = asyncio.Event()
+        """Of any place; another one after each change."""
         self._error: Exception | None = None
         """Why no worker can be had any more."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -145,18 +149,28 @@ class WorkerPool:
             self._spawn(self._open(place))
         self._spawn(self._watch())
         try:
-            async with self._changed:
-                await self._changed.wait_for(
-                    lambda: self._error or any(each.is_open for each in self._places)
-                )
-            self._raise_error()
+            await self._until(lambda: any(each.is_open for each in self._places))
             yield self
         finally:
-            for task in self._tasks:
+            tasks = list(self._tasks)
+            for task in tasks:
                 task.cancel()
+            await asyncio.wait(tasks)
             broken = await asyncio.gather(*map(self._close, self._places))
         for refused in filter(None, broken):
             raise self._error_of(refused, "a worker")
+
+    async def _until(self, holds: Callable[[], T]) -> T:
+        """What a function of the places gives, once that is true. Raises what keeps it from ever being."""
+        while not (found := holds()):
+            if self._error is not None:
+                raise self._error
+            await self._changed.wait()
+        return found
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -168,7 +182,7 @@ class WorkerPool:
             while not await self._try_to_open(place):
                 pass
         except Exception as error:  # noqa: BLE001  # raised where groups are asked for
-            await self._fail(error)
+            self._fail(error)
 
     async def _try_to_open(self, place: _Place) -> bool:
         if place.deaths > 1:
@@ -196,9 +210,9 @@ class WorkerPool:
                 f"worker {place.number} has another experiment ({in_short(changed)}): give every node the "
                 f"same packages, files and variables (--worker-env)"
             )
-        async with self._changed:
-            place.is_open = True
-            self._changed.notify_all()
+        place.is_open = True
+        place.opened += 1
+        self._notify()
         return True
 
     async def _close(self, place: _Place) -> Refused | None:
@@ -213,10 +227,9 @@ class WorkerPool:
         closed = read_value(answer)
         return closed if isinstance(closed, Refused) else None
 
-    async def _fail(self, error: Exception) -> None:
-        async with self._changed:
-            self._error = self._error or error
-            self._changed.notify_all()
+    def _fail(self, error: Exception) -> None:
+        self._error = self._error or error
+        self._notify()
 
     def _error_of(self, refused: Refused, who: str) -> Exception:
         if refused.trace:
@@ -228,10 +241,6 @@ class WorkerPool:
                 f"{refused.missing_key}"
             )
         return ConfigError(text) if refused.is_usage else RunError(text)
-
-    def _raise_error(self) -> None:
-        if self._error is not None:
-            raise self._error
 
     # Groups.
 
@@ -280,62 +289,52 @@ class WorkerPool:
     @asynccontextmanager
     async def _worker(self, *, alone: bool) -> AsyncGenerator[_Place]:
         """A place with room for one more group, or for one alone."""
-        place = await (self._reserved() if alone else self._with_room())
+        place = await (self._reserved() if alone else self._until(self._with_room))
+        place.running += 1
         try:
             yield place
         finally:
-            async with self._changed:
-                place.running -= 1
-                place.is_reserved &= not alone
-                self._changed.notify_all()
+            place.running -= 1
+            place.is_reserved &= not alone
+            self._notify()
 
-    async def _with_room(self) -> _Place:
-        def free() -> list[_Place]:
-            there = [each for each in self._places if each.is_open and not each.is_reserved]
-            return [each for each in there if each.running < each.start.at_once]
-
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._error or free())
-            self._raise_error()
-            place = min(free(), key=lambda each: each.running)
-            place.running += 1
-            return place
+    def _with_room(self) -> _Place | None:
+        there = [each for each in self._places if each.is_open and not each.is_reserved]
+        free = [each for each in there if each.running < each.start.at_once]
+        return min(free, key=lambda each: each.running, default=None)
 
     async def _reserved(self) -> _Place:
-        def others() -> list[_Place]:
-            return [each for each in self._places if not each.is_reserved]
+        place = await self._until(self._to_reserve)
+        place.is_reserved = True
+        try:
+            return await self._until(lambda: place if place.is_open and not place.running else None)
+        except BaseException:
+            place.is_reserved = False
+            self._notify()
+            raise
 
-        most = max(1, len(self._places) // 2)
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._error or len(self._places) - len(others()) < most)
-            self._raise_error()
-            place = min(others(), key=lambda each: (not each.is_open, each.running))
-            place.is_reserved = True
-            try:
-                await self._changed.wait_for(lambda: self._error or (place.is_open and not place.running))
-                self._raise_error()
-            except BaseException:
-                place.is_reserved = False
-                self._changed.notify_all()
-                raise
-            place.running += 1
-            return place
+    def _to_reserve(self) -> _Place | None:
+        others = [each for each in self._places if not each.is_reserved]
+        if len(self._places) - len(others) >= max(1, len(self._places) // 2):
+            return None
+        return min(others, key=lambda each: (not each.is_open, each.running))
 
     async def _ask(self, place: _Place, request: Request) -> Any:
-        worker, number = place.worker, next(self._numbers)
+        worker, opened, number = place.worker, place.opened, next(self._numbers)
         assert worker is not None
         asking = asyncio.ensure_future(worker.ask(pickle.dumps(request), number))
         try:
             answer = await asyncio.shield(asking)
         except asyncio.CancelledError:
             # What it has finished by now is not lost.
-            await worker.cancel(number)
+            cancelling = asyncio.ensure_future(worker.cancel(number))
             await asyncio.wait({asking}, timeout=_CANCEL_S)
+            cancelling.cancel()
             if not asking.done() or isinstance(answer := asking.result(), Death):
                 asking.cancel()
                 raise
         if isinstance(answer, Death):
-            await self._died(place, worker, answer)
+            self._died(place, opened, answer)
             return answer
         value = read_value(answer)
         if isinstance(value, Cancelled):
@@ -349,15 +348,15 @@ class WorkerPool:
 
     # Deaths and beats.
 
-    async def _died(self, place: _Place, worker: Worker, death: Death) -> None:
+    def _died(self, place: _Place, opened: int, death: Death) -> None:
         """Have another worker take the place, once for each that died."""
-        if place.worker is not worker or not place.is_open:
+        if place.opened != opened or not place.is_open:
             return
         place.is_open = False
         try:
             self._count_death(place, death)
         except RunError as error:
-            await self._fail(error)
+            self._fail(error)
         else:
             self._spawn(self._open(place))
 
@@ -380,7 +379,7 @@ class WorkerPool:
             await asyncio.gather(*map(self._look_at, self._places))
 
     async def _look_at(self, place: _Place) -> None:
-        worker = place.worker
+        worker, opened = place.worker, place.opened
         if worker is None:
             return
         try:
@@ -390,7 +389,7 @@ class WorkerPool:
             await worker.kill(f"its node did not answer for {_NO_BEAT_S:g} s")
             return
         if isinstance(beat, Death):
-            await self._died(place, worker, beat)
+            self._died(place, opened, beat)
             return
         self.in_flight[place.number] = beat.in_flight
         self._env.weight_versions.merge(beat.met)

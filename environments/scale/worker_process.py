@@ -280,6 +280,8 @@ def _share_of_memory(limits: WorkerStart) -> int:
 def _in_words(code: int) -> str:
     if code >= 0:
         return f"exit code {code}"
+    if code == -signal.SIGKILL:
+        return "killed, as by the system where memory is short"
     with suppress(ValueError):
         return f"ended by {signal.Signals(-code).name}"
     return f"ended by signal {-code}"

@@ -4,7 +4,7 @@ import importlib
 import os
 import pickle
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from operator import attrgetter
@@ -140,12 +140,12 @@ def loaded_packages() -> tuple[str, ...]:
     return tuple(sorted({package for name in loaded for package in known.get(name, ())}))
 
 
-def versions_of(packages: Sequence[str]) -> dict[str, str]:
-    """What is installed of packages, as far as it is."""
+def versions_of(packages: Iterable[str]) -> dict[str, str]:
+    """What is installed of packages, by their names."""
     versions: dict[str, str] = {}
     for each in packages:
         try:
-            versions[f"package {each}"] = version(each)
+            versions[each] = version(each)
         except PackageNotFoundError:
-            continue
+            versions[each] = "not installed"
     return versions

@@ -7,7 +7,7 @@ two deaths goes alone from then on: only what dies alone is known to be at fault
 import asyncio
 import os
 import pickle
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import count
@@ -20,6 +20,7 @@ from environments.lifecycle.opened_files import opened_elsewhere
 from environments.record.origin import differences, in_short
 from environments.run.group_source import FinishedGroup, GroupSource
 from environments.run.progress import InFlightNow
+from environments.scale.env_spec import versions_of
 from environments.scale.messages import (
     FIRST_REQUEST,
     Answer,
@@ -118,10 +119,11 @@ class WorkerPool:
         starts: Sequence[WorkerStart],
         *,
         own: GroupSource,
-        expected: Opened,
+        facts: Mapping[str, str],
         say: Callable[[str], None],
     ) -> None:
-        self._env, self._engine, self._own, self._expected, self._say = env, engine, own, expected, say
+        """Nothing is started yet; `facts` are what the fingerprint is of, see `RunOrigin.facts`."""
+        self._env, self._engine, self._own, self._facts, self._say = env, engine, own, facts, say
         self._places = [_Place(number, start) for number, start in enumerate(starts, start=1)]
         self.at_once = sum(start.at_once for start in starts)
         self._numbers = count(FIRST_REQUEST)
@@ -160,7 +162,7 @@ class WorkerPool:
         for refused in filter(None, broken):
             raise self._error_of(refused, "a worker")
 
-    async def _until(self, holds: Callable[[], T]) -> T:
+    async def _until(self, holds: Callable[[], T | None]) -> T:
         """What a function of the places gives, once that is true. Raises what keeps it from ever being."""
         while not (found := holds()):
             if self._error is not None:
@@ -203,8 +205,8 @@ class WorkerPool:
         opened: Opened | Refused = read_value(answer)
         if isinstance(opened, Refused):
             raise self._error_of(opened, f"worker {place.number}")
-        changed = differences(self._expected.facts, opened.facts)
-        changed += differences(self._expected.packages, opened.packages)
+        changed = differences(self._facts, opened.facts)
+        changed += differences(versions_of(opened.packages), opened.packages)
         if changed:
             raise ConfigError(
                 f"worker {place.number} has another experiment ({in_short(changed)}): give every node the "

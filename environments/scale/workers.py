@@ -5,7 +5,7 @@ import logging
 import os
 import pickle
 import sys
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +20,9 @@ from environments.run.experiment import origin_of
 from environments.run.group_source import Finishing, source_in_process, withhold_stale
 from environments.run.progress import RolloutsInFlight
 from environments.run.worker_pool import groups_at_once
-from environments.scale.env_spec import EnvSpec, WorkerJob, loaded_packages, shares, versions_of
-from environments.scale.messages import Opened
+from environments.scale.env_spec import EnvSpec, WorkerJob, loaded_packages, shares
 from environments.scale.shipped_files import files_of
-from environments.scale.worker_places import WorkerPool
+from environments.scale.worker_places import Engine, WorkerPool
 from environments.scale.worker_process import WorkerStart
 from environments.trajectory import CreditedGroup
 from tools.errors import ConfigError
@@ -84,56 +83,75 @@ class OnWorkers:
         # Ray loads slowly, and only this needs it.
         from environments.scale.ray_workers import RayEngine, cluster_resources, connected  # noqa: PLC0415
 
-        limit, packages = env.config.max_concurrent_rollouts, loaded_packages()
-        facts = origin_of(env, evaluation=evaluation).facts()
+        limit = env.config.max_concurrent_rollouts
         local = {"CPU": float(self.count or 1), "sandbox": float(max(_cores() * SANDBOXES_PER_CORE, limit))}
         async with connected(self.ray, local=local):
             there = cluster_resources()
             count = self.count or min(int(there["CPU"]), limit)
             if self.count is None:
                 say(f"{count} workers, as many as the cluster has cores")
-            files = None if self.ray is None else await asyncio.to_thread(files_of, env)
             job = WorkerJob(
                 config=env.config,
                 servers=(*env.servers, *env.second_servers),
                 finishing=finishing,
-                packages=packages,
+                packages=loaded_packages(),
                 is_evaluation=evaluation,
                 waits=waits,
             )
-            starts = [self._start(type(env), each, count, files) for each in shares(job, count)]
+            starts = await asyncio.to_thread(self.starts, env, job, count)
             sandboxes = -(-limit // count) if env.sandboxes.are_opened else 0
-            engine = RayEngine(
-                asked=_asked(there, sandboxes, self.max_memory), at_once=max(each.at_once for each in starts)
-            )
-            pool = WorkerPool(
-                env,
-                engine,
-                starts,
-                own=source_in_process(env, in_flight.watch, finishing, evaluation=evaluation),
-                expected=Opened(facts=facts, packages=versions_of(packages)),
-                say=say,
-            )
-            in_flight.elsewhere = pool.in_flight
+            asked = _asked(there, sandboxes, self.max_memory)
+            engine = RayEngine(asked=asked, at_once=max(each.at_once for each in starts))
+            pool = pool_of(env, engine, starts, job, say=say, in_flight=in_flight)
             async with pool.opened():
                 yield pool
 
-    def _start(
-        self, env_cls: type, job: WorkerJob, count: int, files: Mapping[str, bytes] | None
-    ) -> WorkerStart:
+    def starts(self, env: AgentEnv, job: WorkerJob, count: int) -> list[WorkerStart]:
+        """What each worker is started with.
+
+        Raises ConfigError if the class or its files cannot be had elsewhere, or there are too many workers.
+        """
+        files = None if self.ray is None else files_of(env)
         names = os.environ if self.ray is None else self.variables
-        size = job.config.eval_rollouts if job.is_evaluation else job.config.group_size
-        return WorkerStart(
-            spec=pickle.dumps(EnvSpec.of(env_cls, job)),
-            path=sys.path,
-            folder=str(Path.cwd()),
-            files=files,
-            variables={name: os.environ[name] for name in names},
-            max_memory=self.max_memory,
-            count=count,
-            at_once=groups_at_once(job.config.max_concurrent_rollouts, size),
-            blocked_s=job.config.hook_block_s,
-        )
+        return [
+            WorkerStart(
+                spec=pickle.dumps(EnvSpec.of(type(env), each)),
+                path=sys.path,
+                folder=str(Path.cwd()),
+                files=files,
+                variables={name: os.environ[name] for name in names},
+                max_memory=self.max_memory,
+                count=count,
+                at_once=groups_at_once(
+                    each.config.max_concurrent_rollouts,
+                    each.config.eval_rollouts if each.is_evaluation else each.config.group_size,
+                ),
+                blocked_s=each.config.hook_block_s,
+            )
+            for each in shares(job, count)
+        ]
+
+
+def pool_of(
+    env: AgentEnv,
+    engine: Engine,
+    starts: Sequence[WorkerStart],
+    job: WorkerJob,
+    *,
+    say: Callable[[str], None],
+    in_flight: RolloutsInFlight,
+) -> WorkerPool:
+    """Workers of any engine, not started yet, for an environment that is open here."""
+    pool = WorkerPool(
+        env,
+        engine,
+        starts,
+        own=source_in_process(env, in_flight.watch, job.finishing, evaluation=job.is_evaluation),
+        facts=origin_of(env, evaluation=job.is_evaluation).facts(),
+        say=say,
+    )
+    in_flight.elsewhere = pool.in_flight
+    return pool
 
 
 def _refuse_live_policy(env: AgentEnv) -> None:

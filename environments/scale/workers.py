@@ -16,7 +16,7 @@ from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig, ModelServerConfig
 from environments.data.tasks import GroupTask
 from environments.record.group_line import decode_group
-from environments.run.experiment import origin_of
+from environments.run.experiment import environment_files, origin_of
 from environments.run.group_source import Finishing, source_in_process, withhold_stale
 from environments.run.progress import RolloutsInFlight
 from environments.run.worker_pool import groups_at_once
@@ -95,6 +95,7 @@ class OnWorkers:
                 servers=(*env.servers, *env.second_servers),
                 finishing=finishing,
                 packages=loaded_packages(),
+                files={name: str(path) for name, path in environment_files(env).items()},
                 is_evaluation=evaluation,
                 waits=waits,
             )

@@ -1,0 +1,100 @@
+"""A game that workers play, and what its code does to them, item by item."""
+
+import asyncio
+import ctypes
+import os
+import sys
+import time
+from pathlib import Path
+
+from pydantic import Field
+
+from environments.config import AgentEnvConfig
+from turnwise import AgentEnv, Choice, TurnLevelRewardMixin, call, say, tool
+
+IN_WORKER = "environments.scale.rollout_worker" in sys.modules
+"""Whether this process rolls out, and is not the one that plans."""
+
+
+class WorkedConfig(AgentEnvConfig):
+    count: int = 12
+    does: dict[str, str] = Field(default={}, description="What the reward of an item does, by its id.")
+    opens: str = Field(default="", description="What `setup` does in a worker.")
+    closes: str = ""
+    data: str = ""
+
+
+@tool
+def add(a: int, b: int) -> str:
+    """Add two numbers."""
+    return str(a + b)
+
+
+class Worked(TurnLevelRewardMixin, AgentEnv):
+    """Adds numbers; a reward for what the last message says."""
+
+    name = "worked"
+    tools = (add,)
+    sandbox = "none"
+    env_config_cls = WorkedConfig
+
+    async def setup(self):
+        if IN_WORKER:
+            does(self.config.opens)
+
+    async def teardown(self):
+        if IN_WORKER and self.config.closes:
+            raise ValueError(self.config.closes)
+
+    async def load_items(self):
+        other = 1 if IN_WORKER and self.config.opens == "other items" else 0
+        return [{"id": str(number), "number": number + other} for number in range(self.config.count)]
+
+    def format_prompt(self, item):
+        return f"What is {item['number']} + 1?"
+
+    async def score_turn(self, item, turn, ctx):
+        if self.config.data:
+            Path(self.config.data).read_text()
+        action = self.config.does.get(item["id"], "")
+        if action == "wait":
+            await asyncio.Event().wait()
+        elif action == "print":
+            print(f"item {item['id']} is scored")
+        else:
+            does(action)
+        return float(len(turn.message.content or "") % 3)
+
+    async def passed(self, item, trajectory):
+        return trajectory.turns[-1].message.content == "done"
+
+    def scripted_choices(self, item, messages, tools, skill):
+        calls = call("add", {"a": item["number"], "b": 1})
+        others = [Choice(probability=0.25, message=say(text)) for text in ("done", "I do not know")]
+        return [Choice(probability=0.5, message=calls), *others]
+
+
+def does(action):
+    """What code of an environment may do to its process."""
+    if action == "exit":
+        os._exit(13)
+    elif action == "crash":
+        ctypes.string_at(0)
+    elif action == "eat":
+        eaten = []
+        while True:
+            eaten.append(b"x" * 10_000_000)
+    elif action == "block":
+        time.sleep(3600)
+    elif action == "hold":
+        # Native code that never gives the interpreter back.
+        ctypes.PyDLL(None).sleep(3600)
+    elif action.startswith("variable "):
+        os.environ[action.removeprefix("variable ")]
+    elif action.startswith("once "):
+        # Only the first process comes past it.
+        path = Path(action.removeprefix("once "))
+        try:
+            path.touch(exist_ok=False)
+        except FileExistsError:
+            time.sleep(3600)

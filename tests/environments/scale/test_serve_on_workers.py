@@ -5,7 +5,6 @@ import os
 import signal
 from collections import Counter
 
-
 from environments.record.recorder import read_groups
 from environments.run.open_run import RunOptions
 from environments.serve.serving import serve

@@ -129,7 +129,7 @@ def without_variable(starts, name):
 async def test_another_item_in_a_worker_is_refused_by_name():
     env = worked(opens="other items")
     async with working(env, 1) as pool:
-        with pytest.raises(ConfigError, match="^worker 1: item '3' is another one in a worker"):
+        with pytest.raises(ConfigError, match=r"^worker 1: item '3' is another one in a worker"):
             await pool.run(env.tasks()[3])
 
 
@@ -151,7 +151,7 @@ async def test_another_release_of_a_package_in_a_worker_is_refused_by_name(monke
 
 async def test_a_teardown_that_breaks_in_a_worker_fails_the_run(tmp_path):
     with pytest.raises(
-        RunError, match="^a worker: environment 'worked': teardown broke: ValueError: no more"
+        RunError, match=r"^a worker: environment 'worked': teardown broke: ValueError: no more"
     ):
         await processed(worked(tmp_path / "r", closes="no more"), open_source=on_keepers(1))
     assert len(groups_in(tmp_path / "r")) == 12
@@ -171,7 +171,7 @@ async def test_a_cancelled_group_ends_in_its_worker_and_leaves_it_open():
         waiting = asyncio.create_task(pool.run(env.tasks()[3]))
         (place,) = pool._places
         while not (beat := await place.worker.beat()).in_flight.count:
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # noqa: ASYNC110  # it is another process
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
@@ -219,7 +219,7 @@ async def test_a_worker_ends_with_its_keeper():
         (keeper,) = keepers.workers
         pid = keeper._process.pid
         keeper._writer.close()  # as where it is killed
-        await asyncio.to_thread(wait_until, lambda: not os.path.exists(f"/proc/{pid}/fd/0"))
+        await asyncio.to_thread(wait_until, lambda: not Path(f"/proc/{pid}/fd/0").exists())
     assert keeper._process.returncode == 1
 
 
@@ -229,7 +229,7 @@ def test_limits_are_of_the_run():
     parts = [each.config.max_concurrent_rollouts for each in env_spec.shares(job, 3)]
     assert parts == [3, 2, 2]
     with pytest.raises(
-        ConfigError, match="max_concurrent_rollouts 7 is shared by 8 workers, and some get none"
+        ConfigError, match=r"max_concurrent_rollouts 7 is shared by 8 workers, and some get none"
     ):
         env_spec.shares(job, 8)
 
@@ -239,7 +239,7 @@ def test_a_class_that_no_file_has_is_refused_with_the_form_that_works():
         pass
 
     job = env_spec.WorkerJob(config=WorkedConfig(), servers=(), finishing=None, packages=(), files={})
-    with pytest.raises(ConfigError, match="put it into a file, .* path/to/file.py:Local"):
+    with pytest.raises(ConfigError, match=r"put it into a file, .* path/to/file.py:Local"):
         env_spec.EnvSpec.of(Local, job)
 
 
@@ -248,7 +248,7 @@ async def test_a_policy_that_is_an_object_is_refused():
     env = worked()
     env.policy = ScriptedPolicy(lambda *_: [], skill=1, renderer=env.renderer)
     opened = OnWorkers(count=1).opened(env, None, say=print, in_flight=None)
-    with pytest.raises(ConfigError, match="is an object of this process, .*--openai.base_url"):
+    with pytest.raises(ConfigError, match=r"is an object of this process, .*--openai.base_url"):
         async with opened:
             pass
 

@@ -60,7 +60,7 @@ class Worked(TurnLevelRewardMixin, AgentEnv):
         if action == "wait":
             await asyncio.Event().wait()
         elif action == "print":
-            print(f"item {item['id']} is scored")
+            print(f"item {item['id']} is scored")  # noqa: T201  # as users do
         else:
             does(action)
         return float(len(turn.message.content or "") % 3)

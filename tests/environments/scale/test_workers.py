@@ -1,7 +1,6 @@
 """Groups that workers roll out: the same record, whatever becomes of a worker."""
 
 import asyncio
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -170,8 +169,8 @@ async def test_a_cancelled_group_ends_in_its_worker_and_leaves_it_open():
     async with working(env, 1) as pool:
         waiting = asyncio.create_task(pool.run(env.tasks()[3]))
         (place,) = pool._places
-        while not (beat := await place.worker.beat()).in_flight.count:
-            await asyncio.sleep(0.05)  # noqa: ASYNC110  # it is another process
+        while not (beat := await place.worker.beat()).in_flight.count:  # noqa: ASYNC110  # in another process
+            await asyncio.sleep(0.05)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting

@@ -21,12 +21,13 @@ from environments.run.group_source import Finishing, source_in_process, withhold
 from environments.run.progress import RolloutsInFlight
 from environments.run.worker_pool import groups_at_once
 from environments.scale.env_spec import EnvSpec, WorkerJob, loaded_packages, shares
-from environments.scale.shipped_files import files_of
 from environments.scale.worker_places import Engine, WorkerPool
 from environments.scale.worker_process import WorkerStart
 from environments.trajectory import CreditedGroup
 from tools.errors import ConfigError
 
+MOST_BYTES = 512 << 20
+"""Of an environment's files that are sent to each worker of a cluster."""
 SANDBOXES_PER_CORE = 16
 """Of a node that does not say how many `sandbox` it has among its resources."""
 logger = logging.getLogger(__name__)
@@ -153,6 +154,26 @@ def pool_of(
     )
     in_flight.elsewhere = pool.in_flight
     return pool
+
+
+def files_of(env: AgentEnv) -> dict[str, bytes]:
+    """The files that the fingerprint of an open environment covers, and its dataset, by absolute path.
+
+    Raises ConfigError if they are too large to be sent to each worker.
+    """
+    paths = set(environment_files(env).values())
+    dataset = env.config.dataset_path
+    if dataset is not None and os.path.isfile(dataset):  # noqa: PTH113  # may raise
+        paths.add(Path(dataset).resolve())
+    size = sum(each.stat().st_size for each in paths)
+    if size > MOST_BYTES:
+        largest = max(paths, key=lambda each: each.stat().st_size)
+        raise ConfigError(
+            f"the environment's files are {size >> 20:,} MB, the largest is {largest}, and at most "
+            f"{MOST_BYTES >> 20} MB are sent to workers: put the data where every node finds it, and open it "
+            f"by its absolute path in a hook"
+        )
+    return {str(each): each.read_bytes() for each in sorted(paths)}
 
 
 def _refuse_live_policy(env: AgentEnv) -> None:

@@ -6,15 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from environments.policy.scripted import ScriptedPolicy
+from environments.config import ServerConfig
+from environments.policy.mock_server import MockSettings, mock_app
+from environments.policy.rendering.chatml import EMBEDDED, ChatMLRenderer
+from environments.policy.scripted import Choice, ScriptedPolicy, say
 from environments.record.recorder import read_groups
 from environments.run.evaluation_run import evaluate
 from environments.scale import env_spec, worker_places, worker_process
 from environments.scale.workers import OnWorkers
+from tests.environments.policy.test_weights_over_http import update
 from tests.environments.scale.keepers import Keepers, content_of, groups_in, on_keepers, processed, working
-from tests.environments.scale.worked_env import Worked, WorkedConfig
+from tests.environments.scale.worked_env import Chosen, Updated, Worked, WorkedConfig
 from tests.environments.serve.loopback import wait_until
 from tests.environments.write_file import quiet
+from tests.equipment.running_server import running_server
 from tools.errors import ConfigError, RunError
 
 FOLDER = Path(__file__).parent
@@ -42,6 +47,37 @@ async def test_an_evaluation_has_the_same_verdicts(tmp_path):
     assert content_of(alone) == content_of(record)
     passed = [each.passed for group in read_groups(record) for each in group.group.trajectories]
     assert set(passed) == {True, False}
+
+
+async def test_next_items_is_asked_by_the_driver_with_what_came_out(tmp_path):
+    paths = [tmp_path / name for name in ("alone", "workers")]
+    for path, options in zip(paths, ({}, {"open_source": on_keepers()}), strict=True):
+        config = WorkedConfig(group_size=2, total_steps=6, data_path_to_save_groups=str(path))
+        assert (await processed(Chosen(config), **options))[0] == 0
+    asked = [[(each.group.item_id, each.group.epoch) for each in read_groups(path)] for path in paths]
+    assert asked[0] == asked[1]
+    assert len(set(asked[0])) == 6
+
+
+async def test_the_driver_judges_age_by_the_weights_that_every_worker_met(tmp_path):
+    path, one = tmp_path / "r.jsonl", [Choice(probability=1.0, message=say("done"))]
+    renderer = ChatMLRenderer.load(EMBEDDED)
+    settings = MockSettings(kind="sglang")
+    app = mock_app(lambda _: lambda *_: one, skill=1, renderer=renderer, settings=settings)
+    async with running_server(app) as url:
+        assert await update(url, "1") == 200
+        config = WorkedConfig(
+            group_size=2, max_staleness=0, data=url.removesuffix("/v1"), data_path_to_save_groups=str(path)
+        )
+        env = Updated(config, [ServerConfig(base_url=url, model_name="scripted")])
+        assert (await processed(env, open_source=on_keepers()))[0] == 0
+    groups = list(read_groups(path))
+    new = next(index for index, each in enumerate(groups) if "2" in each.group.weight_versions)
+    for index, each in enumerate(groups):
+        is_old = each.group.weight_versions == ("1",)
+        assert (each.group.stale is not None) >= (is_old and index > new)
+        assert is_old or each.group.stale is None or "1" in each.group.weight_versions
+    assert {each.group.weight_versions for each in groups} >= {("1",), ("2",)}
 
 
 POISON = {

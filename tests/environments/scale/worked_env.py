@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import aiohttp
 from pydantic import Field
 
 from environments.config import AgentEnvConfig
@@ -54,8 +55,6 @@ class Worked(TurnLevelRewardMixin, AgentEnv):
         return f"What is {item['number']} + 1?"
 
     async def score_turn(self, item, turn, ctx):
-        if self.config.data:
-            Path(self.config.data).read_text()
         action = self.config.does.get(item["id"], "")
         if action == "wait":
             await asyncio.Event().wait()
@@ -72,6 +71,33 @@ class Worked(TurnLevelRewardMixin, AgentEnv):
         calls = call("add", {"a": item["number"], "b": 1})
         others = [Choice(probability=0.25, message=say(text)) for text in ("done", "I do not know")]
         return [Choice(probability=0.5, message=calls), *others]
+
+
+class Chosen(Worked):
+    """What comes next is decided by how the last item went."""
+
+    name = "chosen"
+
+    def next_items(self, history):
+        if history.in_flight or len(history) == 6:
+            return None if len(history) == 6 else []
+        return [str(int(4 * sum(each.mean_score or 0 for each in history)) % 12)]
+
+
+class Updated(Worked):
+    """A trainer that loads new weights while an item is rolled out."""
+
+    name = "updated"
+
+    async def score_turn(self, item, turn, ctx):
+        if item["id"] == "5":
+            url = self.config.data + "/update_weight_version"
+            async with (
+                aiohttp.ClientSession() as client,
+                client.post(url, json={"new_version": "2"}) as answer,
+            ):
+                assert answer.status == 200
+        return 0.5
 
 
 def does(action):

@@ -82,6 +82,7 @@ async def test_the_driver_judges_age_by_the_weights_that_every_worker_met(tmp_pa
 
 POISON = {
     "exit": "WorkerDied: exit code 13; 3 workers ended while it was alone in them",
+    "leave": "WorkerDied: exit code 13; 3 workers ended while it was alone in them",
     "crash": "WorkerDied: ended by SIGSEGV; 3 workers ended while it was alone in them",
     "eat": "of memory, and a worker may have 0.4 GiB (--worker-memory); 3 workers ended",
     "block": "BlockedLoop: it blocked the event loop for 1 s (worked_env.py:",

@@ -40,7 +40,7 @@ class Worked(TurnLevelRewardMixin, AgentEnv):
     env_config_cls = WorkedConfig
 
     async def setup(self):
-        if IN_WORKER:
+        if IN_WORKER and self.config.opens:
             does(self.config.opens)
 
     async def teardown(self):
@@ -60,7 +60,7 @@ class Worked(TurnLevelRewardMixin, AgentEnv):
             await asyncio.Event().wait()
         elif action == "print":
             print(f"item {item['id']} is scored")  # noqa: T201  # as users do
-        else:
+        elif action:
             does(action)
         return float(len(turn.message.content or "") % 3)
 
@@ -100,27 +100,41 @@ class Updated(Worked):
         return 0.5
 
 
-def does(action):
-    """What code of an environment may do to its process."""
-    if action == "exit":
-        os._exit(13)
-    elif action == "crash":
-        ctypes.string_at(0)
-    elif action == "eat":
-        eaten = []
-        while True:
-            eaten.append(b"x" * 10_000_000)
-    elif action == "block":
+def leave_a_child():
+    if os.fork() == 0:
         time.sleep(3600)
-    elif action == "hold":
-        # Native code that never gives the interpreter back.
-        ctypes.PyDLL(None).sleep(3600)
-    elif action.startswith("variable "):
-        os.environ[action.removeprefix("variable ")]
-    elif action.startswith("once "):
-        # Only the first process comes past it.
-        path = Path(action.removeprefix("once "))
-        try:
-            path.touch(exist_ok=False)
-        except FileExistsError:
-            time.sleep(3600)
+    os._exit(13)
+
+
+def eat():
+    eaten = []
+    while True:
+        eaten.append(b"x" * 10_000_000)
+
+
+def once(path):
+    """Only the first process comes past it."""
+    try:
+        Path(path).touch(exist_ok=False)
+    except FileExistsError:
+        time.sleep(3600)
+
+
+DOES = {
+    "exit": lambda: os._exit(13),
+    "leave": leave_a_child,
+    "crash": lambda: ctypes.string_at(0),
+    "eat": eat,
+    "block": lambda: time.sleep(3600),
+    # Native code that never gives the interpreter back.
+    "hold": lambda: ctypes.PyDLL(None).sleep(3600),
+    "variable": os.environ.__getitem__,
+    "once": once,
+}
+
+
+def does(action):
+    """What code of an environment may do to its process: `exit`, `once PATH`, …"""
+    name, *arguments = action.split()
+    if name in DOES:
+        DOES[name](*arguments)

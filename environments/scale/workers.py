@@ -86,7 +86,7 @@ class OnWorkers:
 
         limit = env.config.max_concurrent_rollouts
         local = {"CPU": float(self.count or 1), "sandbox": float(max(_cores() * SANDBOXES_PER_CORE, limit))}
-        async with connected(self.ray, local=local):
+        async with connected(self.ray, local=local) as are_here:
             there = cluster_resources()
             count = self.count or min(int(there["CPU"]), limit)
             if self.count is None:
@@ -100,7 +100,7 @@ class OnWorkers:
                 is_evaluation=evaluation,
                 waits=waits,
             )
-            starts = await asyncio.to_thread(self.starts, env, job, count)
+            starts = await asyncio.to_thread(self.starts, env, job, count, are_here=are_here)
             sandboxes = -(-limit // count) if env.sandboxes.are_opened else 0
             asked = _asked(there, sandboxes, self.max_memory)
             engine = RayEngine(asked=asked, at_once=max(each.at_once for each in starts))
@@ -108,13 +108,13 @@ class OnWorkers:
             async with pool.opened():
                 yield pool
 
-    def starts(self, env: AgentEnv, job: WorkerJob, count: int) -> list[WorkerStart]:
-        """What each worker is started with.
+    def starts(self, env: AgentEnv, job: WorkerJob, count: int, *, are_here: bool) -> list[WorkerStart]:
+        """What each worker is started with; `are_here`: on this machine, where its files are.
 
         Raises ConfigError if the class or its files cannot be had elsewhere, or there are too many workers.
         """
-        files = None if self.ray is None else files_of(env)
-        names = os.environ if self.ray is None else self.variables
+        files = None if are_here else files_of(env)
+        names = os.environ if are_here else self.variables
         return [
             WorkerStart(
                 spec=pickle.dumps(EnvSpec.of(type(env), each)),

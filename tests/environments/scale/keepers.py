@@ -43,7 +43,7 @@ def on_keepers(count=2, *, memory=None, keepers=None):
             is_evaluation=evaluation,
             waits=waits,
         )
-        starts = OnWorkers(count=count, max_memory=memory).starts(env, job, count)
+        starts = OnWorkers(count=count, max_memory=memory).starts(env, job, count, are_here=True)
         engine = Keepers() if keepers is None else keepers
         async with pool_of(env, engine, starts, job, say=say, in_flight=in_flight).opened() as pool:
             yield pool

@@ -152,8 +152,8 @@ async def test_a_variable_that_only_the_driver_has_is_named_with_what_gives_it(m
 
 
 def without_variable(starts, name):
-    def made(*args):
-        made = starts(*args)
+    def made(*args, **options):
+        made = starts(*args, **options)
         return [
             replace(each, variables={key: each.variables[key] for key in each.variables if key != name})
             for each in made

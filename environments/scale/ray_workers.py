@@ -169,8 +169,8 @@ def cluster_resources() -> dict[str, float]:
 async def connected(address: str | None, *, local: Mapping[str, float]) -> AsyncGenerator[bool]:
     """Ray, as long as it is entered: a cluster's, or without an address our own with `local` resources.
 
-    Where this program uses Ray already, that one is taken, and left as it is. Gives whether it is our own: then
-    workers are where this process is.
+    Where this program uses Ray already, that one is taken, and left as it is. Gives whether it is our own:
+    then workers are where this process is.
 
     Raises ConfigError if there is no cluster at the address, or it runs another Ray or Python.
     """

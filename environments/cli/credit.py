@@ -29,8 +29,14 @@ from environments.credit import (
 from environments.credit.crediting import ANY_GROUP, comparable
 from environments.record.diagnosis import Cause, cause_of, diagnosis_by
 from environments.record.group_line import decode_group
-from environments.record.recorder import Recorder, new_record, numbered_lines, read_contents
-from environments.record.run_folder import record_at
+from environments.record.recorder import (
+    Record,
+    Recorder,
+    new_record,
+    numbered_lines,
+    read_contents,
+    records_at,
+)
 from environments.run.console_streams import outlived_console
 from environments.run.rescore_run import recorded_seed, rescore
 from environments.run.whole_run import run_whole
@@ -64,14 +70,18 @@ class CreditCommand(EnvCommand):
 
 
 @click.command("credit", cls=CreditCommand, env_is_option=True)
-@click.argument("record", type=click.Path(path_type=Path), required=False)
+@click.argument("records", nargs=-1, type=click.Path(path_type=Path))
 @credit_options()
 @click.option("--rewards", is_flag=True, help="Compute the rewards anew, as --env ENV gives them now.")
 @click.option("--write", "out", type=click.Path(path_type=Path), metavar="OUT", help="Write a new record.")
 def command(
-    call: EnvCall | None, record: Path | None, credit: CreditOptions | None, rewards: bool, out: Path | None
+    call: EnvCall | None,
+    records: Sequence[Path],
+    credit: CreditOptions | None,
+    rewards: bool,
+    out: Path | None,
 ) -> None:
-    """Compute the advantages of RECORD with another estimator, and show how credit moves.
+    """Compute the advantages of RECORDS with another estimator, and show how credit moves.
 
     Groups that failed are copied as they are, but for those that --missing-outcome settles; those that were
     stale (--env.max_staleness) stay without credit.
@@ -79,34 +89,34 @@ def command(
     With --rewards, compute the rewards anew as well, with the environment's own estimator. Rewards that need
     the live rollout (sandbox, state, ctx.verify) are refused.
 
-    Without RECORD, list the estimators, or show the one of --estimator: formula, parameters, known bias,
+    Without RECORDS, list the estimators, or show the one of --estimator: formula, parameters, known bias,
     source.
     """
-    if record is None:
+    if not records:
         if rewards or out:
             raise click.UsageError("no record given", click.get_current_context())
         _list_estimators(credit)
     elif call is not None:
-        _rescore(call, record, credit, out)
+        _rescore(call, records, credit, out)
     elif credit is None:
         raise UsageError("no estimator given: --estimator NAME; `turnwise credit` lists them")
     else:
-        _recredit(record, credit, out)
+        _recredit(records, credit, out)
 
 
-def _rescore(call: EnvCall, record: Path, credit: CreditOptions | None, out: Path | None) -> None:
+def _rescore(call: EnvCall, records: Sequence[Path], credit: CreditOptions | None, out: Path | None) -> None:
     if credit is not None:
         raise UsageError("with --rewards the estimator is a setting of the environment: --env.estimator")
     if out is None:
         raise UsageError("--rewards writes a new record: --write OUT")
-    record = record_at(record)
+    record = records_at(*records)
     contents = read_contents(record)
     env = call.open(flags={"seed": recorded_seed(contents)})
     run_whole(rescore(env, record, contents, out, Console(highlight=False)))
 
 
-def _recredit(record: Path, credit: CreditOptions, out: Path | None) -> None:
-    record = record_at(record)
+def _recredit(records: Sequence[Path], credit: CreditOptions, out: Path | None) -> None:
+    record = records_at(*records)
     writing = nullcontext() if out is None else new_record(out, doing="credit")
     with terminated_as_interrupted(), writing as recorder:
         done = _rewrite(record, recorder, credit)
@@ -141,7 +151,7 @@ class Recredited:
     stale: int = 0
 
 
-def _rewrite(record: Path, recorder: Recorder | None, credit: CreditOptions) -> Recredited:
+def _rewrite(record: Record, recorder: Recorder | None, credit: CreditOptions) -> Recredited:
     """Credit every group anew, and write it where there is a recorder.
 
     Raises:
@@ -151,12 +161,12 @@ def _rewrite(record: Path, recorder: Recorder | None, credit: CreditOptions) -> 
     done = Recredited()
     if recorder is not None:
         recorder.explain(read_contents(record).origins)
-    for number, line in numbered_lines(record, warn=True):
-        old = decode_group(line, record, number)
+    for path, number, line in numbered_lines(record, warn=True):
+        old = decode_group(line, path, number)
         try:
             new = _recredited(old, credit, done)
         except CreditError as error:
-            raise CreditError(f"{record}, line {number}: {error}") from error
+            raise CreditError(f"{path}, line {number}: {error}") from error
         if not new.group.is_evaluation:
             done.causes[cause_of(new)] += 1
             done.rescued += new.status == "ok" != old.status

@@ -1,7 +1,7 @@
 """`turnwise export`: a record as the lines that a trainer reads, in one of the views."""
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -12,8 +12,7 @@ import click
 from environments.cli.main import terminated_as_interrupted
 from environments.record.group_line import decode_group
 from environments.record.private_file import folder_for, write_whole
-from environments.record.recorder import numbered_lines
-from environments.record.run_folder import record_at
+from environments.record.recorder import Record, numbered_lines, records_at
 from environments.run.console_streams import outlived_console
 from environments.text_exports.line_file import LineFile
 from environments.text_exports.text_views import TEXT_VIEWS, openai_chat
@@ -43,7 +42,7 @@ _VIEW = click.Choice([*VIEWS, "list_scores", *TEXT_VIEWS, PARQUET])
 
 
 @click.command(name="export")
-@click.argument("record", type=click.Path(path_type=Path))
+@click.argument("records", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--view", type=_VIEW, metavar="VIEW", help="One of these.", show_default="token_advantages")
 @click.option(
     "--score-divisor",
@@ -66,8 +65,8 @@ _VIEW = click.Choice([*VIEWS, "list_scores", *TEXT_VIEWS, PARQUET])
     help="parquet: what a row is.",
 )
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The file to write.")
-def command(record: Path, out: Path, **options: Any) -> None:
-    """Write the groups of RECORD as a trainer reads them, as JSON lines or parquet.
+def command(records: Sequence[Path], out: Path, **options: Any) -> None:
+    """Write the groups of RECORDS as a trainer reads them, as JSON lines or parquet.
 
     \b
     Views of tokens, a group a line. Groups without credit are left out.
@@ -92,7 +91,7 @@ def command(record: Path, out: Path, **options: Any) -> None:
     A table of all groups, with its types (datasets, DuckDB, polars, pandas):
       parquet           a row per turn, or --per rollout or group
     """  # noqa: D301  # click reads the backspace
-    record = record_at(record)
+    record = records_at(*records)
     if out.exists() and out.stat().st_size:
         raise RecordError(f"{out} exists; export writes a new file, choose another path")
     view = options["view"] or "token_advantages"
@@ -116,14 +115,14 @@ def _new_file(out: Path) -> Generator[Path]:
         yield unfinished
 
 
-def _text(record: Path, unfinished: Path, view: str, given: Mapping[str, Any]) -> str:
+def _text(record: Record, unfinished: Path, view: str, given: Mapping[str, Any]) -> str:
     """Write the lines of a view; returns lines to print about them."""
     shown = _shown(view, given)
     skipped = ("failed",) if view in TEXT_VIEWS else ("failed", "no_credit")
     groups, left_out, notes = 0, Counter[str](), Counter[str]()
     with LineFile(unfinished) as file:
-        for number, line in numbered_lines(record, warn=True):
-            credited = decode_group(line, record, number, rows=view not in _WITHOUT_ROWS)
+        for path, number, line in numbered_lines(record, warn=True):
+            credited = decode_group(line, path, number, rows=view not in _WITHOUT_ROWS)
             if credited.status in skipped:
                 left_out[credited.status] += 1
                 continue
@@ -132,7 +131,7 @@ def _text(record: Path, unfinished: Path, view: str, given: Mapping[str, Any]) -
                 for each in shown(credited, notes):
                     file.write(each)
             except (WireError, CreditError, ValueError) as error:
-                raise RecordError(f"{record}, line {number}: {error}") from error
+                raise RecordError(f"{path}, line {number}: {error}") from error
         if view in TEXT_VIEWS:
             file.put_early()
     parts = [f"{groups} groups as {file.lines} lines of {view}"]
@@ -144,7 +143,7 @@ def _text(record: Path, unfinished: Path, view: str, given: Mapping[str, Any]) -
     return "; ".join([*parts, *(f"{count} {note}" for note, count in sorted(notes.items()) if count)])
 
 
-def _table(record: Path, unfinished: Path, per: "Per" = "turn") -> str:
+def _table(record: Record, unfinished: Path, per: "Per" = "turn") -> str:
     """Write a table; returns lines to print about it."""
     from environments.tables.parquet_file import write_parquet  # noqa: PLC0415  # slow
 

@@ -17,7 +17,8 @@ from rich.console import Console
 from environments import viewer
 from environments.cli.credit_options import load_code
 from environments.cli.runs import show_runs
-from environments.record.run_folder import RECORD, RUNS, RunFolder, record_at
+from environments.record.recorder import Record, Records, paths_of, records_at
+from environments.record.run_folder import RECORD, RUNS, RunFolder
 from environments.run.console_streams import outlived_console
 from environments.run.run_list import ListedRun, listed_runs
 from environments.viewer.page_server import LiveRecord, serve_page
@@ -34,7 +35,7 @@ _TERMINAL_CHARS = 4_000
 
 
 @click.command(name="view")
-@click.argument("record", required=False, type=click.Path(path_type=Path))
+@click.argument("records", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="The HTML file; else beside the record.")
 @click.option("--demo", is_flag=True, help="Show a record that comes with Turnwise, as demo.html here.")
 @click.option("--text", "as_text", is_flag=True, help="Print its groups in the terminal instead.")
@@ -70,25 +71,26 @@ _TERMINAL_CHARS = 4_000
     expose_value=False,
     is_eager=True,
 )
-def command(record: Path | None, **options: Any) -> None:
-    """Show RECORD (a rollout JSONL, a run, a folder of runs) as an HTML file from disk, or as --text.
+def command(records: Sequence[Path], **options: Any) -> None:
+    """Show RECORDS (rollout JSONLs, runs, or one folder of runs) as an HTML file from disk, or as --text.
 
     Siblings are aligned by turn, each turn with its credit ledger: reward, what follows it, whom it was
     compared with, advantage. Text of models can drive neither the page nor the terminal.
     """
-    _check(record, options)
-    if record is not None and (runs := _several(record)):
-        _show_runs(record, runs, options)
+    _check(records, options)
+    if len(records) == 1 and (runs := _several(records[0])):
+        _show_runs(records[0], runs, options)
         return
     if options["as_text"]:
-        _print(record_at(record or Path()), options["item"], options["max_text"] or _TERMINAL_CHARS)
+        _print(records_at(*records), options["item"], options["max_text"] or _TERMINAL_CHARS)
         return
     with ExitStack() as stack:
         if options["demo"]:
             record, page = stack.enter_context(demo_record()), Path("demo.html")
         else:
-            record = record_at(record or Path())
-            page = record.with_name("view.html") if record.name == RECORD else record.with_suffix(".html")
+            record = records_at(*records)
+            first = paths_of(record)[0]
+            page = first.with_name("view.html") if first.name == RECORD else first.with_suffix(".html")
         token_texts = None if options["no_tokens"] else TokenTexts.of(options["tokenizer"])
 
         def content() -> PageContent:
@@ -96,14 +98,16 @@ def command(record: Path | None, **options: Any) -> None:
             return PageContent(cutter=cutter, tokens=not options["no_tokens"], token_texts=token_texts)
 
         if options["serve"]:
+            if isinstance(record, Records):
+                raise ConfigError(f"--serve follows one record, and {record} are {len(record.paths)}")
             live = LiveRecord(record, content, options["estimators"] or None)
             asyncio.run(serve_page(live, options["port"] or 0, lambda url: _served(url, options)))
         else:
             _write(record, options["out"] or page, content(), options)
 
 
-def _check(record: Path | None, options: Mapping[str, Any]) -> None:
-    if (record is None) != options["demo"]:
+def _check(records: Sequence[Path], options: Mapping[str, Any]) -> None:
+    if (not records) != options["demo"]:
         raise ConfigError("give a RECORD to look at, or --demo, and not both")
     if options["serve"]:
         given = [name for name in ("out", "groups") if options[name] is not None]
@@ -137,13 +141,13 @@ def _show_runs(folder: Path, runs: Sequence[ListedRun], options: Mapping[str, An
             _open(page.resolve().as_uri())
 
 
-def _print(record: Path, item: str | None, max_chars: int) -> None:
+def _print(record: Record, item: str | None, max_chars: int) -> None:
     lines = run_lines(record) if item is None else item_lines(record, item, max_chars=max_chars)
     click.echo_via_pager(f"{line}\n" for line in lines)
 
 
-def _write(record: Path, page: Path, content: PageContent, options: Mapping[str, Any]) -> None:
-    if page.exists() and page.samefile(record):
+def _write(record: Record, page: Path, content: PageContent, options: Mapping[str, Any]) -> None:
+    if page.exists() and any(map(page.samefile, paths_of(record))):
         raise ConfigError(f"{page} is the record: give --out another file")
     size = write_record_page(
         record,

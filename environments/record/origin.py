@@ -13,6 +13,8 @@ from tools.errors import RecordError
 
 LATER = "later data of "
 """How a file is named that rollouts read first; the fingerprint was made before, so it is not of these."""
+SHARD = "shard"
+"""What a record has beside the parts of the fingerprint, as K/N: shards of a run have the same one."""
 _DIGEST = "sha256:"
 _SHOWN_CHARS = 80
 _SHOWN_DIFFERENCES = 12
@@ -35,6 +37,8 @@ class RunOrigin:
     """What the trainer is shown; `None` where credit is kept in every view, as in a record."""
     experiment: Mapping[str, str] = field(default_factory=dict[str, str])
     """All that decides how rollouts go and what they earn, by name; a value is text or a `digest`."""
+    shard: str | None = None
+    """Which groups of the plan, as K/N; `None`: all of them."""
 
     @property
     def fingerprint(self) -> str:
@@ -44,6 +48,10 @@ class RunOrigin:
     def facts(self) -> dict[str, str]:
         """What the fingerprint is of, by name."""
         return {"env": self.env, "policy": self.policy, **self.experiment}
+
+    def recorded_facts(self) -> dict[str, str]:
+        """What a record has of it, by name: the shard, too, which is no part of the fingerprint."""
+        return self.facts() if self.shard is None else self.facts() | {SHARD: self.shard}
 
     def credit_facts(self) -> dict[str, str]:
         """How credit was computed and is shown, by name."""
@@ -83,7 +91,7 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     other_env = before.get("env") != now.get("env")  # then all the rest differs, too
     for name in ("env",) if other_env else sorted({*before, *now}):
         was, is_ = before.get(name), now.get(name)
-        if was == is_ or name.startswith(LATER):
+        if was == is_ or name.startswith(LATER) or name == SHARD:
             continue
         if was is None:
             changed.append(f"{name} is new")
@@ -173,6 +181,12 @@ class Contents:
     def facts_of(self, fingerprint: str | None) -> Mapping[str, str]:
         """What the file says of a fingerprint; nothing where no such group finished."""
         return self.origins.get(fingerprint or "", {}) if fingerprint in self.fingerprints else {}
+
+    @property
+    def shards(self) -> set[str | None]:
+        """Which groups of the plan the runs had to do that wrote it, see `RunOrigin.shard`."""
+        held = [self.origins.get(each or "", {}).get(SHARD) for each in self.fingerprints.union(self.origins)]
+        return {None if each is None else str(each) for each in held}
 
     def differences(self, now: RunOrigin) -> list[str]:
         """How a run differs from the one that made the groups, each difference in words.

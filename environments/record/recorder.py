@@ -1,9 +1,10 @@
 """The rollout JSONL: one group a line, on disk when the group ends, and resumable."""
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
@@ -21,8 +22,16 @@ from environments.record.group_line import (
     parse_line,
     with_origin,
 )
-from environments.record.origin import Contents, GroupKey, RunOrigin, refuse_other_run
+from environments.record.origin import SHARD, Contents, GroupKey, OtherRunError, RunOrigin, refuse_other_run
 from environments.record.private_file import folder_for, write_whole
+from environments.record.run_folder import (
+    RECORD,
+    RUNS,
+    Shard,
+    missing_shards,
+    record_at,
+    shard_records,
+)
 from environments.trajectory import CreditedGroup
 from tools.errors import RecordError
 
@@ -135,12 +144,15 @@ class Recorder:
         Returns how the run that made the file's groups differs, where that is accepted. Raises OtherRunError
         if they are of another experiment, or their items have changed.
         """
+        for held in self.contents.shards - {now.shard}:
+            was, is_ = (f"--shard {each}" if each else "a run without --shard" for each in (held, now.shard))
+            raise OtherRunError(f"{self.path} holds groups of {was}, and this is {is_}: give each its own")
         changed = self.contents.differences(now)
         changed += self.contents.changed_items(items, all_items=all_items)
         if not accept:
             refuse_other_run(str(self.path), changed, instead=instead)
         self.fingerprint = now.fingerprint
-        self.explain({now.fingerprint: now.facts()})
+        self.explain({now.fingerprint: now.recorded_facts()})
         return changed
 
     def explain(self, origins: Mapping[str, Mapping[str, str]]) -> None:
@@ -200,24 +212,82 @@ class Recorder:
         self.close()
 
 
-def read_groups(path: Path, *, rows: bool = True) -> Iterator[CreditedGroup]:
-    """The groups of a record, in the order they ended.
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Several records that are read as one, in this order."""
+
+    paths: tuple[Path, ...]
+
+    def __str__(self) -> str:
+        return f"{self.paths[0]} and {len(self.paths) - 1} more"
+
+
+Record = Path | Records
+
+
+def paths_of(record: Record) -> tuple[Path, ...]:
+    """Its files."""
+    return record.paths if isinstance(record, Records) else (record,)
+
+
+def records_at(*places: str | Path) -> Record:
+    """The records that a user means, as one: each place as in `record_at`, or a run that has only shards.
+
+    Logs which shards are missing. Raises RecordError if there is no record, a group that finished is in two
+    of them, or they are shards of different counts.
+    """
+    paths = tuple(path for place in places for path in _records_of(Path(place)))
+    groups, shards, empty = dict[GroupKey, Path](), dict[Shard, Path](), 0
+    for path in paths:
+        contents = read_contents(path, lines=None if len(paths) > 1 else 1)
+        for key in contents.finished:
+            if (other := groups.setdefault(key, path)) is not path:
+                raise RecordError(f"item {key[0]!r}, epoch {key[1]}, is in {other} and in {path}")
+        held = {Shard.parse(each or "") for each in contents.shards}
+        held = held or {Shard.of_path(path.parent if path.name == RECORD else path)}
+        empty += held == {None} and not contents.shards
+        shards |= {each: path for each in held if each is not None}
+    if shards and (a := min(shards)).count != (b := max(shards)).count:
+        raise RecordError(f"{shards[a]} is shard {a}, and {shards[b]} is {b}: give shards of one run")
+    record = paths[0] if len(paths) == 1 else Records(paths)
+    if missing := missing_shards(shards, known=empty):
+        logger.warning("%s: %s", record, missing)
+    return record
+
+
+def _records_of(place: Path) -> Iterable[Path]:
+    try:
+        return (record_at(place),)
+    except RecordError:
+        if found := shard_records(place) or shard_records(RUNS / place):
+            return found.values()
+        raise
+
+
+def read_groups(place: Record | str | Sequence[str | Path], *, rows: bool = True) -> Iterator[CreditedGroup]:
+    """The groups of a record, in the order they ended, or of several, one after the other; see `records_at`.
 
     Without `rows`, token ids and log-probabilities, most of a record, are not read, and no trajectory has
     rows. Raises RecordError if it is unreadable, or a line is malformed (file and line number are named).
     """
-    for number, line in numbered_lines(path):
+    if not isinstance(place, Records):
+        place = records_at(*([place] if isinstance(place, str | Path) else place))
+    for path, number, line in numbered_lines(place):
         yield decode_group(line, path, number, rows=rows)
 
 
-def read_contents(path: Path) -> Contents:
-    """Which groups a record holds, and what their fingerprints stand for.
+def read_contents(record: Record, *, lines: int | None = None) -> Contents:
+    """Which groups a record holds, and what their fingerprints stand for; of several, of no single shard.
 
-    Raises RecordError if unreadable, or what a line says of that is malformed.
+    Of so many `lines`; `None`: of all. Raises RecordError if unreadable, or what a line says of that is
+    malformed.
     """
     contents = Contents()
-    for number, line in numbered_lines(path):
+    for path, number, line in islice(numbered_lines(record), lines):
         contents.add(parse_head(line, path, number))
+    if isinstance(record, Records):
+        for each, facts in contents.origins.items():
+            contents.origins[each] = {name: value for name, value in facts.items() if name != SHARD}
     return contents
 
 
@@ -226,7 +296,7 @@ def past_groups(path: Path) -> Iterator[PastGroup]:
 
     Raises RecordError if unreadable, or a line is malformed.
     """
-    for number, line in numbered_lines(path):
+    for _, number, line in numbered_lines(path):
         fields = parse_line(line, path, number)
         rewards = [trajectory.get("rewards") for trajectory in fields["trajectories"]]
         yield PastGroup(
@@ -238,22 +308,25 @@ def past_groups(path: Path) -> Iterator[PastGroup]:
         )
 
 
-def numbered_lines(path: Path, *, warn: bool = False) -> Iterator[tuple[int, bytes]]:
-    """The lines of a record, each with its number, but a torn last one, which no reader takes.
+def numbered_lines(record: Record, *, warn: bool = False) -> Iterator[tuple[Path, int, bytes]]:
+    """The lines of a record, each with its file and its number there; not a torn last one.
 
     A run that writes it, or was killed meanwhile, left it without an end; one of a whole JSON value has lost
     nothing but that end, as in a file that was edited. `warn` logs that a torn line is left out. Raises
     RecordError if it is unreadable.
     """
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if line.endswith(b"\n") or _is_json(line):
-                    yield number, line
-                elif warn:
-                    logger.warning("%s: line %d is cut short, as by a killed run, and left out", path, number)
-    except OSError as error:
-        raise RecordError(f"cannot read {path}: {error.strerror}") from error
+    for path in paths_of(record):
+        try:
+            with path.open("rb") as file:
+                for number, line in enumerate(file, start=1):
+                    if line.endswith(b"\n") or _is_json(line):
+                        yield path, number, line
+                    elif warn:
+                        logger.warning(
+                            "%s: line %d is cut short, as by a killed run, and left out", path, number
+                        )
+        except OSError as error:
+            raise RecordError(f"cannot read {path}: {error.strerror}") from error
 
 
 @contextmanager

@@ -2,8 +2,12 @@
 
 import hashlib
 import os
+import re
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 from urllib.parse import quote
 
 from tools.errors import RecordError
@@ -12,6 +16,8 @@ RUNS = Path("runs")
 RECORD = "record.jsonl"
 _LONGEST_NAME = 200
 """Of an environment's folder, in bytes: file systems take 255."""
+_SHARD = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
+_NAMED_SHARDS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,54 @@ class RunFolder:
     def log(self) -> Path:
         """The run's output."""
         return self.path / "log"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Shard:
+    """Every `count`-th group of a plan, from group `index` on, which is counted from 0."""
+
+    count: int
+    index: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Returns what `K/N` names, if anything."""
+        found = _SHARD.fullmatch(text)
+        shard = None if found is None else cls(index=int(found[1]), count=int(found[2]))
+        return shard if shard is not None and shard.index < shard.count else None
+
+    @classmethod
+    def of_path(cls, path: Path) -> Self | None:
+        """Returns the shard that `RUN.K-of-N` is, if it is one."""
+        return cls.parse(path.suffix[1:].replace("-of-", "/"))
+
+    def path_of(self, run: Path) -> Path:
+        """Where it is: beside the run without shards."""
+        return run.with_name(f"{run.name}.{self.index}-of-{self.count}")
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+
+def shard_records(run: Path) -> dict[Shard, Path]:
+    """The records of the shards of a run, in their order, each in a folder or a plain file."""
+    found: dict[Shard, Path] = {}
+    with suppress(OSError, ValueError):
+        for path in map(Path, os.scandir(run.parent)):
+            record = RunFolder(path).record if path.is_dir() else path
+            if (shard := Shard.of_path(path)) and path == shard.path_of(run) and record.is_file():
+                found[shard] = record
+    return dict(sorted(found.items()))
+
+
+def missing_shards(shards: Collection[Shard], *, known: int = 0) -> str:
+    """The others of their count in words; empty where there are none, or no more than are `known`."""
+    counts = {shard.count for shard in shards}
+    whole = [Shard(index=index, count=count) for count in sorted(counts) for index in range(count)]
+    missing = [str(shard) for shard in whole if shard not in shards]
+    more = f" and {len(missing) - _NAMED_SHARDS} more" if len(missing) > _NAMED_SHARDS else ""
+    named = f"missing shards: {', '.join(missing[:_NAMED_SHARDS])}{more}"
+    return named if len(missing) > known else ""
 
 
 def run_folder(env: str, name: str) -> RunFolder:

@@ -6,13 +6,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from environments.inference.http_client import one_line
-from environments.record.recorder import read_contents
+from environments.record.recorder import Record, read_contents
 from environments.record.summary import flat
 from environments.record.totals import Summary
 from environments.run.evaluation import RESAMPLES, ItemTotals, estimated, mean_of
@@ -38,7 +37,7 @@ class Side:
     """A record as far as it is compared; it grows with its items, not with its rollouts."""
 
     place: str
-    path: Path
+    record: Record
     envs: set[str] = field(default_factory=set[str])
     policies: set[str] = field(default_factory=set[str])
     evaluations: int = 0
@@ -66,7 +65,7 @@ class Side:
         totals = self.items.values()
         return {
             "place": self.place,
-            "record": str(self.path),
+            "record": str(self.record),
             "env": sorted(self.envs),
             "policy": sorted(self.policies),
             "evaluation": self.evaluations > 0,
@@ -87,7 +86,7 @@ class Side:
         return reached is not None and reached >= self.pass_score
 
 
-def read_side(place: str, path: Path, *, pass_score: float | None = None) -> Side:
+def read_side(place: str, record: Record, *, pass_score: float | None = None) -> Side:
     """Reads a record once; `place` is what the user calls it.
 
     `pass_score` is the outcome, or score where there is none, from which a rollout without a verdict has
@@ -95,12 +94,12 @@ def read_side(place: str, path: Path, *, pass_score: float | None = None) -> Sid
     """
     if pass_score is not None and not math.isfinite(pass_score):
         raise RecordError(f"--pass-score {pass_score} is no finite number")
-    side = Side(place=place, path=path, pass_score=pass_score)
+    side = Side(place=place, record=record, pass_score=pass_score)
     # Of an index where there is one: a group that failed and was done again counts once.
-    for credited in counted_groups(path, read_contents(path).finished):
+    for credited in counted_groups(record, read_contents(record).finished):
         side.add(credited)
     if not side.items:
-        raise RecordError(f"{path} holds no group, so there is nothing to compare")
+        raise RecordError(f"{record} holds no group, so there is nothing to compare")
     return side
 
 

@@ -9,7 +9,7 @@ import re
 import shutil
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any, cast
@@ -25,7 +25,7 @@ from environments.record.append_file import AppendFile
 from environments.record.origin import RunOrigin, credit_text, in_short
 from environments.record.private_file import read_small, write_private
 from environments.record.recorder import Recorder
-from environments.record.run_folder import RunFolder, run_folder
+from environments.record.run_folder import RunFolder, Shard, run_folder
 from environments.record.totals import Summary
 from environments.run.experiment import WHERE_WRITTEN, environment_files, has_file, later_files
 from environments.run.run_log import RunLog, counted_groups, moment, read_summary, write_summary
@@ -241,6 +241,8 @@ class RunOptions:
 
     name: str | None = None
     """Of its folder; `None`: `default`."""
+    shard: Shard | None = None
+    """Of `process`: which groups of the plan; `None`: all of them."""
     fresh: bool = False
     """Whether to start over: what is there is put aside."""
     accept: bool = False
@@ -265,14 +267,15 @@ class RunOptions:
 DEFAULTS = RunOptions()
 
 
-def place_of(config: AgentEnvConfig, env: str, name: str | None) -> RunFolder | Path:
-    """Where a run writes: the folder of its name, or the plain file that its settings name.
+def place_of(config: AgentEnvConfig, env: str, options: RunOptions) -> RunFolder | Path:
+    """Where a run writes: the folder of its name and its shard, or the plain file that its settings name.
 
     Raises ConfigError if both are given.
     """
-    path = config.data_path_to_save_groups
+    path, name, shard = config.data_path_to_save_groups, options.name, options.shard
     if path is None:
-        return run_folder(env, name or DEFAULT_NAME)
+        folder = run_folder(env, name or DEFAULT_NAME)
+        return folder if shard is None else RunFolder(shard.path_of(folder.path))
     if name is not None:
         raise ConfigError(
             f"--name {name} is a run's folder, and --out {path} a plain file with no folder: give one of them"
@@ -290,6 +293,7 @@ class OpenRun:
     resumed: bool
     """Whether the record held groups before."""
     say: Callable[[str], None]
+    shard: Shard | None = None
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
     """What `summary.json` has beside the aggregates."""
     _started: float = field(default_factory=monotonic)
@@ -390,6 +394,8 @@ def opened_run(
         put_aside(folder.path, folder.record, say)
     with Recorder(record, fresh=options.fresh and folder is None) as recorder:
         run = OpenRun(recorder=recorder, folder=folder, resumed=bool(recorder.path.stat().st_size), say=say)
+        if (shard := options.shard) is not None:
+            run.shard, origin = shard, replace(origin, shard=str(shard))
         instead = None if folder is None else _INSTEAD
         accepted = begin_record(env, origin, recorder, accept=options.accept, say=say, instead=instead)
         with later_files(env, recorder, accept=options.accept):

@@ -42,7 +42,7 @@ from environments.run.worker_pool import (
     run_groups,
 )
 from environments.trajectory import Failure
-from tools.errors import RunError, UsageError
+from tools.errors import ConfigError, RunError, UsageError
 
 MOST_TRIES = 3
 """Starts in which a group may fail before it is passed over."""
@@ -95,7 +95,9 @@ async def process(
     `max_failed_groups` of them in a row, or one was never rolled out to its end. Raises UsageError if the
     environment cannot be opened, or the record is not this run's.
     """
-    place, log = place_of(env.config, env.name, options.name), RunLog()
+    place, log = place_of(env.config, env.name, options), RunLog()
+    if options.shard is not None and writes(env, "next_items"):
+        raise ConfigError(f"--shard is for a plan, and {type(env).__name__} has next_items, which makes none")
     progress = Progress(console, log=log)
     with watchdog_of(env, progress) as watchdog:
         async with env.opened(notify=progress.say):
@@ -135,7 +137,11 @@ async def _process_opened(
             past = past_groups(recorder.path)
             tasks = AskedTasks(env, calls, most=most, past=past, say=progress.say)
         else:
-            tasks = PlannedTasks(env.tasks(), recorder)
+            planned = env.tasks()
+            own = planned if run.shard is None else planned[run.shard.index :: run.shard.count]
+            tasks = PlannedTasks(own, recorder)
+            if not own:
+                progress.say(f"shard {run.shard} has no group of the {len(planned)} that are planned")
         code = await driver.roll_out(tasks)
     summary = progress.summary
     left = tasks.total - tasks.done - summary.done

@@ -22,7 +22,7 @@ from environments.data.tasks import GroupTask
 from environments.lifecycle.rollout_hooks import RolloutHooks
 from environments.record.diagnosis import cause_of
 from environments.record.origin import Contents, differences
-from environments.record.recorder import Recorder, new_record, read_groups
+from environments.record.recorder import Record, Recorder, new_record, read_groups
 from environments.record.summary import counts, lines
 from environments.record.totals import Summary, Tally
 from environments.reward_context import RolloutContext
@@ -88,7 +88,7 @@ class Change:
         return "\n".join(rows)
 
 
-async def rescore(env: AgentEnv, record: Path, contents: Contents, out: Path, console: Console) -> None:
+async def rescore(env: AgentEnv, record: Record, contents: Contents, out: Path, console: Console) -> None:
     """Writes every group of a record with new rewards and advantages; the new record is whole or not there.
 
     Raises UsageError if a hook asks for what only a live rollout has, the record is not of this environment
@@ -122,7 +122,7 @@ def recorded_seed(contents: Contents) -> int | None:
 
 
 async def _rewrite(
-    env: AgentEnv, record: Path, contents: Contents, recorder: Recorder, progress: Progress
+    env: AgentEnv, record: Record, contents: Contents, recorder: Recorder, progress: Progress
 ) -> Change:
     replay, change, now = Replay(env, progress.rollout), Change(), origin_of(env)
     for number, old in enumerate(read_groups(record), start=1):

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from environments.plain_text import printable
 from environments.record.recorder import read_contents
-from environments.record.run_folder import RunFolder, run_folder
+from environments.record.run_folder import RunFolder, Shard, missing_shards, run_folder, shard_records
 from environments.run.run_log import MOMENT, goes_on, read_summary
 from tools.errors import RecordError
 
@@ -117,6 +117,8 @@ def _listed(folder: RunFolder, root: Path) -> ListedRun:
     is_behind = values is not None and size is not None and fields.of.bytes != size
     if is_behind:
         notes.append(f"the score is of its first {fields.of.groups} groups")
+    if Shard.of_path(folder.path) is not None:
+        notes += filter(None, [missing_shards(shard_records(folder.path.with_suffix("")))])
     if fields.experiments > 1:
         notes.append(f"groups of {fields.experiments} experiments")
     done, failed = fields.done, fields.failed

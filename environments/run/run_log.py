@@ -16,7 +16,7 @@ from rich.console import Console
 from environments.inference.endpoint import without_credentials
 from environments.record.origin import GroupKey
 from environments.record.private_file import private, read_small, write_private
-from environments.record.recorder import read_groups
+from environments.record.recorder import Record, read_groups
 from environments.trajectory import CreditedGroup
 from tools.errors import RecordError
 
@@ -115,14 +115,14 @@ def read_summary(path: Path) -> dict[str, Any] | None:
     return known if known.get("schema") == SCHEMA else None
 
 
-def counted_groups(path: Path, finished: Container[GroupKey]) -> Iterator[CreditedGroup]:
+def counted_groups(record: Record, finished: Container[GroupKey]) -> Iterator[CreditedGroup]:
     """The groups of a record, of which one that failed and was done again counts once.
 
     `finished` are its groups that did not fail in the end. Raises RecordError if it is unreadable, or a line
     is malformed.
     """
     counts = CountedOnce(finished)
-    return (credited for credited in read_groups(path) if counts(credited))
+    return (credited for credited in read_groups(record) if counts(credited))
 
 
 class CountedOnce:

@@ -1,6 +1,7 @@
 """`load` and `features` of `turnwise.records`: records for `datasets`, with every type declared."""
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -8,7 +9,7 @@ import datasets
 from datasets import config as datasets_config
 
 from environments.record.private_file import private, write_whole
-from environments.record.run_folder import record_at
+from environments.record.recorder import Record, paths_of, records_at
 from environments.tables.arrow_rows import Per, arrow, schema_of
 from environments.tables.parquet_file import tables_of
 from tools.errors import UsageError
@@ -46,11 +47,14 @@ def features() -> datasets.Features:
     return _hf.Features(_COLUMNS)
 
 
-def load(path: str | Path, per: Per = "group", *, cache_dir: str | Path | None = None) -> datasets.Dataset:
+def load(
+    path: str | Path | Sequence[str | Path], per: Per = "group", *, cache_dir: str | Path | None = None
+) -> datasets.Dataset:
     """A record as a table whose columns are declared; it is read once, and lies in a file from then on.
 
     Args:
-        path: a record, the folder of a run, or `ENV/NAME` of one below `runs/`.
+        path: a record, the folder of a run, or `ENV/NAME` of one below `runs/`, of which there may be only
+            shards; or several of these.
         per: what a row is: a group with its rollouts and their turns, a rollout, or a turn.
         cache_dir: where the table is kept; by default below the cache of `datasets`. A record that grew
             or changed is read anew.
@@ -61,15 +65,15 @@ def load(path: str | Path, per: Per = "group", *, cache_dir: str | Path | None =
     """
     if per not in get_args(Per):
         raise UsageError(f"no rows per {per!r}; choose one of {sorted(get_args(Per))}")
-    record = record_at(Path(path))
+    record = records_at(*([path] if isinstance(path, str | Path) else path))
     folder = Path(_config.HF_DATASETS_CACHE) / "turnwise" if cache_dir is None else Path(cache_dir)
-    table = folder / f"{record.stem}-per-{per}-{_content_key(record, per)}.arrow"
+    table = folder / f"{paths_of(record)[0].stem}-per-{per}-{_content_key(record, per)}.arrow"
     if not table.exists():
         _write(record, per, table)
     return _hf.Dataset.from_file(str(table))
 
 
-def _write(record: Path, per: Per, table: Path) -> None:
+def _write(record: Record, per: Per, table: Path) -> None:
     with write_whole(table) as unfinished:
         table.parent.mkdir(parents=True, exist_ok=True)
         with (
@@ -80,9 +84,11 @@ def _write(record: Path, per: Per, table: Path) -> None:
                 stream.write_table(each)
 
 
-def _content_key(record: Path, per: Per) -> str:
+def _content_key(record: Record, per: Per) -> str:
     """Other for a record that is another, or is not as it was, and for other columns."""
-    known = record.stat()
-    # The time of change, which cannot be set: an edited record may have its size and its date of before.
-    facts = (record.resolve(), known.st_dev, known.st_ino, known.st_size, known.st_ctime_ns, schema_of(per))
+    facts: list[object] = [schema_of(per)]
+    for path in paths_of(record):
+        known = path.stat()
+        # The time of change, which cannot be set: an edited record may have its size and its date of before.
+        facts += [path.resolve(), known.st_dev, known.st_ino, known.st_size, known.st_ctime_ns]
     return hashlib.sha256(repr([str(each) for each in facts]).encode()).hexdigest()[:16]

@@ -7,7 +7,7 @@ from typing import Any
 from pyarrow import parquet
 
 from environments.record.private_file import private
-from environments.record.recorder import read_groups
+from environments.record.recorder import Record, read_groups
 from environments.tables.arrow_rows import Per, Row, arrow, rows_of_group, schema_of
 from environments.trajectory import TrajectoryGroup
 from tools.errors import RecordError
@@ -19,7 +19,7 @@ _BYTES_PER_TOKEN = 32
 """An id, a label, a log-probability and an advantage."""
 
 
-def tables_of(record: Path, per: Per) -> Iterator[Any]:
+def tables_of(record: Record, per: Per) -> Iterator[Any]:
     """Arrow tables that together have the rows of a record, in its order.
 
     Raises:
@@ -59,7 +59,7 @@ def _size(group: TrajectoryGroup) -> int:
 _parquet: Any = parquet
 
 
-def write_parquet(record: Path, per: Per, out: Path) -> int:
+def write_parquet(record: Record, per: Per, out: Path) -> int:
     """Write the rows of a record, all groups whatever their status; how many there are.
 
     Raises:

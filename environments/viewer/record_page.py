@@ -23,7 +23,7 @@ from environments.credit import recorded_params
 from environments.record.diagnosis import diagnosis_of
 from environments.record.origin import Contents, credit_text
 from environments.record.private_file import folder_for, private, write_whole
-from environments.record.recorder import read_contents, read_groups
+from environments.record.recorder import Record, paths_of, read_contents, read_groups
 from environments.record.run_folder import RECORD
 from environments.record.totals import Summary
 from environments.run.run_log import CountedOnce
@@ -269,7 +269,7 @@ class PageSize:
 
 
 def write_record_page(
-    record: Path,
+    record: Record,
     out: Path,
     content: PageContent,
     *,
@@ -280,7 +280,7 @@ def write_record_page(
     """Make the page of a record, which stands at `out` once it is whole.
 
     Args:
-        record: the rollout JSONL.
+        record: the rollout JSONL, or several.
         out: the HTML file.
         content: what the page takes of rollouts.
         others: further estimators; `None`: what suits the recorded one.
@@ -294,7 +294,7 @@ def write_record_page(
     contents = read_contents(record)
     builder = IndexBuilder(
         title=title_of(record),
-        source=text_of(record),
+        source=text_of(str(record)),
         content=content,
         facts=facts_of(contents),
         counts=CountedOnce(contents.finished),
@@ -316,10 +316,11 @@ def write_record_page(
     return PageSize(size=size, groups=len(builder.entries), rollouts=rollouts, cut=tuple(cut))
 
 
-def title_of(record: Path) -> str:
+def title_of(record: Record) -> str:
     """What a page of the record is called: `ENV/NAME` of a run's folder, or the file's name."""
-    parts = record.absolute().parent.parts[-2:] if record.name == RECORD else (record.name,)
-    return text_of("/".join(parts))
+    first, *others = paths_of(record)
+    parts = first.absolute().parent.parts[-2:] if first.name == RECORD else (first.name,)
+    return text_of("/".join(parts) + (f" and {len(others)} more" if others else ""))
 
 
 def text_of(path: Path | str) -> str:

@@ -10,7 +10,7 @@ import orjson
 
 from environments.credit.ledger import LedgerTerm, TurnLedger, ledger
 from environments.record.group_line import decode_group, parse_head
-from environments.record.recorder import numbered_lines, read_contents, read_groups
+from environments.record.recorder import Record, numbered_lines, read_contents, read_groups
 from environments.record.summary import summary_rows
 from environments.record.totals import Summary
 from environments.run.run_log import CountedOnce
@@ -25,7 +25,7 @@ _NAMED_PEERS = 8
 _COLOURS = {"ok": "green", "no_credit": "yellow", "failed": "red"}
 
 
-def run_lines(record: Path) -> Iterator[str]:
+def run_lines(record: Record) -> Iterator[str]:
     """One line for each group of a record, then what they come to."""
     summary, counts = Summary(), CountedOnce(read_contents(record).finished)
     for credited in read_groups(record):
@@ -48,26 +48,26 @@ def run_lines(record: Path) -> Iterator[str]:
         yield from _named(name, text, width=18)
 
 
-def item_lines(record: Path, item: str, *, max_chars: int) -> Iterator[str]:
+def item_lines(record: Record, item: str, *, max_chars: int) -> Iterator[str]:
     """The groups of an item, in every epoch.
 
     Raises:
         UsageError: the record has no such item.
     """
     names: dict[str, None] = {}  # in the order of the record
-    wanted: set[int] = set()
-    for number, line in numbered_lines(record):
-        name = str(parse_head(line, record, number).get("item_id"))
+    wanted: set[tuple[Path, int]] = set()
+    for path, number, line in numbered_lines(record):
+        name = str(parse_head(line, path, number).get("item_id"))
         names[name] = None
         if name == item:
-            wanted.add(number)
+            wanted.add((path, number))
     if not wanted:
         more = ", …" if len(names) > _NAMED_ITEMS else ""
         known = ", ".join(map(ascii, list(names)[:_NAMED_ITEMS])) + more or "none"
         raise UsageError(f"{record} has no item {item!r}; it has {known}")
-    for number, line in numbered_lines(record):
-        if number in wanted:
-            yield from _group_lines(decode_group(line, record, number), _Text(max_chars))
+    for path, number, line in numbered_lines(record):
+        if (path, number) in wanted:
+            yield from _group_lines(decode_group(line, path, number), _Text(max_chars))
 
 
 class _Text:

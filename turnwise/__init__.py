@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from environments.policy.base import CompletionRequest, Policy
     from environments.policy.scripted import Choice, call, say
     from environments.reward_context import GroupContext, Reward, RolloutContext
+    from environments.scale.workers import Workers
     from environments.simulated_user import SimulatedUser
     from environments.testing import group_of
     from environments.trajectory import (
@@ -81,6 +82,7 @@ __all__ = [
     "TurnwiseError",
     "UsageError",
     "UserConfig",
+    "Workers",
     "__version__",
     "call",
     "file",
@@ -133,6 +135,7 @@ _MODULES = {
     "TurnwiseError": "tools.errors",
     "UsageError": "tools.errors",
     "UserConfig": "environments.config",
+    "Workers": "environments.scale.workers",
     "call": "environments.policy.scripted",
     "file": "tools.files",
     "group_of": "environments.testing",

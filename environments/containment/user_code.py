@@ -5,6 +5,7 @@ How a call ended is a value, so that `SystemExit` ends no task and no loop.
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
@@ -29,6 +30,18 @@ class InFlight:
     """`time.monotonic` when it got its slot."""
     doing: str = "starting"
     """`prepare`, `model, turn 3`, `tool terminal, turn 3`, `compute_reward`, …"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InFlightNow:
+    """The rollouts in flight of one process, at one moment."""
+
+    count: int = 0
+    doing: Counter[str] = field(default_factory=Counter[str])
+    """How many wait for what."""
+    oldest: str | None = None
+    """The one in flight for longest, in words."""
+    oldest_s: float = 0.0
 
 
 Watch = Callable[[InFlight], AbstractContextManager[object]]

@@ -50,8 +50,8 @@ class FollowedGroup:
 
     credited: CreditedGroup
     row_groups: tuple[Columns, ...]
-    """What trains together, in the view that was asked for, as `turnwise export` writes it:
-    `row_groups[0]["tokens"][row][token]`, and so on for the other columns; empty without a view."""
+    """What trains together, in the view that was asked for, as `turnwise export` writes it: columns by name,
+    `tokens` by row and token, and so on; empty without a view."""
     left_out: Mapping[str, int]
     """How many groups this feed has left out so far, as `failed`, `no_credit` or `stale`."""
     cursor: Cursor

@@ -78,8 +78,13 @@ _WRITTEN, _GONE = "written by a run", "gone"
 _INSTEAD = "put the file back, start over with --fresh, or go on all the same with --accept"
 
 
-def origin_of(env: AgentEnv, *, evaluation: bool = False) -> RunOrigin:
-    """Returns what the groups of an open environment have in common, for its record and its outbox."""
+def origin_of(
+    env: AgentEnv, *, evaluation: bool = False, more_files: Mapping[str, Path] | None = None
+) -> RunOrigin:
+    """Returns what the groups of an open environment have in common, for its record and its outbox.
+
+    `more_files` count as its own: those that another process which opened it has loaded, beside these.
+    """
     config = env.config
     settings = _settings(config)
     if evaluation:
@@ -120,7 +125,7 @@ def origin_of(env: AgentEnv, *, evaluation: bool = False) -> RunOrigin:
             **_agent(env.agent),
             **({"dataset": file_digest(Path(dataset))} if dataset is not None and is_local else {}),
             **tools,
-            **code_facts(type(env), environment_files(env)),
+            **code_facts(type(env), {**(more_files or {}), **environment_files(env)}),
         },
     )
 

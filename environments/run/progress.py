@@ -4,7 +4,6 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from time import monotonic
 from types import TracebackType
 from typing import Self
@@ -15,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from environments.containment.user_code import InFlight
+from environments.containment.user_code import InFlight, InFlightNow
 from environments.plain_text import printable
 from environments.record.summary import (
     counts,
@@ -38,18 +37,6 @@ PLAIN_EVERY_S = 5.0
 """Least time between two plain lines."""
 HEARTBEAT_S = 30.0
 """After so long without a line there is one that names what is waited for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InFlightNow:
-    """The rollouts in flight of one process, at one moment."""
-
-    count: int = 0
-    doing: Counter[str] = field(default_factory=Counter[str])
-    """How many wait for what."""
-    oldest: str | None = None
-    """The one in flight for longest, in words."""
-    oldest_s: float = 0.0
 
 
 class RolloutsInFlight:

@@ -4,7 +4,7 @@ import importlib
 import os
 import pickle
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from operator import attrgetter
@@ -37,6 +37,8 @@ class WorkerJob:
     finishing: Finishing
     packages: tuple[str, ...]
     """Whose versions are to be as the driver's."""
+    files: Mapping[str, str]
+    """Those of the fingerprint, see `environment_files`: what else the driver has loaded is of it, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,11 +5,13 @@ import pickle
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from environments.run.group_source import FinishedGroup
-from environments.run.progress import InFlightNow
+from environments.containment.user_code import InFlightNow
 from environments.trajectory import Failure, Trajectory, TrajectoryGroup
+
+if TYPE_CHECKING:
+    from environments.run.group_source import FinishedGroup  # a keeper has no use for it, and it loads slowly
 
 HEAD = struct.Struct(">QQ")
 """Before each message between a worker and its keeper: the number of the request, and bytes that follow."""
@@ -65,7 +67,7 @@ class Cancelled:
 class Answer:
     """What a worker was asked for, and what it met until then that the driver judges by."""
 
-    value: TrajectoryGroup | FinishedGroup
+    value: "TrajectoryGroup | FinishedGroup"
     met: tuple[str, ...]
     """Versions of the weights since the last answer or beat, oldest first, see `WeightVersions.met`."""
     read: tuple[str, ...]

@@ -166,15 +166,16 @@ def cluster_resources() -> dict[str, float]:
 
 
 @asynccontextmanager
-async def connected(address: str | None, *, local: Mapping[str, float]) -> AsyncGenerator[None]:
+async def connected(address: str | None, *, local: Mapping[str, float]) -> AsyncGenerator[bool]:
     """Ray, as long as it is entered: a cluster's, or without an address our own with `local` resources.
 
-    Where this program uses Ray already, that one is taken, and left as it is.
+    Where this program uses Ray already, that one is taken, and left as it is. Gives whether it is our own:
+    then workers are where this process is.
 
     Raises ConfigError if there is no cluster at the address, or it runs another Ray or Python.
     """
     if ray.is_initialized():
-        yield
+        yield False
         return
     if address is not None:
         await asyncio.to_thread(_refuse_deaf, address)
@@ -187,7 +188,7 @@ async def connected(address: str | None, *, local: Mapping[str, float]) -> Async
             where = "no Ray can be started here" if address is None else f"no Ray cluster at --ray {address}"
             raise ConfigError(f"{where}: {' '.join(str(error).split())[:400]}") from error
         try:
-            yield
+            yield address is None
         finally:
             await asyncio.to_thread(ray.shutdown)
 

@@ -10,6 +10,7 @@ import sys
 import threading
 import traceback
 from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 from typing import cast
 
 from environments.base_env import AgentEnv
@@ -38,6 +39,7 @@ from environments.scale.messages import (
     packed,
     read_value,
 )
+from environments.scale.shipped_files import below
 from environments.trajectory import Failure
 from tools.errors import ConfigError, RunError, TurnwiseError, UsageError
 from tools.sandbox.inventory import reap_sandboxes
@@ -119,7 +121,9 @@ class RolloutWorker:
                 opened = env.opened(evaluation=job.is_evaluation, waits=job.waits, notify=self._lines.append)
                 await closing.enter_async_context(opened)
                 self._items = dict(zip(env.item_ids, env.items, strict=True))
-                facts = origin_of(env, evaluation=job.is_evaluation).facts()
+                there = {name: Path(below(self._root, path)) for name, path in job.files.items()}
+                files = {name: path for name, path in there.items() if path.is_file()}
+                facts = origin_of(env, evaluation=job.is_evaluation, more_files=files).facts()
                 self._channel.send(number, Opened(facts=facts, packages=versions_of(job.packages)))
                 watchdog.on_end = self._blocked
                 closing.enter_context(watchdog.armed())

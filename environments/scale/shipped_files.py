@@ -11,33 +11,9 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from environments.base_env import AgentEnv
-from environments.run.experiment import environment_files
-from tools.errors import ConfigError
 from tools.sandbox.host.process_ids import has_ended, identity
 
-MOST_BYTES = 512 << 20
 _PREFIX = "turnwise-worker."
-
-
-def files_of(env: AgentEnv) -> dict[str, bytes]:
-    """The files that the fingerprint of an open environment covers, and its dataset, by absolute path.
-
-    Raises ConfigError if they are too large to be sent to each worker.
-    """
-    paths = set(environment_files(env).values())
-    dataset = env.config.dataset_path
-    if dataset is not None and os.path.isfile(dataset):  # noqa: PTH113  # may raise
-        paths.add(Path(dataset).resolve())
-    size = sum(each.stat().st_size for each in paths)
-    if size > MOST_BYTES:
-        largest = max(paths, key=lambda each: each.stat().st_size)
-        raise ConfigError(
-            f"the environment's files are {size >> 20:,} MB, the largest is {largest}, and at most "
-            f"{MOST_BYTES >> 20} MB are sent to workers: put the data where every node finds it, and open it "
-            f"by its absolute path in a hook"
-        )
-    return {str(each): each.read_bytes() for each in sorted(paths)}
 
 
 @contextmanager

@@ -188,23 +188,16 @@ class WorkerProcess:
     async def _end(self, reader: asyncio.StreamReader, printed: asyncio.StreamReader) -> None:
         """Read all that it sends and prints; then say how it ended to all who wait for an answer."""
         printing = asyncio.create_task(self._read_lines(printed))
-        waiting = asyncio.ensure_future(asyncio.to_thread(self._process.wait))
-        with suppress(asyncio.IncompleteReadError, ConnectionError):
-            while True:
-                number, content = await next_message(reader)
-                if self._heard_at is not None:
-                    self._heard_at = monotonic()
-                if number == NEWS:
-                    self._take_news(read_value(content))
-                elif (answer := self._asked.get(number)) is not None and not answer.done():
-                    answer.set_result(content)
-        # It may have closed its end and go on: nobody could ask it for anything.
-        await asyncio.wait({waiting}, timeout=_LAST_S)
+        reading = asyncio.create_task(self._read_messages(reader))
+        ended = asyncio.ensure_future(asyncio.to_thread(self._process.wait))
+        # Either may go on without the other: it closed its end, or what it started holds that open.
+        await asyncio.wait({reading, ended}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({ended}, timeout=_LAST_S)
         self._kill("it no longer answered")
-        code = await waiting
-        await asyncio.wait({printing}, timeout=_DRAIN_S)  # what it started may hold its output
-        printing.cancel()
-        self._watching.cancel()
+        code = await ended
+        await asyncio.wait({printing, reading}, timeout=_DRAIN_S)
+        for task in (printing, reading, self._watching):
+            task.cancel()
         self._writer.close()
         cause = self._killed_for if code == -signal.SIGKILL and self._killed_for else _in_words(code)
         if self._blocked is not None:
@@ -214,6 +207,17 @@ class WorkerProcess:
         for each in self._asked.values():
             if not each.done():
                 each.set_result(self._death)
+
+    async def _read_messages(self, reader: asyncio.StreamReader) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                number, content = await next_message(reader)
+                if self._heard_at is not None:
+                    self._heard_at = monotonic()
+                if number == NEWS:
+                    self._take_news(read_value(content))
+                elif (answer := self._asked.get(number)) is not None and not answer.done():
+                    answer.set_result(content)
 
     def _take_news(self, news: Beat | Blocked) -> None:
         if isinstance(news, Blocked):

@@ -16,17 +16,18 @@ from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig, ModelServerConfig
 from environments.data.tasks import GroupTask
 from environments.record.group_line import decode_group
-from environments.run.experiment import origin_of
+from environments.run.experiment import environment_files, origin_of
 from environments.run.group_source import Finishing, source_in_process, withhold_stale
 from environments.run.progress import RolloutsInFlight
 from environments.run.worker_pool import groups_at_once
 from environments.scale.env_spec import EnvSpec, WorkerJob, loaded_packages, shares
-from environments.scale.shipped_files import files_of
 from environments.scale.worker_places import Engine, WorkerPool
 from environments.scale.worker_process import WorkerStart
 from environments.trajectory import CreditedGroup
 from tools.errors import ConfigError
 
+MOST_BYTES = 512 << 20
+"""Of an environment's files that are sent to each worker of a cluster."""
 SANDBOXES_PER_CORE = 16
 """Of a node that does not say how many `sandbox` it has among its resources."""
 logger = logging.getLogger(__name__)
@@ -85,7 +86,7 @@ class OnWorkers:
 
         limit = env.config.max_concurrent_rollouts
         local = {"CPU": float(self.count or 1), "sandbox": float(max(_cores() * SANDBOXES_PER_CORE, limit))}
-        async with connected(self.ray, local=local):
+        async with connected(self.ray, local=local) as are_here:
             there = cluster_resources()
             count = self.count or min(int(there["CPU"]), limit)
             if self.count is None:
@@ -95,10 +96,11 @@ class OnWorkers:
                 servers=(*env.servers, *env.second_servers),
                 finishing=finishing,
                 packages=loaded_packages(),
+                files={name: str(path) for name, path in environment_files(env).items()},
                 is_evaluation=evaluation,
                 waits=waits,
             )
-            starts = await asyncio.to_thread(self.starts, env, job, count)
+            starts = await asyncio.to_thread(self.starts, env, job, count, are_here=are_here)
             sandboxes = -(-limit // count) if env.sandboxes.are_opened else 0
             asked = _asked(there, sandboxes, self.max_memory)
             engine = RayEngine(asked=asked, at_once=max(each.at_once for each in starts))
@@ -106,13 +108,13 @@ class OnWorkers:
             async with pool.opened():
                 yield pool
 
-    def starts(self, env: AgentEnv, job: WorkerJob, count: int) -> list[WorkerStart]:
-        """What each worker is started with.
+    def starts(self, env: AgentEnv, job: WorkerJob, count: int, *, are_here: bool) -> list[WorkerStart]:
+        """What each worker is started with; `are_here`: on this machine, where its files are.
 
         Raises ConfigError if the class or its files cannot be had elsewhere, or there are too many workers.
         """
-        files = None if self.ray is None else files_of(env)
-        names = os.environ if self.ray is None else self.variables
+        files = None if are_here else files_of(env)
+        names = os.environ if are_here else self.variables
         return [
             WorkerStart(
                 spec=pickle.dumps(EnvSpec.of(type(env), each)),
@@ -152,6 +154,26 @@ def pool_of(
     )
     in_flight.elsewhere = pool.in_flight
     return pool
+
+
+def files_of(env: AgentEnv) -> dict[str, bytes]:
+    """The files that the fingerprint of an open environment covers, and its dataset, by absolute path.
+
+    Raises ConfigError if they are too large to be sent to each worker.
+    """
+    paths = set(environment_files(env).values())
+    dataset = env.config.dataset_path
+    if dataset is not None and os.path.isfile(dataset):  # noqa: PTH113  # may raise
+        paths.add(Path(dataset).resolve())
+    size = sum(each.stat().st_size for each in paths)
+    if size > MOST_BYTES:
+        largest = max(paths, key=lambda each: each.stat().st_size)
+        raise ConfigError(
+            f"the environment's files are {size >> 20:,} MB, the largest is {largest}, and at most "
+            f"{MOST_BYTES >> 20} MB are sent to workers: put the data where every node finds it, and open it "
+            f"by its absolute path in a hook"
+        )
+    return {str(each): each.read_bytes() for each in sorted(paths)}
 
 
 def _refuse_live_policy(env: AgentEnv) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import subprocess
+import sys
 from asyncio.subprocess import PIPE
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -12,12 +13,15 @@ import pytest
 
 from tests.tools.sandbox.conftest import SMALL, TEST_IMAGE
 from tests.tools.sandbox.leftovers import leftovers, settled
+from tools.sandbox import open_sandbox
 from tools.sandbox.check import Target
 from tools.sandbox.docker.container import Spec
 from tools.sandbox.docker.manager import manager
 from tools.sandbox.host.process_ids import identity
+from tools.sandbox.inventory import reap_sandboxes
 from tools.sandbox.local import cgroup
 
+ROOT = Path(__file__).parents[3]
 LOCAL = Target(limits=SMALL)
 DOCKER = Target(backend="docker", options={"image": TEST_IMAGE}, limits=SMALL)
 
@@ -133,3 +137,35 @@ async def test_a_container_that_is_not_removed_is_seen(docker_engine):
     finally:
         await asyncio.to_thread(managed.drop, container)
     assert await settled(DOCKER, before) == before
+
+
+IN_A_NAMESPACE_OF_ITS_OWN = """
+import asyncio, sys
+from tools.sandbox import open_sandbox
+from tools.sandbox.inventory import reap_sandboxes
+
+async def main():
+    async with open_sandbox("local") as sandbox:
+        reaped = await reap_sandboxes("local")
+        print(len(reaped), flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        done = await sandbox.exec("echo alive")
+        print(done.stdout.decode().strip(), flush=True)
+
+asyncio.run(main())
+"""
+
+
+async def test_two_process_id_namespaces_over_one_cgroup_mount_sweep_nothing_of_each_other():
+    if not cgroup.controllers():
+        pytest.skip("no control group can be made here")
+    command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", IN_A_NAMESPACE_OF_ITS_OWN]
+    async with open_sandbox("local", limits=SMALL) as sandbox:
+        other = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, cwd=ROOT)
+        assert int(await other.stdout.readline()) == 0
+        assert await reap_sandboxes("local") == []
+        cgroup.sweep.cache_clear()
+        cgroup.sweep()
+        answers, _ = await other.communicate(b"\n")
+        assert answers.strip() == b"alive"
+        assert (await sandbox.exec("echo alive")).stdout.strip() == b"alive"

@@ -1,8 +1,10 @@
 """Getting an image: found on the engine, pulled from a registry or built from a folder; all of it blocks."""
 
+import fcntl
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,20 @@ def prepare(engine: Engine, name: str, progress: Progress) -> Image:
     Raises:
         ConfigError: the image is not there and cannot be pulled, or cannot be built.
     """
+    with _one_at_a_time():
+        return _prepared(engine, name, progress)
+
+
+@contextmanager
+def _one_at_a_time() -> Generator[None]:
+    """Among the processes of this machine: those that ask for the same image find it there."""
+    with open(__file__, "rb") as file:  # noqa: PTH123
+        with suppress(OSError):  # a file system without locks: the engine may be asked twice
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _prepared(engine: Engine, name: str, progress: Progress) -> Image:
     if name.startswith(("./", "../", "/", "~")):
         return _built(engine, Path(name).expanduser(), progress)
     try:

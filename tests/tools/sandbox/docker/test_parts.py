@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.docker.container import ContainerFacts
-from tools.sandbox.docker.engine import EngineError, Splitter
+from tools.sandbox.docker.engine import EngineError, Image, Splitter
 from tools.sandbox.docker.manager import ContainerManager, Pool, Ramp
 from tools.sandbox.inside.messages import Facts
 
@@ -53,6 +53,32 @@ def test_a_container_that_cannot_be_removed_is_told_once_and_removed_later(caplo
     engine.away = False
     managed.discard("d")
     assert set(engine.removed) == {"a", "b", "c", "d"}
+
+
+class PullingEngine:
+    """An engine that pulls for as long as nobody else asks for the image, or a moment."""
+
+    def __init__(self):
+        self.pulls, self._there, self._asked = 0, False, threading.Semaphore(0)
+
+    def image(self, name):
+        self._asked.release()
+        return Image(id="i", digest="d", env=()) if self._there else None
+
+    def pull(self, name):
+        self.pulls += 1
+        self._asked.acquire()
+        self._asked.acquire(timeout=0.3)
+        self._there = True
+        return iter(())
+
+
+def test_processes_that_want_the_same_image_have_it_pulled_once():
+    engine = PullingEngine()
+    processes = [ContainerManager(engine) for _ in range(3)]  # each with locks of its own
+    with ThreadPoolExecutor(3) as threads:
+        found = list(threads.map(lambda each: each.image("a", lambda _: None), processes))
+    assert ([each.id for each in found], engine.pulls) == (["i"] * 3, 1)
 
 
 def facts(memory="104857600\n", pids="26\n", cpu="150000\n100000\n", status="CapEff:\t0\nNoNewPrivs:\t1\n"):

@@ -236,15 +236,15 @@ def records_at(places: Places) -> Record:
     groups, shards, empty = dict[GroupKey, Path](), dict[Shard, Path](), 0
     for path in paths:
         contents = read_contents(path, lines=None if len(paths) > 1 else int(path.is_file()))
-        for key in contents.finished:
-            if (other := groups.setdefault(key, path)) is not path:
-                raise RecordError(f"item {key[0]!r}, epoch {key[1]}, is in {other} and in {path}")
         held = {Shard.parse(each or "") for each in contents.shards}
         held = held or {Shard.of_path(path)}
         empty += held == {None} and not contents.shards
         shards |= {each: path for each in held if each is not None}
-    if shards and (a := min(shards)).count != (b := max(shards)).count:
-        raise RecordError(f"{shards[a]} is shard {a}, and {shards[b]} is {b}: give shards of one run")
+        if shards and (a := min(shards)).count != (b := max(shards)).count:
+            raise RecordError(f"{shards[a]} is shard {a}, and {shards[b]} is {b}: give shards of one run")
+        for key in contents.finished:
+            if (other := groups.setdefault(key, path)) is not path:
+                raise RecordError(f"item {key[0]!r}, epoch {key[1]}, is in {other} and in {path}")
     record = paths[0] if len(paths) == 1 else Records(paths)
     if missing := missing_shards(shards, known=empty):
         logger.warning("%s: %s", record, missing)

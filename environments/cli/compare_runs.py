@@ -23,9 +23,8 @@ from environments.run.comparison import compared, print_comparison, read_side
 def command(a: str, b: str, pass_score: float | None, all_items: bool, as_json: bool, seed: int) -> int:
     """Put two runs, evaluations or records side by side.
 
-    A and B are rollout JSONLs, folders of runs, or ENV/NAME of one below runs/; where there are only shards
-    of that name, all of them. Items are paired by id and content; differences are over the pairs, with 95 %
-    intervals.
+    A and B are rollout JSONLs, folders of runs, or ENV/NAME of one below runs/, or of all its shards. Items
+    are paired by id and content; differences are over the pairs, with 95 % intervals.
     """
     sides = [read_side(place, records_at(place), pass_score=pass_score) for place in (a, b)]
     numbers = compared(*sides, seed=seed, all_items=all_items)

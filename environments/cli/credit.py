@@ -70,7 +70,7 @@ class CreditCommand(EnvCommand):
 
 
 @click.command("credit", cls=CreditCommand, env_is_option=True)
-@click.argument("records", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("records", nargs=-1, metavar="[RECORD]...", type=click.Path(path_type=Path))
 @credit_options()
 @click.option("--rewards", is_flag=True, help="Compute the rewards anew, as --env ENV gives them now.")
 @click.option("--write", "out", type=click.Path(path_type=Path), metavar="OUT", help="Write a new record.")
@@ -81,7 +81,7 @@ def command(
     rewards: bool,
     out: Path | None,
 ) -> None:
-    """Compute the advantages of RECORDS with another estimator, and show how credit moves.
+    """Compute the advantages of RECORD, or of several, with another estimator, and show how credit moves.
 
     Groups that failed are copied as they are, but for those that --missing-outcome settles; those that were
     stale (--env.max_staleness) stay without credit.
@@ -89,7 +89,7 @@ def command(
     With --rewards, compute the rewards anew as well, with the environment's own estimator. Rewards that need
     the live rollout (sandbox, state, ctx.verify) are refused.
 
-    Without RECORDS, list the estimators, or show the one of --estimator: formula, parameters, known bias,
+    Without RECORD, list the estimators, or show the one of --estimator: formula, parameters, known bias,
     source.
     """
     if not records:

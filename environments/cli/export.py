@@ -42,7 +42,7 @@ _VIEW = click.Choice([*VIEWS, "list_scores", *TEXT_VIEWS, PARQUET])
 
 
 @click.command(name="export")
-@click.argument("records", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("records", nargs=-1, required=True, metavar="RECORD...", type=click.Path(path_type=Path))
 @click.option("--view", type=_VIEW, metavar="VIEW", help="One of these.", show_default="token_advantages")
 @click.option(
     "--score-divisor",
@@ -66,7 +66,7 @@ _VIEW = click.Choice([*VIEWS, "list_scores", *TEXT_VIEWS, PARQUET])
 )
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The file to write.")
 def command(records: Sequence[Path], out: Path, **options: Any) -> None:
-    """Write the groups of RECORDS as a trainer reads them, as JSON lines or parquet.
+    """Write the groups of RECORD, or of several, as a trainer reads them, as JSON lines or parquet.
 
     \b
     Views of tokens, a group a line. Groups without credit are left out.

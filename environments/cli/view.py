@@ -35,7 +35,7 @@ _TERMINAL_CHARS = 4_000
 
 
 @click.command(name="view")
-@click.argument("records", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("records", nargs=-1, metavar="[RECORD]...", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="The HTML file; else beside the record.")
 @click.option("--demo", is_flag=True, help="Show a record that comes with Turnwise, as demo.html here.")
 @click.option("--text", "as_text", is_flag=True, help="Print its groups in the terminal instead.")
@@ -72,10 +72,11 @@ _TERMINAL_CHARS = 4_000
     is_eager=True,
 )
 def command(records: Sequence[Path], **options: Any) -> None:
-    """Show RECORDS (rollout JSONLs, runs, or one folder of runs) as an HTML file from disk, or as --text.
+    """Show RECORD (a rollout JSONL, a run, a folder of runs) as an HTML file from disk, or as --text.
 
     Siblings are aligned by turn, each turn with its credit ledger: reward, what follows it, whom it was
-    compared with, advantage. Text of models can drive neither the page nor the terminal.
+    compared with, advantage. Text of models can drive neither the page nor the terminal. Several RECORDs are
+    shown as one; ENV/NAME is all shards of a run.
     """
     _check(records, options)
     if len(records) == 1 and (runs := _several(records[0])):
@@ -89,7 +90,8 @@ def command(records: Sequence[Path], **options: Any) -> None:
             record, page = stack.enter_context(demo_record()), Path("demo.html")
         else:
             record = records_at(records)
-            first = paths_of(record)[0]
+            several, first = isinstance(record, Records), paths_of(record)[0]
+            first = first.parent if several and first.name == RECORD else first
             page = first.with_name("view.html") if first.name == RECORD else first.with_suffix(".html")
         token_texts = None if options["no_tokens"] else TokenTexts.of(options["tokenizer"])
 
@@ -99,7 +101,7 @@ def command(records: Sequence[Path], **options: Any) -> None:
 
         if options["serve"]:
             if isinstance(record, Records):
-                raise ConfigError(f"--serve follows one record, and {record} are {len(record.paths)}")
+                raise ConfigError(f"--serve follows one record, and not {record}")
             live = LiveRecord(record, content, options["estimators"] or None)
             asyncio.run(serve_page(live, options["port"] or 0, lambda url: _served(url, options)))
         else:

@@ -139,7 +139,9 @@ class Recorder:
         """
         for held in self.contents.shards - {now.shard}:
             was, is_ = (f"--shard {each}" if each else "a run without --shard" for each in (held, now.shard))
-            raise OtherRunError(f"{self.path} holds groups of {was}, and this is {is_}: give each its own")
+            raise OtherRunError(
+                f"{self.path} holds groups of {was}, and this is {is_}: each has its own record"
+            )
         changed = self.contents.differences(now)
         changed += self.contents.changed_items(items, all_items=all_items)
         if not accept:
@@ -242,9 +244,10 @@ def records_at(places: Places) -> Record:
         shards |= {each: path for each in held if each is not None}
         if shards and (a := min(shards)).count != (b := max(shards)).count:
             raise RecordError(f"{shards[a]} is shard {a}, and {shards[b]} is {b}: give shards of one run")
-        for key in contents.finished:
-            if (other := groups.setdefault(key, path)) is not path:
-                raise RecordError(f"item {key[0]!r}, epoch {key[1]}, is in {other} and in {path}")
+        if twice := contents.finished & groups.keys():
+            item, epoch = key = min(twice)
+            raise RecordError(f"item {item!r}, epoch {epoch}, is in {groups[key]} and in {path}")
+        groups |= dict.fromkeys(contents.finished, path)
     record = paths[0] if len(paths) == 1 else Records(paths)
     if missing := missing_shards(shards, known=empty):
         logger.warning("%s: %s", record, missing)

@@ -68,8 +68,8 @@ class Shard:
     def parse(cls, text: str) -> Self | None:
         """Returns what `K/N` names, if anything."""
         found = _SHARD.fullmatch(text)
-        shard = None if found is None else cls(index=int(found[1]), count=int(found[2]))
-        return shard if shard is not None and shard.index < shard.count else None
+        index, count = (-1, -1) if found is None else map(int, found.groups())
+        return cls(index=index, count=count) if index < count else None
 
     @classmethod
     def of_path(cls, path: Path) -> Self | None:

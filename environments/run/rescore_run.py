@@ -21,7 +21,7 @@ from environments.data.item_json import item_hash
 from environments.data.tasks import GroupTask
 from environments.lifecycle.rollout_hooks import RolloutHooks
 from environments.record.diagnosis import cause_of
-from environments.record.origin import Contents, differences
+from environments.record.origin import SHARD, Contents, differences
 from environments.record.recorder import Record, Recorder, groups_of, new_record
 from environments.record.summary import counts, lines
 from environments.record.totals import Summary, Tally
@@ -131,8 +131,9 @@ async def _rewrite(
         except UsageError as error:
             raise type(error)(f"{record}, line {number}: {error}") from None
         # The experiment of its rollout was one, that of its rewards is another.
-        before, origin = old.group.fingerprint, replace(now, policy=old.policy)
+        before = old.group.fingerprint
         facts = contents.origins.get(before or "")
+        origin = replace(now, policy=old.policy, shard=None if facts is None else facts.get(SHARD))
         changed = ["unknown"] if facts is None else differences(facts, origin.facts())
         came = {"rescored from": before or "unknown", "changed since": "; ".join(changed) or "nothing"}
         origin = replace(origin, experiment={**origin.experiment, **came})

@@ -192,6 +192,12 @@ def test_readers_take_the_base_name_and_several_records(runs, places, capsys):
     ]
 
 
+def test_the_page_of_shards_stands_beside_their_folders(runs, capsys):
+    main(["view", "toy/default"])
+    main(["view", SHARDS[0]])
+    assert capsys.readouterr().out.split() == ["runs/toy/default.html", "runs/toy/default.0-of-3/view.html"]
+
+
 def test_text_of_an_item_is_found_in_any_shard(runs, capsys):
     assert main(["view", "--text", "toy/default", "--item", "item 5"]) == 0
     assert len(capsys.readouterr().out.split("item item 5 · epoch")) > 2
@@ -217,6 +223,8 @@ def test_credit_of_one_shard_is_still_that_shard(runs):
     for index, place in enumerate(SHARDS):
         main(["credit", place, "--estimator", "rloo", "--write", f"{index}.jsonl"])
     assert read_contents(Path("1.jsonl")).shards == {"1/3"}
+    main(["credit", SHARDS[2], "--rewards", "--env", "toy.py:Toy", "--write", "new.jsonl"])
+    assert read_contents(Path("new.jsonl")).shards == {"2/3"}
 
 
 def test_a_live_page_follows_one_record(runs, capsys):
@@ -226,7 +234,7 @@ def test_a_live_page_follows_one_record(runs, capsys):
 
 def test_a_group_in_two_records_is_refused_with_both_files(runs):
     with pytest.raises(
-        RecordError, match=r"item 'item .', epoch ., is in runs/toy/default.0-of-3/record.jsonl"
+        RecordError, match=r"item 'item .', epoch ., is in runs/toy/default.\d-of-3/record.jsonl"
     ):
         records_at([*SHARDS, "toy/whole"])
     said = turnwise("export", SHARDS[0], SHARDS[0], "--out", "rows.jsonl", code=2)

@@ -74,8 +74,8 @@ class Shard:
     @classmethod
     def of_path(cls, path: Path) -> Self | None:
         """Returns the shard that `RUN.K-of-N`, a folder with a record or a plain file, is by its name."""
-        path = path.parent if path.name == RECORD else path
-        return cls.parse(path.suffix[1:].replace("-of-", "/"))
+        suffix = path.parent.suffix if path.name == RECORD else path.suffix
+        return cls.parse(suffix[1:].replace("-of-", "/"))
 
     def path_of(self, run: Path) -> Path:
         """Where it is: beside the run without shards."""
@@ -89,7 +89,7 @@ def shard_records(run: Path) -> dict[Shard, Path]:
     """The records of the shards of a run, in their order, each in a folder or a plain file."""
     found: dict[Shard, Path] = {}
     with suppress(OSError, ValueError):
-        for path in map(Path, os.scandir(run.parent)):
+        for path in run.parent.iterdir():
             record = RunFolder(path).record if path.is_dir() else path
             if (shard := Shard.of_path(path)) and path == shard.path_of(run) and record.is_file():
                 found[shard] = record

@@ -109,14 +109,14 @@ def _rescore(call: EnvCall, records: Sequence[Path], credit: CreditOptions | Non
         raise UsageError("with --rewards the estimator is a setting of the environment: --env.estimator")
     if out is None:
         raise UsageError("--rewards writes a new record: --write OUT")
-    record = records_at(*records)
+    record = records_at(records)
     contents = read_contents(record)
     env = call.open(flags={"seed": recorded_seed(contents)})
     run_whole(rescore(env, record, contents, out, Console(highlight=False)))
 
 
 def _recredit(records: Sequence[Path], credit: CreditOptions, out: Path | None) -> None:
-    record = records_at(*records)
+    record = records_at(records)
     writing = nullcontext() if out is None else new_record(out, doing="credit")
     with terminated_as_interrupted(), writing as recorder:
         done = _rewrite(record, recorder, credit)

@@ -91,7 +91,7 @@ def command(records: Sequence[Path], out: Path, **options: Any) -> None:
     A table of all groups, with its types (datasets, DuckDB, polars, pandas):
       parquet           a row per turn, or --per rollout or group
     """  # noqa: D301  # click reads the backspace
-    record = records_at(*records)
+    record = records_at(records)
     if out.exists() and out.stat().st_size:
         raise RecordError(f"{out} exists; export writes a new file, choose another path")
     view = options["view"] or "token_advantages"

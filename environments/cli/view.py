@@ -82,13 +82,13 @@ def command(records: Sequence[Path], **options: Any) -> None:
         _show_runs(records[0], runs, options)
         return
     if options["as_text"]:
-        _print(records_at(*records), options["item"], options["max_text"] or _TERMINAL_CHARS)
+        _print(records_at(records), options["item"], options["max_text"] or _TERMINAL_CHARS)
         return
     with ExitStack() as stack:
         if options["demo"]:
             record, page = stack.enter_context(demo_record()), Path("demo.html")
         else:
-            record = records_at(*records)
+            record = records_at(records)
             first = paths_of(record)[0]
             page = first.with_name("view.html") if first.name == RECORD else first.with_suffix(".html")
         token_texts = None if options["no_tokens"] else TokenTexts.of(options["tokenizer"])

@@ -19,7 +19,7 @@ from environments.env_checks.checked_env import SIBLINGS, CheckedEnv, TracedCall
 from environments.env_checks.report import Answer
 from environments.hooks import writes
 from environments.inference.http_client import one_line
-from environments.record.recorder import read_groups
+from environments.record.recorder import groups_of
 from environments.run.process_run import process
 from environments.trajectory import CreditedGroup, Rewards
 from tools.errors import IsolationError
@@ -124,7 +124,7 @@ async def check_resume(checked: CheckedEnv) -> Answer:
             code = await process(env, Console(file=output, width=200))
             if code not in (0, 1) or not path.exists():
                 return "fail", f"process ended with {code}: {output.getvalue()[-300:]}"
-        one, two = (_rollouts(read_groups(path)) for path in (whole, parts))
+        one, two = (_rollouts(groups_of(path)) for path in (whole, parts))
     if difference := _difference(one, two):
         return "fail", (
             f"{difference}, when the run was interrupted and resumed: what is random, take from ctx.seed and "

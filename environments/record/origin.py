@@ -14,7 +14,7 @@ from tools.errors import RecordError
 LATER = "later data of "
 """How a file is named that rollouts read first; the fingerprint was made before, so it is not of these."""
 SHARD = "shard"
-"""What a record has beside the parts of the fingerprint, as K/N: shards of a run have the same one."""
+"""The name of the fact that is no part of the fingerprint."""
 _DIGEST = "sha256:"
 _SHOWN_CHARS = 80
 _SHOWN_DIFFERENCES = 12
@@ -43,15 +43,13 @@ class RunOrigin:
     @property
     def fingerprint(self) -> str:
         """Equal for groups that may stand in one record. Credit is no part of it: it can be computed anew."""
-        return hashlib.sha256(json.dumps(self.facts(), sort_keys=True).encode()).hexdigest()[:16]
+        facts = {name: value for name, value in self.facts().items() if name != SHARD}
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
     def facts(self) -> dict[str, str]:
-        """What the fingerprint is of, by name."""
-        return {"env": self.env, "policy": self.policy, **self.experiment}
-
-    def recorded_facts(self) -> dict[str, str]:
-        """What a record has of it, by name: the shard, too, which is no part of the fingerprint."""
-        return self.facts() if self.shard is None else self.facts() | {SHARD: self.shard}
+        """What the fingerprint is of, by name; beside it the shard: those of one run share a fingerprint."""
+        shard = {} if self.shard is None else {SHARD: self.shard}
+        return {"env": self.env, "policy": self.policy, **self.experiment, **shard}
 
     def credit_facts(self) -> dict[str, str]:
         """How credit was computed and is shown, by name."""

@@ -24,14 +24,7 @@ from environments.record.group_line import (
 )
 from environments.record.origin import SHARD, Contents, GroupKey, OtherRunError, RunOrigin, refuse_other_run
 from environments.record.private_file import folder_for, write_whole
-from environments.record.run_folder import (
-    RECORD,
-    RUNS,
-    Shard,
-    missing_shards,
-    record_at,
-    shard_records,
-)
+from environments.record.run_folder import Shard, missing_shards, records_of
 from environments.trajectory import CreditedGroup
 from tools.errors import RecordError
 
@@ -152,7 +145,7 @@ class Recorder:
         if not accept:
             refuse_other_run(str(self.path), changed, instead=instead)
         self.fingerprint = now.fingerprint
-        self.explain({now.fingerprint: now.recorded_facts()})
+        self.explain({now.fingerprint: now.facts()})
         return changed
 
     def explain(self, origins: Mapping[str, Mapping[str, str]]) -> None:
@@ -223,6 +216,8 @@ class Records:
 
 
 Record = Path | Records
+Places = str | Path | Sequence[str | Path]
+"""Where users say that records are, see `records_at`."""
 
 
 def paths_of(record: Record) -> tuple[Path, ...]:
@@ -230,49 +225,44 @@ def paths_of(record: Record) -> tuple[Path, ...]:
     return record.paths if isinstance(record, Records) else (record,)
 
 
-def records_at(*places: str | Path) -> Record:
+def records_at(places: Places) -> Record:
     """The records that a user means, as one: each place as in `record_at`, or a run that has only shards.
 
     Logs which shards are missing. Raises RecordError if there is no record, a group that finished is in two
     of them, or they are shards of different counts.
     """
-    paths = tuple(path for place in places for path in _records_of(Path(place)))
+    each = [places] if isinstance(places, str | Path) else places
+    paths = tuple(path for place in each for path in records_of(Path(place)))
     groups, shards, empty = dict[GroupKey, Path](), dict[Shard, Path](), 0
     for path in paths:
-        contents = read_contents(path, lines=None if len(paths) > 1 else 1)
+        contents = read_contents(path, lines=None if len(paths) > 1 else int(path.is_file()))
+        held = {Shard.parse(each or "") for each in contents.shards}
+        held = held or {Shard.of_path(path)}
+        empty += held == {None} and not contents.shards
+        shards |= {each: path for each in held if each is not None}
+        if shards and (a := min(shards)).count != (b := max(shards)).count:
+            raise RecordError(f"{shards[a]} is shard {a}, and {shards[b]} is {b}: give shards of one run")
         for key in contents.finished:
             if (other := groups.setdefault(key, path)) is not path:
                 raise RecordError(f"item {key[0]!r}, epoch {key[1]}, is in {other} and in {path}")
-        held = {Shard.parse(each or "") for each in contents.shards}
-        held = held or {Shard.of_path(path.parent if path.name == RECORD else path)}
-        empty += held == {None} and not contents.shards
-        shards |= {each: path for each in held if each is not None}
-    if shards and (a := min(shards)).count != (b := max(shards)).count:
-        raise RecordError(f"{shards[a]} is shard {a}, and {shards[b]} is {b}: give shards of one run")
     record = paths[0] if len(paths) == 1 else Records(paths)
     if missing := missing_shards(shards, known=empty):
         logger.warning("%s: %s", record, missing)
     return record
 
 
-def _records_of(place: Path) -> Iterable[Path]:
-    try:
-        return (record_at(place),)
-    except RecordError:
-        if found := shard_records(place) or shard_records(RUNS / place):
-            return found.values()
-        raise
-
-
-def read_groups(place: Record | str | Sequence[str | Path], *, rows: bool = True) -> Iterator[CreditedGroup]:
+def read_groups(places: Places, *, rows: bool = True) -> Iterator[CreditedGroup]:
     """The groups of a record, in the order they ended, or of several, one after the other; see `records_at`.
 
     Without `rows`, token ids and log-probabilities, most of a record, are not read, and no trajectory has
     rows. Raises RecordError if it is unreadable, or a line is malformed (file and line number are named).
     """
-    if not isinstance(place, Records):
-        place = records_at(*([place] if isinstance(place, str | Path) else place))
-    for path, number, line in numbered_lines(place):
+    yield from groups_of(records_at(places), rows=rows)
+
+
+def groups_of(record: Record, *, rows: bool = True) -> Iterator[CreditedGroup]:
+    """The same for what was found already."""
+    for path, number, line in numbered_lines(record):
         yield decode_group(line, path, number, rows=rows)
 
 

@@ -73,7 +73,8 @@ class Shard:
 
     @classmethod
     def of_path(cls, path: Path) -> Self | None:
-        """Returns the shard that `RUN.K-of-N` is, if it is one."""
+        """Returns the shard that `RUN.K-of-N`, a folder with a record or a plain file, is by its name."""
+        path = path.parent if path.name == RECORD else path
         return cls.parse(path.suffix[1:].replace("-of-", "/"))
 
     def path_of(self, run: Path) -> Path:
@@ -130,3 +131,13 @@ def record_at(place: Path) -> Path:
         f"no record at {place}: give a rollout JSONL, the folder of a run, or ENV/NAME of one below {RUNS}/, "
         f"as `turnwise runs` lists them"
     )
+
+
+def records_of(place: Path) -> list[Path]:
+    """The same record, or those of all shards where there is no run but shards of one."""
+    try:
+        return [record_at(place)]
+    except RecordError:
+        if found := shard_records(place) or shard_records(RUNS / place):
+            return [*found.values()]
+        raise

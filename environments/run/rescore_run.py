@@ -22,7 +22,7 @@ from environments.data.tasks import GroupTask
 from environments.lifecycle.rollout_hooks import RolloutHooks
 from environments.record.diagnosis import cause_of
 from environments.record.origin import Contents, differences
-from environments.record.recorder import Record, Recorder, new_record, read_groups
+from environments.record.recorder import Record, Recorder, groups_of, new_record
 from environments.record.summary import counts, lines
 from environments.record.totals import Summary, Tally
 from environments.reward_context import RolloutContext
@@ -125,7 +125,7 @@ async def _rewrite(
     env: AgentEnv, record: Record, contents: Contents, recorder: Recorder, progress: Progress
 ) -> Change:
     replay, change, now = Replay(env, progress.rollout), Change(), origin_of(env)
-    for number, old in enumerate(read_groups(record), start=1):
+    for number, old in enumerate(groups_of(record), start=1):
         try:
             new = await replay.rescored(old)
         except UsageError as error:

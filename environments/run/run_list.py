@@ -117,8 +117,9 @@ def _listed(folder: RunFolder, root: Path) -> ListedRun:
     is_behind = values is not None and size is not None and fields.of.bytes != size
     if is_behind:
         notes.append(f"the score is of its first {fields.of.groups} groups")
-    if Shard.of_path(folder.path) is not None:
-        notes += filter(None, [missing_shards(shard_records(folder.path.with_suffix("")))])
+    if (shard := Shard.of_path(folder.record)) is not None:
+        found = shard_records(folder.path.with_suffix(""))
+        notes += filter(None, [missing_shards([each for each in found if each.count == shard.count])])
     if fields.experiments > 1:
         notes.append(f"groups of {fields.experiments} experiments")
     done, failed = fields.done, fields.failed

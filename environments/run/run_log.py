@@ -16,7 +16,7 @@ from rich.console import Console
 from environments.inference.endpoint import without_credentials
 from environments.record.origin import GroupKey
 from environments.record.private_file import private, read_small, write_private
-from environments.record.recorder import Record, read_groups
+from environments.record.recorder import Record, groups_of
 from environments.trajectory import CreditedGroup
 from tools.errors import RecordError
 
@@ -122,7 +122,7 @@ def counted_groups(record: Record, finished: Container[GroupKey]) -> Iterator[Cr
     is malformed.
     """
     counts = CountedOnce(finished)
-    return (credited for credited in read_groups(record) if counts(credited))
+    return (credited for credited in groups_of(record) if counts(credited))
 
 
 class CountedOnce:

@@ -1,7 +1,6 @@
 """`load` and `features` of `turnwise.records`: records for `datasets`, with every type declared."""
 
 import hashlib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -9,7 +8,7 @@ import datasets
 from datasets import config as datasets_config
 
 from environments.record.private_file import private, write_whole
-from environments.record.recorder import Record, paths_of, records_at
+from environments.record.recorder import Places, Record, paths_of, records_at
 from environments.tables.arrow_rows import Per, arrow, schema_of
 from environments.tables.parquet_file import tables_of
 from tools.errors import UsageError
@@ -47,9 +46,7 @@ def features() -> datasets.Features:
     return _hf.Features(_COLUMNS)
 
 
-def load(
-    path: str | Path | Sequence[str | Path], per: Per = "group", *, cache_dir: str | Path | None = None
-) -> datasets.Dataset:
+def load(path: Places, per: Per = "group", *, cache_dir: str | Path | None = None) -> datasets.Dataset:
     """A record as a table whose columns are declared; it is read once, and lies in a file from then on.
 
     Args:
@@ -65,7 +62,7 @@ def load(
     """
     if per not in get_args(Per):
         raise UsageError(f"no rows per {per!r}; choose one of {sorted(get_args(Per))}")
-    record = records_at(*([path] if isinstance(path, str | Path) else path))
+    record = records_at(path)
     folder = Path(_config.HF_DATASETS_CACHE) / "turnwise" if cache_dir is None else Path(cache_dir)
     table = folder / f"{paths_of(record)[0].stem}-per-{per}-{_content_key(record, per)}.arrow"
     if not table.exists():
@@ -86,9 +83,7 @@ def _write(record: Record, per: Per, table: Path) -> None:
 
 def _content_key(record: Record, per: Per) -> str:
     """Other for a record that is another, or is not as it was, and for other columns."""
-    facts: list[object] = [schema_of(per)]
-    for path in paths_of(record):
-        known = path.stat()
-        # The time of change, which cannot be set: an edited record may have its size and its date of before.
-        facts += [path.resolve(), known.st_dev, known.st_ino, known.st_size, known.st_ctime_ns]
-    return hashlib.sha256(repr([str(each) for each in facts]).encode()).hexdigest()[:16]
+    found = [(str(path.resolve()), path.stat()) for path in paths_of(record)]
+    # The time of change, which cannot be set: an edited record may have its size and its date of before.
+    facts = [(path, at.st_dev, at.st_ino, at.st_size, at.st_ctime_ns) for path, at in found]
+    return hashlib.sha256(repr([*facts, str(schema_of(per))]).encode()).hexdigest()[:16]

@@ -7,7 +7,7 @@ from typing import Any
 from pyarrow import parquet
 
 from environments.record.private_file import private
-from environments.record.recorder import Record, read_groups
+from environments.record.recorder import Record, groups_of
 from environments.tables.arrow_rows import Per, Row, arrow, rows_of_group, schema_of
 from environments.trajectory import TrajectoryGroup
 from tools.errors import RecordError
@@ -28,7 +28,7 @@ def tables_of(record: Record, per: Per) -> Iterator[Any]:
     schema = schema_of(per)
     rows: list[Row] = []
     groups, size, first = 0, 0, 1
-    for number, credited in enumerate(read_groups(record), start=1):
+    for number, credited in enumerate(groups_of(record), start=1):
         try:
             rows += rows_of_group(credited, per)
         except (LookupError, ValueError, TypeError) as error:

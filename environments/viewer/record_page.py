@@ -23,7 +23,7 @@ from environments.credit import recorded_params
 from environments.record.diagnosis import diagnosis_of
 from environments.record.origin import Contents, credit_text
 from environments.record.private_file import folder_for, private, write_whole
-from environments.record.recorder import Record, paths_of, read_contents, read_groups
+from environments.record.recorder import Record, groups_of, paths_of, read_contents
 from environments.record.run_folder import RECORD
 from environments.record.totals import Summary
 from environments.run.run_log import CountedOnce
@@ -301,7 +301,7 @@ def write_record_page(
     )
     left_out = 0
     with folder_for(out), PageFile(out, max_bytes=max_bytes) as page:
-        for number, credited in enumerate(read_groups(record), start=1):
+        for number, credited in enumerate(groups_of(record), start=1):
             if lines is not None and not any(number in each for each in lines):
                 left_out += 1
                 continue

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from environments.record.origin import credit_text
 from environments.record.private_file import folder_for
-from environments.record.recorder import read_contents, read_groups
+from environments.record.recorder import groups_of, read_contents
 from environments.record.run_folder import RunFolder
 from environments.record.totals import summed_parts
 from environments.run.run_list import ListedRun
@@ -47,7 +47,7 @@ def _run_values(run: ListedRun, beside: Path) -> dict[str, Any]:
     note = run.note
     try:
         counts = CountedOnce(read_contents(folder.record).finished)
-        for credited in read_groups(folder.record, rows=False):
+        for credited in groups_of(folder.record, rows=False):
             if counts(credited):
                 numbers.add(credited)
     except RecordError as error:

@@ -10,7 +10,7 @@ import orjson
 
 from environments.credit.ledger import LedgerTerm, TurnLedger, ledger
 from environments.record.group_line import decode_group, parse_head
-from environments.record.recorder import Record, numbered_lines, read_contents, read_groups
+from environments.record.recorder import Record, groups_of, numbered_lines, read_contents
 from environments.record.summary import summary_rows
 from environments.record.totals import Summary
 from environments.run.run_log import CountedOnce
@@ -28,7 +28,7 @@ _COLOURS = {"ok": "green", "no_credit": "yellow", "failed": "red"}
 def run_lines(record: Record) -> Iterator[str]:
     """One line for each group of a record, then what they come to."""
     summary, counts = Summary(), CountedOnce(read_contents(record).finished)
-    for credited in read_groups(record):
+    for credited in groups_of(record):
         if counts(credited):
             summary.add(credited)
         group, status = credited.group, credited.status

@@ -16,10 +16,16 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def worker_options(command: Command) -> Command:
     """Give a command the options, as its argument `open_source`."""
     for option in (
-        click.option("--worker-memory", metavar="SIZE", help="Of one worker, such as 4GiB; beyond it ends."),
-        click.option("--worker-env", multiple=True, metavar="NAME", help="A variable for workers of --ray."),
-        click.option("--ray", metavar="HOST:PORT", help="Workers on a running Ray cluster; auto: on ours."),
-        click.option("--workers", type=int, metavar="N", help="Roll out in N processes, on Ray."),
+        click.option(
+            "--worker-memory", metavar="SIZE", help="Memory that one worker may have, such as 4GiB."
+        ),
+        click.option(
+            "--worker-env", multiple=True, metavar="NAME", help="A variable that workers of --ray get."
+        ),
+        click.option(
+            "--ray", metavar="HOST:PORT", help="Workers on this Ray cluster; auto: on that of here."
+        ),
+        click.option("--workers", type=int, metavar="N", help="Roll out in N worker processes, on Ray."),
     ):
         command = option(command)
     return command

@@ -140,7 +140,7 @@ async def _process_opened(
             planned = env.tasks()
             own = planned if run.shard is None else planned[run.shard.index :: run.shard.count]
             tasks = PlannedTasks(own, recorder)
-            if not own:
+            if run.shard is not None and not own:
                 progress.say(f"shard {run.shard} has no group of the {len(planned)} that are planned")
         code = await driver.roll_out(tasks)
     summary = progress.summary

@@ -13,8 +13,8 @@ from tools.errors import RecordError
 
 LATER = "later data of "
 """How a file is named that rollouts read first; the fingerprint was made before, so it is not of these."""
-SHARD = "shard"
-"""The name of the fact that is no part of the fingerprint."""
+SHARD = "shard of the plan"
+"""The name of the fact that is no part of the fingerprint; no setting has it, as it is no identifier."""
 _DIGEST = "sha256:"
 _SHOWN_CHARS = 80
 _SHOWN_DIFFERENCES = 12

@@ -16,7 +16,7 @@ from tools.errors import RecordError
 from turnwise.records import load, read_groups
 
 ENV = """
-from turnwise import AgentEnv, Choice, say
+from turnwise import AgentEnv, AgentEnvConfig, Choice, say
 
 class Toy(AgentEnv):
     name = "toy"
@@ -37,6 +37,12 @@ class Toy(AgentEnv):
 class Asks(Toy):
     def next_items(self, history):
         return None
+
+class OwnConfig(AgentEnvConfig):
+    shard: int = 0
+
+class Own(Toy):
+    env_config_cls = OwnConfig
 """
 PLANS = {
     "in order": [],
@@ -136,6 +142,16 @@ def test_another_shard_another_n_and_none_at_all_are_refused_by_name(toy, accept
     process("--env.total_steps", "2", "--out", "whole.jsonl")
     assert "of a run without --shard, and this is --shard 0/3" in process(
         "--env.total_steps", "2", "--out", "whole.jsonl", *accept, "--shard", "0/3", code=2
+    )
+
+
+@pytest.mark.parametrize("shard", [[], ["--shard", "1/2"]])
+def test_a_setting_that_is_called_shard_counts_like_any_other(toy, shard):
+    run = ["--out", "own.jsonl", *shard]
+    process("--env.total_steps", "2", *run, cls="Own")
+    assert "resuming: " in process("--env.total_steps", "4", *run, cls="Own")
+    assert "shard was 0, is 1" in process(
+        "--env.total_steps", "4", *run, "--env.shard", "1", cls="Own", code=2
     )
 
 

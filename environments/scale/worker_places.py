@@ -129,6 +129,8 @@ class WorkerPool:
         self._numbers = count(FIRST_REQUEST)
         self._changed = asyncio.Event()
         """Of any place; another one after each change."""
+        self._next = asyncio.Lock()
+        """Of the one group that waits for room: each change would wake all that wait."""
         self._error: Exception | None = None
         """Why no worker can be had any more."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -291,7 +293,11 @@ class WorkerPool:
     @asynccontextmanager
     async def _worker(self, *, alone: bool) -> AsyncGenerator[_Place]:
         """A place with room for one more group, or for one alone."""
-        place = await (self._reserved() if alone else self._until(self._with_room))
+        if alone:
+            place = await self._reserved()
+        else:
+            async with self._next:
+                place = await self._until(self._with_room)
         place.running += 1
         try:
             yield place

@@ -230,12 +230,13 @@ def paths_of(record: Record) -> tuple[Path, ...]:
 def records_at(places: Places) -> Record:
     """The records that a user means, as one: each place as in `record_at`, or a run that has only shards.
 
-    Logs which shards are missing. Raises RecordError if there is no record, a group that finished is in two
-    of them, or they are shards of different counts.
+    Logs which shards are missing, and that groups of several experiments are among them. Raises RecordError
+    if there is no record, a group that finished is in two of them, or they are shards of different counts.
     """
     each = [places] if isinstance(places, str | Path) else places
     paths = tuple(path for place in each for path in records_of(Path(place)))
     groups, shards, empty = dict[GroupKey, Path](), dict[Shard, Path](), 0
+    experiments = set[str | None]()
     for path in paths:
         contents = read_contents(path, lines=None if len(paths) > 1 else int(path.is_file()))
         held = {Shard.parse(each or "") for each in contents.shards}
@@ -248,9 +249,12 @@ def records_at(places: Places) -> Record:
             item, epoch = key = min(twice)
             raise RecordError(f"item {item!r}, epoch {epoch}, is in {groups[key]} and in {path}")
         groups |= dict.fromkeys(contents.finished, path)
+        experiments |= contents.fingerprints
     record = paths[0] if len(paths) == 1 else Records(paths)
     if missing := missing_shards(shards, known=empty):
         logger.warning("%s: %s", record, missing)
+    if len(paths) > 1 and len(experiments) > 1:
+        logger.warning("%s: groups of %d experiments", record, len(experiments))
     return record
 
 

@@ -283,6 +283,13 @@ def test_missing_shards_are_logged_by_functions_and_listed(runs, caplog):
     assert [("missing shards: 1/3, 2/3" in row) for row in rows] == ["default" in row for row in rows]
 
 
+def test_shards_of_different_experiments_are_read_with_a_warning(toy, caplog):
+    process("--shard", "0/2")
+    process("--shard", "1/2", "--env.seed", "1")
+    assert len(list(read_groups("toy/default"))) == 7
+    assert "groups of 2 experiments" in caplog.text
+
+
 def test_a_run_of_that_name_goes_before_its_shards(runs):
     shutil.copytree(runs / "whole", runs / "default")
     assert records_at("toy/default") == runs / "default/record.jsonl"

@@ -235,6 +235,8 @@ def records_at(places: Places) -> Record:
     """
     each = [places] if isinstance(places, str | Path) else places
     paths = tuple(path for place in each for path in records_of(Path(place)))
+    if not paths:
+        raise RecordError("no record given")
     groups, shards, empty = dict[GroupKey, Path](), dict[Shard, Path](), 0
     experiments = set[str | None]()
     for path in paths:

@@ -303,6 +303,12 @@ def test_a_run_that_is_not_there_and_has_no_shards_is_refused_as_before(runs):
         records_at("toy/other")
 
 
+@pytest.mark.parametrize("read", [load, lambda places: list(read_groups(places))])
+def test_a_pattern_that_found_no_file_is_not_an_empty_record(toy, read):
+    with pytest.raises(RecordError, match="no record given"):
+        read(list(Path().glob("*.jsonl")))
+
+
 def test_plain_files_have_a_base_name_too(toy):
     for index in range(2):
         process("--env.total_steps", "4", "--out", f"out.{index}-of-2", "--shard", f"{index}/2")

@@ -26,6 +26,8 @@ with needs_extra("ray", "--workers"):
 inside: Any = import_module("ray._private.worker")
 ray_constants: Any = import_module("ray._private.ray_constants")
 exceptions: Any = ray.exceptions
+groups: Any = import_module("ray.util.placement_group")
+strategies: Any = import_module("ray.util.scheduling_strategies")
 OBJECT_STORE_BYTES = 256 << 20
 """Of a local Ray, for groups on their way to the driver."""
 _CLEAN = """
@@ -57,49 +59,51 @@ class RayEngine:
     """Starts workers as actors."""
 
     def __init__(self, *, asked: Mapping[str, float], at_once: int) -> None:
-        """Each with these resources, and room for so many groups at once."""
+        """Each with these resources, and so many groups at once."""
         self._asked = dict(asked)
-        self._actor: Any = ray.remote(WorkerProcess).options(
-            num_cpus=asked["CPU"],
-            memory=asked.get("memory"),
-            resources={name: each for name, each in asked.items() if name not in ("CPU", "memory")},
-            max_restarts=0,
+        self._options: dict[str, Any] = {
+            "num_cpus": asked["CPU"],
+            "memory": asked.get("memory"),
+            "resources": {name: each for name, each in asked.items() if name not in ("CPU", "memory")},
+            "max_restarts": 0,
             # Beats, cancellations and the end come beside the groups.
-            max_concurrency=2 * at_once + 16,
-        )
+            "max_concurrency": 2 * at_once + 16,
+        }
 
     async def start(self, start: WorkerStart) -> Worker:
         """Start one.
 
         Raises NoRoomError if the cluster has no room for it.
         """
-        worker = _RayWorker(self._actor.remote(start))
-        starting = asyncio.ensure_future(worker.beat())  # once it is there
+        # A place is reserved before its process starts, which may take long and is no lack of room.
+        place = groups.placement_group([self._asked])
         try:
-            while not (await asyncio.wait({starting}, timeout=_ROOM_S))[0]:
+            if not await asyncio.to_thread(place.wait, _ROOM_S):
                 self._refuse_without_room()
+            strategy = strategies.PlacementGroupSchedulingStrategy(place)
+            actor = ray.remote(WorkerProcess).options(scheduling_strategy=strategy, **self._options)
+            return _RayWorker(actor.remote(start), place)
         except BaseException:
-            starting.cancel()
-            await worker.kill("")
+            groups.remove_placement_group(place)
             raise
-        return worker
 
     def _refuse_without_room(self) -> None:
         free, there = ray.available_resources(), ray.cluster_resources()
-        if lacking := [name for name, amount in self._asked.items() if free.get(name, 0) < amount]:
-            has = _in_words({each: there.get(each, 0) for each in lacking})
-            left = _in_words({each: free.get(each, 0) for each in lacking})
-            raise NoRoomError(
-                f"no room for a worker: each asks for {_in_words(self._asked)}; the cluster has {has}, and "
-                f"{left} of it free"
-            )
+        # Enough in all may be too little on each node.
+        lacking = [name for name, amount in self._asked.items() if free.get(name, 0) < amount] or self._asked
+        has = _in_words({each: there.get(each, 0) for each in lacking})
+        left = _in_words({each: free.get(each, 0) for each in lacking})
+        raise NoRoomError(
+            f"no room for a worker: each asks for {_in_words(self._asked)}; the cluster has {has}, and "
+            f"{left} free"
+        )
 
 
 class _RayWorker:
     """The handle of an actor; where that is gone, its death is the answer."""
 
-    def __init__(self, actor: Any) -> None:
-        self._actor = actor
+    def __init__(self, actor: Any, place: Any) -> None:
+        self._actor, self._place = actor, place
 
     async def open(self) -> bytes | Death:
         return await self._call("open")
@@ -127,6 +131,7 @@ class _RayWorker:
     def _end(self) -> None:
         with suppress(*_GONE):
             ray.kill(self._actor)
+        groups.remove_placement_group(self._place)
 
     async def _call(self, method: str, *arguments: object) -> Any:
         try:
@@ -136,6 +141,7 @@ class _RayWorker:
             self._end()
             return Death(cause="its node cannot be reached", keeper_too=True)
         except _GONE as error:
+            self._end()
             return Death(cause=_cause(error), keeper_too=True)
         except exceptions.RayTaskError as error:
             raise error.cause from None

@@ -116,7 +116,7 @@ def ready_engine(actors):
 
     class Engine(ray_workers.RayEngine):
         def __init__(self):
-            super().__init__(asked={"CPU": 1.0}, at_once=1)
+            super().__init__(asked={"CPU": 1.0}, at_once=1, has_room=True)
             self._actor = ray_workers.ray.remote(ReadyWorker).options(num_cpus=1, max_concurrency=1000)
             self._starting, self._numbers = [], itertools.count()
 

@@ -7,12 +7,16 @@ is gone, and carries messages.
 import asyncio
 import logging
 import os
+import secrets
+import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from environments.extras import needs_extra
@@ -20,9 +24,12 @@ from environments.scale.messages import Beat, Death
 from environments.scale.worker_places import NoRoomError, Worker
 from environments.scale.worker_process import WorkerProcess, WorkerStart
 from tools.errors import ConfigError
+from tools.waiting import to_the_end
 
 with needs_extra("ray", "--workers"):
     ray: Any = import_module("ray")
+if not hasattr(ray, "remote"):
+    raise ConfigError(f"{ray.__file__} hides the package ray, which workers need: rename it")
 inside: Any = import_module("ray._private.worker")
 ray_constants: Any = import_module("ray._private.ray_constants")
 exceptions: Any = ray.exceptions
@@ -31,16 +38,19 @@ strategies: Any = import_module("ray.util.scheduling_strategies")
 OBJECT_STORE_BYTES = 256 << 20
 """Of a local Ray, for groups on their way to the driver."""
 _CLEAN = """
-cat
-for each in /proc/[0-9]*; do
-  [ "$each" = "/proc/$1" ] && continue
-  case "$(cat "$each/comm" 2>/dev/null)" in ray*|gcs_server|python*) ;; *) continue;; esac
+trap ended=1 TERM
+while [ -z "$ended" ] && kill -0 "$1" 2>/dev/null; do sleep 1 & wait "$!"; done
+[ -n "$ended" ] || for each in /proc/[0-9]*; do
+  case "$(cat "$each/comm" 2>/dev/null)" in ray*|gcs_server) ;; *) continue;; esac
   case "$(ls -l "$each/fd" 2>/dev/null)" in *" $0/"*) kill -9 "${each#/proc/}";; esac
 done
 rm -rf -- "$0"
 """
-"""Waits for the end of the driver, even by SIGKILL, and ends what of Ray would outlive it: the processes that
-have files open in its folder."""
+"""Waits for the end of the driver, even by SIGKILL; then ends what of Ray would outlive it: processes of its
+that have files open in its folder."""
+_OWN = asyncio.Lock()
+"""Held while this process has a Ray of its own."""
+_TOKEN = "RAY_AUTH_TOKEN_PATH"
 _ROOM_S = 10.0
 _CONNECT_S = 10.0
 _KILL_S = 5.0
@@ -118,9 +128,7 @@ class _RayWorker:
         return await self._call("beat")
 
     async def close(self, limit_s: float) -> bytes | Death:
-        answer = await self._call("close", limit_s)
-        await self.kill("")
-        return answer
+        return await self._call("close", limit_s)
 
     async def kill(self, why: str) -> None:
         with suppress(TimeoutError):
@@ -180,23 +188,43 @@ async def connected(address: str | None, *, local: Mapping[str, float]) -> Async
 
     Raises ConfigError if there is no cluster at the address, or it runs another Ray or Python.
     """
+    if _OWN.locked():
+        raise ConfigError(
+            "this program has workers on a Ray of their own already: call ray.init() before the first, then "
+            "all use that one"
+        )
     if ray.is_initialized():
         yield False
         return
     if address is not None:
         await asyncio.to_thread(_refuse_deaf, address)
     own = nullcontext({"address": address}) if address is not None else _own_ray(local)
-    with _quiet(), own as options:
-        try:
-            # In a thread, as Ray takes over the signals of the main one.
-            await asyncio.to_thread(ray.init, log_to_driver=False, configure_logging=False, **options)
-        except Exception as error:
-            where = "no Ray can be started here" if address is None else f"no Ray cluster at --ray {address}"
-            raise ConfigError(f"{where}: {' '.join(str(error).split())[:400]}") from error
-        try:
-            yield address is None
-        finally:
-            await asyncio.to_thread(ray.shutdown)
+    where = "no Ray can be started here" if address is None else f"no Ray cluster at --ray {address}"
+    async with _OWN:
+        with _quiet(), own as options:
+            job = ray.job_config.JobConfig()
+            job._py_driver_sys_path = _NoPaths()
+            init = partial(ray.init, job_config=job, log_to_driver=False, configure_logging=False, **options)
+            try:
+                # In a thread, as Ray takes over the signals of the main one; to its end, or half stays.
+                await to_the_end(asyncio.to_thread(_init, init, where))
+                yield address is None
+            finally:
+                await asyncio.to_thread(ray.shutdown)
+
+
+def _init(init: Callable[[], object], where: str) -> None:
+    try:
+        init()
+    except Exception as error:
+        raise ConfigError(f"{where}: {' '.join(str(error).split())[:400]}") from error
+
+
+class _NoPaths(list[str]):
+    """In the place of folders that Ray puts first on its processes' path, where a `tools.py` hides ours."""
+
+    def extend(self, _: Iterable[str]) -> None:
+        """Takes none."""
 
 
 def _refuse_deaf(address: str) -> None:
@@ -218,12 +246,13 @@ def _own_ray(resources: Mapping[str, float]) -> Generator[dict[str, Any]]:
     cpus, others = resources["CPU"], {name: each for name, each in resources.items() if name != "CPU"}
     scratch = tempfile.gettempdir()
     folder = tempfile.mkdtemp(prefix="turnwise-ray-", dir=scratch if len(scratch) < _SHORT else "/tmp")
-    cleaner = subprocess.Popen(
-        ["/bin/sh", "-c", _CLEAN, folder, str(os.getpid())],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    # Ray would write one into the home directory, and leave it there.
+    token = Path(folder, "token")
+    token.write_text(secrets.token_hex(32))
+    before = os.environ.get(_TOKEN)
+    os.environ.setdefault(_TOKEN, str(token))
+    command = ["/bin/sh", "-c", _CLEAN, folder, str(os.getpid())]
+    cleaner = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
     clusters, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False  # loopback alone
     try:
         yield {
@@ -236,7 +265,11 @@ def _own_ray(resources: Mapping[str, float]) -> Generator[dict[str, Any]]:
         }
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = clusters
-        cleaner.communicate()
+        if before is None:
+            os.environ.pop(_TOKEN, None)
+        cleaner.terminate()
+        cleaner.wait()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

@@ -137,9 +137,11 @@ class RolloutWorker:
                     task.cancel()
                 await asyncio.wait(self._running.values()) if self._running else None
         except Exception as error:  # noqa: BLE001  # of the environment's code, shown to who asked
-            self._channel.send(number, refusal(error))
+            answer = refusal(error)
         else:
-            self._channel.send(number, Cancelled())
+            answer = Cancelled()
+        self._beat(None)  # what was said last
+        self._channel.send(number, answer)
 
     def _read(self, loop: asyncio.AbstractEventLoop) -> None:
         while True:

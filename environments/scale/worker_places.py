@@ -43,6 +43,8 @@ ALONE = 3
 AT_A_PLACE = 5
 """Deaths of a worker and those in its place, with no group that ended meanwhile, which end the run."""
 _CANCEL_S = 10.0
+_CLOSE_S = 30.0
+"""For closing sandboxes and the like, beside `teardown`."""
 _BEAT_S = 1.0
 _BEATS_PER_S = 16
 _NO_BEAT_S = 30.0
@@ -195,7 +197,7 @@ class WorkerPool:
             try:
                 place.worker = await self._engine.start(place.start)
             except NoRoomError as error:
-                if not any(each.is_open for each in self._places):
+                if all(each.worker is None for each in self._places):
                     raise
                 self._say_once(f"{error}; the others go on")
                 await asyncio.sleep(_ROOM_S)
@@ -222,13 +224,13 @@ class WorkerPool:
     async def _close(self, place: _Place) -> Refused | None:
         if place.worker is None:
             return None
-        if not place.is_open:
-            await place.worker.kill("")
-            return None
-        answer = await place.worker.close(self._env.config.hook_timeout_s)
-        if isinstance(answer, Death):
-            return None
-        closed = read_value(answer)
+        answer: bytes | Death = Death(cause="it was not open")
+        if place.is_open:
+            place.is_open = False
+            answer = await place.worker.close(self._env.config.hook_timeout_s + _CLOSE_S)
+            await self._look_at(place)  # what it said last
+        await place.worker.kill("")
+        closed = None if isinstance(answer, Death) else read_value(answer)
         return closed if isinstance(closed, Refused) else None
 
     def _fail(self, error: Exception) -> None:
@@ -312,14 +314,19 @@ class WorkerPool:
         return min(free, key=lambda each: each.running, default=None)
 
     async def _reserved(self) -> _Place:
-        place = await self._until(self._to_reserve)
-        place.is_reserved = True
-        try:
-            return await self._until(lambda: place if place.is_open and not place.running else None)
-        except BaseException:
+        while True:
+            place = await self._until(self._to_reserve)
+            place.is_reserved = True
+            try:
+                # Where it closes meanwhile, perhaps for good, another one may be had.
+                await self._until(lambda: not place.running if place.is_open else self._with_room())  # noqa: B023
+            except BaseException:
+                place.is_reserved = False
+                self._notify()
+                raise
+            if place.is_open:
+                return place
             place.is_reserved = False
-            self._notify()
-            raise
 
     def _to_reserve(self) -> _Place | None:
         others = [each for each in self._places if not each.is_reserved]
@@ -382,9 +389,12 @@ class WorkerPool:
         self._say(f"worker {place.number} ended, {death.cause}; another one takes its place")
 
     async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(max(_BEAT_S, len(self._places) / _BEATS_PER_S))
-            await asyncio.gather(*map(self._look_at, self._places))
+        try:
+            while True:
+                await asyncio.sleep(max(_BEAT_S, len(self._places) / _BEATS_PER_S))
+                await asyncio.gather(*map(self._look_at, self._places))
+        except Exception as error:  # noqa: BLE001  # raised where groups are asked for
+            self._fail(error)
 
     async def _look_at(self, place: _Place) -> None:
         worker, opened = place.worker, place.opened

@@ -152,7 +152,7 @@ class WorkerProcess:
 
     async def beat(self) -> Beat | Death:
         """How it is, with the lines that came since it was last asked for."""
-        if self._death is not None:
+        if self._death is not None and not self._lines:
             return self._death
         lines, left_out = tuple(self._lines), self._left_out
         self._lines.clear()
@@ -193,7 +193,7 @@ class WorkerProcess:
         # Either may go on without the other: it closed its end, or what it started holds that open.
         await asyncio.wait({reading, ended}, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.wait({ended}, timeout=_LAST_S)
-        self._kill("it no longer answered")
+        self._kill("" if ended.done() else "it no longer answered")  # and what it started
         code = await ended
         await asyncio.wait({printing, reading}, timeout=_DRAIN_S)
         for task in (printing, reading, self._watching):

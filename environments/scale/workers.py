@@ -84,11 +84,14 @@ class OnWorkers:
         # Ray loads slowly, and only this needs it.
         from environments.scale.ray_workers import RayEngine, cluster_resources, connected  # noqa: PLC0415
 
-        limit = env.config.max_concurrent_rollouts
-        local = {"CPU": float(self.count or 1), "sandbox": float(max(_cores() * SANDBOXES_PER_CORE, limit))}
+        limit, some = env.config.max_concurrent_rollouts, self.count or 1
+        sandboxes = max(_cores() * SANDBOXES_PER_CORE, -(-limit // some) * some)
+        local = {"CPU": float(some), "sandbox": float(sandboxes)}
         async with connected(self.ray, local=local) as are_here:
             there = cluster_resources()
-            count = self.count or min(int(there["CPU"]), limit)
+            count = self.count or min(int(there.get("CPU", 0)), limit)
+            if not count:
+                raise ConfigError("the cluster has no core yet: give the number of workers, --workers N")
             if self.count is None:
                 say(f"{count} workers, as many as the cluster has cores")
             job = WorkerJob(

@@ -84,6 +84,18 @@ class OnWorkers:
         # Ray loads slowly, and only this needs it.
         from environments.scale.ray_workers import RayEngine, cluster_resources, connected  # noqa: PLC0415
 
+        job = WorkerJob(
+            config=env.config,
+            servers=(*env.servers, *env.second_servers),
+            finishing=finishing,
+            packages=loaded_packages(),
+            files={name: str(path) for name, path in environment_files(env).items()},
+            is_evaluation=evaluation,
+            waits=waits,
+        )
+        # What can be refused before Ray is started.
+        EnvSpec.of(type(env), job)
+        shares(job, self.count or 1)
         limit, some = env.config.max_concurrent_rollouts, self.count or 1
         sandboxes = max(_cores() * SANDBOXES_PER_CORE, -(-limit // some) * some)
         local = {"CPU": float(some), "sandbox": float(sandboxes)}
@@ -94,15 +106,6 @@ class OnWorkers:
                 raise ConfigError("the cluster has no core yet: give the number of workers, --workers N")
             if self.count is None:
                 say(f"{count} workers, as many as the cluster has cores")
-            job = WorkerJob(
-                config=env.config,
-                servers=(*env.servers, *env.second_servers),
-                finishing=finishing,
-                packages=loaded_packages(),
-                files={name: str(path) for name, path in environment_files(env).items()},
-                is_evaluation=evaluation,
-                waits=waits,
-            )
             starts = await asyncio.to_thread(self.starts, env, job, count, are_here=are_here)
             sandboxes = -(-limit // count) if env.sandboxes.are_opened else 0
             asked = _asked(there, sandboxes, self.max_memory)

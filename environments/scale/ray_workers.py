@@ -12,18 +12,20 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from time import monotonic
+from typing import Any, TypeVar
 
 from environments.extras import needs_extra
 from environments.scale.messages import Beat, Death
 from environments.scale.worker_places import NoRoomError, Worker
 from environments.scale.worker_process import WorkerProcess, WorkerStart
-from tools.errors import ConfigError
+from tools.errors import ConfigError, RunError
 from tools.waiting import to_the_end
 
 with needs_extra("ray", "--workers"):
@@ -48,11 +50,14 @@ rm -rf -- "$0"
 """
 """Waits for the end of the driver, even by SIGKILL; then ends what of Ray would outlive it: processes of its
 that have files open in its folder."""
+T = TypeVar("T")
 _OWN = asyncio.Lock()
 """Held while this process has a Ray of its own."""
 _TOKEN = "RAY_AUTH_TOKEN_PATH"
 _ROOM_S = 10.0
 _CONNECT_S = 10.0
+_GONE_S = 20.0
+"""A third of what Ray waits for its head before it ends this process."""
 _KILL_S = 5.0
 _SHORT = 40
 """Characters of a folder below which the names of Ray's sockets fit."""
@@ -71,6 +76,10 @@ class RayEngine:
     def __init__(self, *, asked: Mapping[str, float], at_once: int) -> None:
         """Each with these resources, and so many groups at once."""
         self._asked = dict(asked)
+        self._head: str = ray.get_runtime_context().gcs_address
+        self._seen_at = monotonic()
+        self.is_gone = False
+        """Whether the cluster cannot be reached for so long that Ray would soon end this process."""
         self._options: dict[str, Any] = {
             "num_cpus": asked["CPU"],
             "memory": asked.get("memory"),
@@ -85,17 +94,31 @@ class RayEngine:
 
         Raises NoRoomError if the cluster has no room for it.
         """
+        return await _in_thread(partial(self._placed, start))
+
+    def _placed(self, start: WorkerStart) -> "_RayWorker":
         # A place is reserved before its process starts, which may take long and is no lack of room.
         place = groups.placement_group([self._asked])
         try:
-            if not await asyncio.to_thread(place.wait, _ROOM_S):
+            if not place.wait(_ROOM_S):
                 self._refuse_without_room()
             strategy = strategies.PlacementGroupSchedulingStrategy(place)
             actor = ray.remote(WorkerProcess).options(scheduling_strategy=strategy, **self._options)
-            return _RayWorker(actor.remote(start), place)
+            return _RayWorker(actor.remote(start), place, self)
         except BaseException:
             groups.remove_placement_group(place)
             raise
+
+    async def check(self) -> None:
+        """Raise RunError if the cluster is gone."""
+        if await _in_thread(partial(_is_there, self._head)):
+            self._seen_at = monotonic()
+        elif monotonic() - self._seen_at > _GONE_S:
+            self.is_gone = True
+            raise RunError(
+                f"the Ray cluster has not been there for {_GONE_S:g} s; the same command goes on with "
+                f"another one, or without"
+            )
 
     def _refuse_without_room(self) -> None:
         free, there = ray.available_resources(), ray.cluster_resources()
@@ -112,8 +135,8 @@ class RayEngine:
 class _RayWorker:
     """The handle of an actor; where that is gone, its death is the answer."""
 
-    def __init__(self, actor: Any, place: Any) -> None:
-        self._actor, self._place = actor, place
+    def __init__(self, actor: Any, place: Any, engine: RayEngine) -> None:
+        self._actor, self._place, self._engine = actor, place, engine
 
     async def open(self) -> bytes | Death:
         return await self._call("open")
@@ -137,11 +160,16 @@ class _RayWorker:
         self._end()
 
     def _end(self) -> None:
+        threading.Thread(target=self._remove, daemon=True).start()
+
+    def _remove(self) -> None:
         with suppress(*_GONE):
             ray.kill(self._actor)
         groups.remove_placement_group(self._place)
 
     async def _call(self, method: str, *arguments: object) -> Any:
+        if self._engine.is_gone:
+            return Death(cause="the cluster is gone", keeper_too=True)
         try:
             return await getattr(self._actor, method).remote(*arguments)
         except exceptions.ActorUnavailableError:
@@ -210,7 +238,50 @@ async def connected(address: str | None, *, local: Mapping[str, float]) -> Async
                 await to_the_end(asyncio.to_thread(_init, init, where))
                 yield address is None
             finally:
-                await asyncio.to_thread(ray.shutdown)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_CONNECT_S):
+                        await _in_thread(ray.shutdown)
+
+
+async def _in_thread(function: Callable[[], T]) -> T:
+    """What a call of Ray's gives, in a thread that nothing waits for at the end of the process.
+
+    Without its head, a cluster answers nothing for a minute.
+    """
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[T] = loop.create_future()
+
+    def run() -> None:
+        result = asyncio.Future[T](loop=loop)
+        try:
+            result.set_result(function())
+        except Exception as error:  # noqa: BLE001  # raised where it is awaited
+            result.set_exception(error)
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(_hand_over, result, ended)
+
+    threading.Thread(target=run, daemon=True).start()
+    return await ended
+
+
+def _hand_over(result: "asyncio.Future[T]", to: "asyncio.Future[T]") -> None:
+    error = result.exception()
+    if to.done():  # nobody waits any more
+        return
+    if error is None:
+        to.set_result(result.result())
+    else:
+        to.set_exception(error)
+
+
+def _is_there(head: str) -> bool:
+    """Whether the head of a cluster answers."""
+    host, _, port = head.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _init(init: Callable[[], object], where: str) -> None:

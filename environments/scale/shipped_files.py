@@ -6,6 +6,7 @@ that whatever names another by a relative path finds it there.
 
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,13 +15,15 @@ from pathlib import Path
 from tools.sandbox.host.process_ids import has_ended, identity
 
 _PREFIX = "turnwise-worker."
+_CLEAN = 'exec 3<&0; { cat <&3; rm -rf -- "$0"; } >/dev/null &'
+"""Waits for the end of a worker's keeper, even by SIGKILL; no child of it, as Ray ends those with it."""
 
 
 @contextmanager
 def unpacked(files: Mapping[str, bytes] | None, folder: str) -> Generator[str]:
     """The root below which the files and `folder` lie, as long as it is entered; empty where none are needed.
 
-    What a worker left here whose keeper was killed is taken away.
+    They go with this process, however it ends, and what one left here that could not is taken away.
     """
     if files is None:
         yield ""
@@ -30,6 +33,8 @@ def unpacked(files: Mapping[str, bytes] | None, folder: str) -> Generator[str]:
         if has_ended(left.name.removeprefix(_PREFIX).rpartition(".")[0]):
             shutil.rmtree(left, ignore_errors=True)
     root = tempfile.mkdtemp(prefix=f"{_PREFIX}{identity(os.getpid())}.", dir=scratch)
+    command = ["/bin/sh", "-c", _CLEAN, root]
+    cleaner = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     try:
         for name, content in files.items():
             file = Path(below(root, name))
@@ -39,6 +44,7 @@ def unpacked(files: Mapping[str, bytes] | None, folder: str) -> Generator[str]:
         yield root
     finally:
         shutil.rmtree(root, ignore_errors=True)
+        cleaner.communicate()
 
 
 def below(root: str, path: str) -> str:

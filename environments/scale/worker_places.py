@@ -46,6 +46,7 @@ _CANCEL_S = 10.0
 _CLOSE_S = 30.0
 """For closing sandboxes and the like, beside `teardown`."""
 _BEAT_S = 1.0
+_CHECK_S = 3.0
 _BEATS_PER_S = 16
 _NO_BEAT_S = 30.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 30.0
@@ -93,6 +94,10 @@ class Engine(Protocol):
         """Start one. Raises NoRoomError if there is no room for it now."""
         ...
 
+    async def check(self) -> None:
+        """Raise RunError if no worker can be had any more."""
+        ...
+
 
 @dataclass(slots=True, eq=False)
 class _Place:
@@ -136,6 +141,7 @@ class WorkerPool:
         self._error: Exception | None = None
         """Why no worker can be had any more."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._asking: set[asyncio.Future[bytes | Death]] = set()
         self.in_flight: dict[int, InFlightNow] = {}
         """What each worker has in flight."""
         self._said: set[str] = set()
@@ -154,6 +160,7 @@ class WorkerPool:
         for place in self._places:
             self._spawn(self._open(place))
         self._spawn(self._watch())
+        self._spawn(self._check())
         try:
             await self._until(lambda: any(each.is_open for each in self._places))
             yield self
@@ -236,6 +243,16 @@ class WorkerPool:
     def _fail(self, error: Exception) -> None:
         self._error = self._error or error
         self._notify()
+
+    async def _check(self) -> None:
+        try:
+            while True:
+                await self._engine.check()
+                await asyncio.sleep(_CHECK_S)
+        except Exception as error:  # noqa: BLE001  # raised where groups are asked for
+            self._fail(error)
+            for each in list(self._asking):  # none will be answered
+                each.cancel()
 
     def _error_of(self, refused: Refused, who: str) -> Exception:
         if refused.trace:
@@ -338,9 +355,13 @@ class WorkerPool:
         worker, opened, number = place.worker, place.opened, next(self._numbers)
         assert worker is not None
         asking = asyncio.ensure_future(worker.ask(pickle.dumps(request), number))
+        self._asking.add(asking)
+        asking.add_done_callback(self._asking.discard)
         try:
             answer = await asyncio.shield(asking)
         except asyncio.CancelledError:
+            if self._error is not None and asking.cancelled():
+                raise self._error from None
             # What it has finished by now is not lost.
             cancelling = asyncio.ensure_future(worker.cancel(number))
             await asyncio.wait({asking}, timeout=_CANCEL_S)

@@ -28,6 +28,9 @@ class Keepers:
         self.workers.append(WorkerProcess(start))
         return self.workers[-1]
 
+    async def check(self):
+        pass
+
 
 def on_keepers(count=2, *, memory=None, keepers=None):
     """What `process`, `evaluate` and `serve` take as their source of groups."""

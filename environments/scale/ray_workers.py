@@ -13,6 +13,7 @@ import socket
 import subprocess
 import tempfile
 import threading
+import warnings
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from functools import partial
@@ -351,7 +352,9 @@ def _quiet() -> Generator[None]:
     log.setLevel(logging.CRITICAL)
     inside.listen_error_messages = _nothing
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=FutureWarning, module="ray")
+            yield
     finally:
         log.setLevel(level)
         inside.listen_error_messages = listen

@@ -42,6 +42,8 @@ _DRAIN_S = 0.5
 _MOST_LINES = 200
 """Between two beats; a worker that prints more is cut short."""
 _TRACE_LINES = 40
+_CLOSED = (ConnectionError, RuntimeError)
+"""What a write to a worker that ended raises; the latter in the event loop that Ray uses."""
 _SHARE = 0.8
 """Of a machine's memory that workers may have, all together."""
 _START = (
@@ -138,7 +140,7 @@ class WorkerProcess:
             return self._death
         answer = self._asked[number] = asyncio.get_running_loop().create_future()
         try:
-            with suppress(ConnectionError):  # then it ended, which `_end` finds out
+            with suppress(*_CLOSED):  # then it ended, which `_end` finds out
                 self._writer.write(packed(number, request))
                 await self._writer.drain()
             return await answer
@@ -147,7 +149,7 @@ class WorkerProcess:
 
     async def cancel(self, number: int) -> None:
         """Cancel a request, which is answered all the same."""
-        with suppress(ConnectionError):
+        with suppress(*_CLOSED):
             self._writer.write(packed(CANCEL, number))
 
     async def beat(self) -> Beat | Death:

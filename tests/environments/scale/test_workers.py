@@ -254,9 +254,8 @@ async def test_a_worker_ends_with_its_keeper():
     keepers = Keepers()
     async with working(env, 1, keepers=keepers):
         (keeper,) = keepers.workers
-        pid = keeper._process.pid
         keeper._writer.close()  # as where it is killed
-        await asyncio.to_thread(wait_until, lambda: not Path(f"/proc/{pid}/fd/0").exists())
+        await asyncio.to_thread(wait_until, lambda: keeper._process.returncode is not None)
     assert keeper._process.returncode == 1
 
 

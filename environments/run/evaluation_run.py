@@ -31,7 +31,14 @@ from environments.run.evaluation import (
 from environments.run.experiment import origin_of
 from environments.run.group_source import Finishing, GroupSource, ShownGroups
 from environments.run.open_run import DEFAULT_NAME, DEFAULTS, OpenRun, RunOptions, opened_run
-from environments.run.process_run import FAILED, Driver, OpenSource, PlannedTasks, in_this_process
+from environments.run.process_run import (
+    FAILED,
+    Driver,
+    OpenSource,
+    PlannedTasks,
+    SourceOptions,
+    in_this_process,
+)
 from environments.run.progress import Progress
 from environments.run.run_log import RunLog, counted_groups
 from environments.run.tracking import Charts, opened_charts
@@ -81,10 +88,10 @@ async def evaluate(
             # First what can still refuse: `--fresh` puts the former evaluation aside.
             with opened_charts(env) as charts, opened as run:
                 finishing = Finishing(fingerprint=run.recorder.fingerprint)
-                opened_source = open_source(
-                    env, finishing, say=progress.say, in_flight=progress.in_flight, evaluation=True
+                wanted = SourceOptions(
+                    finishing=finishing, say=progress.say, in_flight=progress.in_flight, evaluation=True
                 )
-                async with opened_source as source:
+                async with open_source(env, wanted) as source:
                     return await _evaluate_opened(env, progress, run, watchdog, charts, source)
 
 

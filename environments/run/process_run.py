@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Itera
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 
 from rich.console import Console
 
@@ -51,35 +50,28 @@ FAILED = 1
 """Exit code of a run that did not do what it was asked for."""
 
 
-class OpenSource(Protocol):
-    """Opens what rolls out the groups of an environment that is open here."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """What a run wants of whatever rolls its groups out."""
 
-    def __call__(
-        self,
-        env: AgentEnv,
-        finishing: Finishing,
-        *,
-        say: Callable[[str], None],
-        in_flight: RolloutsInFlight,
-        evaluation: bool = False,
-        waits: bool = False,
-    ) -> AbstractAsyncContextManager[GroupSource]:
-        """Return it; `waits`: for model servers that do not answer yet."""
-        ...
+    finishing: Finishing
+    say: Callable[[str], None]
+    """Shows a line."""
+    in_flight: RolloutsInFlight
+    """Is to know each rollout from its slot to its end."""
+    evaluation: bool = False
+    waits: bool = False
+    """For model servers that do not answer yet."""
+
+
+OpenSource = Callable[[AgentEnv, SourceOptions], AbstractAsyncContextManager[GroupSource]]
+"""Opens what rolls out the groups of an environment that is open here."""
 
 
 @asynccontextmanager
-async def in_this_process(
-    env: AgentEnv,
-    finishing: Finishing,
-    *,
-    say: Callable[[str], None],
-    in_flight: RolloutsInFlight,
-    evaluation: bool = False,
-    waits: bool = False,
-) -> AsyncGenerator[GroupSource]:
+async def in_this_process(env: AgentEnv, options: SourceOptions) -> AsyncGenerator[GroupSource]:
     """The environment itself rolls out."""
-    yield source_in_process(env, in_flight.watch, finishing, evaluation=evaluation)
+    yield source_in_process(env, options.in_flight.watch, options.finishing, evaluation=options.evaluation)
 
 
 async def process(
@@ -108,8 +100,8 @@ async def process(
                 opened = opened_run(env, origin, place, options=options, log=log, say=progress.say)
                 run = files.enter_context(opened)
                 finishing = Finishing(fingerprint=run.recorder.fingerprint, is_charted=track is not None)
-                opened_source = open_source(env, finishing, say=progress.say, in_flight=progress.in_flight)
-                async with opened_source as source:
+                wanted = SourceOptions(finishing=finishing, say=progress.say, in_flight=progress.in_flight)
+                async with open_source(env, wanted) as source:
                     return await _process_opened(env, progress, run, track, watchdog, source)
 
 

@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig, ModelServerConfig
-from environments.run.experiment import has_file
+from environments.run.experiment import environment_files, has_file
 from environments.run.group_source import Finishing
 from environments.run.loading import load_file
+from environments.run.process_run import SourceOptions
 from environments.scale.shipped_files import below
 from tools.errors import ConfigError
 
@@ -39,6 +40,19 @@ class WorkerJob:
     """Whose versions are to be as the driver's."""
     files: Mapping[str, str]
     """Those of the fingerprint, see `environment_files`: what else the driver has loaded is of it, too."""
+
+    @classmethod
+    def of(cls, env: AgentEnv, options: SourceOptions) -> "WorkerJob":
+        """What workers do for an environment that is open here, all of them together."""
+        return cls(
+            config=env.config,
+            servers=(*env.servers, *env.second_servers),
+            finishing=options.finishing,
+            packages=_loaded_packages(),
+            files={name: str(path) for name, path in environment_files(env).items()},
+            is_evaluation=options.evaluation,
+            waits=options.waits,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +149,7 @@ def _refuse_too_few(limit: int, count: int, what: str) -> None:
         )
 
 
-def loaded_packages() -> tuple[str, ...]:
+def _loaded_packages() -> tuple[str, ...]:
     """The packages that this process has loaded modules of."""
     loaded = {name.partition(".")[0] for name in list(sys.modules)}
     known = packages_distributions()

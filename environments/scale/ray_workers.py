@@ -74,6 +74,9 @@ _GONE: tuple[type[Exception], ...] = (
 class RayEngine:
     """Starts workers as actors."""
 
+    keeper: type = WorkerProcess
+    """Of what each actor is."""
+
     def __init__(self, *, asked: Mapping[str, float], at_once: int) -> None:
         """Each with these resources, and so many groups at once."""
         self._asked = dict(asked)
@@ -104,7 +107,7 @@ class RayEngine:
             if not place.wait(_ROOM_S):
                 self._refuse_without_room()
             strategy = strategies.PlacementGroupSchedulingStrategy(place)
-            actor = ray.remote(WorkerProcess).options(scheduling_strategy=strategy, **self._options)
+            actor = ray.remote(self.keeper).options(scheduling_strategy=strategy, **self._options)
             return _RayWorker(actor.remote(start), place, self)
         except BaseException:
             groups.remove_placement_group(place)

@@ -165,10 +165,9 @@ class WorkerPool:
             await self._until(lambda: any(each.is_open for each in self._places))
             yield self
         finally:
-            tasks = list(self._tasks)
-            for task in tasks:
+            for task in self._tasks:
                 task.cancel()
-            await asyncio.wait(tasks)
+            await asyncio.gather(*self._tasks, return_exceptions=True)
             broken = await asyncio.gather(*map(self._close, self._places))
         for refused in filter(None, broken):
             raise self._error_of(refused, "a worker")

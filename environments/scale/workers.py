@@ -5,7 +5,7 @@ import logging
 import os
 import pickle
 import sys
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +18,10 @@ from environments.data.tasks import GroupTask
 from environments.record.group_line import decode_group
 from environments.run.experiment import environment_files, origin_of
 from environments.run.group_source import Finishing, source_in_process, withhold_stale
+from environments.run.process_run import SourceOptions
 from environments.run.progress import RolloutsInFlight
 from environments.run.worker_pool import groups_at_once
-from environments.scale.env_spec import EnvSpec, WorkerJob, loaded_packages, shares
+from environments.scale.env_spec import EnvSpec, WorkerJob, shares
 from environments.scale.worker_places import Engine, WorkerPool
 from environments.scale.worker_process import WorkerStart
 from environments.trajectory import CreditedGroup
@@ -63,16 +64,7 @@ class OnWorkers:
             raise ConfigError(f"--worker-env {missing[0]}: there is no such variable here")
 
     @asynccontextmanager
-    async def opened(
-        self,
-        env: AgentEnv,
-        finishing: Finishing,
-        *,
-        say: Callable[[str], None],
-        in_flight: RolloutsInFlight,
-        evaluation: bool = False,
-        waits: bool = False,
-    ) -> AsyncGenerator[WorkerPool]:
+    async def opened(self, env: AgentEnv, options: SourceOptions) -> AsyncGenerator[WorkerPool]:
         """With workers for the groups of an environment that is open here.
 
         Raises:
@@ -84,20 +76,12 @@ class OnWorkers:
         # Ray loads slowly, and only this needs it.
         from environments.scale.ray_workers import RayEngine, cluster_resources, connected  # noqa: PLC0415
 
-        job = WorkerJob(
-            config=env.config,
-            servers=(*env.servers, *env.second_servers),
-            finishing=finishing,
-            packages=loaded_packages(),
-            files={name: str(path) for name, path in environment_files(env).items()},
-            is_evaluation=evaluation,
-            waits=waits,
-        )
+        job = WorkerJob.of(env, options)
         # What can be refused before Ray is started.
         EnvSpec.of(type(env), job)
         shares(job, self.count or 1)
         limit, some = env.config.max_concurrent_rollouts, self.count or 1
-        sandboxes = max(_cores() * SANDBOXES_PER_CORE, -(-limit // some) * some)
+        sandboxes = max((os.cpu_count() or 1) * SANDBOXES_PER_CORE, -(-limit // some) * some)
         local = {"CPU": float(some), "sandbox": float(sandboxes)}
         async with connected(self.ray, local=local) as are_here:
             there = cluster_resources()
@@ -105,13 +89,12 @@ class OnWorkers:
             if not count:
                 raise ConfigError("the cluster has no core yet: give the number of workers, --workers N")
             if self.count is None:
-                say(f"{count} workers, as many as the cluster has cores")
+                options.say(f"{count} workers, as many as the cluster has cores")
             starts = await asyncio.to_thread(self.starts, env, job, count, are_here=are_here)
             sandboxes = -(-limit // count) if env.sandboxes.are_opened else 0
             asked = _asked(there, sandboxes, self.max_memory)
             engine = RayEngine(asked=asked, at_once=max(each.at_once for each in starts))
-            pool = pool_of(env, engine, starts, job, say=say, in_flight=in_flight)
-            async with pool.opened():
+            async with pool_of(env, engine, starts, options).opened() as pool:
                 yield pool
 
     def starts(self, env: AgentEnv, job: WorkerJob, count: int, *, are_here: bool) -> list[WorkerStart]:
@@ -141,24 +124,19 @@ class OnWorkers:
 
 
 def pool_of(
-    env: AgentEnv,
-    engine: Engine,
-    starts: Sequence[WorkerStart],
-    job: WorkerJob,
-    *,
-    say: Callable[[str], None],
-    in_flight: RolloutsInFlight,
+    env: AgentEnv, engine: Engine, starts: Sequence[WorkerStart], options: SourceOptions
 ) -> WorkerPool:
     """Workers of any engine, not started yet, for an environment that is open here."""
+    is_evaluation, watch = options.evaluation, options.in_flight.watch
     pool = WorkerPool(
         env,
         engine,
         starts,
-        own=source_in_process(env, in_flight.watch, job.finishing, evaluation=job.is_evaluation),
-        facts=origin_of(env, evaluation=job.is_evaluation).facts(),
-        say=say,
+        own=source_in_process(env, watch, options.finishing, evaluation=is_evaluation),
+        facts=origin_of(env, evaluation=is_evaluation).facts(),
+        say=options.say,
     )
-    in_flight.elsewhere = pool.in_flight
+    options.in_flight.elsewhere = pool.in_flight
     return pool
 
 
@@ -204,10 +182,6 @@ def _asked(there: dict[str, float], sandboxes: int, memory: int | None) -> dict[
     return asked if memory is None else asked | {"memory": float(memory)}
 
 
-def _cores() -> int:
-    return os.cpu_count() or 1
-
-
 class Workers:
     """Rolls groups of an environment out on workers, for your own loop or a trainer's generator.
 
@@ -236,7 +210,7 @@ class Workers:
         Raises:
             UsageError: the class lacks something, or a setting cannot work.
         """
-        self._options = OnWorkers(count=count) if on is None else on
+        self._on = OnWorkers(count=count) if on is None else on
         self.env = env_cls(config, servers)
         """The environment as it is open in this process: its tasks, its estimator."""
         self._closing = AsyncExitStack()
@@ -244,11 +218,10 @@ class Workers:
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as closing:
             env = await closing.enter_async_context(self.env)
-            self._pool = await closing.enter_async_context(
-                self._options.opened(
-                    env, Finishing(fingerprint=None), say=logger.info, in_flight=RolloutsInFlight()
-                )
+            options = SourceOptions(
+                finishing=Finishing(fingerprint=None), say=logger.info, in_flight=RolloutsInFlight()
             )
+            self._pool = await closing.enter_async_context(self._on.opened(env, options))
             self._closing = closing.pop_all()
         return self
 

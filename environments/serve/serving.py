@@ -19,7 +19,7 @@ from environments.record.summary import loop_rows, print_rows
 from environments.run.experiment import later_files, origin_of
 from environments.run.group_source import Finishing, GroupSource, withhold_stale
 from environments.run.open_run import DEFAULTS, RunOptions, begin_record
-from environments.run.process_run import AskedTasks, OpenSource, in_this_process
+from environments.run.process_run import AskedTasks, OpenSource, SourceOptions, in_this_process
 from environments.run.progress import Progress
 from environments.run.tracking import tracked
 from environments.run.watchdog import Watchdog, watchdog_of
@@ -110,9 +110,8 @@ async def _serve_opened(
             shape=shape,
             exact_only=not config.allow_approximate_tokens,
         )
-        source = await files.enter_async_context(
-            open_source(env, finishing, say=say, in_flight=progress.in_flight, waits=True)
-        )
+        wanted = SourceOptions(finishing=finishing, say=say, in_flight=progress.in_flight, waits=True)
+        source = await files.enter_async_context(open_source(env, wanted))
         rollouts = Rollouts(
             tasks=env.tasks_for_ever,
             asked=asked,

@@ -115,9 +115,10 @@ def ready_engine(actors):
     from environments.scale import ray_workers
 
     class Engine(ray_workers.RayEngine):
+        keeper = ReadyWorker
+
         def __init__(self):
-            super().__init__(asked={"CPU": 1.0}, at_once=1, has_room=True)
-            self._actor = ray_workers.ray.remote(ReadyWorker).options(num_cpus=1, max_concurrency=1000)
+            super().__init__(asked={"CPU": 1.0}, at_once=500)
             self._starting, self._numbers = [], itertools.count()
 
         async def start(self, start):
@@ -171,19 +172,19 @@ def worker_start(spec, *, count, at_once):
 
 def ready_source(options, figures):
     @asynccontextmanager
-    async def opened(env, finishing, *, say, in_flight, evaluation=False, waits=False):
+    async def opened(env, wanted):
         from environments.scale.ray_workers import connected
         from tests.benchmarks.bench_record import sampled_group  # a file that workers of `pairs` do not load
 
-        done = finished(sampled_group(8, *LINES[options.line]), finishing)
+        done = finished(sampled_group(8, *LINES[options.line]), wanted.finishing)
         facts = Opened(facts=origin_of(env, evaluation=False).facts(), packages={})
         spec = pickle.dumps((facts, Answer(value=done, met=(), read=(), written=())))
         start = worker_start(spec, count=options.places, at_once=options.at_once)
         actors = min(options.places, options.actors)
         async with connected(None, local={"CPU": float(actors)}):
-            own = source_in_process(env, in_flight.watch, finishing)
+            own = source_in_process(env, wanted.in_flight.watch, wanted.finishing)
             starts = [start] * options.places
-            pool = WorkerPool(env, ready_engine(actors), starts, own=own, expected=facts, say=say)
+            pool = WorkerPool(env, ready_engine(actors), starts, own=own, facts=facts.facts, say=wanted.say)
             async with pool.opened():
                 driven = Driven(pool, options.idle_s)
                 yield driven
@@ -309,8 +310,8 @@ def one_run(options, begun):
     kept = []
 
     @asynccontextmanager
-    async def opened(*arguments, **named):
-        async with source(*arguments, **named) as inner:
+    async def opened(env, wanted):
+        async with source(env, wanted) as inner:
             kept.append(Watched(inner, options.workers, begun, options.groups))
             yield kept[0]
 
@@ -340,6 +341,9 @@ class OneOpens:
         self._is_first = False
         return ReadyWorker(start)
 
+    async def check(self):
+        pass
+
 
 async def waiting_ms(groups, places):
     """CPU of each of so many groups that all wait for one worker."""
@@ -351,7 +355,7 @@ async def waiting_ms(groups, places):
     )
     spec = pickle.dumps((facts, Answer(value=done, met=(), read=(), written=())))
     starts = [worker_start(spec, count=places, at_once=1)] * places
-    async with WorkerPool(env, OneOpens(), starts, own=None, expected=facts, say=print).opened() as pool:
+    async with WorkerPool(env, OneOpens(), starts, own=None, facts={}, say=print).opened() as pool:
         tasks = [GroupTask(item={}, item_id=str(number), epoch=0) for number in range(groups)]
         begun = time.process_time()
         await asyncio.gather(*map(pool.run, tasks))

@@ -7,11 +7,10 @@ import orjson
 from rich.console import Console
 
 from environments.record.recorder import read_groups
-from environments.run.experiment import environment_files
 from environments.run.group_source import Finishing
-from environments.run.process_run import process
+from environments.run.process_run import SourceOptions, process
 from environments.run.progress import RolloutsInFlight
-from environments.scale.env_spec import WorkerJob, loaded_packages
+from environments.scale.env_spec import WorkerJob
 from environments.scale.worker_process import WorkerProcess
 from environments.scale.workers import OnWorkers, pool_of
 
@@ -36,19 +35,11 @@ def on_keepers(count=2, *, memory=None, keepers=None):
     """What `process`, `evaluate` and `serve` take as their source of groups."""
 
     @asynccontextmanager
-    async def opened(env, finishing, *, say, in_flight, evaluation=False, waits=False):
-        job = WorkerJob(
-            config=env.config,
-            servers=(*env.servers, *env.second_servers),
-            finishing=finishing,
-            packages=loaded_packages(),
-            files={name: str(path) for name, path in environment_files(env).items()},
-            is_evaluation=evaluation,
-            waits=waits,
-        )
-        starts = OnWorkers(count=count, max_memory=memory).starts(env, job, count, are_here=True)
+    async def opened(env, options):
+        on, job = OnWorkers(count=count, max_memory=memory), WorkerJob.of(env, options)
+        starts = on.starts(env, job, count, are_here=True)
         engine = Keepers() if keepers is None else keepers
-        async with pool_of(env, engine, starts, job, say=say, in_flight=in_flight).opened() as pool:
+        async with pool_of(env, engine, starts, options).opened() as pool:
             yield pool
 
     return opened
@@ -59,10 +50,8 @@ async def working(env, count=2, *, said=None, **options):
     """A pool of workers for an environment, both open."""
     say = print if said is None else said.append
     async with env.opened():
-        source = on_keepers(count, **options)(
-            env, Finishing(fingerprint=None), say=say, in_flight=RolloutsInFlight()
-        )
-        async with source as pool:
+        wanted = SourceOptions(finishing=Finishing(fingerprint=None), say=say, in_flight=RolloutsInFlight())
+        async with on_keepers(count, **options)(env, wanted) as pool:
             yield pool
 
 

@@ -15,12 +15,14 @@ from environments.run.evaluation_run import evaluate
 from environments.scale import env_spec, worker_places, worker_process
 from environments.scale.workers import OnWorkers
 from tests.environments.policy.test_weights_over_http import update
+from tests.environments.run.leftovers import groups_and_folders
 from tests.environments.scale.keepers import Keepers, content_of, groups_in, on_keepers, processed, working
-from tests.environments.scale.worked_env import Chosen, Updated, Worked, WorkedConfig
+from tests.environments.scale.worked_env import Chosen, InSandboxes, Updated, Worked, WorkedConfig
 from tests.environments.serve.loopback import wait_until
 from tests.environments.write_file import quiet
 from tests.equipment.running_server import running_server
-from tools.errors import ConfigError, RunError
+from tools.errors import ConfigError, RecordError, RunError
+from tools.sandbox.host.process_ids import identity
 
 FOLDER = Path(__file__).parent
 
@@ -103,6 +105,42 @@ async def test_an_item_that_ends_its_process_costs_itself(does, item, tmp_path, 
     assert [each for each, (status, _) in groups.items() if status == "failed"] == [item]
     assert POISON[does] in groups[item][1]
     assert "another one takes its place" in shown
+
+
+@pytest.mark.parametrize(("does", "error"), [("cancel", "CancelledError"), ("quit", "SystemExit")])
+async def test_a_hook_that_cancels_itself_or_exits_costs_its_rollouts_and_no_worker(does, error, tmp_path):
+    path = tmp_path / "r.jsonl"
+    code, shown = await processed(worked(path, does={"7": does}), open_source=on_keepers())
+    groups = groups_in(path)
+    assert (code, len(groups)) == (0, 12)
+    assert [each for each, (status, _) in groups.items() if status == "failed"] == ["7"]
+    assert error in groups["7"][1]
+    assert "another one takes its place" not in shown
+
+
+async def test_what_a_killed_worker_left_of_its_sandboxes_is_gone_once_the_next_one_is_open():
+    env, keepers = InSandboxes(WorkedConfig(group_size=2, does={"3": "wait"})), Keepers()
+    async with working(env, 1, keepers=keepers) as pool:
+        running = asyncio.create_task(pool.run(env.tasks()[3]))
+        (place,) = pool._places
+        while not (await place.worker.beat()).in_flight.doing["score_turn"]:  # noqa: ASYNC110  # in another process
+            await asyncio.sleep(0.05)
+        owner = identity(keepers.workers[0]._process.pid)
+        keepers.workers[0]._process.kill()
+        while place.opened < 2:  # noqa: ASYNC110  # likewise
+            await asyncio.sleep(0.05)
+        assert groups_and_folders({owner}) == []
+        running.cancel()
+        await asyncio.wait({running})
+
+
+async def test_a_setting_that_is_edited_between_two_runs_is_refused_as_ever(tmp_path):
+    path = tmp_path / "r.jsonl"
+    await processed(worked(path, max_items=2), open_source=on_keepers(1))
+    with pytest.raises(RecordError, match=r"max_turns was 10, is 9"):
+        await processed(worked(path, max_turns=9), open_source=on_keepers(1))
+    assert (await processed(worked(path), open_source=on_keepers(3)))[0] == 0
+    assert len(groups_in(path)) == 12
 
 
 async def test_a_group_that_was_beside_it_is_as_ever(tmp_path):
@@ -283,7 +321,7 @@ async def test_a_policy_that_is_an_object_is_refused():
     pytest.importorskip("ray")
     env = worked()
     env.policy = ScriptedPolicy(lambda *_: [], skill=1, renderer=env.renderer)
-    opened = OnWorkers(count=1).opened(env, None, say=print, in_flight=None)
+    opened = OnWorkers(count=1).opened(env, None)
     with pytest.raises(ConfigError, match=r"is an object of this process, .*--openai.base_url"):
         async with opened:
             pass

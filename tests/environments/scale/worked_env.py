@@ -58,6 +58,8 @@ class Worked(TurnLevelRewardMixin, AgentEnv):
         action = self.config.does.get(item["id"], "")
         if action == "wait":
             await asyncio.Event().wait()
+        elif action == "cancel":
+            raise asyncio.CancelledError
         elif action == "print":
             print(f"item {item['id']} is scored")  # noqa: T201  # as users do
         elif action:
@@ -71,6 +73,13 @@ class Worked(TurnLevelRewardMixin, AgentEnv):
         calls = call("add", {"a": item["number"], "b": 1})
         others = [Choice(probability=0.25, message=say(text)) for text in ("done", "I do not know")]
         return [Choice(probability=0.5, message=calls), *others]
+
+
+class InSandboxes(Worked):
+    """The same with a sandbox for each rollout."""
+
+    name = "in_sandboxes"
+    sandbox = "local"
 
 
 class Chosen(Worked):
@@ -125,6 +134,7 @@ DOES = {
     "leave": leave_a_child,
     "crash": lambda: ctypes.string_at(0),
     "eat": eat,
+    "quit": lambda: sys.exit(3),
     "block": lambda: time.sleep(3600),
     # Native code that never gives the interpreter back.
     "hold": lambda: ctypes.PyDLL(None).sleep(3600),

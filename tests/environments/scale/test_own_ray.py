@@ -1,10 +1,13 @@
 """`--workers N`: a Ray of this machine, which nobody else reaches and nothing of which stays."""
 
+import asyncio
 import os
 import signal
 import subprocess
+import sys
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
@@ -21,8 +24,17 @@ from tests.environments.scale.on_ray import (
     run,
     scratch,  # noqa: F401  # of every test here
     wait_until_nothing_is_left,
+    workers,
 )
-from tests.environments.serve.loopback import free_port, wait_until, without_torch
+from tests.environments.serve.loopback import (
+    SERVED,
+    ended,
+    free_port,
+    running,
+    serve,
+    wait_until,
+    without_torch,
+)
 
 RAW = ("(raylet)", "RayTaskError", "Token authentication", "ray::", "FutureWarning", "Traceback")
 LISTENS, LOOPBACK = "0A", {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
@@ -117,6 +129,52 @@ def test_a_cluster_that_dies_is_one_line_and_the_run_goes_on_without_it(tmp_path
     rolled_out(again, variables={"PACED_FAST": "/"})
     groups = [(each.group.item_id, each.group.epoch) for each in read_groups(tmp_path / "record.jsonl")]
     assert len(groups) == len(set(groups)) == 60
+
+
+def test_an_evaluation_is_as_without_workers(tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder, options in ((here, []), (there, ["--workers", "2"])):
+        command = [sys.executable, "-m", "turnwise", "evaluate", f"{SERVED}:Talk", "--out", str(folder)]
+        rolled_out([*command, "--env.eval_rollouts", "3", *options])
+    assert compared(there / "record.jsonl") == compared(here / "record.jsonl")
+
+
+def test_serve_feeds_a_trainer_while_its_workers_are_killed(api, tmp_path):
+    api.start_trainer(batch_size=4)
+    command = serve("Talk", api.url, tmp_path, "--workers", "2", group_size=2)
+    killed, batches = 0, 0
+    with (tmp_path / "shown").open("wb") as shown, running(command, stdout=shown, stderr=shown) as served:
+        while batches < 20:
+            assert served.poll() is None, (tmp_path / "shown").read_text()
+            batches += api.get("/batch")["batch"] is not None
+            if batches >= 4 * (killed + 1) and killed < 3 and (there := workers()):
+                os.kill(there[0], signal.SIGKILL)
+                killed += 1
+        assert ended(served) == 0
+    groups = [(each.group.item_id, each.group.epoch) for each in read_groups(tmp_path / "record.jsonl")]
+    assert len(groups) == len(set(groups)) >= 40
+    assert not [each for each in RAW if each in (tmp_path / "shown").read_text()]
+
+
+def test_an_actor_that_cannot_be_reached_is_killed_and_replaced():
+    from environments.scale import ray_workers
+
+    class Away:
+        def __init__(self):
+            self.beat = self
+
+        async def remote(self):
+            raise ray_workers.exceptions.ActorUnavailableError("away", b"0" * 16)
+
+    class Worker(ray_workers._RayWorker):
+        ended = False
+
+        def _end(self):
+            self.ended = True
+
+    worker = Worker(Away(), None, SimpleNamespace(is_gone=False))
+    death = asyncio.run(worker.beat())
+    assert (death.keeper_too, worker.ended) == (True, True)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the driver of a run, the keeper of a worker and the worker itself send each other: pickled values."""
+"""What driver, supervisors and workers send each other: pickled values."""
 
 import asyncio
 import pickle
@@ -11,12 +11,14 @@ from environments.containment.user_code import InFlightNow
 from environments.trajectory import Failure, Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:
-    from environments.run.group_source import FinishedGroup  # a keeper has no use for it, and it loads slowly
+    from environments.run.group_source import (
+        FinishedGroup,  # a supervisor has no use for it, and it loads slowly
+    )
 
 HEAD = struct.Struct(">QQ")
-"""Before each message between a worker and its keeper: the number of the request, and bytes that follow."""
+"""Before each message between a worker and its supervisor: the request's number, and bytes that follow."""
 NEWS, CANCEL, OWN_REQUEST = 0, 1, 2
-"""What a worker sends unasked; a request to cancel another; what its keeper asks: to open, to close."""
+"""What a worker sends unasked; a request to cancel another; what its supervisor asks: to open, to close."""
 FIRST_REQUEST = 3
 """The numbers of what the driver asks begin here."""
 
@@ -105,8 +107,8 @@ class Death:
     """The end of what it printed to its standard error."""
     blocked: Blocked | None = None
     """Whose fault it was, where that is known."""
-    keeper_too: bool = False
-    """Whether its keeper is gone with it, so that no other worker can be opened there."""
+    with_supervisor: bool = False
+    """Whether its supervisor is gone with it, so that no other worker can be opened there."""
 
 
 def packed(number: int, value: object) -> bytes:

@@ -1,7 +1,7 @@
 """Workers as actors of Ray, on this machine or on a cluster: the one module that imports it.
 
-An actor is no more than the keeper of a worker's process (`WorkerProcess`): Ray places it, says when its node
-is gone, and carries messages.
+An actor is no more than the supervisor of a worker's process (`WorkerProcess`): Ray places it, says when its
+node is gone, and carries messages.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from environments.extras import needs_extra
+from environments.scale.dispatch import NoRoomError, Worker
 from environments.scale.messages import Beat, Death
-from environments.scale.worker_places import NoRoomError, Worker
 from environments.scale.worker_process import WorkerProcess, WorkerStart
 from tools.errors import ConfigError, RunError
 from tools.waiting import to_the_end
@@ -74,7 +74,7 @@ _GONE: tuple[type[Exception], ...] = (
 class RayEngine:
     """Starts workers as actors."""
 
-    keeper: type = WorkerProcess
+    supervisor: type = WorkerProcess
     """Of what each actor is."""
 
     def __init__(self, *, asked: Mapping[str, float], at_once: int) -> None:
@@ -101,16 +101,16 @@ class RayEngine:
         return await _in_thread(partial(self._placed, start))
 
     def _placed(self, start: WorkerStart) -> "_RayWorker":
-        # A place is reserved before its process starts, which may take long and is no lack of room.
-        place = groups.placement_group([self._asked])
+        # Resources are reserved before a process starts, which may take long and is no lack of room.
+        placement = groups.placement_group([self._asked])
         try:
-            if not place.wait(_ROOM_S):
+            if not placement.wait(_ROOM_S):
                 self._refuse_without_room()
-            strategy = strategies.PlacementGroupSchedulingStrategy(place)
-            actor = ray.remote(self.keeper).options(scheduling_strategy=strategy, **self._options)
-            return _RayWorker(actor.remote(start), place, self)
+            strategy = strategies.PlacementGroupSchedulingStrategy(placement)
+            actor = ray.remote(self.supervisor).options(scheduling_strategy=strategy, **self._options)
+            return _RayWorker(actor.remote(start), placement, self)
         except BaseException:
-            groups.remove_placement_group(place)
+            groups.remove_placement_group(placement)
             raise
 
     async def check(self) -> None:
@@ -139,8 +139,8 @@ class RayEngine:
 class _RayWorker:
     """The handle of an actor; where that is gone, its death is the answer."""
 
-    def __init__(self, actor: Any, place: Any, engine: RayEngine) -> None:
-        self._actor, self._place, self._engine = actor, place, engine
+    def __init__(self, actor: Any, placement: Any, engine: RayEngine) -> None:
+        self._actor, self._placement, self._engine = actor, placement, engine
 
     async def open(self) -> bytes | Death:
         return await self._call("open")
@@ -169,20 +169,20 @@ class _RayWorker:
     def _remove(self) -> None:
         with suppress(*_GONE):
             ray.kill(self._actor)
-        groups.remove_placement_group(self._place)
+        groups.remove_placement_group(self._placement)
 
     async def _call(self, method: str, *arguments: object) -> Any:
         if self._engine.is_gone:
-            return Death(cause="the cluster is gone", keeper_too=True)
+            return Death(cause="the cluster is gone", with_supervisor=True)
         try:
             return await getattr(self._actor, method).remote(*arguments)
         except exceptions.ActorUnavailableError:
             # It may go on, and would come back: what it had in flight runs elsewhere by then.
             self._end()
-            return Death(cause="its node cannot be reached", keeper_too=True)
+            return Death(cause="its node cannot be reached", with_supervisor=True)
         except _GONE as error:
             self._end()
-            return Death(cause=_cause(error), keeper_too=True)
+            return Death(cause=_cause(error), with_supervisor=True)
         except exceptions.RayTaskError as error:
             raise error.cause from None
 
@@ -231,7 +231,7 @@ async def connected(address: str | None, *, local: Mapping[str, float]) -> Async
     if address is not None:
         await asyncio.to_thread(_refuse_deaf, address)
     own = nullcontext({"address": address}) if address is not None else _own_ray(local)
-    where = "no Ray can be started here" if address is None else f"no Ray cluster at --ray {address}"
+    where = "no Ray can be started here" if address is None else f"--ray {address} cannot be used"
     async with _OWN:
         with _quiet(), own as options:
             job = ray.job_config.JobConfig()

@@ -48,7 +48,7 @@ _PARENT_DEATH_SIGNAL = 1
 
 
 def main(fd: int, parent: int) -> None:
-    """Work for the keeper at the other end of a socket, for as long as it lives."""
+    """Work for the supervisor at the other end of a socket, for as long as it lives."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:
@@ -75,11 +75,11 @@ class Channel:
     def send(self, number: int, value: object) -> None:
         """Send a message."""
         content = packed(number, value)
-        with self._one_at_a_time, suppress(OSError):  # without a keeper this process ends
+        with self._one_at_a_time, suppress(OSError):  # without a supervisor this process ends
             self._connection.sendall(content)
 
     def next(self) -> tuple[int, bytes]:
-        """The next message; without a keeper the process ends, and with it what it has in flight."""
+        """The next message; without a supervisor the process ends, and with it what it has in flight."""
         head = self._reader.read(HEAD.size)
         if len(head) < HEAD.size:
             os._exit(1)

@@ -16,7 +16,7 @@ from tools.sandbox.host.process_ids import has_ended, identity
 
 _PREFIX = "turnwise-worker."
 _CLEAN = 'exec 3<&0; { cat <&3; rm -rf -- "$0"; } >/dev/null &'
-"""Waits for the end of a worker's keeper, even by SIGKILL; no child of it, as Ray ends those with it."""
+"""Waits for the end of a worker's supervisor, even by SIGKILL; no child of it, as Ray ends those with it."""
 
 
 @contextmanager

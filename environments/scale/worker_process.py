@@ -1,4 +1,4 @@
-"""The keeper of one worker: starts its process, hands requests on, bounds its memory, knows how it ended.
+"""The supervisor of one worker: starts its process, hands requests on, bounds its memory, knows how it ended.
 
 The worker is a process of its own, so that whatever an environment's code does to it (exits, crashes, holds
 the interpreter, eats the memory) is seen from here as it was.
@@ -54,7 +54,7 @@ _START = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStart:
-    """What a keeper needs to know; what the worker itself reads is `spec`."""
+    """What a supervisor needs to know; what the worker itself reads is `spec`."""
 
     spec: bytes
     """A pickled `EnvSpec`."""

@@ -21,8 +21,8 @@ from environments.run.group_source import Finishing, source_in_process, withhold
 from environments.run.process_run import SourceOptions
 from environments.run.progress import RolloutsInFlight
 from environments.run.worker_pool import groups_at_once
+from environments.scale.dispatch import Engine, WorkerPool
 from environments.scale.env_spec import EnvSpec, WorkerJob, shares
-from environments.scale.worker_places import Engine, WorkerPool
 from environments.scale.worker_process import WorkerStart
 from environments.trajectory import CreditedGroup
 from tools.errors import ConfigError

@@ -1,18 +1,18 @@
 """What `--workers` costs: CPU of the driver a group, CPU of workers against one process, start and memory.
 
-    python -m tests.benchmarks.bench_workers driver [--places 4 16 64] [--actors 8] [--lines small large]
+    python -m tests.benchmarks.bench_workers driver [--slots 4 16 64] [--actors 8] [--lines small large]
     python -m tests.benchmarks.bench_workers pairs [--pairs 3] [--groups 120] [--workers 2]
-    python -m tests.benchmarks.bench_workers waiting [--groups 500 1000 2000 4000] [--places 64]
+    python -m tests.benchmarks.bench_workers waiting [--groups 500 1000 2000 4000] [--slots 64]
 
 `driver`: actors answer with a group that is ready, and all the rest is as in a run: tasks, beats, a record
-with `fsync`, a progress line. More places than actors share these. Aims: at most 4 ms a group of 250 kB, and
-at least 80 MB/s of lines of 5 MB, whatever the number of places.
+with `fsync`, a progress line. More slots than actors share these. Aims: at most 4 ms a group of 250 kB, and
+at least 80 MB/s of lines of 5 MB, whatever the number of slots.
 
 `pairs`: the same groups in one process and by workers, one after the other, each run a process of its own,
-with the CPU of workers and their keepers from when all are open. Aim: at most 1.25 times one process. Then
-what it takes until the first group, and memory (PSS: what is shared counts once).
+with the CPU of workers and their supervisors from when all are open. Aim: at most 1.25 times one process.
+Then what it takes until the first group, and memory (PSS: what is shared counts once).
 
-`waiting`: groups that wait for the one place that is open, without Ray. Aim: a group costs the same however
+`waiting`: groups that wait for the one slot that is open, without Ray. Aim: a group costs the same however
 many wait.
 """
 
@@ -42,8 +42,8 @@ from environments.record.recorder import GroupLine
 from environments.run.experiment import origin_of
 from environments.run.group_source import FinishedGroup, finished, source_in_process
 from environments.run.process_run import in_this_process, process
+from environments.scale.dispatch import WorkerPool
 from environments.scale.messages import Answer, Beat, Cancelled, Opened, read_value
-from environments.scale.worker_places import WorkerPool
 from environments.scale.worker_process import WorkerStart
 from tests.benchmarks.bench_client import canned_server
 from tests.benchmarks.bench_in_flight import InFlight
@@ -115,7 +115,7 @@ def ready_engine(actors):
     from environments.scale import ray_workers
 
     class Engine(ray_workers.RayEngine):
-        keeper = ReadyWorker
+        supervisor = ReadyWorker
 
         def __init__(self):
             super().__init__(asked={"CPU": 1.0}, at_once=500)
@@ -130,7 +130,7 @@ def ready_engine(actors):
 
 
 async def all_open(pool):
-    while not all(each.is_open for each in pool._places):  # noqa: ASYNC110  # nobody else waits for that
+    while not all(each.is_open for each in pool._slots):  # noqa: ASYNC110  # nobody else waits for that
         await asyncio.sleep(0.1)
     await asyncio.sleep(1)
 
@@ -179,11 +179,11 @@ def ready_source(options, figures):
         done = finished(sampled_group(8, *LINES[options.line]), wanted.finishing)
         facts = Opened(facts=origin_of(env, evaluation=False).facts(), packages={})
         spec = pickle.dumps((facts, Answer(value=done, met=(), read=(), written=())))
-        start = worker_start(spec, count=options.places, at_once=options.at_once)
-        actors = min(options.places, options.actors)
+        start = worker_start(spec, count=options.slots, at_once=options.at_once)
+        actors = min(options.slots, options.actors)
         async with connected(None, local={"CPU": float(actors)}):
             own = source_in_process(env, wanted.in_flight.watch, wanted.finishing)
-            starts = [start] * options.places
+            starts = [start] * options.slots
             pool = WorkerPool(env, ready_engine(actors), starts, own=own, facts=facts.facts, say=wanted.say)
             async with pool.opened():
                 driven = Driven(pool, options.idle_s)
@@ -242,7 +242,7 @@ def _kind(line):
     if line[0] == os.getpid():
         return "driver"
     if "ray::" in names[0] and "Agent" not in names[0]:
-        return "keeper" if "Worker" in names[0] else "idle"
+        return "supervisor" if "Worker" in names[0] else "idle"
     if "rollout_worker" in names[0]:
         return "worker"
     return "daemons"
@@ -345,7 +345,7 @@ class OneOpens:
         pass
 
 
-async def waiting_ms(groups, places):
+async def waiting_ms(groups, slots):
     """CPU of each of so many groups that all wait for one worker."""
     config = AgentEnvConfig(total_steps=groups)
     env = ReadyEnv(config, [ServerConfig(base_url="http://127.0.0.1:9/v1", model_name="m")])
@@ -354,7 +354,7 @@ async def waiting_ms(groups, places):
         line=GroupLine(content=b"", fingerprint="f", item_id="", epoch=0, status="ok"), note=None
     )
     spec = pickle.dumps((facts, Answer(value=done, met=(), read=(), written=())))
-    starts = [worker_start(spec, count=places, at_once=1)] * places
+    starts = [worker_start(spec, count=slots, at_once=1)] * slots
     async with WorkerPool(env, OneOpens(), starts, own=None, facts={}, say=print).opened() as pool:
         tasks = [GroupTask(item={}, item_id=str(number), epoch=0) for number in range(groups)]
         begun = time.process_time()
@@ -366,7 +366,7 @@ def waiting(options):
     """The table of groups that wait."""
     print("groups  ms a group")
     for groups in options.groups:
-        costs = [asyncio.run(waiting_ms(groups, options.places)) for _ in range(options.repeats)]
+        costs = [asyncio.run(waiting_ms(groups, options.slots)) for _ in range(options.repeats)]
         print(f"{groups:6} {median(costs):11.2f}", flush=True)
 
 
@@ -382,16 +382,16 @@ def alone(*arguments):
 
 def drivers(options):
     """The table of drivers."""
-    print("     line places actors  ms a group   loop   MB/s   idle  wall s")
+    print("     line slots actors  ms a group   loop   MB/s   idle  wall s")
     for line in options.lines:
         groups = options.groups if line == "small" else max(options.groups // 8, 1)
-        for places in options.places:
-            asked = ("--line", line, "--places", places, "--actors", options.actors, "--groups", groups)
+        for slots in options.slots:
+            asked = ("--line", line, "--slots", slots, "--actors", options.actors, "--groups", groups)
             asked += ("--at-once", options.at_once if line == "small" else 1, "--idle-s", options.idle_s)
             runs = [alone(*asked) for _ in range(options.repeats)]
             each = {name: median(run[name] for run in runs) for name in runs[0]}
             print(
-                f"{each['size'] / 1000:6.0f} kB {places:6} {min(places, options.actors):6} "
+                f"{each['size'] / 1000:6.0f} kB {slots:6} {min(slots, options.actors):6} "
                 f"{each['ms']:11.2f} {each['loop_ms']:6.2f} {each['mb_per_s']:6.0f} {each['idle']:6.1%} "
                 f"{each['wall_s']:7.1f}   " + " ".join(f"{run['ms']:.2f}" for run in runs),
                 flush=True,
@@ -406,7 +406,7 @@ def pairs(options):
             for workers, kept in runs.items():
                 kept.append(alone("--workers", workers, "--groups", options.groups, "--url", url))
             one, more = (kept[-1]["spent"] for kept in runs.values())
-            ratios.append((more["worker"] + more["keeper"]) / one["driver"])
+            ratios.append((more["worker"] + more["supervisor"]) / one["driver"])
             print(f"pair      {ratios[-1]:.2f} times the CPU of one process", flush=True)
     print(f"ratio     {median(ratios):.2f}")
     print(f"line      {runs[0][0]['line'] / 1000:.0f} kB")
@@ -420,7 +420,7 @@ def pairs(options):
             first, opened = (median(run[name].get(kind, 0.0) for run in kept) for name in ("first", "open"))
             spent = median(1000 * run["spent"][kind] / options.groups for run in kept)
             memory = [each for run in kept for each in run["memory"] if each[0] == kind]
-            rss, pss = (sum(each[place] for each in memory) / len(memory) for place in (1, 2))
+            rss, pss = (sum(each[slot] for each in memory) / len(memory) for slot in (1, 2))
             print(
                 f"  {kind:10} {first:11.2f} {opened:11.2f} {spent:11.2f} {rss:7.0f} MB {pss:7.0f} MB "
                 f"{len(memory) / len(kept):7.1f}"
@@ -433,11 +433,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parts = parser.add_subparsers(dest="part", required=True)
     part = parts.add_parser("driver")
-    part.add_argument("--places", type=int, nargs="*", default=[4, 16, 64])
+    part.add_argument("--slots", type=int, nargs="*", default=[4, 16, 64])
     part.add_argument("--actors", type=int, default=8)
     part.add_argument("--lines", nargs="*", default=list(LINES))
     part.add_argument("--groups", type=int, default=1200, help="an eighth of it of large lines")
-    part.add_argument("--at-once", type=int, default=4, help="groups of a place at once; one large one")
+    part.add_argument("--at-once", type=int, default=4, help="groups of a slot at once; one large one")
     part.add_argument("--idle-s", type=float, default=5.0)
     part.add_argument("--repeats", type=int, default=3)
     part = parts.add_parser("pairs")
@@ -447,10 +447,10 @@ def main() -> None:
     part.add_argument("--calls", type=int, default=10)
     part = parts.add_parser("waiting")
     part.add_argument("--groups", type=int, nargs="*", default=[500, 1000, 2000, 4000])
-    part.add_argument("--places", type=int, default=64)
+    part.add_argument("--slots", type=int, default=64)
     part.add_argument("--repeats", type=int, default=3)
     part = parts.add_parser("one", help="for the two others")
-    for name in ("--places", "--actors", "--groups", "--at-once", "--workers"):
+    for name in ("--slots", "--actors", "--groups", "--at-once", "--workers"):
         part.add_argument(name, type=int)
     part.add_argument("--idle-s", type=float)
     for name in ("--line", "--url"):

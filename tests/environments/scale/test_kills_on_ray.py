@@ -1,4 +1,4 @@
-"""Kill -9 of workers, of their keepers, of nodes and of the driver: nothing is lost, nothing comes twice."""
+"""Kill -9 of workers, their supervisors, nodes and the driver: nothing is lost, nothing comes twice."""
 
 import os
 import random
@@ -40,7 +40,7 @@ def kill_worker(drawn, *_):
     os.kill(drawn.choice(workers()), signal.SIGKILL)
 
 
-def kill_keeper(drawn, *_):
+def kill_supervisor(drawn, *_):
     os.kill(parent_of(drawn.choice(workers())), signal.SIGKILL)
 
 
@@ -55,7 +55,7 @@ def kill_driver(_, __, driver):
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("kill", [kill_worker, kill_keeper, remove_node, kill_driver])
+@pytest.mark.parametrize("kill", [kill_worker, kill_supervisor, remove_node, kill_driver])
 def test_kills_lose_no_group_and_repeat_none(kill, two_nodes, tmp_path, soak):
     kills, drawn, fast = KILLS if soak else KILLS // 10, random.Random(SEED), tmp_path / "fast"
     planned, record, killed = 40 * kills, tmp_path / "record.jsonl", 0

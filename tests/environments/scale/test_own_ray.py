@@ -174,7 +174,7 @@ def test_an_actor_that_cannot_be_reached_is_killed_and_replaced():
 
     worker = Worker(Away(), None, SimpleNamespace(is_gone=False))
     death = asyncio.run(worker.beat())
-    assert (death.keeper_too, worker.ended) == (True, True)
+    assert (death.with_supervisor, worker.ended) == (True, True)
 
 
 @pytest.mark.parametrize(

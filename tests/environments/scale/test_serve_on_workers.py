@@ -10,14 +10,14 @@ from environments.run.open_run import RunOptions
 from environments.serve.serving import serve
 from environments.wire.columns import columns_of
 from environments.wire.views import VIEWS
-from tests.environments.scale.keepers import Keepers, on_keepers
+from tests.environments.scale.supervised import Supervisors, on_supervisors
 from tests.environments.scale.worked_env import Worked, WorkedConfig
 from tests.environments.write_file import quiet
 
 BATCHES = 12
 
 
-async def served(api, path, keepers, disturb, **settings):
+async def served(api, path, supervisors, disturb, **settings):
     """Serve to a trainer that takes so many batches; the tokens of all rows that it got."""
     config = WorkedConfig(
         group_size=2,
@@ -29,7 +29,9 @@ async def served(api, path, keepers, disturb, **settings):
     )
     options = RunOptions(outbox=path / "outbox.sqlite")
     running = asyncio.create_task(
-        serve(Worked(config), quiet(), options=options, open_source=on_keepers(2, keepers=keepers))
+        serve(
+            Worked(config), quiet(), options=options, open_source=on_supervisors(2, supervisors=supervisors)
+        )
     )
     taken = []
     while len(taken) < BATCHES and not running.done():
@@ -61,15 +63,15 @@ def shown(path, view="token_advantages"):
 
 async def test_what_workers_pack_is_what_the_record_shows_and_a_killed_one_costs_nothing(api, tmp_path):
     api.start_trainer(batch_size=4)
-    keepers, killed = Keepers(), []
+    supervisors, killed = Supervisors(), []
 
     def kill(batches):
         if batches in (3, 6, 9):
-            worker = keepers.workers[batches % 2]
+            worker = supervisors.workers[batches % 2]
             killed.append(worker._process.pid)
             os.kill(killed[-1], signal.SIGKILL)
 
-    got = await served(api, tmp_path, keepers, kill)
+    got = await served(api, tmp_path, supervisors, kill)
     recorded = Counter(map(repr, shown(tmp_path)))
     assert Counter(map(repr, got)) <= recorded
     groups = [(each.group.item_id, each.group.epoch) for each in read_groups(tmp_path / "r.jsonl")]
@@ -79,7 +81,7 @@ async def test_what_workers_pack_is_what_the_record_shows_and_a_killed_one_costs
 
 async def test_a_group_that_takes_too_long_ends_in_its_worker_and_is_tried_once_more(api, tmp_path):
     api.start_trainer(batch_size=4)
-    await served(api, tmp_path, Keepers(), lambda _: None, does={"3": "wait"}, worker_timeout=2)
+    await served(api, tmp_path, Supervisors(), lambda _: None, does={"3": "wait"}, worker_timeout=2)
     failed = {
         each.group.item_id: each.reason
         for each in read_groups(tmp_path / "r.jsonl")

@@ -12,11 +12,18 @@ from environments.policy.rendering.chatml import EMBEDDED, ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, say
 from environments.record.recorder import read_groups
 from environments.run.evaluation_run import evaluate
-from environments.scale import env_spec, worker_places, worker_process
+from environments.scale import dispatch, env_spec, worker_process
 from environments.scale.workers import OnWorkers
 from tests.environments.policy.test_weights_over_http import update
 from tests.environments.run.leftovers import groups_and_folders
-from tests.environments.scale.keepers import Keepers, content_of, groups_in, on_keepers, processed, working
+from tests.environments.scale.supervised import (
+    Supervisors,
+    content_of,
+    groups_in,
+    on_supervisors,
+    processed,
+    working,
+)
 from tests.environments.scale.worked_env import Chosen, InSandboxes, Updated, Worked, WorkedConfig
 from tests.environments.serve.loopback import wait_until
 from tests.environments.write_file import quiet
@@ -36,13 +43,13 @@ async def test_any_number_of_workers_gives_the_same_record(tmp_path):
     alone, *others = (tmp_path / name for name in ("0", "1", "2", "4"))
     assert (await processed(worked(alone)))[0] == 0
     for path in others:
-        code, _ = await processed(worked(path), open_source=on_keepers(int(path.name)))
+        code, _ = await processed(worked(path), open_source=on_supervisors(int(path.name)))
         assert (code, content_of(path)) == (0, content_of(alone))
 
 
 async def test_an_evaluation_has_the_same_verdicts(tmp_path):
     folders = [tmp_path / name for name in ("alone", "workers")]
-    for folder, options in zip(folders, ({}, {"open_source": on_keepers()}), strict=True):
+    for folder, options in zip(folders, ({}, {"open_source": on_supervisors()}), strict=True):
         env = Worked(WorkedConfig(data_dir_to_save_evals=str(folder), eval_rollouts=3))
         assert await evaluate(env, quiet(), **options) == 0
     alone, record = (folder / "record.jsonl" for folder in folders)
@@ -53,7 +60,7 @@ async def test_an_evaluation_has_the_same_verdicts(tmp_path):
 
 async def test_next_items_is_asked_by_the_driver_with_what_came_out(tmp_path):
     paths = [tmp_path / name for name in ("alone", "workers")]
-    for path, options in zip(paths, ({}, {"open_source": on_keepers()}), strict=True):
+    for path, options in zip(paths, ({}, {"open_source": on_supervisors()}), strict=True):
         config = WorkedConfig(group_size=2, total_steps=6, data_path_to_save_groups=str(path))
         assert (await processed(Chosen(config), **options))[0] == 0
     asked = [[(each.group.item_id, each.group.epoch) for each in read_groups(path)] for path in paths]
@@ -72,7 +79,7 @@ async def test_the_driver_judges_age_by_the_weights_that_every_worker_met(tmp_pa
             group_size=2, max_staleness=0, data=url.removesuffix("/v1"), data_path_to_save_groups=str(path)
         )
         env = Updated(config, [ServerConfig(base_url=url, model_name="scripted")])
-        assert (await processed(env, open_source=on_keepers()))[0] == 0
+        assert (await processed(env, open_source=on_supervisors()))[0] == 0
     groups = list(read_groups(path))
     new = next(index for index, each in enumerate(groups) if "2" in each.group.weight_versions)
     for index, each in enumerate(groups):
@@ -99,7 +106,7 @@ async def test_an_item_that_ends_its_process_costs_itself(does, item, tmp_path, 
     monkeypatch.setattr(worker_process, "_SILENT_S", 1.0)
     path = tmp_path / "r.jsonl"
     env = worked(path, does={item: does}, hook_block_s=1)
-    code, shown = await processed(env, open_source=on_keepers(memory=400 << 20))
+    code, shown = await processed(env, open_source=on_supervisors(memory=400 << 20))
     groups = groups_in(path)
     assert (code, len(groups)) == (0, 12)
     assert [each for each, (status, _) in groups.items() if status == "failed"] == [item]
@@ -110,7 +117,7 @@ async def test_an_item_that_ends_its_process_costs_itself(does, item, tmp_path, 
 @pytest.mark.parametrize(("does", "error"), [("cancel", "CancelledError"), ("quit", "SystemExit")])
 async def test_a_hook_that_cancels_itself_or_exits_costs_its_rollouts_and_no_worker(does, error, tmp_path):
     path = tmp_path / "r.jsonl"
-    code, shown = await processed(worked(path, does={"7": does}), open_source=on_keepers())
+    code, shown = await processed(worked(path, does={"7": does}), open_source=on_supervisors())
     groups = groups_in(path)
     assert (code, len(groups)) == (0, 12)
     assert [each for each, (status, _) in groups.items() if status == "failed"] == ["7"]
@@ -119,15 +126,15 @@ async def test_a_hook_that_cancels_itself_or_exits_costs_its_rollouts_and_no_wor
 
 
 async def test_what_a_killed_worker_left_of_its_sandboxes_is_gone_once_the_next_one_is_open():
-    env, keepers = InSandboxes(WorkedConfig(group_size=2, does={"3": "wait"})), Keepers()
-    async with working(env, 1, keepers=keepers) as pool:
+    env, supervisors = InSandboxes(WorkedConfig(group_size=2, does={"3": "wait"})), Supervisors()
+    async with working(env, 1, supervisors=supervisors) as pool:
         running = asyncio.create_task(pool.run(env.tasks()[3]))
-        (place,) = pool._places
-        while not (await place.worker.beat()).in_flight.doing["score_turn"]:  # noqa: ASYNC110  # in another process
+        (slot,) = pool._slots
+        while not (await slot.worker.beat()).in_flight.doing["score_turn"]:  # noqa: ASYNC110  # in another process
             await asyncio.sleep(0.05)
-        owner = identity(keepers.workers[0]._process.pid)
-        keepers.workers[0]._process.kill()
-        while place.opened < 2:  # noqa: ASYNC110  # likewise
+        owner = identity(supervisors.workers[0]._process.pid)
+        supervisors.workers[0]._process.kill()
+        while slot.opened < 2:  # noqa: ASYNC110  # likewise
             await asyncio.sleep(0.05)
         assert groups_and_folders({owner}) == []
         running.cancel()
@@ -136,17 +143,17 @@ async def test_what_a_killed_worker_left_of_its_sandboxes_is_gone_once_the_next_
 
 async def test_a_setting_that_is_edited_between_two_runs_is_refused_as_ever(tmp_path):
     path = tmp_path / "r.jsonl"
-    await processed(worked(path, max_items=2), open_source=on_keepers(1))
+    await processed(worked(path, max_items=2), open_source=on_supervisors(1))
     with pytest.raises(RecordError, match=r"max_turns was 10, is 9"):
-        await processed(worked(path, max_turns=9), open_source=on_keepers(1))
-    assert (await processed(worked(path), open_source=on_keepers(3)))[0] == 0
+        await processed(worked(path, max_turns=9), open_source=on_supervisors(1))
+    assert (await processed(worked(path), open_source=on_supervisors(3)))[0] == 0
     assert len(groups_in(path)) == 12
 
 
 async def test_a_group_that_was_beside_it_is_as_ever(tmp_path):
     alone, workers = tmp_path / "alone", tmp_path / "workers"
     await processed(worked(alone))
-    await processed(worked(workers, does={"5": "exit", "6": "crash"}), open_source=on_keepers())
+    await processed(worked(workers, does={"5": "exit", "6": "crash"}), open_source=on_supervisors())
     assert len(set(content_of(alone)) & set(content_of(workers))) == 0  # `does` is of the experiment
     scores = [
         {each.group.item_id: [t.score for t in each.group.trajectories] for each in read_groups(path)}
@@ -157,26 +164,26 @@ async def test_a_group_that_was_beside_it_is_as_ever(tmp_path):
 
 async def test_where_every_group_ends_its_worker_the_run_ends_in_a_line(tmp_path):
     everything = {str(number): "exit" for number in range(12)}
-    code, shown = await processed(worked(tmp_path / "r", does=everything), open_source=on_keepers(1))
+    code, shown = await processed(worked(tmp_path / "r", does=everything), open_source=on_supervisors(1))
     assert code == 1
     assert "stopped: the first rollouts of 3 items failed alike: WorkerDied at its worker" in shown
 
 
 async def test_workers_that_end_as_they_open_stop_the_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(worker_places, "_FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(dispatch, "_FIRST_PAUSE_S", 0.0)
     with pytest.raises(
         RunError, match=r"^worker 1 ended 5 times, and no group ended meanwhile; .*exit code 13"
     ):
-        await processed(worked(tmp_path / "r", opens="exit"), open_source=on_keepers(1))
+        await processed(worked(tmp_path / "r", opens="exit"), open_source=on_supervisors(1))
 
 
 async def test_a_worker_whose_setup_hangs_holds_up_no_other_and_not_the_end(tmp_path):
     path = tmp_path / "r.jsonl"
     env = worked(path, opens=f"once {tmp_path / 'lock'}")
-    keepers = Keepers()
-    code, _ = await processed(env, open_source=on_keepers(2, keepers=keepers))
+    supervisors = Supervisors()
+    code, _ = await processed(env, open_source=on_supervisors(2, supervisors=supervisors))
     assert (code, len(groups_in(path))) == (0, 12)
-    assert all(each._process.returncode is not None for each in keepers.workers)
+    assert all(each._process.returncode is not None for each in supervisors.workers)
 
 
 async def test_a_variable_that_only_the_driver_has_is_named_with_what_gives_it(monkeypatch):
@@ -218,7 +225,7 @@ async def test_another_experiment_in_a_worker_is_refused_by_what_differs():
 
 async def test_another_release_of_a_package_in_a_worker_is_refused_by_name(monkeypatch):
     real = env_spec.versions_of
-    monkeypatch.setattr(worker_places, "versions_of", lambda names: {**real(names), "orjson": "0.1"})
+    monkeypatch.setattr(dispatch, "versions_of", lambda names: {**real(names), "orjson": "0.1"})
     with pytest.raises(ConfigError, match=r"^worker 1 has another experiment \(orjson was 0.1, is 3\."):
         async with working(worked(), 1):
             pass
@@ -228,7 +235,7 @@ async def test_a_teardown_that_breaks_in_a_worker_fails_the_run(tmp_path):
     with pytest.raises(
         RunError, match=r"^a worker: environment 'worked': teardown broke: ValueError: no more"
     ):
-        await processed(worked(tmp_path / "r", closes="no more"), open_source=on_keepers(1))
+        await processed(worked(tmp_path / "r", closes="no more"), open_source=on_supervisors(1))
     assert len(groups_in(tmp_path / "r")) == 12
 
 
@@ -237,15 +244,15 @@ async def test_what_hooks_print_is_shown_with_its_worker():
     async with working(env, 1, said=said) as pool:
         await pool.run(env.tasks()[3])
         while "worker 1: item 3 is scored" not in said:
-            await asyncio.wait_for(pool._look_at(pool._places[0]), 10)
+            await asyncio.wait_for(pool._look_at(pool._slots[0]), 10)
 
 
 async def test_a_cancelled_group_ends_in_its_worker_and_leaves_it_open():
     env = worked(does={"3": "wait"}, max_concurrent_rollouts=2)
     async with working(env, 1) as pool:
         waiting = asyncio.create_task(pool.run(env.tasks()[3]))
-        (place,) = pool._places
-        while not (beat := await place.worker.beat()).in_flight.count:  # noqa: ASYNC110  # in another process
+        (slot,) = pool._slots
+        while not (beat := await slot.worker.beat()).in_flight.count:  # noqa: ASYNC110  # in another process
             await asyncio.sleep(0.05)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -257,8 +264,8 @@ async def test_a_cancelled_group_ends_in_its_worker_and_leaves_it_open():
 async def test_a_group_that_ended_is_handed_to_a_caller_that_is_cancelled_meanwhile():
     env = worked()
     async with working(env, 1) as pool:
-        (place,) = pool._places
-        real = place.worker.ask
+        (slot,) = pool._slots
+        real = slot.worker.ask
 
         async def ask(*args):
             answer = await real(*args)
@@ -266,7 +273,7 @@ async def test_a_group_that_ended_is_handed_to_a_caller_that_is_cancelled_meanwh
             await asyncio.sleep(0)
             return answer
 
-        place.worker.ask = ask
+        slot.worker.ask = ask
         running = asyncio.create_task(pool.run(env.tasks()[3]))
         assert (await running).note.past.item_id == "3"
 
@@ -275,7 +282,7 @@ async def test_files_that_hooks_read_in_a_worker_are_of_the_record(tmp_path):
     data, path = tmp_path / "known.txt", tmp_path / "out" / "r.jsonl"
     data.write_text("as it was")
     env = Read(WorkedConfig(group_size=2, data_path_to_save_groups=str(path)))
-    assert (await processed(env, open_source=on_keepers()))[0] == 0
+    assert (await processed(env, open_source=on_supervisors()))[0] == 0
     assert b"later data of" in path.read_bytes()
 
 
@@ -287,14 +294,14 @@ class Read(Worked):
         return await super().score_turn(item, turn, ctx)
 
 
-async def test_a_worker_ends_with_its_keeper():
+async def test_a_worker_ends_with_its_supervisor():
     env = worked(does={"3": "wait"})
-    keepers = Keepers()
-    async with working(env, 1, keepers=keepers):
-        (keeper,) = keepers.workers
-        keeper._writer.close()  # as where it is killed
-        await asyncio.to_thread(wait_until, lambda: keeper._process.returncode is not None)
-    assert keeper._process.returncode == 1
+    supervisors = Supervisors()
+    async with working(env, 1, supervisors=supervisors):
+        (supervisor,) = supervisors.workers
+        supervisor._writer.close()  # as where it is killed
+        await asyncio.to_thread(wait_until, lambda: supervisor._process.returncode is not None)
+    assert supervisor._process.returncode == 1
 
 
 def test_limits_are_of_the_run():

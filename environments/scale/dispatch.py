@@ -40,8 +40,8 @@ TOGETHER = 2
 """Deaths after which a group goes alone."""
 ALONE = 3
 """Deaths while alone after which it counts as failed."""
-AT_A_PLACE = 5
-"""Deaths of a worker and those in its place, with no group that ended meanwhile, which end the run."""
+IN_A_SLOT = 5
+"""Deaths of a worker and those in its slot, with no group that ended meanwhile, which end the run."""
 _CANCEL_S = 10.0
 _CLOSE_S = 30.0
 """For closing sandboxes and the like, beside `teardown`."""
@@ -100,7 +100,7 @@ class Engine(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Place:
+class _Slot:
     """Of one worker after another."""
 
     number: int
@@ -131,11 +131,11 @@ class WorkerPool:
     ) -> None:
         """Nothing is started yet; `facts` are what the fingerprint is of, see `RunOrigin.facts`."""
         self._env, self._engine, self._own, self._facts, self._say = env, engine, own, facts, say
-        self._places = [_Place(number, start) for number, start in enumerate(starts, start=1)]
+        self._slots = [_Slot(number, start) for number, start in enumerate(starts, start=1)]
         self.at_once = sum(start.at_once for start in starts)
         self._numbers = count(FIRST_REQUEST)
         self._changed = asyncio.Event()
-        """Of any place; another one after each change."""
+        """Of any slot; another one after each change."""
         self._next = asyncio.Lock()
         """Of the one group that waits for room: each change would wake all that wait."""
         self._error: Exception | None = None
@@ -157,23 +157,23 @@ class WorkerPool:
             UsageError: the environment cannot be opened in a worker, or is another experiment there.
             RunError: workers die at once, or code of the environment's setup broke.
         """
-        for place in self._places:
-            self._spawn(self._open(place))
+        for slot in self._slots:
+            self._spawn(self._open(slot))
         self._spawn(self._watch())
         self._spawn(self._check())
         try:
-            await self._until(lambda: any(each.is_open for each in self._places))
+            await self._until(lambda: any(each.is_open for each in self._slots))
             yield self
         finally:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            broken = await asyncio.gather(*map(self._close, self._places))
+            broken = await asyncio.gather(*map(self._close, self._slots))
         for refused in filter(None, broken):
             raise self._error_of(refused, "a worker")
 
     async def _until(self, holds: Callable[[], T | None]) -> T:
-        """What a function of the places gives, once that is true. Raises what keeps it from ever being."""
+        """What a function of the slots gives, once that is true. Raises what keeps it from ever being."""
         while not (found := holds()):
             if self._error is not None:
                 raise self._error
@@ -189,53 +189,53 @@ class WorkerPool:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _open(self, place: _Place) -> None:
+    async def _open(self, slot: _Slot) -> None:
         try:
-            while not await self._try_to_open(place):
+            while not await self._try_to_open(slot):
                 pass
         except Exception as error:  # noqa: BLE001  # raised where groups are asked for
             self._fail(error)
 
-    async def _try_to_open(self, place: _Place) -> bool:
-        if place.deaths > 1:
-            await asyncio.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**place.deaths))
-        if place.worker is None:
+    async def _try_to_open(self, slot: _Slot) -> bool:
+        if slot.deaths > 1:
+            await asyncio.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**slot.deaths))
+        if slot.worker is None:
             try:
-                place.worker = await self._engine.start(place.start)
+                slot.worker = await self._engine.start(slot.start)
             except NoRoomError as error:
-                if all(each.worker is None for each in self._places):
+                if all(each.worker is None for each in self._slots):
                     raise
                 self._say_once(f"{error}; the others go on")
                 await asyncio.sleep(_ROOM_S)
                 return False
-        answer = await place.worker.open()
+        answer = await slot.worker.open()
         if isinstance(answer, Death):
-            self._count_death(place, answer)
+            self._count_death(slot, answer)
             return False
         opened: Opened | Refused = read_value(answer)
         if isinstance(opened, Refused):
-            raise self._error_of(opened, f"worker {place.number}")
+            raise self._error_of(opened, f"worker {slot.number}")
         changed = differences(self._facts, opened.facts)
         changed += differences(versions_of(opened.packages), opened.packages)
         if changed:
             raise ConfigError(
-                f"worker {place.number} has another experiment ({in_short(changed)}): give every node the "
+                f"worker {slot.number} has another experiment ({in_short(changed)}): give every node the "
                 f"same packages, files and variables (--worker-env)"
             )
-        place.is_open = True
-        place.opened += 1
+        slot.is_open = True
+        slot.opened += 1
         self._notify()
         return True
 
-    async def _close(self, place: _Place) -> Refused | None:
-        if place.worker is None:
+    async def _close(self, slot: _Slot) -> Refused | None:
+        if slot.worker is None:
             return None
         answer: bytes | Death = Death(cause="it was not open")
-        if place.is_open:
-            place.is_open = False
-            answer = await place.worker.close(self._env.config.hook_timeout_s + _CLOSE_S)
-            await self._look_at(place)  # what it said last
-        await place.worker.kill("")
+        if slot.is_open:
+            slot.is_open = False
+            answer = await slot.worker.close(self._env.config.hook_timeout_s + _CLOSE_S)
+            await self._look_at(slot)  # what it said last
+        await slot.worker.kill("")
         closed = None if isinstance(answer, Death) else read_value(answer)
         return closed if isinstance(closed, Refused) else None
 
@@ -289,8 +289,8 @@ class WorkerPool:
         deaths = alone = 0
         while True:
             goes_alone = request.what == "first" or deaths >= TOGETHER
-            async with self._worker(alone=goes_alone) as place:
-                answer = await self._ask(place, request)
+            async with self._worker(alone=goes_alone) as slot:
+                answer = await self._ask(slot, request)
             if not isinstance(answer, Death):
                 self._group_ended()
                 return answer
@@ -305,53 +305,53 @@ class WorkerPool:
                 return _failure(answer)
 
     def _group_ended(self) -> None:
-        for each in self._places:
+        for each in self._slots:
             each.deaths = 0
 
     @asynccontextmanager
-    async def _worker(self, *, alone: bool) -> AsyncGenerator[_Place]:
-        """A place with room for one more group, or for one alone."""
+    async def _worker(self, *, alone: bool) -> AsyncGenerator[_Slot]:
+        """A slot with room for one more group, or for one alone."""
         if alone:
-            place = await self._reserved()
+            slot = await self._reserved()
         else:
             async with self._next:
-                place = await self._until(self._with_room)
-        place.running += 1
+                slot = await self._until(self._with_room)
+        slot.running += 1
         try:
-            yield place
+            yield slot
         finally:
-            place.running -= 1
-            place.is_reserved &= not alone
+            slot.running -= 1
+            slot.is_reserved &= not alone
             self._notify()
 
-    def _with_room(self) -> _Place | None:
-        there = [each for each in self._places if each.is_open and not each.is_reserved]
+    def _with_room(self) -> _Slot | None:
+        there = [each for each in self._slots if each.is_open and not each.is_reserved]
         free = [each for each in there if each.running < each.start.at_once]
         return min(free, key=lambda each: each.running, default=None)
 
-    async def _reserved(self) -> _Place:
+    async def _reserved(self) -> _Slot:
         while True:
-            place = await self._until(self._to_reserve)
-            place.is_reserved = True
+            slot = await self._until(self._to_reserve)
+            slot.is_reserved = True
             try:
                 # Where it closes meanwhile, perhaps for good, another one may be had.
-                await self._until(lambda: not place.running if place.is_open else self._with_room())  # noqa: B023
+                await self._until(lambda: not slot.running if slot.is_open else self._with_room())  # noqa: B023
             except BaseException:
-                place.is_reserved = False
+                slot.is_reserved = False
                 self._notify()
                 raise
-            if place.is_open:
-                return place
-            place.is_reserved = False
+            if slot.is_open:
+                return slot
+            slot.is_reserved = False
 
-    def _to_reserve(self) -> _Place | None:
-        others = [each for each in self._places if not each.is_reserved]
-        if len(self._places) - len(others) >= max(1, len(self._places) // 2):
+    def _to_reserve(self) -> _Slot | None:
+        others = [each for each in self._slots if not each.is_reserved]
+        if len(self._slots) - len(others) >= max(1, len(self._slots) // 2):
             return None
         return min(others, key=lambda each: (not each.is_open, each.running))
 
-    async def _ask(self, place: _Place, request: Request) -> Any:
-        worker, opened, number = place.worker, place.opened, next(self._numbers)
+    async def _ask(self, slot: _Slot, request: Request) -> Any:
+        worker, opened, number = slot.worker, slot.opened, next(self._numbers)
         assert worker is not None
         asking = asyncio.ensure_future(worker.ask(pickle.dumps(request), number))
         self._asking.add(asking)
@@ -369,13 +369,13 @@ class WorkerPool:
                 asking.cancel()
                 raise
         if isinstance(answer, Death):
-            self._died(place, opened, answer)
+            self._died(slot, opened, answer)
             return answer
         value = read_value(answer)
         if isinstance(value, Cancelled):
             raise asyncio.CancelledError
         if isinstance(value, Refused):
-            raise self._error_of(value, f"worker {place.number}")
+            raise self._error_of(value, f"worker {slot.number}")
         assert isinstance(value, Answer)
         self._env.weight_versions.merge(value.met)
         opened_elsewhere(value.read, value.written)
@@ -383,41 +383,41 @@ class WorkerPool:
 
     # Deaths and beats.
 
-    def _died(self, place: _Place, opened: int, death: Death) -> None:
-        """Have another worker take the place, once for each that died."""
-        if place.opened != opened or not place.is_open:
+    def _died(self, slot: _Slot, opened: int, death: Death) -> None:
+        """Have another worker take the slot, once for each that died."""
+        if slot.opened != opened or not slot.is_open:
             return
-        place.is_open = False
+        slot.is_open = False
         try:
-            self._count_death(place, death)
+            self._count_death(slot, death)
         except RunError as error:
             self._fail(error)
         else:
-            self._spawn(self._open(place))
+            self._spawn(self._open(slot))
 
-    def _count_death(self, place: _Place, death: Death) -> None:
-        place.deaths += 1
+    def _count_death(self, slot: _Slot, death: Death) -> None:
+        slot.deaths += 1
         self.deaths += 1
-        if death.keeper_too:
-            place.worker = None
-        self.in_flight.pop(place.number, None)
-        if place.deaths == AT_A_PLACE:
+        if death.with_supervisor:
+            slot.worker = None
+        self.in_flight.pop(slot.number, None)
+        if slot.deaths == IN_A_SLOT:
             raise RunError(
-                f"worker {place.number} ended {AT_A_PLACE} times, and no group ended meanwhile; the last "
+                f"worker {slot.number} ended {IN_A_SLOT} times, and no group ended meanwhile; the last "
                 f"time: {death.cause}{_last_line(death)}"
             )
-        self._say(f"worker {place.number} ended, {death.cause}; another one takes its place")
+        self._say(f"worker {slot.number} ended, {death.cause}; another one takes its place")
 
     async def _watch(self) -> None:
         try:
             while True:
-                await asyncio.sleep(max(_BEAT_S, len(self._places) / _BEATS_PER_S))
-                await asyncio.gather(*map(self._look_at, self._places))
+                await asyncio.sleep(max(_BEAT_S, len(self._slots) / _BEATS_PER_S))
+                await asyncio.gather(*map(self._look_at, self._slots))
         except Exception as error:  # noqa: BLE001  # raised where groups are asked for
             self._fail(error)
 
-    async def _look_at(self, place: _Place) -> None:
-        worker, opened = place.worker, place.opened
+    async def _look_at(self, slot: _Slot) -> None:
+        worker, opened = slot.worker, slot.opened
         if worker is None:
             return
         try:
@@ -427,13 +427,13 @@ class WorkerPool:
             await worker.kill(f"its node did not answer for {_NO_BEAT_S:g} s")
             return
         if isinstance(beat, Death):
-            self._died(place, opened, beat)
+            self._died(slot, opened, beat)
             return
-        self.in_flight[place.number] = beat.in_flight
+        self.in_flight[slot.number] = beat.in_flight
         self._env.weight_versions.merge(beat.met)
         for line in beat.lines:
-            text = f"worker {place.number}: {line}"
-            if place.is_open:
+            text = f"worker {slot.number}: {line}"
+            if slot.is_open:
                 self._say(text)
             else:
                 self._say_once(line, text)

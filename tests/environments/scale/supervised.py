@@ -1,4 +1,4 @@
-"""Workers without Ray: their keepers are in this process."""
+"""Workers without Ray: their supervisors are in this process."""
 
 import io
 from contextlib import asynccontextmanager
@@ -17,7 +17,7 @@ from environments.scale.workers import OnWorkers, pool_of
 NO_PART_OF_A_ROLLOUT = {"group_id", "origin", "profile", "sandbox", "clock"}
 
 
-class Keepers:
+class Supervisors:
     """An engine that keeps its workers here."""
 
     def __init__(self):
@@ -31,14 +31,14 @@ class Keepers:
         pass
 
 
-def on_keepers(count=2, *, memory=None, keepers=None):
+def on_supervisors(count=2, *, memory=None, supervisors=None):
     """What `process`, `evaluate` and `serve` take as their source of groups."""
 
     @asynccontextmanager
     async def opened(env, options):
         on, job = OnWorkers(count=count, max_memory=memory), WorkerJob.of(env, options)
         starts = on.starts(env, job, count, are_here=True)
-        engine = Keepers() if keepers is None else keepers
+        engine = Supervisors() if supervisors is None else supervisors
         async with pool_of(env, engine, starts, options).opened() as pool:
             yield pool
 
@@ -51,7 +51,7 @@ async def working(env, count=2, *, said=None, **options):
     say = print if said is None else said.append
     async with env.opened():
         wanted = SourceOptions(finishing=Finishing(fingerprint=None), say=say, in_flight=RolloutsInFlight())
-        async with on_keepers(count, **options)(env, wanted) as pool:
+        async with on_supervisors(count, **options)(env, wanted) as pool:
             yield pool
 
 

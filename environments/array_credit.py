@@ -195,8 +195,7 @@ def _check_numbers(turn_rewards: Rows, outcomes: Sequence[float | None] | None) 
             size = math.inf
         if not size <= LARGEST_REWARD:
             raise CreditError(
-                f"{name} is {value!r:.100}; give a number up to {LARGEST_REWARD:g}, or None where nothing was "
-                f"scored"
+                f"{name} is {value!r:.100}; give a number up to {LARGEST_REWARD:g}, or None if not scored"
             )
 
 

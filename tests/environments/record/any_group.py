@@ -246,7 +246,6 @@ class Draw:
             failures=self.several(self.failure),
             judge_calls=self.several(self.judge_call),
             error=self.name(),
-            stale=self.name(),
         )
         return CreditedGroup(
             group=group,

@@ -12,7 +12,7 @@ from environments.testing import group_of
 from environments.trajectory import IGNORED, SEVERAL_VERSIONS, Message, Span, Turn
 from environments.wire.views import VIEWS
 from tests.environments.chat.chat_env import TASK, Chat, chat
-from tests.environments.chat.versioned import played_by
+from tests.environments.chat.versioned import Versioned, played_by
 from tests.tables import cases
 from tools.errors import ConfigError
 
@@ -264,3 +264,40 @@ def test_a_stale_group_is_not_credited_by_any_estimator():
     group = withheld(group_of([[1.0], [0.0]]), lambda _: "stale: too old")
     done = credited(group, "turn_return", policy="p")
     assert (done.status, done.reason, done.advantages) == ("no_credit", "stale: too old", ((0.0,), (0.0,)))
+
+
+async def test_a_completion_that_an_update_interrupted_is_one_turn_with_its_spans():
+    spans = ((0, "a"), (1, "b"))
+
+    class Resumed(Versioned):
+        async def complete(self, request):
+            sampled = await super().complete(request)
+            return replace(sampled, weight_version=SEVERAL_VERSIONS.join("ab"), weight_spans=spans)
+
+    async with Chat(AgentEnvConfig(group_size=1, min_group_size=1), policy=Resumed("a")) as env:
+        (rollout,) = (await env.run_group(TASK)).group.trajectories
+    assert [(turn.index, turn.weight_spans) for turn in rollout.turns] == [(0, spans), (1, spans), (2, spans)]
+    assert (len(rollout.rows), rollout.weight_versions) == (1, ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [
+        ((1, "a"),),
+        ((0, "a"), (0, "b")),
+        ((0, ""),),
+        ((0, "a"), (10_000, "b")),
+        ((0, None),),
+        [(0, "a")],
+        "ab",
+    ],
+    ids=str,
+)
+async def test_spans_that_are_no_stretches_of_the_completion_are_refused(spans):
+    class Wrong(Versioned):
+        async def complete(self, request):
+            return replace(await super().complete(request), weight_spans=spans)
+
+    async with Chat(AgentEnvConfig(group_size=1, min_group_size=1), policy=Wrong("a")) as env:
+        done = await env.run_group(TASK)
+    assert "weight_spans is" in done.group.failures[0].error

@@ -107,6 +107,39 @@ async def test_a_trainer_that_goes_back_gets_groups_of_its_old_weights(api, outb
     assert delivery.tally.withheld == 0
 
 
+@pytest.mark.parametrize(("most", "ahead"), [(0, 2), (1, 4), (None, 100)])
+async def test_so_many_groups_may_be_ahead_of_the_trainer_as_its_batches_take(api, outbox, most, ahead):
+    versions = WeightVersions(AgentEnvConfig(max_staleness=most))
+    async with delivering(api.url, outbox, weights=versions) as delivery:
+        await blocking(api.start_trainer, batch_size=8)
+        await until(delivery, lambda: delivery.online)
+        assert [delivery.has_room(in_flight) for in_flight in (ahead - 1, ahead)] == [True, most is None]
+
+
+async def test_groups_at_the_api_and_in_the_outbox_count_as_ahead_until_the_trainer_takes_them(api, outbox):
+    versions = WeightVersions(AgentEnvConfig(max_staleness=0))
+    async with delivering(api.url, outbox, weights=versions) as delivery:
+        await blocking(api.start_trainer, batch_size=8)
+        for name in "ab":
+            await put(delivery, by("v1", name))
+        await until(delivery, lambda: delivery.tally.posts == 2)
+        assert not delivery.has_room(0)
+        assert await blocking(api.take_batch)
+        await until(delivery, lambda: delivery.has_room(0))
+
+
+async def test_a_view_with_a_post_per_turn_counts_the_posts_that_groups_had(api, outbox):
+    versions = WeightVersions(AgentEnvConfig(max_staleness=0))
+    shape = Shape(group_size=4, view="turn_rows", divisor=1)
+    async with delivering(api.url, outbox, shape, weights=versions) as delivery:
+        await blocking(api.start_trainer, batch_size=8)
+        await until(delivery, lambda: delivery.online)
+        assert [delivery.has_room(in_flight) for in_flight in (1, 2)] == [True, False]
+        await put(delivery, by("v1", "a"))
+        await until(delivery, lambda: delivery.tally.posts == 4)
+        assert [delivery.has_room(in_flight) for in_flight in (0, 1)] == [True, False]
+
+
 async def test_serve_records_counts_and_does_not_send_what_is_stale(trained, tmp_path):
     record = tmp_path / "record.jsonl"
 

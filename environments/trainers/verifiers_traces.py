@@ -4,6 +4,7 @@
 # pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
 
 from itertools import groupby
+from typing import Any
 
 from verifiers.v1.configs.agent import WireAgentConfig
 from verifiers.v1.graph import MessageNode
@@ -11,7 +12,8 @@ from verifiers.v1.task import WireTaskData
 from verifiers.v1.trace import AgentInfo, Reward, TraceTask, WireTrace
 
 from environments.trainers.completion_columns import groups_left_out, refuse_unfit
-from environments.trajectory import CreditedGroup
+from environments.trainers.verifiers_credit import TURN_REWARDS
+from environments.trajectory import CreditedGroup, Trajectory
 from environments.wire.credited_rows import CreditedRow, Shown, credited_rows
 from tools.errors import WireError
 
@@ -36,8 +38,8 @@ def _trace(credited: CreditedGroup, rows: list[CreditedRow]) -> WireTrace:
     trace = WireTrace(
         task=TraceTask(type=credited.group.env, data=WireTaskData(id=credited.group.item_id)),
         agent=AgentInfo(config=WireAgentConfig()),
-        rewards={} if trajectory.score is None else {"score": Reward(score=trajectory.score)},
-        info={"group_id": credited.group.group_id, "sibling": trajectory.sibling},
+        rewards=_rewards(trajectory),
+        info={"group_id": credited.group.group_id, "sibling": trajectory.sibling} | _turns(trajectory),
         is_completed=True,
         ok=True,
         stop_condition=trajectory.end_reason or trajectory.stop_reason.value,
@@ -45,6 +47,24 @@ def _trace(credited: CreditedGroup, rows: list[CreditedRow]) -> WireTrace:
     for row in rows:
         trace.nodes += _nodes(row, first=len(trace.nodes))
     return trace
+
+
+def _rewards(trajectory: Trajectory) -> dict[str, Reward]:
+    """They add up to the score."""
+    rewards = trajectory.rewards
+    if rewards is None or rewards.score is None:
+        return {}
+    if rewards.turns is None:
+        return {"outcome": Reward(score=rewards.score)}
+    of_turns = {TURN_REWARDS: Reward(score=rewards.score - (rewards.outcome or 0.0))}
+    return of_turns if rewards.outcome is None else of_turns | {"outcome": Reward(score=rewards.outcome)}
+
+
+def _turns(trajectory: Trajectory) -> dict[str, list[Any]]:
+    """What `stamp_advantages` reads."""
+    rewards = None if trajectory.rewards is None else trajectory.rewards.turns
+    kinds = {"turn_kinds": [turn.kind for turn in trajectory.turns]}
+    return kinds if rewards is None else kinds | {TURN_REWARDS: [*rewards]}
 
 
 def _nodes(row: CreditedRow, *, first: int) -> list[MessageNode]:

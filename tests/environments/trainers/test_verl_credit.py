@@ -202,7 +202,7 @@ def test_credit_of_the_tool_agents_rollouts_is_that_computed_by_hand(monkeypatch
     assert got == [[{1.75}, {1.5}, {1.0}], [{-0.875}, {-1.5}], [{-0.875}]]
 
 
-@pytest.mark.parametrize(("length", "rewards"), [(60, [0.75]), (75, [0.75, 0.0])])
+@pytest.mark.parametrize(("length", "rewards"), [(60, [0.75]), (100, [0.75, 0.0])])
 def test_a_rollout_cut_at_verls_response_length_keeps_the_rewards_of_its_turns(monkeypatch, length, rewards):
     output = rolled_out(SAID, f"data.max_response_length={length}")
     ((got,), (mask,)) = through_the_worker(monkeypatch, [output])

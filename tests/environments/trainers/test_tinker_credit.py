@@ -1,4 +1,4 @@
-"""tinker-cookbook's own way from trajectories to a step, with turn credit; needs tinker-cookbook and torch."""
+"""tinker-cookbook's own way from trajectories to a step, with turn credit; needs it and torch."""
 
 import asyncio
 import importlib

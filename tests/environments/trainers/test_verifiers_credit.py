@@ -22,7 +22,7 @@ adapter = importlib.import_module("environments.trainers.verifiers_traces")
 
 
 def rolled_out(turns, *, outcome=None, rewards=None, ok=True):
-    """A trace as verifiers' rollouts leave it: two sampled tokens a turn, and what a task's rewards recorded."""
+    """A trace as verifiers' rollouts leave it, of two sampled tokens a turn."""
     made = trace.WireTrace(
         task=trace.TraceTask(type="t", data=task.WireTaskData()),
         agent=trace.AgentInfo(config=configs.WireAgentConfig()),

@@ -189,15 +189,19 @@ def _check_numbers(turn_rewards: Rows, outcomes: Sequence[float | None] | None) 
         for turn, value in enumerate(values)
     ]
     for name, value in [*named, *((f"outcomes[{row}]", value) for row, value in enumerate(outcomes or ()))]:
-        if value is not None and not abs(value) <= LARGEST_REWARD:
+        try:
+            size = 0.0 if value is None else abs(float(value))
+        except (TypeError, ValueError, OverflowError):
+            size = math.inf
+        if not size <= LARGEST_REWARD:
             raise CreditError(
-                f"{name} is {value}; give a number up to {LARGEST_REWARD:g}, or None where nothing was scored"
+                f"{name} is {value!r:.100}; give a number up to {LARGEST_REWARD:g}, or None if not scored"
             )
 
 
 def _outcomes(
     outcomes: Sequence[float | None] | None, rows: Sequence[int], group_id: Any
-) -> list[float | None] | None:
+) -> list[float] | None:
     of_group = [None if outcomes is None else outcomes[row] for row in rows]
     missing = [row for row, outcome in zip(rows, of_group, strict=True) if outcome is None]
     if 0 < len(missing) < len(rows):
@@ -205,7 +209,7 @@ def _outcomes(
             f"outcomes[{missing[0]}] is None, and other rows of group {group_id!r} have an outcome; give all "
             f"one, or leave the row out"
         )
-    return None if missing else of_group
+    return None if missing else [float(cast("float", outcome)) for outcome in of_group]
 
 
 def _group(

@@ -135,6 +135,7 @@ def test_the_ledger_adds_up_also_with_values_of_a_critic():
     ("given", "message"),
     [
         ({"turn_rewards": [[0.0], [0.0, float("nan")]]}, r"turn_rewards\[1\]\[1\] is nan"),
+        ({"turn_rewards": [[0.0], ["good"]]}, r"turn_rewards\[1\]\[0\] is 'good'; give a number"),
         ({"turn_rewards": [[0.0], [1e101]]}, r"turn_rewards\[1\]\[0\] is 1e\+101"),
         ({"turn_rewards": [[0.0], [0.0]], "outcomes": [1.0, None]}, r"outcomes\[1\] is None, and other rows"),
         ({"turn_rewards": [[0.0], [0.0]], "outcomes": [1.0]}, "outcomes has 1 entries for 2 rows"),
@@ -264,6 +265,13 @@ def test_arrays_that_mean_something_else_are_refused_by_row_and_token(change, me
     given = {"token_level_rewards": np.zeros((2, 3)), "response_mask": [[1, 1, 0], [1, 0, 0]]}
     with pytest.raises(CreditError, match=message):
         token_advantages(group_ids=[0, 0], **(given | change))
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 3)])
+def test_a_batch_in_which_nothing_was_sampled_has_no_credit(shape):
+    got = token_advantages(np.zeros(shape), np.zeros(shape), [0] * shape[0])
+    assert got.shape == shape
+    assert not got.any()
 
 
 def test_an_advantage_that_the_dtype_cannot_hold_is_refused():

@@ -33,7 +33,7 @@ def _estimate(
     """Advantages and returns, `[row, token]`, which are the same; `config.turnwise` has the parameters.
 
     Raises:
-        ConfigError: the trainer's config discounts per token.
+        ConfigError: the trainer's config discounts per token, or changes the mask.
         CreditError: rewards, masks or parameters are not possible.
     """
     for name in ("gamma", "lam", "lambd"):
@@ -42,6 +42,13 @@ def _estimate(
                 f"algorithm.{name} is {value:g}, which discounts per token, and {estimator} credits turns; "
                 f"set it to 1.0 (the discount per turn is algorithm.turnwise.gamma)"
             )
+    if getattr(getattr(config, "rollout_correction", None), "rollout_rs", None):
+        raise ConfigError(
+            f"algorithm.rollout_correction.rollout_rs takes tokens out of the mask, where {estimator} finds "
+            f"turns; set it to null"
+        )
     params = dict(getattr(config, "turnwise", None) or {})
-    advantages = token_advantages(token_level_rewards, response_mask, index, estimator=estimator, **params)
+    # A row that is masked whole trains nothing, and is compared with nothing.
+    rewards = token_level_rewards.masked_fill(~response_mask.bool().any(dim=-1, keepdim=True), 0.0)
+    advantages = token_advantages(rewards, response_mask, index, estimator=estimator, **params)
     return advantages, advantages

@@ -45,7 +45,7 @@ def step_rewards(mask, rewards):
 
 
 def batch_of(
-    masks, rewards, uids=None, *, trainer_cls=TurnTrainer, config=None, prompts=None, responses=None
+    masks, rewards, *, trainer_cls=TurnTrainer, config=None, prompts=None, responses=None, loss_masks=None
 ):
     """A step's batch, by the methods that SkyRL's trainer calls one after the other."""
     config = config or config_of()
@@ -59,12 +59,12 @@ def batch_of(
         "prompt_token_ids": prompts or [[1]] * len(masks),
         "response_ids": responses or [[2] * len(mask) for mask in masks],
         "rewards": [step_rewards(mask, row) for mask, row in zip(masks, rewards, strict=True)],
-        "loss_masks": masks,
+        "loss_masks": loss_masks or masks,
         "stop_reasons": None,
         "rollout_metrics": None,
         "rollout_logprobs": None,
     }
-    output, uids = trainer.postprocess_generator_output(output, uids or ["a"] * len(masks))
+    output, uids = trainer.postprocess_generator_output(output, ["a"] * len(masks))
     batch = trainer.convert_to_training_input(output, uids)
     batch["values"] = None  # of the critic, which there is none of
     return trainer.compute_advantages_and_returns(batch)
@@ -112,6 +112,12 @@ def test_a_mask_without_turns_is_refused():
         ConfigError, match=r"make the trainer of environments\.trainers\.skyrl_credit\.TurnMasks"
     ):
         batch_of(MASKS, REWARDS, trainer_cls=trainer_module.RayPPOTrainer)
+
+
+def test_a_rollout_that_skyrl_masks_whole_is_compared_with_nothing():
+    loss_masks = [*MASKS[:2], [0, 0, 0]]
+    batch = batch_of(MASKS, REWARDS, loss_masks=loss_masks)
+    assert of_turns(batch, loss_masks) == [[{1.5 - 3.0}, {-2.5}], [{1.5}, {2.5}, {1.0}], []]
 
 
 @pytest.mark.parametrize("name", ["gamma", "lambd"])

@@ -3,6 +3,9 @@
 import copy
 import importlib
 import os
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -48,9 +51,9 @@ def rollouts_of(groups, **changed):
 def step(folder, rollout_func, outcomes=(0.0,) * 8, *, trainer_cls=Watched, **settings):
     """One step: the trainer, its gradient, and the model before."""
     args = trl.GRPOConfig(
-        **{"loss_type": "dr_grpo", "max_completion_length": steps.LONGEST, "bf16": False, **settings},
-        num_generations=ROWS,
-        per_device_train_batch_size=ROWS,
+        **{"num_generations": ROWS, "per_device_train_batch_size": ROWS, "bf16": False, **settings},
+        loss_type="dr_grpo",
+        max_completion_length=steps.LONGEST,
         gradient_accumulation_steps=2,
         output_dir=str(folder),
         max_steps=1,
@@ -66,7 +69,7 @@ def step(folder, rollout_func, outcomes=(0.0,) * 8, *, trainer_cls=Watched, **se
     before = copy.deepcopy(begun)
     trainer = trainer_cls(
         begun,
-        lambda **_: list(outcomes),
+        outcomes if callable(outcomes) else lambda **_: list(outcomes),
         args,
         datasets.Dataset.from_dict({"prompt": ["one", "two"]}),
         rollout_func=rollout_func,
@@ -134,3 +137,35 @@ def test_a_completion_without_a_reward_is_compared_with_nothing_and_trains_nothi
 def test_other_turn_rewards_than_turns_are_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"completion 0 has 2 turns and the turn_rewards \[0\.5\]"):
         step(tmp_path, rollouts_of(CREDITED, turn_rewards=[[0.5]] * 8))
+
+
+SCRIPT = """
+import os
+from tests.environments.trainers import test_trl_credit as tests
+
+rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
+
+def part(prompts, trainer):
+    output = tests.rollouts_of(tests.CREDITED)(prompts, trainer)
+    own = slice(rank * len(prompts), (rank + 1) * len(prompts))
+    return {name: values[own] for name, values in output.items()}
+
+def outcome(completions, **_):
+    return [float(len(each) % 3) for each in completions]
+
+batch = 4 // world
+done = tests.step("out", part, outcome, num_generations=8, per_device_train_batch_size=batch)
+tests.torch.save(done.gradient, f"gradient-{world}-{rank}.pt")
+"""
+
+
+@pytest.mark.soak  # torch is imported four times
+def test_two_processes_that_share_each_group_take_the_step_of_one(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    path = os.pathsep.join((str(Path(__file__).parents[3]), *sys.path))
+    for processes in ([], ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]):
+        command = [sys.executable, *processes, "script.py"]
+        subprocess.run(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": path}, check=True, timeout=200)
+    one, *both = (torch.load(tmp_path / f"gradient-{name}.pt") for name in ("1-0", "2-0", "2-1"))
+    assert one.norm() > 0
+    assert all(torch.allclose(each, one, atol=1e-8) for each in both)

@@ -91,6 +91,11 @@ def test_a_discount_per_token_is_refused(name):
         dispatched(REWARDS, MASK, ["a"] * 3, f"algorithm.{name}=0.5")
 
 
+def test_rejection_which_takes_tokens_out_of_the_mask_is_refused():
+    with pytest.raises(ConfigError, match="rollout_rs takes tokens out of the mask"):
+        dispatched(REWARDS, MASK, ["a"] * 3, "algorithm.rollout_correction.rollout_rs=token_k1")
+
+
 def test_verl_finds_an_estimator_and_the_tool_agent_when_it_is_told_of_the_module():
     told = os.environ | {"VERL_USE_EXTERNAL_MODULES": "environments.trainers.verl_credit"}
     script = (

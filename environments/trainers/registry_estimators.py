@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Container, Sequence
 from functools import partial
-from itertools import groupby
 from typing import Any
 
 from environments.array_credit import token_advantages
@@ -21,10 +20,9 @@ def registry_estimators(taken: Container[str]) -> dict[str, Callable[..., tuple[
 
 def turn_slices(mask: Sequence[Any]) -> list[slice]:
     """The turns of a row: its runs of 1."""
-    runs = [
-        list(run) for is_on, run in groupby(range(len(mask)), key=lambda token: bool(mask[token])) if is_on
-    ]
-    return [slice(run[0], run[-1] + 1) for run in runs]
+    padded = [False, *map(bool, mask), False]
+    edges = [token for token in range(len(mask) + 1) if padded[token] != padded[token + 1]]
+    return [slice(*run) for run in zip(edges[::2], edges[1::2], strict=True)]
 
 
 def _estimate(

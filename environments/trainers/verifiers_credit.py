@@ -26,28 +26,15 @@ def stamp_advantages(traces: Sequence[Any], *, estimator: str = "turn_return", *
     Raises:
         CreditError: a trace has other turn rewards than sampled nodes, or the estimator refuses them.
     """
-    traces = [trace for trace in traces if not trace.has_error]
-    turns = [[node for node in trace.nodes if node.sampled] for trace in traces]
-    rewards = [
-        trace.info.get(TURN_REWARDS, [None] * len(nodes)) for trace, nodes in zip(traces, turns, strict=True)
-    ]
-    for trace, nodes, row in zip(traces, turns, rewards, strict=True):
+    given = [(each, [node for node in each.nodes if node.sampled]) for each in traces if not each.has_error]
+    rewards = [trace.info.get(TURN_REWARDS, [None] * len(nodes)) for trace, nodes in given]
+    for (trace, nodes), row in zip(given, rewards, strict=True):
         if len(row) != len(nodes):
-            raise CreditError(
-                f"trace {trace.id} has {len(row)} turn_rewards in info, and {len(nodes)} sampled nodes"
-            )
-    kinds = [
-        trace.info.get("turn_kinds", ["act"] * len(row)) for trace, row in zip(traces, rewards, strict=True)
-    ]
-    credit = turn_advantages(
-        rewards,
-        [0] * len(rewards),
-        [_outcome(trace) for trace in traces],
-        estimator=estimator,
-        kinds=kinds,
-        **params,
-    )
-    for nodes, advantages in zip(turns, credit, strict=True):
+            raise CreditError(f"trace {trace.id} has {len(row)} turn_rewards for {len(nodes)} sampled nodes")
+    kinds = [trace.info.get("turn_kinds", ["act"] * len(nodes)) for trace, nodes in given]
+    outcomes = [_outcome(trace) for trace, _ in given]
+    credit = turn_advantages(rewards, [0] * len(given), outcomes, estimator=estimator, kinds=kinds, **params)
+    for (_, nodes), advantages in zip(given, credit, strict=True):
         for node, advantage in zip(nodes, advantages, strict=True):
             node.advantages = [advantage] * sum(node.mask)
 

@@ -4,7 +4,6 @@
 # pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
 
 from itertools import groupby
-from typing import Any
 
 from verifiers.v1.configs.agent import WireAgentConfig
 from verifiers.v1.graph import MessageNode
@@ -35,11 +34,17 @@ def traces(credited: CreditedGroup) -> list[WireTrace]:
 
 def _trace(credited: CreditedGroup, rows: list[CreditedRow]) -> WireTrace:
     trajectory = rows[0].trajectory
+    scored = None if trajectory.rewards is None else trajectory.rewards.turns
     trace = WireTrace(
         task=TraceTask(type=credited.group.env, data=WireTaskData(id=credited.group.item_id)),
         agent=AgentInfo(config=WireAgentConfig()),
         rewards=_rewards(trajectory),
-        info={"group_id": credited.group.group_id, "sibling": trajectory.sibling} | _turns(trajectory),
+        info={
+            "group_id": credited.group.group_id,
+            "sibling": trajectory.sibling,
+            "turn_kinds": [turn.kind for turn in trajectory.turns],
+            TURN_REWARDS: [*(scored or [None] * len(trajectory.turns))],
+        },
         is_completed=True,
         ok=True,
         stop_condition=trajectory.end_reason or trajectory.stop_reason.value,
@@ -50,21 +55,13 @@ def _trace(credited: CreditedGroup, rows: list[CreditedRow]) -> WireTrace:
 
 
 def _rewards(trajectory: Trajectory) -> dict[str, Reward]:
-    """They add up to the score."""
+    """They add up to the score; `stamp_advantages` reads the outcome from them."""
     rewards = trajectory.rewards
     if rewards is None or rewards.score is None:
         return {}
-    if rewards.turns is None:
-        return {"outcome": Reward(score=rewards.score)}
-    of_turns = {TURN_REWARDS: Reward(score=rewards.score - (rewards.outcome or 0.0))}
-    return of_turns if rewards.outcome is None else of_turns | {"outcome": Reward(score=rewards.outcome)}
-
-
-def _turns(trajectory: Trajectory) -> dict[str, list[Any]]:
-    """What `stamp_advantages` reads."""
-    rewards = None if trajectory.rewards is None else trajectory.rewards.turns
-    kinds = {"turn_kinds": [turn.kind for turn in trajectory.turns]}
-    return kinds if rewards is None else kinds | {TURN_REWARDS: [*rewards]}
+    outcome = rewards.score if rewards.turns is None else rewards.outcome
+    named = {} if outcome is None else {"outcome": Reward(score=outcome)}
+    return named | {TURN_REWARDS: Reward(score=rewards.score - (outcome or 0.0))}
 
 
 def _nodes(row: CreditedRow, *, first: int) -> list[MessageNode]:

@@ -1,7 +1,6 @@
 """verl: Turnwise's estimators in its registry, and its own tool agent with the tools' rewards on their turns.
 
-Import it where verl starts: `VERL_USE_EXTERNAL_MODULES=environments.trainers.verl_credit`, then
-`algorithm.adv_estimator=turn_return`. Rollouts of an environment have `environments.trainers.verl`.
+Settings are in docs/trainers.md. Rollouts of an environment have `environments.trainers.verl`.
 """
 
 # verl and torch are in no lock, so that their names have no types here.
@@ -42,7 +41,7 @@ class TurnRewardOutput(AgentLoopOutput):
 
 @register("turnwise_tool_agent")
 class TurnRewardToolAgentLoop(ToolAgentLoop):
-    """verl's `tool_agent`, which collects what its tools return as rewards and trains on none of it."""
+    """verl's `tool_agent`, which collects its tools' rewards, and trains on none of them."""
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> TurnRewardOutput:
         """Its output, where a turn's reward is the sum over its tool calls."""

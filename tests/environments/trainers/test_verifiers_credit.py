@@ -86,7 +86,7 @@ def test_a_rollout_with_an_error_is_compared_with_nothing_and_gets_no_advantage(
 
 
 def test_other_turn_rewards_than_sampled_nodes_are_refused():
-    with pytest.raises(CreditError, match="has 1 turn_rewards in info, and 2 sampled nodes"):
+    with pytest.raises(CreditError, match="has 1 turn_rewards for 2 sampled nodes"):
         stamp_advantages([rolled_out(2, rewards=[1.0])])
 
 

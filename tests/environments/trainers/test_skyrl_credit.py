@@ -114,6 +114,14 @@ def test_a_mask_without_turns_is_refused():
         batch_of(MASKS, REWARDS, trainer_cls=trainer_module.RayPPOTrainer)
 
 
+def test_a_reward_on_the_end_of_turn_token_that_skyrl_adds_and_does_not_train_is_its_turns():
+    # Each turn is one token shorter for the loss than for the rewards.
+    loss_masks = [[1, 0, 0, 1, 0], [1, 0, 0, 1, 0]]
+    whole = [[1, 1, 0, 1, 1]] * 2
+    batch = batch_of(whole, [[1.0, 0.5], [0.0, 2.0]], loss_masks=loss_masks)
+    assert of_turns(batch, loss_masks) == [[{1.5 - 2.0}, {0.5 - 2.0}], [{2.0 - 1.5}, {2.0 - 0.5}]]
+
+
 def test_a_rollout_that_skyrl_masks_whole_is_compared_with_nothing():
     loss_masks = [*MASKS[:2], [0, 0, 0]]
     batch = batch_of(MASKS, REWARDS, loss_masks=loss_masks)

@@ -37,7 +37,7 @@ def _trace(credited: CreditedGroup, rows: list[CreditedRow]) -> WireTrace:
         task=TraceTask(type=credited.group.env, data=WireTaskData(id=credited.group.item_id)),
         agent=AgentInfo(config=WireAgentConfig()),
         rewards={} if trajectory.score is None else {"score": Reward(score=trajectory.score)},
-        info={"group_id": credited.group.group_id, "sibling": trajectory.sibling},
+        info={"group_id": credited.group.group_id, "sibling": trajectory.sibling, **_earned(rows)},
         is_completed=True,
         ok=True,
         stop_condition=trajectory.end_reason or trajectory.stop_reason.value,
@@ -45,6 +45,19 @@ def _trace(credited: CreditedGroup, rows: list[CreditedRow]) -> WireTrace:
     for row in rows:
         trace.nodes += _nodes(row, first=len(trace.nodes))
     return trace
+
+
+def _earned(rows: list[CreditedRow]) -> dict[str, object]:
+    """What verifiers has no field for: the reward of each sampled node, and the outcome beside them."""
+    rewards = rows[0].trajectory.rewards
+    if rewards is None or rewards.turns is None:
+        return {}
+    turns = [turn for row in rows for turn in row.turns]
+    return {
+        "turn_rewards": [rewards.turns[turn.index] for turn in turns],
+        "summary_turns": [at for at, turn in enumerate(turns) if turn.kind == "summary"],
+        "outcome": rewards.outcome,
+    }
 
 
 def _nodes(row: CreditedRow, *, first: int) -> list[MessageNode]:

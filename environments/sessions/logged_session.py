@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from environments.inference.written_messages import MessageError as SessionError
 from environments.inference.written_messages import WrittenMessage, messages_of, system_messages, tools_in
+from environments.sessions.api_call import as_session
 from environments.trajectory import LARGEST_REWARD, Message, Rewards, Span, TokenRow, Turn
 from environments.turn_level_reward import aggregate
 from tools.calls import ToolCall, ToolResult, ToolSpec
@@ -146,7 +147,7 @@ def read_session(fields: object, scale: Scale) -> Session:
     """
     if not isinstance(fields, dict):
         raise SessionError(f"is {fields!r:.100}; a session is a JSON object")
-    session = cast("dict[str, Any]", fields)
+    session = as_session(cast("dict[str, Any]", fields))
     said = messages_in(session)
     prompt = list(takewhile(lambda each: each.message.role != "assistant", said))
     for each in prompt:

@@ -1,4 +1,4 @@
-"""Files that the installed verifiers writes, imported: traces of our own rollouts, and a graph that it made."""
+"""Files that the installed verifiers writes, imported: our own traces, and a graph that it made."""
 
 import importlib
 import json

@@ -4,20 +4,16 @@ Names are those of the semantic conventions for generative AI (`gen_ai.*`), ours
 """
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from time import time_ns
 from typing import TYPE_CHECKING, Any
 
 from environments.extras import needs_extra
-from environments.trajectory import CreditedGroup, Failure, Trajectory, Turn
-from tools.calls import ToolResult
+from environments.trajectory import CreditedGroup, Failure, Trajectory
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
-_SAMPLING = frozenset(
-    {"temperature", "top_p", "top_k", "max_tokens", "frequency_penalty", "presence_penalty"}
-)
 _NS = 1_000_000_000
 
 
@@ -43,97 +39,71 @@ def trace_group(credited: CreditedGroup, tracer: "Tracer") -> None:
     """
     with needs_extra("otel", "trace_group"):
         from opentelemetry.context import Context  # noqa: PLC0415
-        from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context  # noqa: PLC0415
+        from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context  # noqa: PLC0415
     group, now = credited.group, time_ns()
-    has_credit = credited.status != "failed" and not (group.is_evaluation or group.stale)
-    for trajectory, advantages in zip(group.trajectories, credited.advantages, strict=True):
-        at = now - round(trajectory.wall_s * _NS)
-        root = tracer.start_span(
-            f"invoke_agent {group.env}", Context(), attributes=_rollout(credited, trajectory), start_time=at
-        )
+    for index, rollout in enumerate((*group.trajectories, *group.failures)):
+        lost = isinstance(rollout, Failure)
+        wall_s = (rollout.profile and rollout.profile.wall_s) or 0.0 if lost else rollout.wall_s
+        at = now - round(wall_s * _NS)
+        facts = _known(_rollout(credited, rollout))
+        root = tracer.start_span(f"invoke_agent {group.env}", Context(), attributes=facts, start_time=at)
+        if lost:
+            root.set_status(StatusCode.ERROR, rollout.error)
         within = set_span_in_context(root, Context())
-        for turn, advantage in zip(trajectory.turns, advantages, strict=True):
-            credit = advantage if has_credit and turn.trained else None
-            for name, attributes, seconds, error in _steps(credited, trajectory, turn, credit):
-                kind = SpanKind.CLIENT if name.startswith("chat ") else SpanKind.INTERNAL
-                span = tracer.start_span(name, within, kind, _known(attributes), start_time=at)
-                if error is not None:
-                    span.set_status(Status(StatusCode.ERROR, error))
-                at += round(seconds * _NS)
-                span.end(at)
+        for name, facts, seconds in () if lost else _calls(credited, rollout, credited.advantages[index]):
+            kind = SpanKind.CLIENT if name.startswith("chat ") else SpanKind.INTERNAL
+            span = tracer.start_span(name, within, kind, _known(facts), start_time=at)
+            if facts.get("error.type") is not None:
+                span.set_status(StatusCode.ERROR)
+            at += round(seconds * _NS)
+            span.end(at)
         root.end(max(at, now))
-    for failure in group.failures:
-        seconds = 0.0 if failure.profile is None else failure.profile.wall_s
-        span = tracer.start_span(
-            f"invoke_agent {group.env}",
-            Context(),
-            attributes=_rollout(credited, failure),
-            start_time=now - round(seconds * _NS),
-        )
-        span.set_status(Status(StatusCode.ERROR, failure.error))
-        span.end(now)
 
 
-def _rollout(credited: CreditedGroup, of: Trajectory | Failure) -> Mapping[str, Any]:
-    group = credited.group
-    attributes: dict[str, Any] = {
-        "gen_ai.operation.name": "invoke_agent",
-        "gen_ai.agent.name": group.env,
-        "gen_ai.request.model": credited.policy,
-        "turnwise.group_id": group.group_id,
-        "turnwise.item_id": group.item_id,
-        "turnwise.sibling": of.sibling,
-        "turnwise.group.status": credited.status,
-        "turnwise.group.reason": credited.reason,
-        "turnwise.estimator": credited.estimator,
-        "turnwise.stop_reason": None if of.stop_reason is None else of.stop_reason.value,
-    }
-    if isinstance(of, Failure):
-        attributes["error.type"] = of.error_class
-    else:
-        attributes["turnwise.score"] = of.score
-        attributes["turnwise.outcome"] = None if of.rewards is None else of.rewards.outcome
-        attributes["turnwise.passed"] = of.passed
-    return _known(attributes)
-
-
-_Step = tuple[str, Mapping[str, Any], float, str | None]
-"""Of a span: its name, attributes, seconds, and the error that it ended with."""
-
-
-def _steps(
-    credited: CreditedGroup, trajectory: Trajectory, turn: Turn, advantage: float | None
-) -> Iterator[_Step]:
-    """The model call of a turn, then its tool calls."""
-    rewards = None if trajectory.rewards is None else trajectory.rewards.turns
-    sampling = {f"gen_ai.request.{name}": turn.sampling[name] for name in _SAMPLING & turn.sampling.keys()}
-    chat = {
-        **sampling,
-        "gen_ai.operation.name": "chat",
-        "gen_ai.request.model": credited.policy,
-        "gen_ai.response.finish_reasons": (turn.finish_reason,),
-        "gen_ai.usage.input_tokens": turn.span.start,
-        "gen_ai.usage.output_tokens": turn.span.end - turn.span.start,
-        "turnwise.turn.index": turn.index,
-        "turnwise.turn.kind": turn.kind,
-        "turnwise.weight_version": turn.weight_version,
-        "turnwise.reward": None if rewards is None else rewards[turn.index],
-        "turnwise.advantage": advantage,
-    }
-    yield f"chat {credited.policy}", chat, turn.model_s, None
-    for result in turn.tool_results:
-        yield f"execute_tool {result.name}", _tool(result), result.duration_s, result.error
-
-
-def _tool(result: ToolResult) -> Mapping[str, Any]:
+def _rollout(credited: CreditedGroup, rollout: Trajectory | Failure) -> Mapping[str, Any]:
+    rewards = None if isinstance(rollout, Failure) else rollout.rewards
     return {
-        "gen_ai.operation.name": "execute_tool",
-        "gen_ai.tool.name": result.name,
-        "gen_ai.tool.call.id": result.call_id,
-        "error.type": result.error,
-        "turnwise.exit_code": result.exit_code,
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.agent.name": credited.group.env,
+        "gen_ai.request.model": credited.policy,
+        "error.type": rollout.error_class if isinstance(rollout, Failure) else None,
+        "turnwise.group_id": credited.group.group_id,
+        "turnwise.item_id": credited.group.item_id,
+        "turnwise.sibling": rollout.sibling,
+        "turnwise.status": credited.status,
+        "turnwise.estimator": credited.estimator,
+        "turnwise.stop_reason": rollout.stop_reason and rollout.stop_reason.value,
+        "turnwise.score": rewards and rewards.score,
+        "turnwise.outcome": rewards and rewards.outcome,
     }
 
 
-def _known(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {name: value for name, value in attributes.items() if value is not None}
+def _calls(
+    credited: CreditedGroup, trajectory: Trajectory, advantages: Sequence[float]
+) -> Iterator[tuple[str, Mapping[str, Any], float]]:
+    """Each call of the model, then the tool calls of its turn: name, attributes and seconds."""
+    rewards = (trajectory.rewards and trajectory.rewards.turns) or (None,) * len(trajectory.turns)
+    trains = credited.status != "failed" and not (credited.group.is_evaluation or credited.group.stale)
+    for turn, reward, advantage in zip(trajectory.turns, rewards, advantages, strict=True):
+        sampling = {name: value for name, value in turn.sampling.items() if isinstance(value, int | float)}
+        facts: dict[str, Any] = {f"gen_ai.request.{name}": value for name, value in sampling.items()}
+        yield f"chat {credited.policy}", facts | {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.request.model": credited.policy,
+            "gen_ai.response.finish_reasons": (turn.finish_reason,),
+            "gen_ai.usage.input_tokens": turn.span.start,
+            "gen_ai.usage.output_tokens": turn.span.end - turn.span.start,
+            "turnwise.turn": turn.index,
+            "turnwise.kind": turn.kind,
+            "turnwise.weight_version": turn.weight_version,
+            "turnwise.reward": reward,
+            "turnwise.advantage": advantage if trains and turn.trained else None,
+        }, turn.model_s  # fmt: skip
+        for result in turn.tool_results:
+            facts = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": result.name}
+            facts |= {"gen_ai.tool.call.id": result.call_id, "error.type": result.error}
+            yield f"execute_tool {result.name}", facts, result.duration_s
+
+
+def _known(facts: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: value for name, value in facts.items() if value is not None}

@@ -29,21 +29,21 @@ def as_session(fields: Mapping[str, Any]) -> Mapping[str, Any]:
             call = {**cast("dict[str, Any]", sent), **call}
     given = call.get("response")
     reply = call if given is None else _object(_object(given, "response").get("body", given), "response.body")
-    said = _said(reply, call)
-    if given is not None and not said:
+    replied = _messages_of_reply(reply, call)
+    if given is not None and not replied:
         raise MessageError(f"response has only {sorted(reply)!s:.200}; give choices, output or content")
     before = call.get("messages")
     if before is None and call.get("input") is not None:
         before = _sent(call)
-    elif not said:
+    elif not replied:
         return call
     if not isinstance(before, list):
         raise MessageError("has a reply and not what was sent; give messages or input beside it")
     names = {name: call.get(name) or reply.get(name) for name in ("id", "model")}
-    return {**call, **names, "messages": [*cast("list[Any]", before), *said]}
+    return {**call, **names, "messages": [*cast("list[Any]", before), *replied]}
 
 
-def _said(reply: Mapping[str, Any], call: Mapping[str, Any]) -> list[Any]:
+def _messages_of_reply(reply: Mapping[str, Any], call: Mapping[str, Any]) -> list[Any]:
     """The messages of a reply, which may be the call itself; none where it is no reply."""
     given: Any = reply.get("choices")
     entries = cast("list[Any]", given) if isinstance(given, list) else []
@@ -54,7 +54,7 @@ def _said(reply: Mapping[str, Any], call: Mapping[str, Any]) -> list[Any]:
     if messages:
         return messages
     if isinstance(output := reply.get("output"), list) and (reply is not call or "input" in call):
-        return _messages(cast("list[Any]", output), "output")
+        return _messages_of(cast("list[Any]", output), "output")
     return [reply] if reply.get("role") == "assistant" else []
 
 
@@ -67,10 +67,10 @@ def _sent(call: Mapping[str, Any]) -> list[Any]:
         raise MessageError(f"input is {written!r:.100}; give text or a list of items")
     items = [{"role": "user", "content": written}] if isinstance(written, str) else cast("list[Any]", written)
     system = [{"role": "system", "content": call["instructions"]}] if call.get("instructions") else []
-    return [*system, *_messages(items, "input")]
+    return [*system, *_messages_of(items, "input")]
 
 
-def _messages(items: Sequence[Any], where: str) -> list[dict[str, Any]]:
+def _messages_of(items: Sequence[Any], where: str) -> list[dict[str, Any]]:
     """Items as messages: what the model wrote between two answers to it is one message."""
     messages: list[dict[str, Any]] = []
     for index, each in enumerate(items):

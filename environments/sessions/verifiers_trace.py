@@ -87,7 +87,7 @@ class _Graph:
             self._paths.append([*([] if parent is None else self._paths[parent]), index])
         self.sampled = [index for index, node in enumerate(nodes) if node.get("sampled")]
         self._messages = [self._message(index) for index in range(len(nodes))]
-        self.seen = [self._said(self._paths[index][:-1]) for index in self.sampled]
+        self.seen = [self._along(self._paths[index][:-1]) for index in self.sampled]
         """What the model saw before each turn."""
         self.prompt = tuple(self.seen[0]) if self.sampled else ()
 
@@ -166,9 +166,9 @@ class _Graph:
         known = [self.sampled.index(last)] if last in self.sampled else range(len(turns))
         at = next((at for at in reversed(known) if turns[at].message == written), None)
         if at is not None and len(turns[at].messages) == 1:
-            turns[at] = answered(turns[at], self._said(path[path.index(last) + 1 :]))
+            turns[at] = answered(turns[at], self._along(path[path.index(last) + 1 :]))
 
-    def _said(self, path: Sequence[int]) -> list[Message]:
+    def _along(self, path: Sequence[int]) -> list[Message]:
         return [self._messages[index].message for index in path]
 
     def _message(self, index: int) -> WrittenMessage:

@@ -68,7 +68,7 @@ def _session(trace: Mapping[str, Any], episode: Mapping[str, Any], scale: Scale)
         rows=rows,
         tools=tools_in(trace.get("tools")),
         model=next((turn.weight_version for turn in turns if turn.weight_version), None),
-        rewards=_rewards(trace, info, [graph.nodes[index] for index in graph.sampled], scale),
+        rewards=_rewards(trace, info, graph, scale),
         metrics=metrics_in(trace.get("metrics")),
         error=f"{errors[-1].get('type')}: {errors[-1].get('message')}" if failed else None,
     )
@@ -126,21 +126,25 @@ class _Graph:
             for index in path:
                 leaf_of.setdefault(index, path[-1])
         builders: dict[int, RowBuilder] = {}
+        known: dict[int, int] = {}
+        """Nodes of a branch that its row holds."""
         spanned: list[Turn] = []
         for turn, index in zip(turns, self.sampled, strict=True):
             leaf = leaf_of[index]
-            is_fork = bool(builders) and leaf not in builders
+            is_new = leaf not in builders
+            fork = FORK if is_new and builders else None
             builder = builders.setdefault(leaf, RowBuilder(next(iter(builders.values()), None)))
-            completion = self._completion(index, turn)
-            span = builder.append(completion)
-            trained = bool(completion.token_ids)
-            spanned.append(replace(turn, span=span, trained=trained, fork=FORK if is_fork else None))
+            completion = self._completion(index, turn, known.get(leaf, 0))
+            known[leaf] = len(self._paths[index])
+            span, trained = builder.append(completion), bool(completion.token_ids)
+            spanned.append(replace(turn, span=span, trained=trained, fork=fork))
         return spanned, next(iter(builders.values()), RowBuilder()).build()
 
-    def _completion(self, index: int, turn: Turn) -> Completion:
+    def _completion(self, index: int, turn: Turn, known: int) -> Completion:
+        """What was sampled, and the tokens before it of the nodes that the row does not hold yet."""
         *before, ids = [
             checked_ids(self.nodes[each].get("token_ids") or [], f"nodes[{each}].token_ids")
-            for each in self._paths[index]
+            for each in self._paths[index][known:]
         ]
         mask = cast("list[bool]", field_of(self.nodes[index], "mask", list) or [])
         start = len(ids) - sum(mask)
@@ -151,6 +155,7 @@ class _Graph:
             message=turn.message,
             finish_reason=turn.finish_reason,
             prompt_ids=(*(each for part in before for each in part), *ids[:start]),
+            extends_row=known > 0,
             token_ids=ids[start:],
             logprobs=checked_logprobs(logprobs or (None if any(mask) else ()), sum(mask)),
             exact=True,
@@ -178,9 +183,7 @@ class _Graph:
         return read
 
 
-def _rewards(
-    trace: Mapping[str, Any], info: Mapping[str, Any], sampled: Sequence[Mapping[str, Any]], scale: Scale
-) -> Rewards:
+def _rewards(trace: Mapping[str, Any], info: Mapping[str, Any], graph: _Graph, scale: Scale) -> Rewards:
     """What the trace earned in all, and its turns where `info.turn_rewards` or their nodes have that."""
     parts = {
         name: number(each["score"], f"rewards.{name}.score", "give a number") * each.get("weight", 1.0)
@@ -193,11 +196,13 @@ def _rewards(
         outcome, parts = named, {}
     turns = field_of(info, "turn_rewards", list)
     if turns is None:
-        turns = [scale.vote(node, "nodes") for node in sampled]
+        turns = [scale.vote(graph.nodes[index], f"nodes[{index}]") for index in graph.sampled]
         if set(turns) <= {None}:
             return Rewards(outcome=outcome, score=outcome, outcome_components=parts)
-    if len(turns) != len(sampled):
-        raise SessionError(f"info.turn_rewards has {len(turns)} entries for {len(sampled)} sampled nodes")
+    if len(turns) != len(graph.sampled):
+        raise SessionError(
+            f"info.turn_rewards has {len(turns)} entries for {len(graph.sampled)} sampled nodes"
+        )
     rewards = tuple(
         None if each is None else number(each, "info.turn_rewards", "give numbers and null") for each in turns
     )

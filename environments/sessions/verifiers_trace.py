@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from environments.agents.conversation import FORK, answered, with_contexts
 from environments.inference.chat_reply import ReplyError, checked_ids, checked_logprobs, field_of, object_in
-from environments.inference.written_messages import WrittenMessage, messages_of, tools_in
+from environments.inference.written_messages import messages_of, tools_in
 from environments.rollout.rows import RowBuilder
 from environments.sessions.logged_session import NO_SPAN, Scale, Session, SessionError, metrics_in, number
 from environments.trajectory import Completion, Message, Rewards, TokenRow, Turn
@@ -68,7 +68,7 @@ def _session(trace: Mapping[str, Any], episode: Mapping[str, Any], scale: Scale)
         rows=rows,
         tools=tools_in(trace.get("tools")),
         model=next((turn.weight_version for turn in turns if turn.weight_version), None),
-        rewards=_rewards(trace, info, graph, scale),
+        rewards=Rewards(score=None) if failed else _rewards(trace, info, graph, scale),
         metrics=metrics_in(trace.get("metrics")),
         error=f"{errors[-1].get('type')}: {errors[-1].get('message')}" if failed else None,
     )
@@ -96,25 +96,21 @@ class _Graph:
         of_node = {call["node"]: call for call in calls if call.get("node") is not None}
         turns: list[Turn] = []
         for at, index in enumerate(self.sampled):
-            message, call = self._messages[index].message, of_node.get(index, {})
+            message, call = self._messages[index], of_node.get(index, {})
             if message.role != "assistant":
                 raise SessionError(f"nodes[{index}] is sampled and of role {message.role!r}; not assistant")
-            time = object_in(call, "time")
-            model_s = max(0.0, (time.get("end") or 0.0) - (time.get("start") or 0.0))
+            self._answer(turns, self._paths[index][:-1])
             turn = Turn(
                 index=at,
                 message=message,
                 finish_reason=call.get("finish_reason") or ("tool_calls" if message.tool_calls else "stop"),
                 span=NO_SPAN,
                 weight_version=field_of(call, "model", str),
-                model_s=model_s,
             )
-            self._answer(turns, self._paths[index][:-1])
             turns.append(turn)
         parents = {node.get("parent") for node in self.nodes}
-        for leaf in range(len(self.nodes)):
-            if leaf not in parents:
-                self._answer(turns, self._paths[leaf])
+        for leaf in sorted(set(range(len(self.nodes))) - parents):
+            self._answer(turns, self._paths[leaf])
         return turns
 
     def with_rows(self, turns: Sequence[Turn]) -> tuple[list[Turn], tuple[TokenRow, ...] | None]:
@@ -131,8 +127,7 @@ class _Graph:
         spanned: list[Turn] = []
         for turn, index in zip(turns, self.sampled, strict=True):
             leaf = leaf_of[index]
-            is_new = leaf not in builders
-            fork = FORK if is_new and builders else None
+            fork = FORK if builders and leaf not in builders else None
             builder = builders.setdefault(leaf, RowBuilder(next(iter(builders.values()), None)))
             completion = self._completion(index, turn, known.get(leaf, 0))
             known[leaf] = len(self._paths[index])
@@ -163,10 +158,10 @@ class _Graph:
 
     def _answer(self, turns: list[Turn], path: Sequence[int]) -> None:
         """Give the last turn of a path what follows it there, if nothing did before."""
-        last = next((at for at in reversed(path) if self._messages[at].message.role == "assistant"), None)
+        last = next((at for at in reversed(path) if self._messages[at].role == "assistant"), None)
         if last is None:
             return
-        written = self._messages[last].message
+        written = self._messages[last]
         # A row that repeats its history has the turn's message without its tokens.
         known = [self.sampled.index(last)] if last in self.sampled else range(len(turns))
         at = next((at for at in reversed(known) if turns[at].message == written), None)
@@ -174,13 +169,13 @@ class _Graph:
             turns[at] = answered(turns[at], self._along(path[path.index(last) + 1 :]))
 
     def _along(self, path: Sequence[int]) -> list[Message]:
-        return [self._messages[index].message for index in path]
+        return [self._messages[index] for index in path]
 
-    def _message(self, index: int) -> WrittenMessage:
+    def _message(self, index: int) -> Message:
         message = object_in(self.nodes[index], "message", where=f"nodes[{index}].")
         # A model may stop at once.
         (read,) = messages_of({**message, "content": message.get("content") or ""}, f"nodes[{index}]", index)
-        return read
+        return read.message
 
 
 def _rewards(trace: Mapping[str, Any], info: Mapping[str, Any], graph: _Graph, scale: Scale) -> Rewards:

@@ -120,7 +120,8 @@ def test_an_episode_has_a_session_for_each_agent_that_is_trained(tmp_path):
 
 
 def test_a_trace_that_broke_is_a_dropped_rollout_and_no_reward(tmp_path):
-    broken = trace(*CHAIN[:2], id="x", ok=False, errors=[{"type": "ProviderError", "message": "gone"}])
+    errors = [{"type": "ProviderError", "message": "gone"}]
+    broken = trace(*CHAIN[:2], id="x", ok=False, errors=errors, info={"turn_rewards": [1.0]})
     (group,) = imported(tmp_path, trace(*CHAIN, id="y"), broken)
     (failure,) = group.group.failures
     assert len(group.group.trajectories) == 1

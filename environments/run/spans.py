@@ -1,20 +1,14 @@
-"""Credited groups as OpenTelemetry spans: a trace per rollout, in it the model calls and tool calls.
-
-Names are those of the semantic conventions for generative AI (`gen_ai.*`), ours are `turnwise.*`.
-"""
+"""Credited groups as OpenTelemetry spans, named by its conventions for generative AI, and `turnwise.*`."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from time import time_ns
 from typing import TYPE_CHECKING, Any
 
-from environments.extras import needs_extra
 from environments.trajectory import CreditedGroup, Failure, Trajectory
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
-
-_NS = 1_000_000_000
 
 
 def configured_tracer() -> "Tracer | None":
@@ -33,29 +27,25 @@ def trace_group(credited: CreditedGroup, tracer: "Tracer") -> None:
     Durations are as measured, but not when each began: a trace ends now, the calls follow each other from
     its start, and what hooks took comes after them. What is `None` is left out, as are the advantages of a
     group that failed or is not trained on. A dropped rollout is a trace with an error.
-
-    Raises:
-        ConfigError: the package `opentelemetry-api` is missing.
     """
-    with needs_extra("otel", "trace_group"):
-        from opentelemetry.context import Context  # noqa: PLC0415
-        from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context  # noqa: PLC0415
+    from opentelemetry.context import Context  # noqa: PLC0415
+    from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context  # noqa: PLC0415
+
     group, now = credited.group, time_ns()
     for index, rollout in enumerate((*group.trajectories, *group.failures)):
         lost = isinstance(rollout, Failure)
         wall_s = (rollout.profile and rollout.profile.wall_s) or 0.0 if lost else rollout.wall_s
-        at = now - round(wall_s * _NS)
-        facts = _known(_rollout(credited, rollout))
-        root = tracer.start_span(f"invoke_agent {group.env}", Context(), attributes=facts, start_time=at)
+        at = now - round(wall_s * 1e9)
+        name, facts = f"invoke_agent {group.env}", _known(_rollout(credited, rollout))
+        root = tracer.start_span(name, Context(), attributes=facts, start_time=at)
         if lost:
             root.set_status(StatusCode.ERROR, rollout.error)
         within = set_span_in_context(root, Context())
         for name, facts, seconds in () if lost else _calls(credited, rollout, credited.advantages[index]):
             kind = SpanKind.CLIENT if name.startswith("chat ") else SpanKind.INTERNAL
             span = tracer.start_span(name, within, kind, _known(facts), start_time=at)
-            if facts.get("error.type") is not None:
-                span.set_status(StatusCode.ERROR)
-            at += round(seconds * _NS)
+            span.set_status(StatusCode.ERROR if facts.get("error.type") else StatusCode.UNSET)
+            at += round(seconds * 1e9)
             span.end(at)
         root.end(max(at, now))
 
@@ -85,8 +75,8 @@ def _calls(
     rewards = (trajectory.rewards and trajectory.rewards.turns) or (None,) * len(trajectory.turns)
     trains = credited.status != "failed" and not (credited.group.is_evaluation or credited.group.stale)
     for turn, reward, advantage in zip(trajectory.turns, rewards, advantages, strict=True):
-        sampling = {name: value for name, value in turn.sampling.items() if isinstance(value, int | float)}
-        facts: dict[str, Any] = {f"gen_ai.request.{name}": value for name, value in sampling.items()}
+        numbers = [each for each in turn.sampling.items() if isinstance(each[1], int | float)]
+        facts: dict[str, Any] = {f"gen_ai.request.{name}": value for name, value in numbers}
         yield f"chat {credited.policy}", facts | {
             "gen_ai.operation.name": "chat",
             "gen_ai.request.model": credited.policy,

@@ -9,10 +9,8 @@ from typing import Any, cast
 
 from environments.inference.written_messages import MessageError
 
-_REQUESTS = ("request", "body")
-"""Fields that hold a whole request, where it does not stand beside the reply."""
-_ELSEWHERE = ("previous_response_id", "conversation")
-"""Fields of a request to `responses` by which what came before is at the server alone."""
+LISTS = ("messages", "conversation", "conversations")
+"""Fields that hold the messages of a session, one of them."""
 _RESULTS = frozenset({"function_call_output", "custom_tool_call_output"})
 _CALLS = {"function_call": "function", "custom_tool_call": "custom"}
 
@@ -24,27 +22,26 @@ def as_session(fields: Mapping[str, Any]) -> Mapping[str, Any]:
         MessageError: something of the call cannot be taken.
     """
     call: dict[str, Any] = dict(fields)
-    for name in _REQUESTS:
+    for name in ("request", "body"):
         if isinstance(sent := fields.get(name), dict) and {"messages", "input"} & sent.keys():
             call = {**cast("dict[str, Any]", sent), **call}
     given = call.get("response")
     reply = call if given is None else _object(_object(given, "response").get("body", given), "response.body")
-    replied = _messages_of_reply(reply, call)
+    is_items = call.get("input") is not None and not any(isinstance(call.get(name), list) for name in LISTS)
+    replied = _messages_of_reply(reply, with_output=is_items or given is not None)
     if given is not None and not replied:
         raise MessageError(f"response has only {sorted(reply)!s:.200}; give choices, output or content")
-    before = call.get("messages")
-    if before is None and call.get("input") is not None:
-        before = _sent(call)
-    elif not replied:
+    if not replied and not is_items:
         return call
+    before = _sent(call) if is_items else call.get("messages")
     if not isinstance(before, list):
         raise MessageError("has a reply and not what was sent; give messages or input beside it")
     names = {name: call.get(name) or reply.get(name) for name in ("id", "model")}
     return {**call, **names, "messages": [*cast("list[Any]", before), *replied]}
 
 
-def _messages_of_reply(reply: Mapping[str, Any], call: Mapping[str, Any]) -> list[Any]:
-    """The messages of a reply, which may be the call itself; none where it is no reply."""
+def _messages_of_reply(reply: Mapping[str, Any], *, with_output: bool) -> list[Any]:
+    """The messages of a reply; none where it is no reply."""
     given: Any = reply.get("choices")
     entries = cast("list[Any]", given) if isinstance(given, list) else []
     choices = [cast("dict[str, Any]", each) for each in entries if isinstance(each, dict)]
@@ -53,15 +50,15 @@ def _messages_of_reply(reply: Mapping[str, Any], call: Mapping[str, Any]) -> lis
         raise MessageError(f"has {len(messages)} choices; give each in a line of its own")
     if messages:
         return messages
-    if isinstance(output := reply.get("output"), list) and (reply is not call or "input" in call):
+    if with_output and isinstance(output := reply.get("output"), list):
         return _messages_of(cast("list[Any]", output), "output")
     return [reply] if reply.get("role") == "assistant" else []
 
 
 def _sent(call: Mapping[str, Any]) -> list[Any]:
     """The messages of a request to `responses`."""
-    if unknown := [name for name in _ELSEWHERE if call.get(name) is not None]:
-        raise MessageError(f"has {unknown[0]}, so that what came before is not here; give the whole input")
+    if call.get("previous_response_id") or call.get("conversation"):
+        raise MessageError("goes on from what is at the server alone; give the whole conversation as input")
     written = call["input"]
     if not isinstance(written, str | list):
         raise MessageError(f"input is {written!r:.100}; give text or a list of items")

@@ -13,15 +13,13 @@ from typing import Any, cast
 
 from environments.inference.written_messages import MessageError as SessionError
 from environments.inference.written_messages import WrittenMessage, messages_of, system_messages, tools_in
-from environments.sessions.api_call import as_session
+from environments.sessions.api_call import LISTS, as_session
 from environments.trajectory import LARGEST_REWARD, Message, Rewards, Span, TokenRow, Turn
 from environments.turn_level_reward import aggregate
 from tools.calls import ToolCall, ToolResult, ToolSpec
 
 _UP = frozenset({"up", "upvote", "thumbs_up"})
 _DOWN = frozenset({"down", "downvote", "thumbs_down"})
-LISTS = ("messages", "conversation", "conversations")
-"""Fields that hold the messages, one of them."""
 NO_SPAN = Span(row=0, start=0, end=0)
 """Of a turn that has no row yet."""
 

@@ -16,9 +16,6 @@ from environments.sessions.logged_session import NO_SPAN, Scale, Session, Sessio
 from environments.trajectory import Completion, Message, Rewards, TokenRow, Turn
 from environments.turn_level_reward import aggregate
 
-_AGENT = "agent"
-"""What verifiers calls an agent without a name of its own."""
-
 
 def is_trace(value: object) -> bool:
     """Whether a JSON value is an episode or a trace."""
@@ -42,7 +39,7 @@ def read_traces(fields: Mapping[str, Any], scale: Scale) -> list[Session]:
         return [_session(each, fields, scale) for each in trained]
     except ReplyError as error:
         raise SessionError(str(error)) from None
-    except (AttributeError, KeyError, TypeError) as error:
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
         raise SessionError(f"not as verifiers writes a trace: {error}") from error
 
 
@@ -61,7 +58,7 @@ def _session(trace: Mapping[str, Any], episode: Mapping[str, Any], scale: Scale)
         session_id=field_of(trace, "id", str),
         item_id=data.get("id") or task.get("key") or task.get("hash"),
         # Agents of an episode have tasks of their own.
-        group=f"{group or ''}/{object_in(trace, 'agent').get('name') or _AGENT}",
+        group=f"{group or ''}/{object_in(trace, 'agent').get('name') or 'agent'}",
         item=data,
         prompt=graph.prompt,
         turns=tuple(with_contexts(turns, [(each, len(each)) for each in graph.seen], graph.prompt)),
@@ -81,9 +78,7 @@ class _Graph:
         self.nodes = nodes
         self._paths: list[list[int]] = []
         for index, node in enumerate(nodes):
-            parent = field_of(node, "parent", int, where=f"nodes[{index}].")
-            if parent is not None and not 0 <= parent < index:
-                raise SessionError(f"nodes[{index}].parent is {parent}; a node before it is possible")
+            parent = node.get("parent")
             self._paths.append([*([] if parent is None else self._paths[parent]), index])
         self.sampled = [index for index, node in enumerate(nodes) if node.get("sampled")]
         self._messages = [self._message(index) for index in range(len(nodes))]

@@ -116,7 +116,9 @@ def test_calls_with_one_opening_are_a_group_with_the_outcomes_beside_them(tmp_pa
 
 
 def test_fields_of_a_session_that_only_look_like_a_reply_are_ignored():
-    logged = chat({"role": "assistant", "content": "a"}, choices=["x", "y"], output=[1], request={"ip": 1})
+    logged = chat(
+        {"role": "assistant", "content": "a"}, choices=["x", "y"], output=[1], request={"ip": 1}, input="x"
+    )
     assert len(read(logged).turns) == 1
 
 
@@ -130,7 +132,10 @@ def test_fields_of_a_session_that_only_look_like_a_reply_are_ignored():
         ({**BODY, "response": "text"}, "response is 'text'; give an object"),
         ({**BODY, "response": {"error": {}}}, r"response has only \['error'\]; give choices, output or"),
         ({"response": CHAT}, "has a reply and not what was sent; give messages or input beside it"),
-        ({"input": "hi", "previous_response_id": "r", "output": OUTPUT}, "has previous_response_id, so that"),
+        (
+            {"input": "hi", "previous_response_id": "r", "output": OUTPUT},
+            "goes on from what is at the server alone",
+        ),
         ({"input": [{"type": "web_search_call"}]}, r"input\[0\] has the type 'web_search_call'; messages"),
         ({"input": {"messages": []}, "preferred_output": []}, "input is .*; give text or a list of items"),
     ],

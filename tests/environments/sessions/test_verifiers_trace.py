@@ -136,7 +136,7 @@ def test_a_turn_without_log_probabilities_leaves_its_row_without():
 @cases(
     ("wrong", "message"),
     [
-        (node("assistant", "a", 4, [3], 1), r"nodes\[1\].parent is 4; a node before it"),
+        (node("assistant", "a", 4, [3], 1), "not as verifiers writes a trace: list index"),
         (node("assistant", "a", 0, [3, -4], 1), "token_ids.1 is -4"),
         (node("assistant", "a", 0, [3, 4], 1, logprobs=False) | {"logprobs": [0, 0]}, "2 logprobs for 1"),
         (node("assistant", "a", 0, [3, 4], 1) | {"mask": [True, False]}, r"nodes\[1\].mask is not false"),

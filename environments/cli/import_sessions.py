@@ -42,6 +42,7 @@ def command(
 ) -> int:
     """Make a record of SESSIONS: logged conversations, one JSON object a line.
 
+    A line is a chat, a call of OpenAI's or Anthropic's API with its reply, or a trace of verifiers.
     Votes stand on the assistant's messages, the outcome on the session; a missing one is not 0. Sessions
     with equal openings are a group. One that has none of its kind gets no advantage, unless --baseline none.
     """

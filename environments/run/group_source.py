@@ -19,6 +19,7 @@ from environments.record.recorder import GroupLine, serialised
 from environments.record.summary import CHARTED_TURNS
 from environments.record.totals import Summary
 from environments.rollout.boundary import failure_of
+from environments.run.spans import configured_tracer, trace_group
 from environments.run.worker_pool import StoppedError, groups_at_once
 from environments.trajectory import CreditedGroup, Failure, StopReason, Trajectory, TrajectoryGroup
 from environments.wire.payloads import Package, Shape, only_exact, pack
@@ -354,6 +355,7 @@ class FinishedGroups:
     def __init__(self, source: OwnGroups, finishing: Finishing, credit: Credit | None = None) -> None:
         """Finish groups, see `finished`."""
         self._source, self._finishing, self._credit = source, finishing, credit
+        self._tracer = configured_tracer()
 
     @property
     def at_once(self) -> int:
@@ -373,11 +375,15 @@ class FinishedGroups:
         group is recorded.
         """
         credited = await self._source.run(task, size)
-        finish = asyncio.to_thread(finished, credited, self._finishing, self._credit, max_row_tokens)
-        work = asyncio.ensure_future(finish)
+        work = asyncio.ensure_future(asyncio.to_thread(self._finished, credited, max_row_tokens))
         with suppress(asyncio.CancelledError):
             await to_the_end(work)
         return work.result()
+
+    def _finished(self, credited: CreditedGroup, max_row_tokens: int | None) -> FinishedGroup:
+        if self._tracer is not None:
+            trace_group(credited, self._tracer)
+        return finished(credited, self._finishing, self._credit, max_row_tokens)
 
 
 async def score_eval(env: AgentEnv, task: GroupTask, group: TrajectoryGroup, watch: Watch) -> TrajectoryGroup:

@@ -13,15 +13,15 @@ from typing import Any, cast
 
 from environments.inference.written_messages import MessageError as SessionError
 from environments.inference.written_messages import WrittenMessage, messages_of, system_messages, tools_in
-from environments.trajectory import LARGEST_REWARD, Message, Rewards, Span, Turn
+from environments.sessions.api_call import LISTS, as_session
+from environments.trajectory import LARGEST_REWARD, Message, Rewards, Span, TokenRow, Turn
 from environments.turn_level_reward import aggregate
 from tools.calls import ToolCall, ToolResult, ToolSpec
 
 _UP = frozenset({"up", "upvote", "thumbs_up"})
 _DOWN = frozenset({"down", "downvote", "thumbs_down"})
-LISTS = ("messages", "conversation", "conversations")
-"""Fields that hold the messages, one of them."""
-_NO_SPAN = Span(row=0, start=0, end=0)
+NO_SPAN = Span(row=0, start=0, end=0)
+"""Of a turn that has no row yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,18 +115,26 @@ def messages_in(session: Mapping[str, Any]) -> list[WrittenMessage]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """The content of a line of the file."""
+    """A conversation of a line of the file."""
 
     session_id: str | None
     item_id: str | None
     """Names the prompt; `None`: the prompt is its own name."""
     prompt: tuple[Message, ...]
     turns: tuple[Turn, ...]
-    """Without trajectory if the assistant is silent; they have no rows yet."""
+    """Without trajectory if the assistant is silent."""
     tools: tuple[ToolSpec, ...]
     model: str | None
     rewards: Rewards
     metrics: Mapping[str, float]
+    rows: tuple[TokenRow, ...] | None = None
+    """As they were sampled; `None`: text alone is known."""
+    item: Mapping[str, Any] | None = None
+    """What the agent was given, where the log has more than its opening."""
+    group: str = ""
+    """Which of several groups of the item it belongs to."""
+    error: str | None = None
+    """Why it is a dropped rollout; `None`: it is none."""
 
 
 def read_session(fields: object, scale: Scale) -> Session:
@@ -137,7 +145,7 @@ def read_session(fields: object, scale: Scale) -> Session:
     """
     if not isinstance(fields, dict):
         raise SessionError(f"is {fields!r:.100}; a session is a JSON object")
-    session = cast("dict[str, Any]", fields)
+    session = as_session(cast("dict[str, Any]", fields))
     said = messages_in(session)
     prompt = list(takewhile(lambda each: each.message.role != "assistant", said))
     for each in prompt:
@@ -162,7 +170,7 @@ def read_session(fields: object, scale: Scale) -> Session:
         tools=tools_in(session.get("tools")),
         model=model,
         rewards=Rewards(turns=votes, outcome=outcome, score=aggregate(votes, outcome, "sum")),
-        metrics=_metrics(session.get("metrics")),
+        metrics=metrics_in(session.get("metrics")),
     )
 
 
@@ -191,7 +199,7 @@ def _turn(index: int, said: Sequence[WrittenMessage], model: str | None) -> Turn
         tool_results=_results(message.tool_calls, results),
         replies=tuple(each.message for each in replies),
         finish_reason="tool_calls" if message.tool_calls else "stop",
-        span=_NO_SPAN,
+        span=NO_SPAN,
         trained=_trained(spoke),
         weight_version=model,
     )
@@ -223,7 +231,8 @@ def _trained(said: WrittenMessage) -> bool:
     return weight is None or bool(weight)
 
 
-def _metrics(given: Any) -> dict[str, float]:
+def metrics_in(given: Any) -> dict[str, float]:
+    """Numbers by name, without those that are null. Raises SessionError where one is no number."""
     if given is None:
         return {}
     if not isinstance(given, dict):

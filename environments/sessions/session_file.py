@@ -9,11 +9,12 @@ import hashlib
 import json
 import os
 from array import array
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn, cast
 
 from environments.data.item_json import item_hash, item_id, json_text, recorded_item
 from environments.plain_text import is_utf8
@@ -23,6 +24,7 @@ from environments.record.recorder import Recorder
 from environments.record.totals import Summary
 from environments.rollout.rows import RowBuilder
 from environments.sessions.logged_session import Scale, Session, SessionError, read_session
+from environments.sessions.verifiers_trace import is_trace, read_traces
 from environments.trajectory import (
     Completion,
     CreditedGroup,
@@ -82,8 +84,8 @@ class SessionFile:
         """Sessions with an outcome."""
         self._path, self._file, self._scale = path, file, scale
         self._before = _identity(file)
-        self._openings: dict[str, _Opening] = {}
-        """By item id, in the order they came."""
+        self._openings: dict[tuple[str, str], _Opening] = {}
+        """By item id and group, in the order they came."""
         self._ids: dict[bytes, int] = {}
         """The first line of each session's id."""
         self.digest = self._read()
@@ -95,11 +97,13 @@ class SessionFile:
         Raises:
             DatasetError: the file changed meanwhile.
         """
-        for identity, opening in self._openings.items():
-            for epoch, part in enumerate(_parts(opening.places)):
-                sessions = tuple(self._at(offset, line) for offset, line in part)
+        epochs = Counter[str]()
+        for (identity, _), opening in self._openings.items():
+            for part in _parts(opening.places):
+                sessions = tuple(self._at(*place) for place in part)
                 item = item_of(sessions[0].session)
-                yield LoggedGroup(item_id=identity, epoch=epoch, item=item, sessions=sessions)
+                yield LoggedGroup(item_id=identity, epoch=epochs[identity], item=item, sessions=sessions)
+                epochs[identity] += 1
         if _identity(self._file) != self._before:
             self._refuse_change()
 
@@ -109,28 +113,24 @@ class SessionFile:
         problem, refused = "", array("Q")
         for line, offset, content in self._lines(hashed.update):
             try:
-                session = read_session(_parsed(content), self._scale)
-                self._add(session, offset, line)
+                for index, session in enumerate(_read(content, self._scale)):
+                    self._add(session, (offset, line, index))
             except (SessionError, DatasetError) as error:
                 problem = problem or str(error)
                 refused.append(line)
-                continue
-            self.sessions += 1
-            self.turns += len(session.turns)
-            self.votes += sum(vote is not None for vote in session.rewards.turns or ())
-            self.outcomes += session.rewards.outcome is not None
         if refused:
             raise DatasetError(f"{self._path}, line {refused[0]}: {problem}{_more(refused[1:])}")
         if not self._openings:
             raise DatasetError(f"{self._path} has no sessions; give one JSON object a line")
         return hashed.hexdigest()
 
-    def _add(self, session: Session, offset: int, line: int) -> None:
-        """Index one more.
+    def _add(self, session: Session, place: tuple[int, int, int]) -> None:
+        """Count and index one more.
 
         Raises:
             SessionError: its name is taken, or that of its prompt is another prompt's.
         """
+        line = place[1]
         if session.session_id is not None:
             before = self._ids.setdefault(_short(session.session_id), line)
             if before != line:
@@ -138,14 +138,18 @@ class SessionFile:
         item = item_of(session)
         digest = _short(json_text(item))
         identity = item_id(item) if session.item_id is None else session.item_id
-        opening = self._openings.setdefault(identity, _Opening(digest=digest, line=line))
+        opening = self._openings.setdefault((identity, session.group), _Opening(digest=digest, line=line))
         if opening.digest != digest:
             raise SessionError(
                 f"the item_id {identity!r:.100} is that of line {opening.line}, which begins otherwise; "
                 f"sessions of one item have equal openings and tools: without item_id they are grouped by "
                 f"those"
             )
-        opening.places.append((offset, line))
+        opening.places.append(place)
+        self.sessions += 1
+        self.turns += len(session.turns)
+        self.votes += sum(vote is not None for vote in session.rewards.turns or ())
+        self.outcomes += session.rewards.outcome is not None
 
     def _lines(self, also: Callable[[bytes], None]) -> Iterator[tuple[int, int, bytes]]:
         """The lines that are not blank, each with its number and offset."""
@@ -162,12 +166,12 @@ class SessionFile:
                 yield line, offset, content
             offset += len(content)
 
-    def _at(self, offset: int, line: int) -> LoggedSession:
+    def _at(self, offset: int, line: int, index: int) -> LoggedSession:
         self._file.seek(offset)
         content = self._file.readline(MAX_LINE_BYTES)
         try:
-            return LoggedSession(session=read_session(_parsed(content), self._scale), line=line)
-        except SessionError:
+            return LoggedSession(session=_read(content, self._scale)[index], line=line)
+        except (SessionError, IndexError):
             self._refuse_change()
 
     def _refuse_change(self) -> NoReturn:
@@ -195,6 +199,8 @@ def open_sessions(path: Path, scale: Scale) -> Generator[SessionFile]:
 
 def item_of(session: Session) -> dict[str, Any]:
     """What the agent was given, as a record holds it: equal for sessions that can be compared."""
+    if session.item is not None:
+        return dict(session.item)
     prompt: dict[str, Any] = {"prompt": [message.to_openai() for message in session.prompt]}
     return prompt | ({"tools": [tool.to_openai() for tool in session.tools]} if session.tools else {})
 
@@ -206,15 +212,23 @@ class _Opening:
     digest: bytes
     line: int
     """Of the first of them."""
-    places: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    """Offset and line of each."""
+    places: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+    """Of each, the offset and the line, and which of its line it is."""
 
 
-def _parts(places: Sequence[tuple[int, int]]) -> Iterator[Sequence[tuple[int, int]]]:
+def _parts(places: Sequence[tuple[int, int, int]]) -> Iterator[Sequence[tuple[int, int, int]]]:
     """Parts of at most `MAX_SIBLINGS`, of nearly one size, so that none of them is left alone."""
     count = -(-len(places) // MAX_SIBLINGS)
     for number in range(count):
         yield places[len(places) * number // count : len(places) * (number + 1) // count]
+
+
+def _read(line: bytes, scale: Scale) -> list[Session]:
+    """The sessions of a line: of an episode of verifiers there may be several."""
+    value = _parsed(line)
+    if is_trace(value):
+        return read_traces(cast("dict[str, Any]", value), scale)
+    return [read_session(value, scale)]
 
 
 def _parsed(line: bytes) -> object:
@@ -249,7 +263,7 @@ def _identity(file: BinaryIO) -> tuple[int, int]:
 
 
 def with_row(
-    prompt: Sequence[Message], turns: Sequence[Turn], tools: Sequence[ToolSpec], renderer: ChatMLRenderer
+    prompt: tuple[Message, ...], turns: Sequence[Turn], tools: Sequence[ToolSpec], renderer: ChatMLRenderer
 ) -> tuple[tuple[Turn, ...], tuple[TokenRow, ...]]:
     """The turns with their spans in the row, without logprobs, as of a model server that gives text alone."""
     builder = RowBuilder()
@@ -257,13 +271,18 @@ def with_row(
     sampled: tuple[int, ...] = ()
     for turn in turns:
         before = spanned[-1].messages[1:] if spanned else ()
-        seen = renderer.extend(sampled, before, tools) if spanned else renderer.prompt_ids(prompt, tools)
+        goes_on = bool(spanned) and spanned[-1].context is None and turn.context is None
+        if goes_on:
+            seen = renderer.extend(sampled, before, tools)
+        else:
+            so_far = Trajectory(item_id="", prompt=prompt, turns=(*spanned, turn), rows=())
+            seen = renderer.prompt_ids(so_far.thread_until(turn.index)[: -len(turn.messages)], tools)
         sampled = renderer.completion_ids(turn.message)
         completion = Completion(
             message=turn.message,
             finish_reason=turn.finish_reason,
             prompt_ids=seen,
-            extends_row=bool(spanned),
+            extends_row=goes_on,
             token_ids=sampled,
             logprobs=None,
             exact=False,
@@ -318,8 +337,10 @@ def _sibling(
     session = logged.session
     name = session.session_id or f"line {logged.line}"
     if not session.turns:
-        return _unanswered(sibling, name)
-    turns, rows = with_row(session.prompt, session.turns, session.tools, renderer)
+        return _unanswered(sibling, name, session.error)
+    turns, rows = session.turns, session.rows
+    if rows is None:
+        turns, rows = with_row(session.prompt, turns, session.tools, renderer)
     return Trajectory(
         item_id=item_id,
         sibling=sibling,
@@ -328,17 +349,17 @@ def _sibling(
         turns=turns,
         rows=rows,
         tools=session.tools,
-        exact=False,
+        exact=session.rows is not None,
         rewards=session.rewards,
         metrics=session.metrics,
     )
 
 
-def _unanswered(sibling: int, name: str) -> Failure:
+def _unanswered(sibling: int, name: str, error: str | None) -> Failure:
     return Failure(
         sibling=sibling,
         stop_reason=None,
-        error=f"RolloutError: the assistant said nothing; session {name}",
+        error=f"RolloutError: {error or 'the assistant said nothing'}; session {name}",
         traceback="",
         turns=0,
         error_class="RolloutError",

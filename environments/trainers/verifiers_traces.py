@@ -35,6 +35,8 @@ def traces(credited: CreditedGroup) -> list[WireTrace]:
 def _trace(credited: CreditedGroup, rows: list[CreditedRow]) -> WireTrace:
     trajectory = rows[0].trajectory
     scored = None if trajectory.rewards is None else trajectory.rewards.turns
+    turns = [turn for row in rows for turn in row.turns]
+    earned = {} if scored is None else {TURN_REWARDS: [scored[turn.index] for turn in turns]}
     trace = WireTrace(
         task=TraceTask(type=credited.group.env, data=WireTaskData(id=credited.group.item_id)),
         agent=AgentInfo(config=WireAgentConfig()),
@@ -42,8 +44,8 @@ def _trace(credited: CreditedGroup, rows: list[CreditedRow]) -> WireTrace:
         info={
             "group_id": credited.group.group_id,
             "sibling": trajectory.sibling,
-            "turn_kinds": [turn.kind for turn in trajectory.turns],
-            TURN_REWARDS: [*(scored or [None] * len(trajectory.turns))],
+            "turn_kinds": [turn.kind for turn in turns],
+            **earned,
         },
         is_completed=True,
         ok=True,
@@ -59,7 +61,9 @@ def _rewards(trajectory: Trajectory) -> dict[str, Reward]:
     rewards = trajectory.rewards
     if rewards is None or rewards.score is None:
         return {}
-    outcome = rewards.score if rewards.turns is None else rewards.outcome
+    if rewards.turns is None:
+        return {"outcome": Reward(score=rewards.score)}
+    outcome = rewards.outcome
     named = {} if outcome is None else {"outcome": Reward(score=outcome)}
     return named | {TURN_REWARDS: Reward(score=rewards.score - (outcome or 0.0))}
 

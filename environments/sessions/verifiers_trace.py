@@ -1,0 +1,200 @@
+"""Traces of verifiers (v1, read against 0.4.0) as sessions: a graph of messages with the tokens they add.
+
+A line of its `traces.jsonl` is an episode with the traces of its agents; a trace alone is read, too. The
+package is not needed. Reference: `verifiers.v1.trace.Trace`, `verifiers.v1.graph.MessageNode`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from environments.agents.conversation import FORK, answered, with_contexts
+from environments.inference.chat_reply import ReplyError, checked_ids, checked_logprobs, field_of, object_in
+from environments.inference.written_messages import messages_of, tools_in
+from environments.rollout.rows import RowBuilder
+from environments.sessions.logged_session import NO_SPAN, Scale, Session, SessionError, metrics_in, number
+from environments.trajectory import Completion, Message, Rewards, TokenRow, Turn
+from environments.turn_level_reward import aggregate
+
+
+def is_trace(value: object) -> bool:
+    """Whether a JSON value is an episode or a trace."""
+    fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    return isinstance(fields.get("task"), dict) and ("nodes" in fields or "traces" in fields)
+
+
+def read_traces(fields: Mapping[str, Any], scale: Scale) -> list[Session]:
+    """The trace of each trainable agent of an episode, or the trace itself.
+
+    An episode that failed without a trace is a session without turns.
+
+    Raises:
+        SessionError: something in it cannot be taken.
+    """
+    try:
+        if "nodes" in fields:
+            return [_session(fields, fields, scale)]
+        traces = cast("list[dict[str, Any]]", field_of(fields, "traces", list) or [{**fields, "nodes": []}])
+        trained = [each for each in traces if object_in(each, "agent").get("trainable") is not False]
+        return [_session(each, fields, scale) for each in trained]
+    except ReplyError as error:
+        raise SessionError(str(error)) from None
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise SessionError(f"not as verifiers writes a trace: {error}") from error
+
+
+def _session(trace: Mapping[str, Any], episode: Mapping[str, Any], scale: Scale) -> Session:
+    task, info = object_in(trace, "task"), object_in(trace, "info")
+    data = {name: value for name, value in object_in(task, "data").items() if value is not None}
+    errors = cast("list[dict[str, Any]]", field_of(trace, "errors", list) or [])
+    failed = not trace.get("ok") and bool(errors)
+    graph = _Graph([] if failed else cast("list[Any]", field_of(trace, "nodes", list) or []))
+    turns = graph.turns(cast("list[dict[str, Any]]", field_of(trace, "calls", list) or []))
+    turns, rows = graph.with_rows(turns)
+    for index, kind in enumerate(cast("list[Any]", field_of(info, "turn_kinds", list) or [])):
+        turns[index] = replace(turns[index], kind="summary" if kind == "summary" else "act")
+    group = object_in(episode, "group").get("id", info.get("group_id"))
+    return Session(
+        session_id=field_of(trace, "id", str),
+        item_id=data.get("id") or task.get("key") or task.get("hash"),
+        # Agents of an episode have tasks of their own.
+        group=f"{group or ''}/{object_in(trace, 'agent').get('name') or 'agent'}",
+        item=data,
+        prompt=graph.prompt,
+        turns=tuple(with_contexts(turns, [(each, len(each)) for each in graph.seen], graph.prompt)),
+        rows=rows,
+        tools=tools_in(trace.get("tools")),
+        model=next((turn.weight_version for turn in turns if turn.weight_version), None),
+        rewards=Rewards(score=None) if failed else _rewards(trace, info, graph, scale),
+        metrics=metrics_in(trace.get("metrics")),
+        error=f"{errors[-1].get('type')}: {errors[-1].get('message')}" if failed else None,
+    )
+
+
+class _Graph:
+    """The nodes of a trace; each of its leaves ends a branch, which is a token row."""
+
+    def __init__(self, nodes: Sequence[Mapping[str, Any]]) -> None:
+        self.nodes = nodes
+        self._paths: list[list[int]] = []
+        for index, node in enumerate(nodes):
+            parent = node.get("parent")
+            self._paths.append([*([] if parent is None else self._paths[parent]), index])
+        self.sampled = [index for index, node in enumerate(nodes) if node.get("sampled")]
+        self._messages = [self._message(index) for index in range(len(nodes))]
+        self.seen = [self._along(self._paths[index][:-1]) for index in self.sampled]
+        """What the model saw before each turn."""
+        self.prompt = tuple(self.seen[0]) if self.sampled else ()
+
+    def turns(self, calls: Sequence[Mapping[str, Any]]) -> list[Turn]:
+        """A turn for each sampled node, with what answers it, without a row."""
+        of_node = {call["node"]: call for call in calls if call.get("node") is not None}
+        turns: list[Turn] = []
+        for at, index in enumerate(self.sampled):
+            message, call = self._messages[index], of_node.get(index, {})
+            if message.role != "assistant":
+                raise SessionError(f"nodes[{index}] is sampled and of role {message.role!r}; not assistant")
+            self._answer(turns, self._paths[index][:-1])
+            turn = Turn(
+                index=at,
+                message=message,
+                finish_reason=call.get("finish_reason") or ("tool_calls" if message.tool_calls else "stop"),
+                span=NO_SPAN,
+                weight_version=field_of(call, "model", str),
+            )
+            turns.append(turn)
+        parents = {node.get("parent") for node in self.nodes}
+        for leaf in sorted(set(range(len(self.nodes))) - parents):
+            self._answer(turns, self._paths[leaf])
+        return turns
+
+    def with_rows(self, turns: Sequence[Turn]) -> tuple[list[Turn], tuple[TokenRow, ...] | None]:
+        """The turns with their spans in the rows; `None` for rows where a turn has no tokens."""
+        if not all(self.nodes[index].get("token_ids") for index in self.sampled):
+            return list(turns), None
+        leaf_of: dict[int, int] = {}
+        for path in sorted(self._paths, key=len, reverse=True):
+            for index in path:
+                leaf_of.setdefault(index, path[-1])
+        builders: dict[int, RowBuilder] = {}
+        known: dict[int, int] = {}
+        """Nodes of a branch that its row holds."""
+        spanned: list[Turn] = []
+        for turn, index in zip(turns, self.sampled, strict=True):
+            leaf = leaf_of[index]
+            fork = FORK if builders and leaf not in builders else None
+            builder = builders.setdefault(leaf, RowBuilder(next(iter(builders.values()), None)))
+            completion = self._completion(index, turn, known.get(leaf, 0))
+            known[leaf] = len(self._paths[index])
+            span, trained = builder.append(completion), bool(completion.token_ids)
+            spanned.append(replace(turn, span=span, trained=trained, fork=fork))
+        return spanned, next(iter(builders.values()), RowBuilder()).build()
+
+    def _completion(self, index: int, turn: Turn, known: int) -> Completion:
+        """What was sampled, and the tokens before it of the nodes that the row does not hold yet."""
+        *before, ids = [
+            checked_ids(self.nodes[each].get("token_ids") or [], f"nodes[{each}].token_ids")
+            for each in self._paths[index][known:]
+        ]
+        mask = cast("list[bool]", field_of(self.nodes[index], "mask", list) or [])
+        start = len(ids) - sum(mask)
+        if mask != [False] * start + [True] * sum(mask):
+            raise SessionError(f"nodes[{index}].mask is not false up to what was sampled, and then true")
+        logprobs = field_of(self.nodes[index], "logprobs", list)
+        return Completion(
+            message=turn.message,
+            finish_reason=turn.finish_reason,
+            prompt_ids=(*(each for part in before for each in part), *ids[:start]),
+            extends_row=known > 0,
+            token_ids=ids[start:],
+            logprobs=checked_logprobs(logprobs or (None if any(mask) else ()), sum(mask)),
+            exact=True,
+        )
+
+    def _answer(self, turns: list[Turn], path: Sequence[int]) -> None:
+        """Give the last turn of a path what follows it there, if nothing did before."""
+        last = next((at for at in reversed(path) if self._messages[at].role == "assistant"), None)
+        if last is None:
+            return
+        written = self._messages[last]
+        # A row that repeats its history has the turn's message without its tokens.
+        known = [self.sampled.index(last)] if last in self.sampled else range(len(turns))
+        at = next((at for at in reversed(known) if turns[at].message == written), None)
+        if at is not None and len(turns[at].messages) == 1:
+            turns[at] = answered(turns[at], self._along(path[path.index(last) + 1 :]))
+
+    def _along(self, path: Sequence[int]) -> list[Message]:
+        return [self._messages[index] for index in path]
+
+    def _message(self, index: int) -> Message:
+        message = object_in(self.nodes[index], "message", where=f"nodes[{index}].")
+        # A model may stop at once.
+        (read,) = messages_of({**message, "content": message.get("content") or ""}, f"nodes[{index}]", index)
+        return read.message
+
+
+def _rewards(trace: Mapping[str, Any], info: Mapping[str, Any], graph: _Graph, scale: Scale) -> Rewards:
+    """What the trace earned in all, and its turns where `info.turn_rewards` or their nodes have that."""
+    parts = {
+        name: number(each["score"], f"rewards.{name}.score", "give a number") * each.get("weight", 1.0)
+        for name, each in cast("dict[str, dict[str, Any] | None]", object_in(trace, "rewards")).items()
+        # The sum of the turns' rewards, where these are noted, is no outcome.
+        if each is not None and not (name == "turn_rewards" and "turn_rewards" in info)
+    }
+    outcome = sum(parts.values()) if parts else None
+    if (named := scale.outcome(trace)) is not None:
+        outcome, parts = named, {}
+    turns = field_of(info, "turn_rewards", list)
+    if turns is None:
+        turns = [scale.vote(graph.nodes[index], f"nodes[{index}]") for index in graph.sampled]
+        if set(turns) <= {None}:
+            return Rewards(outcome=outcome, score=outcome, outcome_components=parts)
+    if len(turns) != len(graph.sampled):
+        raise SessionError(
+            f"info.turn_rewards has {len(turns)} entries for {len(graph.sampled)} sampled nodes"
+        )
+    rewards = tuple(
+        None if each is None else number(each, "info.turn_rewards", "give numbers and null") for each in turns
+    )
+    score = aggregate(rewards, outcome, "sum")
+    return Rewards(turns=rewards, outcome=outcome, score=score, outcome_components=parts)

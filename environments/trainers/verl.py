@@ -84,11 +84,11 @@ def outputs_of(credited: CreditedGroup, *, version: int) -> list[CreditedOutput]
     return outputs
 
 
-def check_config(config: Any, *, exact: Exact = "refuse") -> None:
+def check_config(config: Any, *, exact: Exact | None = None) -> None:
     """Hold verl's whole config to what is known about its settings.
 
     Raises:
-        ConfigError: a setting would change the step.
+        ConfigError: a setting is refused.
     """
     changed: list[str] = []
     for section in ("algorithm", "actor_rollout_ref.actor"):
@@ -106,14 +106,14 @@ def verl_defaults() -> Any:
 class TurnwiseAgentLoop(AgentLoopBase):
     """Rolls out a whole group as one session of verl, so that siblings are compared: `rollout.n` is 1."""
 
-    exact: Exact = "refuse"
-    """`warn` goes on with settings that change the step."""
+    exact: Exact | None = None
+    """What becomes of settings that change the step."""
 
     def __init__(self, trainer_config: Any, *args: Any, **kwargs: Any) -> None:
         """What verl gives to every agent loop.
 
         Raises:
-            ConfigError: verl's settings would change the step.
+            ConfigError: a setting of verl's is refused.
         """
         super().__init__(trainer_config, *args, **kwargs)
         check_config(self.config, exact=self.exact)

@@ -71,36 +71,54 @@ def test_what_was_saved_is_a_model_that_loads(tmp_path):
         assert torch.equal(mine, theirs)
 
 
-SCRIPT = """
-from environments.lab.probe.canaries import CanaryEnv
+# Two groups of four rows, by two processes: a group each, or half of one each, and then the other.
+PROCESSES = """
+import sys
 from tests.environments.trainers import trl_steps
-from tools.errors import ConfigError
+from tests.environments.trainers.test_trl_runs import MODES, of_processes
 
-class Watched(CanaryEnv):
-    async def run_group(self, *given):
-        print("rolled out")
-        return await super().run_group(*given)
-
-try:
-    trl_steps.run(Watched, "out")
-except ConfigError as error:
-    print(error)
+for name in MODES:
+    done = of_processes(name, 2, "out")
+    if done.trainer.accelerator.is_main_process:
+        trl_steps.torch.save((done.gradient, done.trainer.state.log_history, done.rollouts.counts), name)
 """
+MODES = {
+    "whole groups": {"env": steps.played, "model": steps.brief_model, "per_device": 4},
+    "split groups": {"env": steps.played, "model": steps.brief_model, "per_device": 2, "loss_type": "dapo"},
+    "padded groups": {"env": CanaryEnv, "per_device": 8},
+}
 
 
-@pytest.mark.soak  # torch is imported four times
-def test_two_processes_are_refused_before_anything_is_rolled_out(tmp_path):
-    (tmp_path / "script.py").write_text(SCRIPT)
+def of_processes(name, processes, folder):
+    given = {**MODES[name]}
+    rows, env = given.pop("per_device") // processes, given.pop("env")
+    return steps.run(env, folder, per_device_train_batch_size=rows, **given)
+
+
+@pytest.mark.soak  # torch is imported three times
+@pytest.mark.parametrize("name", MODES)
+def test_two_processes_take_the_step_of_one(tmp_path, in_two, name):
+    alone = of_processes(name, 1, tmp_path)
+    gradient, (logged, *_), counts = torch.load(in_two / name, weights_only=False)
+    assert counts == alone.rollouts.counts
+    assert logged["reward"] == pytest.approx(alone.trainer.state.log_history[0]["reward"])
+    assert alone.gradient.norm() > 1e-4
+    assert (gradient - alone.gradient).abs().max() < 1e-6
+
+
+@pytest.fixture(scope="module")
+def in_two(tmp_path_factory):
+    """What the first of two processes, started by torchrun and joined by gloo, keeps of each mode."""
+    folder = tmp_path_factory.mktemp("processes")
+    (folder / "script.py").write_text(PROCESSES)
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     path = os.pathsep.join((str(Path(__file__).parents[3]), *sys.path))
     done = subprocess.run(
-        [*launch, "script.py"], cwd=tmp_path, env=os.environ | {"PYTHONPATH": path},
+        [*launch, "script.py"], cwd=folder, env=os.environ | {"PYTHONPATH": path},
         capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
-    assert "rolled out" not in done.stdout
-    assert (
-        done.stdout.count("GRPOConfig: world_size=2 has all processes roll out the same groups; use 1") == 2
-    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
 
 
 @pytest.mark.parametrize("sharded", ["is_deepspeed_enabled", "is_fsdp_enabled"])
@@ -110,7 +128,9 @@ def test_sharded_weights_are_refused(tmp_path, sharded):
             super().create_accelerator_and_postprocess()
             setattr(self, sharded, True)
 
-    with pytest.raises(ConfigError, match=r"DeepSpeed and FSDP shard .*; start the script with python"):
+    with pytest.raises(
+        ConfigError, match=r"DeepSpeed and FSDP shard .*; start the script with python, torchrun"
+    ):
         steps.run(CanaryEnv, tmp_path, trainer=Sharded)
 
 

@@ -31,6 +31,7 @@ torch.set_num_threads(1)
 core_algos = importlib.import_module("verl.trainer.ppo.core_algos")
 agent_loop_tq = importlib.import_module("verl.trainer.ppo.v1.agent_loop_tq")
 trainer_base = importlib.import_module("verl.trainer.ppo.v1.trainer_base")
+correction_helper = importlib.import_module("verl.trainer.ppo.rollout_corr_helper")
 losses = importlib.import_module("verl.workers.utils.losses")
 ActorConfig = importlib.import_module("verl.workers.config").ActorConfig
 adapter = importlib.import_module("environments.trainers.verl")
@@ -102,19 +103,20 @@ def with_advantages(queue, **algorithm):
     return queue.fields["advantages"]
 
 
-def step(queue, model, *, micro_batches=2, **actor):
-    """The gradient of the actor's loss over its micro-batches, as it would be subtracted."""
+def step(queue, model, *, micro_batches=2, sampler=None, correction=None, **actor):
+    """The gradient of the actor's loss over its micro-batches, as it would be subtracted.
+
+    With a `sampler`, older weights, ratios are to these; or, with a rollout `correction`, its weights are.
+    """
     config = ActorConfig(strategy="fsdp", rollout_n=1, use_dynamic_bsz=True, **actor)
     data = queue.fields
     rows = len(data)
-    log_probs = [torch.log_softmax(model(ids[None]).logits[0], -1) for ids in data["input_ids"].unbind()]
-    # As verl's engine has it: at each token, the log-probability of the next one.
-    taken = [
-        torch.cat([row[torch.arange(len(ids) - 1), ids[1:]], row.new_zeros(1)])
-        for row, ids in zip(log_probs, data["input_ids"].unbind(), strict=True)
-    ]
-    spans = zip(data["prompts"].offsets().diff(), data["responses"].offsets().diff(), strict=True)
-    old = [row.detach()[int(p) - 1 : int(p) + int(r) - 1] for row, (p, r) in zip(taken, spans, strict=True)]
+    taken, old = next_tokens(model, data)
+    weights = None
+    if sampler is not None:
+        sampled = next_tokens(sampler, data)[1]
+        weights = correction and weights_of(old, sampled, data["response_mask"], correction)
+        old = old if correction else sampled
     total = 0.0
     for part in torch.arange(rows).chunk(micro_batches):
         fields = {
@@ -122,6 +124,8 @@ def step(queue, model, *, micro_batches=2, **actor):
             for name in ("prompts", "responses", "response_mask", "advantages")
         }
         fields["old_log_probs"] = nested([old[row] for row in part])
+        if weights is not None:
+            fields["rollout_is_weights"] = nested([weights[row] for row in part])
         micro = losses.TensorDict(fields, batch_size=len(part))
         losses.tu.assign_non_tensor(
             micro,
@@ -132,6 +136,28 @@ def step(queue, model, *, micro_batches=2, **actor):
         loss, _ = losses.ppo_loss(config, {"log_probs": nested([taken[row] for row in part])}, micro)
         total = total + loss
     return -reference.gradient_of(total, model)
+
+
+def next_tokens(model, data):
+    """As verl's engine has it: at each token the log-probability of the next one; and those of responses."""
+    log_probs = [torch.log_softmax(model(ids[None]).logits[0], -1) for ids in data["input_ids"].unbind()]
+    taken = [
+        torch.cat([row[torch.arange(len(ids) - 1), ids[1:]], row.new_zeros(1)])
+        for row, ids in zip(log_probs, data["input_ids"].unbind(), strict=True)
+    ]
+    spans = zip(data["prompts"].offsets().diff(), data["responses"].offsets().diff(), strict=True)
+    old = [row.detach()[int(p) - 1 : int(p) + int(r) - 1] for row, (p, r) in zip(taken, spans, strict=True)]
+    return taken, old
+
+
+def weights_of(old, sampled, mask, correction):
+    """verl's own weights for samples of older weights, row by row."""
+    padded = [
+        torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
+        for rows in (old, sampled, mask.unbind())
+    ]
+    weights, _, _ = correction_helper.compute_rollout_correction_and_rejection_mask(*padded, **correction)
+    return [row[: len(each)] for row, each in zip(weights.batch["rollout_is_weights"], old, strict=True)]
 
 
 def nested(rows):
@@ -290,3 +316,24 @@ def test_an_agent_loop_gives_its_whole_group():
     loop = object.__new__(Loop)
     outputs = asyncio.run(loop.run({}, index=7, global_steps=2))
     assert len(outputs) == completion_columns(credited).rows
+
+
+TRADES = {
+    "clipped ratios": ({}, 0, 0),
+    "token weights": ({"correction": {"rollout_is": "token"}}, 0, 0),
+    "sequence weights": ({"correction": {"rollout_is": "sequence"}}, 0, 0),
+}
+
+
+@pytest.mark.parametrize("trade", TRADES)
+def test_a_trade_costs_what_the_warning_says(queue, trade):
+    given, cosine, ratio = TRADES[trade]
+    got = expected = 0.0
+    sampler = reference.Bigrams()
+    model = reference.moved(sampler, GROUPS.values())
+    for credited in GROUPS.values():
+        through_the_worker(queue, credited)
+        with_advantages(queue)
+        got = got + step(queue, model, sampler=sampler, loss_agg_mode="token-sum", **given)
+        expected = expected + reference.policy_gradient(model, [credited])
+    print(trade, reference.cosine(got, expected), (got.norm() / expected.norm()).item())

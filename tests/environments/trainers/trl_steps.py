@@ -60,7 +60,7 @@ class Gradient(transformers.TrainerCallback):
         self.steps.append(torch.cat([each.grad.flatten().double() for each in model.parameters()]))
 
 
-def run(env, folder, *, steps=1, trainer=Watched, model=tiny_model, resume=None, exact="refuse", **settings):
+def run(env, folder, *, steps=1, trainer=Watched, model=tiny_model, resume=None, exact=None, **settings):
     """Steps of TRL's: the trainer, its first gradient, and the model before."""
     given = {
         "gradient_accumulation_steps": 2,
@@ -111,6 +111,11 @@ class Talk(TurnLevelRewardMixin, AgentEnv):
 
     def score_turn(self, item, turn, ctx):
         return float(len(turn.message.content) % 5)
+
+
+def played(policy):
+    """Two items of it, by the model."""
+    return Talk(Talk.env_config_cls(max_tokens_per_turn=20), policy=policy)
 
 
 def constant(loss, seen):

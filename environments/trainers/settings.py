@@ -153,7 +153,8 @@ def _shares_no_count(accumulation: int, get: Get) -> bool:
     """Whether the parts of one optimiser step are not each divided by their own count of tokens."""
     if get("loss_type") == "bnpo":
         return accumulation == 1
-    return get("loss_type") not in ("dapo", "cispo", "vespo") or accumulation == get("steps_per_generation")
+    steps = get("steps_per_generation") or accumulation
+    return get("loss_type") not in ("dapo", "cispo", "vespo") or steps % accumulation == 0
 
 
 def _clips_no_ratio_of_1(above: float | None, get: Get) -> bool:
@@ -173,12 +174,11 @@ _OLDER = (
     f"cosine 0.97, norm ratio 0.99)"
 )
 _RATIOS = (
-    f"weighs or drops tokens by ratios of sessions: {_STEP} (weighed, where log ratios of tokens are 0.1 on "
-    f"average: cosine 0.70, norm ratio 1.28)"
+    f"weighs or drops tokens by ratios of sessions: {_STEP} (weighed, where log ratios are 0.1 on average: "
 )
 _OTHER_ENGINE = (
-    f"samples in another engine, whose rounding TRL's vllm_importance_sampling_mode weighs by token or by "
-    f"session: {_STEP} (by session, in bfloat16: cosine 0.9, norm ratio 0.9)"
+    f"samples in an engine that rounds otherwise, which vllm_importance_sampling_mode weighs: {_STEP} "
+    f"(by session, where log ratios are 0.02 on average: cosine 0.99, norm ratio 1.16)"
 )
 _OTHER_MODEL = "makes the loss that of another model than the one that sampled"
 
@@ -295,7 +295,7 @@ VERL = TrainerSettings(
     trades={
         _CLIPS: _ranges(_VERL_RANGES, 0.01),
         _OLDER: {f"{_ACTOR}.ppo_epochs": (1, None), "trainer.v1.trainer_mode": ("sync", None)},
-        _RATIOS: {
+        f"{_RATIOS}cosine 0.70, norm ratio 1.28)": {
             f"{_ROLLOUT_CORRECTION}.rollout_is": ("token", None),
             f"{_ROLLOUT_CORRECTION}.rollout_is_batch_normalize": (False, None),
             f"{_ROLLOUT_CORRECTION}.rollout_rs": (None,),
@@ -359,7 +359,7 @@ SKYRL = TrainerSettings(
     trades={
         _CLIPS: _ranges(_SKYRL_RANGES, 0.01),
         _OLDER: {"trainer.update_epochs_per_batch": (1, None), "trainer.fully_async.enabled": (False, None)},
-        _RATIOS: {
+        f"{_RATIOS}cosine 0.64, norm ratio 2.94)": {
             f"{_CORRECTION}.tis_ratio_type": ("token", None),
             f"{_CORRECTION}.sequence_mask_metric": (None,),
             f"{_CORRECTION}.outlier_token_is_threshold_low": (None,),

@@ -319,15 +319,19 @@ def test_an_agent_loop_gives_its_whole_group():
 
 
 TRADES = {
-    "clipped ratios": ({}, 0, 0),
-    "token weights": ({"correction": {"rollout_is": "token"}}, 0, 0),
-    "sequence weights": ({"correction": {"rollout_is": "sequence"}}, 0, 0),
+    f"{ACTOR}.ppo_epochs": (2, {}),
+    "trainer.v1.trainer_mode": ("separate_async", {}),
+    "algorithm.rollout_correction.rollout_is": ("sequence", {"correction": {"rollout_is": "sequence"}}),
 }
 
 
 @pytest.mark.parametrize("trade", TRADES)
 def test_a_trade_costs_what_the_warning_says(queue, trade):
-    given, cosine, ratio = TRADES[trade]
+    value, given = TRADES[trade]
+    with pytest.warns(
+        InexactStepWarning, match=rf"{trade}={value} .*each token's advantage stays exact"
+    ) as found:
+        adapter.check_config(config_of(**{trade: value}))
     got = expected = 0.0
     sampler = reference.Bigrams()
     model = reference.moved(sampler, GROUPS.values())
@@ -336,4 +340,5 @@ def test_a_trade_costs_what_the_warning_says(queue, trade):
         with_advantages(queue)
         got = got + step(queue, model, sampler=sampler, loss_agg_mode="token-sum", **given)
         expected = expected + reference.policy_gradient(model, [credited])
-    print(trade, reference.cosine(got, expected), (got.norm() / expected.norm()).item())
+    cosine, ratio = reference.cosine(got, expected), (got.norm() / expected.norm()).item()
+    assert f"cosine {cosine:.2f}, norm ratio {ratio:.2f}" in str(found[0].message)

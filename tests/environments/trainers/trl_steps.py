@@ -72,12 +72,13 @@ def run(env, folder, *, steps=1, trainer=Watched, model=tiny_model, resume=None,
         "save_strategy": "no",
         "logging_steps": 1,
         "bf16": False,
+        "learning_rate": 0.1,
         **settings,
     }
     given.setdefault("per_device_train_batch_size", ROWS * GROUPS // given["gradient_accumulation_steps"])
     args = trl.GRPOConfig(
         output_dir=str(folder), max_steps=steps, report_to=[], use_cpu=True, disable_tqdm=True, optim="sgd",
-        learning_rate=0.1, **given,
+        **given,
     )  # fmt: skip
     begun, gradient = model(), Gradient()
     before = copy.deepcopy(begun)
@@ -86,7 +87,13 @@ def run(env, folder, *, steps=1, trainer=Watched, model=tiny_model, resume=None,
             begun, args, rollouts, exact=exact, processing_class=TOKENIZER, callbacks=[gradient]
         )
         trained.train(resume_from_checkpoint=resume)
-    return SimpleNamespace(trainer=trained, gradient=gradient.steps[0], before=before, rollouts=rollouts)
+    return SimpleNamespace(
+        trainer=trained,
+        gradient=gradient.steps[0],
+        gradients=gradient.steps,
+        before=before,
+        rollouts=rollouts,
+    )
 
 
 def only(name):

@@ -74,7 +74,10 @@ class CompletionColumns:
         self.completion_ids += other.completion_ids
         self.tool_mask += other.tool_mask
         self.advantages += other.advantages
-        self.logprobs = None if None in (self.logprobs, other.logprobs) else self.logprobs + other.logprobs
+        if self.logprobs is not None and other.logprobs is not None:
+            self.logprobs += other.logprobs
+        else:
+            self.logprobs = None
 
     def pad(self, rows: int, pad_id: int) -> None:
         """Add padding, up to so many rows."""

@@ -78,13 +78,14 @@ def check_settings(
 
     listed, found = set[str](), set[str]()
     tables: tuple[tuple[Exact, Table], ...] = (("refuse", known.inexact), ("warn", known.trades))
-    for default, (why, settings) in ((how, each) for how, table in tables for each in table.items()):
-        listed |= settings.keys()
-        for name, allowed in settings.items():
-            rule = allowed if isinstance(allowed, Rule) else _one_of(allowed)
-            if name not in found and not rule.is_exact(get(name), get):
-                found.add(name)
-                inexact(f"{known.trainer}: {name}={get(name)} {why}; use {rule.use}", exact or default)
+    for default, table in tables:
+        for why, settings in table.items():
+            listed |= settings.keys()
+            for name, allowed in settings.items():
+                rule = allowed if isinstance(allowed, Rule) else _one_of(allowed)
+                if name not in found and not rule.is_exact(get(name), get):
+                    found.add(name)
+                    inexact(f"{known.trainer}: {name}={get(name)} {why}; use {rule.use}", exact or default)
     unknown = [
         f"{name}={get(name)}"
         for name in changed

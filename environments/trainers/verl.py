@@ -25,7 +25,7 @@ from environments.trainers.completion_columns import (
     mean_score,
 )
 from environments.trainers.settings import ESTIMATOR, VERL, Exact, changed_names, check_settings
-from environments.trajectory import CreditedGroup
+from environments.trajectory import CreditedGroup, Trajectory
 
 
 @register_adv_est(ESTIMATOR)
@@ -49,7 +49,7 @@ class CreditedOutput(AgentLoopOutput):
 
 
 def outputs_of(credited: CreditedGroup, *, version: int) -> list[CreditedOutput]:
-    """The token rows of a group, sampled from weights of this `version`.
+    """The token rows of a group, sampled from weights of this `version` where the server gave no numbers.
 
     There are none of a group without credit, nor of one with an advantage too large for a trainer, which is
     warned of.
@@ -61,9 +61,10 @@ def outputs_of(credited: CreditedGroup, *, version: int) -> list[CreditedOutput]
         columns = completion_columns(credited)
     trajectories = credited.group.trajectories
     info = {"turnwise_score": mean_score(trajectories)}
-    turns = [len(trajectory.turns) for trajectory in trajectories for _ in trajectory.rows]
     outputs: list[CreditedOutput] = []
-    for row in range(columns.rows):
+    rows = [(trajectory, index) for trajectory in trajectories for index in range(len(trajectory.rows))]
+    for row, (trajectory, index) in enumerate(rows if columns.rows else ()):
+        oldest, newest = _versions(trajectory, index, version)
         logprobs = {} if columns.logprobs is None else {"response_logprobs": columns.logprobs[row]}
         output = CreditedOutput(
             prompt_ids=columns.prompt_ids[row],
@@ -71,17 +72,25 @@ def outputs_of(credited: CreditedGroup, *, version: int) -> list[CreditedOutput]
             response_mask=columns.tool_mask[row],
             advantages=columns.advantages[row],
             reward_score=0.0,  # so that no reward function is asked; `rm_scores` has what counts
-            num_turns=turns[row],
+            num_turns=len(trajectory.turns),
             metrics=AgentLoopMetrics(),
             extra_fields={
                 "reward_extra_info": info,
-                "min_global_steps": version,
-                "max_global_steps": version,
+                "min_global_steps": oldest,
+                "max_global_steps": newest,
             },
             **logprobs,
         )
         outputs.append(output)
     return outputs
+
+
+def _versions(trajectory: Trajectory, row: int, version: int) -> tuple[int, int]:
+    """The oldest and the newest weights that sampled a row, as verl counts its updates."""
+    turns = [turn for turn in trajectory.turns if turn.span.row == row]
+    named = [each for turn in turns for each in turn.weight_versions]
+    steps = [int(each) if each is not None and each.isdecimal() else version for each in named]
+    return min(steps, default=version), max(steps, default=version)
 
 
 def check_config(config: Any, *, exact: Exact | None = None) -> None:

@@ -13,6 +13,14 @@ UNTRAINED = with_credit(
         untrained=frozenset({(0, 0), (2, 1)}),
     )
 )
-GROUPS = CANARY_GROUPS | {"untrained turns": UNTRAINED}
+# All turns of one sibling are withheld: it is compared, and its rows are there, but nothing of it is trained.
+WITHHELD = with_credit(
+    forked_group(
+        [[[3, 2]], [[4, 1]], [[2, 7]]],
+        [[0.5, 1.0], [2.0, 0.0], [0.0, 0.5]],
+        untrained=frozenset({(1, 0), (1, 1)}),
+    )
+)
+GROUPS = CANARY_GROUPS | {"untrained turns": UNTRAINED, "withheld sibling": WITHHELD}
 every_canary = pytest.mark.parametrize("credited", CANARY_GROUPS.values(), ids=CANARY_GROUPS)
 every_group = pytest.mark.parametrize("credited", GROUPS.values(), ids=GROUPS)

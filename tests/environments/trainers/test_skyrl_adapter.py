@@ -20,7 +20,7 @@ from environments.lab.probe.canaries import GROUP_SIZE
 from environments.trainers.completion_columns import completion_columns
 from environments.trainers.settings import SKYRL, InexactStepWarning, check_settings
 from tests.environments.trainers.groups import CANARY_GROUPS as GROUPS
-from tests.environments.trainers.groups import every_canary
+from tests.environments.trainers.groups import WITHHELD, every_canary
 from tools.errors import ConfigError
 
 if not os.environ.get("TURNWISE_REQUIRE_SKYRL"):
@@ -234,6 +234,16 @@ def test_the_deviation_that_skyrl_would_divide_by_is_not_used():
         batch_of(config_of(grpo_norm_by_std=divided), [credited]) for divided in (True, False)
     )
     assert torch.equal(one, other)
+
+
+def test_a_withheld_sibling_is_a_row_of_which_nothing_is_trained_and_which_the_divisor_counts():
+    config = config_of(1, loss_reduction="seq_mean_token_sum_norm")
+    batch, _, metrics = batch_of(config, [WITHHELD])
+    model = reference.Bigrams(256)
+    taken, expected = step(config, batch, model), reference.policy_gradient(model, [WITHHELD])
+    assert metrics["turnwise/groups_left_out"] == 0
+    assert batch["loss_mask"].any(dim=1).tolist() == [True, False, True, False]  # the last one is padding
+    assert (taken * GROUP_SIZE * MAX_SEQ_LEN).tolist() == pytest.approx(expected.tolist(), abs=1e-5)
 
 
 def test_a_group_without_credit_trains_nothing_and_is_counted():

@@ -19,9 +19,10 @@ import pytest
 
 from environments.trainers.completion_columns import completion_columns
 from environments.trainers.settings import VERL, InexactStepWarning
+from environments.trajectory import SEVERAL_VERSIONS
 from environments.wire.credited_rows import credited_rows
 from tests.environments.trainers.groups import CANARY_GROUPS as GROUPS
-from tests.environments.trainers.groups import every_canary
+from tests.environments.trainers.groups import WITHHELD, every_canary
 from tools.errors import ConfigError
 
 if not os.environ.get("TURNWISE_REQUIRE_VERL"):
@@ -285,6 +286,26 @@ def test_rows_have_turns_logprobs_and_the_version_they_were_sampled_from(queue):
     assert {tag["min_global_steps"] for tag in queue.tags} == {3}
     logprobs = [row.tolist() for row in queue.fields["rollout_log_probs"].unbind()]
     assert logprobs == [pytest.approx(row, abs=1e-5) for row in completion_columns(credited).logprobs]
+
+
+def test_a_turn_that_lived_through_an_update_is_one_row_with_the_versions_of_its_ends(queue):
+    credited = GROUPS["dropped sibling"]
+    (first, *others) = credited.group.trajectories
+    turns = (replace(first.turns[0], weight_version=f"2{SEVERAL_VERSIONS}3"), *first.turns[1:])
+    group = replace(credited.group, trajectories=(replace(first, turns=turns), *others))
+    (output, *rest) = adapter.outputs_of(replace(credited, group=group), version=5)
+    assert (output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]) == (2, 5)
+    assert len(rest) == sum(len(each.rows) for each in others)
+
+
+def test_a_withheld_sibling_is_a_row_of_which_nothing_is_trained_and_which_the_divisor_counts(queue):
+    model = reference.Bigrams(256)
+    through_the_worker(queue, WITHHELD)
+    with_advantages(queue)
+    assert [bool(row.sum()) for row in queue.fields["response_mask"].unbind()] == [True, False, True]
+    taken = step(queue, model, loss_agg_mode="seq-mean-token-sum")
+    expected = reference.policy_gradient(model, [WITHHELD]) / 3
+    assert taken.tolist() == pytest.approx(expected.tolist(), abs=1e-7)
 
 
 def test_a_group_without_credit_has_no_rows():

@@ -230,6 +230,7 @@ TRL = TrainerSettings(
             "chat_template_kwargs": (None, {}),
             "cache_implementation": (None,),
             "use_transformers_continuous_batching": (False,),
+            "vllm_structured_outputs_regex": (None,),
         },
     },
     trades={

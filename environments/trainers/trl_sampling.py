@@ -18,11 +18,20 @@ from environments.trainers.in_process_policy import Sample, Sampled, Wanted
 
 def sampler_of(trainer: Any, stop_ids: Collection[int]) -> Sample:
     """How a `GRPOTrainer` samples, in its settings; `stop_ids` are those that end a turn."""
+    accelerator = trainer.accelerator
     if trainer.use_vllm:
         by = _by_server if trainer.vllm_generation.mode == "server" else _by_engine
-        return partial(by, engine=trainer.vllm_generation, stop_ids=[*stop_ids])
-    model, autocast = trainer.accelerator.unwrap_model(trainer.model), trainer.accelerator.autocast
-    return partial(sample_batch, model=model, stop_ids=stop_ids, autocast=autocast)
+        sample = partial(by, engine=trainer.vllm_generation, stop_ids=[*stop_ids])
+    else:
+        model = accelerator.unwrap_model(trainer.model)
+        sample = partial(sample_batch, model=model, stop_ids=stop_ids, autocast=accelerator.autocast)
+
+    def on_device(batch: Sequence[Wanted]) -> Sequence[Sampled]:
+        # Turns are sampled in a thread, and a thread begins on the first device, whichever process it is of.
+        with torch.cuda.device(accelerator.device) if accelerator.device.type == "cuda" else nullcontext():
+            return sample(batch)
+
+    return on_device
 
 
 @torch.no_grad()

@@ -5,6 +5,7 @@ vLLM runs, nor a transfer between devices.
 """
 
 import importlib
+import os
 import random
 from types import SimpleNamespace
 
@@ -107,6 +108,15 @@ STUBS = {
     "SamplingParams": lambda **asked: SimpleNamespace(**{"temperature": 1.0, **asked}),
     "ensure_master_addr_port": lambda: None,
 }
+
+
+def install(patch):
+    """Have TRL find the stubs, and what TRL writes into the process environment undone with them."""
+    for name in {"RANK", "LOCAL_RANK", "WORLD_SIZE"} - set(os.environ):
+        patch.setenv(name, "0")
+        patch.delenv(name)
+    for name, stub in STUBS.items():
+        patch.setattr(generation, name, stub, raising=False)
 
 
 def engine_of(trainer):

@@ -59,6 +59,7 @@ CHANGES_GRPO = [
         "chat_template_kwargs": [{"enable_thinking": False}],
         "cache_implementation": ["static"],
         "use_transformers_continuous_batching": [True],
+        "vllm_structured_outputs_regex": ["a"],
     }.items()
     for value in values
 ] + [{"loss_type": "cispo", "epsilon_high": 0.0}, {"loss_type": "bnpo", "world_size": 2, **ONE_PART}]

@@ -17,6 +17,7 @@ from tools.errors import ConfigError
 if not os.environ.get("TURNWISE_REQUIRE_TORCH"):
     pytest.importorskip("trl", reason="needs torch and TRL, to run TRL's own trainer")
 steps = importlib.import_module("tests.environments.trainers.trl_steps")
+stubbed_vllm = importlib.import_module("tests.environments.trainers.stubbed_vllm")
 torch = steps.torch
 
 
@@ -73,19 +74,23 @@ def test_what_was_saved_is_a_model_that_loads(tmp_path):
 
 # Two groups of four rows, by two processes: a group each, or half of one each, and then the other.
 PROCESSES = """
-import sys
-from tests.environments.trainers import trl_steps
+import pytest
+from tests.environments.trainers import stubbed_vllm, trl_steps
 from tests.environments.trainers.test_trl_runs import MODES, of_processes
 
+stubbed_vllm.install(pytest.MonkeyPatch())
 for name in MODES:
     done = of_processes(name, 2, "out")
     if done.trainer.accelerator.is_main_process:
         trl_steps.torch.save((done.gradient, done.trainer.state.log_history, done.rollouts.counts), name)
 """
+VLLM = {"env": steps.played, "model": steps.brief_model, "per_device": 4, "use_vllm": True}
 MODES = {
     "whole groups": {"env": steps.played, "model": steps.brief_model, "per_device": 4},
     "split groups": {"env": steps.played, "model": steps.brief_model, "per_device": 2, "loss_type": "dapo"},
     "padded groups": {"env": CanaryEnv, "per_device": 8},
+    "a vLLM server": {**VLLM, "vllm_mode": "server"},
+    "a vLLM in each": {**VLLM, "vllm_mode": "colocate"},
 }
 
 
@@ -97,7 +102,8 @@ def of_processes(name, processes, folder):
 
 @pytest.mark.soak  # torch is imported three times
 @pytest.mark.parametrize("name", MODES)
-def test_two_processes_take_the_step_of_one(tmp_path, in_two, name):
+def test_two_processes_take_the_step_of_one(tmp_path, monkeypatch, in_two, name):
+    stubbed_vllm.install(monkeypatch)
     alone = of_processes(name, 1, tmp_path)
     gradient, (logged, *_), counts = torch.load(in_two / name, weights_only=False)
     assert counts == alone.rollouts.counts

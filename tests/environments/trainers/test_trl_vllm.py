@@ -18,11 +18,7 @@ torch = steps.torch
 
 @pytest.fixture(autouse=True)
 def vllm(monkeypatch):
-    for name, stub in stubbed.STUBS.items():
-        monkeypatch.setattr(stubbed.generation, name, stub, raising=False)
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):  # which TRL sets for a colocated vLLM
-        monkeypatch.setenv(name, "0")
-        monkeypatch.delenv(name)
+    stubbed.install(monkeypatch)
     return monkeypatch
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from trl.generation import vllm_generation
 
-from environments.trainers.in_process_policy import Sample, Sampled, Wanted
+from environments.trainers.in_process_policy import Batches, Sample, Sampled, Wanted
 
 
 def sampler_of(trainer: Any, stop_ids: Collection[int]) -> Sample:
@@ -31,7 +31,7 @@ def sampler_of(trainer: Any, stop_ids: Collection[int]) -> Sample:
         with torch.cuda.device(accelerator.device) if accelerator.device.type == "cuda" else nullcontext():
             return sample(batch)
 
-    return on_device
+    return Batches(on_device)
 
 
 @torch.no_grad()

@@ -9,9 +9,11 @@ are in docs/trainers.md.
 # pyright: reportUnknownArgumentType=false, reportUntypedBaseClass=false, reportUntypedFunctionDecorator=false
 
 from abc import abstractmethod
+from collections.abc import Collection
 from functools import cache
 from importlib.resources import files
 from typing import Any
+from uuid import uuid4
 
 import torch
 from omegaconf import OmegaConf
@@ -24,8 +26,9 @@ from environments.trainers.completion_columns import (
     groups_left_out,
     mean_score,
 )
+from environments.trainers.in_process_policy import Sample, Sampled, Wanted
 from environments.trainers.settings import ESTIMATOR, VERL, Exact, changed_names, check_settings
-from environments.trajectory import CreditedGroup, Trajectory
+from environments.trajectory import SEVERAL_VERSIONS, CreditedGroup, Trajectory
 
 
 @register_adv_est(ESTIMATOR)
@@ -110,6 +113,34 @@ def check_config(config: Any, *, exact: Exact | None = None) -> None:
 def verl_defaults() -> Any:
     """The whole config of verl's own trainer."""
     return OmegaConf.load(str(files("verl") / "trainer" / "config" / "_generated_ppo_trainer.yaml"))
+
+
+def sampler_of(server_manager: Any, stop_ids: Collection[int]) -> Sample:
+    """How an `InProcessPolicy` samples by verl's own client, which resumes turns that an update aborted.
+
+    Args:
+        server_manager: that of an agent loop.
+        stop_ids: those that end a turn, of the policy's renderer.
+    """
+    # No seed: what is resumed would draw the same numbers again.
+    fixed = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True}
+    ends = {"stop_token_ids": [*stop_ids], "ignore_eos": True}
+
+    async def sample(wanted: Wanted) -> Sampled:
+        given = await server_manager.generate(
+            uuid4().hex,
+            prompt_ids=[*wanted.prompt_ids],
+            sampling_params={**fixed, **ends, "max_tokens": wanted.max_tokens},
+        )
+        found = [given.extra_fields.get(name) for name in ("min_global_steps", "max_global_steps")]
+        versions = dict.fromkeys(str(each) for each in found if each is not None)
+        return Sampled(
+            token_ids=tuple(given.token_ids),
+            logprobs=tuple(given.log_probs),
+            weight_version=SEVERAL_VERSIONS.join(versions) or None,
+        )
+
+    return sample
 
 
 class TurnwiseAgentLoop(AgentLoopBase):

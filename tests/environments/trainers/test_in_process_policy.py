@@ -9,7 +9,7 @@ import pytest
 from environments.policy.base import CompletionRequest
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import call
-from environments.trainers.in_process_policy import InProcessPolicy, Sampled
+from environments.trainers.in_process_policy import Batches, InProcessPolicy, Sampled
 from environments.trajectory import Message
 from tests.environments.write_file import WriteFile
 from tools.errors import PolicyError
@@ -36,7 +36,7 @@ def sampler(ids=SAID, batches=None):
 
 def policy_with(sample, **fields):
     policy = InProcessPolicy(RENDERER, name="tiny")
-    policy.use(sample, weight_version="step-3", **fields)
+    policy.use(Batches(sample), weight_version="step-3", **fields)
     return policy
 
 

@@ -17,9 +17,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from environments.policy.base import CompletionRequest
+from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.trainers.completion_columns import completion_columns
+from environments.trainers.in_process_policy import InProcessPolicy
 from environments.trainers.settings import VERL, InexactStepWarning
-from environments.trajectory import SEVERAL_VERSIONS
+from environments.trajectory import SEVERAL_VERSIONS, Message
 from environments.wire.credited_rows import credited_rows
 from tests.environments.trainers.groups import CANARY_GROUPS as GROUPS
 from tests.environments.trainers.groups import WITHHELD, every_canary
@@ -34,6 +37,8 @@ agent_loop_tq = importlib.import_module("verl.trainer.ppo.v1.agent_loop_tq")
 trainer_base = importlib.import_module("verl.trainer.ppo.v1.trainer_base")
 correction_helper = importlib.import_module("verl.trainer.ppo.rollout_corr_helper")
 losses = importlib.import_module("verl.workers.utils.losses")
+llm_server = importlib.import_module("verl.workers.rollout.llm_server")
+replica = importlib.import_module("verl.workers.rollout.replica")
 ActorConfig = importlib.import_module("verl.workers.config").ActorConfig
 adapter = importlib.import_module("environments.trainers.verl")
 reference = importlib.import_module("tests.environments.trainers.policy_gradient")
@@ -296,6 +301,48 @@ def test_a_turn_that_lived_through_an_update_is_one_row_with_the_versions_of_its
     (output, *rest) = adapter.outputs_of(replace(credited, group=group), version=5)
     assert (output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]) == (2, 5)
     assert len(rest) == sum(len(each.rows) for each in others)
+
+
+class Server:
+    """verl's handle of a model server: an update of the weights aborts the first answer after two tokens."""
+
+    def __init__(self, ids):
+        self.ids, self.asked = ids, []
+        self.generate = SimpleNamespace(remote=self._generate)
+
+    async def _generate(self, prompt_ids, sampling_params, **_):
+        self.asked.append((prompt_ids, sampling_params))
+        begun = len(self.asked) == 1
+        ids = self.ids[:2] if begun else self.ids[2:]
+        return replica.TokenOutput(
+            token_ids=list(ids), log_probs=[-0.5] * len(ids), stop_reason="aborted" if begun else "completed",
+            extra_fields={"global_steps": 6 if begun else 7},
+        )  # fmt: skip
+
+
+async def test_a_turn_that_an_update_aborts_is_resumed_by_verls_client_and_stays_one_turn(monkeypatch):
+    renderer = ChatMLRenderer.embedded()
+    server = Server(renderer.completion_ids(Message(role="assistant", content="well, yes")))
+
+    class Client(llm_server.FullyAsyncLLMServerClient):
+        async def _acquire_server(self, request_id, **_):
+            return "s", server
+
+        def _release_server(self, *_, **__):
+            pass
+
+    at_once = SimpleNamespace(sleep=lambda _: asyncio.sleep(0))
+    monkeypatch.setattr(llm_server, "asyncio", at_once)
+    policy = InProcessPolicy(renderer, name="verl")
+    policy.use(adapter.sampler_of(Client(config_of(**{"actor_rollout_ref.rollout.name": "vllm"})), renderer.stop_ids), weight_version="5")
+    request = CompletionRequest(messages=(Message(role="user", content="Well?"),), max_tokens=50)
+    given = await policy.complete(request)
+    assert (given.message.content, given.finish_reason) == ("well, yes", "stop")
+    assert (given.token_ids, len(given.logprobs)) == (server.ids, len(server.ids))
+    assert given.weight_version == f"6{SEVERAL_VERSIONS}7"
+    (before, _), (after, params) = server.asked
+    assert after == [*before, *server.ids[:2]]
+    assert (params["temperature"], params["max_tokens"]) == (1.0, 48)
 
 
 def test_a_withheld_sibling_is_a_row_of_which_nothing_is_trained_and_which_the_divisor_counts(queue):

@@ -189,15 +189,15 @@ class AgentEnv(Lifecycle):
         )
 
     def withhold_stale(self, credited: CreditedGroup) -> CreditedGroup:
-        """The group as it may be trained on by now: without credit if `max_staleness` makes it too old.
+        """The group as it may be trained on by now: without credit for siblings older than `max_staleness`.
 
         For those who run groups, once one has ended: its age counts the weights that all rollouts met since.
 
         Raises:
             ConfigError: age is bounded, and no completion has ever named a version of the weights.
         """
-        stale = self.weight_versions.staleness(credited.group.weight_versions)
-        return credited if stale is None else self.credit(replace(credited.group, stale=stale))
+        group = self.weight_versions.withheld(credited.group)
+        return credited if group is credited.group else self.credit(group)
 
     async def _sibling(
         self, task: GroupTask, sibling: int, watch: Watch, boundary: Boundary

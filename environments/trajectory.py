@@ -101,6 +101,9 @@ class Completion:
     weight_version: str | None = None
     """Which weights sampled it, as the server names them: equal or not, without an order; several, where
     they changed meanwhile, stand with `SEVERAL_VERSIONS` between them. `None`: unknown."""
+    weight_spans: tuple[tuple[int, str], ...] = ()
+    """Where its versions changed, if the server states it: the first sampled token of each, and its name.
+    Empty: one sampled all of it, or where they changed is unknown."""
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """How the server was asked to sample (`temperature`, `top_p`, …, as JSON values), and `logprobs_mode`
     where it is known; empty: unknown."""
@@ -248,6 +251,8 @@ class Turn:
     """Set where turns of several threads overlapped; `None`: each was scored before the next began."""
     weight_version: str | None = None
     """Which weights sampled it, see `Completion`."""
+    weight_spans: tuple[tuple[int, str], ...] = ()
+    """Likewise."""
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """How it was sampled, see `Completion`."""
     model_s: float = 0.0
@@ -378,6 +383,9 @@ class Trajectory:
     rewards: Rewards | None = None
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     """Numbers the environment noted for people; they carry no credit."""
+    stale: str | None = None
+    """Why its weights are too old for it to be trained on (`--env.max_staleness`): no turn of it is trained,
+    and siblings are compared with it all the same."""
     passed: bool | None = None
     """An evaluation's verdict; `None`: not of an evaluation."""
     judge_calls: tuple[JudgeCall, ...] = ()
@@ -431,6 +439,10 @@ class Trajectory:
     def weight_versions(self) -> tuple[str | None, ...]:
         """The versions that its turns were sampled by, each once, in the order they came."""
         return tuple(dict.fromkeys(version for turn in self.turns for version in turn.weight_versions))
+
+    def withheld(self, why: str) -> "Trajectory":
+        """The same trajectory, too old to be trained on."""
+        return replace(self, stale=why, turns=tuple(replace(turn, trained=False) for turn in self.turns))
 
     @property
     def ended_by(self) -> str | None:
@@ -505,8 +517,6 @@ class TrajectoryGroup:
     """What was asked about the group as a whole."""
     error: str | None = None
     """What broke while its siblings were compared (`score_group`), so that it gets no credit."""
-    stale: str | None = None
-    """Why it is too old to be trained on (`--env.max_staleness`), so that it gets no credit."""
     profile: TimeProfile | None = None
     """Where the time of comparing them went; `None`: not measured, or they are not compared."""
 
@@ -516,6 +526,12 @@ class TrajectoryGroup:
         by_turn = zip_longest(*(trajectory.turns for trajectory in self.trajectories))
         turns = (turn for there in by_turn for turn in there if turn is not None)
         return tuple(dict.fromkeys(version for turn in turns for version in turn.weight_versions))
+
+    @property
+    def stale(self) -> str | None:
+        """Why nothing in it is to be trained on, since every trajectory is too old; `None`: some is."""
+        reasons = [each.stale for each in self.trajectories]
+        return reasons[0] if reasons and None not in reasons else None
 
     @property
     def is_lost(self) -> bool:

@@ -1,9 +1,10 @@
-"""Estimators: apply one, write one."""
+"""Estimators: apply one to plain arrays or to a group, write one. Importing it loads no environment."""
 
 from turnwise.own_packages import refuse_foreign_packages
 
 refuse_foreign_packages()
 
+from environments.array_credit import token_advantages, turn_advantages, turn_ledger
 from environments.credit import Param, Pool, Term, estimate, minus_mean, minus_others, register_estimator
 
 __all__ = [
@@ -14,4 +15,7 @@ __all__ = [
     "minus_mean",
     "minus_others",
     "register_estimator",
+    "token_advantages",
+    "turn_advantages",
+    "turn_ledger",
 ]

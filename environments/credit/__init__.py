@@ -25,6 +25,7 @@ from environments.credit.estimator_registry import (
 from environments.credit.estimators import (
     gigpo,
     grpo,
+    grpo_multiturn,
     mt_grpo,
     process_supervision,
     progress,
@@ -54,6 +55,7 @@ __all__ = [
     "estimate",
     "gigpo",
     "grpo",
+    "grpo_multiturn",
     "minus_mean",
     "minus_others",
     "missing_outcome_of",

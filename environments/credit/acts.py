@@ -34,8 +34,10 @@ def acts_alone(group: TrajectoryGroup) -> TrajectoryGroup:
     )
 
 
-def over_all_turns(credit: Credit, group: TrajectoryGroup, values: Values) -> list[Term]:
-    """The terms of all turns of a group, by what an estimator returns for its acts.
+def over_all_turns(
+    credit: Credit, group: TrajectoryGroup, values: Values, *, of_summaries: bool = True
+) -> list[Term]:
+    """The terms of all turns of a group, or of its acts alone, by what an estimator returns for its acts.
 
     Raises:
         CreditError: as for `acts_alone`, or values do not match the turns.
@@ -49,6 +51,8 @@ def over_all_turns(credit: Credit, group: TrajectoryGroup, values: Values) -> li
     for index, trajectory in enumerate(group.trajectories):
         number = 0
         for turn, each in enumerate(trajectory.turns):
+            if each.kind == "summary" and not of_summaries:
+                continue
             has_act = number < len(of_acts[index])
             if each.kind == "act" or (has_act and not values):
                 parts = of_acts[index][number]

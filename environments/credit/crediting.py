@@ -160,7 +160,7 @@ def credited(
     params: Mapping[str, object] | None = None,
     rules: GroupRules = ANY_GROUP,
 ) -> CreditedGroup:
-    """The group with its advantages, none where it is stale, and every parameter they were computed with.
+    """The group with its advantages, and every parameter that they were computed with.
 
     A group is `failed`, and its advantages are zero, when its siblings cannot be compared (see `comparable`)
     and when the estimator cannot compute with its numbers, whatever it raises. A logged session without a
@@ -177,7 +177,7 @@ def credited(
     alone = 0
     is_lone = len(group.trajectories) == 1 and group.trajectories[0].session_id is not None
     compares = given.get("baseline") != "none" and "singleton" not in given
-    apart = group.stale or (ALONE if is_lone and compares else None)
+    apart = ALONE if is_lone and compares else None
     if reason is None and apart is None:
         try:
             terms = terms_of(estimator, group, preset=preset, **given)
@@ -228,6 +228,8 @@ def recorded_params(
 
 def _why_not(group: TrajectoryGroup) -> str:
     """Why nothing is learned from a group whose siblings can be compared."""
+    if group.stale is not None:
+        return group.stale
     if all(each.rewards is None or each.rewards.is_unscored for each in group.trajectories):
         return UNSCORED
     is_trained = any(turn.trained for trajectory in group.trajectories for turn in trajectory.turns)

@@ -229,6 +229,30 @@ def rloo(group: TrajectoryGroup, *, singleton: OfOne = "zero") -> list[Term]:
     return [minus_others("score", scores)]
 
 
+@register_estimator(
+    "grpo_multiturn",
+    formula="A[i,k] = (S[i] - mean S) / (std S + eps) on acts, 0 on summaries,  S the trajectory's score",
+    bias="that of grpo; and summaries, which decide what later acts see, are not trained; with "
+    "context_efficiency as the reward, length alone decides among right answers, at unit scale",
+    source="a verl fork for context condensation, commit c6829cf1: compute_grpo_multiturn_advantage",
+    of_summaries=False,
+)
+def grpo_multiturn(
+    group: TrajectoryGroup,
+    *,
+    norm_by_std: Annotated[bool, Param("divide by the group's sample deviation")] = True,
+    eps: Eps = 1e-6,
+) -> list[Term]:
+    """Trajectory score normalised in its group, the same for every act; none for condensations.
+
+    A group of one keeps its raw score, as in the reference, whose reward is `context_efficiency`.
+    """
+    scores, added = _scores(read(group)), eps if norm_by_std else None
+    if len(scores.values) == 1:
+        return [_alone(scores, "raw", None if added is None else 1.0 + added)]
+    return [minus_mean("score", scores, ddof=1, eps=added)]
+
+
 def _scores(scored: Sequence[Scored]) -> Pool:
     return Pool.of_trajectories([each.score for each in scored])
 

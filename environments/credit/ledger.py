@@ -133,7 +133,9 @@ def _entry(
         shown = parts
         notes = [note for term, *_ in parts for note in (NO_PEER * term.has_no_peer, term.note) if note]
         if turn.kind == "summary":
-            notes.insert(0, "a summary is credited as the act that follows it is")
+            notes.insert(
+                0, "a summary is credited as the act that follows it is" if parts else "no summary has credit"
+            )
         if turn.clock is not None and any(term.is_return for term, *_ in parts):
             notes.append("what follows is what was scored after its completion was handed out, in any thread")
     if not turn.trained:

@@ -248,6 +248,16 @@ def is_empty(message: Message) -> bool:
     return not (message.content or message.reasoning or message.tool_calls)
 
 
+def weight_spans_of(choice: Mapping[str, Any]) -> tuple[tuple[int, str], ...]:
+    """The first token of each version, and its name, where several sampled one completion; else none."""
+    spans = [mapping(span) for span in list_in(choice.get("weight_versions"))]
+    found = [(span.get("start"), _name(span.get("version"))) for span in spans]
+    known = tuple((start, name) for start, name in found if isinstance(start, int) and name is not None)
+    starts = [start for start, _ in known]
+    is_whole = len(known) == len(found) > 1 and starts[0] == 0 and starts == sorted(set(starts))
+    return known if is_whole else ()
+
+
 def weight_version_of(choice: Mapping[str, Any], *facts: object) -> str | None:
     """The version of the weights, or of all that one completion was sampled by; `None`: unknown.
 
@@ -275,6 +285,8 @@ class SampledMessage:
     """The field that the message's reasoning came in, where it can be sent back in it."""
     weight_version: str | None = None
     """Which weights sampled it, if the server states it."""
+    weight_spans: tuple[tuple[int, str], ...] = ()
+    """Where they changed, likewise."""
     usage: Mapping[str, int] = field(default_factory=dict[str, int])
     """The tokens that the server counted."""
     is_refusal: bool = False
@@ -320,6 +332,7 @@ def read_reply(content: bytes, call_prefix: str, *, max_tokens: int | None = Non
         tokens=tokens,
         reasoning_field=reasoning_field,
         weight_version=weight_version_of(choice, choice.get("meta_info"), reply.get("metadata")),
+        weight_spans=weight_spans_of(choice),
         usage=usage,
         is_refusal=bool(given.get("refusal")) and message.content == given["refusal"],
     )

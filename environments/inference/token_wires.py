@@ -15,6 +15,7 @@ from environments.inference.chat_reply import (
     field_of,
     object_in,
     token_pairs,
+    weight_spans_of,
     weight_version_of,
 )
 from environments.inference.http_client import list_in, mapping, one_line, start_of
@@ -53,6 +54,8 @@ class TokenReply:
     stopped_by: int | str | None
     """The id or the text that ended it, if the server states it."""
     weight_version: str | None
+    weight_spans: tuple[tuple[int, str], ...] = ()
+    """Where several versions sampled it: the first token of each, and its name."""
 
 
 def object_of(content: bytes) -> Mapping[str, Any]:
@@ -258,6 +261,7 @@ def _vllm_reply(choice: Mapping[str, Any], token_ids: tuple[int, ...], logprobs:
         finish_reason=finish_reason_of(choice.get("finish_reason"), choice.get("stop_reason")),
         stopped_by=field_of(choice, "stop_reason", int, str),
         weight_version=weight_version_of(choice),
+        weight_spans=weight_spans_of(choice),
     )
 
 

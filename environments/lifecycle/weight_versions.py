@@ -1,15 +1,16 @@
-"""Which weights have played so far, and which groups are older than `--env.max_staleness` allows."""
+"""Which weights have played so far, and which rollouts are older than `--env.max_staleness` allows."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from environments.config import AgentEnvConfig
 from environments.policy.base import Policy
-from environments.trajectory import Turn
+from environments.trajectory import TrajectoryGroup, Turn
 from tools.errors import ConfigError
 
 STALE = "stale"
-"""How the reason of a group begins that is too old."""
+"""How the reason of a rollout begins that is too old."""
 UNNAMED = "default"
 """The name that vLLM and SGLang give unnamed weights."""
 _OPTION = "--env.max_staleness"
@@ -28,7 +29,8 @@ class WeightVersions:
 
     def __init__(self, config: AgentEnvConfig) -> None:
         """None met yet."""
-        self._max_staleness = config.max_staleness
+        self.max_staleness = config.max_staleness
+        """How many versions may be newer than what is trained on; `None`: any number."""
         self._met: dict[str, None] = {}
         """Oldest first."""
         self._former: set[str] = set()
@@ -37,8 +39,8 @@ class WeightVersions:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether any group can be too old."""
-        return self._max_staleness is not None
+        """Whether any rollout can be too old."""
+        return self.max_staleness is not None
 
     @property
     def met(self) -> tuple[str, ...]:
@@ -79,7 +81,7 @@ class WeightVersions:
 
     def refuse_without(self, policy: Policy | None) -> None:
         """Raise ConfigError if it is known beforehand that there are no versions."""
-        if self._max_staleness is not None and policy is None:
+        if self.max_staleness is not None and policy is None:
             raise ConfigError(
                 f"{_OPTION} counts versions of weights, and the scripted agent has none; name a model server "
                 f"that says them (--openai.base_url), or leave it out"
@@ -91,12 +93,12 @@ class WeightVersions:
         Raises:
             ConfigError: age is bounded, and no version was ever stated.
         """
-        if self._max_staleness is not None and versions and not self._is_told:
+        if self.max_staleness is not None and versions and not self._is_told:
             raise ConfigError(
                 f"{_OPTION} counts versions of weights, and whoever plays says none; use a server that does "
                 f"(SGLang; vLLM from 0.33 on), a policy that sets Completion.weight_version, or leave it out"
             )
-        if self._max_staleness is not None and UNNAMED in versions and not self._has_warned:
+        if self.max_staleness is not None and UNNAMED in versions and not self._has_warned:
             self._has_warned = True
             logger.warning(
                 "the model server calls its weights %r, as it does until somebody names them: %s counts "
@@ -106,29 +108,50 @@ class WeightVersions:
             )
         return self.too_old(versions)
 
+    def withheld(self, group: TrajectoryGroup) -> TrajectoryGroup:
+        """The group that ended, with those of its siblings marked that are too old by now.
+
+        Raises:
+            ConfigError: as for `staleness`.
+        """
+        if self.staleness(group.weight_versions) is None:
+            return group
+        return withheld(group, self.too_old)
+
     def too_old(self, versions: Sequence[str | None]) -> str | None:
         """Why rollouts of these versions are too old to be trained on by now; `None`: they are not."""
-        return None if self._max_staleness is None else staleness(versions, self._met, self._max_staleness)
+        return None if self.max_staleness is None else staleness(versions, self._met, self.max_staleness)
+
+
+def withheld(
+    group: TrajectoryGroup, too_old: Callable[[Sequence[str | None]], str | None]
+) -> TrajectoryGroup:
+    """The group, with those of its siblings marked whose versions are `too_old`, for the reason it gives.
+
+    They are still compared with: without them the others would be compared with short rollouts alone.
+    """
+    ages = [(each, too_old(each.weight_versions)) for each in group.trajectories]
+    marked = [each if why is None else each.withheld(why) for each, why in ages]
+    return replace(group, trajectories=tuple(marked))
 
 
 def staleness(versions: Iterable[str | None], met: Iterable[str], max_staleness: int) -> str | None:
     """Why rollouts of these versions are too old to be trained on once others were met; `None`: they are not.
 
-    The oldest one counts, and for the whole group: to drop only siblings that are old would keep the
-    short ones, which end before the weights change, so it would select by length.
+    The oldest one counts.
 
     Args:
-        versions: of a group, in any order.
+        versions: of a rollout or a group, in any order.
         met: all so far, oldest first; one that is named again is as new as its last name.
         max_staleness: how many may be newer than the oldest of `versions`.
     """
-    of_group = set(versions)
-    if None in of_group:
+    given = set(versions)
+    if None in given:
         return f"{STALE}: the version of the weights is unknown in some of its turns"
     newest_first = dict.fromkeys(reversed(tuple(met)))
     ages = {version: age for age, version in enumerate(newest_first)}
     # One that was never met is of an earlier run: all that was met came since.
-    age = max((ages.get(str(version), len(ages)) for version in of_group), default=0)
+    age = max((ages.get(str(version), len(ages)) for version in given), default=0)
     if age <= max_staleness:
         return None
     newer = f"{age} newer version{'' if age == 1 else 's'} of the weights"

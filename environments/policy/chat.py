@@ -234,6 +234,7 @@ class ChatPolicy(ServedModel):
             logprobs=tokens.logprobs,
             exact=True,
             weight_version=sampled.weight_version,
+            weight_spans=sampled.weight_spans,
             sampling=self.sampling,
         )
 

@@ -232,6 +232,7 @@ class TokenPolicy(ServedModel):
             logprobs=reply.logprobs,
             exact=True,
             weight_version=reply.weight_version,
+            weight_spans=reply.weight_spans,
             sampling={**self.sampling, **mode},
         )
 

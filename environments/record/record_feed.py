@@ -6,18 +6,19 @@ import logging
 import os
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import BinaryIO
 
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
-from environments.lifecycle.weight_versions import STALE, staleness
+from environments.lifecycle.weight_versions import STALE, staleness, withheld
 from environments.record.group_line import decode_group
 from environments.record.private_file import write_private
 from environments.record.run_folder import record_at
-from environments.trajectory import CreditedGroup, TrajectoryGroup
+from environments.trajectory import CreditedGroup
 from environments.wire.columns import MADE_UP, Columns, columns_in
 from environments.wire.views import TOKENS_PER_TURN, VIEWS, Divisor
 from tools.errors import CreditError, RecordError, UsageError, WireError
@@ -89,8 +90,9 @@ def follow(  # noqa: PLR0913  # one feed, all of it by keyword
         score_divisor: what `turn_rows` and `prefix_rows` divide advantage times tokens by; 1024 if unset.
         weights: names of the versions that the trainer has loaded so far, oldest first: a sequence that it
             appends to, or a function that returns one. It is read anew for each group.
-        max_staleness: how many of them may be newer than the oldest that sampled a group. A group that is
-            older, or of a version not among them, is left out, logged, and acknowledged with the next one.
+        max_staleness: how many of them may be newer than the oldest that sampled a rollout. One that is
+            older, or of a version not among them, is withheld: compared with, and not trained. A group of
+            which nothing is left is left out, logged, and acknowledged with the next one.
         poll_s: seconds until the file is looked at again when there is nothing to read.
 
     Raises:
@@ -115,18 +117,17 @@ async def _groups(
     left_out, has_warned = Counter[str](), False
     await asyncio.to_thread(feed.begin)
     while True:
-        read = await asyncio.to_thread(feed.next_group, view, divisor)
+        loaded = tuple(weights() if callable(weights) else weights)
+        read = await asyncio.to_thread(feed.next_group, view, divisor, partial(_withheld, loaded, most))
         if read is None:
             await asyncio.sleep(poll_s)
             continue
         credited, rows, cursor = read
-        loaded = tuple(weights() if callable(weights) else weights)
-        stale = None if most is None else _staleness(credited.group, loaded, most)
-        if view is not None and credited.status != "ok":
-            left_out[credited.status] += 1
-        elif stale is not None:
+        if (stale := credited.group.stale) is not None:
             left_out[STALE] += 1
             logger.warning("%s, line %d, is left out as %s", feed.path, cursor.number, stale)
+        elif view is not None and credited.status != "ok":
+            left_out[credited.status] += 1
         else:
             so_far = dict(left_out)
             if rows and not has_warned and not all(each.exact for each in credited.group.trajectories):
@@ -137,11 +138,22 @@ async def _groups(
             )
 
 
-def _staleness(group: TrajectoryGroup, loaded: Sequence[str], most: int) -> str | None:
-    for version in group.weight_versions:
-        if version is not None and version not in loaded:
-            return f"{STALE}: the trainer has not loaded {version!r}, which sampled some of its turns"
-    return staleness(group.weight_versions, loaded, most)
+def _withheld(loaded: Sequence[str], most: int | None, credited: CreditedGroup) -> CreditedGroup:
+    """The group, without credit for siblings that are too old for the trainer."""
+    if most is None or credited.status == "failed":
+        return credited
+
+    def too_old(versions: Sequence[str | None]) -> str | None:
+        for version in versions:
+            if version is not None and version not in loaded:
+                return f"{STALE}: the trainer has not loaded {version!r}, which sampled some of its turns"
+        return staleness(versions, loaded, most)
+
+    group = withheld(credited.group, too_old)
+    rows = zip(credited.advantages, group.trajectories, strict=True)
+    advantages = tuple(row if each.stale is None else (0.0,) * len(row) for row, each in rows)
+    status = "ok" if any(map(any, advantages)) else "no_credit"
+    return replace(credited, group=group, advantages=advantages, status=status)
 
 
 class _Feed:
@@ -183,7 +195,7 @@ class _Feed:
                 self._acknowledged = cursor.offset
 
     def next_group(
-        self, view: str | None, divisor: Divisor
+        self, view: str | None, divisor: Divisor, withhold: Callable[[CreditedGroup], CreditedGroup]
     ) -> tuple[CreditedGroup, tuple[Columns, ...], Cursor] | None:
         """The next group, its rows where it has credit, and the cursor behind it; `None`: not there yet."""
         line = self._line()
@@ -193,7 +205,7 @@ class _Feed:
         sha, at = hashlib.sha256(line).hexdigest(), self._at
         record, number, start = (sha, 0, 0) if at is None else (at.record, at.number, at.offset)
         self._at = Cursor(record=record, number=number + 1, start=start, offset=start + len(line), line=sha)
-        credited = decode_group(line, self.path, self._at.number)
+        credited = withhold(decode_group(line, self.path, self._at.number))
         try:
             rows = columns_in(view, credited, divisor) if view and credited.status == "ok" else []
         except (WireError, CreditError, ValueError) as error:

@@ -68,7 +68,6 @@ class LineFields(BaseModel):
     """Each once; trajectories name theirs by its index."""
     evaluation: bool = False
     error: str | None = None
-    stale: str | None = None
     profile: TimeProfile | None = None
 
     def rows(self) -> list[TokenRow]:
@@ -126,8 +125,6 @@ def written(credited: CreditedGroup) -> dict[str, Any]:
         fields["evaluation"] = True
     if group.error is not None:
         fields["error"] = group.error
-    if group.stale is not None:
-        fields["stale"] = group.stale
     if group.profile is not None:
         fields["profile"] = asdict(group.profile)
     return fields
@@ -154,7 +151,6 @@ def read(fields: dict[str, Any], *, rows: bool = True) -> CreditedGroup:
         failures=line.failures,
         judge_calls=line.judge_calls,
         error=line.error,
-        stale=line.stale,
         profile=line.profile,
     )
     return CreditedGroup(
@@ -192,6 +188,7 @@ _LEFT_OUT: dict[str, Any] = {
     "refuses_group": False,
     "passed": None,
     "profile": None,
+    "stale": None,
 }
 """Fields that are left out of a line where they have these values."""
 _OF_RUBRICS = ("turn_raw", "outcome_raw")
@@ -275,6 +272,8 @@ def _turns(trajectory: Trajectory) -> list[dict[str, Any]]:
             del fields["condensed"]
         if not turn.thread:
             del fields["thread"]
+        if not turn.weight_spans:
+            del fields["weight_spans"]
         if turn.clock is None:
             del fields["clock"]
         if any(call.status != "ok" or call.span is not None for call in turn.message.tool_calls):

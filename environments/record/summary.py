@@ -149,6 +149,12 @@ def weights_text(numbers: Numbers) -> str:
     }
     texts = [several if count > 1 else weights["oldest"]]
     texts += [f"{name} {number:,}" for name, number in parts.items() if number]
+    if withheld := weights["withheld_turns"]:
+        lengths = sorted(weights["turns_by_length"].items(), key=lambda each: int(each[0].partition("-")[0]))
+        shares = ", ".join(
+            f"{withheld.get(name, 0) / turns:.0%} of {name}" for name, turns in lengths if turns
+        )
+        texts.append(f"withheld turns {sum(withheld.values()):,}, by the turns of a rollout {shares}")
     return ", ".join(texts) if count else ""
 
 

@@ -250,6 +250,7 @@ def merged(one: Any, other: Any) -> Any:
 def taken(group: TrajectoryGroup, status: str, credited: CreditedGroup | None = None) -> dict[str, Any]:
     """The totals of one group; with its credit, where it was to be trained on."""
     rollouts, profiled = group.trajectories, [*group.trajectories, *group.failures, group]
+    stale = [each for each in rollouts if each.stale is not None]
     turns = [turn for each in rollouts for turn in each.turns]
     condensed = [turn.condensed for turn in turns if turn.condensed is not None]
     results = [result for turn in turns for result in turn.tool_results]
@@ -257,7 +258,7 @@ def taken(group: TrajectoryGroup, status: str, credited: CreditedGroup | None = 
     sampled, summaries = sum(map(_sampled, turns)), [turn for turn in turns if turn.kind == "summary"]
     exact = sum(_sampled(turn) for each in rollouts if each.exact for turn in each.turns)
     prompts = sum(turn.span.start for turn in turns)
-    has_credit = credited is not None and status != "failed" and group.stale is None
+    has_credit = credited is not None and status != "failed"
     cause = None if credited is None else cause_of(credited)
     return {
         "groups": Tally.of([status]),
@@ -327,6 +328,9 @@ def taken(group: TrajectoryGroup, status: str, credited: CreditedGroup | None = 
             "groups": Tally.of([_how_many(group.weight_versions)] if rollouts else []),
             "rollouts": Tally.of(_how_many(each.weight_versions) for each in rollouts),
             "stale": int(group.stale is not None),
+            # Age selects by length: what is withheld is not spread evenly.
+            "turns_by_length": Tally.of(_length(each) for each in rollouts for _ in each.acts),
+            "withheld_turns": Tally.of(_length(each) for each in stale for _ in each.acts),
         },
         "sandboxes": {
             "rollouts": Tally.of(map(_sandbox, rollouts)),
@@ -488,6 +492,12 @@ def _stop_reason(trajectory: Trajectory) -> str:
 def _sandbox(trajectory: Trajectory) -> str:
     sandbox = trajectory.sandbox
     return "none" if sandbox is None else f"{sandbox.backend} {sandbox.tier}"
+
+
+def _length(trajectory: Trajectory) -> str:
+    """How long a rollout was, in acts: a range that doubles from one to the next."""
+    low = 1 << max(0, len(trajectory.acts).bit_length() - 1)
+    return f"{low}" if low == 1 else f"{low}-{2 * low - 1}"
 
 
 def _how_many(versions: Sequence[str | None]) -> str:

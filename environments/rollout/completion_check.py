@@ -147,6 +147,18 @@ def _is_span(span: Any, sampled: int) -> bool:
     return _is_list_of(int, span) and len(span) == 2 and 0 <= span[0] <= span[1] <= sampled
 
 
+def _are_weight_spans(spans: Any, sampled: int) -> bool:
+    try:
+        starts, names = [start for start, _ in spans], [name for _, name in spans]
+    except (TypeError, ValueError):
+        return False
+    if not isinstance(spans, tuple) or not _is_list_of(int, starts):
+        return False
+    if not all(name and text_problem("name", name) is None for name in names):
+        return False
+    return not starts or (starts[0] == 0 and starts == sorted(set(starts)) and starts[-1] < sampled)
+
+
 def _names_problem(completion: Completion) -> str | None:
     """What is wrong with the fields about sampling."""
     for name in ("fork", "weight_version"):
@@ -156,6 +168,11 @@ def _names_problem(completion: Completion) -> str | None:
     version = completion.weight_version
     if version is not None and not all(version.split(SEVERAL_VERSIONS)):
         return f"weight_version is {version!r:.100}; give its name, or None where it is not known"
+    if not _are_weight_spans(completion.weight_spans, len(completion.token_ids)):
+        return (
+            f"weight_spans is {completion.weight_spans!r:.200}; give the first token and the name of each "
+            f"version, the first one from token 0, or nothing"
+        )
     sampling: Any = completion.sampling
     if not isinstance(sampling, Mapping):
         return f"sampling is {sampling!r:.100}; give a mapping"

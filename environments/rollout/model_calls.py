@@ -228,6 +228,7 @@ class ModelCalls:
             span=span,
             fork=rows.fork,
             weight_version=completion.weight_version,
+            weight_spans=completion.weight_spans,
             sampling=dict(completion.sampling),
         )
         self._turns += 1

@@ -42,7 +42,7 @@ class ShownGroups:
     def add(self, credited: CreditedGroup) -> None:
         """Take one more group in."""
         group = credited.group
-        has_credit = credited.status != "failed" and not (group.is_evaluation or group.stale)
+        has_credit = credited.status != "failed" and not group.is_evaluation
         for trajectory, row in zip(credited.group.trajectories, credited.advantages, strict=True):
             if trajectory.score is not None:
                 self._value("score", trajectory.score)
@@ -89,7 +89,7 @@ class GroupNote:
     """Whether all of it was lost because the image of its item cannot be had."""
     group_id: str
     versions: tuple[str | None, ...]
-    """Of the weights that sampled it."""
+    """Of the weights that sampled what is not withheld."""
     failed_by_model: bool
     """Whether it failed, and a rollout of it because of the model server."""
     may_have_lost_model: bool
@@ -121,7 +121,14 @@ def note_of(
         lacks_image=bool(group.failures)
         and all(failure.error_class == "ImageUnavailable" for failure in group.failures),
         group_id=group.group_id,
-        versions=group.weight_versions,
+        versions=tuple(
+            dict.fromkeys(
+                version
+                for each in group.trajectories
+                if each.stale is None
+                for version in each.weight_versions
+            )
+        ),
         failed_by_model=credited.status == "failed"
         and any(failure.stop_reason is StopReason.POLICY_ERROR for failure in group.failures),
         may_have_lost_model=bool(group.failures)
@@ -293,17 +300,17 @@ def finished(
     return FinishedGroup(line=line, note=note, package=package, malformed=malformed)
 
 
-async def withhold_stale(env: AgentEnv, done: FinishedGroup) -> FinishedGroup:
-    """Return the group without credit where its weights are too old by now, see `AgentEnv.withhold_stale`."""
-    stale, line = env.weight_versions.staleness(done.note.versions), done.line
-    if stale is None:
+async def withhold_stale(env: AgentEnv, finishing: Finishing, done: FinishedGroup) -> FinishedGroup:
+    """Return the group without credit for siblings that are too old by now, see `AgentEnv.withhold_stale`."""
+    line = done.line
+    if env.weight_versions.staleness(done.note.versions) is None:
         return done
     assert line is not None
 
     def anew() -> FinishedGroup:
-        group = decode_group(line.content, Path("a group that ended"), 1).group
-        finishing = Finishing(fingerprint=None, is_charted=done.note.shown is not None)
-        return finished(env.credit(replace(group, stale=stale)), finishing)
+        group = env.withhold_stale(decode_group(line.content, Path("a group that ended"), 1))
+        left = finished(group, finishing, env.credit)
+        return replace(left, note=replace(left.note, lacking=done.note.lacking))
 
     return await asyncio.to_thread(anew)
 

@@ -114,13 +114,14 @@ async def _process_opened(
     source: GroupSource,
 ) -> int:
     recorder = run.recorder
+    finishing = Finishing(fingerprint=recorder.fingerprint, is_charted=track is not None)
     driver = Driver(
         source=source,
         run=run,
         progress=progress,
         watchdog=watchdog,
         max_failed=env.config.max_failed_groups,
-        withhold_stale=partial(withhold_stale, env),
+        withhold_stale=partial(withhold_stale, env, finishing),
         track=track,
     )
     with env.hook_calls(InFlight(item_id="", sibling=0)) as calls:
@@ -162,7 +163,7 @@ class Driver:
     max_failed: int
     """Groups that may fail in a row, see `Streak`."""
     withhold_stale: Callable[[FinishedGroup], Awaitable[FinishedGroup]] | None = None
-    """Takes the credit of a group that is too old by now; `None`: there is no credit."""
+    """Takes the credit of siblings that are too old by now; `None`: there is no credit."""
     track: Track | None = None
 
     async def roll_out(self, tasks: "PlannedTasks | AskedTasks") -> int:

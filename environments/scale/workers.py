@@ -239,6 +239,6 @@ class Workers:
             RunError: no worker can be had any more.
             UsageError: it is another item in a worker.
         """
-        done = await withhold_stale(self.env, await self._pool.run(task, size))
+        done = await withhold_stale(self.env, Finishing(fingerprint=None), await self._pool.run(task, size))
         assert done.line is not None
         return await asyncio.to_thread(decode_group, done.line.content, Path("the line of a worker"), 1)

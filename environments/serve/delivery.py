@@ -15,7 +15,8 @@ from environments.run.group_source import FinishedGroup, GroupNote
 from environments.serve.outbox import Outbox, OutboxThread, Post
 from environments.serve.registration import Registration
 from environments.serve.trajectory_api import ApiState, ApiUnavailableError, PostRefusedError, TrajectoryApi
-from environments.wire.payloads import post_body, shortened
+from environments.wire.padding import longer_than
+from environments.wire.payloads import part_without, post_body
 from tools.errors import TurnwiseError
 
 POLL_S = 0.5
@@ -98,8 +99,8 @@ class Tally:
     repeated: int = 0
     """Posts sent once more because the API lost its memory."""
     registrations: int = 0
-    stale: int = 0
-    """Groups that became too old for the trainer while they waited."""
+    withheld: int = 0
+    """Rows that became too old for the trainer while they waited."""
 
 
 class Sender:
@@ -128,7 +129,7 @@ class Sender:
         Raises:
             ApiUnavailableError: it may or may not have arrived; it waits behind the others.
         """
-        if await self._is_stale(post) or (fitting := await self._fitting(post)) is None:
+        if await self._withhold(post) or (fitting := await self._fitting(post)) is None:
             return False
         try:
             answer = await self._api.post_rows(post_body(fitting.part.body, env_id))
@@ -160,16 +161,19 @@ class Sender:
         self._tally.too_long += rows
         self._say(f"{where}: {rows} rows are too long for the trainer; left out")
 
-    async def _is_stale(self, post: Post) -> bool:
-        """Whether the weights have changed too often while its group waited, which then is dropped whole."""
-        if self._weights is None or not self._weights.is_bounded:
+    async def _withhold(self, post: Post) -> bool:
+        """Take out what became too old while the group waited; whether the post changed, or is gone."""
+        weights = self._weights
+        if weights is None or not weights.is_bounded:
             return False
-        reason = self._weights.too_old(await self._in_outbox(lambda outbox: outbox.unsent_versions(post)))
-        if reason is None:
+        versions = await self._in_outbox(lambda outbox: outbox.unsent_versions(post))
+        if (reason := weights.too_old(versions)) is None:
             return False
-        await self._in_outbox(lambda outbox: outbox.drop(post.group_id))
-        self._tally.stale += 1
-        self._say(f"group {post.group_id} is not sent, {reason}")
+        left = [version for version in versions if weights.too_old([version]) is None]
+        old = frozenset(versions).difference(left)
+        rows = await self._in_outbox(lambda outbox: outbox.withhold(post.group_id, old, left))
+        self._tally.withheld += rows
+        self._say(f"group {post.group_id}: {rows} rows are not trained, {reason}")
         return True
 
     async def _fitting(self, post: Post) -> Post | None:
@@ -177,12 +181,12 @@ class Sender:
         limit = self._registration.shape.max_row_tokens
         if limit is None or post.part.longest_row <= limit:
             return post
-        part, too_long = await self._in_outbox(lambda _: shortened(post.part, limit))
+        part, too_long = await self._in_outbox(lambda _: part_without(post.part, longer_than(limit)))
         self.too_long(f"group {post.group_id}", too_long)
         if part is None:
             await self._in_outbox(lambda outbox: outbox.remove([post.id]))
             return None
-        await self._in_outbox(lambda outbox: outbox.shorten(post, part))
+        await self._in_outbox(lambda outbox: outbox.replace(post.id, part))
         return replace(post, part=part)
 
 
@@ -241,6 +245,7 @@ class Delivery:
         self._acknowledgements = Acknowledgements()
         self._acknowledgements.add(outbox.sent())
         self._sent_since_look = 0
+        self._groups_put = self._posts_put = 0
         self._pause_s = _FIRST_POLL_S
         self._wake = asyncio.Event()
         self._changed = asyncio.Event()
@@ -286,6 +291,7 @@ class Delivery:
                 note.group_id, package.parts, number=number, versions=note.versions, met=met
             )
         )
+        self._groups_put, self._posts_put = self._groups_put + 1, self._posts_put + len(package.parts)
         await self._recount()
         self._wake.set()
 
@@ -430,6 +436,22 @@ class Delivery:
         waiting = state.queued * rows if state.waiting_rows is None else state.waiting_rows
         bound = (self._rules.max_batches_waiting - self._registration.formed) * state.batch_size
         return waiting + self._sent_since_look * rows < bound
+
+    def has_room(self, in_flight: int) -> bool:
+        """Whether one more group would be young enough for `max_staleness` when the trainer gets to it.
+
+        That many batches, and the one that is being made, may be ahead of the trainer: in flight, in the
+        outbox and at the API. Source: "AReaL" (arXiv 2505.24298), equation 3.
+        """
+        state, weights = self._registration.state, self._rules.weights
+        if weights is None or weights.max_staleness is None or state is None or state.batch_size <= 0:
+            return True
+        shape = self._registration.shape
+        first_guess = shape.group_size // shape.rows_per_post
+        posts_of_group = self._posts_put / self._groups_put if self._groups_put else first_guess
+        posts = (self.waiting + in_flight) * posts_of_group + self._own_groups(state)
+        # What ends without credit is no post, so that those ahead are never too few for a batch.
+        return posts * shape.rows_per_post < (weights.max_staleness + 1) * state.batch_size
 
     def _own_groups(self, state: ApiState) -> int:
         if state.own_groups is None:

@@ -8,7 +8,7 @@ import asyncio
 import os
 import sqlite3
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,8 @@ from typing import Literal, Self, TypeVar
 
 import orjson
 
-from environments.wire.payloads import Part, post_text
+from environments.wire.payloads import Part, part_without, post_text
+from environments.wire.views import versions_of
 from tools.errors import ConfigError, RecordError
 
 _SCHEMA = """
@@ -164,12 +165,32 @@ class Outbox:
         ).fetchone()
         return [] if row is None else orjson.loads(row[0])
 
-    def drop(self, group_id: str) -> None:
-        """Forget a group that no trainer is to have."""
+    def withhold(self, group_id: str, old: Collection[str | None], left: Sequence[str | None]) -> int:
+        """Take out of a group's posts the rows that `old` versions sampled, which `left` did not.
+
+        Returns:
+            How many rows that were; a post of which nothing is left is gone.
+        """
+        withheld = posts = 0
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
-            self._db.execute("DELETE FROM post WHERE group_id = ?", (group_id,))
-            self._db.execute("DELETE FROM weights WHERE group_id = ?", (group_id,))
+            found = self._db.execute("SELECT id, longest_row, body FROM post WHERE group_id = ?", (group_id,))
+            for identity, longest_row, body in found.fetchall():
+                part, out = part_without(
+                    Part(body=body, longest_row=longest_row),
+                    lambda row: any(version in old for version in versions_of(row)),
+                )
+                withheld, posts = withheld + out, posts + (part is not None)
+                if part is None:
+                    self._db.execute("DELETE FROM post WHERE id = ?", (identity,))
+                elif out:
+                    self.replace(identity, part)
+            self._db.execute(
+                "UPDATE weights SET posts = ?, versions = ? WHERE group_id = ?",
+                (posts, orjson.dumps(left).decode(), group_id),
+            )
+            self._forget_weights()
+        return withheld
 
     def postpone(self, post: Post) -> None:
         """Put a post that the API could not take behind the others."""
@@ -180,6 +201,9 @@ class Outbox:
         self._db.execute(
             "UPDATE post SET sent = (SELECT coalesce(max(sent), 0) + 1 FROM post) WHERE id = ?", (post.id,)
         )
+
+    def _forget_weights(self) -> None:
+        self._db.execute("DELETE FROM weights WHERE group_id NOT IN (SELECT group_id FROM post)")
 
     def sent(self) -> list[int]:
         """Ids of the posts that the API has, in the order it got them."""
@@ -200,10 +224,10 @@ class Outbox:
         self._db.execute("PRAGMA synchronous = NORMAL")
         return lost
 
-    def shorten(self, post: Post, part: Part) -> None:
+    def replace(self, identity: int, part: Part) -> None:
         """Replace what a post carries."""
         self._db.execute(
-            "UPDATE post SET body = ?, longest_row = ? WHERE id = ?", (part.body, part.longest_row, post.id)
+            "UPDATE post SET body = ?, longest_row = ? WHERE id = ?", (part.body, part.longest_row, identity)
         )
 
     def remove(self, ids: Iterable[int]) -> None:
@@ -216,7 +240,7 @@ class Outbox:
                 f"UPDATE weights SET posts = posts - 1 WHERE group_id IN ({never_sent})", each
             )
             self._db.executemany("DELETE FROM post WHERE id = ?", each)
-            self._db.execute("DELETE FROM weights WHERE group_id NOT IN (SELECT group_id FROM post)")
+            self._forget_weights()
 
     def reject(self, post: Post, reason: str) -> None:
         """Move a post to the file of rejected ones."""

@@ -43,7 +43,7 @@ def status_line(delivery: Delivery, summary: Summary, *, in_flight: int, wall_s:
         wall_s: since the start.
     """
     state, tally, groups, numbers = delivery.state, delivery.tally, summary.groups, summary.values()
-    stale = numbers["weights"]["stale"] + tally.stale
+    stale = numbers["weights"]["stale"]
     parts = [
         f"step {state.step} · {state.queued} groups queued at the API"
         if state is not None and delivery.online
@@ -54,6 +54,7 @@ def status_line(delivery: Delivery, summary: Summary, *, in_flight: int, wall_s:
         f"posts {tally.posts}, {tally.repeated} repeated, {tally.rejected} rejected",
         f"rows too long {tally.too_long}",
         f"stale groups {stale}" if stale else "",
+        f"rows withheld {tally.withheld}" if tally.withheld else "",
         headline(numbers),
         forks_in_short(numbers),
         duration(wall_s),
@@ -315,6 +316,7 @@ class ServeLoop:
                 state is not None
                 and self._model.up
                 and self._delivery.waiting + self.in_flight < self._bounds.max_waiting
+                and self._delivery.has_room(self.in_flight)
                 and breaker.may_start
             ):
                 return True

@@ -117,7 +117,7 @@ async def _serve_opened(
             asked=asked,
             source=source,
             finishing=finishing,
-            withhold_stale=partial(withhold_stale, env),
+            withhold_stale=partial(withhold_stale, env, finishing),
             probe=env.check_policy,
             origin=origin_of(env),
             track=track,

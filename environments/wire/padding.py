@@ -6,7 +6,7 @@ every real row is then normalised, `(s - mean) / std`, as it would be among all 
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -55,19 +55,22 @@ def padding_of(row: TrainingRow, scores: Sequence[float]) -> Iterator[TrainingRo
         yield _padding_row(row, score, ("group_id",))
 
 
-def shorten(group: RowGroup, max_tokens: int) -> tuple[RowGroup | None, int]:
-    """Take out what a trainer's limit forbids: a longer row becomes padding that keeps its score.
+def longer_than(max_tokens: int) -> Callable[[TrainingRow], bool]:
+    """Of a row: whether a trainer with this limit cannot take it."""
+    return lambda row: len(row.tokens) > max_tokens
+
+
+def taken_out(group: RowGroup, is_out: Callable[[TrainingRow], bool]) -> tuple[RowGroup | None, int]:
+    """Take out what a trainer must not train on: such a row becomes padding that keeps its score.
 
     Returns:
         The rows, `None` when none is left that teaches anything; and the number of rows taken out.
     """
-    too_long = sum(len(row.tokens) > max_tokens for row in group.rows)
-    if not too_long:
+    out = [is_out(row) for row in group.rows]
+    if not any(out):
         return group, 0
-    rows = tuple(row if len(row.tokens) <= max_tokens else _inert(row) for row in group.rows)
-    if all(map(teaches_nothing, rows)):
-        return None, too_long
-    return replace(group, rows=rows), too_long
+    rows = tuple(_inert(row) if goes else row for row, goes in zip(group.rows, out, strict=True))
+    return None if all(map(teaches_nothing, rows)) else replace(group, rows=rows), sum(out)
 
 
 def untrained_as_padding(group: RowGroup) -> RowGroup:

@@ -9,8 +9,8 @@ import orjson
 
 from environments.trajectory import CreditedGroup, StopReason, Trajectory, TrajectoryGroup, dropped
 from environments.wire.columns import PER_ROW, Columns, columns_of, rows_of
-from environments.wire.padding import posts, shorten, untrained_as_padding
-from environments.wire.training_rows import RowGroup, check_rows
+from environments.wire.padding import longer_than, posts, taken_out, untrained_as_padding
+from environments.wire.training_rows import RowGroup, TrainingRow, check_rows
 from environments.wire.views import TOKENS_PER_TURN, VIEWS, Divisor, PrefixWeighting
 from tools.errors import ConfigError, WireError
 
@@ -95,14 +95,14 @@ def posts_of(credited: CreditedGroup, shape: Shape) -> tuple[list[RowGroup], int
     return groups, too_long
 
 
-def shortened(part: Part, max_tokens: int) -> tuple[Part | None, int]:
-    """A part for a trainer that takes shorter rows than the one it was packed for.
+def part_without(part: Part, is_out: Callable[[TrainingRow], bool]) -> tuple[Part | None, int]:
+    """A part without rows that were fine when it was packed: too long for this trainer, or too old by now.
 
     Returns:
         The part, `None` when nothing is left to learn from; and the number of rows taken out.
     """
-    group, long = shorten(rows_of(orjson.loads(post_text(part.body))), max_tokens)
-    return None if group is None else _part(group), long
+    group, out = taken_out(rows_of(orjson.loads(post_text(part.body))), is_out)
+    return None if group is None else _part(group), out
 
 
 def post_body(part: bytes, env_id: int) -> bytes:
@@ -138,7 +138,7 @@ def _shown(group: RowGroup, shape: Shape) -> RowGroup:
 
 
 def _within(group: RowGroup, max_tokens: int | None) -> tuple[RowGroup | None, int]:
-    return (group, 0) if max_tokens is None else shorten(group, max_tokens)
+    return (group, 0) if max_tokens is None else taken_out(group, longer_than(max_tokens))
 
 
 def _posts(group: RowGroup, credited: CreditedGroup, shape: Shape) -> Iterator[RowGroup]:

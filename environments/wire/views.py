@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Literal, cast
 
-from environments.trajectory import NOT_SAMPLED, CreditedGroup
+from environments.trajectory import NOT_SAMPLED, SEVERAL_VERSIONS, CreditedGroup
 from environments.wire.credited_rows import CreditedRow, credited_rows, mask_of, trained_span
 from environments.wire.training_rows import RowGroup, TrainingRow
 
@@ -177,6 +177,12 @@ def _override(credited: CreditedGroup, row: CreditedRow, index: int) -> dict[str
         **({"turn_kinds": kinds} if "summary" in kinds else {}),
         **({} if set(versions) <= {None} else {"weight_versions": versions}),
     }
+
+
+def versions_of(row: TrainingRow) -> list[str | None]:
+    """Those of the weights that sampled a row, where its override names them."""
+    names: Sequence[str | None] = (row.override or {}).get("weight_versions", ())
+    return [version for name in names for version in (name.split(SEVERAL_VERSIONS) if name else [None])]
 
 
 def _versions_in(override: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -280,9 +280,8 @@ def condensation(case):
     params = case["params"]
     got = per_group(
         case,
-        "grpo",
+        "grpo_multiturn",
         condensed,
-        preset="verl",
         norm_by_std=params.get("norm_adv_by_std_in_grpo", True),
         eps=params.get("epsilon", 1e-6),
     )

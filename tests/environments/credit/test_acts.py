@@ -102,6 +102,14 @@ def test_a_summary_gets_what_the_act_that_it_leads_to_gets(name, group):
                 assert row[index] == row[index + 1]
 
 
+def test_grpo_multiturn_gives_summaries_nothing_and_acts_what_grpo_gives():
+    kinds = [["act", "summary", "act"], ["act", "act", "summary"]]
+    group = group_of([[None] * 3, [None] * 3], outcomes=[1.0, 0.0], kinds=kinds)
+
+    (up, _, _), (down, _, _) = estimate("grpo", group)
+    assert estimate("grpo_multiturn", group) == [[up, 0.0, up], [down, down, 0.0]]
+
+
 def test_a_summary_that_nothing_follows_gets_the_outcome_compared_at_the_next_index():
     kinds = [["act", "summary"], ["act", "act"]]
     group = group_of([[5.0, None], [1.0, 0.5]], outcomes=[1.0, 0.0], kinds=kinds)

@@ -30,6 +30,7 @@ VARIANTS = [
         for stats in ("trajectory", "rows")
     ),
     *(("mt_grpo", {"segments": each, "turn_coef": 0.5}) for each in ("two", "per_turn")),
+    *(("grpo_multiturn", {"norm_by_std": by_std}) for by_std in (True, False)),
     *((name, {"gamma": 0.5}) for name in ("process_supervision", "progress")),
     ("turn_gae", {"gamma": 0.9, "lam": 0.5}),
     *((name, {"preset": preset}) for preset, names in PRESETS.items() for name in names),

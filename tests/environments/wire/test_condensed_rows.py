@@ -93,7 +93,7 @@ def test_rows_have_the_advantages_that_the_vector_has_on_one_sequence(case):
     params = {"norm_by_std": case["params"].get("norm_adv_by_std_in_grpo", True)}
     compared = 0
     for positions, group in groups_of(case):
-        done = credited(group, "grpo", policy="golden", preset="verl", params=params)
+        done = credited(group, "grpo_multiturn", policy="golden", params=params)
         by_trajectory = defaultdict(list)
         for row in credited_rows(done):
             by_trajectory[row.trajectory.sibling, id(row.trajectory)].append(row)

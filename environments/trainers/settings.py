@@ -385,7 +385,10 @@ TINKER = TrainerSettings(
         },
         _OWN_ADVANTAGES: {"kl_penalty_coef": (0.0, None)},
     },
-    trades={_CLIPS: {"loss_fn_config": (None,)}, _OLDER: {"async_config": (None,)}},
+    trades={
+        f"may clip ratios that are 1: {_STEP}": {"loss_fn_config": (None,)},
+        _OLDER: {"async_config": (None,)},
+    },
     # What a caller of `train_step` gives it, and the cookbook's own loop around that.
     harmless="""
         learning_rate num_substeps lora_rank model_name max_steps num_epochs load_checkpoint_path

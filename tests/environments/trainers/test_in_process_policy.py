@@ -85,7 +85,7 @@ async def test_a_model_that_breaks_costs_its_batch_and_no_later_one():
     policy = policy_with(broken)
     with pytest.raises(PolicyError, match="sampling broke: MemoryError: no room"):
         await policy.complete(request())
-    policy.use(sampler(), weight_version="step-4")
+    policy.use(Batches(sampler()), weight_version="step-4")
     assert (await policy.complete(request())).weight_version == "step-4"
 
 

@@ -311,7 +311,7 @@ class Server:
         self.generate = SimpleNamespace(remote=self._generate)
 
     async def _generate(self, prompt_ids, sampling_params, **_):
-        self.asked.append((prompt_ids, sampling_params))
+        self.asked.append((prompt_ids, dict(sampling_params)))
         begun = len(self.asked) == 1
         ids = self.ids[:2] if begun else self.ids[2:]
         return replica.TokenOutput(
@@ -334,7 +334,12 @@ async def test_a_turn_that_an_update_aborts_is_resumed_by_verls_client_and_stays
     at_once = SimpleNamespace(sleep=lambda _: asyncio.sleep(0))
     monkeypatch.setattr(llm_server, "asyncio", at_once)
     policy = InProcessPolicy(renderer, name="verl")
-    policy.use(adapter.sampler_of(Client(config_of(**{"actor_rollout_ref.rollout.name": "vllm"})), renderer.stop_ids), weight_version="5")
+    policy.use(
+        adapter.sampler_of(
+            Client(config_of(**{"actor_rollout_ref.rollout.name": "vllm"})), renderer.stop_ids
+        ),
+        weight_version="5",
+    )
     request = CompletionRequest(messages=(Message(role="user", content="Well?"),), max_tokens=50)
     given = await policy.complete(request)
     assert (given.message.content, given.finish_reason) == ("well, yes", "stop")

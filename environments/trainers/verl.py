@@ -29,6 +29,7 @@ from environments.trainers.completion_columns import (
 from environments.trainers.in_process_policy import Sample, Sampled, Wanted
 from environments.trainers.settings import ESTIMATOR, VERL, Exact, changed_names, check_settings
 from environments.trajectory import SEVERAL_VERSIONS, CreditedGroup, Trajectory
+from tools.errors import PolicyError
 
 
 @register_adv_est(ESTIMATOR)
@@ -132,6 +133,8 @@ def sampler_of(server_manager: Any, stop_ids: Collection[int]) -> Sample:
             prompt_ids=[*wanted.prompt_ids],
             sampling_params={**fixed, **ends, "max_tokens": wanted.max_tokens},
         )
+        if given.stop_reason == "aborted":  # where `partial_rollout` is off
+            raise PolicyError("verl aborted the turn for an update of the weights, and does not resume it")
         found = [given.extra_fields.get(name) for name in ("min_global_steps", "max_global_steps")]
         versions = dict.fromkeys(str(each) for each in found if each is not None)
         return Sampled(

@@ -97,7 +97,7 @@ def through_the_worker(queue, credited):
     asyncio.run(worker._agent_loop_postprocess(outputs, validate=False, **given))
 
 
-def with_advantages(queue, **algorithm):
+def with_advantages(queue, trainer=trainer_base.PPOTrainer, **algorithm):
     """What the trainer's step computes from the queue."""
     settings = {"adv_estimator": "turnwise", "use_kl_in_reward": False, "gamma": 1.0, "lam": 1.0} | algorithm
     config = SimpleNamespace(
@@ -105,7 +105,7 @@ def with_advantages(queue, **algorithm):
         actor_rollout_ref=SimpleNamespace(rollout=SimpleNamespace(n=1)),
     )
     batch = trainer_base.KVBatchMeta(keys=queue.keys, tags=queue.tags, partition_id="train")
-    trainer_base.PPOTrainer._compute_advantage(SimpleNamespace(config=config), batch, metrics={})
+    trainer._compute_advantage(SimpleNamespace(config=config), batch, metrics={})
     return queue.fields["advantages"]
 
 
@@ -301,6 +301,35 @@ def test_a_turn_that_lived_through_an_update_is_one_row_with_the_versions_of_its
     (output, *rest) = adapter.outputs_of(replace(credited, group=group), version=5)
     assert (output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]) == (2, 5)
     assert len(rest) == sum(len(each.rows) for each in others)
+
+
+@pytest.mark.parametrize(
+    ("mode", "trainer"),
+    [("colocate_async", "PPOTrainerColocateAsync"), ("separate_async", "PPOTrainerSeparateAsync")],
+)
+def test_groups_of_asynchronous_trainers_arrive_with_their_advantages(queue, mode, trainer):
+    module = importlib.import_module(f"verl.trainer.ppo.v1.trainer_{mode}")
+    credited = GROUPS["condensed context"]
+    through_the_worker(queue, credited)
+    advantages = with_advantages(queue, getattr(module, trainer))
+    assert [row.tolist() for row in advantages.unbind()] == [
+        pytest.approx(row, abs=1e-6) for row in completion_columns(credited).advantages
+    ]
+
+
+def test_too_old_prompts_are_dropped_as_whole_groups(queue, monkeypatch):
+    buffers = importlib.import_module("verl.trainer.ppo.v1.replay_buffer")
+    dropped = []
+    monkeypatch.setattr(
+        buffers, "tq", SimpleNamespace(kv_clear=lambda partition_id, keys: dropped.extend(keys))
+    )
+    buffer = buffers.ReplayBufferAsync("separate_async", None, 2, "drop", None)
+    through_the_worker(queue, GROUPS["condensed context"])
+    buffer.partitions["train"] = dict(zip(queue.keys, queue.tags, strict=True))
+    buffer.finished_keys["train"], buffer.prompt_global_steps["train"] = {"u"}, {"u": 3}
+    for step_now, gone in ((4, []), (5, sorted(["u", *queue.keys]))):
+        buffer._evict_terminal_groups(step_now, "train", buffer._terminal_eviction_reasons(step_now, "train"))
+        assert sorted(dropped) == gone
 
 
 class Server:

@@ -449,7 +449,8 @@ class Delivery:
         shape = self._registration.shape
         first_guess = shape.group_size // shape.rows_per_post
         posts_of_group = self._posts_put / self._groups_put if self._groups_put else first_guess
-        posts = (self.waiting + in_flight) * posts_of_group + self._own_groups(state)
+        sent = self._own_groups(state) + self._sent_since_look
+        posts = (self.waiting + in_flight) * posts_of_group + sent
         # What ends without credit is no post, so that those ahead are never too few for a batch.
         return posts * shape.rows_per_post < (weights.max_staleness + 1) * state.batch_size
 

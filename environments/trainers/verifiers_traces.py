@@ -11,7 +11,8 @@ from verifiers.v1.task import WireTaskData
 from verifiers.v1.trace import AgentInfo, Reward, TraceTask, WireTrace
 
 from environments.trainers.completion_columns import groups_left_out, refuse_unfit
-from environments.trajectory import CreditedGroup
+from environments.trainers.verifiers_credit import TURN_REWARDS
+from environments.trajectory import CreditedGroup, Trajectory
 from environments.wire.credited_rows import CreditedRow, Shown, credited_rows
 from tools.errors import WireError
 
@@ -33,11 +34,17 @@ def traces(credited: CreditedGroup) -> list[WireTrace]:
 
 def _trace(credited: CreditedGroup, rows: list[CreditedRow]) -> WireTrace:
     trajectory = rows[0].trajectory
+    scored = None if trajectory.rewards is None else trajectory.rewards.turns
     trace = WireTrace(
         task=TraceTask(type=credited.group.env, data=WireTaskData(id=credited.group.item_id)),
         agent=AgentInfo(config=WireAgentConfig()),
-        rewards={} if trajectory.score is None else {"score": Reward(score=trajectory.score)},
-        info={"group_id": credited.group.group_id, "sibling": trajectory.sibling},
+        rewards=_rewards(trajectory),
+        info={
+            "group_id": credited.group.group_id,
+            "sibling": trajectory.sibling,
+            "turn_kinds": [turn.kind for turn in trajectory.turns],
+            TURN_REWARDS: [*(scored or [None] * len(trajectory.turns))],
+        },
         is_completed=True,
         ok=True,
         stop_condition=trajectory.end_reason or trajectory.stop_reason.value,
@@ -45,6 +52,16 @@ def _trace(credited: CreditedGroup, rows: list[CreditedRow]) -> WireTrace:
     for row in rows:
         trace.nodes += _nodes(row, first=len(trace.nodes))
     return trace
+
+
+def _rewards(trajectory: Trajectory) -> dict[str, Reward]:
+    """They add up to the score; `stamp_advantages` reads the outcome from them."""
+    rewards = trajectory.rewards
+    if rewards is None or rewards.score is None:
+        return {}
+    outcome = rewards.score if rewards.turns is None else rewards.outcome
+    named = {} if outcome is None else {"outcome": Reward(score=outcome)}
+    return named | {TURN_REWARDS: Reward(score=rewards.score - (outcome or 0.0))}
 
 
 def _nodes(row: CreditedRow, *, first: int) -> list[MessageNode]:

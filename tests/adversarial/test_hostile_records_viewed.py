@@ -42,13 +42,13 @@ def everywhere(text):
         turns=(turn, replace(trajectory.turns[1], anchor=text)),
         judge_calls=(call,),
         end_reason=text,
+        stale=text,
         metrics={text: 1.0},
     )
     return replace(
         GROUP,
         trajectories=(said, GROUP.trajectories[1]),
         failures=(failure,),
-        stale=text,
         item={text: text},
         judge_calls=(call,),
     )

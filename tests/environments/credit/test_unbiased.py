@@ -1,5 +1,7 @@
 """Unbiasedness as a fact: expected gradients over every possible group, against the true gradient."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -132,3 +134,43 @@ def test_separately_normalised_streams_learn_to_chat_for_ever_where_turn_return_
 
     assert conversion(separate_streams) < 0.01
     assert conversion(lambda group: estimate("turn_return", group)) > 0.25
+
+
+# --- siblings that are too old: here those of more than one turn ---------------------------------
+
+
+def is_old(trajectory):
+    return len(trajectory.turns) > 1
+
+
+def withheld(group):
+    """Too old ones are compared with, and not trained."""
+    marked = (each.withheld("stale") if is_old(each) else each for each in group.trajectories)
+    return estimate("rloo", replace(group, trajectories=tuple(marked)))
+
+
+def dropped(group):
+    """Too old ones are not even compared with."""
+    fresh = tuple(each for each in group.trajectories if not is_old(each))
+    rows = iter(estimate("rloo", replace(group, trajectories=fresh)))
+    return [[0.0] * len(each.turns) if is_old(each) else next(rows) for each in group.trajectories]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_withheld_siblings_leave_the_others_the_credit_of_the_whole_policy(market, size):
+    logits = a_policy(2)
+    fresh = np.array([len(session.steps) == 1 for session in market.sessions])
+    chances = market.probabilities(logits) * fresh
+    # The fresh sessions' part of the true gradient: of what they earn above the value of the policy.
+    wanted = (chances * (market.total - market.value(logits))) @ market.scores(logits).sum(axis=1)
+
+    assert Expectation(market, size, withheld).gradient(logits) == pytest.approx(wanted, abs=1e-12)
+    assert Expectation(market, size, dropped).gradient(logits) != pytest.approx(wanted, abs=1e-3)
+
+
+def test_what_only_old_sessions_decide_is_not_learned(market):
+    """The bias of withholding by age: later turns are those of long sessions."""
+    gradient = Expectation(market, 2, withheld).gradient(a_policy(2))
+    warm = gradient.reshape(3, 3)[1]
+    assert not warm.any()
+    assert market.gradient(a_policy(2)).reshape(3, 3)[1].any()

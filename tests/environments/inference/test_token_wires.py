@@ -94,6 +94,21 @@ def test_the_versions_of_a_completion_that_lived_through_an_update_are_all_named
     assert read(COMPLETIONS, completions(weight_versions=spans)).weight_version == "v7 → v8"
 
 
+@pytest.mark.parametrize(
+    ("told", "spans"),
+    [
+        ([("v7", 0, 1), ("v8", 1, 2)], ((0, "v7"), (1, "v8"))),
+        ([("v7", 0, 2)], ()),
+        ([("v7", 1, 2), ("v8", 0, 1)], ()),
+        ([("v7", None, None), ("v8", 1, 2)], ()),
+    ],
+    ids=["changed", "one", "in_no_order", "unknown_where"],
+)
+def test_where_the_weights_changed_in_a_completion_is_read(told, spans):
+    given = [{"version": version, "start": start, "end": end} for version, start, end in told]
+    assert read(COMPLETIONS, completions(weight_versions=given)).weight_spans == spans
+
+
 def test_sglang_says_its_weight_version():
     assert read(SGLANG, sglang()).weight_version == "v7"
 

@@ -7,12 +7,12 @@ import pytest
 
 from environments.config import AgentEnvConfig
 from environments.credit import credited
-from environments.lifecycle.weight_versions import WeightVersions
+from environments.lifecycle.weight_versions import WeightVersions, withheld
 from environments.testing import group_of
-from environments.trajectory import SEVERAL_VERSIONS, Message, Span, Turn
+from environments.trajectory import IGNORED, SEVERAL_VERSIONS, Message, Span, Turn
 from environments.wire.views import VIEWS
 from tests.environments.chat.chat_env import TASK, Chat, chat
-from tests.environments.chat.versioned import played_by
+from tests.environments.chat.versioned import Versioned, played_by
 from tests.tables import cases
 from tools.errors import ConfigError
 
@@ -150,17 +150,58 @@ def test_without_the_option_no_age_is_too_old():
     assert seen.too_old(["a", None]) is None
 
 
-async def test_a_group_over_two_versions_counts_by_its_oldest():
-    env = played_by(*"aaaaab", max_staleness=0)
-    (done,) = await groups_of(env)
-    assert done.group.weight_versions == ("a", "b")
-    assert (done.status, done.reason) == (
-        "no_credit",
-        "stale: 1 newer version of the weights since its oldest turn, max_staleness is 0",
+AGED = "stale: 1 newer version of the weights since its oldest turn, max_staleness is 0"
+
+
+def sampled_by(*versions):
+    """Siblings of three turns, the first of which goes on for longest; each turn's version is named."""
+    group = group_of([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
+    return replace(
+        group,
+        trajectories=tuple(
+            replace(each, turns=tuple(replace(turn, weight_version=of[turn.index]) for turn in each.turns))
+            for each, of in zip(group.trajectories, versions, strict=True)
+        ),
     )
 
 
-async def test_a_stale_group_is_whole_and_no_view_gives_its_credit():
+async def test_a_rollout_over_two_versions_counts_by_its_oldest():
+    (done,) = await groups_of(played_by(*"aaaaab", max_staleness=0))
+    assert done.group.weight_versions == ("a", "b")
+    assert (done.status, done.reason) == ("no_credit", AGED)
+
+
+def test_only_the_siblings_that_are_too_old_are_withheld():
+    versions = met("a", "b")
+    old, fresh = versions.withheld(sampled_by("aab", "bbb")).trajectories
+    assert (old.stale, fresh.stale) == (AGED, None)
+    assert [turn.trained for turn in (*old.turns, *fresh.turns)] == [False] * 3 + [True] * 3
+
+
+def test_a_sibling_that_is_withheld_is_compared_with_and_not_trained():
+    group = sampled_by("aab", "bbb")
+    done = credited(met("a", "b").withheld(group), "turn_return", policy="p")
+    whole = credited(group, "turn_return", policy="p")
+    assert done.advantages == ((0.0,) * 3, whole.advantages[1])
+    assert done.status == "ok"
+
+
+@pytest.mark.parametrize("view", ["token_advantages", "binary_masks"])
+def test_the_row_of_a_sibling_that_is_withheld_stays_with_its_score_and_without_a_trained_token(view):
+    done = credited(met("a", "b").withheld(sampled_by("aab", "bbb")), "turn_return", policy="p")
+    ((old, fresh),) = (group.rows for group in VIEWS[view](done))
+    assert [any(label != IGNORED for label in row.mask) for row in (old, fresh)] == [False, True]
+    assert (any(old.advantages), old.score) == (False, 1.0)
+
+
+@pytest.mark.parametrize("view", ["turn_rows", "prefix_rows"])
+def test_views_of_a_row_per_turn_have_none_of_a_sibling_that_is_withheld(view):
+    done = credited(met("a", "b").withheld(sampled_by("aab", "bbb")), "turn_return", policy="p")
+    trained = [row for group in VIEWS[view](done) for row in group.rows if set(row.mask) != {IGNORED}]
+    assert {row.override["weight_versions"][-1] for row in trained} == {"b"}
+
+
+async def test_a_group_of_which_all_is_withheld_is_whole_and_no_view_gives_its_credit():
     (done,) = await groups_of(played_by(*"aaaaab", max_staleness=0))
     assert [len(each.turns) for each in done.group.trajectories] == [3, 3]
     assert done.advantages == ((0.0,) * 3,) * 2
@@ -220,6 +261,43 @@ async def test_a_group_that_failed_is_failed_whatever_its_age():
 
 
 def test_a_stale_group_is_not_credited_by_any_estimator():
-    group = replace(group_of([[1.0], [0.0]]), stale="stale: too old")
+    group = withheld(group_of([[1.0], [0.0]]), lambda _: "stale: too old")
     done = credited(group, "turn_return", policy="p")
     assert (done.status, done.reason, done.advantages) == ("no_credit", "stale: too old", ((0.0,), (0.0,)))
+
+
+async def test_a_completion_that_an_update_interrupted_is_one_turn_with_its_spans():
+    spans = ((0, "a"), (1, "b"))
+
+    class Resumed(Versioned):
+        async def complete(self, request):
+            sampled = await super().complete(request)
+            return replace(sampled, weight_version=SEVERAL_VERSIONS.join("ab"), weight_spans=spans)
+
+    async with Chat(AgentEnvConfig(group_size=1, min_group_size=1), policy=Resumed("a")) as env:
+        (rollout,) = (await env.run_group(TASK)).group.trajectories
+    assert [(turn.index, turn.weight_spans) for turn in rollout.turns] == [(0, spans), (1, spans), (2, spans)]
+    assert (len(rollout.rows), rollout.weight_versions) == (1, ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [
+        ((1, "a"),),
+        ((0, "a"), (0, "b")),
+        ((0, ""),),
+        ((0, "a"), (10_000, "b")),
+        ((0, None),),
+        [(0, "a")],
+        "ab",
+    ],
+    ids=str,
+)
+async def test_spans_that_are_no_stretches_of_the_completion_are_refused(spans):
+    class Wrong(Versioned):
+        async def complete(self, request):
+            return replace(await super().complete(request), weight_spans=spans)
+
+    async with Chat(AgentEnvConfig(group_size=1, min_group_size=1), policy=Wrong("a")) as env:
+        done = await env.run_group(TASK)
+    assert "weight_spans is" in done.group.failures[0].error

@@ -97,10 +97,11 @@ async def test_plain_scores_have_the_versions_beside_them_and_no_other_override(
     assert "advantages" not in columns
 
 
-@cases(("most", "status"), [(1, "no_credit"), (2, "ok")])
-async def test_a_group_is_as_old_as_the_versions_since_its_first_turn(most, status):
+@cases(("most", "withheld"), [(0, [True, True]), (1, [True, False]), (2, [False, False])])
+async def test_a_rollout_is_as_old_as_the_versions_since_its_first_turn(most, withheld):
     async with served(max_staleness=most) as env, env:
-        assert env.withhold_stale(await env.run_group(TASK)).status == status
+        group = env.withhold_stale(await env.run_group(TASK)).group
+    assert [each.stale is not None for each in group.trajectories] == withheld
 
 
 async def test_a_server_that_says_no_version_ends_the_run_at_its_first_group(tmp_path):

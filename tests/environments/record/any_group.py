@@ -148,6 +148,7 @@ class Draw:
             thread=self.count(),
             clock=self.one([None, TurnClock(requested=0, handed_out=3, scored=8)]),
             weight_version=self.name(),
+            weight_spans=tuple((start, self.text()) for start in range(self.count() % 3)),
             sampling=self.named(lambda: self.one(JSONS)),
             model_s=self.number(),
             tools_s=self.number(),
@@ -246,7 +247,6 @@ class Draw:
             failures=self.several(self.failure),
             judge_calls=self.several(self.judge_call),
             error=self.name(),
-            stale=self.name(),
         )
         return CreditedGroup(
             group=group,

@@ -18,7 +18,7 @@ from environments.record import record_feed
 from environments.record.group_line import encode_group
 from environments.record.record_feed import follow
 from environments.record.recorder import Recorder
-from environments.trajectory import SEVERAL_VERSIONS
+from environments.trajectory import IGNORED, SEVERAL_VERSIONS
 from environments.wire.columns import MADE_UP
 from environments.wire.views import VIEWS
 from tests.environments.record.recorded import TWO, credited
@@ -386,7 +386,7 @@ def sampled_by(item, *versions):
         "unknown",
     ],
 )
-async def test_a_group_is_as_old_as_the_versions_that_were_loaded_since_its_oldest_turn(
+async def test_a_rollout_is_as_old_as_the_versions_that_were_loaded_since_its_oldest_turn(
     record, cursor, caplog, versions, weights, reason
 ):
     caplog.clear()
@@ -394,10 +394,23 @@ async def test_a_group_is_as_old_as_the_versions_that_were_loaded_since_its_olde
         recorder.append(sampled_by("a", *versions))
         recorder.append(credited(replace(TWO, trajectories=()), "none", status="failed"))
     (group,) = await take(follow(record, after=cursor, weights=list(weights), max_staleness=1), 1)
-    assert (name(group), group.left_out) == (("a", {}) if reason is None else ("none", {"stale": 1}))
-    assert len(caplog.messages) == (reason is not None)
-    if reason:
+    if name(group) == "none":
+        assert group.left_out == {"stale": 1}
         assert caplog.messages[0].startswith(f"{record}, line 1, is left out as stale: {reason}")
+        return
+    ages = [each.stale or "" for each in group.credited.group.trajectories]
+    assert [each.startswith(f"stale: {reason}") for each in ages if each] == [True] * (reason is not None)
+    assert [any(row) for row in group.credited.advantages] == [not each for each in ages]
+    assert caplog.messages == []
+
+
+async def test_the_rows_of_a_sibling_that_is_withheld_are_masked_in_the_view(record, cursor):
+    with Recorder(record) as recorder:
+        recorder.append(sampled_by("a", "a", "c", "c"))
+    feed = follow(record, after=cursor, view="token_advantages", weights=list("abc"), max_staleness=1)
+    (group,) = await take(feed, 1)
+    (columns,) = group.row_groups
+    assert [any(label != IGNORED for label in row) for row in columns["masks"]] == [False, True]
 
 
 @pytest.mark.parametrize("as_function", [False, True], ids=["sequence", "function"])

@@ -3,6 +3,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
+from environments.lifecycle.weight_versions import withheld
 from environments.record.summary import (
     duration,
     forks_in_short,
@@ -307,7 +308,10 @@ def test_the_weights_that_played_are_one_line():
         "a": [sampled("aa", "a")],
         "2 versions, a to b, groups of several 1, rollouts of several 1": [sampled("aa", "ab")],
         "a, groups of unknown ones 1": [sampled("a"), sampled("-")],
-        "a, stale groups 1": [sampled("a"), sampled("a", stale="stale: x")],
+        "a, stale groups 1, withheld turns 1, by the turns of a rollout 50% of 1": [
+            sampled("a"),
+            withheld(sampled("a"), lambda _: "stale: x"),
+        ],
     }
     shown = [weights_text(of(*groups)) for groups in texts.values()]
     assert shown == list(texts)

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from environments.data.tasks import GroupTask
+from environments.lifecycle.weight_versions import withheld
 from environments.record.recorder import Recorder, read_groups
 from environments.run import group_source
 from environments.run.group_source import (
@@ -121,9 +122,9 @@ async def test_the_line_of_a_stale_group_is_as_if_it_had_never_had_credit_and_it
     async with played_by("a", max_staleness=0) as env:
         made = await env.run_group(TASK)
         done = finished(made, replace(POSTED, is_charted=True))
-        assert await withhold_stale(env, done) is done
+        assert await withhold_stale(env, POSTED, done) is done
         env.weight_versions.merge(["b"])
-        old = await withhold_stale(env, done)
+        old = await withhold_stale(env, replace(POSTED, is_charted=True), done)
         stale = finished(env.withhold_stale(made), FINISHING)
     assert (done.package is None, old.package, old.line, old.note.past) == (
         False,
@@ -258,7 +259,7 @@ async def test_a_driver_ends_where_too_many_groups_are_lost_and_keeps_them(tmp_p
 
 
 async def test_a_group_is_recorded_as_it_is_when_its_age_was_judged(tmp_path):
-    stale = replace(WHOLE, status="no_credit", group=replace(WHOLE.group, stale="too old"))
+    stale = replace(WHOLE, status="no_credit", group=withheld(WHOLE.group, lambda _: "too old"))
 
     async def withhold_stale(done):
         old = replace(stale, group=replace(stale.group, item_id=done.note.past.item_id))

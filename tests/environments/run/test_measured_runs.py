@@ -125,7 +125,7 @@ UNUSED = SimpleNamespace(
     state=None,
     online=False,
     waiting=0,
-    tally=SimpleNamespace(posts=0, repeated=0, rejected=0, too_long=0, stale=0),
+    tally=SimpleNamespace(posts=0, repeated=0, rejected=0, too_long=0, withheld=0),
 )
 """What the status line asks of a delivery that has not begun."""
 

@@ -16,7 +16,8 @@ import pytest
 from environments.record.origin import RunOrigin
 from environments.serve.outbox import Outbox
 from environments.serve.serving import claim
-from environments.wire.payloads import Part, compress
+from environments.trajectory import SEVERAL_VERSIONS
+from environments.wire.payloads import Part, compress, post_text
 from tools.errors import ConfigError, RecordError
 
 
@@ -116,7 +117,7 @@ def test_a_slow_task_holds_the_place_and_later_ones_are_known_to_be_finished(out
 
 def test_a_post_can_be_shortened(outbox):
     outbox.put("a", parts(b"long"))
-    outbox.shorten(outbox.next_post(), Part(body=b"short", longest_row=7))
+    outbox.replace(outbox.next_post().id, Part(body=b"short", longest_row=7))
     assert outbox.next_post().part == Part(body=b"short", longest_row=7)
 
 
@@ -296,16 +297,52 @@ def test_a_part_that_no_trainer_can_take_leaves_the_rest_a_whole(outbox):
     assert outbox.unsent_versions(outbox.next_post()) == ["v1"]
 
 
-def test_a_dropped_group_leaves_nothing(outbox):
-    outbox.put("a", parts(b"0", b"1"), versions=("v1",))
+def sampled_by(*versions):
+    """The body of a post with a row for each version."""
+    rows = range(len(versions))
+    columns = {
+        "tokens": [[1, 2] for _ in rows],
+        "masks": [[-100, 2] for _ in rows],
+        "scores": [0.5 for _ in rows],
+        "advantages": [[0.0, 1.0] for _ in rows],
+        "overrides": [{"group_id": "a", "row": row, "weight_versions": [versions[row]]} for row in rows],
+        "group_overrides": {},
+    }
+    return compress(columns)
+
+
+def test_rows_of_old_versions_are_masked_and_the_others_stay(outbox):
+    outbox.put("a", parts(sampled_by("v1", "v2")), versions=("v1", "v2"))
+    assert outbox.withhold("a", {"v1"}, ["v2"]) == 1
+    post = outbox.next_post()
+    left = json.loads(post_text(post.part.body))
+    assert [any(label != -100 for label in row) for row in left["masks"]] == [False, True]
+    assert left["scores"] == [0.5, 0.5]
+    assert outbox.unsent_versions(post) == ["v2"]
+
+
+def test_a_turn_over_two_versions_is_as_old_as_the_older(outbox):
+    outbox.put("a", parts(sampled_by(f"v1{SEVERAL_VERSIONS}v2", "v2")), versions=("v1", "v2"))
+    assert outbox.withhold("a", {"v1"}, ["v2"]) == 1
+
+
+def test_a_group_of_which_nothing_is_left_is_gone(outbox):
+    outbox.put("a", parts(sampled_by("v1"), sampled_by("v1")), versions=("v1",))
     outbox.put("b", parts(b"0"))
-    outbox.drop("a")
+    assert outbox.withhold("a", {"v1"}, []) == 2
     assert order(outbox) == [("b", 0)]
 
 
+def test_posts_of_fresh_rows_stay_when_others_of_their_group_go(outbox):
+    outbox.put("a", parts(sampled_by("v1"), sampled_by("v2")), versions=("v1", "v2"))
+    outbox.withhold("a", {"v1"}, ["v2"])
+    assert outbox.unsent_versions(outbox.next_post()) == ["v2"]
+    assert order(outbox) == [("a", 1)]
+
+
 def test_a_group_that_was_dropped_as_stale_has_the_versions_of_its_next_try(outbox):
-    outbox.put("a", parts(b"0"), versions=("v1",))
-    outbox.drop("a")
+    outbox.put("a", parts(sampled_by("v1")), versions=("v1",))
+    outbox.withhold("a", {"v1"}, [])
     outbox.put("a", parts(b"0"), versions=("v2",))
     assert outbox.unsent_versions(outbox.next_post()) == ["v2"]
 

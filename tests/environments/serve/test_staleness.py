@@ -37,7 +37,7 @@ def versions():
     return WeightVersions(AgentEnvConfig(max_staleness=1))
 
 
-async def test_a_group_that_became_too_old_while_it_waited_is_dropped_and_said(api, outbox, versions):
+async def test_rows_that_became_too_old_while_they_waited_are_not_sent_and_said(api, outbox, versions):
     async with delivering(api.url, outbox, weights=versions) as delivery:
         for name in "abc":
             meet(versions, by(name, name).group)
@@ -46,8 +46,8 @@ async def test_a_group_that_became_too_old_while_it_waited_is_dropped_and_said(a
         await until(delivery, lambda: delivery.tally.posts == 2)
         taken = [groups_of(await blocking(api.take_batch)) for _ in range(2)]
     assert sorted(taken) == [["b"], ["c"]]
-    assert (delivery.tally.stale, delivery.waiting) == (1, 0)
-    told = "group a is not sent, stale: 2 newer versions of the weights since its oldest turn"
+    assert (delivery.tally.withheld, delivery.waiting) == (4, 0)
+    told = "group a: 4 rows are not trained, stale: 2 newer versions of the weights since its oldest turn"
     assert any(line.startswith(told) for line in delivery.lines)
 
 
@@ -66,7 +66,7 @@ async def test_rows_of_a_group_that_has_begun_to_arrive_go_on(trained, outbox, v
         delivery._sender.send = and_the_weights_change
         await put(delivery, by("a", "a"))
         await until(delivery, lambda: delivery.tally.posts == 4)
-    assert delivery.tally.stale == 0
+    assert delivery.tally.withheld == 0
 
 
 async def test_what_an_earlier_run_left_is_as_old_as_all_that_was_met_since(api, outbox, versions):
@@ -75,7 +75,7 @@ async def test_what_an_earlier_run_left_is_as_old_as_all_that_was_met_since(api,
         for name in "xy":
             meet(versions, by(name, name).group)
         await blocking(api.start_trainer)
-        await until(delivery, lambda: delivery.tally.stale == 1)
+        await until(delivery, lambda: delivery.tally.withheld == 4)
 
 
 async def test_what_an_earlier_run_left_keeps_the_ages_it_had(api, outbox, versions):
@@ -89,7 +89,7 @@ async def test_what_an_earlier_run_left_keeps_the_ages_it_had(api, outbox, versi
         await until(again, lambda: again.tally.posts == 2)
         taken = [groups_of(await blocking(api.take_batch)) for _ in range(2)]
     assert sorted(taken) == [["b"], ["c"]]
-    assert again.tally.stale == 1
+    assert again.tally.withheld == 4
 
 
 async def test_a_trainer_that_goes_back_gets_groups_of_its_old_weights(api, outbox, versions):
@@ -104,7 +104,40 @@ async def test_a_trainer_that_goes_back_gets_groups_of_its_old_weights(api, outb
         meet(versions, by("a", "a").group)
         await put(delivery, by("a", "a"))
         await until(delivery, lambda: delivery.tally.posts == 1)
-    assert delivery.tally.stale == 0
+    assert delivery.tally.withheld == 0
+
+
+@pytest.mark.parametrize(("most", "ahead"), [(0, 2), (1, 4), (None, 100)])
+async def test_so_many_groups_may_be_ahead_of_the_trainer_as_its_batches_take(api, outbox, most, ahead):
+    versions = WeightVersions(AgentEnvConfig(max_staleness=most))
+    async with delivering(api.url, outbox, weights=versions) as delivery:
+        await blocking(api.start_trainer, batch_size=8)
+        await until(delivery, lambda: delivery.online)
+        assert [delivery.has_room(in_flight) for in_flight in (ahead - 1, ahead)] == [True, most is None]
+
+
+async def test_groups_at_the_api_and_in_the_outbox_count_as_ahead_until_the_trainer_takes_them(api, outbox):
+    versions = WeightVersions(AgentEnvConfig(max_staleness=0))
+    async with delivering(api.url, outbox, weights=versions) as delivery:
+        await blocking(api.start_trainer, batch_size=8)
+        for name in "ab":
+            await put(delivery, by("v1", name))
+        await until(delivery, lambda: delivery.tally.posts == 2)
+        assert not delivery.has_room(0)
+        assert await blocking(api.take_batch)
+        await until(delivery, lambda: delivery.has_room(0))
+
+
+async def test_a_view_with_a_post_per_turn_counts_the_posts_that_groups_had(api, outbox):
+    versions = WeightVersions(AgentEnvConfig(max_staleness=0))
+    shape = Shape(group_size=4, view="turn_rows", divisor=1)
+    async with delivering(api.url, outbox, shape, weights=versions) as delivery:
+        await blocking(api.start_trainer, batch_size=8)
+        await until(delivery, lambda: delivery.online)
+        assert [delivery.has_room(in_flight) for in_flight in (1, 2)] == [True, False]
+        await put(delivery, by("v1", "a"))
+        await until(delivery, lambda: delivery.tally.posts == 4)
+        assert [delivery.has_room(in_flight) for in_flight in (0, 1)] == [True, False]
 
 
 async def test_serve_records_counts_and_does_not_send_what_is_stale(trained, tmp_path):

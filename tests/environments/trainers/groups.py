@@ -28,3 +28,9 @@ WITHHELD = with_credit(
 GROUPS = CANARY_GROUPS | {"untrained turns": UNTRAINED, "withheld sibling": WITHHELD}
 every_canary = pytest.mark.parametrize("credited", CANARY_GROUPS.values(), ids=CANARY_GROUPS)
 every_group = pytest.mark.parametrize("credited", GROUPS.values(), ids=GROUPS)
+ONE_ROW = {
+    name: group
+    for name, group in CANARY_GROUPS.items()
+    if all(len(each.rows) == 1 for each in group.group.trajectories)
+}
+"""Without conversations that were rewritten, of which a trainer's tensors do not tell the rows apart."""

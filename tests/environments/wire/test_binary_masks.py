@@ -8,7 +8,8 @@ import pytest
 from environments.trajectory import IGNORED
 from environments.wire.columns import columns_of, rows_of
 from environments.wire.credited_rows import credited_rows
-from environments.wire.payloads import Shape, pack, post_text, shortened
+from environments.wire.padding import longer_than
+from environments.wire.payloads import Shape, pack, part_without, post_text
 from environments.wire.training_rows import check_rows
 from environments.wire.views import VIEWS, binary_masks
 from tests.environments.wire.golden_groups import CASES, SIZE
@@ -96,7 +97,7 @@ def test_rows_of_tokens_0_and_1_come_back_as_they_were():
 def test_a_part_that_is_cut_for_another_trainer_keeps_its_masks(case):
     package = pack(CASES[case], Shape(view="binary_masks", group_size=SIZE[case] + 1))
     for part in package.parts:
-        cut, _ = shortened(part, 5)
+        cut, _ = part_without(part, longer_than(5))
         for before, after in zip(*map(masks_of, (part, cut or part)), strict=True):
             assert after in (before, [0, 0])
 

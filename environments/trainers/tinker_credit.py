@@ -1,0 +1,58 @@
+"""tinker-cookbook (0.6.1): its own training loop with turn credit, from the rewards of its `Transition`s.
+
+For rollouts of an environment there is `environments.trainers.tinker_datums`.
+"""
+# Tinker is in no lock, so that its types are unknown where it is not installed.
+# pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
+
+from functools import partial
+from typing import Any
+
+import tinker
+import torch
+from tinker_cookbook.rl import data_processing, train
+from tinker_cookbook.rl.types import PARSE_ERROR_MASKED_METRIC_KEY, TrajectoryGroup
+
+from environments.array_credit import turn_advantages
+
+Credit = list[list[float]]
+"""`[trajectory][transition]`; the cookbook has one number per trajectory."""
+
+
+def use_turn_credit(estimator: str = "turn_return", **params: Any) -> None:
+    """Have `tinker_cookbook.rl.train` credit transitions; call it before `train.main`.
+
+    A transition's reward is that of its turn; a group's `final_rewards_G` are the outcomes.
+    """
+    train.compute_advantages = partial(_compute_advantages, estimator=estimator, params=params)
+    train.assemble_training_data = _assemble_training_data
+
+
+def _compute_advantages(groups: list[TrajectoryGroup], *, estimator: str, params: Any) -> list[Credit]:
+    credit: list[Credit] = []
+    for group in groups:
+        rewards = [[each.reward for each in trajectory.transitions] for trajectory in group.trajectories_G]
+        ids, outcomes = [0] * len(rewards), group.final_rewards_G
+        credit.append(turn_advantages(rewards, ids, outcomes, estimator=estimator, **params))
+    return credit
+
+
+def _assemble_training_data(groups: list[TrajectoryGroup], credit: list[Credit], **given: Any) -> Any:
+    """The cookbook's datums and metadata, in which a sampled token has the advantage of its transition."""
+    ones = [torch.ones(len(group.trajectories_G)) for group in groups]
+    data, metadata = data_processing.assemble_training_data(groups, ones, **given)
+    values = [
+        advantage
+        for group, of_group in zip(groups, credit, strict=True)
+        for trajectory, of_turns in zip(group.trajectories_G, of_group, strict=True)
+        for transition, advantage in zip(trajectory.transitions, of_turns, strict=True)
+        if transition.metrics.get(PARSE_ERROR_MASKED_METRIC_KEY, 0.0) < 1.0
+        for _ in transition.ac.tokens
+    ]
+    masks = [datum.loss_fn_inputs["mask"].to_torch() for datum in data]
+    of_datums = torch.tensor(values).split([int(mask.sum()) for mask in masks])  # raises if these are not all
+    for datum, mask, of_tokens in zip(data, masks, of_datums, strict=True):
+        advantages = torch.zeros_like(mask).masked_scatter(mask > 0, of_tokens)
+        datum.loss_fn_inputs["advantages"] = tinker.TensorData.from_torch(advantages)
+    return data, metadata

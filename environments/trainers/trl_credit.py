@@ -1,0 +1,60 @@
+"""TRL's `GRPOTrainer` (1.16) with turn credit, on rollouts of a `rollout_func` of your own.
+
+For rollouts of an environment there is `environments.trainers.trl`.
+"""
+
+# TRL and torch are in no lock: their types are unknown where they are not installed.
+# pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUntypedBaseClass=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
+
+from typing import Any, ClassVar
+
+import torch
+from accelerate.utils import gather_object
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from environments.array_credit import turn_advantages
+from environments.trainers.registry_estimators import turn_slices
+from tools.errors import ConfigError
+
+
+class TurnCreditGRPOTrainer(GRPOTrainer):
+    """Takes `turn_rewards`, `[completion][turn]`, of `rollout_func`: a turn is a run of 1 in `env_mask`.
+
+    `None`: not scored. The outcome is the weighted sum of `reward_funcs`; a completion for which all of them
+    return `None` is compared with nothing and trains nothing, as in TRL.
+    """
+
+    estimator: str = "turn_return"
+    params: ClassVar[dict[str, Any]] = {}
+    """Of the estimator."""
+
+    def _calculate_rewards(self, inputs: list[dict[str, Any]], *given: Any) -> torch.Tensor:
+        self._by_func = super()._calculate_rewards(inputs, *given)  # of all processes
+        return self._by_func
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        """TRL's batch with (B, T) advantages, which `_compute_loss` takes from subclasses.
+
+        Raises:
+            ConfigError: there are not as many turn rewards as turns.
+        """
+        output = super()._generate_and_score_completions(inputs)
+        masks = output["completion_mask"] * output.get("tool_mask", 1)
+        turns = [turn_slices(mask) for mask in masks.tolist()]
+        given = [each.get("turn_rewards") or [] for each in inputs]
+        for row, (found, rewards) in enumerate(zip(turns, given, strict=True)):
+            if found and len(found) != len(rewards):  # without turns it is masked, and trains nothing
+                raise ConfigError(f"completion {row} has {len(found)} turns and the turn_rewards {rewards}")
+        outcomes = (self._by_func * self.reward_weights.to(masks.device)).nansum(dim=1).tolist()
+        unscored = self._by_func.isnan().all(dim=1).tolist()
+        rows = [[] if no else row for row, no in zip(gather_object(given), unscored, strict=True)]
+        size = self.num_generations if self.model.training else self.num_generations_eval
+        groups = [row // size for row in range(len(rows))]
+        credit = turn_advantages(rows, groups, outcomes, estimator=self.estimator, **self.params)
+        own = credit[self.accelerator.process_index * len(inputs) :]
+        output["advantages"] = torch.zeros(masks.shape, dtype=torch.float32, device=masks.device)
+        for row, found in enumerate(turns):
+            for turn, advantage in zip(found, own[row], strict=False):
+                output["advantages"][row, turn] = advantage
+        return output

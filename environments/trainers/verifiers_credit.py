@@ -1,0 +1,44 @@
+"""Credit for verifiers' own traces (v1): advantages on their nodes, which prime-rl reads."""
+
+from collections.abc import Sequence
+from math import fsum
+from typing import Any
+
+from environments.array_credit import turn_advantages
+from tools.errors import CreditError
+
+TURN_REWARDS = "turn_rewards"
+"""In a trace's `info` a reward for each sampled node, `None`: not scored; in its `rewards` their sum."""
+
+
+def stamp_advantages(traces: Sequence[Any], *, estimator: str = "turn_return", **params: Any) -> None:
+    """Give the sampled nodes of one group's traces their advantages, an entry per sampled token.
+
+    verifiers has no reward per turn: `info["turn_rewards"]` has them, and `info["turn_kinds"]` says `act` or
+    `summary` where a history was condensed. The outcome is the sum of the trace's other rewards. A trace with
+    an error is compared with nothing, and keeps its advantages as they are.
+
+    Args:
+        traces: `verifiers.v1.trace.Trace`s of rollouts of one task.
+        estimator: a name of `turnwise credit`.
+        params: the estimator's.
+
+    Raises:
+        CreditError: a trace has other turn rewards than sampled nodes, or the estimator refuses them.
+    """
+    given = [(each, [node for node in each.nodes if node.sampled]) for each in traces if not each.has_error]
+    rewards = [trace.info.get(TURN_REWARDS, [None] * len(nodes)) for trace, nodes in given]
+    for (trace, nodes), row in zip(given, rewards, strict=True):
+        if len(row) != len(nodes):
+            raise CreditError(f"trace {trace.id} has {len(row)} turn_rewards for {len(nodes)} sampled nodes")
+    kinds = [trace.info.get("turn_kinds", ["act"] * len(nodes)) for trace, nodes in given]
+    outcomes = [_outcome(trace) for trace, _ in given]
+    credit = turn_advantages(rewards, [0] * len(given), outcomes, estimator=estimator, kinds=kinds, **params)
+    for (_, nodes), advantages in zip(given, credit, strict=True):
+        for node, advantage in zip(nodes, advantages, strict=True):
+            node.advantages = [advantage] * sum(node.mask)
+
+
+def _outcome(trace: Any) -> float | None:
+    known = [each.value for name, each in trace.rewards.items() if each is not None and name != TURN_REWARDS]
+    return fsum(known) if known else None

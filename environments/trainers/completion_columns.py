@@ -7,7 +7,7 @@ from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import Any, Self
 
 from environments.trajectory import IGNORED, LARGEST_FLOAT32, NOT_SAMPLED, CreditedGroup, Trajectory
 from environments.wire.columns import PER_ROW, rows_of
@@ -67,6 +67,17 @@ class CompletionColumns:
             self.completion_ids.append(row.tokens[start:])
             self.tool_mask.append(_trained(row.mask[start:]))
             self.advantages.append(row.advantages[start:])
+
+    def extend(self, other: Self) -> None:
+        """Add the rows of others."""
+        self.prompt_ids += other.prompt_ids
+        self.completion_ids += other.completion_ids
+        self.tool_mask += other.tool_mask
+        self.advantages += other.advantages
+        if self.logprobs is not None and other.logprobs is not None:
+            self.logprobs += other.logprobs
+        else:
+            self.logprobs = None
 
     def pad(self, rows: int, pad_id: int) -> None:
         """Add padding, up to so many rows."""
@@ -147,6 +158,17 @@ class StepColumns:
     """Of `COUNTED`."""
     reason: str = ""
     """Why the last group that is not trained on is not."""
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Those of several processes, one after the other."""
+        whole = cls()
+        for part in parts:
+            whole.columns.extend(part.columns)
+            whole.scores += part.scores
+            whole.counts += part.counts
+            whole.reason = part.reason or whole.reason
+        return whole
 
 
 def step_columns(

@@ -1,8 +1,8 @@
-"""A policy that samples in this process, from the model that a trainer holds: requests go in batches."""
+"""A policy that samples by what a trainer has for it: the model that it holds, in batches, or a client."""
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -33,21 +33,59 @@ class Sampled:
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
+    weight_version: str | None = None
+    """See `Completion`; `None`: that of the policy."""
 
 
-Sample = Callable[[Sequence[Wanted]], Sequence[Sampled]]
-"""Samples a batch; it may take long, and is called in a thread, one call at a time."""
+Sample = Callable[[Wanted], Awaitable[Sampled]]
+"""Samples a turn."""
+
+
+class Batches:
+    """Samples turns in batches, of what siblings ask at the same time."""
+
+    def __init__(self, sample: Callable[[Sequence[Wanted]], Sequence[Sampled]], *, size: int = 64) -> None:
+        """`sample` may take long: it is called in a thread, one call at a time, with up to `size` turns."""
+        self._sample = sample
+        self._size = size
+        self._waiting: list[tuple[Wanted, asyncio.Future[Sampled]]] = []
+        self._worker: asyncio.Task[None] | None = None
+
+    async def __call__(self, wanted: Wanted) -> Sampled:
+        """The turn, once its batch is sampled."""
+        answer: asyncio.Future[Sampled] = asyncio.get_running_loop().create_future()
+        self._waiting.append((wanted, answer))
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._work())
+        return await answer
+
+    async def _work(self) -> None:
+        while self._waiting:
+            await asyncio.sleep(_GATHERED_S)
+            taken = self._waiting[: self._size]
+            del self._waiting[: self._size]
+            batch = [(wanted, answer) for wanted, answer in taken if not answer.done()]
+            given: Sequence[Sampled | Exception] = ()
+            try:
+                if batch:
+                    given = await asyncio.to_thread(self._sample, [wanted for wanted, _ in batch])
+            except Exception as error:  # noqa: BLE001  # whatever a model raises costs these rollouts
+                given = [error] * len(batch)
+            for (_, answer), each in zip(batch, given, strict=True):
+                if answer.done():
+                    continue
+                if isinstance(each, Sampled):
+                    answer.set_result(each)
+                else:
+                    answer.set_exception(each)
 
 
 class InProcessPolicy:
     """Plays with whatever weights it was last given."""
 
-    def __init__(self, renderer: Renderer, *, name: str, batch_size: int = 64) -> None:
-        """Render with the model's own chat format, and sample up to `batch_size` turns at once."""
+    def __init__(self, renderer: Renderer, *, name: str) -> None:
+        """Render with the model's own chat format."""
         self._renderer = renderer
-        self._batch_size = batch_size
-        self._waiting: list[tuple[Wanted, asyncio.Future[Sampled]]] = []
-        self._worker: asyncio.Task[None] | None = None
         self._sample: Sample | None = None
         self._weight_version: str | None = None
         self.name = name
@@ -85,7 +123,12 @@ class InProcessPolicy:
         fitted = with_room(request, prompt_tokens=len(ids), context_tokens=self.context_tokens)
         draws = random.Random(f"{request.seed}:{request.number}")
         version = self._weight_version
-        sampled = await self._batched(Wanted(prompt_ids=ids, max_tokens=fitted.max_tokens, draws=draws))
+        if self._sample is None:
+            raise PolicyError("the policy has no weights yet; a trainer gives them, with `use`")
+        try:
+            sampled = await self._sample(Wanted(prompt_ids=ids, max_tokens=fitted.max_tokens, draws=draws))
+        except Exception as error:
+            raise PolicyError(f"sampling broke: {type(error).__name__}: {error}") from error
         reading = partial(self._renderer.parse, sampled.token_ids, request.tools)
         is_cut = sampled.token_ids[-1] not in self._renderer.stop_ids
         message = await parsed(reading, tokens=len(sampled.token_ids))
@@ -99,7 +142,7 @@ class InProcessPolicy:
             token_ids=sampled.token_ids,
             logprobs=sampled.logprobs,
             exact=True,
-            weight_version=version,
+            weight_version=sampled.weight_version or version,
             sampling={"temperature": 1.0},
         )
 
@@ -110,36 +153,6 @@ class InProcessPolicy:
             unseen(request),
             max_tokens=request.max_row_tokens,
         )
-
-    async def _batched(self, wanted: Wanted) -> Sampled:
-        answer: asyncio.Future[Sampled] = asyncio.get_running_loop().create_future()
-        self._waiting.append((wanted, answer))
-        if self._worker is None or self._worker.done():
-            self._worker = asyncio.create_task(self._work())
-        return await answer
-
-    async def _work(self) -> None:
-        while self._waiting:
-            await asyncio.sleep(_GATHERED_S)
-            taken = self._waiting[: self._batch_size]
-            del self._waiting[: self._batch_size]
-            batch = [(wanted, answer) for wanted, answer in taken if not answer.done()]
-            try:
-                given = await asyncio.to_thread(self._sampled, [wanted for wanted, _ in batch])
-            except Exception as error:  # noqa: BLE001  # whatever a model raises costs these rollouts
-                given = [PolicyError(f"sampling broke: {type(error).__name__}: {error}")] * len(batch)
-            for (_, answer), each in zip(batch, given, strict=True):
-                if answer.done():
-                    continue
-                if isinstance(each, Sampled):
-                    answer.set_result(each)
-                else:
-                    answer.set_exception(each)
-
-    def _sampled(self, batch: Sequence[Wanted]) -> Sequence[Sampled]:
-        if self._sample is None:
-            raise PolicyError("the policy has no weights yet; a trainer gives them, with `use`")
-        return self._sample(batch) if batch else []
 
 
 def _whole(prompt: Prompt, request: CompletionRequest) -> list[int]:

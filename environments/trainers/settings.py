@@ -16,8 +16,9 @@ from tools.errors import ConfigError
 ESTIMATOR = "turnwise"
 """The name of the advantage estimator that the adapters to verl and SkyRL register."""
 
-Exact = Literal["refuse", "warn"]
-"""Whether a setting that changes the step is an error, or a warning."""
+Exact = Literal["refuse", "warn", "off"]
+"""Whether a setting that changes the step is an error, a warning, or neither. Where `None` is given, it is an
+error if the setting breaks the gradient without a sign of it, and a warning if it is a known trade."""
 
 Get = Callable[[str], Any]
 """The value of a setting, by its dotted name, or `None`."""
@@ -39,6 +40,9 @@ class Rule:
 Values = tuple[Any, ...]
 """The values that leave the step as it is, the first one to use; `None` among them: it may be missing."""
 
+Table = Mapping[str, Mapping[str, Values | Rule]]
+"""What other values than these do, and settings by their dotted names."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerSettings:
@@ -46,14 +50,16 @@ class TrainerSettings:
 
     trainer: str
     """As messages call it."""
-    inexact: Mapping[str, Mapping[str, Values | Rule]]
-    """What other values than these do: the reason, and settings by their dotted names."""
+    inexact: Table
+    """Settings that break the gradient without a sign of it."""
+    trades: Table
+    """Settings that give up a part of the exact step for something: speed, or stability."""
     harmless: str
     """Patterns of names, with blanks between them: no part of the step, or terms that the trainer adds."""
 
 
 def check_settings(
-    known: TrainerSettings, config: Any, *, changed: Iterable[str] = (), exact: Exact = "refuse"
+    known: TrainerSettings, config: Any, *, changed: Iterable[str] = (), exact: Exact | None = None
 ) -> None:
     """Hold a trainer's config, nested mappings or objects, to what is known about its settings.
 
@@ -64,19 +70,22 @@ def check_settings(
         exact: see `Exact`.
 
     Raises:
-        ConfigError: the first setting that would change the step, in one line that says what to use.
+        ConfigError: the first setting that is refused, in one line that says what to use.
     """
 
     def get(name: str) -> Any:
         return reduce(_entry, name.split("."), config)
 
-    listed: set[str] = set()
-    for why, settings in known.inexact.items():
-        listed |= settings.keys()
-        for name, allowed in settings.items():
-            rule = allowed if isinstance(allowed, Rule) else _one_of(allowed)
-            if not rule.is_exact(get(name), get):
-                inexact(f"{known.trainer}: {name}={get(name)} {why}; use {rule.use}", exact)
+    listed, found = set[str](), set[str]()
+    tables: tuple[tuple[Exact, Table], ...] = (("refuse", known.inexact), ("warn", known.trades))
+    for default, table in tables:
+        for why, settings in table.items():
+            listed |= settings.keys()
+            for name, allowed in settings.items():
+                rule = allowed if isinstance(allowed, Rule) else _one_of(allowed)
+                if name not in found and not rule.is_exact(get(name), get):
+                    found.add(name)
+                    inexact(f"{known.trainer}: {name}={get(name)} {why}; use {rule.use}", exact or default)
     unknown = [
         f"{name}={get(name)}"
         for name in changed
@@ -86,15 +95,16 @@ def check_settings(
         inexact(
             f"{known.trainer}: what {', '.join(unknown)} does to the step was never tried; "
             f"`turnwise doctor trainer` finds out",
-            "warn",
+            "off" if exact == "off" else "warn",
         )
 
 
 def inexact(message: str, exact: Exact) -> None:
-    """Refuse with a `ConfigError`, or warn."""
+    """Refuse with a `ConfigError`, or warn, or neither."""
     if exact == "refuse":
         raise ConfigError(message)
-    warnings.warn(message, InexactStepWarning, stacklevel=2)
+    if exact == "warn":
+        warnings.warn(message, InexactStepWarning, stacklevel=2)
 
 
 def changed_names(config: Any, defaults: Any, prefix: str = "") -> Iterator[str]:
@@ -132,11 +142,20 @@ def _from(least: float, use: float) -> Rule:
     )
 
 
+_SOME = 1e-9
+
+
+def _ranges(uses: Mapping[str, float], width: float) -> dict[str, Rule]:
+    """Ranges of ratios around 1, or bounds above it, that are at least so wide."""
+    return {name: _from(width + float(use > 1.0), use) for name, use in uses.items()}
+
+
 def _shares_no_count(accumulation: int, get: Get) -> bool:
     """Whether the parts of one optimiser step are not each divided by their own count of tokens."""
     if get("loss_type") == "bnpo":
         return accumulation == 1
-    return get("loss_type") not in ("dapo", "cispo", "vespo") or accumulation == get("steps_per_generation")
+    steps = get("steps_per_generation") or accumulation
+    return get("loss_type") not in ("dapo", "cispo", "vespo") or steps % accumulation == 0
 
 
 def _clips_no_ratio_of_1(above: float | None, get: Get) -> bool:
@@ -147,8 +166,21 @@ def _clips_no_ratio_of_1(above: float | None, get: Get) -> bool:
 _OWN_ADVANTAGES = "changes what are advantages already"
 _FOR_SCORES = "takes sums of advantages for scores"
 _WEIGHS = "weighs tokens by their session or their batch, or drops some"
-_CLIPS = "clips ratios that are 1 but for rounding"
-_OLDER = "trains on older samples, whose ratios are clipped"
+_CLIPS_ONE = "clips ratios of 1, so that tokens of one sign train nothing, or all"
+_STEP = "each token's advantage stays exact, the step does not"
+_CLIPS = f"clips ratios that are 1 but for rounding: {_STEP}"
+# Measured by `pytest -k test_a_trade_costs_what_the_warning_says`, with the trainers' own losses.
+_OLDER = (
+    f"trains on samples of older weights: {_STEP} (clipped at 0.2, where log ratios are 0.1 on average: "
+    f"cosine 0.97, norm ratio 0.99)"
+)
+_RATIOS = (
+    f"weighs or drops tokens by ratios of sessions: {_STEP} (weighed, where log ratios are 0.1 on average: "
+)
+_OTHER_ENGINE = (
+    f"samples in an engine that rounds otherwise, which vllm_importance_sampling_mode weighs: {_STEP} "
+    f"(by session, where log ratios are 0.02 on average: cosine 0.99, norm ratio 1.16)"
+)
 _OTHER_MODEL = "makes the loss that of another model than the one that sampled"
 
 TRL_LOSSES = ("dapo", "dr_grpo", "bnpo", "cispo", "luspo", "vespo")
@@ -162,17 +194,14 @@ TRL = TrainerSettings(
             "importance_sampling_level": ("token",),
         },
         "divides advantages by a deviation": {"scale_rewards": ("none", False)},
-        _OLDER: {
-            "num_iterations": (1,),
-            "steps_per_generation": Rule(
-                is_exact=lambda steps, get: not get("gradient_accumulation_steps") % (steps or 1),
-                use="gradient_accumulation_steps, which it is where it is left out",
-            ),
-        },
         "has this loss divide each part of a step by the part's own tokens": {
             "gradient_accumulation_steps": Rule(
                 is_exact=_shares_no_count,
                 use="loss_type dr_grpo, or dapo with steps_per_generation left out",
+            ),
+            "world_size": Rule(
+                is_exact=lambda processes, get: processes == 1 or get("loss_type") != "bnpo",
+                use="1, or loss_type dapo",
             ),
         },
         "changes gradient_accumulation_steps behind TRL": {
@@ -192,9 +221,7 @@ TRL = TrainerSettings(
         },
         _OTHER_MODEL: {"neftune_noise_alpha": (None, 0), "temperature": (1.0,)},
         "compares rollouts of evaluation items": {"eval_strategy": ("no",), "eval_on_start": (False,)},
-        "has all processes roll out the same groups": {"world_size": (1,)},
-        "has no effect: Turnwise samples from the trainer's own model": {
-            "use_vllm": (False,),
+        "has no effect: Turnwise samples at temperature 1": {
             "top_p": (1.0,),
             "top_k": (0, None),
             "min_p": (None,),
@@ -203,7 +230,18 @@ TRL = TrainerSettings(
             "chat_template_kwargs": (None, {}),
             "cache_implementation": (None,),
             "use_transformers_continuous_batching": (False,),
+            "vllm_structured_outputs_regex": (None,),
         },
+    },
+    trades={
+        _OLDER: {
+            "num_iterations": (1,),
+            "steps_per_generation": Rule(
+                is_exact=lambda steps, get: not get("gradient_accumulation_steps") % (steps or 1),
+                use="gradient_accumulation_steps, which it is where it is left out",
+            ),
+        },
+        _OTHER_ENGINE: {"use_vllm": (False,)},
     },
     harmless="""
         beta sync_ref_model ref_model_* use_bias_correction_kl entropy_* use_adaptive_entropy
@@ -225,6 +263,10 @@ TRL = TrainerSettings(
 
 _ACTOR = "actor_rollout_ref.actor"
 _ROLLOUT_CORRECTION = "algorithm.rollout_correction"
+_VERL_RANGES = {
+    **{f"{_ACTOR}.{name}": 0.2 for name in ("clip_ratio", "clip_ratio_low", "clip_ratio_high")},
+    f"{_ACTOR}.clip_ratio_c": 3.0,
+}
 
 VERL = TrainerSettings(
     trainer="verl",
@@ -247,19 +289,19 @@ VERL = TrainerSettings(
                 *("vanilla", "gpg", "cispo", "dppo_tv", "dppo_kl", "bypass_mode"),
                 None,
             ),
+            "distillation.enabled": (False, None),
+        },
+        _CLIPS_ONE: _ranges(_VERL_RANGES, _SOME),
+        _OTHER_MODEL: {"actor_rollout_ref.rollout.temperature": (1.0, None)},
+    },
+    trades={
+        _CLIPS: _ranges(_VERL_RANGES, 0.01),
+        _OLDER: {f"{_ACTOR}.ppo_epochs": (1, None), "trainer.v1.trainer_mode": ("sync", None)},
+        f"{_RATIOS}cosine 0.70, norm ratio 1.28)": {
             f"{_ROLLOUT_CORRECTION}.rollout_is": ("token", None),
             f"{_ROLLOUT_CORRECTION}.rollout_is_batch_normalize": (False, None),
             f"{_ROLLOUT_CORRECTION}.rollout_rs": (None,),
-            "distillation.enabled": (False, None),
         },
-        _CLIPS: {
-            f"{_ACTOR}.clip_ratio": _from(0.01, use=0.2),
-            f"{_ACTOR}.clip_ratio_low": _from(0.01, use=0.2),
-            f"{_ACTOR}.clip_ratio_high": _from(0.01, use=0.2),
-            f"{_ACTOR}.clip_ratio_c": _from(1.01, use=3.0),
-        },
-        _OLDER: {f"{_ACTOR}.ppo_epochs": (1, None), "trainer.v1.trainer_mode": ("sync", None)},
-        _OTHER_MODEL: {"actor_rollout_ref.rollout.temperature": (1.0, None)},
     },
     # Of the sections `algorithm` and `actor_rollout_ref.actor`.
     harmless="""
@@ -276,6 +318,11 @@ VERL = TrainerSettings(
 
 _ALGORITHM = "trainer.algorithm"
 _CORRECTION = "trainer.algorithm.off_policy_correction"
+_SKYRL_RANGES = {
+    **{f"{_ALGORITHM}.{name}": 0.2 for name in ("eps_clip_low", "eps_clip_high")},
+    **{f"{_ALGORITHM}.dppo.{name}": 0.2 for name in ("delta_low", "delta_high")},
+    f"{_ALGORITHM}.clip_ratio_c": 3.0,
+}
 
 SKYRL = TrainerSettings(
     trainer="SkyRL",
@@ -288,6 +335,7 @@ SKYRL = TrainerSettings(
         },
         _FOR_SCORES: {
             f"{_ALGORITHM}.dynamic_sampling.type": (None,),
+            "trainer.fully_async.sample_full_batch": (False, None),
             "trainer.eval_interval": (-1, 0),
         },
         "divides a part of the batch by the length of that part": {
@@ -297,28 +345,29 @@ SKYRL = TrainerSettings(
             f"{_ALGORITHM}.policy_loss_type": (
                 *("regular", "dual_clip", "cispo", "rollout_is", "dppo", "importance_sampling"),
             ),
+        },
+        _CLIPS_ONE: {
+            **_ranges(_SKYRL_RANGES, _SOME),
+            # Here a clipped ratio is a factor of its own.
+            f"{_ALGORITHM}.cispo.cispo_eps_clip_low": _from(0.0, use=0.0),
+            f"{_ALGORITHM}.cispo.cispo_eps_clip_high": _from(0.0, use=5.0),
+        },
+        _OTHER_MODEL: {
+            f"{_ALGORITHM}.temperature": (1.0, None),
+            "generator.sampling_params.temperature": (1.0, None),
+            "trainer.policy.model.lora.dropout": (0.0, None),
+        },
+    },
+    trades={
+        _CLIPS: _ranges(_SKYRL_RANGES, 0.01),
+        _OLDER: {"trainer.update_epochs_per_batch": (1, None), "trainer.fully_async.enabled": (False, None)},
+        f"{_RATIOS}cosine 0.64, norm ratio 2.94)": {
             f"{_CORRECTION}.tis_ratio_type": ("token", None),
             f"{_CORRECTION}.sequence_mask_metric": (None,),
             f"{_CORRECTION}.outlier_token_is_threshold_low": (None,),
             f"{_CORRECTION}.outlier_token_is_threshold_high": (None,),
             f"{_CORRECTION}.token_mask_is_threshold_low": (None,),
             f"{_CORRECTION}.token_mask_is_threshold_high": (None,),
-        },
-        _CLIPS: {
-            f"{_ALGORITHM}.eps_clip_low": _from(0.01, use=0.2),
-            f"{_ALGORITHM}.eps_clip_high": _from(0.01, use=0.2),
-            f"{_ALGORITHM}.dppo.delta_low": _from(0.01, use=0.2),
-            f"{_ALGORITHM}.dppo.delta_high": _from(0.01, use=0.2),
-            f"{_ALGORITHM}.clip_ratio_c": _from(1.01, use=3.0),
-            # Here a clipped ratio is a factor of its own.
-            f"{_ALGORITHM}.cispo.cispo_eps_clip_low": _from(0.0, use=0.0),
-            f"{_ALGORITHM}.cispo.cispo_eps_clip_high": _from(0.0, use=5.0),
-        },
-        _OLDER: {"trainer.update_epochs_per_batch": (1, None), "trainer.fully_async.enabled": (False, None)},
-        _OTHER_MODEL: {
-            f"{_ALGORITHM}.temperature": (1.0, None),
-            "generator.sampling_params.temperature": (1.0, None),
-            "trainer.policy.model.lora.dropout": (0.0, None),
         },
     },
     # Of the section `trainer.algorithm`.
@@ -334,8 +383,10 @@ TINKER = TrainerSettings(
         "pulls at tokens without credit, mixes turns, or wants ids of Tinker's own sampling": {
             "loss_fn": ("importance_sampling", "ppo", "cispo", None),
         },
-        "may clip ratios that are 1": {"loss_fn_config": (None,)},
         _OWN_ADVANTAGES: {"kl_penalty_coef": (0.0, None)},
+    },
+    trades={
+        f"may clip ratios that are 1: {_STEP}": {"loss_fn_config": (None,)},
         _OLDER: {"async_config": (None,)},
     },
     # What a caller of `train_step` gives it, and the cookbook's own loop around that.
@@ -362,17 +413,20 @@ EXAMPLE_TRAINER = TrainerSettings(
         "has credit in advantages, and this trainer ignores advantages": {
             "credit_view": ("turn_rows", "prefix_rows"),
         },
+        _CLIPS_ONE: {"clip_eps": _from(_SOME, use=0.2)},
+        _OTHER_MODEL: {
+            "lora_dropout": Rule(
+                is_exact=lambda drop, get: drop == 0.0 or not get("weight_bridge_mode").startswith("lora"),
+                use="0.0",
+            ),
+        },
+    },
+    trades={
         _CLIPS: {"clip_eps": _from(0.001, use=0.2)},
         _OLDER: {
             "vllm_restart_interval": Rule(
                 is_exact=lambda interval, get: interval == 1 or get("weight_bridge_mode") == "shared_vllm",
                 use="1, or weight_bridge_mode shared_vllm",
-            ),
-        },
-        _OTHER_MODEL: {
-            "lora_dropout": Rule(
-                is_exact=lambda drop, get: drop == 0.0 or not get("weight_bridge_mode").startswith("lora"),
-                use="0.0",
             ),
         },
     },
@@ -384,10 +438,10 @@ EXAMPLE_TRAINER = TrainerSettings(
 )
 
 
-def check_example_trainer(settings: Mapping[str, Any], *, exact: Exact = "refuse") -> None:
+def check_example_trainer(settings: Mapping[str, Any], *, exact: Exact | None = None) -> None:
     """Hold settings of Atropos' example trainer, those that differ from its defaults, to what is known.
 
     Raises:
-        ConfigError: the first that would change the step, in one line that says what to use.
+        ConfigError: the first that is refused, in one line that says what to use.
     """
     check_settings(EXAMPLE_TRAINER, {**EXAMPLE_TRAINER_DEFAULTS, **settings}, changed=settings, exact=exact)

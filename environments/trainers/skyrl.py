@@ -57,11 +57,13 @@ def output_of(groups: Sequence[CreditedGroup], *, rows: int, pad_id: int = 0) ->
 class TurnwiseGenerator(GeneratorInterface):
     """A generator for SkyRL's trainer over `run_group`: each prompt is one group."""
 
-    def __init__(self, config: Any, run_group: RunGroup, *, pad_id: int = 0, exact: Exact = "refuse") -> None:
-        """Take SkyRL's whole config; `exact="warn"` goes on with settings that change the step.
+    def __init__(
+        self, config: Any, run_group: RunGroup, *, pad_id: int = 0, exact: Exact | None = None
+    ) -> None:
+        """Take SkyRL's whole config; `exact` is what becomes of settings that change the step.
 
         Raises:
-            ConfigError: a setting would change the step.
+            ConfigError: a setting is refused.
         """
         defaults = SkyRLTrainConfig().trainer.algorithm
         changed = changed_names(config.trainer.algorithm, defaults, "trainer.algorithm.")

@@ -13,11 +13,11 @@ from environments.trainers.settings import TINKER, Exact, check_settings
 from environments.trajectory import CreditedGroup
 
 
-def check_config(config: Any, *, exact: Exact = "refuse") -> None:
+def check_config(config: Any, *, exact: Exact | None = None) -> None:
     """Hold the cookbook's `Config` to what is known about its settings.
 
     Raises:
-        ConfigError: a setting would change the step.
+        ConfigError: a setting is refused.
     """
     changed = chz.beta_to_blueprint_values(config, skip_defaults=True)
     check_settings(TINKER, config, changed=changed, exact=exact)

@@ -7,14 +7,14 @@
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import MISSING, fields
-from functools import partial
 from threading import Thread
 from typing import Any, Self, TypeVar
 
 import torch
+from accelerate.utils import gather, gather_object
 from datasets import Dataset
 from transformers.trainer_callback import ExportableState, TrainerCallback
 from trl.trainer.grpo_config import GRPOConfig
@@ -26,8 +26,9 @@ from environments.data.tasks import GroupTask
 from environments.hooks import writes
 from environments.policy.rendering.families import load_renderer
 from environments.trainers.completion_columns import COUNTED, StepColumns, step_columns
-from environments.trainers.in_process_policy import InProcessPolicy, Sampled, Wanted
+from environments.trainers.in_process_policy import InProcessPolicy
 from environments.trainers.settings import TRL, Exact, check_settings, inexact
+from environments.trainers.trl_sampling import sampler_of
 from environments.trajectory import CreditedGroup
 from tools.errors import ConfigError, RunError
 
@@ -70,9 +71,9 @@ class Rollouts:
         self.epochs = Counter[str]()
         """How often each item was rolled out."""
         self.groups: list[CreditedGroup] = []
-        """Those of the last step."""
+        """Those of the last step that this process rolled out."""
         self.step = StepColumns()
-        """The groups as columns."""
+        """The groups of all processes as columns."""
         self.counts = Counter[str]()
         """Of all steps: groups `ok`, `no_credit`, `failed` and `left_out`, and rows of `padding`."""
 
@@ -89,32 +90,37 @@ class Rollouts:
         return Dataset.from_dict({"prompt": list(self.env.item_ids)})
 
     def __call__(self, prompts: Sequence[str], trainer: GRPOTrainer) -> dict[str, Any]:
-        """Roll out what TRL asks for, `num_generations` rows for each item.
+        """Roll out what TRL asks for, `num_generations` rows for each item, in all processes together.
+
+        Each rolls out a share of the groups, and gets the columns of the rows that TRL asked it for.
 
         Raises:
             ConfigError: TRL asks for a part of a group.
             RunError: no group of the step can be trained on.
         """
-        model, autocast = trainer.accelerator.unwrap_model(trainer.model), trainer.accelerator.autocast
-        sample = partial(sample_batch, model=model, stop_ids=self._renderer.stop_ids, autocast=autocast)
-        window = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-        version = f"step-{trainer.state.global_step}"
-        self._policy.use(sample, weight_version=version, context_tokens=window)
-        size = trainer.num_generations
-        item_ids = prompts[::size]
-        if list(prompts) != [item_id for item_id in item_ids for _ in range(size)]:
+        accelerator, args = trainer.accelerator, trainer.args
+        config = accelerator.unwrap_model(trainer.model).config.get_text_config()
+        window = getattr(config, "max_position_embeddings", None)
+        self._policy.use(
+            sampler_of(trainer, self._renderer.stop_ids),
+            weight_version=f"step-{trainer.state.global_step}",
+            context_tokens=(args.use_vllm and args.vllm_max_model_length) or window,
+        )
+        size, asked = trainer.num_generations, gather_object(list(prompts))
+        item_ids = asked[::size]
+        if asked != [item_id for item_id in item_ids for _ in range(size)]:
             raise ConfigError(
                 f"TRL asked for rollouts of other than whole groups of {size}: leave its sampler and its "
                 f"evaluation as they are, and see `turnwise evaluate`"
             )
-        self.groups = self._opened.run(self._rolled_out(item_ids, size))
-        self.step = step = step_columns(self.groups, rows=size)
+        self.groups = self._opened.run(self._rolled_out(item_ids, size, _share(len(item_ids), trainer)))
+        self.step = step = StepColumns.joined(gather_object([step_columns(self.groups, rows=size)]))
         self.counts += step.counts
         if not step.counts["ok"] and not step.counts["no_credit"]:
             raise RunError(
-                f"none of the {len(self.groups)} groups of a step can be trained on; the last: {step.reason}"
+                f"none of the {len(item_ids)} groups of a step can be trained on; the last: {step.reason}"
             )
-        return {
+        columns = {
             "prompt_ids": step.columns.prompt_ids,
             "completion_ids": step.columns.completion_ids,
             "logprobs": step.columns.logprobs,
@@ -122,15 +128,25 @@ class Rollouts:
             "token_advantages": step.columns.advantages,
             "score": step.scores,
         }
+        first = accelerator.process_index * len(prompts)
+        return {name: of and of[first : first + len(prompts)] for name, of in columns.items()}
 
-    async def _rolled_out(self, item_ids: Sequence[str], size: int) -> list[CreditedGroup]:
+    async def _rolled_out(self, item_ids: Sequence[str], size: int, share: slice) -> list[CreditedGroup]:
         items = dict(zip(self.env.item_ids, self.env.items, strict=True))
         tasks: list[GroupTask] = []
         for item_id in item_ids:
             tasks.append(GroupTask(item=items[item_id], item_id=item_id, epoch=self.epochs[item_id]))
             self.epochs[item_id] += 1
-        groups = await asyncio.gather(*(self.env.run_group(task, size) for task in tasks))
+        groups = await asyncio.gather(*(self.env.run_group(task, size) for task in tasks[share]))
         return [self.env.withhold_stale(each) for each in groups]
+
+
+def _share(groups: int, trainer: GRPOTrainer) -> slice:
+    """Those that this process rolls out; TRL has a client of a vLLM server in the first process alone."""
+    process, processes = trainer.accelerator.process_index, trainer.accelerator.num_processes
+    if trainer.use_vllm and trainer.vllm_mode == "server":
+        return slice(groups if process == 0 else 0)
+    return slice(groups * process // processes, groups * (process + 1) // processes)
 
 
 def rollout_score(score: Sequence[float | None], **_: Any) -> list[float | None]:
@@ -142,7 +158,7 @@ class TurnwiseGRPOTrainer(GRPOTrainer):
     """`GRPOTrainer` whose loss gets an advantage per token: those of the environment's estimator."""
 
     def __init__(
-        self, model: Any, args: GRPOConfig, rollouts: Rollouts, *, exact: Exact = "refuse", **more: Any
+        self, model: Any, args: GRPOConfig, rollouts: Rollouts, *, exact: Exact | None = None, **more: Any
     ) -> None:
         """Take `model` and `args` as `GRPOTrainer` does, and open rollouts.
 
@@ -150,7 +166,7 @@ class TurnwiseGRPOTrainer(GRPOTrainer):
             model: see above.
             args: see above.
             rollouts: of the environment.
-            exact: `warn` goes on with settings that change the step that the advantages ask for.
+            exact: what becomes of settings that change the step that the advantages ask for, see `Exact`.
             more: for `GRPOTrainer`, such as `processing_class`.
 
         Raises:
@@ -163,7 +179,13 @@ class TurnwiseGRPOTrainer(GRPOTrainer):
         if self.is_deepspeed_enabled or self.is_fsdp_enabled:
             raise ConfigError(
                 "DeepSpeed and FSDP shard the weights, with which Turnwise could not play; start the script "
-                "with python, as one process"
+                "with python, torchrun or accelerate launch without them"
+            )
+        is_shared = args.vllm_enable_sleep_mode or args.vllm_tensor_parallel_size > 1
+        if args.use_vllm and args.vllm_mode == "colocate" and is_shared:
+            raise ConfigError(
+                "with vllm_enable_sleep_mode, or vllm_tensor_parallel_size above 1, a colocated vLLM samples "
+                "when TRL wakes it, and in all processes at once; use vllm_mode server, or neither"
             )
         _check_dropout(self.accelerator.unwrap_model(self.model), exact)
         self.add_callback(_KeptEpochs(rollouts))
@@ -173,9 +195,9 @@ class TurnwiseGRPOTrainer(GRPOTrainer):
         raise ConfigError("TRL does not evaluate with Turnwise; use `turnwise evaluate` on what was saved")
 
     def _calculate_rewards(self, inputs: list[dict[str, Any]], *_: Any) -> torch.Tensor:
-        """What TRL's charts show; a row without a score has none there."""
+        """What TRL's charts show, of all processes; a row without a score has none there."""
         scores = [math.nan if each["score"] is None else each["score"] for each in inputs]
-        return torch.tensor(scores, dtype=torch.float32, device=self.accelerator.device)[:, None]
+        return gather(torch.tensor(scores, dtype=torch.float32, device=self.accelerator.device)[:, None])
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """TRL's batch with (B, T) advantages, which `_compute_loss` takes from subclasses."""
@@ -204,7 +226,7 @@ class _KeptEpochs(TrainerCallback, ExportableState):
             self._rollouts.epochs = Counter(kept["attributes"]["epochs"])
 
 
-def _check_args(args: GRPOConfig, exact: Exact) -> None:
+def _check_args(args: GRPOConfig, exact: Exact | None) -> None:
     settings = {each.name: getattr(args, each.name) for each in fields(args)}
     defaults = {
         each.name: each.default if each.default_factory is MISSING else each.default_factory()
@@ -227,7 +249,7 @@ def _refuse_few_items(items: int, args: GRPOConfig) -> None:
         )
 
 
-def _check_dropout(model: Any, exact: Exact) -> None:
+def _check_dropout(model: Any, exact: Exact | None) -> None:
     why = "so that the loss would be of another network than the one that plays"
     modules = [
         name
@@ -235,7 +257,10 @@ def _check_dropout(model: Any, exact: Exact) -> None:
         if isinstance(module, torch.nn.Dropout) and module.p > 0.0
     ]
     if modules:
-        inexact(f"the model has dropout ({modules[0]}), {why}; use GRPOConfig(disable_dropout=True)", exact)
+        inexact(
+            f"the model has dropout ({modules[0]}), {why}; use GRPOConfig(disable_dropout=True)",
+            exact or "refuse",
+        )
     elif is_random(model):
         found = model.config.get_text_config().to_dict().items()
         drops = [
@@ -246,7 +271,7 @@ def _check_dropout(model: Any, exact: Exact) -> None:
         inexact(
             f"the model draws at random when it trains ({', '.join(drops) or 'noise of some kind'}), {why}; "
             f"set that to 0.0 in the model's config, with GRPOConfig(model_init_kwargs=…) where TRL loads it",
-            exact,
+            exact or "refuse",
         )
 
 
@@ -263,77 +288,6 @@ def is_random(model: Any) -> bool:
     finally:
         model.train(was_training)
     return not all(torch.equal(first, other) for other in others)
-
-
-@torch.no_grad()
-def sample_batch(
-    batch: Sequence[Wanted],
-    *,
-    model: Any,
-    stop_ids: Collection[int],
-    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
-) -> list[Sampled]:
-    """One turn for each prompt, at temperature 1, up to and with the first stop token.
-
-    `model.generate` would take over a model's `generation_config` (top_k, penalties, suppressed
-    tokens), and then its log-probabilities are not those of the loss.
-
-    Args:
-        batch: what to sample; prompts are padded on the left.
-        model: takes `position_ids`, `logits_to_keep` and a cache; left in the mode it was in.
-        stop_ids: those that end a turn.
-        autocast: what the loss is computed in.
-    """
-    was_training = model.training
-    model.eval()
-    try:
-        with autocast():
-            return _sampled(batch, model, frozenset(stop_ids))
-    finally:
-        model.train(was_training)
-
-
-def _sampled(batch: Sequence[Wanted], model: Any, stop_ids: frozenset[int]) -> list[Sampled]:
-    width = max(len(wanted.prompt_ids) for wanted in batch)
-    padding = [width - len(wanted.prompt_ids) for wanted in batch]
-    rows = [[0] * pad + list(wanted.prompt_ids) for pad, wanted in zip(padding, batch, strict=True)]
-    seen = [[0] * pad + [1] * (width - pad) for pad in padding]
-    ids, attention = (torch.tensor(each, device=model.device) for each in (rows, seen))
-    positions = (attention.cumsum(-1) - 1).clamp(min=0)
-    found: list[tuple[list[int], list[float]]] = [([], []) for _ in batch]
-    going = set(range(len(batch)))
-    cache: Any = None
-    while True:
-        output = model(
-            input_ids=ids,
-            attention_mask=attention,
-            position_ids=positions,
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        cache = output.past_key_values
-        tokens, logprobs = _drawn(output.logits[:, -1], [wanted.draws.random() for wanted in batch])
-        for row in sorted(going):
-            token_ids, of_tokens = found[row]
-            token_ids.append(tokens[row])
-            of_tokens.append(logprobs[row])
-            if tokens[row] in stop_ids or len(token_ids) == batch[row].max_tokens:
-                going.remove(row)
-        if not going:
-            return [Sampled(token_ids=tuple(each), logprobs=tuple(of)) for each, of in found]
-        ids = torch.tensor(tokens, device=model.device)[:, None]
-        attention = torch.cat([attention, torch.ones_like(ids)], dim=1)
-        positions = positions[:, -1:] + 1
-
-
-def _drawn(logits: Any, draws: Sequence[float]) -> tuple[list[int], list[float]]:
-    """A token for each row, where a number from 0 to 1 falls among the probabilities."""
-    log_p = torch.log_softmax(logits.float(), dim=-1)
-    mass = log_p.double().exp().cumsum(-1)
-    reached = torch.tensor(draws, dtype=mass.dtype, device=mass.device) * mass[:, -1]
-    tokens = torch.searchsorted(mass, reached[:, None], right=True).clamp(max=mass.shape[-1] - 1)
-    return tokens[:, 0].tolist(), log_p.gather(1, tokens)[:, 0].tolist()
 
 
 class OpenInThread:

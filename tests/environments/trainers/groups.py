@@ -1,5 +1,7 @@
 """Groups that every adapter is tried with: the canaries, and one with rows and turns that are not trained."""
 
+from dataclasses import replace
+
 import pytest
 
 from environments.lab.probe.canaries import CANARIES
@@ -13,7 +15,17 @@ UNTRAINED = with_credit(
         untrained=frozenset({(0, 0), (2, 1)}),
     )
 )
-GROUPS = CANARY_GROUPS | {"untrained turns": UNTRAINED}
+_SIBLINGS = forked_group([[[3, 2]], [[4, 1]], [[2, 7]]], [[0.5, 1.0], [2.0, 0.0], [0.0, 0.5]])
+WITHHELD = with_credit(
+    replace(
+        _SIBLINGS,
+        trajectories=tuple(
+            each.withheld("too old") if each.sibling == 1 else each for each in _SIBLINGS.trajectories
+        ),
+    )
+)
+"""One sibling is too old: it is compared, and its rows are there, but nothing of it is trained."""
+GROUPS = CANARY_GROUPS | {"untrained turns": UNTRAINED, "withheld sibling": WITHHELD}
 every_canary = pytest.mark.parametrize("credited", CANARY_GROUPS.values(), ids=CANARY_GROUPS)
 every_group = pytest.mark.parametrize("credited", GROUPS.values(), ids=GROUPS)
 ONE_ROW = {

@@ -1,5 +1,6 @@
 """A model to take gradients of, and what a trainer's step has to be: Σ A ∇log π, from trajectories alone."""
 
+import copy
 import importlib
 from dataclasses import replace
 from types import SimpleNamespace
@@ -35,6 +36,29 @@ def policy_gradient(model, groups):
                 if turn.trained:
                     objective = objective + advantage * taken[turn.span.start - 1 : turn.span.end - 1].sum()
     return gradient_of(objective, model)
+
+
+def moved(model, groups, mean_log_ratio=0.1):
+    """The model after a step along the policy gradient, as long as tokens' log ratios have this mean size."""
+    direction = policy_gradient(model, groups).reshape(model.table.weight.shape)
+    before, length, later = _taken(model, groups), 1.0, copy.deepcopy(model)
+    for _ in range(40):
+        later.table.weight.data = model.table.weight.data + length * direction
+        length *= (mean_log_ratio / (_taken(later, groups) - before).abs().mean()).item()
+    return later
+
+
+def _taken(model, groups):
+    """Log-probabilities of all tokens that are trained."""
+    found = []
+    for trajectory in (each for credited in groups for each in credited.group.trajectories):
+        for turn in (each for each in trajectory.turns if each.trained):
+            tokens = torch.tensor(trajectory.rows[turn.span.row].token_ids)
+            log_p = torch.log_softmax(model(tokens[None, :-1]).logits[0].double(), dim=-1)
+            found.append(
+                log_p[torch.arange(len(tokens) - 1), tokens[1:]][turn.span.start - 1 : turn.span.end - 1]
+            )
+    return torch.cat(found).detach()
 
 
 def gradient_of(value, model):

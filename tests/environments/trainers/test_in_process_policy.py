@@ -9,7 +9,7 @@ import pytest
 from environments.policy.base import CompletionRequest
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import call
-from environments.trainers.in_process_policy import InProcessPolicy, Sampled
+from environments.trainers.in_process_policy import Batches, InProcessPolicy, Sampled
 from environments.trajectory import Message
 from tests.environments.write_file import WriteFile
 from tools.errors import PolicyError
@@ -36,7 +36,7 @@ def sampler(ids=SAID, batches=None):
 
 def policy_with(sample, **fields):
     policy = InProcessPolicy(RENDERER, name="tiny")
-    policy.use(sample, weight_version="step-3", **fields)
+    policy.use(Batches(sample), weight_version="step-3", **fields)
     return policy
 
 
@@ -85,7 +85,7 @@ async def test_a_model_that_breaks_costs_its_batch_and_no_later_one():
     policy = policy_with(broken)
     with pytest.raises(PolicyError, match="sampling broke: MemoryError: no room"):
         await policy.complete(request())
-    policy.use(sampler(), weight_version="step-4")
+    policy.use(Batches(sampler()), weight_version="step-4")
     assert (await policy.complete(request())).weight_version == "step-4"
 
 

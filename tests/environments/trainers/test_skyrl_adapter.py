@@ -10,6 +10,7 @@ import os
 import typing
 import warnings
 from dataclasses import replace
+from functools import reduce
 from types import SimpleNamespace
 
 import pytest
@@ -19,7 +20,7 @@ from environments.lab.probe.canaries import GROUP_SIZE
 from environments.trainers.completion_columns import completion_columns
 from environments.trainers.settings import SKYRL, InexactStepWarning, check_settings
 from tests.environments.trainers.groups import CANARY_GROUPS as GROUPS
-from tests.environments.trainers.groups import every_canary
+from tests.environments.trainers.groups import WITHHELD, every_canary
 from tools.errors import ConfigError
 
 if not os.environ.get("TURNWISE_REQUIRE_SKYRL"):
@@ -31,6 +32,7 @@ with pytest.MonkeyPatch.context() as patched:
     patched.setattr(typing, "TypedDict", typing_extensions.TypedDict)
     adapter = importlib.import_module("environments.trainers.skyrl")
     trainer_module = importlib.import_module("skyrl.train.trainer")
+    async_module = importlib.import_module("skyrl.train.fully_async_trainer")
     ppo_utils = importlib.import_module("skyrl.backends.skyrl_train.utils.ppo_utils")
     settings = importlib.import_module("skyrl.train.config.config")
 reference = importlib.import_module("tests.environments.trainers.policy_gradient")
@@ -54,24 +56,32 @@ def config_of(groups=1, **algorithm):
     return config
 
 
-def batch_of(config, groups, exact="refuse"):
+def batch_of(config, groups, exact=None):
     """A step's batch, by the methods that SkyRL's trainer calls one after the other."""
 
     async def run_group(item, rows):
         assert rows == GROUP_SIZE
         return groups[item["number"]]
 
-    trainer = object.__new__(trainer_module.RayPPOTrainer)
-    trainer.cfg, trainer.all_metrics = config, {}
-    trainer.tokenizer = SimpleNamespace(pad_token_id=0)
-    trainer.dispatch = SimpleNamespace(get_lcm_dp_size=lambda: 1)
+    trainer = trainer_of(trainer_module.RayPPOTrainer, config)
     trainer.generator = adapter.TurnwiseGenerator(config, run_group, exact=exact)
     prompts = [number for number in range(len(groups)) for _ in range(GROUP_SIZE)]
     uids = [f"prompt {number}" for number in prompts]
     asked = {"prompts": [[] for _ in prompts], "env_extras": [{"number": number} for number in prompts]}
     output = asyncio.run(trainer.generate(asked))
     output, uids = trainer.postprocess_generator_output(output, uids)
-    batch = trainer.convert_to_training_input(output, uids)
+    return with_advantages(trainer, trainer.convert_to_training_input(output, uids))
+
+
+def trainer_of(trainer_class, config):
+    trainer = object.__new__(trainer_class)
+    trainer.cfg, trainer.all_metrics = config, {}
+    trainer.tokenizer = SimpleNamespace(pad_token_id=0, decode=str)
+    trainer.dispatch = SimpleNamespace(get_lcm_dp_size=lambda: 1)
+    return trainer
+
+
+def with_advantages(trainer, batch):
     batch["values"] = None  # of the critic, which there is none of
     batch = trainer.compute_advantages_and_returns(batch)
     boundaries = batch.metadata["policy_mini_batch_boundaries"]
@@ -80,31 +90,40 @@ def batch_of(config, groups, exact="refuse"):
     return scaled, raw, trainer.all_metrics
 
 
-def step(config, batch, model):
-    """The gradient of the policy's loss over micro-batches of two rows, as it would be subtracted."""
+def step(config, batch, model, *, sampler=None, behind="old"):
+    """The gradient of the policy's loss over micro-batches of two rows, as it would be subtracted.
+
+    With a `sampler`, older weights, log-probabilities of the `rollout` are its own, and `old` ones may be.
+    """
+    taken, older = taken_by(model, batch), taken_by(sampler or model, batch).detach()
+    old = older if behind == "old" else taken.detach()
+    loss_of = ppo_utils.PolicyLossRegistry.get(config.trainer.algorithm.policy_loss_type)
+    total = 0.0
+    for rows in torch.arange(len(taken)).split(2):
+        loss, _ = loss_of(
+            taken[rows],
+            old[rows],
+            batch["advantages"][rows],
+            config=config.trainer.algorithm,
+            loss_mask=batch["loss_mask"][rows],
+            rollout_logprobs=older[rows],
+        )
+        total = total + loss
+    return -reference.gradient_of(total, model)
+
+
+def taken_by(model, batch):
+    """Log-probabilities of responses, `[row, token]`."""
     width = batch["loss_mask"].shape[1]
     # As SkyRL's workers ask a model: rows are padded on the left, which has no positions.
     seen = batch["attention_mask"]
     places = (seen.long().cumsum(-1) - 1).masked_fill(seen == 0, 1)
     logits = model(batch["sequences"], attention_mask=seen, position_ids=places).logits
     log_p = torch.log_softmax(logits, dim=-1)[:, :-1]
-    taken = log_p.gather(-1, batch["sequences"][:, 1:, None])[..., 0][:, -width:]
-    loss_of = ppo_utils.PolicyLossRegistry.get(config.trainer.algorithm.policy_loss_type)
-    total = 0.0
-    for rows in torch.arange(len(taken)).split(2):
-        loss, _ = loss_of(
-            taken[rows],
-            taken[rows].detach(),
-            batch["advantages"][rows],
-            config=config.trainer.algorithm,
-            loss_mask=batch["loss_mask"][rows],
-            rollout_logprobs=taken[rows].detach(),
-        )
-        total = total + loss
-    return -reference.gradient_of(total, model)
+    return log_p.gather(-1, batch["sequences"][:, 1:, None])[..., 0][:, -width:]
 
 
-def measured(groups, exact="refuse", **algorithm):
+def measured(groups, exact=None, **algorithm):
     config = config_of(len(groups), **algorithm)
     batch, _, _ = batch_of(config, groups, exact)
     model = reference.Bigrams()
@@ -217,6 +236,16 @@ def test_the_deviation_that_skyrl_would_divide_by_is_not_used():
     assert torch.equal(one, other)
 
 
+def test_a_withheld_sibling_is_a_row_of_which_nothing_is_trained_and_which_the_divisor_counts():
+    config = config_of(1, loss_reduction="seq_mean_token_sum_norm")
+    batch, _, metrics = batch_of(config, [WITHHELD])
+    model = reference.Bigrams(256)
+    taken, expected = step(config, batch, model), reference.policy_gradient(model, [WITHHELD])
+    assert metrics["turnwise/groups_left_out"] == 0
+    assert batch["loss_mask"].any(dim=1).tolist() == [True, False, True, False]  # the last one is padding
+    assert (taken * GROUP_SIZE * MAX_SEQ_LEN).tolist() == pytest.approx(expected.tolist(), abs=1e-5)
+
+
 def test_a_group_without_credit_trains_nothing_and_is_counted():
     groups = [GROUPS["condensed context"], replace(GROUPS["unscored turns"], status="no_credit")]
     batch, _, metrics = batch_of(config_of(2), groups)
@@ -235,3 +264,57 @@ def test_a_groups_logprobs_are_those_that_it_was_sampled_with():
     credited = GROUPS["condensed context"]
     output = adapter.output_of([credited], rows=GROUP_SIZE)
     assert output["rollout_logprobs"] == completion_columns(credited, rows=GROUP_SIZE).logprobs
+
+
+def test_groups_of_the_fully_asynchronous_trainer_arrive_with_their_advantages():
+    config = config_of(len(GROUPS), policy_loss_type="rollout_is")
+    config.trainer.fully_async.enabled = True
+    trainer = trainer_of(async_module.FullyAsyncRayPPOTrainer, config)
+    trainer.global_step, trainer.max_staleness_steps, trainer.trajectory_logger = 5, 4, None
+    generated = [
+        async_module.GeneratedOutputGroup(
+            generator_output=adapter.output_of([credited], rows=GROUP_SIZE), uid=name,
+            global_step_when_scheduled=4,
+        )
+        for name, credited in GROUPS.items()
+    ]  # fmt: skip
+    batch = trainer.convert_generation_group_mini_batch_to_training_input(generated)
+    batch, _, metrics = with_advantages(trainer, batch)
+    assert metrics["async/staleness_mean"] == 1
+    model = reference.Bigrams()
+    taken, expected = step(config, batch, model), reference.policy_gradient(model, GROUPS.values())
+    assert reference.cosine(taken, expected) > 0.9999
+    assert (taken.norm() * batch["loss_mask"].sum() / expected.norm()).item() == pytest.approx(1, abs=1e-4)
+
+
+TRADES = {
+    "trainer.update_epochs_per_batch": (2, {}, "old"),
+    "trainer.fully_async.enabled": (True, {"policy_loss_type": "rollout_is"}, "rollout"),
+    "trainer.algorithm.off_policy_correction.tis_ratio_type": ("sequence", {}, "rollout"),
+}
+
+
+@pytest.mark.parametrize("trade", TRADES)
+def test_a_trade_costs_what_the_warning_says(trade):
+    value, algorithm, behind = TRADES[trade]
+    groups = list(GROUPS.values())
+    config = config_of(len(groups), **algorithm)
+    batch, _, _ = batch_of(config, groups)
+    *path, last = trade.split(".")
+    setattr(reduce(getattr, path, config), last, value)
+    with pytest.warns(InexactStepWarning, match=rf"{trade}={value} .*each token's advantage stays") as found:
+        adapter.TurnwiseGenerator(config, None)
+    sampler = reference.Bigrams()
+    model = reference.moved(sampler, groups)
+    taken = step(config, batch, model, sampler=sampler, behind=behind) * batch["loss_mask"].sum()
+    expected = reference.policy_gradient(model, groups)
+    cosine, ratio = reference.cosine(taken, expected), (taken.norm() / expected.norm()).item()
+    assert f"cosine {cosine:.2f}, norm ratio {ratio:.2f}" in str(found[0].message)
+
+
+def test_whole_batches_of_groups_whose_sums_differ_are_refused():
+    """The advantages of two turns of a rollout may well add up to nothing."""
+    config = config_of(1)
+    config.trainer.fully_async.sample_full_batch = True
+    with pytest.raises(ConfigError, match="sample_full_batch=True takes sums of advantages for scores"):
+        check_settings(SKYRL, config)

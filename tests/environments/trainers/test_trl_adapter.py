@@ -12,6 +12,7 @@ from environments.trainers.settings import TRL_LOSSES
 from environments.wire.columns import columns_of
 from environments.wire.views import token_advantages
 from environments.word_guess_env.env import WordGuessEnv
+from tests.environments.trainers.groups import WITHHELD
 from tests.environments.wire.forked_groups import forked_group, with_credit
 from tools.errors import ConfigError, RunError
 
@@ -215,6 +216,14 @@ ODD = {
         forked_group([[[3], [2]], [[2, 2]]], [[0.5, 1.0], [0.0, 0.25]], untrained=frozenset({(0, 1)}))
     ),
 }
+
+
+def test_a_withheld_sibling_is_a_row_of_which_nothing_is_trained_and_which_the_divisor_counts(step):
+    env = type("Withheld", (CanaryEnv,), {"groups": {"withheld": lambda: WITHHELD}})
+    done = step(env, num_generations=3, per_device_train_batch_size=3, gradient_accumulation_steps=1)
+    (seen,) = done.trainer.seen
+    assert sorted((seen["completion_mask"] * seen["tool_mask"]).any(dim=1).tolist()) == [False, True, True]
+    assert compared(done, "dr_grpo") == (pytest.approx(1, abs=1e-4), pytest.approx(1, abs=1e-4))
 
 
 def test_odd_groups_beside_each_other_are_the_gradient_of_the_advantages(step):

@@ -17,6 +17,7 @@ from tools.errors import ConfigError
 if not os.environ.get("TURNWISE_REQUIRE_TORCH"):
     pytest.importorskip("trl", reason="needs torch and TRL, to run TRL's own trainer")
 steps = importlib.import_module("tests.environments.trainers.trl_steps")
+stubbed_vllm = importlib.import_module("tests.environments.trainers.stubbed_vllm")
 torch = steps.torch
 
 
@@ -71,36 +72,67 @@ def test_what_was_saved_is_a_model_that_loads(tmp_path):
         assert torch.equal(mine, theirs)
 
 
-SCRIPT = """
-from environments.lab.probe.canaries import CanaryEnv
-from tests.environments.trainers import trl_steps
-from tools.errors import ConfigError
+# Two groups of four rows, by two processes: a group each, or half of one each, and then the other.
+PROCESSES = """
+import pytest
+from tests.environments.trainers import stubbed_vllm, trl_steps
+from tests.environments.trainers.test_trl_runs import MODES, of_processes
 
-class Watched(CanaryEnv):
-    async def run_group(self, *given):
-        print("rolled out")
-        return await super().run_group(*given)
-
-try:
-    trl_steps.run(Watched, "out")
-except ConfigError as error:
-    print(error)
+stubbed_vllm.install(pytest.MonkeyPatch())
+for name in MODES:
+    done = of_processes(name, 2, "out")
+    if done.trainer.accelerator.is_main_process:
+        logged, rollouts = done.trainer.state.log_history, done.rollouts
+        trl_steps.torch.save((done.gradient, logged, rollouts.counts, len(rollouts.groups)), name)
 """
+VLLM = {"env": steps.played, "model": steps.brief_model, "per_device": 4, "use_vllm": True}
+MODES = {
+    "whole groups": {"env": steps.played, "model": steps.brief_model, "per_device": 4},
+    "split groups": {"env": steps.played, "model": steps.brief_model, "per_device": 2, "loss_type": "dapo"},
+    "padded groups": {"env": CanaryEnv, "per_device": 8},
+    "a vLLM server": {**VLLM, "vllm_mode": "server"},
+    "a vLLM in each": {**VLLM, "vllm_mode": "colocate"},
+}
 
 
-@pytest.mark.soak  # torch is imported four times
-def test_two_processes_are_refused_before_anything_is_rolled_out(tmp_path):
-    (tmp_path / "script.py").write_text(SCRIPT)
+def of_processes(name, processes, folder):
+    given = {**MODES[name]}
+    rows, env = given.pop("per_device") // processes, given.pop("env")
+    return steps.run(env, folder, per_device_train_batch_size=rows, **given)
+
+
+@pytest.mark.soak  # torch is imported three times
+@pytest.mark.parametrize("name", MODES)
+def test_two_processes_take_the_step_of_one(tmp_path, monkeypatch, in_two, name):
+    stubbed_vllm.install(monkeypatch)
+    alone = of_processes(name, 1, tmp_path)
+    gradient, (logged, *_), counts, _ = torch.load(in_two / name, weights_only=False)
+    assert counts == alone.rollouts.counts
+    assert logged["reward"] == pytest.approx(alone.trainer.state.log_history[0]["reward"])
+    assert (gradient - alone.gradient).norm() < 1e-6 * alone.gradient.norm()
+
+
+@pytest.mark.soak
+def test_each_group_is_rolled_out_once_by_the_one_process_that_can(in_two):
+    by_first = {name: torch.load(in_two / name, weights_only=False)[-1] for name in MODES}
+    assert by_first == {
+        "whole groups": 1, "split groups": 0, "padded groups": 2, "a vLLM server": 2, "a vLLM in each": 1,
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def in_two(tmp_path_factory):
+    """What the first of two processes, started by torchrun and joined by gloo, keeps of each mode."""
+    folder = tmp_path_factory.mktemp("processes")
+    (folder / "script.py").write_text(PROCESSES)
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     path = os.pathsep.join((str(Path(__file__).parents[3]), *sys.path))
     done = subprocess.run(
-        [*launch, "script.py"], cwd=tmp_path, env=os.environ | {"PYTHONPATH": path},
+        [*launch, "script.py"], cwd=folder, env=os.environ | {"PYTHONPATH": path},
         capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
-    assert "rolled out" not in done.stdout
-    assert (
-        done.stdout.count("GRPOConfig: world_size=2 has all processes roll out the same groups; use 1") == 2
-    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
 
 
 @pytest.mark.parametrize("sharded", ["is_deepspeed_enabled", "is_fsdp_enabled"])
@@ -110,7 +142,9 @@ def test_sharded_weights_are_refused(tmp_path, sharded):
             super().create_accelerator_and_postprocess()
             setattr(self, sharded, True)
 
-    with pytest.raises(ConfigError, match=r"DeepSpeed and FSDP shard .*; start the script with python"):
+    with pytest.raises(
+        ConfigError, match=r"DeepSpeed and FSDP shard .*; start the script with python, torchrun"
+    ):
         steps.run(CanaryEnv, tmp_path, trainer=Sharded)
 
 

@@ -67,6 +67,15 @@ def test_what_is_refused_can_be_run_with_a_warning(tmp_path):
         steps.run(CanaryEnv, tmp_path, loss_type="grpo", exact="warn")
 
 
+@pytest.mark.parametrize("trade", [{"num_iterations": 2}, {"steps_per_generation": 4}], ids=str)
+@pytest.mark.parametrize("loss", ["dr_grpo", "dapo"])
+def test_steps_on_older_samples_warn_and_add_up_while_weights_hardly_move(tmp_path, trade, loss):
+    with pytest.warns(InexactStepWarning, match="trains on samples of older weights"):
+        done = steps.run(CanaryEnv, tmp_path, steps=2, loss_type=loss, learning_rate=1e-6, **trade)
+    expected = -steps.gradients.policy_gradient(done.before, done.rollouts.groups)
+    assert steps.gradients.cosine(sum(done.gradients), expected) == pytest.approx(1, abs=1e-4)
+
+
 def test_a_clipped_norm_leaves_the_direction(tmp_path):
     done = steps.run(CanaryEnv, tmp_path, max_grad_norm=1e-3)
     cosine, _ = steps.compared(done, "dr_grpo")

@@ -60,7 +60,7 @@ class Gradient(transformers.TrainerCallback):
         self.steps.append(torch.cat([each.grad.flatten().double() for each in model.parameters()]))
 
 
-def run(env, folder, *, steps=1, trainer=Watched, model=tiny_model, resume=None, exact="refuse", **settings):
+def run(env, folder, *, steps=1, trainer=Watched, model=tiny_model, resume=None, exact=None, **settings):
     """Steps of TRL's: the trainer, its first gradient, and the model before."""
     given = {
         "gradient_accumulation_steps": 2,
@@ -72,12 +72,13 @@ def run(env, folder, *, steps=1, trainer=Watched, model=tiny_model, resume=None,
         "save_strategy": "no",
         "logging_steps": 1,
         "bf16": False,
+        "learning_rate": 0.1,
         **settings,
     }
     given.setdefault("per_device_train_batch_size", ROWS * GROUPS // given["gradient_accumulation_steps"])
     args = trl.GRPOConfig(
         output_dir=str(folder), max_steps=steps, report_to=[], use_cpu=True, disable_tqdm=True, optim="sgd",
-        learning_rate=0.1, **given,
+        **given,
     )  # fmt: skip
     begun, gradient = model(), Gradient()
     before = copy.deepcopy(begun)
@@ -86,7 +87,13 @@ def run(env, folder, *, steps=1, trainer=Watched, model=tiny_model, resume=None,
             begun, args, rollouts, exact=exact, processing_class=TOKENIZER, callbacks=[gradient]
         )
         trained.train(resume_from_checkpoint=resume)
-    return SimpleNamespace(trainer=trained, gradient=gradient.steps[0], before=before, rollouts=rollouts)
+    return SimpleNamespace(
+        trainer=trained,
+        gradient=gradient.steps[0],
+        gradients=gradient.steps,
+        before=before,
+        rollouts=rollouts,
+    )
 
 
 def only(name):
@@ -111,6 +118,11 @@ class Talk(TurnLevelRewardMixin, AgentEnv):
 
     def score_turn(self, item, turn, ctx):
         return float(len(turn.message.content) % 5)
+
+
+def played(policy):
+    """Two items of it, by the model."""
+    return Talk(Talk.env_config_cls(max_tokens_per_turn=20), policy=policy)
 
 
 def constant(loss, seen):

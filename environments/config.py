@@ -269,9 +269,9 @@ class AgentEnvConfig(Section):
     max_staleness: int | None = Field(
         default=None,
         ge=0,
-        description="Versions of the weights that may have been met since the oldest turn of a group was "
-        "sampled; an older group is recorded and gets no credit. 0: only the newest weights. serve looks "
-        "again before it sends. Takes a server that says versions; unset: any age.",
+        description="Versions of the weights that may have been met since the oldest turn of a rollout was "
+        "sampled; an older one is compared with and not trained. 0: only the newest weights. serve paces "
+        "itself by it, and looks again before it sends. Takes a server that says versions; unset: any age.",
     )
     estimator: str | None = Field(
         default=None,

@@ -196,8 +196,7 @@ class AgentEnv(Lifecycle):
         Raises:
             ConfigError: age is bounded, and no completion has ever named a version of the weights.
         """
-        group = self.weight_versions.withheld(credited.group)
-        return credited if group is credited.group else self.credit(group)
+        return self.weight_versions.withheld(credited)
 
     async def _sibling(
         self, task: GroupTask, sibling: int, watch: Watch, boundary: Boundary

@@ -6,6 +6,7 @@ import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import groupby
 from math import isfinite
 from typing import Any, Literal, cast
 
@@ -255,7 +256,8 @@ def weight_spans_of(choice: Mapping[str, Any]) -> tuple[tuple[int, str], ...]:
     known = tuple((start, name) for start, name in found if isinstance(start, int) and name is not None)
     starts = [start for start, _ in known]
     is_whole = len(known) == len(found) > 1 and starts[0] == 0 and starts == sorted(set(starts))
-    return known if is_whole else ()
+    changes = tuple(next(same) for _, same in groupby(known, key=lambda each: each[1])) if is_whole else ()
+    return changes if len(changes) > 1 else ()
 
 
 def weight_version_of(choice: Mapping[str, Any], *facts: object) -> str | None:

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from environments.config import AgentEnvConfig
+from environments.credit.crediting import NO_CREDIT, without_peer_of
 from environments.policy.base import Policy
-from environments.trajectory import TrajectoryGroup, Turn
+from environments.trajectory import CreditedGroup, Turn
 from tools.errors import ConfigError
 
 STALE = "stale"
@@ -108,31 +109,44 @@ class WeightVersions:
             )
         return self.too_old(versions)
 
-    def withheld(self, group: TrajectoryGroup) -> TrajectoryGroup:
-        """The group that ended, with those of its siblings marked that are too old by now.
+    def withheld(self, credited: CreditedGroup) -> CreditedGroup:
+        """The group that ended, without credit for those of its siblings that are too old by now.
 
         Raises:
             ConfigError: as for `staleness`.
         """
-        if self.staleness(group.weight_versions) is None:
-            return group
-        return withheld(group, self.too_old)
+        if self.staleness(credited.group.weight_versions) is None:
+            return credited
+        return withheld(credited, self.too_old)
 
     def too_old(self, versions: Sequence[str | None]) -> str | None:
         """Why rollouts of these versions are too old to be trained on by now; `None`: they are not."""
         return None if self.max_staleness is None else staleness(versions, self._met, self.max_staleness)
 
 
-def withheld(
-    group: TrajectoryGroup, too_old: Callable[[Sequence[str | None]], str | None]
-) -> TrajectoryGroup:
-    """The group, with those of its siblings marked whose versions are `too_old`, for the reason it gives.
+def withheld(credited: CreditedGroup, too_old: Callable[[Sequence[str | None]], str | None]) -> CreditedGroup:
+    """The group without credit for siblings whose versions are `too_old`, for the reason that it gives.
 
-    They are still compared with: without them the others would be compared with short rollouts alone.
+    They are still compared with, so that the advantages of the others stay: without them the others would
+    be compared with short rollouts alone.
     """
-    ages = [(each, too_old(each.weight_versions)) for each in group.trajectories]
-    marked = [each if why is None else each.withheld(why) for each, why in ages]
-    return replace(group, trajectories=tuple(marked))
+    ages = [(each, too_old(each.weight_versions)) for each in credited.group.trajectories]
+    if credited.status == "failed" or not any(why for _, why in ages):
+        return credited
+    group = replace(
+        credited.group, trajectories=tuple(each if why is None else each.withheld(why) for each, why in ages)
+    )
+    rows = zip(credited.advantages, ages, strict=True)
+    advantages = tuple(row if why is None else (0.0,) * len(row) for row, (_, why) in rows)
+    learns = any(map(any, advantages))
+    left = replace(credited, group=group, advantages=advantages)
+    alone = without_peer_of(left)
+    return replace(
+        left,
+        status="ok" if learns else "no_credit",
+        reason=None if learns else group.stale or credited.reason or NO_CREDIT,
+        turns_without_peer=credited.turns_without_peer if alone is None else sum(map(sum, alone)),
+    )
 
 
 def staleness(versions: Iterable[str | None], met: Iterable[str], max_staleness: int) -> str | None:

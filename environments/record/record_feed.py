@@ -6,7 +6,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -123,7 +123,7 @@ async def _groups(
             await asyncio.sleep(poll_s)
             continue
         credited, rows, cursor = read
-        if (stale := credited.group.stale) is not None:
+        if most is not None and (stale := credited.group.stale) is not None:
             left_out[STALE] += 1
             logger.warning("%s, line %d, is left out as %s", feed.path, cursor.number, stale)
         elif view is not None and credited.status != "ok":
@@ -140,20 +140,14 @@ async def _groups(
 
 def _withheld(loaded: Sequence[str], most: int | None, credited: CreditedGroup) -> CreditedGroup:
     """The group, without credit for siblings that are too old for the trainer."""
-    if most is None or credited.status == "failed":
-        return credited
 
     def too_old(versions: Sequence[str | None]) -> str | None:
         for version in versions:
             if version is not None and version not in loaded:
                 return f"{STALE}: the trainer has not loaded {version!r}, which sampled some of its turns"
-        return staleness(versions, loaded, most)
+        return staleness(versions, loaded, most or 0)
 
-    group = withheld(credited.group, too_old)
-    rows = zip(credited.advantages, group.trajectories, strict=True)
-    advantages = tuple(row if each.stale is None else (0.0,) * len(row) for row, each in rows)
-    status = "ok" if any(map(any, advantages)) else "no_credit"
-    return replace(credited, group=group, advantages=advantages, status=status)
+    return credited if most is None else withheld(credited, too_old)
 
 
 class _Feed:

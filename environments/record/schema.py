@@ -92,8 +92,8 @@ def written(credited: CreditedGroup) -> dict[str, Any]:
         ]
     # Turns have their kind and weights themselves.
     for override in columns["overrides"] or ():
-        override.pop("turn_kinds", None)
-        override.pop("weight_versions", None)
+        for name in ("turn_kinds", "weight_versions", "weight_spans", "sibling"):
+            override.pop(name, None)
     scored = [t.rewards is not None for t in group.trajectories for _ in t.rows]
     columns["scores"] = [
         score if known else None for score, known in zip(columns["scores"], scored, strict=True)

@@ -3,9 +3,10 @@
 import asyncio
 import textwrap
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
@@ -89,8 +90,8 @@ class GroupNote:
     lacks_image: bool
     """Whether all of it was lost because the image of its item cannot be had."""
     group_id: str
-    versions: tuple[str | None, ...]
-    """Of the weights that sampled what is not withheld."""
+    versions: Mapping[int, tuple[str | None, ...]]
+    """Of the weights that sampled each sibling that is not withheld."""
     failed_by_model: bool
     """Whether it failed, and a rollout of it because of the model server."""
     may_have_lost_model: bool
@@ -122,14 +123,7 @@ def note_of(
         lacks_image=bool(group.failures)
         and all(failure.error_class == "ImageUnavailable" for failure in group.failures),
         group_id=group.group_id,
-        versions=tuple(
-            dict.fromkeys(
-                version
-                for each in group.trajectories
-                if each.stale is None
-                for version in each.weight_versions
-            )
-        ),
+        versions={each.sibling: each.weight_versions for each in group.trajectories if each.stale is None},
         failed_by_model=credited.status == "failed"
         and any(failure.stop_reason is StopReason.POLICY_ERROR for failure in group.failures),
         may_have_lost_model=bool(group.failures)
@@ -304,7 +298,7 @@ def finished(
 async def withhold_stale(env: AgentEnv, finishing: Finishing, done: FinishedGroup) -> FinishedGroup:
     """Return the group without credit for siblings that are too old by now, see `AgentEnv.withhold_stale`."""
     line = done.line
-    if env.weight_versions.staleness(done.note.versions) is None:
+    if env.weight_versions.staleness([*chain.from_iterable(done.note.versions.values())]) is None:
         return done
     assert line is not None
 

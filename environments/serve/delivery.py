@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import chain
 from time import monotonic
 from types import TracebackType
 from typing import Self
@@ -167,11 +168,10 @@ class Sender:
         if weights is None or not weights.is_bounded:
             return False
         versions = await self._in_outbox(lambda outbox: outbox.unsent_versions(post))
-        if (reason := weights.too_old(versions)) is None:
+        if (reason := weights.too_old([*chain.from_iterable(versions.values())])) is None:
             return False
-        left = [version for version in versions if weights.too_old([version]) is None]
-        old = frozenset(versions).difference(left)
-        rows = await self._in_outbox(lambda outbox: outbox.withhold(post.group_id, old, left))
+        left = {sibling: each for sibling, each in versions.items() if weights.too_old(each) is None}
+        rows = await self._in_outbox(lambda outbox: outbox.withhold(post.group_id, left))
         self._tally.withheld += rows
         self._say(f"group {post.group_id}: {rows} rows are not trained, {reason}")
         return True
@@ -440,8 +440,8 @@ class Delivery:
     def has_room(self, in_flight: int) -> bool:
         """Whether one more group would be young enough for `max_staleness` when the trainer gets to it.
 
-        That many batches, and the one that is being made, may be ahead of the trainer: in flight, in the
-        outbox and at the API. Source: "AReaL" (arXiv 2505.24298), equation 3.
+        That many batches, or one, may be ahead of the batch that is trained: in flight, in the outbox and at
+        the API. Source: "AReaL" (arXiv 2505.24298), equation 3, while a step is under way.
         """
         state, weights = self._registration.state, self._rules.weights
         if weights is None or weights.max_staleness is None or state is None or state.batch_size <= 0:
@@ -452,7 +452,8 @@ class Delivery:
         sent = self._own_groups(state) + self._sent_since_look
         posts = (self.waiting + in_flight) * posts_of_group + sent
         # What ends without credit is no post, so that those ahead are never too few for a batch.
-        return posts * shape.rows_per_post < (weights.max_staleness + 1) * state.batch_size
+        rows = posts * shape.rows_per_post + self._registration.formed * state.batch_size
+        return rows < max(1, weights.max_staleness) * state.batch_size
 
     def _own_groups(self, state: ApiState) -> int:
         if state.own_groups is None:

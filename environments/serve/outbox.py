@@ -8,7 +8,7 @@ import asyncio
 import os
 import sqlite3
 import uuid
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +18,8 @@ from typing import Literal, Self, TypeVar
 
 import orjson
 
+from environments.wire.padding import teaches_nothing
 from environments.wire.payloads import Part, part_without, post_text
-from environments.wire.views import versions_of
 from tools.errors import ConfigError, RecordError
 
 _SCHEMA = """
@@ -97,7 +97,7 @@ class Outbox:
         parts: Sequence[Part],
         *,
         number: int | None = None,
-        versions: Sequence[str | None] = (),
+        versions: Mapping[int, Sequence[str | None]] = {},  # nothing changes it
         met: Sequence[str] = (),
     ) -> None:
         """Add a group's posts, all or none; a group that is already there stays as it is.
@@ -106,7 +106,7 @@ class Outbox:
             group_id: the group.
             parts: its posts.
             number: of its task, see `finish`; that it is finished gets into the file in the same step.
-            versions: of the weights that sampled it.
+            versions: of the weights that sampled each sibling.
             met: versions that were met so far, see `met`.
         """
         with self._db:
@@ -117,7 +117,7 @@ class Outbox:
             )
             self._db.execute(
                 "INSERT OR IGNORE INTO weights VALUES (?, ?, ?)",
-                (group_id, len(parts), orjson.dumps(versions).decode()),
+                (group_id, len(parts), orjson.dumps([*versions.items()]).decode()),
             )
             self.remember("met", orjson.dumps(met).decode())
             if number is not None:
@@ -153,8 +153,8 @@ class Outbox:
         part = Part(body=body, longest_row=longest_row)
         return Post(id=identity, group_id=group_id, number=number, part=part, tries=tries)
 
-    def unsent_versions(self, post: Post) -> list[str | None]:
-        """What sampled the group of a post, where the API has nothing of that group; else none.
+    def unsent_versions(self, post: Post) -> dict[int, list[str | None]]:
+        """What sampled each sibling of a post's group, where the API has nothing of that group; else none.
 
         A group that has begun to arrive goes on whole: what is left of it would be no fair sample.
         """
@@ -163,10 +163,10 @@ class Outbox:
             "(SELECT count(*) FROM post WHERE group_id = ?1 AND sent IS NULL)",
             (post.group_id,),
         ).fetchone()
-        return [] if row is None else orjson.loads(row[0])
+        return {} if row is None else dict(orjson.loads(row[0]))
 
-    def withhold(self, group_id: str, old: Collection[str | None], left: Sequence[str | None]) -> int:
-        """Take out of a group's posts the rows that `old` versions sampled, which `left` did not.
+    def withhold(self, group_id: str, left: Mapping[int, Sequence[str | None]]) -> int:
+        """Take out of a group's posts the rows of other siblings than those that are `left`.
 
         Returns:
             How many rows that were; a post of which nothing is left is gone.
@@ -177,8 +177,9 @@ class Outbox:
             found = self._db.execute("SELECT id, longest_row, body FROM post WHERE group_id = ?", (group_id,))
             for identity, longest_row, body in found.fetchall():
                 part, out = part_without(
+                    # A row without the name is of a sibling of unknown versions.
                     Part(body=body, longest_row=longest_row),
-                    lambda row: any(version in old for version in versions_of(row)),
+                    lambda row: not teaches_nothing(row) and (row.override or {}).get("sibling") not in left,
                 )
                 withheld, posts = withheld + out, posts + (part is not None)
                 if part is None:
@@ -187,7 +188,7 @@ class Outbox:
                     self.replace(identity, part)
             self._db.execute(
                 "UPDATE weights SET posts = ?, versions = ? WHERE group_id = ?",
-                (posts, orjson.dumps(left).decode(), group_id),
+                (posts, orjson.dumps([*left.items()]).decode(), group_id),
             )
             self._forget_weights()
         return withheld

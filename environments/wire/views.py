@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Literal, cast
 
-from environments.trajectory import NOT_SAMPLED, SEVERAL_VERSIONS, CreditedGroup
+from environments.trajectory import NOT_SAMPLED, CreditedGroup
 from environments.wire.credited_rows import CreditedRow, credited_rows, mask_of, trained_span
 from environments.wire.training_rows import RowGroup, TrainingRow
 
@@ -167,6 +167,7 @@ def _override(credited: CreditedGroup, row: CreditedRow, index: int) -> dict[str
     by_turn = None if rewards is None else rewards.turns
     kinds = [turn.kind for turn in row.turns]
     versions = [turn.weight_version for turn in row.turns]
+    spans = any(turn.weight_spans for turn in row.turns)
     return {
         "group_id": credited.group.group_id,
         "row": index,
@@ -175,16 +176,15 @@ def _override(credited: CreditedGroup, row: CreditedRow, index: int) -> dict[str
         "turn_spans": [[span.start, span.end] for span in map(trained_span, row.turns)],
         "turn_advantages": row.turn_advantages,
         **({"turn_kinds": kinds} if "summary" in kinds else {}),
-        **({} if set(versions) <= {None} else {"weight_versions": versions}),
+        **(
+            {}
+            if set(versions) <= {None}
+            else {"weight_versions": versions, "sibling": row.trajectory.sibling}
+        ),
+        **({"weight_spans": [turn.weight_spans for turn in row.turns]} if spans else {}),
     }
-
-
-def versions_of(row: TrainingRow) -> list[str | None]:
-    """Those of the weights that sampled a row, where its override names them."""
-    names: Sequence[str | None] = (row.override or {}).get("weight_versions", ())
-    return [version for name in names for version in (name.split(SEVERAL_VERSIONS) if name else [None])]
 
 
 def _versions_in(override: Mapping[str, Any]) -> dict[str, Any] | None:
     """What stands beside plain scores, where it is known."""
-    return {name: override[name] for name in ("weight_versions",) if name in override} or None
+    return {name: override[name] for name in ("weight_versions", "sibling") if name in override} or None

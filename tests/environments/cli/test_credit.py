@@ -10,11 +10,11 @@ from click.testing import CliRunner
 
 from environments.cli.credit import command
 from environments.credit import ESTIMATORS, credited, describe
-from environments.lifecycle.weight_versions import withheld
 from environments.record.recorder import Recorder, read_groups
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup, Failure
 from tests.environments.credit.test_overlapping_threads import NESTED, clocked
+from tests.environments.record.any_group import all_withheld
 from tools.errors import ConfigError, CreditError, RecordError, UsageError
 
 OWN_ESTIMATOR = """
@@ -95,7 +95,7 @@ def test_a_failed_group_stays_as_it_is(record, tmp_path):
 
 def test_a_stale_group_stays_without_credit(tmp_path):
     record, out = tmp_path / "rollouts.jsonl", tmp_path / "new.jsonl"
-    stale = withheld(group("a", [[0.5, 0.0], [0.0, 1.0]], [1.0, 0.0]), lambda _: "stale: 2 newer versions")
+    stale = all_withheld(group("a", [[0.5, 0.0], [0.0, 1.0]], [1.0, 0.0]), "stale: 2 newer versions")
     with Recorder(record) as recorder:
         recorder.append(credited(stale, "turn_return", policy="scripted"))
     output = run(record, "--estimator", "rloo", "--write", out).output

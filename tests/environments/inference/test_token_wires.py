@@ -99,10 +99,11 @@ def test_the_versions_of_a_completion_that_lived_through_an_update_are_all_named
     [
         ([("v7", 0, 1), ("v8", 1, 2)], ((0, "v7"), (1, "v8"))),
         ([("v7", 0, 2)], ()),
+        ([("v7", 0, 1), ("v7", 1, 2)], ()),
         ([("v7", 1, 2), ("v8", 0, 1)], ()),
         ([("v7", None, None), ("v8", 1, 2)], ()),
     ],
-    ids=["changed", "one", "in_no_order", "unknown_where"],
+    ids=["changed", "one", "same", "in_no_order", "unknown_where"],
 )
 def test_where_the_weights_changed_in_a_completion_is_read(told, spans):
     given = [{"version": version, "start": start, "end": end} for version, start, end in told]

@@ -7,12 +7,13 @@ import pytest
 
 from environments.config import AgentEnvConfig
 from environments.credit import credited
-from environments.lifecycle.weight_versions import WeightVersions, withheld
+from environments.lifecycle.weight_versions import WeightVersions
 from environments.testing import group_of
 from environments.trajectory import IGNORED, SEVERAL_VERSIONS, Message, Span, Turn
 from environments.wire.views import VIEWS
 from tests.environments.chat.chat_env import TASK, Chat, chat
 from tests.environments.chat.versioned import Versioned, played_by
+from tests.environments.record.any_group import all_withheld
 from tests.tables import cases
 from tools.errors import ConfigError
 
@@ -153,16 +154,14 @@ def test_without_the_option_no_age_is_too_old():
 AGED = "stale: 1 newer version of the weights since its oldest turn, max_staleness is 0"
 
 
-def sampled_by(*versions):
-    """Siblings of three turns, the first of which goes on for longest; each turn's version is named."""
+def credited_by(*versions, estimator="turn_return"):
+    """Siblings of three turns, each of which was sampled by the version of that name."""
     group = group_of([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
-    return replace(
-        group,
-        trajectories=tuple(
-            replace(each, turns=tuple(replace(turn, weight_version=of[turn.index]) for turn in each.turns))
-            for each, of in zip(group.trajectories, versions, strict=True)
-        ),
+    trajectories = (
+        replace(each, turns=tuple(replace(turn, weight_version=of[turn.index]) for turn in each.turns))
+        for each, of in zip(group.trajectories, versions, strict=True)
     )
+    return credited(replace(group, trajectories=tuple(trajectories)), estimator, policy="p")
 
 
 async def test_a_rollout_over_two_versions_counts_by_its_oldest():
@@ -173,22 +172,30 @@ async def test_a_rollout_over_two_versions_counts_by_its_oldest():
 
 def test_only_the_siblings_that_are_too_old_are_withheld():
     versions = met("a", "b")
-    old, fresh = versions.withheld(sampled_by("aab", "bbb")).trajectories
+    old, fresh = versions.withheld(credited_by("aab", "bbb")).group.trajectories
     assert (old.stale, fresh.stale) == (AGED, None)
     assert [turn.trained for turn in (*old.turns, *fresh.turns)] == [False] * 3 + [True] * 3
 
 
 def test_a_sibling_that_is_withheld_is_compared_with_and_not_trained():
-    group = sampled_by("aab", "bbb")
-    done = credited(met("a", "b").withheld(group), "turn_return", policy="p")
-    whole = credited(group, "turn_return", policy="p")
+    whole = credited_by("aab", "bbb")
+    done = met("a", "b").withheld(whole)
     assert done.advantages == ((0.0,) * 3, whole.advantages[1])
     assert done.status == "ok"
 
 
+@pytest.mark.parametrize(
+    "estimator", sorted(name for name, each in ESTIMATORS.items() if "environments" in each.__module__)
+)
+@pytest.mark.parametrize("versions", [("aab", "bbb"), ("bbb", "bba"), ("aaa", "abb")])
+def test_what_is_withheld_afterwards_is_as_if_it_had_been_credited_so(estimator, versions):
+    done = met("a", "b").withheld(credited_by(*versions, estimator=estimator))
+    assert done == credited(done.group, estimator, policy="p")
+
+
 @pytest.mark.parametrize("view", ["token_advantages", "binary_masks"])
 def test_the_row_of_a_sibling_that_is_withheld_stays_with_its_score_and_without_a_trained_token(view):
-    done = credited(met("a", "b").withheld(sampled_by("aab", "bbb")), "turn_return", policy="p")
+    done = met("a", "b").withheld(credited_by("aab", "bbb"))
     ((old, fresh),) = (group.rows for group in VIEWS[view](done))
     assert [any(label != IGNORED for label in row.mask) for row in (old, fresh)] == [False, True]
     assert (any(old.advantages), old.score) == (False, 1.0)
@@ -196,7 +203,7 @@ def test_the_row_of_a_sibling_that_is_withheld_stays_with_its_score_and_without_
 
 @pytest.mark.parametrize("view", ["turn_rows", "prefix_rows"])
 def test_views_of_a_row_per_turn_have_none_of_a_sibling_that_is_withheld(view):
-    done = credited(met("a", "b").withheld(sampled_by("aab", "bbb")), "turn_return", policy="p")
+    done = met("a", "b").withheld(credited_by("aab", "bbb"))
     trained = [row for group in VIEWS[view](done) for row in group.rows if set(row.mask) != {IGNORED}]
     assert {row.override["weight_versions"][-1] for row in trained} == {"b"}
 
@@ -261,7 +268,7 @@ async def test_a_group_that_failed_is_failed_whatever_its_age():
 
 
 def test_a_stale_group_is_not_credited_by_any_estimator():
-    group = withheld(group_of([[1.0], [0.0]]), lambda _: "stale: too old")
+    group = all_withheld(group_of([[1.0], [0.0]]), "stale: too old")
     done = credited(group, "turn_return", policy="p")
     assert (done.status, done.reason, done.advantages) == ("no_credit", "stale: too old", ((0.0,), (0.0,)))
 

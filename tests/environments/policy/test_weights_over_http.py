@@ -93,7 +93,7 @@ async def test_plain_scores_have_the_versions_beside_them_and_no_other_override(
         done = await group_from(env)
     (group,) = VIEWS["token_advantages"](done)
     columns = columns_of(group)
-    assert columns["overrides"][1] == {"weight_versions": ["step-1", "step-1", "step-2"]}
+    assert columns["overrides"][1] == {"sibling": 1, "weight_versions": ["step-1", "step-1", "step-2"]}
     assert "advantages" not in columns
 
 

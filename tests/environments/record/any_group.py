@@ -31,6 +31,11 @@ COUNTS = [0, 1, 2**63 - 1]
 JSONS = [None, True, -(2**63), 0.1, "text", [1, [None]], {"a": {"b": []}, "": 1.5}]
 
 
+def all_withheld(group, why):
+    """A group of which every sibling is too old."""
+    return replace(group, trajectories=tuple(each.withheld(why) for each in group.trajectories))
+
+
 class Draw:
     """Draws values of every kind that a group is made of."""
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from environments.credit import GroupRules, credited
-from environments.lifecycle.weight_versions import withheld
 from environments.record.diagnosis import cause_of, diagnosis, diagnosis_of
 from environments.record.summary import summary_rows
 from environments.record.totals import Summary
 from environments.testing import group_of
 from environments.trajectory import Failure
+from tests.environments.record.any_group import all_withheld
 from tests.tables import cases
 
 
@@ -26,7 +26,7 @@ def group(rewards, outcomes=None, estimator="turn_return", least=0, **fields):
 OK = group([[1.0], [0.0]])
 EVALUATED = replace(OK, status="no_credit", group=replace(OK.group, is_evaluation=True))
 MISSING = group([[1.0]] * 3, [1.0, None, None])
-STALE = credited(withheld(group_of([[1.0], [0.0]]), lambda _: "2 newer versions"), "turn_return", policy="p")
+STALE = credited(all_withheld(group_of([[1.0], [0.0]]), "2 newer versions"), "turn_return", policy="p")
 BROKEN = group([[1.0]], least=2, failures=(failure("KeyError: 'a'", 1), failure("KeyError: 'a'", 2)))
 REFUSES = (
     failure("RewardError: environment 'e', item '7': gave 3 rewards for 4 acts", 2, refuses_group=True),

@@ -21,6 +21,7 @@ from environments.record.recorder import Recorder
 from environments.trajectory import IGNORED, SEVERAL_VERSIONS
 from environments.wire.columns import MADE_UP
 from environments.wire.views import VIEWS
+from tests.environments.record.any_group import all_withheld
 from tests.environments.record.recorded import TWO, credited
 from tests.tables import cases
 from tools.errors import RecordError, UsageError
@@ -402,6 +403,13 @@ async def test_a_rollout_is_as_old_as_the_versions_that_were_loaded_since_its_ol
     assert [each.startswith(f"stale: {reason}") for each in ages if each] == [True] * (reason is not None)
     assert [any(row) for row in group.credited.advantages] == [not each for each in ages]
     assert caplog.messages == []
+
+
+async def test_without_a_bound_a_group_that_was_stale_for_the_run_is_given_too(record, cursor):
+    with Recorder(record) as recorder:
+        recorder.append(replace(credited(TWO, "a"), group=all_withheld(TWO, "stale: x")))
+    (group,) = await take(follow(record, after=cursor), 1)
+    assert group.credited.group.stale == "stale: x"
 
 
 async def test_the_rows_of_a_sibling_that_is_withheld_are_masked_in_the_view(record, cursor):

@@ -3,7 +3,6 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from environments.lifecycle.weight_versions import withheld
 from environments.record.summary import (
     duration,
     forks_in_short,
@@ -28,6 +27,7 @@ from environments.trajectory import (
     TrajectoryGroup,
     Turn,
 )
+from tests.environments.record.any_group import all_withheld
 from tests.environments.record.test_totals import of, sampled
 from tests.tables import cases
 from tools.calls import ToolResult
@@ -310,7 +310,7 @@ def test_the_weights_that_played_are_one_line():
         "a, groups of unknown ones 1": [sampled("a"), sampled("-")],
         "a, stale groups 1, withheld turns 1, by the turns of a rollout 50% of 1": [
             sampled("a"),
-            withheld(sampled("a"), lambda _: "stale: x"),
+            all_withheld(sampled("a"), "stale: x"),
         ],
     }
     shown = [weights_text(of(*groups)) for groups in texts.values()]

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environments.credit import credited
-from environments.lifecycle.weight_versions import withheld
 from environments.record.summary import CHARTED_TURNS, flat
 from environments.record.totals import MAX_INDICES, MAX_NAMES, MAX_TEXTS, NamedSpreads, Spread, Summary, Tally
 from environments.testing import group_of
 from environments.trajectory import Condensed, Failure, JudgeCall
+from tests.environments.record.any_group import all_withheld
 from tests.tables import cases
 from tools.calls import ToolResult
 
@@ -97,7 +97,7 @@ def test_untrained_turns_and_failed_and_stale_groups_add_no_advantages():
     masked = replace(first, turns=tuple(replace(turn, trained=False) for turn in first.turns))
     numbers = of(replace(RAGGED, trajectories=(masked, *others)))
     assert [each["count"] for each in at(numbers, "advantage")] == [2, 1, 0]
-    for without in (replace(RAGGED, error="score_group broke"), withheld(RAGGED, lambda _: "stale: x")):
+    for without in (replace(RAGGED, error="score_group broke"), all_withheld(RAGGED, "stale: x")):
         numbers = of(without)
         assert (numbers["credit"]["turns"], at(numbers, "advantage")[0]["count"]) == (0, 0)
         assert at(numbers, "reward")[0]["count"] == 3

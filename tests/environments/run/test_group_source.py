@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import pytest
 
 from environments.data.tasks import GroupTask
-from environments.lifecycle.weight_versions import withheld
 from environments.record.recorder import Recorder, read_groups
 from environments.run import group_source
 from environments.run.group_source import (
@@ -35,6 +34,7 @@ from environments.trajectory import CreditedGroup, Failure
 from environments.wire.payloads import Shape, pack
 from tests.environments.chat.chat_env import TASK, chat
 from tests.environments.chat.versioned import played_by
+from tests.environments.record.any_group import all_withheld
 from tests.environments.record.recorded import credited
 from tests.environments.write_file import quiet
 
@@ -259,7 +259,7 @@ async def test_a_driver_ends_where_too_many_groups_are_lost_and_keeps_them(tmp_p
 
 
 async def test_a_group_is_recorded_as_it_is_when_its_age_was_judged(tmp_path):
-    stale = replace(WHOLE, status="no_credit", group=withheld(WHOLE.group, lambda _: "too old"))
+    stale = replace(WHOLE, status="no_credit", group=all_withheld(WHOLE.group, "too old"))
 
     async def withhold_stale(done):
         old = replace(stale, group=replace(stale.group, item_id=done.note.past.item_id))

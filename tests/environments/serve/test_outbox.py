@@ -16,7 +16,6 @@ import pytest
 from environments.record.origin import RunOrigin
 from environments.serve.outbox import Outbox
 from environments.serve.serving import claim
-from environments.trajectory import SEVERAL_VERSIONS
 from environments.wire.payloads import Part, compress, post_text
 from tools.errors import ConfigError, RecordError
 
@@ -268,86 +267,91 @@ def test_what_holds_rollouts_is_its_owners_alone(outbox):
 
 
 def test_the_versions_of_a_group_stand_with_it_until_a_part_of_it_is_sent(outbox):
-    outbox.put("a", parts(b"0", b"1"), versions=("v1", None))
+    outbox.put("a", parts(b"0", b"1"), versions={0: ["v1", None]})
     first = outbox.next_post()
-    assert outbox.unsent_versions(first) == ["v1", None]
+    assert outbox.unsent_versions(first) == {0: ["v1", None]}
     outbox.mark_sent(first)
-    assert outbox.unsent_versions(outbox.next_post()) == []
+    assert outbox.unsent_versions(outbox.next_post()) == {}
 
 
 def test_a_group_that_an_api_forgot_as_a_whole_has_its_versions_again(outbox):
-    outbox.put("a", parts(b"0", b"1"), versions=("v1",))
+    outbox.put("a", parts(b"0", b"1"), versions={0: ["v1"]})
     for _ in range(2):
         outbox.mark_sent(outbox.next_post())
     outbox.registered(0, forgot=True)
-    assert outbox.unsent_versions(outbox.next_post()) == ["v1"]
+    assert outbox.unsent_versions(outbox.next_post()) == {0: ["v1"]}
 
 
 def test_a_group_of_which_a_trainer_has_a_part_goes_on_whole(outbox):
-    outbox.put("a", parts(b"0", b"1"), versions=("v1",))
+    outbox.put("a", parts(b"0", b"1"), versions={0: ["v1"]})
     outbox.mark_sent(outbox.next_post())
     outbox.remove(outbox.sent())
     outbox.registered(0, forgot=True)
-    assert outbox.unsent_versions(outbox.next_post()) == []
+    assert outbox.unsent_versions(outbox.next_post()) == {}
 
 
 def test_a_part_that_no_trainer_can_take_leaves_the_rest_a_whole(outbox):
-    outbox.put("a", parts(b"0", b"1"), versions=("v1",))
+    outbox.put("a", parts(b"0", b"1"), versions={0: ["v1"]})
     outbox.remove([outbox.next_post().id])
-    assert outbox.unsent_versions(outbox.next_post()) == ["v1"]
+    assert outbox.unsent_versions(outbox.next_post()) == {0: ["v1"]}
 
 
-def sampled_by(*versions):
-    """The body of a post with a row for each version."""
-    rows = range(len(versions))
+def rows_of(*siblings):
+    """The body of a post with a row of each of these siblings; `None`: of unknown versions, so not named."""
+    rows = range(len(siblings))
+    named = [{} if sibling is None else {"sibling": sibling} for sibling in siblings]
     columns = {
         "tokens": [[1, 2] for _ in rows],
         "masks": [[-100, 2] for _ in rows],
         "scores": [0.5 for _ in rows],
         "advantages": [[0.0, 1.0] for _ in rows],
-        "overrides": [{"group_id": "a", "row": row, "weight_versions": [versions[row]]} for row in rows],
+        "overrides": [{"group_id": "a", "row": row, **named[row]} for row in rows],
         "group_overrides": {},
     }
     return compress(columns)
 
 
-def test_rows_of_old_versions_are_masked_and_the_others_stay(outbox):
-    outbox.put("a", parts(sampled_by("v1", "v2")), versions=("v1", "v2"))
-    assert outbox.withhold("a", {"v1"}, ["v2"]) == 1
+def trained(post):
+    return [any(label != -100 for label in row) for row in json.loads(post_text(post.part.body))["masks"]]
+
+
+def test_rows_of_old_siblings_are_masked_and_the_others_stay(outbox):
+    outbox.put("a", parts(rows_of(0, 1, 0)), versions={0: ["v1", "v2"], 1: ["v2"]})
+    assert outbox.withhold("a", {1: ["v2"]}) == 2
     post = outbox.next_post()
-    left = json.loads(post_text(post.part.body))
-    assert [any(label != -100 for label in row) for row in left["masks"]] == [False, True]
-    assert left["scores"] == [0.5, 0.5]
-    assert outbox.unsent_versions(post) == ["v2"]
+    assert trained(post) == [False, True, False]
+    assert json.loads(post_text(post.part.body))["scores"] == [0.5] * 3
+    assert outbox.unsent_versions(post) == {1: ["v2"]}
 
 
-def test_a_turn_over_two_versions_is_as_old_as_the_older(outbox):
-    outbox.put("a", parts(sampled_by(f"v1{SEVERAL_VERSIONS}v2", "v2")), versions=("v1", "v2"))
-    assert outbox.withhold("a", {"v1"}, ["v2"]) == 1
+def test_a_row_of_unknown_versions_is_withheld_with_the_old_ones(outbox):
+    outbox.put("a", parts(rows_of(None, 1)), versions={0: [None], 1: ["v2"]})
+    outbox.withhold("a", {1: ["v2"]})
+    assert trained(outbox.next_post()) == [False, True]
 
 
 def test_a_group_of_which_nothing_is_left_is_gone(outbox):
-    outbox.put("a", parts(sampled_by("v1"), sampled_by("v1")), versions=("v1",))
+    outbox.put("a", parts(rows_of(0), rows_of(0)), versions={0: ["v1"]})
     outbox.put("b", parts(b"0"))
-    assert outbox.withhold("a", {"v1"}, []) == 2
+    assert outbox.withhold("a", {}) == 2
     assert order(outbox) == [("b", 0)]
 
 
-def test_posts_of_fresh_rows_stay_when_others_of_their_group_go(outbox):
-    outbox.put("a", parts(sampled_by("v1"), sampled_by("v2")), versions=("v1", "v2"))
-    outbox.withhold("a", {"v1"}, ["v2"])
-    assert outbox.unsent_versions(outbox.next_post()) == ["v2"]
+def test_posts_of_fresh_siblings_stay_when_others_of_their_group_go(outbox):
+    outbox.put("a", parts(rows_of(0), rows_of(1)), versions={0: ["v1"], 1: ["v2"]})
+    outbox.withhold("a", {1: ["v2"]})
+    assert outbox.unsent_versions(outbox.next_post()) == {1: ["v2"]}
     assert order(outbox) == [("a", 1)]
 
 
 def test_a_group_that_was_dropped_as_stale_has_the_versions_of_its_next_try(outbox):
-    outbox.put("a", parts(sampled_by("v1")), versions=("v1",))
-    outbox.withhold("a", {"v1"}, [])
-    outbox.put("a", parts(b"0"), versions=("v2",))
-    assert outbox.unsent_versions(outbox.next_post()) == ["v2"]
+    outbox.put("a", parts(rows_of(0)), versions={0: ["v1"]})
+    outbox.withhold("a", {})
+    outbox.put("a", parts(b"0"), versions={0: ["v2"]})
+    assert outbox.unsent_versions(outbox.next_post()) == {0: ["v2"]}
 
 
 def test_an_outbox_of_an_earlier_version_knows_no_versions(outbox):
     outbox.put("a", parts(b"0"))
     outbox._db.execute("DELETE FROM weights")
-    assert outbox.unsent_versions(outbox.next_post()) == []
+    assert outbox.unsent_versions(outbox.next_post()) == {}

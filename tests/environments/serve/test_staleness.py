@@ -51,6 +51,27 @@ async def test_rows_that_became_too_old_while_they_waited_are_not_sent_and_said(
     assert any(line.startswith(told) for line in delivery.lines)
 
 
+async def test_an_old_rollouts_young_turns_are_not_sent_either(api, outbox, versions):
+    """A rollout counts by its oldest turn, also where each turn is a post of its own."""
+    made = by("c", "a")
+    old, *fresh = made.group.trajectories
+    turns = [replace(old.turns[0], weight_version="a"), replace(old.turns[0], index=1, weight_version="c")]
+    old = replace(old, turns=tuple(turns), rewards=replace(old.rewards, turns=(0.0, 0.0)))
+    made = replace(
+        made,
+        group=replace(made.group, trajectories=(old, *fresh)),
+        advantages=((1.0, 1.0), *made.advantages[1:]),
+    )
+    shape = Shape(group_size=4, view="turn_rows", divisor=1)
+    async with delivering(api.url, outbox, shape, weights=versions) as delivery:
+        await put(delivery, made)
+        for name in "abc":
+            meet(versions, by(name, name).group)
+        await blocking(api.start_trainer, batch_size=3)
+        await until(delivery, lambda: delivery.tally.posts == 3)
+    assert delivery.tally.withheld == 2
+
+
 async def test_rows_of_a_group_that_has_begun_to_arrive_go_on(trained, outbox, versions):
     shape = Shape(group_size=4, view="turn_rows", divisor=1)
     meet(versions, by("a", "a").group)
@@ -107,7 +128,7 @@ async def test_a_trainer_that_goes_back_gets_groups_of_its_old_weights(api, outb
     assert delivery.tally.withheld == 0
 
 
-@pytest.mark.parametrize(("most", "ahead"), [(0, 2), (1, 4), (None, 100)])
+@pytest.mark.parametrize(("most", "ahead"), [(0, 2), (1, 2), (2, 4), (None, 100)])
 async def test_so_many_groups_may_be_ahead_of_the_trainer_as_its_batches_take(api, outbox, most, ahead):
     versions = WeightVersions(AgentEnvConfig(max_staleness=most))
     async with delivering(api.url, outbox, weights=versions) as delivery:

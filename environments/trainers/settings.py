@@ -166,7 +166,7 @@ def _clips_no_ratio_of_1(above: float | None, get: Get) -> bool:
 _OWN_ADVANTAGES = "changes what are advantages already"
 _FOR_SCORES = "takes sums of advantages for scores"
 _WEIGHS = "weighs tokens by their session or their batch, or drops some"
-_CLIPS_ONE = "clips ratios of 1, so that tokens of one sign train nothing, or all"
+_CLIPS_ONE = "clips ratios of 1, so that tokens of one sign, or all, train nothing"
 _STEP = "each token's advantage stays exact, the step does not"
 _CLIPS = f"clips ratios that are 1 but for rounding: {_STEP}"
 # Measured by `pytest -k test_a_trade_costs_what_the_warning_says`, with the trainers' own losses.

@@ -77,6 +77,15 @@ class Message(CachedJson):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WeightSpan:
+    """What one version of the weights sampled of a completion: up to the next span, or the end."""
+
+    start: int
+    """The first of its sampled tokens."""
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     """What a policy gave for one model call."""
 
@@ -101,9 +110,8 @@ class Completion:
     weight_version: str | None = None
     """Which weights sampled it, as the server names them: equal or not, without an order; several, where
     they changed meanwhile, stand with `SEVERAL_VERSIONS` between them. `None`: unknown."""
-    weight_spans: tuple[tuple[int, str], ...] = ()
-    """Where its versions changed, if the server states it: the first sampled token of each, and its name.
-    Empty: one sampled all of it, or where they changed is unknown."""
+    weight_spans: tuple[WeightSpan, ...] = ()
+    """Where its versions changed, if the server states it; empty: one sampled it, or that is unknown."""
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """How the server was asked to sample (`temperature`, `top_p`, …, as JSON values), and `logprobs_mode`
     where it is known; empty: unknown."""
@@ -251,7 +259,7 @@ class Turn:
     """Set where turns of several threads overlapped; `None`: each was scored before the next began."""
     weight_version: str | None = None
     """Which weights sampled it, see `Completion`."""
-    weight_spans: tuple[tuple[int, str], ...] = ()
+    weight_spans: tuple[WeightSpan, ...] = ()
     """Likewise."""
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """How it was sampled, see `Completion`."""

@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 
 from environments.inference.http_client import list_in, mapping, one_line, start_of
 from environments.inference.server_kind import TEXT_ONLY, ServerFacts
-from environments.trajectory import NOT_SAMPLED, SEVERAL_VERSIONS, Message
+from environments.trajectory import NOT_SAMPLED, SEVERAL_VERSIONS, Message, WeightSpan
 from tools.calls import ToolCall
 from tools.json_input import JsonError, check_weight, read_exact_json, read_json
 
@@ -249,14 +249,19 @@ def is_empty(message: Message) -> bool:
     return not (message.content or message.reasoning or message.tool_calls)
 
 
-def weight_spans_of(choice: Mapping[str, Any]) -> tuple[tuple[int, str], ...]:
-    """The first token of each version, and its name, where several sampled one completion; else none."""
+def weight_spans_of(choice: Mapping[str, Any]) -> tuple[WeightSpan, ...]:
+    """What each of several versions sampled of one completion; none where that is unknown."""
     spans = [mapping(span) for span in list_in(choice.get("weight_versions"))]
     found = [(span.get("start"), _name(span.get("version"))) for span in spans]
-    known = tuple((start, name) for start, name in found if isinstance(start, int) and name is not None)
-    starts = [start for start, _ in known]
-    is_whole = len(known) == len(found) > 1 and starts[0] == 0 and starts == sorted(set(starts))
-    changes = tuple(next(same) for _, same in groupby(known, key=lambda each: each[1])) if is_whole else ()
+    known = [
+        WeightSpan(start=start, version=name)
+        for start, name in found
+        if isinstance(start, int) and name is not None
+    ]
+    starts = [span.start for span in known]
+    if len(known) < len(found) or starts[:1] != [0] or starts != sorted(set(starts)):
+        return ()
+    changes = tuple(next(same) for _, same in groupby(known, key=lambda span: span.version))
     return changes if len(changes) > 1 else ()
 
 
@@ -287,7 +292,7 @@ class SampledMessage:
     """The field that the message's reasoning came in, where it can be sent back in it."""
     weight_version: str | None = None
     """Which weights sampled it, if the server states it."""
-    weight_spans: tuple[tuple[int, str], ...] = ()
+    weight_spans: tuple[WeightSpan, ...] = ()
     """Where they changed, likewise."""
     usage: Mapping[str, int] = field(default_factory=dict[str, int])
     """The tokens that the server counted."""

@@ -19,6 +19,7 @@ from environments.inference.chat_reply import (
     weight_version_of,
 )
 from environments.inference.http_client import list_in, mapping, one_line, start_of
+from environments.trajectory import WeightSpan
 from tools.json_input import JsonError, read_json
 
 _ECHO = b'"prompt_token_ids":['
@@ -54,8 +55,8 @@ class TokenReply:
     stopped_by: int | str | None
     """The id or the text that ended it, if the server states it."""
     weight_version: str | None
-    weight_spans: tuple[tuple[int, str], ...] = ()
-    """Where several versions sampled it: the first token of each, and its name."""
+    weight_spans: tuple[WeightSpan, ...] = ()
+    """Where several versions sampled it."""
 
 
 def object_of(content: bytes) -> Mapping[str, Any]:

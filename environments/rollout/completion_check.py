@@ -10,7 +10,7 @@ import orjson
 from environments.plain_text import is_utf8
 from environments.policy.base import CompletionRequest
 from environments.rollout.rows import going_on
-from environments.trajectory import LARGEST_FLOAT32, SEVERAL_VERSIONS, Completion, Message
+from environments.trajectory import LARGEST_FLOAT32, SEVERAL_VERSIONS, Completion, Message, WeightSpan
 from tools.calls import CallStatus, ToolCall
 from tools.errors import PolicyError
 
@@ -148,13 +148,13 @@ def _is_span(span: Any, sampled: int) -> bool:
 
 
 def _are_weight_spans(spans: Any, sampled: int) -> bool:
-    try:
-        starts, names = [start for start, _ in spans], [name for _, name in spans]
-    except (TypeError, ValueError):
+    given: list[Any] = [*spans] if isinstance(spans, tuple) else [spans]
+    if not all(isinstance(each, WeightSpan) for each in given):
         return False
-    if not isinstance(spans, tuple) or not _is_list_of(int, starts):
-        return False
-    if not all(name and text_problem("name", name) is None for name in names):
+    starts, names = [each.start for each in given], [each.version for each in given]
+    if not _is_list_of(int, starts) or not all(
+        name and text_problem("version", name) is None for name in names
+    ):
         return False
     return not starts or (starts[0] == 0 and starts == sorted(set(starts)) and starts[-1] < sampled)
 
@@ -170,8 +170,8 @@ def _names_problem(completion: Completion) -> str | None:
         return f"weight_version is {version!r:.100}; give its name, or None where it is not known"
     if not _are_weight_spans(completion.weight_spans, len(completion.token_ids)):
         return (
-            f"weight_spans is {completion.weight_spans!r:.200}; give the first token and the name of each "
-            f"version, the first one from token 0, or nothing"
+            f"weight_spans is {completion.weight_spans!r:.200}; give a tuple of WeightSpan, the "
+            f"first one from token 0, or ()"
         )
     sampling: Any = completion.sampling
     if not isinstance(sampling, Mapping):

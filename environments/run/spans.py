@@ -73,7 +73,7 @@ def _calls(
 ) -> Iterator[tuple[str, Mapping[str, Any], float]]:
     """Each call of the model, then the tool calls of its turn: name, attributes and seconds."""
     rewards = (trajectory.rewards and trajectory.rewards.turns) or (None,) * len(trajectory.turns)
-    trains = credited.status != "failed" and not (credited.group.is_evaluation or credited.group.stale)
+    trains = credited.status != "failed" and not credited.group.is_evaluation
     for turn, reward, advantage in zip(trajectory.turns, rewards, advantages, strict=True):
         numbers = [each for each in turn.sampling.items() if isinstance(each[1], int | float)]
         facts: dict[str, Any] = {f"gen_ai.request.{name}": value for name, value in numbers}

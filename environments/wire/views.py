@@ -181,7 +181,15 @@ def _override(credited: CreditedGroup, row: CreditedRow, index: int) -> dict[str
             if set(versions) <= {None}
             else {"weight_versions": versions, "sibling": row.trajectory.sibling}
         ),
-        **({"weight_spans": [turn.weight_spans for turn in row.turns]} if spans else {}),
+        **(
+            {
+                "weight_spans": [
+                    [[span.start, span.version] for span in turn.weight_spans] for turn in row.turns
+                ]
+            }
+            if spans
+            else {}
+        ),
     }
 
 

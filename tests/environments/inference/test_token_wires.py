@@ -3,6 +3,7 @@ import pytest
 
 from environments.inference.chat_reply import ReplyError
 from environments.inference.token_wires import WIRES, TokenRequest
+from environments.trajectory import WeightSpan
 from tests.tables import cases
 
 PROMPT = (5, 6, 7)
@@ -97,7 +98,10 @@ def test_the_versions_of_a_completion_that_lived_through_an_update_are_all_named
 @pytest.mark.parametrize(
     ("told", "spans"),
     [
-        ([("v7", 0, 1), ("v8", 1, 2)], ((0, "v7"), (1, "v8"))),
+        (
+            [("v7", 0, 1), ("v8", 1, 2)],
+            (WeightSpan(start=0, version="v7"), WeightSpan(start=1, version="v8")),
+        ),
         ([("v7", 0, 2)], ()),
         ([("v7", 0, 1), ("v7", 1, 2)], ()),
         ([("v7", 1, 2), ("v8", 0, 1)], ()),

@@ -9,7 +9,7 @@ from environments.config import AgentEnvConfig
 from environments.credit import credited
 from environments.lifecycle.weight_versions import WeightVersions
 from environments.testing import group_of
-from environments.trajectory import IGNORED, SEVERAL_VERSIONS, Message, Span, Turn
+from environments.trajectory import IGNORED, SEVERAL_VERSIONS, Message, Span, Turn, WeightSpan
 from environments.wire.views import VIEWS
 from tests.environments.chat.chat_env import TASK, Chat, chat
 from tests.environments.chat.versioned import Versioned, played_by
@@ -272,7 +272,7 @@ def test_a_stale_group_is_not_credited_by_any_estimator():
 
 
 async def test_a_completion_that_an_update_interrupted_is_one_turn_with_its_spans():
-    spans = ((0, "a"), (1, "b"))
+    spans = (WeightSpan(start=0, version="a"), WeightSpan(start=1, version="b"))
 
     class Resumed(Versioned):
         async def complete(self, request):
@@ -288,15 +288,14 @@ async def test_a_completion_that_an_update_interrupted_is_one_turn_with_its_span
 @pytest.mark.parametrize(
     "spans",
     [
-        ((1, "a"),),
-        ((0, "a"), (0, "b")),
-        ((0, ""),),
-        ((0, "a"), (10_000, "b")),
-        ((0, None),),
-        [(0, "a")],
-        "ab",
+        (WeightSpan(start=1, version="a"),),
+        (WeightSpan(start=0, version="a"), WeightSpan(start=0, version="b")),
+        (WeightSpan(start=0, version="a"), WeightSpan(start=9999, version="b")),
+        (WeightSpan(start=0, version=""),),
+        ((0, "a"),),
+        [WeightSpan(start=0, version="a")],
     ],
-    ids=str,
+    ids=["late", "twice", "beyond", "without_a_name", "a_pair", "a_list"],
 )
 async def test_spans_that_are_no_stretches_of_the_completion_are_refused(spans):
     class Wrong(Versioned):

@@ -21,6 +21,7 @@ from environments.trajectory import (
     TrajectoryGroup,
     Turn,
     TurnClock,
+    WeightSpan,
 )
 from tools.calls import CallStatus, ToolCall, ToolResult, ToolSpec
 from tools.sandbox.base import SandboxLimits, SandboxRecord
@@ -153,7 +154,9 @@ class Draw:
             thread=self.count(),
             clock=self.one([None, TurnClock(requested=0, handed_out=3, scored=8)]),
             weight_version=self.name(),
-            weight_spans=tuple((start, self.text()) for start in range(self.count() % 3)),
+            weight_spans=tuple(
+                WeightSpan(start=start, version=self.text()) for start in range(self.count() % 3)
+            ),
             sampling=self.named(lambda: self.one(JSONS)),
             model_s=self.number(),
             tools_s=self.number(),

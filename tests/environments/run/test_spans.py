@@ -18,6 +18,7 @@ from environments.record.recorder import read_groups
 from environments.run.spans import configured_tracer, trace_group
 from environments.testing import group_of
 from environments.trajectory import Failure, StopReason
+from tests.environments.record.any_group import all_withheld
 from tools.calls import ToolResult
 
 INSTRUMENT = Path(sys.executable).parent / "opentelemetry-instrument"
@@ -83,10 +84,12 @@ def test_names_are_those_of_the_conventions_for_generative_ai():
 
 
 @pytest.mark.parametrize(
-    "change", [{"is_evaluation": True}, {"stale": "too old"}], ids=["evaluation", "stale"]
+    "group",
+    [replace(GROUP.group, is_evaluation=True), all_withheld(GROUP.group, "too old")],
+    ids=["evaluation", "stale"],
 )
-def test_a_group_that_is_not_trained_on_has_no_advantages(change):
-    of_none = replace(GROUP, group=replace(GROUP.group, **change))
+def test_a_group_that_is_not_trained_on_has_no_advantages(group):
+    of_none = replace(GROUP, group=group)
     assert not [each for each in spans(of_none) if "turnwise.advantage" in each.attributes]
 
 

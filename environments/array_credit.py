@@ -4,16 +4,16 @@ A batch has one row per trajectory. Advantages are computed in float64.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_args
 
 from environments.credit import describe, estimate, resolve
 from environments.credit.ledger import TurnLedger, ledger
-from environments.testing import group_of
+from environments.testing import Kind, group_of
 from environments.trajectory import LARGEST_REWARD, CreditedGroup, Rewards, TrajectoryGroup
-from tools.errors import CreditError
+from tools.errors import CreditError, UsageError
 
 Rows = Sequence[Sequence[float | None]]
 Array = TypeVar("Array")
@@ -106,9 +106,9 @@ def token_advantages(
     """
     np: Any = import_module("numpy")
     rewards = _array(token_level_rewards, "token_level_rewards", "float64")
-    mask = _array(response_mask, "response_mask", "float64", rewards.shape)
-    _refuse(~np.isin(mask, (0, 1)), mask, "response_mask", "give 1 where a token is trained, else 0")
+    mask = _array(response_mask, "response_mask", None, rewards.shape)
     trained = mask == 1
+    _refuse(~trained & (mask != 0), mask, "response_mask", "give 1 where a token is trained, else 0")
     if turn_ids is None:
         begins = trained & ~np.pad(trained, ((0, 0), (1, 0)))[:, :-1]
         turns = np.where(trained, begins.cumsum(axis=1) - 1, -1)
@@ -118,8 +118,7 @@ def token_advantages(
         is_next = (turns == before) | (turns == before + 1) | (turns == -1)
         _refuse(~is_next, turns, "turn_ids", "number the turns of a row 0, 1, 2, …, and give -1 off turns")
         _refuse(trained & (turns < 0), turns, "turn_ids", "a token that is trained has a turn")
-    given = _turn_rewards(rewards, turns)
-    of_turns = turn_advantages(given, group_ids, estimator=estimator, **params)
+    of_turns = turn_advantages(_turn_rewards(rewards, turns), group_ids, estimator=estimator, **params)
     padded = np.zeros((len(of_turns), max(map(len, of_turns), default=0) + 1))
     for row, values in enumerate(of_turns):
         padded[row, : len(values)] = values
@@ -146,7 +145,7 @@ def _credited(
         for each in describe(estimator).parameters
         if each.kind == "per_turn" and used[each.name] is not None
     }
-    ids = cast("list[Any]", cast("Any", group_ids).tolist() if hasattr(group_ids, "tolist") else [*group_ids])
+    ids, outcomes = _listed(group_ids), None if outcomes is None else _listed(outcomes)
     shape = [len(row) for row in turn_rewards]
     for name, values in (("group_ids", ids), ("outcomes", outcomes), *of_turns.items()):
         if values is not None and len(values) != len(shape):
@@ -158,18 +157,17 @@ def _credited(
                 f"{name}[{row}] has {len(values[row])} entries for the {shape[row]} turns of row {row}"
             )
     _check_numbers(turn_rewards, outcomes)
-    groups: dict[Any, list[int]] = {}
-    for row, group_id in enumerate(ids):
-        if shape[row]:
-            groups.setdefault(group_id, []).append(row)
-    for group_id, rows in groups.items():
+    for group_id, rows in _rows_of(ids, shape).items():
         picked = {name: [values[row] for row in rows] for name, values in of_turns.items()}
-        group = _group(rows, [turn_rewards[row] for row in rows], _outcomes(outcomes, rows, group_id), picked)
         values = {name: value for name, value in picked.items() if name not in _OF_GROUP}
+        of_group = _outcomes(outcomes, rows, group_id)
         try:
+            group = _group(rows, [turn_rewards[row] for row in rows], of_group, picked)
             advantages = estimate(estimator, group, **used, **cast("Any", values))
-        except CreditError as error:
-            raise CreditError(f"group {group_id!r}, of the rows {rows}: {error}") from None
+        except UsageError as error:
+            raise CreditError(
+                f"group {group_id!r}, whose trajectories 0, 1, … are the rows {rows}: {error}"
+            ) from None
         yield (
             rows,
             CreditedGroup(
@@ -180,6 +178,23 @@ def _credited(
                 estimator_params={**used, **values},
             ),
         )
+
+
+def _listed(values: Any) -> list[Any]:
+    """Of an array or a sequence, whose entries may be arrays of one number."""
+    given = values.tolist() if hasattr(values, "tolist") else [*values]
+    return [each.item() if hasattr(each, "item") else each for each in given]
+
+
+def _rows_of(ids: Sequence[Any], shape: Sequence[int]) -> dict[Any, list[int]]:
+    """The rows of each group that have turns."""
+    groups: dict[Any, list[int]] = {}
+    for row, group_id in enumerate(ids):
+        if not isinstance(group_id, Hashable) or group_id != group_id:  # NaN
+            raise CreditError(f"group_ids[{row}] is {group_id!r:.100}; rows of one group have equal ids")
+        if shape[row]:
+            groups.setdefault(group_id, []).append(row)
+    return groups
 
 
 def _check_numbers(turn_rewards: Rows, outcomes: Sequence[float | None] | None) -> None:
@@ -219,6 +234,9 @@ def _group(
     picked: Mapping[str, Any],
 ) -> TrajectoryGroup:
     of_group = {name: values for name, values in picked.items() if name in _OF_GROUP}
+    for row, kinds in zip(rows, of_group.get("kinds", ()), strict=False):
+        if wrong := set(kinds).difference(get_args(Kind)):
+            raise CreditError(f"kinds[{row}] has {wrong.pop()!r}; choose one of {get_args(Kind)}")
     as_floats = [[None if value is None else float(value) for value in values] for values in turn_rewards]
     group = group_of(as_floats, outcomes=outcomes, **of_group)
     named = [
@@ -234,6 +252,8 @@ def _group(
 
 def _turn_rewards(rewards: Any, turns: Any) -> list[list[float | None]]:
     """`[row][turn]`: the sum from a turn's first token to the next turn's; `None`: not scored."""
+    if not rewards.size:
+        return [[] for _ in rewards]
     np: Any = import_module("numpy")
     name, counts = "token_level_rewards", turns.max(axis=1, initial=-1) + 1
     rows, tokens = np.nonzero(turns >= 0)
@@ -242,7 +262,7 @@ def _turn_rewards(rewards: Any, turns: Any) -> list[list[float | None]]:
     is_last = np.zeros(turns.shape, dtype=bool)
     is_last[rows, last[rows, turns[rows, tokens]]] = True
     unscored = np.isnan(rewards)
-    _refuse(unscored & ~is_last, rewards, name, "it may stand on the last token of a turn alone")
+    _refuse(unscored & ~is_last, rewards, name, "NaN is allowed only on a turn's last token")
     _refuse(np.isinf(rewards), rewards, name, "rewards are finite")
     known, owners = np.where(unscored, 0.0, rewards), np.maximum.accumulate(turns, axis=1)
     _refuse((owners < 0) & (known != 0), rewards, name, "it belongs to no turn, since none has begun")
@@ -255,10 +275,10 @@ def _turn_rewards(rewards: Any, turns: Any) -> list[list[float | None]]:
 
 
 def _is_tensor(given: Any) -> bool:
-    return type(given).__module__.partition(".")[0] == "torch"
+    return hasattr(given, "new_tensor")
 
 
-def _array(given: Any, name: str, dtype: str, shape: tuple[int, ...] | None = None) -> Any:
+def _array(given: Any, name: str, dtype: str | None, shape: tuple[int, ...] | None = None) -> Any:
     """The values as a numpy array of two dimensions."""
     np: Any = import_module("numpy")
     is_rewards = shape is None
@@ -266,16 +286,20 @@ def _array(given: Any, name: str, dtype: str, shape: tuple[int, ...] | None = No
         raise CreditError(f"{name} is a {type(given).__name__}; give a numpy array or a torch tensor")
     if _is_tensor(given):
         is_float = given.is_floating_point()
-        array = (given.detach().double() if is_float else given.detach()).cpu().numpy()
+        array = given.detach().cpu()  # first: not every device has float64
+        array = (array.double() if is_float else array).numpy()
     else:
         array = np.asarray(given)
         is_float = np.issubdtype(array.dtype, np.floating)
     if is_rewards and not is_float:
-        raise CreditError(f"{name} has dtype {given.dtype}; advantages are floats, and so must it be")
+        raise CreditError(f"{name} has dtype {given.dtype}; it must be floating point, as advantages are")
     if array.ndim != 2 or array.shape != (shape or array.shape):
         wanted = "two dimensions, [row, token]" if is_rewards else f"the shape {shape} of token_level_rewards"
         raise CreditError(f"{name} has the shape {array.shape}; give {wanted}")
-    return array.astype(dtype)
+    converted = array if dtype is None else array.astype(dtype, copy=False)
+    if dtype == "int64":
+        _refuse(converted != array, array, name, "give whole numbers")
+    return converted
 
 
 def _refuse(wrong: Any, values: Any, name: str, possible: str) -> None:

@@ -35,7 +35,7 @@ def acts_alone(group: TrajectoryGroup) -> TrajectoryGroup:
 
 
 def over_all_turns(
-    credit: Credit, group: TrajectoryGroup, values: Values, *, of_summaries: bool = True
+    credit: Credit, group: TrajectoryGroup, values: Values, *, credits_summaries: bool = True
 ) -> list[Term]:
     """The terms of all turns of a group, or of its acts alone, by what an estimator returns for its acts.
 
@@ -51,7 +51,7 @@ def over_all_turns(
     for index, trajectory in enumerate(group.trajectories):
         number = 0
         for turn, each in enumerate(trajectory.turns):
-            if each.kind == "summary" and not of_summaries:
+            if each.kind == "summary" and not credits_summaries:
                 continue
             has_act = number < len(of_acts[index])
             if each.kind == "act" or (has_act and not values):

@@ -173,7 +173,7 @@ ESTIMATORS: Mapping[str, Estimator] = MappingProxyType(_functions)
 
 
 def register_estimator(
-    name: str, *, formula: str = "", bias: str = "", source: str = "", of_summaries: bool = True
+    name: str, *, formula: str = "", bias: str = "", source: str = "", credits_summaries: bool = True
 ) -> Callable[[Callable[P, Sequence[Term] | Advantages]], Callable[P, Advantages]]:
     """Make a function an estimator: it takes a group, and keyword-only parameters with defaults.
 
@@ -181,7 +181,7 @@ def register_estimator(
     one float per turn. Parameters are described in their annotation,
     `Annotated[float, Param("discount", low=0, high=1)]`. The registered function checks its parameters before
     each call and its result after it, and returns the advantages; turns that are not trained get 0, whatever
-    it computed, and a summary gets what an act in its place would, or 0 without `of_summaries`.
+    it computed, and a summary gets what an act in its place would, or 0 without `credits_summaries`.
 
     Raises:
         CreditError: the name is taken by another function, or a parameter cannot be described.
@@ -203,7 +203,7 @@ def register_estimator(
                 return _checked(name, acts, cast("Any", function)(acts, **{**params, **values}))
 
             values = {key: params[key] for key in per_turn if params.get(key) is not None}
-            return over_all_turns(of_acts, group, values, of_summaries=of_summaries)
+            return over_all_turns(of_acts, group, values, credits_summaries=credits_summaries)
 
         spec = EstimatorSpec(
             name=name,

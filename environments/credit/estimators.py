@@ -233,9 +233,10 @@ def rloo(group: TrajectoryGroup, *, singleton: OfOne = "zero") -> list[Term]:
     "grpo_multiturn",
     formula="A[i,k] = (S[i] - mean S) / (std S + eps) on acts, 0 on summaries,  S the trajectory's score",
     bias="that of grpo; and summaries, which decide what later acts see, are not trained; with "
-    "context_efficiency as the reward, length alone decides among right answers, at unit scale",
+    "context_efficiency as the reward, length alone decides among right answers, at unit scale; a group of "
+    "one is trained with its raw score",
     source="a verl fork for context condensation, commit c6829cf1: compute_grpo_multiturn_advantage",
-    of_summaries=False,
+    credits_summaries=False,
 )
 def grpo_multiturn(
     group: TrajectoryGroup,

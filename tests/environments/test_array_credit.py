@@ -78,6 +78,24 @@ def test_without_outcomes_a_row_of_which_nothing_was_scored_returns_0():
     assert turn_advantages([[None], [1.0]], [0, 0]) == [[-1.0], [1.0]]
 
 
+@pytest.mark.parametrize("outcomes", [np.array([1.0, 0.0]), (1.0, 0.0)], ids=["array", "tuple"])
+def test_outcomes_may_be_an_array(outcomes):
+    assert turn_advantages([[None], [None]], [0, 0], outcomes) == [[1.0], [-1.0]]
+
+
+@pytest.mark.parametrize(
+    "ids", [[np.int64(7), np.int64(7)], [np.array(7), np.array(7)]], ids=["numbers", "arrays"]
+)
+def test_ids_of_equal_value_are_one_group(ids):
+    assert turn_advantages([[1.0], [0.0]], ids) == [[1.0], [-1.0]]
+
+
+@pytest.mark.parametrize("ids", [[["a"]] * 2, [float("nan")] * 2, np.array([[1], [1]])], ids=str)
+def test_ids_that_cannot_be_compared_are_refused(ids):
+    with pytest.raises(CreditError, match=r"group_ids\[0\] is"):
+        turn_advantages([[1.0], [0.0]], ids)
+
+
 NAMES = st.sampled_from(
     sorted(name for name, each in ESTIMATORS.items() if "environments" in each.__module__)
 )
@@ -139,6 +157,11 @@ def test_the_ledger_adds_up_also_with_values_of_a_critic():
         ({"turn_rewards": [[0.0], [1e101]]}, r"turn_rewards\[1\]\[0\] is 1e\+101"),
         ({"turn_rewards": [[0.0], [0.0]], "outcomes": [1.0, None]}, r"outcomes\[1\] is None, and other rows"),
         ({"turn_rewards": [[0.0], [0.0]], "outcomes": [1.0]}, "outcomes has 1 entries for 2 rows"),
+        (
+            {"turn_rewards": [[0.0], [0.0]], "kinds": [["act"], ["Act"]]},
+            r"kinds\[1\] has 'Act'; choose one of",
+        ),
+        ({"turn_rewards": [[None], [0.0]], "kinds": [["act"], ["summary"]]}, "a summary has no reward"),
         ({"turn_rewards": [[0.0]]}, "group_ids has 2 entries for 1 rows"),
         (
             {"turn_rewards": [[0.0], [0.0]], "anchors": [["s"], []]},
@@ -148,7 +171,7 @@ def test_the_ledger_adds_up_also_with_values_of_a_critic():
         ({"turn_rewards": [[0.0], [0.0]], "gamma": 2}, "gamma is 2; possible: number 0 … 1"),
         (
             {"turn_rewards": [[0.0], [0.0]], "estimator": "grpo", "zero_variance": "error"},
-            r"group 'a', of the rows \[0, 1\]: every score",
+            r"group 'a', whose trajectories 0, 1, … are the rows \[0, 1\]: every",
         ),
     ],
     ids=lambda each: each if isinstance(each, str) else "",
@@ -231,18 +254,18 @@ def test_tokens_and_turns_agree(name, rows, tokens, named):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"response_mask": [[1, -100, 0], [1, 0, 0]]}, r"response_mask\[0, 1\] is -100.0: give 1"),
+        ({"response_mask": [[1, -100, 0], [1, 0, 0]]}, r"response_mask\[0, 1\] is -100: give 1"),
         ({"response_mask": [[1, 1], [1, 0]]}, r"response_mask has the shape \(2, 2\)"),
         ({"token_level_rewards": np.zeros((2, 3), int)}, "dtype int64"),
         ({"token_level_rewards": [[0.0] * 3] * 2}, "is a list; give a numpy array or a torch tensor"),
         ({"token_level_rewards": np.zeros(3)}, r"the shape \(3,\); give two dimensions"),
         (
             {"token_level_rewards": np.array([[np.nan, 0.0, 0.0], [0.0] * 3])},
-            r"\[0, 0\] is nan: it may stand on the last token",
+            r"\[0, 0\] is nan: NaN is allowed only",
         ),
         (
             {"token_level_rewards": np.array([[0.0, 0.0, np.nan], [0.0] * 3])},
-            r"\[0, 2\] is nan: it may stand on the last token",
+            r"\[0, 2\] is nan: NaN is allowed only",
         ),
         (
             {"token_level_rewards": np.array([[1.0, np.nan, 0.0], [0.0] * 3])},
@@ -256,6 +279,7 @@ def test_tokens_and_turns_agree(name, rows, tokens, named):
             {"response_mask": [[0, 1, 1]] * 2, "token_level_rewards": np.array([[2.0, 0, 0]] * 2)},
             r"\[0, 0\] is 2.0: it belongs to no turn",
         ),
+        ({"turn_ids": [[0, 0.9, 1], [0, -1, -1]]}, r"turn_ids\[0, 1\] is 0.9: give whole numbers"),
         ({"turn_ids": [[0, 2, -1], [0, -1, -1]]}, r"turn_ids\[0, 1\] is 2: number the turns"),
         ({"turn_ids": [[1, 1, -1], [0, -1, -1]]}, r"turn_ids\[0, 0\] is 1: number the turns"),
         ({"turn_ids": [[0, -1, -1], [0, -1, -1]]}, r"turn_ids\[0, 1\] is -1: a token that is trained"),
@@ -267,7 +291,7 @@ def test_arrays_that_mean_something_else_are_refused_by_row_and_token(change, me
         token_advantages(group_ids=[0, 0], **(given | change))
 
 
-@pytest.mark.parametrize("shape", [(0, 3), (2, 3)])
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0), (2, 3)])
 def test_a_batch_in_which_nothing_was_sampled_has_no_credit(shape):
     got = token_advantages(np.zeros(shape), np.zeros(shape), [0] * shape[0])
     assert got.shape == shape

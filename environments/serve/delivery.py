@@ -246,6 +246,7 @@ class Delivery:
         self._acknowledgements.add(outbox.sent())
         self._sent_since_look = 0
         self._groups_put = self._posts_put = 0
+        self._waiting_posts = outbox.waiting_posts()
         self._pause_s = _FIRST_POLL_S
         self._wake = asyncio.Event()
         self._changed = asyncio.Event()
@@ -450,10 +451,10 @@ class Delivery:
         first_guess = shape.group_size // shape.rows_per_post
         posts_of_group = self._posts_put / self._groups_put if self._groups_put else first_guess
         sent = self._own_groups(state) + self._sent_since_look
-        posts = (self.waiting + in_flight) * posts_of_group + sent
-        # What ends without credit is no post, so that those ahead are never too few for a batch.
-        rows = posts * shape.rows_per_post + self._registration.formed * state.batch_size
-        return rows < max(1, weights.max_staleness) * state.batch_size
+        posts = in_flight * posts_of_group + self._waiting_posts + sent
+        # One batch of our own is always wanted: those that were formed may have been handed out by now.
+        batches = max(1, weights.max_staleness - self._registration.formed)
+        return posts * shape.rows_per_post < batches * state.batch_size
 
     def _own_groups(self, state: ApiState) -> int:
         if state.own_groups is None:
@@ -487,7 +488,9 @@ class Delivery:
         )
 
     async def _recount(self) -> None:
-        self.waiting = await self._in_outbox(Outbox.waiting_groups)
+        self.waiting, self._waiting_posts = await self._in_outbox(
+            lambda outbox: (outbox.waiting_groups(), outbox.waiting_posts())
+        )
         self._changed.set()
 
 

@@ -283,6 +283,10 @@ class Outbox:
         """Groups with at least one post that the API does not have."""
         return self._count("SELECT count(DISTINCT group_id) FROM post WHERE sent IS NULL")
 
+    def waiting_posts(self) -> int:
+        """Posts that the API does not have."""
+        return self._count("SELECT count(*) FROM post WHERE sent IS NULL")
+
     def __len__(self) -> int:
         """Posts here, waiting or sent."""
         return self._count("SELECT count(*) FROM post")

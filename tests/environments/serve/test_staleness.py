@@ -13,7 +13,7 @@ from environments.serve.serving import serve
 from environments.trajectory import TrajectoryGroup
 from environments.wire.payloads import Shape
 from tests.environments.chat.chat_env import Chat
-from tests.environments.chat.versioned import played_by
+from tests.environments.chat.versioned import Versioned, played_by
 from tests.environments.serve.delivered import blocking, credited, delivering, groups_of, put, until
 from tests.environments.write_file import quiet
 from tools.errors import ConfigError
@@ -161,6 +161,19 @@ async def test_a_view_with_a_post_per_turn_counts_the_posts_that_groups_had(api,
         assert [delivery.has_room(in_flight) for in_flight in (0, 1)] == [True, False]
 
 
+async def test_too_few_posts_for_a_batch_leave_room_whatever_groups_had_before(api, outbox):
+    """What waits is counted as it is: by a mean that is too high the trainer would wait for ever."""
+    versions = WeightVersions(AgentEnvConfig(max_staleness=1))
+    shape = Shape(group_size=4, view="turn_rows", divisor=1)
+    async with delivering(api.url, outbox, shape, weights=versions) as delivery:
+        await blocking(api.start_trainer, batch_size=8)
+        delivery._groups_put, delivery._posts_put = 1, 40
+        await put(delivery, by("v1", "a"))
+        await until(delivery, lambda: delivery.tally.posts == 4)
+        delivery._registration.formed = 3  # may be too many: nothing tells when a batch was handed out
+        assert delivery.has_room(0)
+
+
 async def test_serve_records_counts_and_does_not_send_what_is_stale(trained, tmp_path):
     record = tmp_path / "record.jsonl"
 
@@ -196,3 +209,28 @@ async def test_serve_ends_at_once_where_nobody_says_versions(trained, tmp_path):
     )
     with pytest.raises(ConfigError, match="whoever plays says none"):
         await asyncio.wait_for(serve(env, quiet(), options=RunOptions(outbox=tmp_path / "o.sqlite")), 60)
+
+
+@pytest.mark.parametrize("most", [0, 1, 2])
+async def test_a_trainer_that_changes_the_weights_at_each_step_gets_all_of_its_batches(api, tmp_path, most):
+    class Stepping(Versioned):
+        version = "step-0"
+
+        async def complete(self, request):
+            return replace(await super().complete(request), weight_version=self.version)
+
+    fields = {"max_staleness": most, "credit_view": "token_advantages", "rollout_server_url": api.url}
+    config = AgentEnvConfig(group_size=2, max_concurrent_rollouts=4, **fields)
+    env = Chat(config, policy=Stepping("unused"))
+    await blocking(api.start_trainer, batch_size=4)
+    console = quiet()
+    serving = asyncio.create_task(serve(env, console, options=RunOptions(outbox=tmp_path / "o.sqlite")))
+    try:
+        for step in range(1, 6):
+            while (batch := await blocking(api.take_batch)) is None:
+                assert not serving.done(), console.file.getvalue()
+            assert sum(len(group["scores"]) for group in batch) == 4
+            env.policy.version = f"step-{step}"
+    finally:
+        serving.cancel()
+        await asyncio.wait({serving})

@@ -8,13 +8,13 @@ from environments.array_credit import token_advantages
 from environments.credit import ESTIMATORS
 from tools.errors import ConfigError
 
-NEED_MORE = frozenset({"gigpo", "mt_grpo", "turn_gae"})
+UNSUPPORTED = frozenset({"gigpo", "mt_grpo", "turn_gae"})
 """What these compare is in no tensor there: states, outcomes apart from turn rewards, a critic's values."""
 
 
 def registry_estimators(taken: Container[str]) -> dict[str, Callable[..., tuple[Any, Any]]]:
     """Every estimator that needs rewards alone, by its name, or `turnwise_NAME` where that is `taken`."""
-    names = [name for name in ESTIMATORS if name not in NEED_MORE]
+    names = [name for name in ESTIMATORS if name not in UNSUPPORTED]
     return {f"turnwise_{name}" if name in taken else name: partial(_estimate, name) for name in names}
 
 
@@ -31,7 +31,7 @@ def _estimate(
     """Advantages and returns, `[row, token]`, which are the same; `config.turnwise` has the parameters.
 
     Raises:
-        ConfigError: the trainer's config discounts per token, or changes the mask.
+        ConfigError: the trainer's config discounts per token, or changes the mask or unscored turns.
         CreditError: rewards, masks or parameters are not possible.
     """
     for name in ("gamma", "lam", "lambd"):
@@ -40,6 +40,11 @@ def _estimate(
                 f"algorithm.{name} is {value:g}, which discounts per token, and {estimator} credits turns; "
                 f"set it to 1.0 (the discount per turn is algorithm.turnwise.gamma)"
             )
+    if getattr(config, "use_kl_in_reward", False) and token_level_rewards.isnan().any():
+        raise ConfigError(
+            f"algorithm.use_kl_in_reward adds to turns that were not scored, which {estimator} would take "
+            f"for scores; set it to False (actor.use_kl_loss leaves rewards as they are)"
+        )
     if getattr(getattr(config, "rollout_correction", None), "rollout_rs", None):
         raise ConfigError(
             f"algorithm.rollout_correction.rollout_rs takes tokens out of the mask, where {estimator} finds "

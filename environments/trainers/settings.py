@@ -5,8 +5,8 @@ Any other setting warns by its name where it is set away from its default.
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from fnmatch import fnmatchcase
 from functools import reduce
 from typing import Any, Literal, cast
@@ -59,7 +59,12 @@ class TrainerSettings:
 
 
 def check_settings(
-    known: TrainerSettings, config: Any, *, changed: Iterable[str] = (), exact: Exact | None = None
+    known: TrainerSettings,
+    config: Any,
+    *,
+    changed: Iterable[str] = (),
+    exact: Exact | None = None,
+    skipped: Collection[str] = (),
 ) -> None:
     """Hold a trainer's config, nested mappings or objects, to what is known about its settings.
 
@@ -68,6 +73,7 @@ def check_settings(
         config: the trainer's.
         changed: names that are set away from their defaults; those that nothing is known about warn.
         exact: see `Exact`.
+        skipped: names that do not matter here.
 
     Raises:
         ConfigError: the first setting that is refused, in one line that says what to use.
@@ -76,7 +82,7 @@ def check_settings(
     def get(name: str) -> Any:
         return reduce(_entry, name.split("."), config)
 
-    listed, found = set[str](), set[str]()
+    listed, found = set(skipped), set(skipped)
     tables: tuple[tuple[Exact, Table], ...] = (("refuse", known.inexact), ("warn", known.trades))
     for default, table in tables:
         for why, settings in table.items():
@@ -97,6 +103,19 @@ def check_settings(
             f"`turnwise doctor trainer` finds out",
             "off" if exact == "off" else "warn",
         )
+
+
+def check_grpo_config(args: Any, exact: Exact | None, *, skipped: Collection[str] = ()) -> None:
+    """Hold TRL's `GRPOConfig` to what is known about its settings, see `check_settings`."""
+    settings = {each.name: getattr(args, each.name) for each in fields(args)}
+    defaults = {
+        each.name: each.default if each.default_factory is MISSING else each.default_factory()
+        for each in fields(args)
+    }
+    changed = [name for name, value in settings.items() if value != defaults[name]]
+    settings["world_size"] = args.world_size
+    settings["gradient_accumulation_kwargs"] = args.accelerator_config.gradient_accumulation_kwargs
+    check_settings(TRL, settings, changed=changed, exact=exact, skipped=skipped)
 
 
 def inexact(message: str, exact: Exact) -> None:
@@ -181,6 +200,7 @@ _OTHER_ENGINE = (
     f"samples in an engine that rounds otherwise, which vllm_importance_sampling_mode weighs: {_STEP} "
     f"(by session, where log ratios are 0.02 on average: cosine 0.99, norm ratio 1.16)"
 )
+OF_ROLLOUTS = "has no effect: Turnwise samples at temperature 1"
 _OTHER_MODEL = "makes the loss that of another model than the one that sampled"
 
 TRL_LOSSES = ("dapo", "dr_grpo", "bnpo", "cispo", "luspo", "vespo")
@@ -221,7 +241,7 @@ TRL = TrainerSettings(
         },
         _OTHER_MODEL: {"neftune_noise_alpha": (None, 0), "temperature": (1.0,)},
         "compares rollouts of evaluation items": {"eval_strategy": ("no",), "eval_on_start": (False,)},
-        "has no effect: Turnwise samples at temperature 1": {
+        OF_ROLLOUTS: {
             "top_p": (1.0,),
             "top_k": (0, None),
             "min_p": (None,),
@@ -260,6 +280,14 @@ TRL = TrainerSettings(
         disable_tqdm log_* logging_* num_completions_* include_num_input_tokens_seen skip_memory_metrics
         save_* enable_jit_checkpoint resume_from_checkpoint restore_* hub_* push_to_hub""",
 )
+
+TRL_ROLLOUTS = TRL.inexact[OF_ROLLOUTS].keys() | {
+    "scale_rewards",
+    "temperature",
+    "eval_strategy",
+    "eval_on_start",
+}
+"""Settings that are about rollouts and scores, and break no step where these are the user's own."""
 
 _ACTOR = "actor_rollout_ref.actor"
 _ROLLOUT_CORRECTION = "algorithm.rollout_correction"

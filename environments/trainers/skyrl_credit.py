@@ -1,8 +1,7 @@
 """SkyRL: Turnwise's estimators in its registry, over the step rewards of its own generator.
 
-Import it where SkyRL starts, make the trainer of `TurnMasks` and SkyRL's, and set
-`trainer.algorithm.advantage_estimator=turn_return`. For rollouts that SkyRL makes; those of an environment
-have the adapter `environments.trainers.skyrl`.
+Import it in SkyRL's entry point, and set `trainer.algorithm.advantage_estimator=turn_return`. For rollouts
+that SkyRL makes; those of an environment have the adapter `environments.trainers.skyrl`.
 """
 
 # skyrl is in no lock, so that its names have no types here.
@@ -10,26 +9,30 @@ have the adapter `environments.trainers.skyrl`.
 # pyright: reportUnknownArgumentType=false
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 from skyrl.backends.skyrl_train.utils.ppo_utils import AdvantageEstimator, register_advantage_estimator
+from skyrl.train.trainer import RayPPOTrainer
 
 from environments.trainers.registry_estimators import registry_estimators
 from tools.errors import ConfigError
 
 
-class TurnMasks:
-    """Has SkyRL's trainer show its estimators turns: `class MyTrainer(TurnMasks, RayPPOTrainer): ...`."""
+def _showing_turns(inherited: Callable[..., Any]) -> Callable[..., Any]:
+    """SkyRL gives estimators the mask of the whole response: ours get that of the sampled tokens."""
 
-    def compute_advantages_and_returns(self, data: Any) -> Any:
-        """As SkyRL's, with the mask of sampled tokens in place of that of the whole response."""
+    @wraps(inherited)
+    def compute_advantages_and_returns(self: Any, data: Any) -> Any:
+        if self.cfg.trainer.algorithm.advantage_estimator not in _OURS:
+            return inherited(self, data)
         whole = data["response_mask"]
         data["response_mask"] = data["loss_mask"].bool()  # SkyRL's own masks are of numbers
-        inherited: Any = super()
-        data = inherited.compute_advantages_and_returns(data)
+        data = inherited(self, data)
         data["response_mask"] = whole
         return data
+
+    return compute_advantages_and_returns
 
 
 def _estimate(
@@ -38,11 +41,13 @@ def _estimate(
     """Raises ConfigError where the mask has no turns."""
     if "bool" not in str(response_mask.dtype):
         raise ConfigError(
-            "the mask is that of the whole response, with what the environment replied: make the trainer of "
-            "environments.trainers.skyrl_credit.TurnMasks, and leave generator.step_wise_trajectories off"
+            "the mask is that of the whole response, with what the environment replied: import "
+            "environments.trainers.skyrl_credit where the trainer is made, with step_wise_trajectories off"
         )
     return estimate(response_mask=response_mask, **given)
 
 
-for _name, _estimator in registry_estimators({each.value for each in AdvantageEstimator}).items():
+_OURS = registry_estimators({each.value for each in AdvantageEstimator})
+for _name, _estimator in _OURS.items():
     register_advantage_estimator(_name)(partial(_estimate, _estimator))
+RayPPOTrainer.compute_advantages_and_returns = _showing_turns(RayPPOTrainer.compute_advantages_and_returns)

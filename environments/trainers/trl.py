@@ -9,7 +9,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import MISSING, fields
 from threading import Thread
 from typing import Any, Self, TypeVar
 
@@ -27,7 +26,7 @@ from environments.hooks import writes
 from environments.policy.rendering.families import load_renderer
 from environments.trainers.completion_columns import COUNTED, StepColumns, step_columns
 from environments.trainers.in_process_policy import InProcessPolicy
-from environments.trainers.settings import TRL, Exact, check_settings, inexact
+from environments.trainers.settings import Exact, check_grpo_config, inexact
 from environments.trainers.trl_sampling import sampler_of
 from environments.trajectory import CreditedGroup
 from tools.errors import ConfigError, RunError
@@ -172,7 +171,7 @@ class TurnwiseGRPOTrainer(GRPOTrainer):
         Raises:
             ConfigError: a setting, or the model, would change that step; or there are too few items for one.
         """
-        _check_args(args, exact)
+        check_grpo_config(args, exact)
         given: Mapping[str, Any] = {"train_dataset": rollouts.dataset, **more}
         _refuse_few_items(len(given["train_dataset"]), args)
         super().__init__(model=model, args=args, reward_funcs=rollout_score, rollout_func=rollouts, **given)
@@ -224,18 +223,6 @@ class _KeptEpochs(TrainerCallback, ExportableState):
         kept = state.stateful_callbacks.get(type(self).__name__)
         if kept is not None:
             self._rollouts.epochs = Counter(kept["attributes"]["epochs"])
-
-
-def _check_args(args: GRPOConfig, exact: Exact | None) -> None:
-    settings = {each.name: getattr(args, each.name) for each in fields(args)}
-    defaults = {
-        each.name: each.default if each.default_factory is MISSING else each.default_factory()
-        for each in fields(args)
-    }
-    changed = [name for name, value in settings.items() if value != defaults[name]]
-    settings["world_size"] = args.world_size
-    settings["gradient_accumulation_kwargs"] = args.accelerator_config.gradient_accumulation_kwargs
-    check_settings(TRL, settings, changed=changed, exact=exact)
 
 
 def _refuse_few_items(items: int, args: GRPOConfig) -> None:

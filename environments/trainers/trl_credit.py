@@ -1,11 +1,5 @@
-"""TRL's `GRPOTrainer` (1.16) with turn credit, on rollouts of a `rollout_func` of your own.
-
-For rollouts of an environment there is `environments.trainers.trl`.
-"""
-
-# TRL and torch are in no lock: their types are unknown where they are not installed.
-# pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUntypedBaseClass=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
+"""TRL's `GRPOTrainer` (1.16) with turn credit, on rollouts of a `rollout_func` of your own."""
+# pyright: basic, reportMissingImports=false
 
 from typing import Any, ClassVar
 
@@ -15,6 +9,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from environments.array_credit import turn_advantages
 from environments.trainers.registry_estimators import turn_slices
+from environments.trainers.settings import TRL_ROLLOUTS, Exact, check_grpo_config
 from tools.errors import ConfigError
 
 
@@ -29,16 +24,17 @@ class TurnCreditGRPOTrainer(GRPOTrainer):
     params: ClassVar[dict[str, Any]] = {}
     """Of the estimator."""
 
+    def __init__(self, *given: Any, exact: Exact | None = None, **named: Any) -> None:
+        """As `GRPOTrainer`; `exact` is what becomes of settings that change the step, see `Exact`."""
+        super().__init__(*given, **named)
+        check_grpo_config(self.args, exact, skipped=TRL_ROLLOUTS)
+
     def _calculate_rewards(self, inputs: list[dict[str, Any]], *given: Any) -> torch.Tensor:
         self._by_func = super()._calculate_rewards(inputs, *given)  # of all processes
         return self._by_func
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        """TRL's batch with (B, T) advantages, which `_compute_loss` takes from subclasses.
-
-        Raises:
-            ConfigError: there are not as many turn rewards as turns.
-        """
+        """TRL's batch with (B, T) advantages; ConfigError if there are not as many turn rewards as turns."""
         output = super()._generate_and_score_completions(inputs)
         masks = output["completion_mask"] * output.get("tool_mask", 1)
         turns = [turn_slices(mask) for mask in masks.tolist()]

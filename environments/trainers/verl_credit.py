@@ -1,12 +1,6 @@
-"""verl: Turnwise's estimators in its registry, and its own tool agent with the tools' rewards on their turns.
+"""verl: Turnwise's estimators in its registry, and its tool agent with tools' rewards on their turns."""
 
-Settings are in docs/trainers.md. Rollouts of an environment have `environments.trainers.verl`.
-"""
-
-# verl and torch are in no lock, so that their names have no types here.
-# pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
-# pyright: reportUnknownArgumentType=false, reportUntypedBaseClass=false, reportUntypedClassDecorator=false
-
+# pyright: basic, reportMissingImports=false
 import math
 from typing import Any
 
@@ -16,6 +10,7 @@ from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
 from verl.trainer.ppo.core_algos import AdvantageEstimator, register_adv_est
 
 from environments.trainers.registry_estimators import registry_estimators, turn_slices
+from tools.errors import ConfigError
 
 for _name, _estimator in registry_estimators({each.value for each in AdvantageEstimator}).items():
     register_adv_est(_name)(_estimator)
@@ -29,9 +24,9 @@ class TurnRewardOutput(AgentLoopOutput):
 
     def as_dict(self) -> dict[str, Any]:
         """The row's tensors; `rm_scores` has each turn's reward on its last token."""
-        fields: dict[str, Any] = super().as_dict()
-        rewards: list[float | None] = fields.pop("turn_rewards")
-        if self.reward_score is not None:
+        fields = super().as_dict()
+        rewards = fields.pop("turn_rewards")
+        if self.reward_score is not None and rewards:
             rewards[-1] = (rewards[-1] or 0.0) + self.reward_score
         scores = torch.zeros(len(self.response_mask), dtype=torch.float32)
         for turn, reward in zip(turn_slices(self.response_mask), rewards, strict=True):
@@ -45,13 +40,19 @@ class TurnRewardToolAgentLoop(ToolAgentLoop):
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> TurnRewardOutput:
         """Its output, where a turn's reward is the sum over its tool calls."""
+        if not self.config.trainer.use_v1:
+            raise ConfigError("verl's legacy trainer drops rewards of turns; set trainer.use_v1=True")
         output = await super().run(sampling_params, **kwargs)
         fields = {name: getattr(output, name) for name in output.model_fields_set}
-        return TurnRewardOutput(**fields, turn_rewards=output.extra_fields["turn_scores"])
+        scores, turns = output.extra_fields["turn_scores"], len(turn_slices(output.response_mask))
+        kept = [*scores[: turns - 1], sum(scores[turns - 1 :])] if turns else []  # of a response that is cut
+        return TurnRewardOutput(**fields, turn_rewards=kept)
 
     async def _handle_generating_state(self, agent_data: Any, *args: Any, **kwargs: Any) -> Any:
-        agent_data.turn_scores.append(0.0)
-        return await super()._handle_generating_state(agent_data, *args, **kwargs)
+        before = sum(agent_data.response_mask)
+        state = await super()._handle_generating_state(agent_data, *args, **kwargs)
+        agent_data.turn_scores += [0.0] * (sum(agent_data.response_mask) > before)  # if something was sampled
+        return state
 
     async def _handle_processing_tools_state(self, agent_data: Any) -> Any:
         before = len(agent_data.tool_rewards)

@@ -32,10 +32,6 @@ with pytest.MonkeyPatch.context() as patched:
 reference = importlib.import_module("tests.environments.trainers.policy_gradient")
 
 
-class TurnTrainer(adapter.TurnMasks, trainer_module.RayPPOTrainer):
-    """What a user writes."""
-
-
 def step_rewards(mask, rewards):
     """Per token, as SkyRL's generator makes them of what an environment's steps return."""
     generator = object.__new__(generator_module.SkyRLGymGenerator)
@@ -45,13 +41,20 @@ def step_rewards(mask, rewards):
 
 
 def batch_of(
-    masks, rewards, *, trainer_cls=TurnTrainer, config=None, prompts=None, responses=None, loss_masks=None
+    masks,
+    rewards,
+    *,
+    trainer_cls=trainer_module.RayPPOTrainer,
+    config=None,
+    prompts=None,
+    responses=None,
+    loss_masks=None,
 ):
     """A step's batch, by the methods that SkyRL's trainer calls one after the other."""
     config = config or config_of()
     config.trainer.train_batch_size = config.trainer.policy_mini_batch_size = 1
     config.generator.n_samples_per_prompt = len(masks)
-    trainer = object.__new__(trainer_cls)
+    trainer = object.__new__(trainer_module.RayPPOTrainer)
     trainer.cfg, trainer.all_metrics = config, {}
     trainer.tokenizer = SimpleNamespace(pad_token_id=0)
     trainer.dispatch = SimpleNamespace(get_lcm_dp_size=lambda: 1)
@@ -97,21 +100,23 @@ def test_skyrls_trainer_gives_the_advantages_computed_by_hand():
     assert not batch["advantages"][batch["loss_mask"] == 0].any()
 
 
-def test_skyrls_own_estimators_still_get_one_advantage_for_a_whole_row():
-    batch = batch_of(MASKS, REWARDS, config=config_of(advantage_estimator="rloo"))
-    plain = batch_of(
-        MASKS, REWARDS, config=config_of(advantage_estimator="rloo"), trainer_cls=trainer_module.RayPPOTrainer
-    )
-    trained = batch["loss_mask"] == 1
-    assert torch.equal(batch["advantages"][trained], plain["advantages"][trained])
-    assert torch.equal(batch["response_mask"], plain["response_mask"])
+@pytest.mark.parametrize("estimator", ["rloo", "reinforce++"])
+def test_skyrls_own_estimators_give_what_they_give_without_the_import(estimator, monkeypatch):
+    own = batch_of(MASKS, REWARDS, config=config_of(advantage_estimator=estimator))
+    plain = trainer_module.RayPPOTrainer.compute_advantages_and_returns.__wrapped__
+    monkeypatch.setattr(trainer_module.RayPPOTrainer, "compute_advantages_and_returns", plain)
+    without = batch_of(MASKS, REWARDS, config=config_of(advantage_estimator=estimator))
+    assert torch.equal(own["advantages"], without["advantages"])
+    assert torch.equal(own["response_mask"], without["response_mask"])
 
 
-def test_a_mask_without_turns_is_refused():
+def test_a_mask_without_turns_is_refused(monkeypatch):
+    plain = trainer_module.RayPPOTrainer.compute_advantages_and_returns.__wrapped__
+    monkeypatch.setattr(trainer_module.RayPPOTrainer, "compute_advantages_and_returns", plain)
     with pytest.raises(
-        ConfigError, match=r"make the trainer of environments\.trainers\.skyrl_credit\.TurnMasks"
+        ConfigError, match=r"import environments\.trainers\.skyrl_credit where the trainer is made"
     ):
-        batch_of(MASKS, REWARDS, trainer_cls=trainer_module.RayPPOTrainer)
+        batch_of(MASKS, REWARDS)
 
 
 def test_a_reward_on_the_end_of_turn_token_that_skyrl_adds_and_does_not_train_is_its_turns():

@@ -145,6 +145,14 @@ from tests.environments.trainers import test_trl_credit as tests
 
 rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
 
+@pytest.mark.parametrize(
+    "setting", [{"top_entropy_quantile": 0.5}, {"importance_sampling_level": "sequence"}], ids=str
+)
+def test_settings_that_break_the_step_are_refused_unless_they_are_wanted(tmp_path, setting):
+    with pytest.raises(ConfigError, match=f"GRPOConfig: {next(iter(setting))}="):
+        step(tmp_path, rollouts_of(CREDITED), **setting)
+
+
 def part(prompts, trainer):
     output = tests.rollouts_of(tests.CREDITED)(prompts, trainer)
     own = slice(rank * len(prompts), (rank + 1) * len(prompts))

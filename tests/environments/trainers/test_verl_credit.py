@@ -96,6 +96,12 @@ def test_rejection_which_takes_tokens_out_of_the_mask_is_refused():
         dispatched(REWARDS, MASK, ["a"] * 3, "algorithm.rollout_correction.rollout_rs=token_k1")
 
 
+def test_a_penalty_in_the_rewards_of_turns_that_are_not_scored_is_refused():
+    rewards = [[0.5, NAN], [0.5, 0.0]]
+    with pytest.raises(ConfigError, match="use_kl_in_reward adds to turns that were not scored"):
+        dispatched(rewards, [[1, 1]] * 2, ["a", "a"], "algorithm.use_kl_in_reward=True")
+
+
 def test_verl_finds_an_estimator_and_the_tool_agent_when_it_is_told_of_the_module():
     told = os.environ | {"VERL_USE_EXTERNAL_MODULES": "environments.trainers.verl_credit"}
     script = (
@@ -142,7 +148,8 @@ class Server:
         self.said = iter(said)
 
     async def generate(self, request_id, prompt_ids, sampling_params, **_):
-        token_ids = TOKENIZER.encode(next(self.said) + "<|im_end|>", add_special_tokens=False)
+        said = next(self.said)
+        token_ids = [] if said is None else TOKENIZER.encode(said + "<|im_end|>", add_special_tokens=False)
         return replica.TokenOutput(token_ids=token_ids, log_probs=[-1.0] * len(token_ids))
 
 
@@ -177,6 +184,18 @@ def test_a_turn_of_verls_tool_agent_is_rewarded_by_its_tools_and_the_last_one_by
     turns = adapter.turn_slices(mask)
     assert [sum(rewards[turn]) for turn in turns] == [0.75, 0.5, 1.0]
     assert [TOKENIZER.decode(output.response_ids[turn]) for turn in turns] == [f"{s}<|im_end|>" for s in SAID]
+
+
+def test_a_generation_without_a_token_is_no_turn(monkeypatch):
+    output = rolled_out([looks("tree"), None])
+    output.reward_score = 1.0
+    ((rewards,), (mask,)) = through_the_worker(monkeypatch, [output])
+    assert [sum(rewards[turn]) for turn in adapter.turn_slices(mask)] == [1.25]
+
+
+def test_the_legacy_trainer_which_drops_rewards_of_turns_is_refused():
+    with pytest.raises(ConfigError, match=r"set trainer\.use_v1=True"):
+        rolled_out(SAID, "trainer.use_v1=False")
 
 
 def test_verls_own_tool_agent_trains_on_none_of_its_tools_rewards(monkeypatch):

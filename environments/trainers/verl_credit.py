@@ -1,7 +1,6 @@
 """verl: Turnwise's estimators in its registry, and its tool agent with tools' rewards on their turns."""
 
 # pyright: basic, reportMissingImports=false
-import math
 from typing import Any
 
 import torch
@@ -30,7 +29,7 @@ class TurnRewardOutput(AgentLoopOutput):
             rewards[-1] = (rewards[-1] or 0.0) + self.reward_score
         scores = torch.zeros(len(self.response_mask), dtype=torch.float32)
         for turn, reward in zip(turn_slices(self.response_mask), rewards, strict=True):
-            scores[turn.stop - 1] = math.nan if reward is None else reward
+            scores[turn.stop - 1] = float("nan") if reward is None else reward
         return fields | {"rm_scores": scores}
 
 

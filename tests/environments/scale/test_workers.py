@@ -75,9 +75,9 @@ async def test_the_driver_judges_age_by_the_weights_that_every_worker_met(tmp_pa
     app = mock_app(lambda _: lambda *_: one, skill=1, renderer=renderer, settings=settings)
     async with running_server(app) as url:
         assert await update(url, "1") == 200
-        config = WorkedConfig(
-            group_size=2, max_staleness=0, data=url.removesuffix("/v1"), data_path_to_save_groups=str(path)
-        )
+        fields = {"data": url.removesuffix("/v1"), "data_path_to_save_groups": str(path)}
+        # Few at once, so that no line is written long after its group was judged.
+        config = WorkedConfig(group_size=2, max_concurrent_rollouts=4, max_staleness=0, **fields)
         env = Updated(config, [ServerConfig(base_url=url, model_name="scripted")])
         assert (await processed(env, open_source=on_supervisors()))[0] == 0
     groups = list(read_groups(path))
@@ -105,7 +105,7 @@ POISON = {
 async def test_an_item_that_ends_its_process_costs_itself(does, item, tmp_path, monkeypatch):
     monkeypatch.setattr(worker_process, "_SILENT_S", 1.0)
     path = tmp_path / "r.jsonl"
-    env = worked(path, does={item: does}, hook_block_s=1)
+    env = worked(path, does={item: does}, hook_block_s=1 if does in ("block", "hold") else 60)
     code, shown = await processed(env, open_source=on_supervisors(memory=400 << 20))
     groups = groups_in(path)
     assert (code, len(groups)) == (0, 12)

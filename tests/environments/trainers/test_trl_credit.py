@@ -139,12 +139,6 @@ def test_other_turn_rewards_than_turns_are_refused(tmp_path):
         step(tmp_path, rollouts_of(CREDITED, turn_rewards=[[0.5]] * 8))
 
 
-SCRIPT = """
-import os
-from tests.environments.trainers import test_trl_credit as tests
-
-rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
-
 @pytest.mark.parametrize(
     "setting", [{"top_entropy_quantile": 0.5}, {"importance_sampling_level": "sequence"}], ids=str
 )
@@ -152,6 +146,12 @@ def test_settings_that_break_the_step_are_refused_unless_they_are_wanted(tmp_pat
     with pytest.raises(ConfigError, match=f"GRPOConfig: {next(iter(setting))}="):
         step(tmp_path, rollouts_of(CREDITED), **setting)
 
+
+SCRIPT = """
+import os
+from tests.environments.trainers import test_trl_credit as tests
+
+rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
 
 def part(prompts, trainer):
     output = tests.rollouts_of(tests.CREDITED)(prompts, trainer)

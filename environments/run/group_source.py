@@ -1,6 +1,7 @@
 """Where groups come from, and what a run counts by of each: a note, and groups lost in a row."""
 
 import asyncio
+import logging
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
@@ -30,6 +31,7 @@ from tools.waiting import to_the_end
 MAX_SAMPLES = 16
 MAX_VALUES = 10_000
 TEXT_CHARS = 1000
+logger = logging.getLogger(__name__)
 
 
 class ShownGroups:
@@ -376,7 +378,11 @@ class FinishedGroups:
 
     def _finished(self, credited: CreditedGroup, max_row_tokens: int | None) -> FinishedGroup:
         if self._tracer is not None:
-            trace_group(credited, self._tracer)
+            try:
+                trace_group(credited, self._tracer)
+            except Exception as error:  # noqa: BLE001  # a tracing service costs no group, as charts do not
+                logger.warning("no more traces: OpenTelemetry broke with %s: %s", type(error).__name__, error)
+                self._tracer = None
         return finished(credited, self._finishing, self._credit, max_row_tokens)
 
 

@@ -450,7 +450,9 @@ class Delivery:
         shape = self._registration.shape
         first_guess = shape.group_size // shape.rows_per_post
         posts_of_group = self._posts_put / self._groups_put if self._groups_put else first_guess
-        sent = self._own_groups(state) + self._sent_since_look
+        # Not those of a former registration, which may be gone: nobody waits for what is not there.
+        own = self._own_groups(state) if state.own_groups is None else state.own_groups
+        sent = own + self._sent_since_look
         posts = in_flight * posts_of_group + self._waiting_posts + sent
         # One batch of our own is always wanted: those that were formed may have been handed out by now.
         batches = max(1, weights.max_staleness - self._registration.formed)

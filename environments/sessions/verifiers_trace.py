@@ -138,7 +138,7 @@ class _Graph:
         ]
         mask = cast("list[bool]", field_of(self.nodes[index], "mask", list) or [])
         start = len(ids) - sum(mask)
-        if mask != [False] * start + [True] * sum(mask):
+        if start < 0 or mask != [False] * start + [True] * sum(mask):
             raise SessionError(f"nodes[{index}].mask is not false up to what was sampled, and then true")
         logprobs = field_of(self.nodes[index], "logprobs", list)
         return Completion(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
@@ -15,6 +16,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from environments.credit import credited
 from environments.record.recorder import read_groups
+from environments.run import group_source
+from environments.run.group_source import FinishedGroups, Finishing
 from environments.run.spans import configured_tracer, trace_group
 from environments.testing import group_of
 from environments.trajectory import Failure, StopReason
@@ -113,6 +116,14 @@ def test_a_dropped_rollout_is_a_trace_with_its_error_and_no_score():
     (dropped,) = spans(replace(GROUP, group=replace(GROUP.group, failures=(failure,))), "invoke_agent")[2:]
     assert (dropped.status.is_ok, dropped.attributes["error.type"]) == (False, "PolicyError")
     assert "turnwise.score" not in dropped.attributes
+
+
+def test_a_tracer_that_breaks_costs_no_group_and_is_named_once(monkeypatch, caplog):
+    broken = SimpleNamespace(start_span=lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(group_source, "configured_tracer", lambda: broken)
+    groups = FinishedGroups(SimpleNamespace(), Finishing(fingerprint=None), credit=None)
+    assert [groups._finished(GROUP, None).line is not None for _ in range(2)] == [True, True]
+    assert [each.message[:40] for each in caplog.records] == ["no more traces: OpenTelemetry broke with"]
 
 
 def test_without_a_provider_nothing_is_traced():

@@ -140,6 +140,7 @@ def test_a_turn_without_log_probabilities_leaves_its_row_without():
         (node("assistant", "a", 0, [3, -4], 1), "token_ids.1 is -4"),
         (node("assistant", "a", 0, [3, 4], 1, logprobs=False) | {"logprobs": [0, 0]}, "2 logprobs for 1"),
         (node("assistant", "a", 0, [3, 4], 1) | {"mask": [True, False]}, r"nodes\[1\].mask is not false"),
+        (node("assistant", "a", 0, [3], 1) | {"mask": [True] * 4}, r"nodes\[1\].mask is not false"),
         (node("user", "a", 0, [3]) | {"sampled": True}, "sampled and of role 'user'"),
         (node("user", [{"type": "image_url"}], 0), "no images"),
         (7, "not as verifiers writes a trace"),

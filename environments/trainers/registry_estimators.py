@@ -1,19 +1,22 @@
 """Turnwise's estimators as trainers' registries call them: rewards per token in, advantages per token out."""
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from environments.array_credit import token_advantages
 from environments.credit import ESTIMATORS
+from environments.trainers.settings import entry
 from tools.errors import ConfigError
 
 UNSUPPORTED = frozenset({"gigpo", "mt_grpo", "turn_gae"})
 """What these compare is in no tensor there: states, outcomes apart from turn rewards, a critic's values."""
 
 
-def registry_estimators(taken: Container[str]) -> dict[str, Callable[..., tuple[Any, Any]]]:
-    """Every estimator that needs rewards alone, by its name, or `turnwise_NAME` where that is `taken`."""
+def registry_estimators(registry: Mapping[str, Any]) -> dict[str, Callable[..., tuple[Any, Any]]]:
+    """Every estimator that needs rewards alone, by its name, or `turnwise_NAME` where that is another's."""
+    modules = {name: getattr(each, "func", each).__module__ for name, each in registry.items()}
+    taken = {name for name, module in modules.items() if not module.startswith("environments.trainers.")}
     names = [name for name in ESTIMATORS if name not in UNSUPPORTED]
     return {f"turnwise_{name}" if name in taken else name: partial(_estimate, name) for name in names}
 
@@ -35,22 +38,21 @@ def _estimate(
         CreditError: rewards, masks or parameters are not possible.
     """
     for name in ("gamma", "lam", "lambd"):
-        if (value := getattr(config, name, 1.0)) != 1.0:
+        if (value := entry(config, name)) not in (None, 1.0):
             raise ConfigError(
                 f"algorithm.{name} is {value:g}, which discounts per token, and {estimator} credits turns; "
                 f"set it to 1.0 (the discount per turn is algorithm.turnwise.gamma)"
             )
-    if getattr(config, "use_kl_in_reward", False) and token_level_rewards.isnan().any():
+    if entry(config, "use_kl_in_reward") and token_level_rewards.isnan().any():
         raise ConfigError(
-            f"algorithm.use_kl_in_reward adds to turns that were not scored, which {estimator} would take "
-            f"for scores; set it to False (actor.use_kl_loss leaves rewards as they are)"
+            "algorithm.use_kl_in_reward adds to turns that were not scored: use actor.use_kl_loss"
         )
-    if getattr(getattr(config, "rollout_correction", None), "rollout_rs", None):
-        raise ConfigError(
-            f"algorithm.rollout_correction.rollout_rs takes tokens out of the mask, where {estimator} finds "
-            f"turns; set it to null"
-        )
-    params = dict(getattr(config, "turnwise", None) or {})
+    if entry(entry(config, "rollout_correction"), "rollout_rs"):
+        raise ConfigError("rollout_correction.rollout_rs takes tokens out of the mask: set it to null")
+    params: dict[str, Any] = dict(entry(config, "turnwise") or {})
+    params.pop("exact", None)  # of the settings, see `check_own_rollouts`
+    if "estimator" in params:
+        raise ConfigError(f"algorithm.turnwise.estimator: leave it out, the trainer asked for {estimator}")
     # A row that is masked whole trains nothing, and is compared with nothing.
     rewards = token_level_rewards.masked_fill(~response_mask.bool().any(dim=-1, keepdim=True), 0.0)
     advantages = token_advantages(rewards, response_mask, index, estimator=estimator, **params)

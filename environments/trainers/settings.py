@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from fnmatch import fnmatchcase
 from functools import reduce
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 from tools.errors import ConfigError
 
@@ -80,7 +80,7 @@ def check_settings(
     """
 
     def get(name: str) -> Any:
-        return reduce(_entry, name.split("."), config)
+        return reduce(entry, name.split("."), config)
 
     listed, found = set(skipped), set(skipped)
     tables: tuple[tuple[Exact, Table], ...] = (("refuse", known.inexact), ("warn", known.trades))
@@ -129,14 +129,15 @@ def inexact(message: str, exact: Exact) -> None:
 def changed_names(config: Any, defaults: Any, prefix: str = "") -> Iterator[str]:
     """Dotted names of the values, in nested mappings or dataclasses, that differ from those of `defaults`."""
     for name in _names(config):
-        value, default = _entry(config, name), _entry(defaults, name)
+        value, default = entry(config, name), entry(defaults, name)
         if _names(value):
             yield from changed_names(value, default, f"{prefix}{name}.")
         elif value != default:
             yield f"{prefix}{name}"
 
 
-def _entry(config: Any, name: str) -> Any:
+def entry(config: Any, name: str) -> Any:
+    """What a mapping or an object has by that name, or `None`."""
     if isinstance(config, Mapping):
         return cast("Mapping[str, Any]", config).get(name)
     return getattr(config, name, None)
@@ -183,7 +184,8 @@ def _clips_no_ratio_of_1(above: float | None, get: Get) -> bool:
 
 
 _OWN_ADVANTAGES = "changes what are advantages already"
-_FOR_SCORES = "takes sums of advantages for scores"
+_FOR_SCORES = "takes sums of advantages for scores, or of the turns' rewards"
+_OVERWRITES = "overwrites what stands on the tokens"
 _WEIGHS = "weighs tokens by their session or their batch, or drops some"
 _CLIPS_ONE = "clips ratios of 1, so that tokens of one sign, or all, train nothing"
 _STEP = "each token's advantage stays exact, the step does not"
@@ -281,14 +283,6 @@ TRL = TrainerSettings(
         save_* enable_jit_checkpoint resume_from_checkpoint restore_* hub_* push_to_hub""",
 )
 
-TRL_ROLLOUTS = TRL.inexact[OF_ROLLOUTS].keys() | {
-    "scale_rewards",
-    "temperature",
-    "eval_strategy",
-    "eval_on_start",
-}
-"""Settings that are about rollouts and scores, and break no step where these are the user's own."""
-
 _ACTOR = "actor_rollout_ref.actor"
 _ROLLOUT_CORRECTION = "algorithm.rollout_correction"
 _VERL_RANGES = {
@@ -302,8 +296,8 @@ VERL = TrainerSettings(
         _OWN_ADVANTAGES: {
             "algorithm.adv_estimator": (ESTIMATOR,),
             "algorithm.use_kl_in_reward": (False, None),
-            "reward.reward_model.enable": (False, None),
         },
+        _OVERWRITES: {"reward.reward_model.enable": (False, None)},
         _FOR_SCORES: {
             "algorithm.filter_groups.enable": (False, None),
             "trainer.val_before_train": (False,),
@@ -404,6 +398,28 @@ SKYRL = TrainerSettings(
         *.grpo_norm_by_std *.zero_variance_filter* *.max_seq_len *.dppo_type *.value_* *.sapo.* *.clip_cov.*
         *.kl_cov.* *tis_ratio_clip_high *_mask_low *_mask_high""",
 )
+
+OWN_ROLLOUTS = TRL.inexact[OF_ROLLOUTS].keys() | {
+    *("scale_rewards", "temperature", "eval_strategy", "eval_on_start"),
+    *("algorithm.adv_estimator", "algorithm.use_kl_in_reward", "actor_rollout_ref.rollout.temperature"),
+    *("trainer.val_before_train", "trainer.test_freq", "trainer.eval_interval"),
+    *(f"{_ALGORITHM}.{name}" for name in ("advantage_estimator", "use_kl_in_reward", "temperature")),
+    "generator.sampling_params.temperature",
+}
+"""Settings about rollouts, rewards and scores, which break no step where these are the trainer's own."""
+
+
+def check_own_rollouts(known: TrainerSettings, config: Any, algorithm: Any) -> None:
+    """Hold a trainer with rollouts of its own to the table; `algorithm.turnwise.exact` is an `Exact`.
+
+    Raises:
+        ConfigError: a setting is refused, in one line that says what to use.
+    """
+    exact = entry(entry(algorithm, "turnwise"), "exact")
+    if exact not in (None, *get_args(Exact)):
+        raise ConfigError(f"algorithm.turnwise.exact is {exact!r}; give one of {get_args(Exact)}, in quotes")
+    check_settings(known, config, exact=exact, skipped=OWN_ROLLOUTS)
+
 
 TINKER = TrainerSettings(
     trainer="tinker-cookbook",

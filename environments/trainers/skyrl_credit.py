@@ -12,10 +12,11 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any
 
-from skyrl.backends.skyrl_train.utils.ppo_utils import AdvantageEstimator, register_advantage_estimator
+from skyrl.backends.skyrl_train.utils.ppo_utils import AdvantageEstimatorRegistry
 from skyrl.train.trainer import RayPPOTrainer
 
 from environments.trainers.registry_estimators import registry_estimators
+from environments.trainers.settings import SKYRL, check_own_rollouts
 from tools.errors import ConfigError
 
 
@@ -26,6 +27,7 @@ def _showing_turns(inherited: Callable[..., Any]) -> Callable[..., Any]:
     def compute_advantages_and_returns(self: Any, data: Any) -> Any:
         if self.cfg.trainer.algorithm.advantage_estimator not in _OURS:
             return inherited(self, data)
+        check_own_rollouts(SKYRL, self.cfg, self.cfg.trainer.algorithm)
         whole = data["response_mask"]
         data["response_mask"] = data["loss_mask"].bool()  # SkyRL's own masks are of numbers
         data = inherited(self, data)
@@ -47,7 +49,8 @@ def _estimate(
     return estimate(response_mask=response_mask, **given)
 
 
-_OURS = registry_estimators({each.value for each in AdvantageEstimator})
-for _name, _estimator in _OURS.items():
-    register_advantage_estimator(_name)(partial(_estimate, _estimator))
+_known = {name: AdvantageEstimatorRegistry.get(name) for name in AdvantageEstimatorRegistry.list_available()}
+_OURS = registry_estimators(_known)
+for _name in _OURS.keys() - _known:  # another process may have registered them
+    AdvantageEstimatorRegistry.register(_name, partial(_estimate, _OURS[_name]))
 RayPPOTrainer.compute_advantages_and_returns = _showing_turns(RayPPOTrainer.compute_advantages_and_returns)

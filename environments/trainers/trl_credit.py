@@ -9,7 +9,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from environments.array_credit import turn_advantages
 from environments.trainers.registry_estimators import turn_slices
-from environments.trainers.settings import TRL_ROLLOUTS, Exact, check_grpo_config
+from environments.trainers.settings import OWN_ROLLOUTS, Exact, check_grpo_config
 from tools.errors import ConfigError
 
 
@@ -27,7 +27,7 @@ class TurnCreditGRPOTrainer(GRPOTrainer):
     def __init__(self, *given: Any, exact: Exact | None = None, **named: Any) -> None:
         """As `GRPOTrainer`; `exact` is what becomes of settings that change the step, see `Exact`."""
         super().__init__(*given, **named)
-        check_grpo_config(self.args, exact, skipped=TRL_ROLLOUTS)
+        check_grpo_config(self.args, exact, skipped=OWN_ROLLOUTS)
 
     def _calculate_rewards(self, inputs: list[dict[str, Any]], *given: Any) -> torch.Tensor:
         self._by_func = super()._calculate_rewards(inputs, *given)  # of all processes
@@ -48,9 +48,9 @@ class TurnCreditGRPOTrainer(GRPOTrainer):
         size = self.num_generations if self.model.training else self.num_generations_eval
         groups = [row // size for row in range(len(rows))]
         credit = turn_advantages(rows, groups, outcomes, estimator=self.estimator, **self.params)
-        own = credit[self.accelerator.process_index * len(inputs) :]
+        local = credit[self.accelerator.process_index * len(inputs) :]
         output["advantages"] = torch.zeros(masks.shape, dtype=torch.float32, device=masks.device)
         for row, found in enumerate(turns):
-            for turn, advantage in zip(found, own[row], strict=False):
+            for turn, advantage in zip(found, local[row], strict=False):
                 output["advantages"][row, turn] = advantage
         return output

@@ -139,6 +139,20 @@ def test_a_discount_per_token_is_refused(name):
         batch_of(MASKS, REWARDS, config=config_of(**{name: 0.5}))
 
 
+def test_a_setting_that_breaks_the_step_is_refused_for_our_estimators_alone():
+    broken = {"loss_reduction": "sequence_mean"}
+    with pytest.raises(ConfigError, match="loss_reduction=sequence_mean divides"):
+        batch_of(MASKS, REWARDS, config=config_of(**broken))
+    batch_of(MASKS, REWARDS, config=config_of(advantage_estimator="rloo", **broken))
+
+
+def test_the_module_can_be_loaded_again():
+    before = ppo_utils.AdvantageEstimatorRegistry.list_available()
+    importlib.reload(adapter)
+    assert ppo_utils.AdvantageEstimatorRegistry.list_available() == before
+    assert of_turns(batch_of(MASKS, REWARDS), MASKS) == BY_HAND
+
+
 @dataclass
 class TurnAlgorithm(settings.AlgorithmConfig):
     """As SkyRL's documentation has settings of one's own."""

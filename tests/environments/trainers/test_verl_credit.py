@@ -85,6 +85,27 @@ def test_a_parameter_that_there_is_not_is_refused_by_name():
         dispatched(REWARDS, MASK, ["a"] * 3, "+algorithm.turnwise.gama=0.5")
 
 
+def test_an_estimator_among_the_parameters_is_refused():
+    with pytest.raises(ConfigError, match=r"algorithm\.turnwise\.estimator: leave it out"):
+        dispatched(REWARDS, MASK, ["a"] * 3, "+algorithm.turnwise.estimator=rloo")
+
+
+def test_parameters_are_read_from_a_plain_dict_and_so_is_a_discount_per_token():
+    estimate = core_algos.get_adv_estimator_fn("turn_return")
+    given = (torch.tensor(REWARDS), torch.tensor(MASK), ["a"] * 3)
+    got, _ = estimate(*given, config={"turnwise": {"gamma": 0.5, "exact": "warn"}})
+    assert got[1, 0].item() == 0.5 * (2.0 + 0.5) - (1.25 + 0.25) / 2
+    with pytest.raises(ConfigError, match=r"algorithm\.gamma is 0\.5"):
+        estimate(*given, config={"gamma": 0.5})
+
+
+def test_the_module_can_be_loaded_again_and_a_users_own_estimator_keeps_its_name():
+    before = {*core_algos.ADV_ESTIMATOR_REGISTRY}
+    importlib.reload(adapter)
+    assert {*core_algos.ADV_ESTIMATOR_REGISTRY} == before
+    assert "turnwise_progress" in adapter.registry_estimators({"progress": lambda **_: None})
+
+
 @pytest.mark.parametrize("name", ["gamma", "lam"])
 def test_a_discount_per_token_is_refused(name):
     with pytest.raises(ConfigError, match=rf"algorithm\.{name} is 0\.5, which discounts per token"):
@@ -193,9 +214,26 @@ def test_a_generation_without_a_token_is_no_turn(monkeypatch):
     assert [sum(rewards[turn]) for turn in adapter.turn_slices(mask)] == [1.25]
 
 
-def test_the_legacy_trainer_which_drops_rewards_of_turns_is_refused():
-    with pytest.raises(ConfigError, match=r"set trainer\.use_v1=True"):
-        rolled_out(SAID, "trainer.use_v1=False")
+def test_workers_that_drop_rewards_of_turns_refuse_them():
+    worker, output = object.__new__(agent_loop.AgentLoopWorker), rolled_out(SAID)
+    with pytest.raises(ConfigError, match=r"drops rewards of turns: use main_ppo, trainer\.use_v1=True"):
+        asyncio.run(worker._agent_loop_postprocess(output, validate=False, raw_prompt="go"))
+
+
+BY_LENGTH = "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"
+
+
+def test_a_setting_that_breaks_the_step_is_refused_by_the_tool_agent_unless_it_is_wanted():
+    with pytest.raises(ConfigError, match="loss_agg_mode=seq-mean-token-mean divides sessions"):
+        rolled_out(SAID, BY_LENGTH)
+    with pytest.raises(ConfigError, match=r"algorithm\.turnwise\.exact is 'of'; give one of"):
+        rolled_out(SAID, BY_LENGTH, "+algorithm.turnwise.exact=of")
+    assert rolled_out(SAID, BY_LENGTH, "+algorithm.turnwise.exact=off").turn_rewards == [0.75, 0.5, 0.0]
+
+
+def test_filters_by_the_sum_of_a_rollout_are_refused():
+    with pytest.raises(ConfigError, match=r"filter_groups\.enable=True takes sums of .* the turns' rewards"):
+        rolled_out(SAID, "algorithm.filter_groups.enable=True")
 
 
 def test_verls_own_tool_agent_trains_on_none_of_its_tools_rewards(monkeypatch):
@@ -246,7 +284,7 @@ def output_of(columns, row, rewards, **given):
 
 def test_other_turn_rewards_than_turns_are_refused():
     columns = completion_columns(next(iter(ONE_ROW.values())))
-    with pytest.raises(ValueError, match="zip"):
+    with pytest.raises(ConfigError, match=r"response has 2 turns and the turn_rewards \[0\.0\]"):
         output_of(columns, 0, [0.0]).as_dict()
 
 

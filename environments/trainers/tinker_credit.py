@@ -2,9 +2,7 @@
 
 For rollouts of an environment there is `environments.trainers.tinker_datums`.
 """
-# Tinker is in no lock, so that its types are unknown where it is not installed.
-# pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
+# pyright: basic, reportMissingImports=false
 
 from functools import partial
 from typing import Any
@@ -15,6 +13,7 @@ from tinker_cookbook.rl import data_processing, train
 from tinker_cookbook.rl.types import PARSE_ERROR_MASKED_METRIC_KEY, TrajectoryGroup
 
 from environments.array_credit import turn_advantages
+from tools.errors import ConfigError
 
 Credit = list[list[float]]
 """`[trajectory][transition]`; the cookbook has one number per trajectory."""
@@ -51,8 +50,10 @@ def _assemble_training_data(groups: list[TrajectoryGroup], credit: list[Credit],
         for _ in transition.ac.tokens
     ]
     masks = [datum.loss_fn_inputs["mask"].to_torch() for datum in data]
-    of_datums = torch.tensor(values).split([int(mask.sum()) for mask in masks])  # raises if these are not all
-    for datum, mask, of_tokens in zip(data, masks, of_datums, strict=True):
+    trained = [int(mask.sum()) for mask in masks]
+    if sum(trained) != len(values):  # the first token of a datum is no target
+        raise ConfigError("an observation before a transition is empty: give it a token, such as the BOS")
+    for datum, mask, of_tokens in zip(data, masks, torch.tensor(values).split(trained), strict=True):
         advantages = torch.zeros_like(mask).masked_scatter(mask > 0, of_tokens)
         datum.loss_fn_inputs["advantages"] = tinker.TensorData.from_torch(advantages)
     return data, metadata

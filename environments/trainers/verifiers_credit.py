@@ -27,10 +27,10 @@ def stamp_advantages(traces: Sequence[Any], *, estimator: str = "turn_return", *
         CreditError: a trace has other turn rewards than sampled nodes, or the estimator refuses them.
     """
     given = [(each, [node for node in each.nodes if node.sampled]) for each in traces if not each.has_error]
-    rewards = [trace.info.get(TURN_REWARDS, [None] * len(nodes)) for trace, nodes in given]
+    rewards: list[Any] = [trace.info.get(TURN_REWARDS, [None] * len(nodes)) for trace, nodes in given]
     for (trace, nodes), row in zip(given, rewards, strict=True):
-        if len(row) != len(nodes):
-            raise CreditError(f"trace {trace.id} has {len(row)} turn_rewards for {len(nodes)} sampled nodes")
+        if row is None or len(row) != len(nodes):
+            raise CreditError(f"trace {trace.id} has {len(nodes)} sampled nodes and the turn_rewards {row}")
     kinds = [trace.info.get("turn_kinds", ["act"] * len(nodes)) for trace, nodes in given]
     outcomes = [_outcome(trace) for trace, _ in given]
     credit = turn_advantages(rewards, [0] * len(given), outcomes, estimator=estimator, kinds=kinds, **params)

@@ -10,6 +10,7 @@ import pytest
 
 from environments.wire.credited_rows import credited_rows
 from tests.environments.trainers.groups import ONE_ROW
+from tools.errors import ConfigError
 
 if not os.environ.get("TURNWISE_REQUIRE_TINKER"):
     pytest.importorskip(
@@ -111,6 +112,14 @@ def test_a_rewritten_conversation_has_several_datums_and_one_credit():
     trajectories = [said([1.0, 0.5], forked={1}), said([0.0, 2.0]), said([0.25])]
     first, second, *_ = prepared(grouped(trajectories, OUTCOMES))
     assert of_tokens(first) | of_tokens(second) == BY_HAND[0]
+
+
+def test_an_empty_first_observation_is_refused():
+    adapter.use_turn_credit()
+    first = said([1.0])
+    transition = replace(first.transitions[0], ob=tinker.ModelInput.empty())
+    with pytest.raises(ConfigError, match="an observation before a transition is empty"):
+        prepared(grouped([replace(first, transitions=[transition]), said([0.0])], [0.0, 0.0]))
 
 
 def rewarded(trajectory, rewards):

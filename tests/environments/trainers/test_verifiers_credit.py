@@ -86,8 +86,12 @@ def test_a_rollout_with_an_error_is_compared_with_nothing_and_gets_no_advantage(
 
 
 def test_other_turn_rewards_than_sampled_nodes_are_refused():
-    with pytest.raises(CreditError, match="has 1 turn_rewards for 2 sampled nodes"):
+    with pytest.raises(CreditError, match=r"has 2 sampled nodes and the turn_rewards \[1\.0\]"):
         stamp_advantages([rolled_out(2, rewards=[1.0])])
+    none = rolled_out(2)
+    none.info["turn_rewards"] = None
+    with pytest.raises(CreditError, match="has 2 sampled nodes and the turn_rewards None"):
+        stamp_advantages([none])
 
 
 def restamped(credited, **params):

@@ -252,6 +252,7 @@ def is_empty(message: Message) -> bool:
 def weight_spans_of(choice: Mapping[str, Any]) -> tuple[WeightSpan, ...]:
     """What each of several versions sampled of one completion; none where that is unknown."""
     spans = [mapping(span) for span in list_in(choice.get("weight_versions"))]
+    spans = [span for span in spans if span.get("start") != span.get("end") or span.get("end") is None]
     found = [(span.get("start"), _name(span.get("version"))) for span in spans]
     known = [
         WeightSpan(start=start, version=name)

@@ -312,6 +312,31 @@ async def withhold_stale(env: AgentEnv, finishing: Finishing, done: FinishedGrou
     return await asyncio.to_thread(anew)
 
 
+class Traces:
+    """Traces groups as they are recorded, where OpenTelemetry is set up in this process."""
+
+    def __init__(self) -> None:
+        """Ask once."""
+        self._tracer = configured_tracer()
+
+    @property
+    def are_made(self) -> bool:
+        """Whether there is a tracer."""
+        return self._tracer is not None
+
+    async def add(self, done: FinishedGroup) -> None:
+        """Trace a group; a tracer that breaks costs no group, as charts do not, and is not asked again."""
+        tracer, line = self._tracer, done.line
+        if tracer is None or line is None:
+            return
+        try:
+            group = await asyncio.to_thread(decode_group, line.content, Path("a group that ended"), 1)
+            await asyncio.to_thread(trace_group, group, tracer)
+        except Exception as error:  # noqa: BLE001  # anybody's exporter
+            logger.warning("no more traces: OpenTelemetry broke with %s: %s", type(error).__name__, error)
+            self._tracer = None
+
+
 class OwnGroups:
     """The groups of an environment that is open in this process."""
 
@@ -351,7 +376,6 @@ class FinishedGroups:
     def __init__(self, source: OwnGroups, finishing: Finishing, credit: Credit | None = None) -> None:
         """Finish groups, see `finished`."""
         self._source, self._finishing, self._credit = source, finishing, credit
-        self._tracer = configured_tracer()
 
     @property
     def at_once(self) -> int:
@@ -371,19 +395,11 @@ class FinishedGroups:
         group is recorded.
         """
         credited = await self._source.run(task, size)
-        work = asyncio.ensure_future(asyncio.to_thread(self._finished, credited, max_row_tokens))
+        finishing = asyncio.to_thread(finished, credited, self._finishing, self._credit, max_row_tokens)
+        work = asyncio.ensure_future(finishing)
         with suppress(asyncio.CancelledError):
             await to_the_end(work)
         return work.result()
-
-    def _finished(self, credited: CreditedGroup, max_row_tokens: int | None) -> FinishedGroup:
-        if self._tracer is not None:
-            try:
-                trace_group(credited, self._tracer)
-            except Exception as error:  # noqa: BLE001  # a tracing service costs no group, as charts do not
-                logger.warning("no more traces: OpenTelemetry broke with %s: %s", type(error).__name__, error)
-                self._tracer = None
-        return finished(credited, self._finishing, self._credit, max_row_tokens)
 
 
 async def score_eval(env: AgentEnv, task: GroupTask, group: TrajectoryGroup, watch: Watch) -> TrajectoryGroup:

@@ -4,7 +4,7 @@ import asyncio
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from rich.console import Console
@@ -26,6 +26,7 @@ from environments.run.group_source import (
     GroupSource,
     Lessons,
     Streak,
+    Traces,
     source_in_process,
     withhold_stale,
 )
@@ -165,6 +166,7 @@ class Driver:
     withhold_stale: Callable[[FinishedGroup], Awaitable[FinishedGroup]] | None = None
     """Takes the credit of siblings that are too old by now; `None`: there is no credit."""
     track: Track | None = None
+    traces: Traces = field(default_factory=Traces)
 
     async def roll_out(self, tasks: "PlannedTasks | AskedTasks") -> int:
         """Has the tasks rolled out that the record does not hold yet.
@@ -184,6 +186,7 @@ class Driver:
                 done = await self.withhold_stale(done)
             assert done.line is not None
             await asyncio.to_thread(recorder.append_line, done.line)
+            await self.traces.add(done)
             progress.group_done(done.note)
             if self.track is not None:
                 self.track(done.note)

@@ -4,12 +4,20 @@ import asyncio
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from time import monotonic
 
 from environments.data.tasks import GroupTask
 from environments.record.origin import RunOrigin
-from environments.run.group_source import FinishedGroup, Finishing, GroupNote, GroupSource, Streak, finished
+from environments.run.group_source import (
+    FinishedGroup,
+    Finishing,
+    GroupNote,
+    GroupSource,
+    Streak,
+    Traces,
+    finished,
+)
 from environments.run.process_run import AskedTasks
 from environments.run.tracking import Track
 from environments.run.worker_pool import is_cancelled
@@ -182,6 +190,7 @@ class Rollouts:
     """Raises ConfigError while the model server cannot be used; buys no completion."""
     origin: RunOrigin
     track: Track | None = None
+    traces: Traces = field(default_factory=Traces)
     """Takes each group for charts; `None`: there are no charts."""
     stride: int = 0
     """Tasks between two of which the first rollout goes alone."""

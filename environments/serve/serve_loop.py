@@ -113,7 +113,7 @@ class ServeLoop:
         self._rollouts = rollouts
         self._bounds = bounds
         self._console = console
-        self._recorder, self._track = recorder, rollouts.track
+        self._recorder, self._track, self._traces = recorder, rollouts.track, rollouts.traces
         self._exact = ExactTokens(say=self.say)
         self._stop = asyncio.Event()
         self._taken: dict[GroupKey, Entry] = {}
@@ -343,6 +343,7 @@ class ServeLoop:
         elif note.past.scores:
             await self._delivery.finish(entry[0])
         await asyncio.to_thread(self._record, done)
+        await self._traces.add(done)
         for number in breaker.finish(entry, note):
             await self._delivery.finish(number)
         if self._asked is not None:

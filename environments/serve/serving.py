@@ -17,7 +17,7 @@ from environments.record.origin import RunOrigin, differences, refuse_other_run
 from environments.record.recorder import Recorder, past_groups
 from environments.record.summary import loop_rows, print_rows
 from environments.run.experiment import later_files, origin_of
-from environments.run.group_source import Finishing, GroupSource, withhold_stale
+from environments.run.group_source import Finishing, GroupSource, Traces, withhold_stale
 from environments.run.open_run import DEFAULTS, RunOptions, begin_record
 from environments.run.process_run import AskedTasks, OpenSource, SourceOptions, in_this_process
 from environments.run.progress import Progress
@@ -102,11 +102,12 @@ async def _serve_opened(
             files.enter_context(later_files(env, recorder, accept=options.accept))
         calls = files.enter_context(env.hook_calls(InFlight(item_id="", sibling=0)))
         asked = _asked(env, recorder, calls, say)
+        traces = Traces()
         finishing = Finishing(
             fingerprint=None if recorder is None else recorder.fingerprint,
             is_charted=track is not None,
-            # Of a stale group the line is read again.
-            has_line=recorder is not None or env.weight_versions.is_bounded,
+            # Of a stale group, and of one that is traced, the line is read again.
+            has_line=recorder is not None or env.weight_versions.is_bounded or traces.are_made,
             shape=shape,
             exact_only=not config.allow_approximate_tokens,
         )
@@ -121,6 +122,7 @@ async def _serve_opened(
             probe=env.check_policy,
             origin=origin_of(env),
             track=track,
+            traces=traces,
             stride=0 if asked is not None else len(env.items) // MOST_ALIKE,
         )
         outbox = files.enter_context(Outbox(options.outbox or Path(f"data/{env.name}.outbox.sqlite")))

@@ -7,11 +7,16 @@ Anthropic's `messages`.
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from environments.inference.http_client import list_in
 from environments.inference.written_messages import MessageError
 
 LISTS = ("messages", "conversation", "conversations")
 """Fields that hold the messages of a session, one of them."""
 _RESULTS = frozenset({"function_call_output", "custom_tool_call_output"})
+_OF_ITEMS = frozenset(
+    {"type", "id", "status", "role", "phase", "summary", "call_id", "name", "arguments", "input"},
+)
+"""Fields of an item; what else stands on one, such as a vote, is of its turn."""
 _CALLS = {"function_call": "function", "custom_tool_call": "custom"}
 
 
@@ -73,6 +78,8 @@ def _messages_of(items: Sequence[Any], where: str) -> list[dict[str, Any]]:
     for index, each in enumerate(items):
         item = _object(each, f"{where}[{index}]")
         kind, role = item.get("type", "message"), item.get("role")
+        if not isinstance(kind, str):
+            raise MessageError(f"{where}[{index}] has the type {kind!r:.100}; give text")
         if kind in _RESULTS:
             result = {"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")}
             messages.append(result)
@@ -81,7 +88,7 @@ def _messages_of(items: Sequence[Any], where: str) -> list[dict[str, Any]]:
         elif kind in ("message", "reasoning", *_CALLS):
             if not messages or messages[-1].get("role") != "assistant":
                 messages.append({"role": "assistant", "content": [], "reasoning": [], "tool_calls": []})
-            _add(messages[-1], kind, item)
+            _add(messages[-1], kind, item, f"{where}[{index}]")
         else:
             raise MessageError(
                 f"{where}[{index}] has the type {kind!r:.100}; messages, reasoning, function calls and their "
@@ -90,18 +97,20 @@ def _messages_of(items: Sequence[Any], where: str) -> list[dict[str, Any]]:
     return messages
 
 
-def _add(message: dict[str, Any], kind: str, item: Mapping[str, Any]) -> None:
+def _add(message: dict[str, Any], kind: str, item: Mapping[str, Any], where: str) -> None:
     """Add an item to the assistant's message; a vote on it is the message's."""
     if kind == "message":
         content = item.get("content")
         message["content"] += content if isinstance(content, list) else [content]
     elif kind == "reasoning":
-        message["reasoning"] += item.get("content") or item.get("summary") or []
+        message["reasoning"] += list_in(item.get("content")) or list_in(item.get("summary"))
     else:
         function = {name: item.get(name) for name in ("name", "arguments", "input")}
         message["tool_calls"].append({"id": item.get("call_id"), _CALLS[kind]: function})
-    for name in item.keys() - message.keys():
-        message[name] = item[name]
+    for name in item.keys() - _OF_ITEMS - {"content", "reasoning", "tool_calls"}:
+        if None not in (message.get(name), item[name]) and message[name] != item[name]:
+            raise MessageError(f"{where} has another {name} than the items of its turn before it")
+        message[name] = message.get(name) if item[name] is None else item[name]
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:

@@ -16,6 +16,9 @@ from environments.sessions.logged_session import NO_SPAN, Scale, Session, Sessio
 from environments.trajectory import Completion, Message, Rewards, TokenRow, Turn
 from environments.turn_level_reward import aggregate
 
+TURN_REWARDS = "turn_rewards"
+"""In a trace's `info` a reward for each sampled node; in its `rewards` their sum."""
+
 
 def is_trace(value: object) -> bool:
     """Whether a JSON value is an episode or a trace."""
@@ -39,7 +42,7 @@ def read_traces(fields: Mapping[str, Any], scale: Scale) -> list[Session]:
         return [_session(each, fields, scale) for each in trained]
     except ReplyError as error:
         raise SessionError(str(error)) from None
-    except (AttributeError, IndexError, KeyError, TypeError) as error:
+    except (AttributeError, IndexError, KeyError, OverflowError, TypeError) as error:
         raise SessionError(f"not as verifiers writes a trace: {error}") from error
 
 
@@ -56,7 +59,7 @@ def _session(trace: Mapping[str, Any], episode: Mapping[str, Any], scale: Scale)
     group = object_in(episode, "group").get("id", info.get("group_id"))
     return Session(
         session_id=field_of(trace, "id", str),
-        item_id=data.get("id") or task.get("key") or task.get("hash"),
+        item_id=_name(data, "id") or _name(task, "key") or _name(task, "hash"),
         # Agents of an episode have tasks of their own.
         group=f"{group or ''}/{object_in(trace, 'agent').get('name') or 'agent'}",
         item=data,
@@ -71,6 +74,12 @@ def _session(trace: Mapping[str, Any], episode: Mapping[str, Any], scale: Scale)
     )
 
 
+def _name(fields: Mapping[str, Any], field: str) -> str | None:
+    """A name that may be a number."""
+    name = field_of(fields, field, str, int, where="task.")
+    return None if name is None else str(name)
+
+
 class _Graph:
     """The nodes of a trace; each of its leaves ends a branch, which is a token row."""
 
@@ -79,6 +88,10 @@ class _Graph:
         self._paths: list[list[int]] = []
         for index, node in enumerate(nodes):
             parent = node.get("parent")
+            if parent is not None and not (type(parent) is int and 0 <= parent < index):
+                raise SessionError(
+                    f"nodes[{index}].parent is {parent!r:.100}; give the index of one before it"
+                )
             self._paths.append([*([] if parent is None else self._paths[parent]), index])
         self.sampled = [index for index, node in enumerate(nodes) if node.get("sampled")]
         self._messages = [self._message(index) for index in range(len(nodes))]
@@ -98,7 +111,8 @@ class _Graph:
             turn = Turn(
                 index=at,
                 message=message,
-                finish_reason=call.get("finish_reason") or ("tool_calls" if message.tool_calls else "stop"),
+                finish_reason=field_of(call, "finish_reason", str)
+                or ("tool_calls" if message.tool_calls else "stop"),
                 span=NO_SPAN,
                 weight_version=field_of(call, "model", str),
             )
@@ -175,26 +189,31 @@ class _Graph:
 
 def _rewards(trace: Mapping[str, Any], info: Mapping[str, Any], graph: _Graph, scale: Scale) -> Rewards:
     """What the trace earned in all, and its turns where `info.turn_rewards` or their nodes have that."""
+    possible = "give numbers and null"
+    turns = field_of(info, TURN_REWARDS, list)
+    if turns is None:
+        turns = [scale.vote(graph.nodes[index], f"nodes[{index}]") for index in graph.sampled]
+    elif len(turns) != len(graph.sampled):
+        raise SessionError(
+            f"info.turn_rewards has {len(turns)} entries for {len(graph.sampled)} sampled nodes"
+        )
+    rewards = tuple(None if each is None else number(each, "info.turn_rewards", possible) for each in turns)
+    has_turns = info.get(TURN_REWARDS) is not None or not set(rewards) <= {None}
     parts = {
-        name: number(each["score"], f"rewards.{name}.score", "give a number") * each.get("weight", 1.0)
+        name: number(
+            number(each["score"], f"rewards.{name}.score", possible)
+            * number(each.get("weight", 1.0), f"rewards.{name}.weight", possible),
+            f"rewards.{name}",
+            possible,
+        )
         for name, each in cast("dict[str, dict[str, Any] | None]", object_in(trace, "rewards")).items()
-        # The sum of the turns' rewards, where these are noted, is no outcome.
-        if each is not None and not (name == "turn_rewards" and "turn_rewards" in info)
+        # The sum of the turns' rewards, where these are known, is no outcome.
+        if each is not None and not (name == TURN_REWARDS and has_turns)
     }
     outcome = sum(parts.values()) if parts else None
     if (named := scale.outcome(trace)) is not None:
         outcome, parts = named, {}
-    turns = field_of(info, "turn_rewards", list)
-    if turns is None:
-        turns = [scale.vote(graph.nodes[index], f"nodes[{index}]") for index in graph.sampled]
-        if set(turns) <= {None}:
-            return Rewards(outcome=outcome, score=outcome, outcome_components=parts)
-    if len(turns) != len(graph.sampled):
-        raise SessionError(
-            f"info.turn_rewards has {len(turns)} entries for {len(graph.sampled)} sampled nodes"
-        )
-    rewards = tuple(
-        None if each is None else number(each, "info.turn_rewards", "give numbers and null") for each in turns
-    )
+    if not has_turns:
+        return Rewards(outcome=outcome, score=outcome, outcome_components=parts)
     score = aggregate(rewards, outcome, "sum")
     return Rewards(turns=rewards, outcome=outcome, score=score, outcome_components=parts)

@@ -49,14 +49,9 @@ def openai_chat(
             trained = [
                 turn
                 for turn, advantage in zip(trajectory.turns, advantages, strict=True)
-                if _is_wanted(turn, trajectory) and (min_advantage is None or advantage >= min_advantage)
+                if turn.trained and (min_advantage is None or advantage >= min_advantage)
             ]
         yield from _lines(trajectory, trained, notes)
-
-
-def _is_wanted(turn: Turn, trajectory: Trajectory) -> bool:
-    """Whether it is trained, or would be if its weights were new: text asks for good answers alone."""
-    return turn.trained or trajectory.stale is not None
 
 
 def _lines(trajectory: Trajectory, trained: Sequence[Turn], notes: Counter[str]) -> Iterator[dict[str, Any]]:
@@ -96,7 +91,7 @@ def preference(credited: CreditedGroup, notes: Counter[str]) -> Iterator[dict[st
     for each in sampled_turns(credited, notes):
         if each.to_go is None:
             notes[UNSCORED] += 1
-        elif _is_wanted(each.turn, each.trajectory):
+        elif each.turn.trained:
             prompts[_prompt_key(each)].append(each)
     for turns in prompts.values():
         if len(turns) == 1:

@@ -17,11 +17,14 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from environments.credit import credited
 from environments.record.recorder import read_groups
 from environments.run import group_source
-from environments.run.group_source import FinishedGroups, Finishing
+from environments.run.group_source import Finishing, Traces, finished
+from environments.run.process_run import process
 from environments.run.spans import configured_tracer, trace_group
 from environments.testing import group_of
 from environments.trajectory import Failure, StopReason
+from tests.environments.chat.versioned import played_by
 from tests.environments.record.any_group import all_withheld
+from tests.environments.write_file import quiet
 from tools.calls import ToolResult
 
 INSTRUMENT = Path(sys.executable).parent / "opentelemetry-instrument"
@@ -118,12 +121,26 @@ def test_a_dropped_rollout_is_a_trace_with_its_error_and_no_score():
     assert "turnwise.score" not in dropped.attributes
 
 
-def test_a_tracer_that_breaks_costs_no_group_and_is_named_once(monkeypatch, caplog):
+async def test_a_tracer_that_breaks_costs_no_group_and_is_named_once(monkeypatch, caplog):
     broken = SimpleNamespace(start_span=lambda *_, **__: 1 / 0)
     monkeypatch.setattr(group_source, "configured_tracer", lambda: broken)
-    groups = FinishedGroups(SimpleNamespace(), Finishing(fingerprint=None), credit=None)
-    assert [groups._finished(GROUP, None).line is not None for _ in range(2)] == [True, True]
+    traces, done = Traces(), finished(GROUP, Finishing(fingerprint=None))
+    await traces.add(done)
+    await traces.add(done)
     assert [each.message[:40] for each in caplog.records] == ["no more traces: OpenTelemetry broke with"]
+
+
+async def test_a_run_traces_groups_as_they_are_recorded_without_what_was_withheld(monkeypatch, tmp_path):
+    exporter, path = InMemorySpanExporter(), tmp_path / "r.jsonl"
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(group_source, "configured_tracer", lambda: provider.get_tracer("t"))
+    env = played_by(*"aaaaab", max_staleness=0, data_path_to_save_groups=str(path))
+    assert await process(env, quiet()) == 0
+    first, *_ = read_groups(path)
+    assert first.group.stale
+    turns = [each for each in exporter.get_finished_spans() if each.name.startswith("chat")]
+    assert [each for each in turns[:6] if "turnwise.advantage" in each.attributes] == []
 
 
 def test_without_a_provider_nothing_is_traced():

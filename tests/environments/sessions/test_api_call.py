@@ -1,9 +1,13 @@
 """Logged calls of OpenAI's and Anthropic's APIs: what was sent and the reply are one conversation."""
 
+from contextlib import suppress
+
 import pytest
 from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
+from environments.inference.written_messages import MessageError
+from environments.sessions.api_call import as_session
 from environments.sessions.logged_session import Scale, SessionError, read_session
 from tests.environments.sessions.logs import chat, imported, user
 from tests.tables import cases
@@ -144,3 +148,19 @@ def test_fields_of_a_session_that_only_look_like_a_reply_are_ignored():
 def test_what_could_mean_two_things_is_refused(line, message):
     with pytest.raises(SessionError, match=message):
         read(line)
+
+
+def test_a_vote_on_one_item_of_a_turn_is_the_turns_and_two_that_differ_are_refused():
+    def read(*votes):
+        items = [{"type": "message", "role": "assistant", "content": "a", "vote": vote} for vote in votes]
+        return as_session({"input": "go", "output": items})["messages"][-1]["vote"]
+
+    assert [read(None, "up"), read("up", None), read("up", "up")] == ["up"] * 3
+    with pytest.raises(MessageError, match=r"output\[1\] has another vote"):
+        read("up", "down")
+
+
+@pytest.mark.parametrize("item", [{"type": []}, {"type": "reasoning", "content": 5, "summary": 7}], ids=str)
+def test_items_of_odd_shapes_end_in_no_traceback(item):
+    with suppress(MessageError):
+        as_session({"input": [{"role": "user", "content": "go"}, item]})

@@ -136,7 +136,7 @@ def test_a_turn_without_log_probabilities_leaves_its_row_without():
 @cases(
     ("wrong", "message"),
     [
-        (node("assistant", "a", 4, [3], 1), "not as verifiers writes a trace: list index"),
+        (node("assistant", "a", 4, [3], 1), r"nodes\[1\].parent is 4; give the index"),
         (node("assistant", "a", 0, [3, -4], 1), "token_ids.1 is -4"),
         (node("assistant", "a", 0, [3, 4], 1, logprobs=False) | {"logprobs": [0, 0]}, "2 logprobs for 1"),
         (node("assistant", "a", 0, [3, 4], 1) | {"mask": [True, False]}, r"nodes\[1\].mask is not false"),
@@ -145,11 +145,34 @@ def test_a_turn_without_log_probabilities_leaves_its_row_without():
         (node("user", [{"type": "image_url"}], 0), "no images"),
         (7, "not as verifiers writes a trace"),
     ],
-    ids=["parent", "id", "logprobs", "mask", "role", "image", "number"],
+    ids=["parent", "id", "logprobs", "mask", "long_mask", "role", "image", "number"],
 )
 def test_a_graph_that_does_not_fit_together_is_refused(wrong, message):
     with pytest.raises(SessionError, match=message):
         session(CHAIN[0], wrong)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"rewards": {"r": {"score": 1.0, "weight": 10**400}}}, "rewards.r.weight"),
+        ({"rewards": {"r": {"score": 1e90, "weight": 1e90}}}, "rewards.r is"),
+        ({"task": {"data": {"id": ["x"]}}}, "task.id is"),
+        ({"calls": [{"node": 1, "finish_reason": []}]}, "finish_reason is"),
+    ],
+    ids=["weight", "product", "id", "finish_reason"],
+)
+def test_fields_that_no_record_can_hold_are_refused_by_name(changed, message):
+    with pytest.raises(SessionError, match=message):
+        session(*CHAIN, **changed)
+
+
+def test_votes_on_nodes_count_beside_the_sum_of_the_turns_as_noted_ones_do():
+    voted = [each | ({"vote": 0.25} if at == 1 else {}) for at, each in enumerate(CHAIN)]
+    rewards = {"solved": {"score": 1.0}, "turn_rewards": {"score": 0.25}}
+    by_votes = session(*voted, rewards=rewards).rewards
+    noted = session(*CHAIN, rewards=rewards, info={"turn_rewards": [0.25, None]}).rewards
+    assert (by_votes, by_votes.outcome, by_votes.score) == (noted, 1.0, 1.25)
 
 
 def test_rewards_for_other_turns_than_were_sampled_are_refused(tmp_path):

@@ -39,11 +39,6 @@ class WeightVersions:
         self._is_told = self._has_warned = False
 
     @property
-    def is_bounded(self) -> bool:
-        """Whether any rollout can be too old."""
-        return self.max_staleness is not None
-
-    @property
     def met(self) -> tuple[str, ...]:
         """The newest ones, oldest first: for who keeps them from one process to the next."""
         return tuple(self._met)[-_KEPT:]

@@ -165,7 +165,7 @@ class Sender:
     async def _withhold(self, post: Post) -> bool:
         """Take out what became too old while the group waited; whether the post changed, or is gone."""
         weights = self._weights
-        if weights is None or not weights.is_bounded:
+        if weights is None or weights.max_staleness is None:
             return False
         versions = await self._in_outbox(lambda outbox: outbox.unsent_versions(post))
         if (reason := weights.too_old([*chain.from_iterable(versions.values())])) is None:

@@ -107,7 +107,7 @@ async def _serve_opened(
             fingerprint=None if recorder is None else recorder.fingerprint,
             is_charted=track is not None,
             # Of a stale group, and of one that is traced, the line is read again.
-            has_line=recorder is not None or env.weight_versions.is_bounded or traces.are_made,
+            has_line=recorder is not None or env.weight_versions.max_staleness is not None or traces.are_made,
             shape=shape,
             exact_only=not config.allow_approximate_tokens,
         )

@@ -1,6 +1,7 @@
 """The rollout JSONL: one group a line, on disk when the group ends, and resumable."""
 
 import logging
+import shutil
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ import orjson
 
 from environments.data.tasks import PastGroup
 from environments.record.append_file import AppendFile
+from environments.record.artefact_file import artefacts_of, packed_artefacts, write_artefacts
 from environments.record.group_line import (
     decode_group,
     encode_group,
@@ -45,6 +47,9 @@ class GroupLine:
     item_id: str
     epoch: int
     status: str
+    group_id: str = ""
+    artefacts: bytes | None = None
+    """The file of its artefacts; `None`: it has none."""
 
 
 def serialised(credited: CreditedGroup, *, fingerprint: str | None) -> tuple[GroupLine, CreditedGroup]:
@@ -66,6 +71,8 @@ def serialised(credited: CreditedGroup, *, fingerprint: str | None) -> tuple[Gro
         item_id=group.item_id,
         epoch=group.epoch,
         status=credited.status,
+        group_id=group.group_id,
+        artefacts=packed_artefacts(group),
     )
     return line, credited
 
@@ -73,12 +80,17 @@ def serialised(credited: CreditedGroup, *, fingerprint: str | None) -> tuple[Gro
 class Recorder:
     """Appends groups to a JSONL file that one process at a time may write."""
 
-    def __init__(self, path: Path, *, fresh: bool = False, each_on_disk: bool = True) -> None:
+    def __init__(
+        self, path: Path, *, fresh: bool = False, each_on_disk: bool = True, artefacts: Path | None = None
+    ) -> None:
         """Opens the file, locked; finds out which groups it already holds; cuts off a torn last line.
 
-        See `AppendFile`. Raises RecordError if a line is malformed, too.
+        See `AppendFile`. `artefacts` is their folder, see `artefacts_of`. Raises RecordError if a line is
+        malformed, too.
         """
         self.path = path
+        self._artefacts = artefacts_of(path) if artefacts is None else artefacts
+        self._each_on_disk = each_on_disk
         self.written = 0
         self.fingerprint: str | None = None
         """The fingerprint of the groups to come."""
@@ -89,6 +101,8 @@ class Recorder:
         # Threads append, and a line that was written is counted before the next.
         self._one_at_a_time = Lock()
         self._file = AppendFile(path, fresh=fresh, each_on_disk=each_on_disk)
+        if fresh:  # of the groups that were there
+            shutil.rmtree(artefacts_of(path), ignore_errors=True)
         try:
             self.contents = self._found()
             """What the file held when it was opened; groups that are appended are `finished`, too."""
@@ -172,6 +186,8 @@ class Recorder:
         """
         content = line.content
         with self._one_at_a_time:
+            if line.artefacts is not None:  # before the line that names them
+                write_artefacts(self._artefacts, line.group_id, line.artefacts, on_disk=self._each_on_disk)
             more = self.more_facts()
             if origin := {**self._to_say.pop(line.fingerprint, {}), **more}:
                 content = with_origin(content, origin)
@@ -335,14 +351,18 @@ def new_record(path: Path, *, doing: str) -> Generator[Recorder]:
     Raises RecordError if there is a record already, or it cannot be written.
     """
     _refuse_to_replace(path, doing)
+    artefacts = artefacts_of(path)
+    is_new = not artefacts.exists()
     with folder_for(path), write_whole(path) as unfinished:
         try:
-            with Recorder(unfinished, fresh=True, each_on_disk=False) as recorder:
+            with Recorder(unfinished, fresh=True, each_on_disk=False, artefacts=artefacts) as recorder:
                 yield recorder
                 recorder.wait_for_disk()
                 _refuse_to_replace(path, doing)
-        except RecordError as error:
-            if isinstance(error.__cause__, OSError):
+        except BaseException as error:
+            if is_new:
+                shutil.rmtree(artefacts, ignore_errors=True)
+            if isinstance(error, RecordError) and isinstance(error.__cause__, OSError):
                 raise error.__cause__ from None  # of the record as it is called at the end
             raise
 

@@ -5,6 +5,7 @@ import os
 import posixpath
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import Protocol
 
 from tools.sandbox.archive import ArchivedFile, clean_path, pack, unpack
 from tools.sandbox.base import MAX_READ_BYTES, Sandbox
@@ -15,6 +16,23 @@ _BATCH_BYTES = 8 << 20
 _MEMBER_BYTES = 2048
 """The most that an archive adds to a file's content and path."""
 _PAGE_BYTES = 4096
+
+
+class Source(Protocol):
+    """What of a `Sandbox` files are taken with."""
+
+    @property
+    def workdir(self) -> str:
+        """See `Sandbox`."""
+        ...
+
+    async def read_file(self, path: str, *, max_bytes: int = ...) -> bytes:
+        """See `Sandbox`."""
+        ...
+
+    async def get_archive(self, path: str, *, max_bytes: int = ...) -> bytes:
+        """See `Sandbox`."""
+        ...
 
 
 def place(path: str, workdir: str) -> str:
@@ -38,7 +56,7 @@ def size_on_disk(files: Mapping[str, ArchivedFile]) -> int:
 
 
 async def take(
-    sandbox: Sandbox, paths: Sequence[str], *, max_bytes: int, beside: Iterable[str] = ()
+    sandbox: Source, paths: Sequence[str], *, max_bytes: int, beside: Iterable[str] = ()
 ) -> dict[str, ArchivedFile]:
     """Files and whole folders of a sandbox, by place; what the agent did to them is never an error.
 
@@ -96,7 +114,7 @@ async def offer(sandbox: Sandbox, files: Mapping[str, ArchivedFile]) -> None:
             await _put(sandbox, batch)
 
 
-async def _found(sandbox: Sandbox, path: str, max_bytes: int) -> dict[str, ArchivedFile]:
+async def _found(sandbox: Source, path: str, max_bytes: int) -> dict[str, ArchivedFile]:
     try:
         data = await sandbox.read_file(path, max_bytes=max_bytes)
     except IsADirectoryError:

@@ -26,7 +26,7 @@ from environments.trajectory import (
     Trajectory,
     Turn,
 )
-from environments.viewer.artefact_values import kept_files
+from environments.viewer.artefact_values import KeptFile, kept_files
 from environments.viewer.learning_values import LearningValues
 from tools.calls import ToolResult
 from tools.errors import CreditError
@@ -191,17 +191,6 @@ class PageJudgeCall(TypedDict):
     answer: Text | None
 
 
-class PageArtefact(TypedDict):
-    """A version of a file that was kept, see `KeptFile`."""
-
-    turn: int | None
-    path: str
-    digest: str | None
-    bytes: int
-    note: str
-    text: Text
-
-
 class PageTurn(TypedDict):
     """A turn whole."""
 
@@ -220,7 +209,7 @@ class PageTurn(TypedDict):
     noted: dict[str, float]
     ledger: TurnLedger
     judge_calls: list[PageJudgeCall]
-    artefacts: list[PageArtefact]
+    artefacts: list[KeptFile]
     fork: str | None
     condensed: dict[str, Any] | None
     saw: list[dict[str, Any]] | None
@@ -257,7 +246,7 @@ class RolloutBlock(TypedDict):
     metrics: dict[str, float]
     judge_calls: list[PageJudgeCall]
     """About the whole."""
-    artefacts: list[PageArtefact]
+    artefacts: list[KeptFile]
     """Taken for the whole."""
     agent: PageAgent | None
     """`None`: it played in our own loop, or this is not the first block."""
@@ -459,7 +448,7 @@ def rollout_blocks(
     """
     cutter = content.cutter
     calls = _second_model_calls(trajectory, cutter)
-    kept = [PageArtefact(**{**each, "text": cutter.text(each["text"])}) for each in kept_files(trajectory)]
+    kept = kept_files(trajectory, cutter.text)
     indices = {turn.index for turn in trajectory.turns}
     rewards = trajectory.rewards
     block = RolloutBlock(

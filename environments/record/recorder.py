@@ -15,7 +15,7 @@ import orjson
 
 from environments.data.tasks import PastGroup
 from environments.record.append_file import AppendFile
-from environments.record.artefact_file import artefacts_of, packed_artefacts, write_artefacts
+from environments.record.artefact_file import artefacts_of, packed_artefacts
 from environments.record.group_line import (
     decode_group,
     encode_group,
@@ -25,7 +25,7 @@ from environments.record.group_line import (
     with_origin,
 )
 from environments.record.origin import SHARD, Contents, GroupKey, OtherRunError, RunOrigin, refuse_other_run
-from environments.record.private_file import folder_for, write_whole
+from environments.record.private_file import folder_for, write_private, write_whole
 from environments.record.run_folder import Shard, missing_shards, records_of
 from environments.trajectory import CreditedGroup
 from tools.errors import RecordError
@@ -80,16 +80,14 @@ def serialised(credited: CreditedGroup, *, fingerprint: str | None) -> tuple[Gro
 class Recorder:
     """Appends groups to a JSONL file that one process at a time may write."""
 
-    def __init__(
-        self, path: Path, *, fresh: bool = False, each_on_disk: bool = True, artefacts: Path | None = None
-    ) -> None:
+    def __init__(self, path: Path, *, fresh: bool = False, each_on_disk: bool = True) -> None:
         """Opens the file, locked; finds out which groups it already holds; cuts off a torn last line.
 
-        See `AppendFile`. `artefacts` is their folder, see `artefacts_of`. Raises RecordError if a line is
-        malformed, too.
+        See `AppendFile`. Raises RecordError if a line is malformed, too.
         """
         self.path = path
-        self._artefacts = artefacts_of(path) if artefacts is None else artefacts
+        self.artefacts = artefacts_of(path)
+        """The folder of what is kept beside it."""
         self._each_on_disk = each_on_disk
         self.written = 0
         self.fingerprint: str | None = None
@@ -102,7 +100,7 @@ class Recorder:
         self._one_at_a_time = Lock()
         self._file = AppendFile(path, fresh=fresh, each_on_disk=each_on_disk)
         if fresh:  # of the groups that were there
-            shutil.rmtree(artefacts_of(path), ignore_errors=True)
+            shutil.rmtree(self.artefacts, ignore_errors=True)
         try:
             self.contents = self._found()
             """What the file held when it was opened; groups that are appended are `finished`, too."""
@@ -187,7 +185,8 @@ class Recorder:
         content = line.content
         with self._one_at_a_time:
             if line.artefacts is not None:  # before the line that names them
-                write_artefacts(self._artefacts, line.group_id, line.artefacts, on_disk=self._each_on_disk)
+                with folder_for(file := self.artefacts / f"{line.group_id}.zip"):
+                    write_private(file, line.artefacts, on_disk=self._each_on_disk)
             more = self.more_facts()
             if origin := {**self._to_say.pop(line.fingerprint, {}), **more}:
                 content = with_origin(content, origin)
@@ -351,16 +350,16 @@ def new_record(path: Path, *, doing: str) -> Generator[Recorder]:
     Raises RecordError if there is a record already, or it cannot be written.
     """
     _refuse_to_replace(path, doing)
-    artefacts = artefacts_of(path)
-    is_new = not artefacts.exists()
+    has_others = (artefacts := artefacts_of(path)).exists()
     with folder_for(path), write_whole(path) as unfinished:
         try:
-            with Recorder(unfinished, fresh=True, each_on_disk=False, artefacts=artefacts) as recorder:
+            with Recorder(unfinished, fresh=True, each_on_disk=False) as recorder:
+                recorder.artefacts = artefacts
                 yield recorder
                 recorder.wait_for_disk()
                 _refuse_to_replace(path, doing)
         except BaseException as error:
-            if is_new:
+            if not has_others:
                 shutil.rmtree(artefacts, ignore_errors=True)
             if isinstance(error, RecordError) and isinstance(error.__cause__, OSError):
                 raise error.__cause__ from None  # of the record as it is called at the end

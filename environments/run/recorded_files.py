@@ -1,35 +1,32 @@
 """The agent's files as a record has them: what a rollout's hooks took out of its sandbox, turn by turn."""
 
 import errno
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import NoReturn, cast
 
-from environments.artefacts import TakenFiles, folder_files, utf8_path
-from environments.trajectory import Artefact, Trajectory
-from tools.sandbox.archive import ArchivedFile, pack
+from environments.artefacts import TakenFiles, utf8_path
+from environments.trajectory import Trajectory
+from tools.sandbox.archive import check
 from tools.sandbox.base import MAX_READ_BYTES, NoSandbox, Sandbox, SandboxRecord
 from tools.sandbox.host.layout import WORKDIR
 from tools.sandbox.host.supervised import file_error
 
 
 class RecordedFiles(TakenFiles):
-    """Reads what was kept; what was not ends the command."""
+    """Reads what was kept, and the errors that there were; what was not kept ends the command."""
 
     def __init__(self, recorded: Trajectory, refuse: Callable[[str], NoReturn]) -> None:
         """`refuse` takes what a hook does that cannot be done, in words."""
         super().__init__(cast("Sandbox", NoSandbox()), 0)
         self._recorded, self._refuse = recorded, refuse
+        self.has_sandbox = recorded.sandbox is not None
         self._known = {(each.turn, each.path): each for each in recorded.artefacts}
 
     @property
-    def has_sandbox(self) -> bool:
-        """Whether the rollout had one."""
-        return self._recorded.sandbox is not None
-
-    @property
     def workdir(self) -> str:
-        """That of our own sandboxes."""
+        """That of our own backends."""
         return WORKDIR
 
     @property
@@ -42,49 +39,38 @@ class RecordedFiles(TakenFiles):
         return nullcontext()
 
     async def read_file(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
-        """The file, or the error that there was instead."""
-        found = self._found(path, max_bytes)
-        if found.is_folder:
-            raise file_error(errno.EISDIR, path)
-        if found.size > max_bytes:
-            raise file_error(errno.EFBIG, path)
-        return self._content(path, found.digest)
+        """The file that was read in this turn."""
+        return self._content(path, max_bytes, is_folder=False)
 
     async def get_archive(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
-        """The folder, or the error that there was instead."""
-        found = self._found(path, max_bytes)
-        if not found.is_folder:
-            raise file_error(errno.ENOTDIR, path)
+        """The folder that was read in this turn."""
+        archive = self._content(path, max_bytes, is_folder=True)
         try:
-            return pack(
-                {
-                    name: ArchivedFile(data=self._content(path, digest), mode=mode)
-                    for name, digest, _, mode in folder_files(self._content(path, found.digest))
-                }
-            )
-        except (ValueError, OSError) as error:
-            self._refuse(f"takes {path!r:.100}, and its record is damaged: {error}")
+            return check(archive)
+        except OSError as error:
+            self._refuse(f"takes {path!r:.100}, which is no folder beside the record: {error}")
 
     async def made(self, path: str, make: Callable[[], Awaitable[bytes]]) -> bytes:
-        """What was made then."""
-        return self._content(path, self._found(path, 0).digest)
+        """What was made in this turn."""
+        return self._content(path, sys.maxsize, is_folder=False)
 
-    def _found(self, path: str, max_bytes: int) -> Artefact:
+    def _content(self, path: str, max_bytes: int, *, is_folder: bool) -> bytes:
         when = "after the last turn" if self.turn is None else f"in turn {self.turn + 1}"
         what = f"takes {path!r:.100} {when}, which"
-        found = self._known.get((self.turn, utf8_path(path)))
-        if found is None:
-            self._refuse(f"{what} its rollout did not, or it was not kept (--env.artefacts_mb)")
-        if found.error is not None and not (found.error == "EFBIG" and max_bytes > found.size):
-            raise file_error(getattr(errno, found.error, errno.EIO), path)
-        if found.digest is None:
-            self._refuse(f"{what} was too large to be kept ({found.size:,} bytes)")
-        return found
-
-    def _content(self, path: str, digest: str | None) -> bytes:
-        data = self._recorded.contents.get(digest or "")
+        kept = self._known.get((self.turn, utf8_path(path)))
+        if kept is None:
+            self._refuse(f"{what} its rollout did not take, or did not keep (--env.artefacts_mb)")
+        if kept.error == "EFBIG" and max_bytes > kept.size:
+            self._refuse(f"{what} had more than {kept.size:,} bytes and was not kept")
+        if kept.error is not None:
+            raise file_error(getattr(errno, kept.error, errno.EIO), path)
+        if kept.is_folder != is_folder:
+            raise file_error(errno.EISDIR if kept.is_folder else errno.ENOTDIR, path)
+        if kept.size > max_bytes:
+            raise file_error(errno.EFBIG, path)
+        if kept.digest is None:
+            self._refuse(f"{what} did not fit into what was kept: {kept.size:,} bytes (--env.artefacts_mb)")
+        data = self._recorded.contents.get(kept.digest)
         if data is None:
-            self._refuse(
-                f"takes {path!r:.100}, whose content {digest} is missing beside the record, or another"
-            )
+            self._refuse(f"{what} is not beside the record as it names it: SHA-256 {kept.digest:.100}")
         return data

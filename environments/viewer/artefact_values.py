@@ -6,15 +6,19 @@ from dataclasses import replace
 from posixpath import normpath
 from typing import TypedDict
 
-from environments.artefacts import folder_files, utf8_path
+from environments.artefacts import utf8_path
 from environments.trajectory import Artefact, Trajectory
+from tools.sandbox.archive import unpack
 
-LARGEST_SHOWN = 64 << 10
-"""Bytes of a content."""
+LARGEST_SHOWN = 1 << 20
+"""Bytes of a file or folder."""
 _MOST_COMPARED = 1000
 """Lines of a version: comparing may take the square of them."""
 _MOST = 500
 """Versions of a rollout."""
+
+Text = str | Mapping[str, object]
+"""As a page has it: a long one is cut."""
 
 
 class KeptFile(TypedDict):
@@ -22,61 +26,65 @@ class KeptFile(TypedDict):
 
     turn: int | None
     path: str
-    digest: str | None
     bytes: int
     note: str
     """`new`, `changed`, or why there is no text."""
-    text: str | Mapping[str, object]
-    """The content, or its difference to the version before; a long one cut."""
+    text: Text
+    """The content, or its difference to the version before."""
 
 
-def kept_files(trajectory: Trajectory, cut: Callable[[str], str | Mapping[str, object]]) -> list[KeptFile]:
+def kept_files(trajectory: Trajectory, cut: Callable[[str], Text]) -> list[KeptFile]:
     """The first versions of all files, in the order they were taken; none of a file that stayed as it was."""
-    versions: dict[str, Artefact] = {}
+    versions: dict[str, bytes | str] = {}
     shown: list[KeptFile] = []
-    for each in _files(trajectory):
+    for each, version in _versions(trajectory):
         before = versions.get(each.path)
-        if len(shown) < _MOST and (before is None or replace(before, turn=each.turn) != each):
-            versions[each.path] = each
-            note, text = _note_and_text(each, before, trajectory.contents)
-            named = KeptFile(
-                turn=each.turn, path=each.path, digest=each.digest, bytes=each.size, note=note, text=cut(text)
-            )
-            shown.append(named)
+        if version == before or len(shown) == _MOST:
+            continue
+        versions[each.path] = version
+        note, text = "new" if before is None else "changed", ""
+        if isinstance(version, str):
+            note = version
+        elif (own := _text(version)) is None:
+            note += ", no text"
+        else:
+            text = _difference(_text(before), own) or own
+        named = KeptFile(turn=each.turn, path=each.path, bytes=each.size, note=note, text=cut(text))
+        shown.append(named)
     return shown
 
 
-def _files(trajectory: Trajectory) -> Iterator[Artefact]:
-    """The artefacts, and in the place of a folder its files."""
+def _versions(trajectory: Trajectory) -> Iterator[tuple[Artefact, bytes | str]]:
+    """The artefacts with their content or why there is none; in the place of a folder its files."""
     for each in trajectory.artefacts:
-        names = trajectory.contents.get(each.digest or "") if each.is_folder else None
-        if names is None:
-            yield each
-            continue
-        for path, digest, size, _ in folder_files(names):
-            yield Artefact(
-                turn=each.turn, path=utf8_path(normpath(f"{each.path}/{path}")), digest=digest, size=size
-            )
+        data = trajectory.contents.get(each.digest or "")
+        if each.error is not None:
+            yield each, f"could not be read: {each.error}"
+        elif data is None:
+            large = "too large to show" if each.size > LARGEST_SHOWN else "missing beside the record"
+            yield each, large if each.digest else "left out, see --env.artefacts_mb"
+        elif not each.is_folder:
+            yield each, data
+        else:
+            try:
+                files = unpack(data)
+            except OSError as error:
+                yield each, f"no folder: {error}"
+                continue
+            for path, file in files.items():
+                name = utf8_path(normpath(f"{each.path}/{path}"))
+                yield replace(each, path=name, size=len(file.data)), file.data
 
 
-def _note_and_text(each: Artefact, before: Artefact | None, contents: Mapping[str, bytes]) -> tuple[str, str]:
-    data = contents.get(each.digest or "")
-    if data is None:
-        unknown = "too large to show" if each.size > LARGEST_SHOWN else "missing beside the record"
-        left_out = f"could not be read: {each.error}" if each.error else "left out, see --env.artefacts_mb"
-        return unknown if each.digest else left_out, ""
-    note = "new" if before is None else "changed"
-    if (text := _text(data)) is None:
-        return f"{note}, no text", ""
-    old = None if before is None else _text(contents.get(before.digest or "", b"\0"))
-    lines = [] if old is None else [old.splitlines(), text.splitlines()]
-    if not lines or max(map(len, lines)) > _MOST_COMPARED:
-        return note, text
-    return note, "\n".join(difflib.unified_diff(*lines, "before", "after", lineterm=""))
+def _difference(before: str | None, text: str) -> str:
+    old, new = (before or "").splitlines(), text.splitlines()
+    if before is None or max(len(old), len(new)) > _MOST_COMPARED:
+        return ""
+    return "\n".join(difflib.unified_diff(old, new, "before", "after", lineterm=""))
 
 
-def _text(data: bytes) -> str | None:
+def _text(data: bytes | str | None) -> str | None:
     try:
-        return None if b"\0" in data else data.decode()
+        return data.decode() if isinstance(data, bytes) and b"\0" not in data else None
     except UnicodeDecodeError:
         return None

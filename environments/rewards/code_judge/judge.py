@@ -12,6 +12,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Generic, Literal, TypeVar, get_args
 
+from environments.artefacts import TakenFiles
 from environments.rewards.code_cases import Verify
 from environments.rewards.code_judge.checks import (
     CheckLimits,
@@ -91,7 +92,7 @@ class CodeJudge:
         )
 
     async def shows_failure(
-        self, verify: Verify, item_id: str, task: Task, turn: Turn, files: transfer.Source
+        self, verify: Verify, item_id: str, task: Task, turn: Turn, files: TakenFiles
     ) -> bool:
         """Whether a terminal command of the turn showed that the function fails as it was at the start.
 

@@ -77,7 +77,7 @@ function judgeNode(call, needle = "") {
 function artefactNodes(artefacts) {
   if (!artefacts.length) return null;
   return details(`${plural(artefacts.length, "file")} kept`, () => artefacts.map((file) => {
-    const head = el("div.callhead", {}, el("b", {}, shown(file.path)), el("span.muted", { title: file.digest || "" }, `${num(file.bytes)} bytes, ${shown(file.note)}`));
+    const head = el("div.callhead", {}, el("b", {}, shown(file.path)), el("span.muted", {}, `${num(file.bytes)} bytes, ${shown(file.note)}`));
     return el("div.result.artefact", {}, head, textBlock(file.text, { spec: "div.text.mono" }));
   }));
 }

@@ -18,21 +18,11 @@ _MEMBER_BYTES = 2048
 _PAGE_BYTES = 4096
 
 
-class Source(Protocol):
-    """What of a `Sandbox` files are taken with."""
-
+class _Files(Protocol):
     @property
-    def workdir(self) -> str:
-        """See `Sandbox`."""
-        ...
-
-    async def read_file(self, path: str, *, max_bytes: int = ...) -> bytes:
-        """See `Sandbox`."""
-        ...
-
-    async def get_archive(self, path: str, *, max_bytes: int = ...) -> bytes:
-        """See `Sandbox`."""
-        ...
+    def workdir(self) -> str: ...
+    async def read_file(self, path: str, *, max_bytes: int = ...) -> bytes: ...
+    async def get_archive(self, path: str, *, max_bytes: int = ...) -> bytes: ...
 
 
 def place(path: str, workdir: str) -> str:
@@ -56,7 +46,7 @@ def size_on_disk(files: Mapping[str, ArchivedFile]) -> int:
 
 
 async def take(
-    sandbox: Source, paths: Sequence[str], *, max_bytes: int, beside: Iterable[str] = ()
+    sandbox: _Files, paths: Sequence[str], *, max_bytes: int, beside: Iterable[str] = ()
 ) -> dict[str, ArchivedFile]:
     """Files and whole folders of a sandbox, by place; what the agent did to them is never an error.
 
@@ -114,7 +104,7 @@ async def offer(sandbox: Sandbox, files: Mapping[str, ArchivedFile]) -> None:
             await _put(sandbox, batch)
 
 
-async def _found(sandbox: Source, path: str, max_bytes: int) -> dict[str, ArchivedFile]:
+async def _found(sandbox: _Files, path: str, max_bytes: int) -> dict[str, ArchivedFile]:
     try:
         data = await sandbox.read_file(path, max_bytes=max_bytes)
     except IsADirectoryError:

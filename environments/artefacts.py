@@ -19,7 +19,7 @@ class TakenFiles:
     def __init__(self, sandbox: Sandbox, max_bytes: int) -> None:
         """Nothing is taken yet. `max_bytes` is for all contents, equal ones counted once; 0 keeps nothing."""
         self._sandbox, self._is_kept, self._left = sandbox, max_bytes > 0, max_bytes
-        self._taken: dict[tuple[int | None, str], Artefact] = {}
+        self._taken: dict[tuple[int | None, str, bool], Artefact] = {}
         self.has_sandbox = not isinstance(sandbox, NoSandbox)
         self.turn: int | None = 0
         """How many turns were scored before; `None`: all."""
@@ -42,17 +42,18 @@ class TakenFiles:
 
     async def read_file(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
         """See `Sandbox`."""
-        with self._errors(path, max_bytes):
+        with self._errors(Artefact(path=path), max_bytes):
             data = await self._sandbox.read_file(path, max_bytes=max_bytes)
         self._keep(Artefact(path=path), data)
         return data
 
     async def get_archive(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
         """See `Sandbox`; of a `__pycache__` there is nothing, its bytecode need not match its source."""
-        with self._errors(path, max_bytes):
+        folder = Artefact(path=path, is_folder=True)
+        with self._errors(folder, max_bytes):
             archive = await self._sandbox.get_archive(path, max_bytes=max_bytes)
             archive = await asyncio.to_thread(_without_bytecode, archive)
-        self._keep(Artefact(path=path, is_folder=True), bytes(archive))
+        self._keep(folder, bytes(archive))
         return archive
 
     async def made(self, path: str, make: Callable[[], Awaitable[bytes]]) -> bytes:
@@ -65,7 +66,7 @@ class TakenFiles:
         """What was taken; `scored` are the indices of turns as they were scored, perhaps with gaps."""
         ranks = sorted(scored)
         turns: dict[int | None, int] = {at: ranks.index(index) for at, index in enumerate(scored)}
-        return tuple(replace(each, turn=turns.get(turn, turn)) for (turn, _), each in self._taken.items())
+        return tuple(replace(each, turn=turns.get(turn, turn)) for (turn, _, _), each in self._taken.items())
 
     def _keep(self, artefact: Artefact, data: bytes) -> None:
         """Notes it, and keeps its content where that fits."""
@@ -80,15 +81,15 @@ class TakenFiles:
     def _note(self, artefact: Artefact) -> None:
         if self._is_kept:
             path = utf8_path(artefact.path)
-            self._taken[self.turn, path] = replace(artefact, path=path, turn=self.turn)
+            self._taken[self.turn, path, artefact.is_folder] = replace(artefact, path=path, turn=self.turn)
 
     @contextmanager
-    def _errors(self, path: str, max_bytes: int) -> Generator[None]:
+    def _errors(self, artefact: Artefact, max_bytes: int) -> Generator[None]:
         try:
             yield
         except OSError as error:
             code = errno.errorcode.get(error.errno or 0, "EIO")
-            self._note(Artefact(path=path, error=code, size=max_bytes if code == "EFBIG" else 0))
+            self._note(replace(artefact, error=code, size=max_bytes if code == "EFBIG" else 0))
             raise
 
 

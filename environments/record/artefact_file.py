@@ -26,7 +26,8 @@ def artefacts_of(record: Path) -> Path:
 
 def packed_artefacts(group: TrajectoryGroup) -> bytes | None:
     """The file of a group; `None`: nothing of it is kept."""
-    contents = {digest: data for each in group.trajectories for digest, data in each.contents.items()}
+    named = [(each.digest or "", t.contents) for t in group.trajectories for each in t.artefacts]
+    contents = {digest: contents[digest] for digest, contents in named if digest in contents}
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as packed:
         for digest, data in contents.items():

@@ -22,7 +22,7 @@ class RecordedFiles(TakenFiles):
         super().__init__(cast("Sandbox", NoSandbox()), 0)
         self._recorded, self._refuse = recorded, refuse
         self.has_sandbox = recorded.sandbox is not None
-        self._known = {(each.turn, each.path): each for each in recorded.artefacts}
+        self._known = {(each.turn, each.path, each.is_folder): each for each in recorded.artefacts}
 
     @property
     def workdir(self) -> str:
@@ -57,20 +57,18 @@ class RecordedFiles(TakenFiles):
     def _content(self, path: str, max_bytes: int, *, is_folder: bool) -> bytes:
         when = "after the last turn" if self.turn is None else f"in turn {self.turn + 1}"
         what = f"takes {path!r:.100} {when}, which"
-        kept = self._known.get((self.turn, utf8_path(path)))
+        kept = self._known.get((self.turn, utf8_path(path), is_folder))
         if kept is None:
             self._refuse(f"{what} its rollout did not take, or did not keep (--env.artefacts_mb)")
         if kept.error == "EFBIG" and max_bytes > kept.size:
             self._refuse(f"{what} had more than {kept.size:,} bytes and was not kept")
         if kept.error is not None:
             raise file_error(getattr(errno, kept.error, errno.EIO), path)
-        if kept.is_folder != is_folder:
-            raise file_error(errno.EISDIR if kept.is_folder else errno.ENOTDIR, path)
         if kept.size > max_bytes:
             raise file_error(errno.EFBIG, path)
         if kept.digest is None:
             self._refuse(f"{what} did not fit into what was kept: {kept.size:,} bytes (--env.artefacts_mb)")
         data = self._recorded.contents.get(kept.digest)
         if data is None:
-            self._refuse(f"{what} is not beside the record as it names it: SHA-256 {kept.digest:.100}")
+            self._refuse(f"{what} is not beside the record as it names it: SHA-256 {kept.digest!r:.100}")
         return data

@@ -57,6 +57,8 @@ def kept_files(trajectory: Trajectory, cut: Callable[[str], Text]) -> list[KeptF
 def _versions(trajectory: Trajectory) -> Iterator[tuple[Artefact, bytes | str]]:
     """The artefacts with their content or why there is none; in the place of a folder its files."""
     for each in trajectory.artefacts:
+        if each.error == "EISDIR":  # which is asked for as one, too
+            continue
         data = trajectory.contents.get(each.digest or "")
         if each.error is not None:
             yield each, f"could not be read: {each.error}"

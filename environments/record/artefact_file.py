@@ -2,18 +2,17 @@
 
 import hashlib
 import io
-import re
 import zipfile
 import zlib
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 from environments.record.run_folder import RECORD
 from environments.trajectory import CreditedGroup, TrajectoryGroup
 
 _LARGEST = 1 << 30
 """Bytes of one content, as of all those of a rollout."""
-_GROUP_ID = re.compile(r"[\w-]{1,100}")
 _TIME = (1980, 1, 1, 0, 0, 0)
 """Equal contents give equal files."""
 _UNREADABLE = (OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError, KeyError)
@@ -22,6 +21,11 @@ _UNREADABLE = (OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, 
 def artefacts_of(record: Path) -> Path:
     """The folder of a record's artefacts: `artefacts` in a run's, `FILE.artefacts` beside a plain file."""
     return record.with_name("artefacts" if record.name == RECORD else f"{record.name}.artefacts")
+
+
+def file_of(folder: Path, group_id: str) -> Path:
+    """The file of a group, which may be called what no file can be."""
+    return folder / f"{quote(group_id, safe='')}.zip"
 
 
 def packed_artefacts(group: TrajectoryGroup) -> bytes | None:
@@ -42,11 +46,11 @@ def with_contents(credited: CreditedGroup, record: Path, *, max_bytes: int = _LA
     """
     group = credited.group
     wanted = {each.digest: each.size for t in group.trajectories for each in t.artefacts if each.digest}
-    if not wanted or not _GROUP_ID.fullmatch(group.group_id):
+    if not wanted:
         return credited
     known: dict[str, bytes] = {}
     try:
-        with zipfile.ZipFile(artefacts_of(record) / f"{group.group_id}.zip") as packed:
+        with zipfile.ZipFile(file_of(artefacts_of(record), group.group_id)) as packed:
             for digest, size in wanted.items():
                 if (data := _content(packed, digest, min(size, max_bytes))) is not None:
                     known[digest] = data

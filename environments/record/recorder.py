@@ -15,7 +15,7 @@ import orjson
 
 from environments.data.tasks import PastGroup
 from environments.record.append_file import AppendFile
-from environments.record.artefact_file import artefacts_of, packed_artefacts
+from environments.record.artefact_file import artefacts_of, file_of, packed_artefacts
 from environments.record.group_line import (
     decode_group,
     encode_group,
@@ -185,7 +185,7 @@ class Recorder:
         content = line.content
         with self._one_at_a_time:
             if line.artefacts is not None:  # before the line that names them
-                with folder_for(file := self.artefacts / f"{line.group_id}.zip"):
+                with folder_for(file := file_of(self.artefacts, line.group_id)):
                     write_private(file, line.artefacts, on_disk=self._each_on_disk)
             more = self.more_facts()
             if origin := {**self._to_say.pop(line.fingerprint, {}), **more}:

@@ -136,7 +136,7 @@ async def test_what_does_not_fit_is_named_in_the_record_with_its_size_and_refuse
 async def test_siblings_with_equal_files_share_one_content(path):
     (group,) = await recorded(path)
     named = {each.digest for t in group.group.trajectories for each in t.artefacts if each.digest}
-    (file,) = artefacts_of(path).iterdir()
+    (file,) = (path.parent / "r.jsonl.artefacts").iterdir()
     kept = zipfile.ZipFile(file).namelist()
     assert sorted(kept) == sorted(named)
     assert len(named) < sum(each.digest is not None for t in group.group.trajectories for each in t.artefacts)

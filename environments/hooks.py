@@ -44,6 +44,9 @@ class Hooks:
     data: tuple[str, ...] = ()
     """Files or folders that only C libraries open (SQLite, Arrow), from the class's folder on. The
     fingerprint covers them like those that Python opens in `setup` and `load_items`."""
+    packages: tuple[str, ...] = ()
+    """What Python imports in the sandboxes, `ctx.verify`'s included: requirements such as `pytest==8.4.2`, or
+    one path of a lock file; resolved once, before the first rollout. See `SandboxLimits.packages`."""
     required_fields: tuple[str, ...] = ()
     """Fields that every item must have."""
     default_estimator: str = "grpo"

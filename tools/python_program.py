@@ -140,7 +140,7 @@ def serve(folder: str) -> None:
 def _run(code: str, name: str, names: dict[str, object]) -> int:
     linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
     try:
-        tree = compile(code, name, "exec", ast.PyCF_ONLY_AST)
+        tree = ast.parse(code, name)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
         exec(compile(tree, name, "exec"), names)
         value = None
@@ -152,7 +152,7 @@ def _run(code: str, name: str, names: dict[str, object]) -> int:
         return OK
     except BaseException as error:  # noqa: BLE001  # `exit()` and interrupts of the code's, too
         trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_code.co_filename == "<string>":
+        while trace is not None and trace.tb_frame.f_code.co_filename in ("<string>", ast.__file__):
             trace = trace.tb_next
         traceback.print_exception(type(error), error, trace)
         return RAISED

@@ -2,14 +2,12 @@ import json
 
 import pytest
 
-from tests.tools.sandbox.conftest import NETWORKED, TEST_IMAGE
+from tests.tools.sandbox.conftest import NETWORKED, TEST_IMAGE, docker_engine, tier_c  # noqa: F401  # fixtures
 from tools.calls import ToolCall
 from tools.python import python
 from tools.sandbox import open_sandbox
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.local.backend import open_local
-
-pytest_plugins = ["tests.tools.sandbox.conftest"]
 
 
 @pytest.fixture(params=["B", "C", pytest.param("docker", marks=pytest.mark.docker)])
@@ -73,7 +71,7 @@ async def test_code_that_ends_its_interpreter_gets_another_one_and_is_told(sandb
 
 async def test_an_interpreter_that_ended_between_calls_is_told(sandbox):
     await run(sandbox, "import os, threading; threading.Timer(0, os._exit, (0,)).start(); x = 1")
-    await sandbox.exec("while pkill -0 -f serve; do :; done", timeout_s=5.0)
+    await sandbox.exec("while kill -0 $(cat ${TMPDIR:-/tmp}/.turnwise-python/pid); do :; done", timeout_s=5.0)
     assert (await run(sandbox, "2")).content in (
         "[the interpreter of the calls before had ended: their variables are gone]\n2",
         "2",  # it ended within its own call, which was told then

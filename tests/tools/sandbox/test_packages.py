@@ -44,7 +44,7 @@ async def test_the_agent_cannot_write_to_packages():
     assert result.exit_code != 0
 
 
-class Tested(AgentEnv):
+class Judged(AgentEnv):
     """Its agent leaves modules named like the packages."""
 
     name = "tested"
@@ -62,27 +62,27 @@ class Tested(AgentEnv):
         await sandbox.write_file("solution.py", b"def double(x): return x + x\n")
 
     async def compute_reward(self, item, trajectory, ctx):
-        test = "import iniconfig, solution\ndef test_it():\n  assert solution.double(2) == 4 and iniconfig.__path__\n"
+        test = "import iniconfig, solution\ndef test_it():\n  assert solution.double(2) == 4, iniconfig\n"
         command = ["python3", "-m", "pytest", "-q", "test_it.py"]
         result = await ctx.verify(command=command, artefacts=["."], files={"test_it.py": test})
         return float(result.exit_code == 0 and "1 passed" in result.text())
 
 
 async def test_a_verification_imports_packages_and_not_the_agents_modules_of_their_names():
-    async with Tested(AgentEnvConfig(group_size=1, min_group_size=1)) as env:
+    async with Judged(AgentEnvConfig(group_size=1, min_group_size=1)) as env:
         group = await env.run_group(env.tasks()[0])
     assert [each.score for each in group.group.trajectories] == [1.0]
 
 
 async def test_the_fingerprint_names_each_package():
-    async with Tested() as env:
+    async with Judged() as env:
         facts = origin_of(env).facts()
     assert facts["package pytest"].startswith("8.4.2 ")
     assert {"package pluggy", "package iniconfig"} <= facts.keys()
 
 
 async def test_packages_of_an_item_are_resolved_before_any_rollout_and_are_in_the_fingerprint():
-    class PerItem(Tested):
+    class PerItem(Judged):
         packages = ()
 
         def sandbox_for(self, item):

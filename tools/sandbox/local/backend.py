@@ -1,8 +1,10 @@
 """The embedded sandbox: namespaces, or Landlock, around one supervisor that runs commands with a shell."""
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from tools.errors import ConfigError, IsolationError
 from tools.sandbox.base import SandboxLimits, SandboxRecord, check_lent
@@ -10,6 +12,7 @@ from tools.sandbox.host.channel import Channel, RecoveringChannel
 from tools.sandbox.host.layout import check_files_fit
 from tools.sandbox.host.supervised import SupervisedSandbox
 from tools.sandbox.local import launch, probe, tiers
+from tools.sandbox.local.packages import folder_of
 from tools.sandbox.local.session import Session, stop
 from tools.sandbox.local.tiers import Tier
 from tools.waiting import or_undo, to_the_end
@@ -35,9 +38,16 @@ async def open_local(
         raise ConfigError(f"the local sandbox shows this machine's programs, not image {image!r}; use docker")
     check_files_fit(limits)
     chosen = await _chosen(limits, tier, allow_unsafe)
-    for folder in limits.read_only:
+    lent = limits.read_only
+    if limits.packages:
+        if chosen == "D" and os.geteuid() != 0:
+            raise IsolationError(
+                "in tier D the agent is your own user and could change `packages` for others"
+            )
+        lent = (*lent, await asyncio.to_thread(folder_of, limits.packages))
+    for folder in lent:
         check_lent(folder, with_parents=chosen != "B")
-    starting = asyncio.to_thread(launch.start, chosen, limits, verifier_files)
+    starting = asyncio.to_thread(launch.start, chosen, replace(limits, read_only=lent), verifier_files)
     held = _Held(await or_undo(starting, _stop))
     session = held.session
     channel: Channel | RecoveringChannel | None = None

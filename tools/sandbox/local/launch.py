@@ -22,6 +22,7 @@ from tools.sandbox.inside.processes import running
 from tools.sandbox.local import cgroup, rootfs, tiers, trees
 from tools.sandbox.local.cgroup import Group
 from tools.sandbox.local.fork_server import ForkedProcess, fork_server, numbers
+from tools.sandbox.local.packages import folder_of
 from tools.sandbox.local.session import Process, Session, configuration, end, greet
 from tools.sandbox.local.tiers import Agent, Tier
 
@@ -45,6 +46,7 @@ def start_in_namespaces(limits: SandboxLimits, undo: ExitStack, files: Mapping[s
     undo.callback(cgroup.remove, group)
     settings = tiers.settings("B", who, limits, group) | numbers(group)
     settings["held"] = "" if files is None else VERIFIER_DIR
+    settings["packages"] = folder_of(limits.packages)
     steps = [step.words() for step in rootfs.own_steps(limits, uid=who.uid, gid=who.gid)]
     config = configuration(settings, seccomp.program(), steps, files)
     ours, theirs = socket.socketpair()
@@ -113,6 +115,7 @@ def start_without_namespaces(
     undo.callback(cgroup.remove, group)
     folder = _make_folder(who, limits.read_only, undo)
     settings = tiers.settings(tier, who, limits, group) | _settings(folder, limits)
+    settings["packages"] = folder_of(limits.packages)
     if files is not None:
         undo.callback(trees.remove, folder.base)
         settings |= _hold(list(files.items()), who, folder, settings)

@@ -1,0 +1,70 @@
+"""A whole tree as a tar archive and back: links, modes and times too, made and read by the agent's user.
+
+No host reads such an archive: it goes from one sandbox into others.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+
+def pack(folder: str, max_bytes: int) -> None:
+    """Send the tree below a folder to stdout; sockets are left out.
+
+    Raises:
+        OSError: something cannot be read, or the archive would be larger.
+    """
+    # It would be loaded in each supervisor, for few of them.
+    import tarfile  # noqa: PLC0415
+
+    with tarfile.open(fileobj=_Bounded(max_bytes), mode="w|") as archive:
+        for name in sorted(os.listdir(folder)):
+            archive.add(os.path.join(folder, name), name)
+
+
+def unpack(folder: str) -> None:
+    """Put what comes on stdin below a folder; what is there already stays: it is a verifier's.
+
+    Raises:
+        OSError: something cannot be written.
+    """
+    import tarfile  # noqa: PLC0415
+
+    folders = []
+    with open(0, "rb", closefd=False) as stdin, tarfile.open(fileobj=stdin, mode="r|") as archive:
+        # Newer ones change modes and refuse links; here it is all within a sandbox.
+        archive.extraction_filter = lambda member, _: member
+        for member in archive:
+            at = os.path.join(folder, member.name)
+            if member.isdir():
+                if not os.path.isdir(at):
+                    os.mkdir(at)
+                    folders.append((member, at))
+            elif not os.path.lexists(at):
+                archive.extract(member, folder)
+        # Last: a folder may be closed, and what comes into it changes its time.
+        for member, at in reversed(folders):
+            archive.utime(member, at)
+            archive.chmod(member, at)
+
+
+class _Bounded:
+    """Standard output, up to a size."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._room = max_bytes
+        self._stdout = open(1, "wb", closefd=False)
+
+    def write(self, data: bytes) -> int:
+        """All of it.
+
+        Raises:
+            OSError: there is no room.
+        """
+        self._room -= len(data)
+        if self._room < 0:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        self._stdout.write(data)
+        self._stdout.flush()
+        return len(data)

@@ -7,13 +7,13 @@ A backend is loaded when its first sandbox is opened.
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Unpack
 
-from tools.errors import IsolationError
+from tools.errors import IsolationError, SandboxCreateError
 from tools.sandbox.archive import clean_path
 from tools.sandbox.base import (
     ExecResult,
@@ -23,6 +23,7 @@ from tools.sandbox.base import (
     SandboxLimits,
     SandboxRecord,
     SandboxSpec,
+    Snapshot,
     check_lent,
 )
 
@@ -89,7 +90,12 @@ class Opening(AbstractAsyncContextManager[Sandbox]):
     _opener: SandboxBackend
     _limits: SandboxLimits
     _options: dict[str, Any]
-    _opened: AbstractAsyncContextManager[Sandbox] | None = field(default=None, init=False)
+    _snapshot: Snapshot | None = None
+    _opened: AsyncExitStack = field(default_factory=AsyncExitStack, init=False)
+
+    def beginning_with(self, snapshot: Snapshot) -> "Opening":
+        """The same with what a sandbox was left with that was opened as this one is."""
+        return replace(self, _options={**self._options, **snapshot.options}, _snapshot=snapshot)
 
     def for_verifier(self, files: Mapping[str, bytes]) -> "Opening":
         """The same for a verification, in which these files cannot be changed, removed, renamed or replaced.
@@ -108,16 +114,23 @@ class Opening(AbstractAsyncContextManager[Sandbox]):
             )
         for path in files:
             clean_path(path.removeprefix("/"))
-        return Opening(self._backend, self._opener, self._limits, {**self._options, "verifier_files": files})
+        return replace(self, _options={**self._options, "verifier_files": files})
 
     async def __aenter__(self) -> Sandbox:
-        self._opened = self._opener(self._limits, **self._options)
-        return await self._opened.__aenter__()
+        async with self._opened as opening:
+            sandbox = await opening.enter_async_context(self._opener(self._limits, **self._options))
+            if self._snapshot is not None and self._snapshot.fill is not None:
+                try:
+                    await self._snapshot.fill(sandbox)
+                except OSError as error:
+                    raise SandboxCreateError(f"what was prepared cannot be copied: {error}") from error
+            self._opened = opening.pop_all()
+        return sandbox
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        return None if self._opened is None else await self._opened.__aexit__(kind, error, trace)
+        return await self._opened.__aexit__(kind, error, trace)
 
 
 async def prepare_sandboxes(

@@ -55,9 +55,9 @@ class _Archive:
         if not self._is_logged:
             self._is_logged = True
             _LOG.warning(
-                "sandboxes of tier %s begin with a copy of what was prepared, which took %.2f s for %.1f MB%s",
+                "sandboxes of tier %s begin with a copy of what was prepared: %.2f s for %.1f MB%s",
                 sandbox.record.tier, time.monotonic() - begun, self._size / 1e6,
-                "" if unpack else " and leaves out links",
+                "" if unpack else ", without its links",
             )  # fmt: skip
 
     def _read(self) -> bytes:
@@ -68,7 +68,7 @@ class _Archive:
 
 
 def _written(archive: bytes) -> IO[bytes]:
-    file = tempfile.TemporaryFile()
+    file = tempfile.TemporaryFile()  # noqa: SIM115  # closed when it is discarded
     file.write(archive)
     file.flush()
     return file

@@ -31,7 +31,7 @@ def unpack(folder: str) -> None:
     """
     import tarfile  # noqa: PLC0415
 
-    folders = []
+    folders: list[tuple[tarfile.TarInfo, str]] = []
     with open(0, "rb", closefd=False) as stdin, tarfile.open(fileobj=stdin, mode="r|") as archive:
         # Newer ones change modes and refuse links; here it is all within a sandbox.
         archive.extraction_filter = lambda member, _: member
@@ -54,7 +54,7 @@ class _Bounded:
 
     def __init__(self, max_bytes: int) -> None:
         self._room = max_bytes
-        self._stdout = open(1, "wb", closefd=False)
+        self._stdout = os.fdopen(1, "wb", closefd=False)
 
     def write(self, data: bytes) -> int:
         """All of it.
@@ -68,3 +68,6 @@ class _Bounded:
         self._stdout.write(data)
         self._stdout.flush()
         return len(data)
+
+    def close(self) -> None:
+        """For its protocol; it is the process's."""

@@ -1,4 +1,4 @@
-"""Whole containers: the agent is root; a verifier's files, the list of changes and the disk are not its own."""
+"""Whole containers: the agent is root; a verifier's files, the list of changes and the disk are not."""
 
 import io
 import os

@@ -3,9 +3,9 @@
     python -m tests.benchmarks.bench_sandbox [--backend local] [--tier C] [--network full] [--image NAME]
 
 Budgets: a shell command at most 2 times a plain one, and on docker a fifth of a one-shot `docker exec`; start
-to first result at most 10 ms alone, 300 ms for 64 at once, and 50 ms on a copy of 50 MB that were prepared where
-overlays can be mounted; 60 ms from docker's warm pool; 1,000 idle local sandboxes in 1.5 GB; the loop stands
-still for at most 50 ms while 64 start.
+to first result at most 10 ms alone and 300 ms for 64 at once, and 50 ms on a copy of 50 MB that were prepared
+where overlays can be mounted; 60 ms from docker's warm pool; 1,000 idle local sandboxes in 1.5 GB; the loop
+stands still for at most 50 ms while 64 start.
 """
 
 import argparse

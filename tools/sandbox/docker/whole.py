@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
 
-from tools.errors import SandboxUnavailable
+from tools.errors import AgentCausedError, SandboxUnavailable
 from tools.sandbox.base import SandboxRecord, Snapshot
 from tools.sandbox.docker.container import Container, Held
 from tools.sandbox.docker.engine import Engine, EngineError
@@ -72,13 +72,13 @@ class DiskWatch:
     """Ends a container that writes more than it may, before it fills the disk that all share."""
 
     def __init__(self, managed: ContainerManager, container: Container) -> None:
-        self._managed, self._container = managed, container
+        self.managed, self.container = managed, container
         self.most_bytes = container.spec.limits.disk_mb << 20
         self.is_over = False
 
     async def run(self) -> None:
         """Look until it is over, or gone."""
-        engine, container = self._managed.engine, self._container.id
+        engine, container = self.managed.engine, self.container.id
         for look in itertools.count():
             await asyncio.sleep(_LOOK_S)
             try:
@@ -91,7 +91,13 @@ class DiskWatch:
             self.is_over = written > self.most_bytes or files > most_files(self.most_bytes)
             if self.is_over:
                 break
-        await in_thread(partial(self._managed.discard, container))
+        await in_thread(partial(self.managed.discard, container))
+
+    def refuse_over(self) -> None:
+        """Raise AgentCausedError once it was ended."""
+        if self.is_over:
+            most = f"disk_mb={self.container.spec.limits.disk_mb}"
+            raise AgentCausedError(f"the agent wrote more than {most} allows", cause="sandbox_lost")
 
 
 class WholeSandbox(SupervisedSandbox):
@@ -99,15 +105,14 @@ class WholeSandbox(SupervisedSandbox):
 
     def __init__(
         self,
-        engine: Engine,
-        container: Container,
+        watch: DiskWatch,
         channel: Requests,
         record: SandboxRecord,
         listen: Callable[[], Awaitable[socket.socket]],
     ) -> None:
         """See `SupervisedSandbox`."""
-        super().__init__(channel, container.spec.workdir, record, listen, _committed)
-        self.engine, self.container = engine, container
+        super().__init__(channel, watch.container.spec.workdir, record, listen, _committed)
+        self.engine, self.container, self._watch = watch.managed.engine, watch.container, watch
 
     async def changed_paths(self) -> list[str]:
         """See `tools.sandbox.changes.changed_paths`."""
@@ -129,7 +134,8 @@ class WholeSandbox(SupervisedSandbox):
     async def _outside(self, call: Any) -> Any:
         try:
             return await in_thread(call)
-        except EngineError as error:
+        except (EngineError, tarfile.TarError) as error:
+            self._watch.refuse_over()
             raise SandboxUnavailable(f"the engine does not give or take the files: {error}") from error
 
     def _own(self) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from typing import IO, Any, cast
 from tools.errors import AgentCausedError, SandboxUnavailable
 from tools.sandbox.base import SandboxRecord, Snapshot
 from tools.sandbox.docker.container import Container, Held
-from tools.sandbox.docker.engine import Engine, EngineError
+from tools.sandbox.docker.engine import EngineError
 from tools.sandbox.docker.manager import ContainerManager, in_thread
 from tools.sandbox.docker.orphans import labels
 from tools.sandbox.host.layout import RUN_DIR, VERIFIER_DIR, most_files

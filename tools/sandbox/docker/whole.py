@@ -17,7 +17,7 @@ from typing import IO, Any, cast
 
 from tools.errors import AgentCausedError, SandboxUnavailable
 from tools.sandbox.base import SandboxRecord, Snapshot
-from tools.sandbox.docker.container import Container, Held
+from tools.sandbox.docker.container import Container
 from tools.sandbox.docker.engine import EngineError
 from tools.sandbox.docker.manager import ContainerManager, in_thread
 from tools.sandbox.docker.orphans import labels
@@ -50,7 +50,7 @@ _REMOVE_S = 120.0
 
 
 @contextmanager
-def held_on_host(files: Mapping[str, bytes], workdir: str) -> Generator[Held]:
+def held_on_host(files: Mapping[str, bytes], workdir: str) -> Generator[tuple[tuple[str, str], ...]]:
     """A verifier's files in a folder of this machine, for mounts that root in a container cannot change.
 
     `/tests` is one mount: nothing can be put beside them there. Elsewhere each file is one, which a program
@@ -65,7 +65,7 @@ def held_on_host(files: Mapping[str, bytes], workdir: str) -> Generator[Held]:
             at = posixpath.join(workdir, path)
             is_test = at.startswith(f"{_TESTS}/") and at == posixpath.join("/", path)
             mounts[held_files.kept_at(_TESTS if is_test else path, str(folder))] = _TESTS if is_test else at
-        yield Held(folder=base, mounts=tuple(mounts.items()))
+        yield tuple(mounts.items())
 
 
 class DiskWatch:
@@ -83,11 +83,12 @@ class DiskWatch:
             await asyncio.sleep(_LOOK_S)
             try:
                 written = await in_thread(partial(engine.written_bytes, container))
-                files = (
-                    0 if look % _LOOKS_PER_COUNT else len(await in_thread(partial(engine.changed, container)))
-                )
-            except (EngineError, ValueError):  # it is gone
+                counts = look % _LOOKS_PER_COUNT == 0
+                files = len(await in_thread(partial(engine.changed, container))) if counts else 0
+            except ValueError:  # it is gone
                 return
+            except EngineError:
+                continue
             self.is_over = written > self.most_bytes or files > most_files(self.most_bytes)
             if self.is_over:
                 break
@@ -139,8 +140,7 @@ class WholeSandbox(SupervisedSandbox):
             raise SandboxUnavailable(f"the engine does not give or take the files: {error}") from error
 
     def _own(self) -> tuple[str, ...]:
-        held = self.container.spec.held
-        return (*_OURS, *(place for _, place in (held.mounts if held else ())))
+        return (*_OURS, *(place for _, place in self.container.spec.held))
 
     def _changed(self, exclude: Collection[str]) -> dict[str, int]:
         """Paths that the agent's programs changed, with how."""

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from contextlib import nullcontext as unwatched
 from dataclasses import replace
 from functools import partial
@@ -225,9 +225,12 @@ class AgentEnv(Lifecycle):
         self, task: GroupTask, sibling: int, calls: HookCalls
     ) -> AsyncGenerator[tuple[RolloutContext, RolloutHooks]]:
         """What a rollout begins with; its state and its sandbox close afterwards."""
-        open_own, open_fresh = self.sandbox_openers(await self.sandbox_spec(task.item, calls))
-        own = calls.sandbox(open_own) if self.sandboxes.are_opened else open_own()
-        async with own as sandbox:
+        spec = await self.sandbox_spec(task.item, calls)
+        async with AsyncExitStack() as opened:
+            snapshot = await opened.enter_async_context(self.snapshot(spec, task.item, calls))
+            open_own, open_fresh = self.sandbox_openers(spec, snapshot)
+            own = calls.sandbox(open_own) if self.sandboxes.are_opened else open_own()
+            sandbox = await opened.enter_async_context(own)
             ctx = RolloutContext(
                 env=self.name,
                 item_id=task.item_id,

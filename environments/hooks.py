@@ -118,6 +118,12 @@ class Hooks:
     def sandbox_for(self, item: Item) -> MaybeAsync[SandboxSpec | None]:
         """Image and limits of this item's sandboxes, those of `ctx.verify` included; `None`: as set."""
 
+    def prepare_sandbox(self, item: Item, sandbox: Sandbox) -> MaybeAsync[None]:
+        """Once for all items to which `sandbox_for` gives one spec with a `prepared` key: fill the workspace.
+
+        Their rollouts, and each `ctx.verify`, begin with a copy of what it left.
+        """
+
     def play(self, item: Item, ctx: RolloutContext) -> MaybeAsync[None]:
         """The agent itself: it calls its model at `ctx.endpoint`, and returns when it is done.
 

@@ -30,6 +30,7 @@ from environments.data.tasks import (
 from environments.hooks import Hooks, Item, pins_thread, refuse_no_listener, writes
 from environments.lifecycle.opened_files import OpenedFiles
 from environments.lifecycle.sandboxes import ItemImages, Sandboxes
+from environments.lifecycle.snapshots import Snapshots
 from environments.lifecycle.weight_versions import WeightVersions
 from environments.policy.base import CheckedPolicy, Policy
 from environments.rollout.boundary import (
@@ -43,7 +44,8 @@ from environments.second_models.asked_model import ROLES, AskedModel
 from tools.errors import ConfigError, RunError, SandboxError, ServerAway, TimeLimitExceeded, UsageError
 from tools.mcp.mcp_servers import MCPServers
 from tools.registry import Toolset
-from tools.sandbox.base import Sandbox, SandboxSpec
+from tools.sandbox.base import Sandbox, SandboxSpec, Snapshot
+from tools.sandbox.snapshot import take_snapshot
 from tools.toolsets import select_toolsets
 
 _EVERY_S = 60.0
@@ -146,6 +148,7 @@ class Lifecycle(Hooks):
             raise ConfigError(f"environment {self.name!r} keeps {self.keep[0]!r} of a sandbox, and has none")
         self.mcp = MCPServers.among(self.tools, self.config.enabled_toolsets)
         self._images = ItemImages(self.sandboxes.prepare)
+        self._snapshots = Snapshots(self._prepare_snapshot)
         self.opened_files = OpenedFiles()
         self.weight_versions = WeightVersions(self.config)
         self.met_kinds = MetKinds()
@@ -188,6 +191,7 @@ class Lifecycle(Hooks):
                 yield self
             finally:
                 await self._images.aclose()
+                await self._snapshots.aclose()
 
     @asynccontextmanager
     async def loaded(self, *, evaluation: bool = False) -> AsyncGenerator[Self]:
@@ -410,12 +414,36 @@ class Lifecycle(Hooks):
         """A fresh sandbox as class and config ask for."""
         return self.sandboxes.open()
 
-    def sandbox_openers(self, spec: SandboxSpec | None) -> tuple[SandboxOpener, SandboxOpener]:
+    def sandbox_openers(
+        self, spec: SandboxSpec | None, snapshot: Snapshot | None = None
+    ) -> tuple[SandboxOpener, SandboxOpener]:
         """What opens an item's sandbox, and what opens a fresh one for its `ctx.verify`."""
-        opener = self.open_sandbox if spec is None else partial(self.sandboxes.open, spec)
+        opener = self.open_sandbox if spec is None else partial(self.sandboxes.open, spec, snapshot)
         if self.sandboxes.are_opened:
             return opener, opener
-        return opener, partial(self.sandboxes.open_for_verification, spec)
+        return opener, partial(self.sandboxes.open_for_verification, spec, snapshot)
+
+    @asynccontextmanager
+    async def snapshot(
+        self, spec: SandboxSpec | None, item: Item, calls: HookCalls
+    ) -> AsyncGenerator[Snapshot | None]:
+        """What `prepare_sandbox` left for such sandboxes; `None` for those without a key.
+
+        Raises:
+            Exception: what it raised.
+        """
+        async with AsyncExitStack() as held:
+            found = None
+            if spec is not None and spec.prepared is not None:
+                entered = partial(held.enter_async_context, self._snapshots.of(spec, item))
+                found = await calls.run(entered, doing="prepare_sandbox")
+            yield found
+
+    async def _prepare_snapshot(self, spec: SandboxSpec, item: Item) -> Snapshot:
+        with self.hook_calls(InFlight(item_id=spec.prepared or "", sibling=0)) as calls:
+            async with calls.sandbox(partial(self.sandboxes.open_for_verification, spec)) as sandbox:
+                await calls.hook("prepare_sandbox", self.prepare_sandbox, item, sandbox)
+                return await take_snapshot(sandbox)
 
     async def sandbox_spec(self, item: Item, calls: HookCalls) -> SandboxSpec | None:
         """What an item's sandbox has of its own, its image made ready.
@@ -426,12 +454,15 @@ class Lifecycle(Hooks):
         """
         if not writes(self, "sandbox_for"):
             return None
-        spec = self.sandboxes.checked_spec(await calls.hook("sandbox_for", self.sandbox_for, item))
+        spec = self._checked_spec(await calls.hook("sandbox_for", self.sandbox_for, item))
         image = self.sandboxes.image_of(spec)
         await calls.run(
             partial(self._images.ready, image), doing=f"the image, {image or 'that of its backend'}"
         )
         return spec
+
+    def _checked_spec(self, given: Any) -> SandboxSpec | None:
+        return self.sandboxes.checked_spec(given, prepares=writes(self, "prepare_sandbox"))
 
     async def _check_item_sandboxes(self, notify: Callable[[str], None]) -> None:
         """Count the images of the items, and open one sandbox of the first image that can be had."""
@@ -467,7 +498,7 @@ class Lifecycle(Hooks):
                     if isinstance(error.__cause__, TimeLimitExceeded):
                         raise  # or the start would wait as long for each item
                     continue  # its rollouts tell it
-                spec = self.sandboxes.checked_spec(given)
+                spec = self._checked_spec(given)
                 await self.sandboxes.prepare_packages(spec, notify)
                 specs.setdefault(self.sandboxes.image_of(spec), spec)
         return specs

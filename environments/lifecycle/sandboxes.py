@@ -13,8 +13,8 @@ from typing import Any, cast
 from environments.config import AgentEnvConfig
 from tools.errors import ConfigError, ImageUnavailable
 from tools.registry import Toolset
-from tools.sandbox import lent_folder, open_sandbox, package_versions, prepare_sandboxes
-from tools.sandbox.base import NONE, NoSandbox, Sandbox, SandboxLimits, SandboxSpec
+from tools.sandbox import Opening, lent_folder, open_sandbox, package_versions, prepare_sandboxes
+from tools.sandbox.base import NONE, NoSandbox, Sandbox, SandboxLimits, SandboxSpec, Snapshot
 from tools.waiting import to_the_end
 
 _LOG = logging.getLogger(__name__)
@@ -73,15 +73,20 @@ class Sandboxes:
         """Whether a rollout has a sandbox at all."""
         return self.kind != NONE
 
-    def open(self, spec: SandboxSpec | None = None) -> AbstractAsyncContextManager[Sandbox]:
-        """A fresh one for a rollout."""
+    def open(
+        self, spec: SandboxSpec | None = None, snapshot: Snapshot | None = None
+    ) -> AbstractAsyncContextManager[Sandbox]:
+        """A fresh one for a rollout, which begins with what was prepared."""
         if not self.are_opened:
             return nullcontext(cast("Sandbox", NoSandbox()))
-        return self._open(self.kind, spec)
+        return self.open_for_verification(spec, snapshot)
 
-    def open_for_verification(self, spec: SandboxSpec | None = None) -> AbstractAsyncContextManager[Sandbox]:
+    def open_for_verification(
+        self, spec: SandboxSpec | None = None, snapshot: Snapshot | None = None
+    ) -> AbstractAsyncContextManager[Sandbox]:
         """A fresh one for `ctx.verify`, of the same kind where rollouts have one."""
-        return self._open(self.verifier_kind, spec)
+        opening = self._open(self.verifier_kind, spec)
+        return opening if snapshot is None else opening.beginning_with(snapshot)
 
     async def prepare(self, image: str | None, notify: Callable[[str], None] = _LOG.info) -> None:
         """Do what the first one would wait for; that of a verification alone is made ready when it is used.
@@ -127,11 +132,11 @@ class Sandboxes:
         """The image that such a sandbox is made from; `None`: the backend's own."""
         return spec.image if spec and spec.image is not None else self._config.sandbox_image
 
-    def checked_spec(self, given: Any) -> SandboxSpec | None:
-        """What `sandbox_for` gave.
+    def checked_spec(self, given: Any, *, prepares: bool) -> SandboxSpec | None:
+        """What `sandbox_for` gave; `prepares`: whether the class writes `prepare_sandbox`.
 
         Raises:
-            ConfigError: it is something else, or it names an image where sandboxes have none.
+            ConfigError: it is something else, or it names what sandboxes here do not have.
         """
         where = f"environment {self._env.__name__}: sandbox_for"
         if given is not None and not isinstance(given, SandboxSpec):
@@ -141,6 +146,13 @@ class Sandboxes:
                 f"{where} names the image {given.image!r}, and {_DEFAULT!r} sandboxes have none; choose "
                 f"--env.{'sandbox' if self.are_opened else 'verify_sandbox'} docker"
             )
+        if given is not None and given.whole and self.verifier_kind == _DEFAULT:
+            raise ConfigError(
+                f"{where} gave whole=True, and {_DEFAULT!r} sandboxes have no machine of their own; choose "
+                f"--env.{'sandbox' if self.are_opened else 'verify_sandbox'} docker"
+            )
+        if given is not None and given.prepared is not None and not prepares:
+            raise ConfigError(f"{where} gave prepared={given.prepared!r:.100}; write prepare_sandbox, too")
         return given
 
     def refuse_tools_in(self, toolset: Toolset) -> None:
@@ -153,13 +165,14 @@ class Sandboxes:
                 f"(`tools`, --env.enabled_toolsets)"
             )
 
-    def _open(self, kind: str, spec: SandboxSpec | None) -> AbstractAsyncContextManager[Sandbox]:
+    def _open(self, kind: str, spec: SandboxSpec | None) -> Opening:
         config = self._config
         return open_sandbox(
             kind,
             limits=self._limits_of(spec),
             allow_unsafe=config.allow_unsafe_sandbox,
             image=self.image_of(spec),
+            whole=spec is not None and spec.whole,
         )
 
     def warn_of_lent_files(self) -> None:

@@ -7,13 +7,13 @@ A backend is loaded when its first sandbox is opened.
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Unpack
 
-from tools.errors import ConfigError, IsolationError
+from tools.errors import ConfigError, IsolationError, SandboxCreateError
 from tools.sandbox.archive import clean_path
 from tools.sandbox.base import (
     ExecResult,
@@ -23,6 +23,7 @@ from tools.sandbox.base import (
     SandboxLimits,
     SandboxRecord,
     SandboxSpec,
+    Snapshot,
     check_lent,
 )
 
@@ -58,6 +59,7 @@ def open_sandbox(
     limits: SandboxLimits | None = None,
     allow_unsafe: bool = False,
     image: str | None = None,
+    whole: bool = False,
     **overrides: Unpack[LimitOverrides],
 ) -> "Opening":
     """One sandbox for one rollout, used with `async with`; afterwards nothing of it is left.
@@ -67,6 +69,7 @@ def open_sandbox(
         limits: what the sandbox may use.
         allow_unsafe: accept weaker isolation if this machine has no better; the record lists what is missing.
         image: what a container is made from; backends without images refuse one.
+        whole: the agent is root of the container; see `SandboxSpec.whole`.
         overrides: single limits by name, such as `memory_mb=512`; they win over `limits`.
 
     Raises:
@@ -81,7 +84,12 @@ def open_sandbox(
     if wanted.packages:
         _refuse_packages(backend)
     options = {"allow_unsafe": allow_unsafe, "image": image}
-    return Opening(backend, find_backend(backend), wanted, options)
+    opener = find_backend(backend)
+    if whole:
+        if "whole" not in inspect.signature(opener).parameters:
+            raise ConfigError(f"sandbox backend {backend!r} has no whole machines; choose docker")
+        options["whole"] = True
+    return Opening(backend, opener, wanted, options)
 
 
 @dataclass(slots=True)
@@ -92,7 +100,12 @@ class Opening(AbstractAsyncContextManager[Sandbox]):
     _opener: SandboxBackend
     _limits: SandboxLimits
     _options: dict[str, Any]
-    _opened: AbstractAsyncContextManager[Sandbox] | None = field(default=None, init=False)
+    _snapshot: Snapshot | None = None
+    _opened: AsyncExitStack = field(default_factory=AsyncExitStack, init=False)
+
+    def beginning_with(self, snapshot: Snapshot) -> "Opening":
+        """The same with what a sandbox was left with that was opened as this one is."""
+        return replace(self, _options={**self._options, **snapshot.options}, _snapshot=snapshot)
 
     def for_verifier(self, files: Mapping[str, bytes]) -> "Opening":
         """The same for a verification, in which these files cannot be changed, removed, renamed or replaced.
@@ -111,16 +124,23 @@ class Opening(AbstractAsyncContextManager[Sandbox]):
             )
         for path in files:
             clean_path(path.removeprefix("/"))
-        return Opening(self._backend, self._opener, self._limits, {**self._options, "verifier_files": files})
+        return replace(self, _options={**self._options, "verifier_files": files})
 
     async def __aenter__(self) -> Sandbox:
-        self._opened = self._opener(self._limits, **self._options)
-        return await self._opened.__aenter__()
+        async with self._opened as opening:
+            sandbox = await opening.enter_async_context(self._opener(self._limits, **self._options))
+            if self._snapshot is not None and self._snapshot.fill is not None:
+                try:
+                    await self._snapshot.fill(sandbox)
+                except OSError as error:
+                    raise SandboxCreateError(f"what was prepared cannot be copied: {error}") from error
+            self._opened = opening.pop_all()
+        return sandbox
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        return None if self._opened is None else await self._opened.__aexit__(kind, error, trace)
+        return await self._opened.__aexit__(kind, error, trace)
 
 
 async def prepare_sandboxes(

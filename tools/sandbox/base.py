@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -106,6 +106,10 @@ class SandboxSpec:
     read_only: tuple[str, ...] | None = None
     packages: tuple[str, ...] | None = None
     """See `SandboxLimits.packages`."""
+    whole: bool = False
+    """For docker: the agent is root of its container, on the image's own files and in its WORKDIR."""
+    prepared: str | None = None
+    """Key of what `prepare_sandbox` leaves, once for all sandboxes with this key."""
 
     def __post_init__(self) -> None:
         """Refuse what no sandbox can have.
@@ -117,6 +121,9 @@ class SandboxSpec:
         image: Any = self.image
         if image is not None and not (isinstance(image, str) and image):
             raise ConfigError(f"a sandbox cannot have image={image!r:.100}; give its name, or None")
+        key: Any = self.prepared
+        if key is not None and not (isinstance(key, str) and key):
+            raise ConfigError(f"a sandbox cannot have prepared={key!r:.100}; give a key, or None")
 
     def limits(self, default: SandboxLimits) -> SandboxLimits:
         """The limits, overridden by the fields that are set."""
@@ -324,6 +331,22 @@ async def listener(sandbox: Sandbox) -> "socket.socket":
     raise IsolationError(
         f"sandbox backend {sandbox.record.backend!r} cannot listen in its sandboxes; use 'local' or 'docker'"
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What sandboxes begin with that are to be like one that was prepared.
+
+    A backend that makes it quickly gives one by a method `snapshot()` of its sandboxes, which is no required
+    part of `Sandbox`.
+    """
+
+    options: Mapping[str, Any]
+    """Keywords of the backend's opener."""
+    discard: Callable[[], Awaitable[None]]
+    """Gives it back, once no sandbox that began with it is open."""
+    fill: Callable[[Sandbox], Awaitable[None]] | None = None
+    """Puts it into a sandbox that was opened empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from tools.sandbox.base import (
     ExecResult,
     SandboxFileError,
     SandboxRecord,
+    Snapshot,
 )
 from tools.sandbox.inside import messages
 from tools.sandbox.inside.messages import FileRequest, Reply, Request
@@ -25,6 +26,7 @@ from tools.waiting import to_the_end
 
 _FILE_S, _DISTURBED_S = 60.0, 15.0
 """For a file operation, and for its first try beside what the agent left running."""
+_TREE_S = 300.0
 _DISTURBED = (errno.EAGAIN, errno.ENOMEM, errno.EINTR)
 """What processes of the agent can cause while they run."""
 _WORDS_BYTES = 16_384
@@ -56,6 +58,7 @@ class SupervisedSandbox:
         workdir: str,
         record: SandboxRecord,
         listen: Callable[[], Awaitable[socket.socket]] | None = None,
+        snapshot: "Callable[[SupervisedSandbox], Awaitable[Snapshot | None]] | None" = None,
     ) -> None:
         """Nothing is asked of it yet.
 
@@ -64,9 +67,11 @@ class SupervisedSandbox:
             workdir: its workspace.
             record: how it isolates.
             listen: gives a listening socket of its own loopback; `None` where it has none.
+            snapshot: makes one of it; `None` where only its files can be copied.
         """
         self._channel = channel
         self._listen = listen
+        self._snapshot = snapshot
         self._workdir = workdir
         self._record = record
         self._pauses = 0
@@ -149,6 +154,35 @@ class SupervisedSandbox:
         # The agent's side made it: it is not trusted.
         return await asyncio.to_thread(archives.check, result.stdout)
 
+    async def snapshot(self) -> Snapshot | None:
+        """What others begin with that are to be like it now; `None` where only its files can be copied.
+
+        Raises:
+            OSError: it cannot be read, or there is no room.
+        """
+        return None if self._snapshot is None else await self._snapshot(self)
+
+    async def pack_tree(self, path: str = ".") -> bytes:
+        """All below a folder as an archive for `unpack_tree`, with links, modes and times.
+
+        Raises:
+            OSError: missing, not a folder, something cannot be read, or it is more than a workspace holds.
+        """
+        # Up to half of it is whole, which is twice the disk: what is sparse there is not in the archive.
+        most = self._record.limits.disk_mb << 22
+        result = await self._on_files(messages.PackTree(_check_text(path), _TREE_S, most))
+        if result.truncated:
+            raise _file_error(errno.EFBIG, path)
+        return result.stdout
+
+    async def unpack_tree(self, archive: bytes, path: str = ".") -> None:
+        """Put what `pack_tree` gave below a folder; what is there already stays.
+
+        Raises:
+            OSError: not allowed, or the workspace is full.
+        """
+        await self._on_files(messages.UnpackTree(_check_text(path), archive, _TREE_S, _WORDS_BYTES))
+
     @asynccontextmanager
     async def paused(self) -> AsyncGenerator[None]:
         """Blocks within others, or side by side with them, end when the last one does."""
@@ -177,7 +211,8 @@ class SupervisedSandbox:
     async def _on_files(self, request: FileRequest) -> ExecResult:
         """Once more while the agent's processes stand still, if they may have been in the way."""
         try:
-            result = await self._run(request._replace(timeout_s=_DISTURBED_S), request.path)
+            first = request._replace(timeout_s=max(_DISTURBED_S, request.timeout_s - _FILE_S))
+            result = await self._run(first, request.path)
             is_disturbed = result.timed_out or result.exit_code >= 128 or result.exit_code in _DISTURBED
         except SandboxFileError as error:
             if error.errno not in _DISTURBED:

@@ -15,9 +15,18 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from types import CodeType
 
-from tools.sandbox.inside import tar
+from tools.sandbox.inside import tar, tree_archive
 from tools.sandbox.inside.account import Account
-from tools.sandbox.inside.messages import FileRequest, PackFolder, ReadFile, RunProgram, RunPython, WriteFile
+from tools.sandbox.inside.messages import (
+    FileRequest,
+    PackFolder,
+    PackTree,
+    ReadFile,
+    RunProgram,
+    RunPython,
+    UnpackTree,
+    WriteFile,
+)
 from tools.sandbox.inside.processes import end_holders
 from tools.sandbox.inside.spawn import Program, fork, only_stdio, start
 
@@ -206,6 +215,10 @@ def _operation(request: FileRequest, path: str) -> tuple[Callable[[], int], byte
         return lambda: pack(path, request.max_bytes), b""
     if isinstance(request, WriteFile):
         return lambda: write(path, request.mode), request.data
+    if isinstance(request, PackTree):
+        return lambda: _with_error(lambda: tree_archive.pack(path)), b""
+    if isinstance(request, UnpackTree):
+        return lambda: _with_error(lambda: tree_archive.unpack(path)), request.archive
     return lambda: unpack(path), request.archive
 
 

@@ -77,7 +77,7 @@ class Namespaced:
         config = Configuration.read(CONTROL)
         settings = config.settings
         keep_score_open(settings)
-        mounts.add(config.steps, settings["run_dir"])
+        mounts.add(config.steps, settings["run_dir"], int(settings["tree_fd"]))
         drop = settings["drop"] == "1"
         if settings["held"]:
             owner = (int(settings["uid"]), int(settings["gid"])) if drop else (-1, -1)

@@ -79,6 +79,23 @@ class UnpackArchive(NamedTuple):
     max_output_bytes: int
 
 
+class PackTree(NamedTuple):
+    """Send all that is below a folder as an archive, as the output: links, modes and times too."""
+
+    path: str
+    timeout_s: float
+    max_output_bytes: int
+
+
+class UnpackTree(NamedTuple):
+    """Put all of such an archive below a folder, but where something is already."""
+
+    path: str
+    archive: bytes
+    timeout_s: float
+    max_output_bytes: int
+
+
 class SetPause(NamedTuple):
     """Stop all that the agent's commands left running, or let it go on."""
 
@@ -145,18 +162,18 @@ class Facts(NamedTuple):
     """Words for what was tried and works."""
 
 
-FileRequest = Union[ReadFile, WriteFile, PackFolder, UnpackArchive]  # noqa: UP007  # for 3.9
+FileRequest = Union[ReadFile, WriteFile, PackFolder, UnpackArchive, PackTree, UnpackTree]  # noqa: UP007  # for 3.9
 Request = Union[RunProgram, RunPython, RunInShell, FileRequest, SetPause]  # noqa: UP007  # for 3.9
 Reply = Union[Done, Refused]  # noqa: UP007  # for 3.9
 Message = Union[Request, Cancel, Listen, Ready, Reply, Died, Forked, Facts]  # noqa: UP007  # for 3.9
 
-OWN_REQUESTS = (ReadFile, WriteFile, PackFolder, UnpackArchive, SetPause)
+OWN_REQUESTS = (ReadFile, WriteFile, PackFolder, UnpackArchive, PackTree, UnpackTree, SetPause)
 """Requests that are ours alone: no program of the agent's runs for them, and they can be done again."""
 
 _KINDS: dict[bytes, type[Any]] = {
     b"X": RunProgram, b"Y": RunPython, b"S": RunInShell, b"G": ReadFile, b"P": WriteFile,
     b"A": PackFolder, b"U": UnpackArchive, b"K": Cancel, b"R": Ready, b"D": Done, b"E": Refused,
-    b"Q": Died, b"B": Forked, b"F": Facts, b"Z": SetPause, b"L": Listen,
+    b"Q": Died, b"B": Forked, b"F": Facts, b"Z": SetPause, b"L": Listen, b"T": PackTree, b"V": UnpackTree,
 }  # fmt: skip
 _BYTES = {kind: byte for byte, kind in _KINDS.items()}
 

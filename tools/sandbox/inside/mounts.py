@@ -18,6 +18,7 @@ _SAME_FLAGS = 2 | 4 | 8 | 1024 | 2048
 """nosuid, nodev, noexec, noatime, nodiratime: the same bits for statvfs and for mount."""
 _MNT_DETACH = 2
 _MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE = 442, -100, 0x8000
+_MOVE_MOUNT, _FROM_DESCRIPTOR = 429, 4
 _NEW_ROOT = "/sys"
 """Only a mount point, in a mount namespace of our own: it exists everywhere and nothing is bound from it."""
 _SPARE_BYTES_PER_FILE = 64 << 10
@@ -49,16 +50,21 @@ def build_root(steps: list[list[str]]) -> None:
     _mount("none", "/", "", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV, "")
 
 
-def add(steps: list[list[str]], scratch: str) -> None:
+def add(steps: list[list[str]], scratch: str, tree: int = -1) -> None:
     """Put what one sandbox has of its own on top of a root that cannot be written.
 
     Args:
         steps: each of them at a path that is there already.
         scratch: a directory that the steps have made writable before the first file of theirs.
+        tree: a descriptor of the host's mount that is to be shown, or to be copied when it is written to.
     """
     for kind, path, *rest in steps:
         if kind == "file":
             _cover(path, rest[-1], scratch)
+        elif kind == "tree":
+            _move(tree, path)
+        elif kind == "copy":
+            _copy(tree, path)
         else:
             _step(kind, path, *rest)
 
@@ -77,22 +83,34 @@ def hold(files: Files, folder: str, workdir: str, owner: tuple[int, int]) -> Non
     size = sum(len(data) + _SPARE_BYTES_PER_FILE for _, data in files) + (1 << 20)
     _mount("none", folder, "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={size},mode=0755")
     held_files.keep(files, folder, workdir)
+    pinned = {workdir}
     for path, _ in files:
         at = os.path.join(workdir, path)
-        _pin_folders(os.path.dirname(at), owner)
+        _pin_folders(os.path.dirname(at), workdir, owner, pinned)
+        _clear(at)
         held_files.write(at, b"", 0o755)
         _mount(held_files.kept_at(path, folder), at, "", _MS_BIND, "")
         _mount("none", at, "", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV, "")
     _mount("none", folder, "", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV, "")
 
 
-def _pin_folders(path: str, owner: tuple[int, int]) -> None:
-    if os.path.isdir(path):
+def _pin_folders(path: str, workdir: str, owner: tuple[int, int], pinned: set[str]) -> None:
+    """Make mount points of these folders; those of a prepared workspace are there already."""
+    if path in pinned or (os.path.isdir(path) and not path.startswith(f"{workdir}/")):
         return
-    _pin_folders(os.path.dirname(path), owner)
-    os.mkdir(path, 0o755)
-    os.chown(path, *owner)
+    _pin_folders(os.path.dirname(path), workdir, owner, pinned)
+    if os.path.islink(path) or not os.path.isdir(path):
+        _clear(path)
+        os.mkdir(path, 0o755)
+        os.chown(path, *owner)
     _mount(path, path, "", _MS_BIND, "")
+    pinned.add(path)
+
+
+def _clear(path: str) -> None:
+    """Remove what a prepared workspace has in the place of a verifier's."""
+    if os.path.lexists(path):
+        os.unlink(path)
 
 
 def _cover(path: str, data: str, scratch: str) -> None:
@@ -124,6 +142,21 @@ def _step(kind: str, at: str, source: str, size: str, mode: str, data: str) -> N
         _mount("none", at, "", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID, "")
     elif kind != "dir":
         raise ValueError(f"no step {kind!r}")
+
+
+def _copy(tree: int, at: str) -> None:
+    """Show a tree of the host; what is changed is kept in the file system that is there already."""
+    for name in ("tree", "changed", "work"):
+        os.mkdir(f"{at}/{name}")
+    _move(tree, f"{at}/tree")
+    options = f"lowerdir={at}/tree,upperdir={at}/changed,workdir={at}/work,redirect_dir=on"
+    _mount("overlay", at, "overlay", _MS_NOSUID | _MS_NODEV, options)
+
+
+def _move(tree: int, at: str) -> None:
+    if libc.syscall(ctypes.c_long(_MOVE_MOUNT), tree, b"", _AT_FDCWD, at.encode(), _FROM_DESCRIPTOR):
+        raise failure(f"move_mount {at}")
+    os.close(tree)
 
 
 def _devices(at: str) -> None:

@@ -5,9 +5,10 @@ import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 
-from tools.errors import ConfigError, IsolationError
-from tools.sandbox.base import SandboxLimits, SandboxRecord, check_lent
+from tools.errors import ConfigError, IsolationError, SandboxCreateError
+from tools.sandbox.base import SandboxLimits, SandboxRecord, Snapshot, check_lent
 from tools.sandbox.host.channel import Channel, RecoveringChannel
 from tools.sandbox.host.layout import check_files_fit
 from tools.sandbox.host.supervised import SupervisedSandbox
@@ -15,6 +16,7 @@ from tools.sandbox.local import launch, probe, tiers
 from tools.sandbox.local.packages import folder_of
 from tools.sandbox.local.session import Session, stop
 from tools.sandbox.local.tiers import Tier
+from tools.sandbox.local.tree import Tree
 from tools.waiting import or_undo, to_the_end
 
 
@@ -26,6 +28,7 @@ async def open_local(
     image: str | None = None,
     verifier_files: Mapping[str, bytes] | None = None,
     tier: Tier | None = None,
+    tree: Tree | None = None,
 ) -> AsyncGenerator[SupervisedSandbox]:
     """A local sandbox in the strongest tier that works here, or in the one asked for; it has no images.
 
@@ -47,7 +50,8 @@ async def open_local(
         lent = (*lent, await asyncio.to_thread(folder_of, limits.packages))
     for folder in lent:
         check_lent(folder, with_parents=chosen != "B")
-    starting = asyncio.to_thread(launch.start, chosen, replace(limits, read_only=lent), verifier_files)
+    limits_shown = replace(limits, read_only=lent)
+    starting = asyncio.to_thread(launch.start, chosen, limits_shown, verifier_files, tree)
     held = _Held(await or_undo(starting, _stop))
     session = held.session
     channel: Channel | RecoveringChannel | None = None
@@ -66,11 +70,35 @@ async def open_local(
         )
         # Else the loopback is the host's.
         listen = own.listen if chosen == "B" and limits.network == "none" else None
-        yield SupervisedSandbox(channel, session.workdir, record, listen)
+        # Without a control group nothing would count the processes of one copy.
+        copies = chosen == "B" and os.geteuid() == 0 and "pids" in session.group.enforced
+        yield SupervisedSandbox(channel, session.workdir, record, listen, _snapshot if copies else None)
     finally:
         if channel is not None:
             channel.close("the sandbox is closed")
         await to_the_end(_stop(held.session))
+
+
+async def _snapshot(sandbox: SupervisedSandbox) -> Snapshot | None:
+    """The workspace as a folder that others are mounted on; `None` where that does not work.
+
+    Raises:
+        OSError: it cannot be read, or there is no room.
+    """
+    limits, archive = sandbox.record.limits, await sandbox.pack_tree()
+    tree = await asyncio.to_thread(Tree.made)
+    discard = partial(asyncio.to_thread, tree.remove)
+    try:
+        async with open_local(limits, allow_unsafe=True, tier="B", tree=tree) as filled:
+            await filled.unpack_tree(archive)
+        snapshot = Snapshot(options={"tree": replace(tree, writable=False)}, discard=discard)
+        async with open_local(limits, allow_unsafe=True, tier="B", **snapshot.options):
+            return snapshot
+    except BaseException as error:
+        await to_the_end(discard())
+        if isinstance(error, SandboxCreateError):  # a kernel or a file system without overlays
+            return None
+        raise
 
 
 class _Held:

@@ -23,7 +23,7 @@ from tools.sandbox.local.cgroup import Group
 Kind = Literal["none", "full", "plain"]
 """Supervisors in namespaces, without or with the host's network; supervisors without namespaces."""
 
-GUARD_FD, OOM_FD = 4, 5
+GUARD_FD, NEXT_FD = 4, 5
 """Numbers that the descriptors of a request have in the supervisor; its channel is 3."""
 _ANSWER_S = 30.0
 _END_S = 2.0
@@ -99,8 +99,8 @@ class ForkServer:
         """Whether it lives and is ours; after a fork of this process it is the parent's."""
         return not self._lost and self._owner == os.getpid() and self._process.poll() is None
 
-    def fork(self, channel: socket.socket, group: Group) -> ForkedProcess:
-        """Have a supervisor forked that talks over this channel and is in these control groups.
+    def fork(self, channel: socket.socket, group: Group, tree: int | None = None) -> ForkedProcess:
+        """Have a supervisor forked that talks over this channel, is in these control groups and has a mount.
 
         Raises:
             OSError: it was not, with the reason.
@@ -108,6 +108,7 @@ class ForkServer:
         with ExitStack() as passed:
             fds = [os.pidfd_open(os.getpid())]
             passed.callback(os.close, fds[0])
+            fds += [] if tree is None else [tree]
             paths = [(path, os.O_WRONLY) for path in (*group.join_files, *group.leave_files)]
             if group.oom_file:
                 paths.insert(0, (str(group.oom_file), os.O_RDONLY))
@@ -151,13 +152,15 @@ class ForkServer:
         return (text.strip().splitlines() or [""])[-1]
 
 
-def numbers(group: Group) -> dict[str, str]:
+def numbers(group: Group, *, has_tree: bool = False) -> dict[str, str]:
     """The environment variables with a supervisor's descriptors."""
-    first = OOM_FD + (group.oom_file is not None)
+    oom_fd = NEXT_FD + has_tree
+    first = oom_fd + (group.oom_file is not None)
     joins = range(first, first + len(group.join_files))
     return {
         "guard_fd": str(GUARD_FD),
-        "oom_fd": str(OOM_FD if group.oom_file else -1),
+        "tree_fd": str(NEXT_FD if has_tree else -1),
+        "oom_fd": str(oom_fd if group.oom_file else -1),
         "join_fds": " ".join(map(str, joins)),
     }
 

@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,38 +25,47 @@ from tools.sandbox.local.fork_server import ForkedProcess, fork_server, numbers
 from tools.sandbox.local.packages import folder_of
 from tools.sandbox.local.session import Process, Session, configuration, end, greet
 from tools.sandbox.local.tiers import Agent, Tier
+from tools.sandbox.local.tree import Tree
 
 _WAITS_IN_CHANNEL_BYTES = 64 << 10
 """Sockets hold this much before anybody reads; a long list of host names makes it more."""
 
 
-def start_in_namespaces(limits: SandboxLimits, undo: ExitStack, files: Mapping[str, bytes] | None) -> Session:
+def start_in_namespaces(
+    limits: SandboxLimits, undo: ExitStack, files: Mapping[str, bytes] | None, tree: Tree | None = None
+) -> Session:
     """Start a session in namespaces of its own and wait until it answers; blocks.
 
     Args:
         limits: of the sandbox.
         undo: takes everything away again when a later step fails.
         files: of a verifier, to be held; `None` for a sandbox that is no verification.
+        tree: what the workspace starts with.
 
     Raises:
         OSError: it did not start.
     """
-    who = tiers.agent()
+    who = tiers.agent() if tree is None else Agent(root=True, uid=tree.uid, gid=tree.uid)
     group = cgroup.create(limits)
     undo.callback(cgroup.remove, group)
-    settings = tiers.settings("B", who, limits, group) | numbers(group)
+    settings = tiers.settings("B", who, limits, group) | numbers(group, has_tree=tree is not None)
     settings["held"] = "" if files is None else VERIFIER_DIR
     settings["packages"] = folder_of(limits.packages)
-    steps = [step.words() for step in rootfs.own_steps(limits, uid=who.uid, gid=who.gid)]
+    if tree is not None:
+        # The copies share a user, and the control group counts those of one.
+        settings["nproc"] = ""
+    kind = None if tree is None else "tree" if tree.writable else "copy"
+    own = rootfs.own_steps(limits, uid=who.uid, gid=who.gid, tree=kind)
+    steps = [step.words() for step in own]
     config = configuration(settings, seccomp.program(), steps, files)
     ours, theirs = socket.socketpair()
     undo.callback(ours.close)
-    with theirs:
+    with theirs, nullcontext() if tree is None else tree.mounted() as mount:
         if len(config) <= _WAITS_IN_CHANNEL_BYTES:
             # The supervisor need not wait for it.
             ours.sendall(config)
             config = b""
-        process = fork_server(limits.network, limits.read_only).fork(theirs, group)
+        process = fork_server(limits.network, limits.read_only).fork(theirs, group, mount)
         undo.callback(end, process)
     greet(ours, process, config)
     return Session(
@@ -268,13 +277,16 @@ def _send(pid: int, number: signal.Signals) -> None:
         return
 
 
-def start(tier: Tier, limits: SandboxLimits, files: Mapping[str, bytes] | None = None) -> Session:
+def start(
+    tier: Tier, limits: SandboxLimits, files: Mapping[str, bytes] | None = None, tree: Tree | None = None
+) -> Session:
     """Start a session and wait until it answers; blocks, so call it in a thread.
 
     Args:
         tier: how it isolates.
         limits: of the sandbox.
         files: of a verifier, to be held; `None` for a sandbox that is no verification.
+        tree: what the workspace starts with, in tier B.
 
     Raises:
         SandboxCreateError: it did not start; nothing of it is left.
@@ -282,7 +294,7 @@ def start(tier: Tier, limits: SandboxLimits, files: Mapping[str, bytes] | None =
     try:
         with ExitStack() as undo:
             if tier == "B":
-                session = start_in_namespaces(limits, undo, files)
+                session = start_in_namespaces(limits, undo, files, tree)
             else:
                 session = start_without_namespaces(tier, limits, undo, files)
             undo.pop_all()

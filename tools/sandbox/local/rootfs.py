@@ -35,7 +35,7 @@ _OWN = Path(__file__).parents[3]
 class Step:
     """One thing to place in the new root."""
 
-    kind: Literal["bind", "dir", "link", "tmpfs", "file", "proc", "dev", "pts", "seal"]
+    kind: Literal["bind", "dir", "link", "tmpfs", "file", "proc", "dev", "pts", "seal", "tree", "copy"]
     path: str
     source: str = ""
     """Of a bind (always read-only) or a link."""
@@ -77,8 +77,10 @@ def _shared_place(path: str) -> str:
     return f"{_LENT}{path}" if _is_below(path, "/tmp") else path
 
 
-def own_steps(limits: SandboxLimits, *, uid: int, gid: int) -> list[Step]:
-    """What one sandbox has on top of the shared part, `RUN_DIR` first."""
+def own_steps(
+    limits: SandboxLimits, *, uid: int, gid: int, tree: Literal["tree", "copy"] | None = None
+) -> list[Step]:
+    """What one sandbox has on top of the shared part, `RUN_DIR` first; `tree`: how it has one of the host."""
     disk_bytes = limits.disk_mb << 20
     return [
         Step(kind="tmpfs", path=RUN_DIR, size=8 << 20),
@@ -88,6 +90,7 @@ def own_steps(limits: SandboxLimits, *, uid: int, gid: int) -> list[Step]:
         Step(kind="tmpfs", path="/dev/shm", size=part(disk_bytes, 8), mode=0o1777),
         Step(kind="tmpfs", path="/tmp", size=part(disk_bytes, 4), mode=0o1777),
         Step(kind="tmpfs", path=WORKDIR, size=disk_bytes),
+        *(Step(kind=kind, path=WORKDIR) for kind in (tree,) if kind is not None),
         *(
             Step(kind="bind", path=path, source=_shared_place(path))
             for path in sorted(limits.read_only)

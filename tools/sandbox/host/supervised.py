@@ -172,7 +172,7 @@ class SupervisedSandbox:
         most = self._record.limits.disk_mb << 22
         result = await self._on_files(messages.PackTree(_check_text(path), _TREE_S, most))
         if result.truncated:
-            raise _file_error(errno.EFBIG, path)
+            raise file_error(errno.EFBIG, path)
         return result.stdout
 
     async def unpack_tree(self, archive: bytes, path: str = ".") -> None:

@@ -106,6 +106,8 @@ def _raise_loopback() -> None:
 
 _SETUP_BYTES = 1 << 16
 _REQUEST_BYTES, _FDS = 64, 12
+TREE = 2
+"""Which descriptor of a request is that of the mount that a workspace starts with."""
 _WORDS = 2000
 
 
@@ -150,13 +152,16 @@ def enter(requests: int) -> None:
         request, fds, _, _ = socket.recv_fds(host, _REQUEST_BYTES, _FDS)
         if not request:
             os._exit(0)
+        joined, left, *owners = map(int, request.split())
         try:
+            if owners:
+                mounts.shift_owner(fds[TREE], *owners)
             pid, pidfd = way.fork()
         except OSError as error:
             host.send(encode(Died(repr(error))))
         else:
             if pid == 0:
-                _become(way, fds, *map(int, request.split()))
+                _become(way, fds, joined, left)
             socket.send_fds(host, [encode(Forked())], [pidfd])
             os.close(pidfd)
         for fd in fds:

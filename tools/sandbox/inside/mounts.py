@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import signal
 import struct
 
 from tools.sandbox.inside import held_files
 from tools.sandbox.inside.held_files import Files
-from tools.sandbox.inside.kernel import failure, libc
+from tools.sandbox.inside.kernel import failure, libc, write_file
 
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC = 1, 2, 4, 8, 32, 4096, 16384
 _MS_PRIVATE = 1 << 18
@@ -19,6 +20,7 @@ _SAME_FLAGS = 2 | 4 | 8 | 1024 | 2048
 _MNT_DETACH = 2
 _MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE = 442, -100, 0x8000
 _MOVE_MOUNT, _FROM_DESCRIPTOR = 429, 4
+_CLONE3, _NEW_USER, _EMPTY_PATH, _IDMAP = 435, 0x10000000, 0x1000, 0x00100000
 _NEW_ROOT = "/sys"
 """Only a mount point, in a mount namespace of our own: it exists everywhere and nothing is bound from it."""
 _SPARE_BYTES_PER_FILE = 64 << 10
@@ -151,6 +153,37 @@ def _copy(tree: int, at: str) -> None:
     _move(tree, f"{at}/tree")
     options = f"lowerdir={at}/tree,upperdir={at}/changed,workdir={at}/work,redirect_dir=on"
     _mount("overlay", at, "overlay", _MS_NOSUID | _MS_NODEV, options)
+
+
+def shift_owner(tree: int, owner: int, agent: int) -> None:
+    """Show what is one user's, in a mount that is nowhere yet, as another's: each copy is its own agent's.
+
+    Raises:
+        OSError: the kernel or the file system cannot.
+    """
+    ours, theirs = os.pipe()
+    clone = struct.pack("11Q", _NEW_USER, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, 0)
+    pid = libc.syscall(ctypes.c_long(_CLONE3), clone, ctypes.c_size_t(len(clone)))
+    if pid == 0:  # only to have the namespace that the kernel takes the mapping from
+        os.close(theirs)
+        os.read(ours, 1)
+        os._exit(0)
+    try:
+        if pid < 0:
+            raise failure("clone3")
+        for name in ("uid_map", "gid_map"):
+            write_file(f"/proc/{pid}/{name}", b"%d %d 1" % (owner, agent))
+        users = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+        attributes = struct.pack("4Q", _IDMAP, 0, 0, users)
+        size = ctypes.c_size_t(len(attributes))
+        refused = libc.syscall(ctypes.c_long(_MOUNT_SETATTR), tree, b"", _EMPTY_PATH, attributes, size)
+        error = failure("mount_setattr") if refused else None
+        os.close(users)
+        if error is not None:
+            raise error
+    finally:
+        os.close(ours)
+        os.close(theirs)
 
 
 def _move(tree: int, at: str) -> None:

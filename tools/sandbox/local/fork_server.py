@@ -99,8 +99,16 @@ class ForkServer:
         """Whether it lives and is ours; after a fork of this process it is the parent's."""
         return not self._lost and self._owner == os.getpid() and self._process.poll() is None
 
-    def fork(self, channel: socket.socket, group: Group, tree: int | None = None) -> ForkedProcess:
+    def fork(
+        self, channel: socket.socket, group: Group, tree: int | None = None, owners: tuple[int, ...] = ()
+    ) -> ForkedProcess:
         """Have a supervisor forked that talks over this channel, is in these control groups and has a mount.
+
+        Args:
+            channel: its end of it.
+            group: the control groups.
+            tree: of the mount.
+            owners: whose its files are, and whose they are to be.
 
         Raises:
             OSError: it was not, with the reason.
@@ -116,8 +124,9 @@ class ForkServer:
                 fds.append(os.open(path, mode))
                 passed.callback(os.close, fds[-1])
             # Those of the groups are last: it joins them first, and leaves them.
-            counts = b"%d %d" % (len(group.join_files), len(group.leave_files))
-            answer, received = self._ask(counts, [channel.fileno(), *fds])
+            counts = (len(group.join_files), len(group.leave_files), *owners)
+            request = " ".join(map(str, counts)).encode()
+            answer, received = self._ask(request, [channel.fileno(), *fds])
         if isinstance(answer, Forked) and received:
             return ForkedProcess(received[0])
         raise OSError(answer.reason if isinstance(answer, Died) else "no room for its descriptor")

@@ -45,16 +45,16 @@ def start_in_namespaces(
     Raises:
         OSError: it did not start.
     """
-    who = tiers.agent() if tree is None else Agent(root=True, uid=tree.uid, gid=tree.uid)
+    who = tiers.agent()
+    if tree is not None and tree.writable:
+        who = Agent(root=True, uid=tree.uid, gid=tree.uid)
     group = cgroup.create(limits)
     undo.callback(cgroup.remove, group)
     settings = tiers.settings("B", who, limits, group) | numbers(group, has_tree=tree is not None)
     settings["held"] = "" if files is None else VERIFIER_DIR
     settings["packages"] = folder_of(limits.packages)
-    if tree is not None:
-        # The copies share a user, and the control group counts those of one.
-        settings["nproc"] = ""
     kind = None if tree is None else "tree" if tree.writable else "copy"
+    owners = (tree.uid, who.uid) if tree is not None and not tree.writable else ()
     own = rootfs.own_steps(limits, uid=who.uid, gid=who.gid, tree=kind)
     steps = [step.words() for step in own]
     config = configuration(settings, seccomp.program(), steps, files)
@@ -65,7 +65,7 @@ def start_in_namespaces(
             # The supervisor need not wait for it.
             ours.sendall(config)
             config = b""
-        process = fork_server(limits.network, limits.read_only).fork(theirs, group, mount)
+        process = fork_server(limits.network, limits.read_only).fork(theirs, group, mount, owners)
         undo.callback(end, process)
     greet(ours, process, config)
     return Session(

@@ -20,7 +20,7 @@ _READ_ONLY, _NO_SUID, _NO_DEVICES = 1, 2, 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
-    """A folder, all of it one agent's; the copies share that user, so that they own what they see."""
+    """A folder, all of it one user's, whose files are those of its own agent in each copy."""
 
     base: str
     """Around it, where nobody else can enter; its name identifies the owner, for who removes orphans."""

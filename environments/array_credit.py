@@ -120,12 +120,8 @@ def token_advantages(
         is_next = (turns == before) | (turns == before + 1) | (turns == -1)
         _refuse(~is_next, turns, "turn_ids", "number the turns of a row 0, 1, 2, …, and give -1 off turns")
         _refuse(trained & (turns < 0), turns, "turn_ids", "a token that is trained has a turn")
-    of_turns = turn_advantages(
-        _turn_rewards(rewards, turns),
-        group_ids,
-        estimator=estimator,
-        **{"lengths": _lengths(turns, trained), **params},
-    )
+    params = {"lengths": _lengths(turns, trained), **params}
+    of_turns = turn_advantages(_turn_rewards(rewards, turns), group_ids, estimator=estimator, **params)
     padded = np.zeros((len(of_turns), max(map(len, of_turns), default=0) + 1))
     for row, values in enumerate(of_turns):
         padded[row, : len(values)] = values

@@ -163,7 +163,7 @@ class Hooks:
     def values(self, item: Item, trajectory: Trajectory) -> MaybeAsync[Sequence[float]]:
         """A critic's value of the state before each of `trajectory.turns`, for `turn_gae`.
 
-        Asked after the rewards, which it does not see. A value that depends on what its turn did biases credit.
+        Asked after the rewards, which it does not see. A value that its own turn can move biases credit.
         """
         raise NotImplementedError
 

@@ -1,7 +1,7 @@
 """`turnwise credit`: list the estimators, or compute a record's credit or rewards anew without a model."""
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -161,12 +161,11 @@ def _rewrite(record: Record, recorder: Recorder | None, credit: CreditOptions) -
     done = Recredited()
     if recorder is not None:
         recorder.explain(read_contents(record).origins)
-    for path, number, line in numbered_lines(record, warn=True):
-        old = decode_group(line, path, number)
+    for where, old, new in _credited_anew(record, credit):
         try:
-            new = _recredited(old, credit, done)
+            new = _recredited(old, new, done)
         except CreditError as error:
-            raise CreditError(f"{path}, line {number}: {error}") from error
+            raise CreditError(f"{where}: {error}") from error
         if not new.group.is_evaluation:
             done.causes[cause_of(new)] += 1
             done.rescued += new.status == "ok" != old.status
@@ -175,14 +174,47 @@ def _rewrite(record: Record, recorder: Recorder | None, credit: CreditOptions) -
     return done
 
 
-def _recredited(old: CreditedGroup, credit: CreditOptions, done: Recredited) -> CreditedGroup:
+def _credited_anew(
+    record: Record, credit: CreditOptions
+) -> Iterator[tuple[str, CreditedGroup, CreditedGroup]]:
+    """Where each group stands, as it was and with its new advantages."""
+    lines = (
+        (f"{path}, line {number}", decode_group(line, path, number))
+        for path, number, line in numbered_lines(record, warn=True)
+    )
+    if not credit.compares_steps:
+        for where, old in lines:
+            yield where, old, credit.credited_batch([old])[0] if _can_be_credited(old) else old
+        return
+    every = list(lines)
+    new = [old for _, old in every]
+    steps: defaultdict[str | None, list[int]] = defaultdict(list)
+    for index, old in enumerate(new):
+        if _can_be_credited(old):
+            steps[_begun_by(old)].append(index)
+    for indices in steps.values():
+        for index, group in zip(indices, credit.credited_batch([new[i] for i in indices]), strict=True):
+            new[index] = group
+    which = "the record names no weights" if set(steps) <= {None} else "the weights of its first turn"
+    click.echo(f"a step is the groups of one version of the weights: {len(steps)} ({which})", err=True)
+    yield from ((where, old, group) for (where, old), group in zip(every, new, strict=True))
+
+
+def _begun_by(credited: CreditedGroup) -> str | None:
+    """The version of the weights that sampled its first turn."""
+    turns = (turn for trajectory in credited.group.trajectories for turn in trajectory.turns)
+    return next((turn.weight_versions[0] for turn in turns), None)
+
+
+def _can_be_credited(old: CreditedGroup) -> bool:
+    # What siblings that cannot be compared missed can be settled afterwards.
+    return old.status != "failed" or comparable(old.group, ANY_GROUP)[1] is not None
+
+
+def _recredited(old: CreditedGroup, new: CreditedGroup, done: Recredited) -> CreditedGroup:
     if old.status == "failed":
-        # What siblings that cannot be compared missed can be settled afterwards.
-        can_be_settled = comparable(old.group, ANY_GROUP)[1] is not None
-        settled = credit.credited(old.group, old.policy) if can_be_settled else old
-        done.failed += settled.status == "failed"
-        return old if settled.status == "failed" else settled
-    new = credit.credited(old.group, old.policy)
+        done.failed += new.status == "failed"
+        return old if new.status == "failed" else new
     if new.status == "failed":
         raise CreditError(new.reason or "")
     if new.group.stale is not None:

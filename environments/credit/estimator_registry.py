@@ -185,8 +185,8 @@ class EstimatorSpec:
         """Raises CreditError if one group is not enough."""
         if self.over_step is not None:
             raise CreditError(
-                f"{self.name} compares all groups of a training step, and a run credits each group by itself: "
-                f"roll out with another estimator, and credit the groups of each step with "
+                f"{self.name} compares all groups of a training step, and here each is credited by itself: "
+                f"roll out with another estimator, and credit the groups of a step with "
                 f"turnwise.credit.credited_batch(groups, {self.name!r}) or turn_advantages, or those of a "
                 f"record with `turnwise credit RECORD --estimator {self.name}`"
             )
@@ -236,8 +236,8 @@ def register_estimator(
     each call and its result after it, and returns the advantages; turns that are not trained get 0, whatever
     it computed, and a summary gets what an act in its place would, or 0 without `credits_summaries`.
 
-    `over_step` compares all groups of a training step (normalisation over a batch): it takes the terms of each
-    group and the groups, and keyword-only parameters of its own, and returns the terms of each group.
+    `over_step` compares all groups of a training step (normalisation over a batch): it takes the terms of
+    each group and the groups, and keyword-only parameters of its own, and returns the terms of each group.
 
     Raises:
         CreditError: the name is taken by another function, or a parameter cannot be described.

@@ -13,7 +13,7 @@ from environments.credit.estimator_registry import Param, register_estimator
 from environments.credit.estimators import Eps, Gamma, Lam, OfOne, Values, alone, gae_term, scores_of
 from environments.credit.scored import read
 from environments.credit.terms import Pool, Term, added_up, deviation, minus_mean, vary
-from environments.trajectory import Trajectory, TrajectoryGroup
+from environments.trajectory import Rewards, Trajectory, TrajectoryGroup
 
 Weigh = Literal["tokens", "trajectories"]
 StepDdof = Annotated[int, Param("1: sample deviation, 0: population deviation, of the step", low=0, high=1)]
@@ -119,9 +119,9 @@ def reinforce_pp(
 
 @register_estimator(
     "reinforce_pp_baseline",
-    formula="A[i,k] = (x[i] - mean x) / sqrt(var x + eps) over all groups of the step,  x = S[i] - mean S of "
-    "the group",
-    bias=f"{_OF_A_STEP}; weighed by tokens, its mean is not 0, and a group whose scores tie is pushed one way",
+    formula="A[i,k] = (x[i] - mean x) / sqrt(var x + eps) over all groups of the step,  "
+    "x = S[i] - mean S of the group",
+    bias=f"{_OF_A_STEP}; over tokens its mean is not 0, so that a group whose scores tie is pushed one way",
     source="arXiv 2501.03262, references verl and rLLM",
     over_step=_whitened,
 )
@@ -137,7 +137,7 @@ def reinforce_pp_baseline(group: TrajectoryGroup, *, singleton: OfOne = "zero") 
 @register_estimator(
     "grpo_batch",
     formula="A[i,k] = (S[i] - mean S of the group) / (std S of the step + eps)",
-    bias="that of grpo without std, and one scale per step instead of one per group",
+    bias=_OF_A_STEP,
     source="arXiv 2508.08221, reference TRL: scale_rewards='batch'",
     over_step=_by_deviation_of_scores,
 )
@@ -149,7 +149,7 @@ def grpo_batch(group: TrajectoryGroup) -> list[Term]:
 @register_estimator(
     "gpg",
     formula="A[i,k] = B / #{j: S[j] ≠ 0} (S[i] - mean S of the group),  B the trajectories of the step",
-    bias="that of grpo without std; a step with few scores that are not 0 takes a larger one",
+    bias="slight in a small step, where a score that is not 0 shrinks its own scale; in a large one none",
     source="arXiv 2504.02546, reference verl",
     over_step=_by_share_of_scored,
 )
@@ -164,8 +164,8 @@ def gpg(group: TrajectoryGroup, *, singleton: OfOne = "zero") -> list[Term]:
 
 @register_estimator(
     "gdpo",
-    formula="A[i,k] = (x[i] - mean x) / sqrt(var x + eps) over all groups of the step,  x = Σ_c z(c)[i],  c: the "
-    "named parts of the outcome, and lambda times the sum of turn rewards",
+    formula="A[i,k] = (x[i] - mean x) / sqrt(var x + eps) over all groups of the step,  x = Σ_c z(c)[i],  "
+    "c: the named parts of the outcome, and lambda times the sum of turn rewards",
     bias="strong: separate normalisation replaces the weights of the parts by 1/std of each group",
     source="arXiv 2601.05242, references verl and TRL: normalize_then_sum",
     over_step=_whitened,
@@ -182,7 +182,8 @@ def gdpo(
     """
     parts: defaultdict[str, dict[int, float]] = defaultdict(dict)
     for index, (scored, each) in enumerate(zip(read(group), group.trajectories, strict=True)):
-        for name, value in (each.rewards.outcome_parts if each.rewards else {}).items():
+        given = Rewards(score=None) if each.rewards is None else each.rewards
+        for name, value in given.outcome_parts.items():
             parts[name][index] = value
         if any(reward is not None for reward in scored.turns):
             parts["turn rewards"][index] = scored.turn_sum

@@ -158,7 +158,7 @@ class RolloutHooks:
         return turn
 
     async def scored(self, scoring: Scoring, bare: Trajectory) -> Trajectory:
-        """The trajectory with its rewards and values: the floor, and no reward hook, where the agent broke it.
+        """The trajectory with rewards and values: the floor, and no reward hook, where the agent broke it.
 
         Raises:
             RewardError: what the environment returned breaks the contract.

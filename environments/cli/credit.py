@@ -123,6 +123,9 @@ def _recredit(records: Sequence[Path], credit: CreditOptions, out: Path | None) 
     with outlived_console():  # the work is done, whether or not it can be reported
         before = " and ".join(sorted(done.before))
         _report(Console(highlight=False), credit_change(done.pairs), before=before, after=credit.estimator)
+        if done.steps:
+            weights = "no weights are named" if done.steps == [None] else "by the weights of their first turn"
+            click.echo(f"compared over {len(done.steps)} steps, {weights}")
         if done.rescued:
             click.echo(f"{done.rescued} groups that had no credit have some now")
         if done.failed:
@@ -149,6 +152,8 @@ class Recredited:
     """Groups without credit before, and with some now."""
     failed: int = 0
     stale: int = 0
+    steps: list[str | None] = field(default_factory=list["str | None"])
+    """Of an estimator that compares steps, the version of the weights that began each."""
 
 
 def _rewrite(record: Record, recorder: Recorder | None, credit: CreditOptions) -> Recredited:
@@ -161,7 +166,7 @@ def _rewrite(record: Record, recorder: Recorder | None, credit: CreditOptions) -
     done = Recredited()
     if recorder is not None:
         recorder.explain(read_contents(record).origins)
-    for where, old, new in _credited_anew(record, credit):
+    for where, old, new in _credited_anew(record, credit, done):
         try:
             new = _recredited(old, new, done)
         except CreditError as error:
@@ -175,7 +180,7 @@ def _rewrite(record: Record, recorder: Recorder | None, credit: CreditOptions) -
 
 
 def _credited_anew(
-    record: Record, credit: CreditOptions
+    record: Record, credit: CreditOptions, done: Recredited
 ) -> Iterator[tuple[str, CreditedGroup, CreditedGroup]]:
     """Where each group stands, as it was and with its new advantages."""
     lines = (
@@ -195,8 +200,7 @@ def _credited_anew(
     for indices in steps.values():
         for index, group in zip(indices, credit.credited_batch([new[i] for i in indices]), strict=True):
             new[index] = group
-    which = "the record names no weights" if set(steps) <= {None} else "the weights of its first turn"
-    click.echo(f"a step is the groups of one version of the weights: {len(steps)} ({which})", err=True)
+    done.steps = [*steps]
     yield from ((where, old, group) for (where, old), group in zip(every, new, strict=True))
 
 

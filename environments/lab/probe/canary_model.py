@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file  # pyright: ignore[reportUnknownVariableType]  # of its paths
 
-from environments.lab.probe.canaries import CANARIES
+from environments.lab.probe.canaries import PROBED
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
 from environments.trajectory import NOT_SAMPLED, CreditedGroup, TokenRow, Trajectory
 
@@ -83,7 +83,7 @@ class CanaryModel:
 
     def groups(self) -> list[CreditedGroup]:
         """Every canary as this model would have sampled it: a trainer's ratios are 1."""
-        return [self._sampled(make()) for make in CANARIES.values()]
+        return [self._sampled(make()) for make in PROBED.values()]
 
     def forward(self, token_ids: list[int]) -> tuple[Weights, Weights]:
         """Hidden states before the head (tokens, WIDTH), and log-probabilities (tokens, VOCABULARY)."""

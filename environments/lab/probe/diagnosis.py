@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from environments.lab.probe.canaries import GROUP_SIZE
+from environments.lab.probe.canaries import GROUP_SIZE, LONG
 from environments.lab.probe.canary_model import CanaryModel, Weights
 from environments.lab.probe.step_reading import TakenStep
 from environments.trajectory import CreditedGroup
@@ -29,9 +29,13 @@ _NEARER = 5
 """How much less a mistake leaves unexplained than the policy gradient, if it is worth naming."""
 _SEEN = 0.01
 """Share of what is expected that is worth a sentence; factors that differ by less are equal."""
+_SEEN_OF_TURNS = 0.2
+"""Likewise of turns, whose factors are rounded more."""
 _NONE = 1e-3
 """Share of the largest below which a weight counts as 0."""
 _KNOWN_SCALE = 1e-3
+_NEAR = 16
+"""How far from a sampled token others are looked at."""
 _ABOVE_ROUNDING = 100
 _UNKNOWN_SCALE = (
     "  no count of rows, groups or tokens is that factor: a maximal length, a standard deviation, a clipped "
@@ -66,7 +70,7 @@ class StepVerdict:
 
 @dataclass(frozen=True)
 class CanaryTokens:
-    """Every token of the canaries but the first of each row: columns, and what each adds to the gradient."""
+    """The tokens at turns of the canaries but for the first of a row, and what each adds to the gradient."""
 
     groups: Sequence[CreditedGroup]
     columns: Mapping[str, NDArray[Any]]
@@ -85,11 +89,13 @@ class CanaryTokens:
         hidden: list[Weights] = []
         for group, credited in enumerate(groups):
             for row in credited_rows(credited):
-                each.append(_columns(row, group=group, number=len(each)))
+                columns = _columns(row, group=group, number=len(each))
+                near = np.convolve(columns["turn"] >= 0, np.ones(2 * _NEAR + 1))[_NEAR + 1 : -_NEAR] > 0
+                each.append({name: column[1:][near] for name, column in columns.items()})
                 states, log_p = model.forward(row.tokens)
-                errors.append(_one_hot_minus(np.exp(log_p[:-1]), row.tokens[1:]))
-                hidden.append(states[:-1])
-        columns = {name: np.concatenate([row[name][1:] for row in each]) for name in each[0]}
+                errors.append(_one_hot_minus(np.exp(log_p[:-1][near]), each[-1]["id"]))
+                hidden.append(states[:-1][near])
+        columns = {name: np.concatenate([row[name] for row in each]) for name in each[0]}
         return cls(groups, columns, np.concatenate(errors), np.concatenate(hidden))
 
     def gradient(self, weights: Numbers) -> Weights:
@@ -138,6 +144,7 @@ def _columns(row: CreditedRow, *, group: int, number: int) -> Mapping[str, NDArr
         "row": number,
         "score": row.trajectory.score,
         "is_later_row": any(turn.span.row > 0 for turn in row.turns),
+        "is_long": len(row.tokens) > LONG,
     }
     return {name: np.full(len(turns), value) for name, value in same.items()} | {
         "index": np.arange(len(turns)),
@@ -148,9 +155,9 @@ def _columns(row: CreditedRow, *, group: int, number: int) -> Mapping[str, NDArr
     }
 
 
-def _one_hot_minus(probabilities: Weights, token_ids: Sequence[int]) -> Weights:
+def _one_hot_minus(probabilities: Weights, token_ids: Ids) -> Weights:
     errors = -probabilities
-    errors[np.arange(len(token_ids)), list(token_ids)] += 1.0
+    errors[np.arange(len(token_ids)), token_ids] += 1.0
     return errors
 
 
@@ -303,6 +310,12 @@ _KEPT: Mapping[str, WeightOf] = {
     "": lambda tokens: np.ones(len(tokens.trained)),
     "negative advantages are ignored": lambda tokens: tokens.advantages,
     "rows after the first of a forked rollout are ignored": lambda tokens: ~tokens.columns["is_later_row"],
+    f"rows of more than {LONG:,} tokens are ignored: a maximal length is too small": lambda tokens: (
+        ~tokens.columns["is_long"]
+    ),
+    f"what comes after {LONG:,} tokens of a row is ignored: a maximal length cuts it": lambda tokens: (
+        tokens.columns["index"] < LONG
+    ),
 }
 
 
@@ -353,16 +366,22 @@ def _first_difference(weights: Numbers, tokens: CanaryTokens) -> str:
 
 
 def _uneven(weights: Numbers, tokens: CanaryTokens) -> bool:
-    """Whether a group counts more than another one, which a cosine does not show where it is small."""
-    factors = _factors(weights, tokens, "group")
-    return bool(np.ptp(factors / _middle(factors)) >= _SEEN)
+    """Whether groups or turns differ in what they count, which no cosine shows where one is small."""
+    for level, seen in (("group", _SEEN), ("turn", _SEEN_OF_TURNS)):
+        factors = _factors(weights, tokens, level)
+        has_credit = np.bincount(tokens.units(level), tokens.advantages**2) > 0
+        if np.ptp(factors[has_credit]) >= seen * abs(_middle(factors)):
+            return True
+    return False
 
 
 def _level_of(weights: Numbers, tokens: CanaryTokens) -> str:
     """Groups, rows, turns or tokens of a turn: the first whose factors explain the weights."""
     for level in ("group", "row", "turn"):
         factors = _factors(weights, tokens, level)
-        if abs(_cosine(weights, factors[tokens.units(level)] * tokens.advantages)) >= _FITS:
+        explained = factors[tokens.units(level)] * tokens.advantages
+        left = np.abs(weights - explained).max()
+        if abs(_cosine(weights, explained)) >= _FITS and left <= 2 * _SEEN * np.abs(weights).max():
             break
     else:
         return "tokens of one turn"

@@ -48,7 +48,7 @@ def test_every_known_mistake_alone_is_named(tokens, said_of):
         for said, weights in known_mistakes(tokens).items()
         if len(said) == 1
     }
-    assert len(named) == 9  # the tenth is in tokens that were not sampled
+    assert len(named) == 11  # the twelfth is in tokens that were not sampled
     assert {said: verdict.findings for said, verdict in named.items()} == {said: (said,) for said in named}
     assert not any(verdict.exact for verdict in named.values())
 
@@ -112,7 +112,7 @@ DIFFERENT = {
     ),
     "cut": (
         lambda tokens: cut(tokens, 20),
-        r"tokens of one turn do not weigh the same; the first is token 21 of its row, in turn 2 of rollout 1 "
+        r"tokens of one turn do not weigh the same; the first is token 3005 of its row, in turn 2 of rollout 1 "
         r"of the canary 'unequal': .* weight 0",
     ),
 }
@@ -125,6 +125,15 @@ def test_what_is_no_known_mistake_is_located_by_level_and_token(tokens, said_of)
         if verdict.exact or len(verdict.findings) != 1 or not re.fullmatch(said, verdict.findings[0]):
             wrong[name] = verdict.findings
     assert wrong == {}
+
+
+def test_a_turn_of_one_token_that_is_left_out_is_wrong_though_the_cosine_is_one(tokens, said_of):
+    group, rollout, turn = (tokens.columns[name] for name in ("group", "rollout", "turn"))
+    last = (group == 2) & (rollout == 3) & (turn == 1)
+    verdict = said_of(stepped(tokens, np.where(last, 0.0, tokens.advantages)))
+
+    assert verdict.cosine > 0.9999
+    assert re.match(r"turns do not weigh the same; .* advantage 0\.125, weight 0$", *verdict.findings)
 
 
 def test_a_factor_of_one_group_is_wrong_though_the_cosine_is_one(tokens, said_of):

@@ -34,6 +34,8 @@ _SEEN_OF_TURNS = 0.2
 _NONE = 1e-3
 """Share of the largest below which a weight counts as 0."""
 _KNOWN_SCALE = 1e-3
+_LEAST_BONUS = 0.002
+"""Of entropy that is seen: below it float32 may be all that there is."""
 _NEAR = 16
 """How far from a sampled token others are looked at."""
 _ABOVE_ROUNDING = 100
@@ -110,6 +112,15 @@ class CanaryTokens:
         """The share of a step that is no gradient of the tokens."""
         left = step - self.gradient(self.weights_in(step))
         return float(np.linalg.norm(left) / np.linalg.norm(step))
+
+    @cached_property
+    def of_entropy(self) -> Weights:
+        """The gradient of the entropy at every sampled token, summed, (VOCABULARY, WIDTH)."""
+        p = -self.errors
+        p[np.arange(len(p)), self.columns["id"]] += 1.0
+        surprise = -np.log(np.maximum(p, np.finfo(float).tiny))
+        slope = p * (surprise - (p * surprise).sum(axis=1, keepdims=True))
+        return slope.T @ (self.trained[:, None] * self.hidden)
 
     @cached_property
     def _inverse(self) -> Weights:
@@ -191,7 +202,11 @@ def diagnose(
             "the head did not move: is it frozen (LoRA: modules_to_save=['lm_head']), or did the trainer "
             "take no step?"
         )
-    elif cosine >= EXACT and not _uneven(tokens.weights_in(step), tokens):
+    elif (
+        cosine >= EXACT
+        and not _uneven(tokens.weights_in(step), tokens)
+        and not _without_entropy(step, tokens)[1]
+    ):
         exact, scale = True, _scale_of(ratio, tokens, batch_rows, divisor)
     elif np.linalg.norm(step) < _ABOVE_ROUNDING * taken.rounding:
         findings.append("float32 rounds a step that is this small: take it with a larger learning rate")
@@ -208,7 +223,8 @@ def diagnose(
 
 
 def _findings(step: Weights, tokens: CanaryTokens, model: CanaryModel) -> list[str]:
-    step, decay = _without_decay(step, tokens, model)
+    step, beside = _without_decay(step, tokens, model)
+    step, bonus = _without_entropy(step, tokens)
     weights, rest = tokens.weights_in(step), tokens.unexplained(step)
     sampled = np.where(tokens.trained, weights, 0.0)
     fit, findings = _nearest(sampled, tokens)
@@ -224,7 +240,7 @@ def _findings(step: Weights, tokens: CanaryTokens, model: CanaryModel) -> list[s
         findings.append("prompts are trained")
     if (noticed & ~tokens.columns["is_prompt"]).any():
         findings.append("what tools and users say between turns is trained")
-    findings += decay
+    findings += beside + bonus
     if rest > _SEEN:
         findings.append(
             f"{rest:.0%} of the step is no gradient of these tokens in their contexts: momentum, a penalty, "
@@ -244,6 +260,18 @@ def _without_decay(step: Weights, tokens: CanaryTokens, model: CanaryModel) -> t
     if decay >= 0 or tokens.unexplained(decayed) > _SEEN:
         return step, []
     return decayed, [f"weights decay by {-decay:.2g} of themselves: weight_decay is not 0"]
+
+
+def _without_entropy(step: Weights, tokens: CanaryTokens) -> tuple[Weights, list[str]]:
+    """The step without an entropy bonus, and the sentence on that."""
+    left, apart = (each - tokens.gradient(tokens.weights_in(each)) for each in (step, tokens.of_entropy))
+    bonus = float((left * apart).sum() / (apart**2).sum())
+    rest = float(np.linalg.norm(left - bonus * apart))
+    without = step - bonus * tokens.of_entropy
+    share = bonus / _middle(_factors(tokens.weights_in(without), tokens, "row"))
+    if abs(share) < _LEAST_BONUS or rest > np.linalg.norm(left) / 2:
+        return step, []
+    return without, [f"entropy is rewarded with {share:.2g} at every token, beside advantages"]
 
 
 # What trainers do to credit instead of passing it on: each is a weight per token, and has a sentence.

@@ -151,6 +151,20 @@ def test_weight_decay_is_named_beside_another_mistake(tokens, said_of, probe):
     )
 
 
+@pytest.mark.parametrize("bonus", [0.01, -0.01, 0.1])
+def test_an_entropy_bonus_is_named_though_the_cosine_may_be_one(tokens, said_of, bonus):
+    step = stepped(tokens, tokens.advantages) + bonus / 15 * tokens.of_entropy
+    verdict = said_of(step)
+    assert (verdict.exact, verdict.cosine > 0.99) == (False, True)
+    assert verdict.findings == (f"entropy is rewarded with {bonus:g} at every token, beside advantages",)
+
+
+def test_an_entropy_bonus_is_named_beside_another_mistake(tokens, said_of):
+    said = "negative advantages are ignored"
+    step = stepped(tokens, of(tokens, said)) + 0.05 / 15 * tokens.of_entropy
+    assert said_of(step).findings == (said, "entropy is rewarded with 0.05 at every token, beside advantages")
+
+
 def test_what_is_not_exact_always_has_a_finding(tokens, said_of):
     rng = np.random.default_rng(4)
     step = stepped(tokens, tokens.advantages * (1 + 0.02 * rng.standard_normal(len(tokens.trained))))

@@ -37,7 +37,6 @@ from environments.credit.estimators import (
     turn_return,
 )
 from environments.credit.step_estimators import (
-    gdpo,
     gpg,
     grpo_batch,
     reinforce_pp,
@@ -64,7 +63,6 @@ __all__ = [
     "credited_batch",
     "describe",
     "estimate",
-    "gdpo",
     "gigpo",
     "gpg",
     "grpo",

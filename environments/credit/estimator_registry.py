@@ -38,7 +38,6 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Value]]] = {
         "gpg": {"singleton": "raw"},
         "reinforce_pp": _OVER_TOKENS,
         "reinforce_pp_baseline": {"singleton": "raw", **_OVER_TOKENS},
-        "gdpo": {"group_eps": 1e-6, **_OVER_TOKENS},
         "gigpo": {
             "gamma": 0.95,
             "step_weight": 1.0,
@@ -53,7 +52,6 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Value]]] = {
     "trl": {
         "grpo": {"norm_by_std": True, "ddof": 1, "eps": 1e-4, "singleton": "zero", "zero_variance": "zero"},
         "grpo_batch": {"ddof": 1, "eps": 1e-4},
-        "gdpo": {"weigh": "trajectories", "ddof": 1, "eps": 1e-4, "eps_in": "deviation", "group_eps": 1e-4},
         "mt_grpo": {"segments": "two", "turn_coef": 1.0, "eps": 1e-4, "ddof": 1},
     },
     "rllm": {

@@ -4,7 +4,6 @@ Each gives the terms of its group alone; its `over_step` compares those of all g
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Literal
@@ -13,7 +12,7 @@ from environments.credit.estimator_registry import Param, register_estimator
 from environments.credit.estimators import Eps, Gamma, Lam, OfOne, Values, alone, gae_term, scores_of
 from environments.credit.scored import read
 from environments.credit.terms import Pool, Term, added_up, deviation, minus_mean, vary
-from environments.trajectory import Rewards, Trajectory, TrajectoryGroup
+from environments.trajectory import Trajectory, TrajectoryGroup
 
 Weigh = Literal["tokens", "trajectories"]
 StepDdof = Annotated[int, Param("1: sample deviation, 0: population deviation, of the step", low=0, high=1)]
@@ -160,39 +159,6 @@ def gpg(group: TrajectoryGroup, *, singleton: OfOne = "zero") -> list[Term]:
         CreditError: a group of one that `singleton` refuses.
     """
     return _centred(group, singleton)
-
-
-@register_estimator(
-    "gdpo",
-    formula="A[i,k] = (x[i] - mean x) / sqrt(var x + eps) over all groups of the step,  x = Σ_c z(c)[i],  "
-    "c: the named parts of the outcome, and lambda times the sum of turn rewards",
-    bias="strong: separate normalisation replaces the weights of the parts by 1/std of each group",
-    source="arXiv 2601.05242, references verl and TRL: normalize_then_sum",
-    over_step=_whitened,
-)
-def gdpo(
-    group: TrajectoryGroup,
-    *,
-    turn_coef: Annotated[float, Param("lambda, the weight of the turn rewards", low=0, high=1e6)] = 1.0,
-    group_eps: Annotated[float, Param("added to the deviation in a group", low=0, high=1)] = 1e-6,
-) -> list[Term]:
-    """Each part of the reward normalised in its group, and their sum over all groups of a training step.
-
-    A trajectory without a part that others have is not compared in it.
-    """
-    parts: defaultdict[str, dict[int, float]] = defaultdict(dict)
-    for index, (scored, each) in enumerate(zip(read(group), group.trajectories, strict=True)):
-        given = Rewards(score=None) if each.rewards is None else each.rewards
-        for name, value in given.outcome_parts.items():
-            parts[name][index] = value
-        if any(reward is not None for reward in scored.turns):
-            parts["turn rewards"][index] = scored.turn_sum
-    pools = {name: Pool([(each, None) for each in of], [*of.values()]) for name, of in parts.items()}
-    nothing = minus_mean("turn rewards", Pool((), ()))
-    return [
-        minus_mean(name, pool, ddof=1, eps=group_eps, weight=turn_coef if name == "turn rewards" else 1.0)
-        for name, pool in pools.items()
-    ] or [nothing]
 
 
 def _centred(group: TrajectoryGroup, singleton: Literal["zero", "raw", "error"]) -> list[Term]:

@@ -60,10 +60,14 @@ class StepVerdict:
     """What is wrong, one sentence each; empty where it is exact."""
     source: str = "weights"
     """What the step was read from."""
+    ratios: str | None = None
+    """Of stale canaries, by what ratios weigh tokens; `exact` says that this is all."""
 
     def __str__(self) -> str:
         scale = f" ({self.scale})" if self.scale else ""
         source = "" if self.source == "weights" else f", read from {self.source}"
+        if self.ratios is not None:
+            return f"stale: {self.ratios}{source}"
         verdict = "exact" if self.exact else "wrong"
         head = f"{verdict}: cosine {self.cosine:.6f}, norm ratio {self.norm_ratio:.6g}{scale}{source}"
         notes = [_UNKNOWN_SCALE] if self.exact and self.scale is None else []
@@ -77,7 +81,7 @@ class CanaryTokens:
     groups: Sequence[CreditedGroup]
     columns: Mapping[str, NDArray[Any]]
     """`group`, `rollout`, `row`, `index` in it, `turn` (-1: not sampled), `id`, `advantage`, `score` of the
-    rollout, `is_prompt`, `is_later_row` of a condensed rollout."""
+    rollout, `is_prompt`, `is_later_row` of a condensed rollout, `is_long`, and `ratio` of new to old."""
     errors: Weights
     """One-hot minus probabilities, (tokens, VOCABULARY)."""
     hidden: Weights
@@ -86,7 +90,7 @@ class CanaryTokens:
     @classmethod
     def of(cls, model: CanaryModel, groups: Sequence[CreditedGroup]) -> "CanaryTokens":
         """Those of credited groups."""
-        each: list[Mapping[str, NDArray[Any]]] = []
+        each: list[dict[str, NDArray[Any]]] = []
         errors: list[Weights] = []
         hidden: list[Weights] = []
         for group, credited in enumerate(groups):
@@ -97,6 +101,9 @@ class CanaryTokens:
                 states, log_p = model.forward(row.tokens)
                 errors.append(_one_hot_minus(np.exp(log_p[:-1][near]), each[-1]["id"]))
                 hidden.append(states[:-1][near])
+                now = log_p[np.flatnonzero(near), each[-1]["id"]]
+                old = np.array(row.logprobs)[1:][near]
+                each[-1]["ratio"] = np.exp(np.where(each[-1]["turn"] >= 0, now - old, 0.0))
         columns = {name: np.concatenate([row[name] for row in each]) for name in each[0]}
         return cls(groups, columns, np.concatenate(errors), np.concatenate(hidden))
 
@@ -342,7 +349,7 @@ _KEPT: Mapping[str, WeightOf] = {
         ~tokens.columns["is_long"]
     ),
     f"what comes after {LONG:,} tokens of a row is ignored: a maximal length cuts it": lambda tokens: (
-        tokens.columns["index"] < LONG
+        np.where(tokens.columns["index"] < LONG, 1.0, 0.0)
     ),
 }
 

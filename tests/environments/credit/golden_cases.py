@@ -280,7 +280,7 @@ def trl(case):
     """Each reward function is a part of the score; NaN is a part not given, all NaN a dropped sibling."""
     params, inputs = case["params"], case["inputs"]
     if params.get("multi_objective_aggregation", "sum_then_normalize") != "sum_then_normalize":
-        return {"per_turn_advantages": trl_apart(params, inputs)}
+        raise NotCoveredError("reward functions that are normalised apart are not offered")
     weights = params.get("reward_weights") or [1.0] * len(inputs["rewards_per_func"][0])
     siblings = defaultdict(dict)
     for position, (row, group) in enumerate(
@@ -305,32 +305,6 @@ def trl(case):
         for position, row in zip(scores, rows, strict=True):
             got[position] = row
     return {"per_turn_advantages": got}
-
-
-def trl_apart(params, inputs):
-    """Each reward function normalised in its group, their sum over the batch; NaN is a part not given."""
-    if params.get("reward_weights"):
-        raise NotCoveredError("parts of a reward that are normalised apart have no weights")
-    siblings = defaultdict(dict)
-    for position, (row, group) in enumerate(
-        zip(inputs["rewards_per_func"], inputs["group_ids"], strict=True)
-    ):
-        parts = {str(number): r for number, r in enumerate(row) if r is not None and r != "NaN"}
-        if parts:
-            siblings[group][position] = parts
-    step = []
-    for members in siblings.values():
-        group = scalar_group([math.fsum(parts.values()) for parts in members.values()], [1] * len(members))
-        named = [
-            replace(each, rewards=replace(each.rewards, outcome_components=parts))
-            for each, parts in zip(group.trajectories, members.values(), strict=True)
-        ]
-        step.append(replace(group, trajectories=tuple(named)))
-    got = [[0.0] for _ in inputs["group_ids"]]
-    for members, rows in zip(siblings.values(), credit_step(step, "gdpo", preset="trl"), strict=True):
-        for position, row in zip(members, rows, strict=True):
-            got[position] = row
-    return got
 
 
 def turn_gae(case):

@@ -28,7 +28,7 @@ BUILT_IN = (
     *("gigpo", "grpo", "mt_grpo", "opo", "passk", "process_supervision", "progress", "rloo", "turn_gae"),
     "turn_return",
 )
-OF_STEPS = ("gdpo", "gpg", "grpo_batch", "reinforce_pp", "reinforce_pp_baseline")
+OF_STEPS = ("gpg", "grpo_batch", "reinforce_pp", "reinforce_pp_baseline")
 
 
 def test_every_estimator_of_the_table_is_registered():

@@ -94,7 +94,7 @@ def test_own_vectors_exist_for_every_built_in_estimator():
     assert own == {
         *("gigpo", "grpo", "mt_grpo", "process_supervision"),
         *("progress", "rloo", "turn_gae", "turn_return", "opo", "passk"),
-        *("gdpo", "gpg", "grpo_batch", "reinforce_pp", "reinforce_pp_baseline"),
+        *("gpg", "grpo_batch", "reinforce_pp", "reinforce_pp_baseline"),
     }
 
 

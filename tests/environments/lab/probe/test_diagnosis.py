@@ -112,8 +112,8 @@ DIFFERENT = {
     ),
     "cut": (
         lambda tokens: cut(tokens, 20),
-        r"tokens of one turn do not weigh the same; the first is token 3005 of its row, in turn 2 of rollout 1 "
-        r"of the canary 'unequal': .* weight 0",
+        r"tokens of one turn do not weigh the same; the first is token 3005 of its row, in turn 2 of rollout "
+        r"1 of the canary 'unequal': .* weight 0",
     ),
 }
 

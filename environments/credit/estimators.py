@@ -269,7 +269,7 @@ def grpo_multiturn(
 
 @register_estimator(
     "opo",
-    formula="A[i,k] = S[i] - Σ_j n[j] S[j] / Σ_j n[j],  n the trajectory's trained tokens",
+    formula="A[i,k] = S[i] - Σ_j n[j] S[j] / Σ_j n[j],  n the trajectory's sampled tokens",
     bias="slight: its own score, in proportion to its own length, is part of the baseline",
     source="arXiv 2505.23585, reference verl",
 )
@@ -283,13 +283,12 @@ def opo(group: TrajectoryGroup, *, singleton: OfOne = "zero") -> list[Term]:
     if len(scores.values) == 1:
         return [alone(scores, singleton, None)]
     tokens = [
-        sum(turn.span.end - turn.span.start for turn in trajectory.turns if turn.trained)
-        for trajectory in group.trajectories
+        sum(turn.span.end - turn.span.start for turn in trajectory.turns) for trajectory in group.trajectories
     ]
     if not vary(scores.values) or not any(tokens):
         return [minus_mean("score", scores)]
     level = math.fsum(map(operator.mul, tokens, scores.values)) / sum(tokens)
-    note = "the baseline weighs each trajectory by its trained tokens"
+    note = "the baseline weighs each trajectory by its sampled tokens"
     return [
         Term(name="score", values=scores, baselines=[level] * len(tokens), pool=scores, note=note),
     ]

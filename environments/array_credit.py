@@ -42,8 +42,8 @@ def turn_advantages(
         outcomes: one per row, of the whole trajectory; all of a group have one, or none.
         estimator: a name of `turnwise credit`.
         params: the estimator's, and `preset`; `anchors` (`[row][turn]`, states that `gigpo` compares),
-            `kinds` (`[row][turn]`, `act` or `summary`) and `lengths` (`[row][turn]`, tokens, 1 when not given,
-            of which `opo` and `reinforce_pp` take means).
+            `kinds` (`[row][turn]`, `act` or `summary`) and `lengths` (`[row][turn]`, tokens, 1 when not
+            given, of which `opo` and `reinforce_pp` take means).
 
     Raises:
         CreditError: what is wrong, by row and turn, each counted from 0.

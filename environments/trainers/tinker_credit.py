@@ -30,11 +30,9 @@ def use_turn_credit(estimator: str = "turn_return", **params: Any) -> None:
 
 
 def _compute_advantages(groups: list[TrajectoryGroup], *, estimator: str, params: Any) -> list[Credit]:
-    rewards = [
-        [each.reward for each in trajectory.transitions]
-        for group in groups
-        for trajectory in group.trajectories_G
-    ]
+    rows = [trajectory.transitions for group in groups for trajectory in group.trajectories_G]
+    rewards = [[each.reward for each in row] for row in rows]
+    params = {"lengths": [[len(each.ac.tokens) for each in row] for row in rows], **params}
     ids = [number for number, group in enumerate(groups) for _ in group.trajectories_G]
     outcomes = [outcome for group in groups for outcome in group.final_rewards_G]
     every = iter(turn_advantages(rewards, ids, outcomes, estimator=estimator, **params))

@@ -25,8 +25,8 @@ def stamp_advantages(traces: Sequence[Any], *, estimator: str = "turn_return", *
         params: the estimator's.
 
     Raises:
-        CreditError: a trace has other turn rewards than sampled nodes, or the estimator refuses them, or compares
-            all groups of a step.
+        CreditError: a trace has other turn rewards than sampled nodes, or the estimator refuses them, or
+            compares all groups of a step.
     """
     describe(estimator).refuse_alone()
     given = [(each, [node for node in each.nodes if node.sampled]) for each in traces if not each.has_error]

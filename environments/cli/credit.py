@@ -124,8 +124,8 @@ def _recredit(records: Sequence[Path], credit: CreditOptions, out: Path | None) 
         before = " and ".join(sorted(done.before))
         _report(Console(highlight=False), credit_change(done.pairs), before=before, after=credit.estimator)
         if done.steps:
-            weights = "no weights are named" if done.steps == [None] else "by the weights of their first turn"
-            click.echo(f"compared over {len(done.steps)} steps, {weights}")
+            weights = "no weights are named" if done.steps == [None] else "by the weights of the first turn"
+            click.echo(f"groups of a step are compared; steps: {len(done.steps)}, {weights}")
         if done.rescued:
             click.echo(f"{done.rescued} groups that had no credit have some now")
         if done.failed:

@@ -316,7 +316,7 @@ def test_a_step_is_the_groups_of_one_version_of_the_weights(steps, tmp_path):
         for pair in zip(part, credited_batch([done[index] for index in part], "reinforce_pp"), strict=True)
     )
     assert list(read_groups(out)) == [wanted[index] for index in range(3)]
-    assert f"compared over {len(parts)} steps" in shown
+    assert f"steps: {len(parts)}, " in shown
     assert ("no weights are named" in shown) == (len(parts) == 1)
 
 

@@ -248,7 +248,9 @@ def test_tokens_and_turns_agree(name, rows, tokens, named):
     got = token_advantages(
         rewards, mask, ["g"] * len(rows), turn_ids=turns if named else None, estimator=name
     )
-    assert np.array_equal(got, spread(turn_advantages(rows, ["g"] * len(rows), estimator=name), turns))
+    lengths = [[tokens] * len(row) for row in rows]
+    of_turns = turn_advantages(rows, ["g"] * len(rows), estimator=name, lengths=lengths)
+    assert np.array_equal(got, spread(of_turns, turns))
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,13 @@ A batch has one row per trajectory. Advantages are computed in float64.
 """
 
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Any, TypeVar, cast, get_args
 
-from environments.credit import describe, estimate, resolve
+from environments.credit import Term, describe, resolve
+from environments.credit.estimator_registry import advantages_of, terms_of
 from environments.credit.ledger import TurnLedger, ledger
 from environments.testing import Kind, group_of
 from environments.trajectory import LARGEST_REWARD, CreditedGroup, Rewards, TrajectoryGroup
@@ -19,7 +20,7 @@ Rows = Sequence[Sequence[float | None]]
 Array = TypeVar("Array")
 """A numpy array or a torch tensor."""
 
-_OF_GROUP = ("anchors", "kinds")
+_OF_GROUP = ("anchors", "kinds", "lengths")
 """Options with an entry per turn that are the group's, not the estimator's."""
 
 
@@ -40,8 +41,9 @@ def turn_advantages(
         group_ids: one per row; rows of equal ids answer the same prompt, and need not be neighbours.
         outcomes: one per row, of the whole trajectory; all of a group have one, or none.
         estimator: a name of `turnwise credit`.
-        params: the estimator's, and `preset`; `anchors` (`[row][turn]`, states that `gigpo` compares) and
-            `kinds` (`[row][turn]`, `act` or `summary`).
+        params: the estimator's, and `preset`; `anchors` (`[row][turn]`, states that `gigpo` compares),
+            `kinds` (`[row][turn]`, `act` or `summary`) and `lengths` (`[row][turn]`, tokens, 1 when not
+            given, of which `opo` and `reinforce_pp` take means).
 
     Raises:
         CreditError: what is wrong, by row and turn, each counted from 0.
@@ -118,6 +120,7 @@ def token_advantages(
         is_next = (turns == before) | (turns == before + 1) | (turns == -1)
         _refuse(~is_next, turns, "turn_ids", "number the turns of a row 0, 1, 2, …, and give -1 off turns")
         _refuse(trained & (turns < 0), turns, "turn_ids", "a token that is trained has a turn")
+    params = {"lengths": _lengths(turns, trained), **params}
     of_turns = turn_advantages(_turn_rewards(rewards, turns), group_ids, estimator=estimator, **params)
     padded = np.zeros((len(of_turns), max(map(len, of_turns), default=0) + 1))
     for row, values in enumerate(of_turns):
@@ -135,7 +138,7 @@ def _credited(
     outcomes: Sequence[float | None] | None,
     estimator: str,
     params: Mapping[str, Any],
-) -> Iterator[tuple[list[int], CreditedGroup]]:
+) -> list[tuple[list[int], CreditedGroup]]:
     """Each group with the rows that it is made of."""
     of_turns = {name: values for name, values in params.items() if values is not None and name in _OF_GROUP}
     own = {name: value for name, value in params.items() if name not in _OF_GROUP}
@@ -157,27 +160,29 @@ def _credited(
                 f"{name}[{row}] has {len(values[row])} entries for the {shape[row]} turns of row {row}"
             )
     _check_numbers(turn_rewards, outcomes)
+    done: list[tuple[list[int], CreditedGroup]] = []
+    every: list[list[Term]] = []
     for group_id, rows in _rows_of(ids, shape).items():
         picked = {name: [values[row] for row in rows] for name, values in of_turns.items()}
         values = {name: value for name, value in picked.items() if name not in _OF_GROUP}
         of_group = _outcomes(outcomes, rows, group_id)
         try:
             group = _group(rows, [turn_rewards[row] for row in rows], of_group, picked)
-            advantages = estimate(estimator, group, **used, **cast("Any", values))
+            every.append(terms_of(estimator, group, **used, **cast("Any", values)))
         except UsageError as error:
             raise CreditError(
                 f"group {group_id!r}, whose trajectories 0, 1, … are the rows {rows}: {error}"
             ) from None
-        yield (
-            rows,
-            CreditedGroup(
-                group=group,
-                advantages=tuple(map(tuple, advantages)),
-                policy="",
-                estimator=estimator,
-                estimator_params={**used, **values},
-            ),
+        named = {**used, **values}
+        bare = CreditedGroup(
+            group=group, advantages=(), policy="", estimator=estimator, estimator_params=named
         )
+        done.append((rows, bare))
+    compared = describe(estimator).of_step(every, [each.group for _, each in done], used)
+    return [
+        (rows, replace(each, advantages=tuple(map(tuple, advantages_of(estimator, terms, each.group)))))
+        for (rows, each), terms in zip(done, compared, strict=True)
+    ]
 
 
 def _listed(values: Any) -> list[Any]:
@@ -272,6 +277,16 @@ def _turn_rewards(rewards: Any, turns: Any) -> list[list[float | None]]:
     _refuse(unscored & has_others, rewards, name, "other tokens of its turn have a reward")
     values = np.where(np.take_along_axis(unscored, last, axis=1), None, sums)
     return [row[:count].tolist() for row, count in zip(values, counts, strict=True)]
+
+
+def _lengths(turns: Any, trained: Any) -> list[list[int]]:
+    """`[row][turn]`: tokens that are trained."""
+    np: Any = import_module("numpy")
+    counts = turns.max(axis=1, initial=-1) + 1
+    lengths = np.zeros((len(turns), counts.max(initial=1)), dtype=int)
+    rows, tokens = np.nonzero(trained)
+    np.add.at(lengths, (rows, turns[rows, tokens]), 1)
+    return [row[:count].tolist() for row, count in zip(lengths, counts, strict=True)]
 
 
 def _is_tensor(given: Any) -> bool:

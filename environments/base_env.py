@@ -25,7 +25,7 @@ from environments.config import (
 from environments.containment.hook_calls import HookCalls
 from environments.containment.hook_threads import MOST_PINNED
 from environments.containment.user_code import InFlight, Watch
-from environments.credit import GroupRules, comparable, credited, missing_outcome_of, read_params
+from environments.credit import GroupRules, comparable, credited, describe, missing_outcome_of, read_params
 from environments.data.item_json import item_hash, recorded_item
 from environments.data.tasks import GroupTask
 from environments.hooks import Item, pins_thread, plays_on_thread, refuse_missing_parts, refuse_no_reward
@@ -316,6 +316,7 @@ class AgentEnv(Lifecycle):
         self._rules = GroupRules(min_trajectories=config.min_group_size, missing_outcome=self.missing_outcome)
         self.estimator = config.estimator or self.default_estimator
         params = config.estimator_params
+        describe(self.estimator).refuse_alone()
         self.estimator_params = read_params(self.estimator, config.estimator_preset, params)
         check_hooks(self)
         refuse_missing_parts(self, self.estimator)

@@ -171,6 +171,13 @@ class Hooks:
         """The state that `turn` led to (`None`: the start), for estimators that compare equal states."""
         return None
 
+    def values(self, item: Item, trajectory: Trajectory) -> MaybeAsync[Sequence[float]]:
+        """A critic's value of the state before each of `trajectory.turns`, for `turn_gae`.
+
+        Asked after the rewards, which it does not see. A value that its own turn can move biases credit.
+        """
+        raise NotImplementedError
+
     def passed(self, item: Item, trajectory: Trajectory) -> MaybeAsync[bool]:
         """Whether `evaluate` counts this rollout as passed."""
         outcome = trajectory.rewards.outcome if trajectory.rewards else None

@@ -244,6 +244,8 @@ class Turn:
     """False: its tokens are masked and it has no advantage; its rewards still count for other turns."""
     anchor: str | None = None
     """The state before this turn, for estimators that compare equal states (`state_key`)."""
+    value: float | None = None
+    """What a critic expected before this turn (`values`); `None`: there is none."""
     noted: Mapping[str, float] = field(default_factory=dict[str, float])
     """What tools and the world noted in `ctx.metrics` since the turn before was scored: rewards read it."""
     context: tuple[Kept | Message, ...] | None = None

@@ -3,6 +3,7 @@
 import inspect
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, ParamSpec, Protocol, cast, get_args
 
@@ -53,6 +54,25 @@ def reward_per_turn(given: Any, trajectory: Trajectory, where: str) -> list[Rewa
     except RewardError as error:
         raise GroupRefused(str(error)) from error
     return [next(rewards) if turn.kind == "act" else None for turn in trajectory.turns]
+
+
+def turn_values(given: Any, trajectory: Trajectory, where: str) -> Trajectory:
+    """The trajectory with what a critic gave for each of its turns, summaries too.
+
+    Raises:
+        RewardError: one is no finite number.
+        GroupRefused: it is no list of one for each, which may be so of some siblings alone.
+    """
+    length = len(trajectory.turns)
+    values = list(cast("Iterable[Any]", given)) if isinstance(given, Iterable) else []
+    if len(values) != length or isinstance(given, _NO_LIST):
+        raise GroupRefused(f"{where} gave {given!r:.200}; give one number for each of the {length} turns")
+    numbers = [
+        _finite(value, f"{where}, turn {number}", "a value is a finite number")
+        for number, value in enumerate(values, 1)
+    ]
+    turns = (replace(turn, value=value) for turn, value in zip(trajectory.turns, numbers, strict=True))
+    return replace(trajectory, turns=tuple(turns))
 
 
 def optional_reward(reward: Any, where: str) -> tuple[float | None, dict[str, float]]:

@@ -5,12 +5,22 @@ from turnwise.own_packages import refuse_foreign_packages
 refuse_foreign_packages()
 
 from environments.array_credit import token_advantages, turn_advantages, turn_ledger
-from environments.credit import Param, Pool, Term, estimate, minus_mean, minus_others, register_estimator
+from environments.credit import (
+    Param,
+    Pool,
+    Term,
+    credited_batch,
+    estimate,
+    minus_mean,
+    minus_others,
+    register_estimator,
+)
 
 __all__ = [
     "Param",
     "Pool",
     "Term",
+    "credited_batch",
     "estimate",
     "minus_mean",
     "minus_others",

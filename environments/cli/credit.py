@@ -1,7 +1,7 @@
 """`turnwise credit`: list the estimators, or compute a record's credit or rewards anew without a model."""
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,6 +125,9 @@ def _recredit(records: Sequence[Path], credit: CreditOptions, out: Path | None) 
     with outlived_console():  # the work is done, whether or not it can be reported
         before = " and ".join(sorted(done.before))
         _report(Console(highlight=False), credit_change(done.pairs), before=before, after=credit.estimator)
+        if done.steps:
+            weights = "no weights are named" if done.steps == [None] else "by the weights of the first turn"
+            click.echo(f"groups of a step are compared; steps: {len(done.steps)}, {weights}")
         if done.rescued:
             click.echo(f"{done.rescued} groups that had no credit have some now")
         if done.failed:
@@ -151,6 +154,8 @@ class Recredited:
     """Groups without credit before, and with some now."""
     failed: int = 0
     stale: int = 0
+    steps: list[str | None] = field(default_factory=list["str | None"])
+    """Of an estimator that compares steps, the version of the weights that began each."""
 
 
 def _rewrite(record: Record, recorder: Recorder | None, credit: CreditOptions) -> Recredited:
@@ -163,30 +168,59 @@ def _rewrite(record: Record, recorder: Recorder | None, credit: CreditOptions) -
     done = Recredited()
     if recorder is not None:
         recorder.explain(read_contents(record).origins)
-    for path, number, line in numbered_lines(record, warn=True):
-        old = decode_group(line, path, number)
-        if recorder is not None:
-            old = with_contents(old, path)
+    for path, number, old, new in _credited_anew(record, credit, done):
         try:
-            new = _recredited(old, credit, done)
+            new = _recredited(old, new, done)
         except CreditError as error:
             raise CreditError(f"{path}, line {number}: {error}") from error
         if not new.group.is_evaluation:
             done.causes[cause_of(new)] += 1
             done.rescued += new.status == "ok" != old.status
         if recorder is not None:
-            recorder.append(new)
+            recorder.append(with_contents(new, path))
     return done
 
 
-def _recredited(old: CreditedGroup, credit: CreditOptions, done: Recredited) -> CreditedGroup:
+def _credited_anew(
+    record: Record, credit: CreditOptions, done: Recredited
+) -> Iterator[tuple[Path, int, CreditedGroup, CreditedGroup]]:
+    """Each group by its file and line, as it was and with its new advantages."""
+    lines = (
+        (path, number, decode_group(line, path, number))
+        for path, number, line in numbered_lines(record, warn=True)
+    )
+    if not credit.compares_steps:
+        for path, number, old in lines:
+            yield path, number, old, credit.credited_batch([old])[0] if _can_be_credited(old) else old
+        return
+    every = list(lines)
+    new = [old for _, _, old in every]
+    steps: defaultdict[str | None, list[int]] = defaultdict(list)
+    for index, old in enumerate(new):
+        if _can_be_credited(old):
+            steps[_begun_by(old)].append(index)
+    for indices in steps.values():
+        for index, group in zip(indices, credit.credited_batch([new[i] for i in indices]), strict=True):
+            new[index] = group
+    done.steps = [*steps]
+    yield from ((*each, group) for each, group in zip(every, new, strict=True))
+
+
+def _begun_by(credited: CreditedGroup) -> str | None:
+    """The version of the weights that sampled its first turn."""
+    turns = (turn for trajectory in credited.group.trajectories for turn in trajectory.turns)
+    return next((turn.weight_versions[0] for turn in turns), None)
+
+
+def _can_be_credited(old: CreditedGroup) -> bool:
+    # What siblings that cannot be compared missed can be settled afterwards.
+    return old.status != "failed" or comparable(old.group, ANY_GROUP)[1] is not None
+
+
+def _recredited(old: CreditedGroup, new: CreditedGroup, done: Recredited) -> CreditedGroup:
     if old.status == "failed":
-        # What siblings that cannot be compared missed can be settled afterwards.
-        can_be_settled = comparable(old.group, ANY_GROUP)[1] is not None
-        settled = credit.credited(old.group, old.policy) if can_be_settled else old
-        done.failed += settled.status == "failed"
-        return old if settled.status == "failed" else settled
-    new = credit.credited(old.group, old.policy)
+        done.failed += new.status == "failed"
+        return old if new.status == "failed" else new
     if new.status == "failed":
         raise CreditError(new.reason or "")
     if new.group.stale is not None:

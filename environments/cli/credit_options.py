@@ -7,7 +7,15 @@ from typing import Any
 
 import click
 
-from environments.credit import GroupRules, credited, describe, missing_outcome_of, recorded_params, resolve
+from environments.credit import (
+    GroupRules,
+    credited,
+    credited_batch,
+    describe,
+    missing_outcome_of,
+    recorded_params,
+    resolve,
+)
 from environments.credit.estimator_registry import Value
 from environments.run.loading import load
 from environments.trajectory import CreditedGroup, MissingOutcome, TrajectoryGroup
@@ -25,9 +33,24 @@ class CreditOptions:
     """`None`: not stated."""
 
     @property
+    def compares_steps(self) -> bool:
+        """Whether the estimator compares all groups of a training step."""
+        return describe(self.estimator).over_step is not None
+
+    @property
     def all_params(self) -> Mapping[str, object]:
         """Every parameter that a record names."""
         return recorded_params(self.estimator, preset=self.preset, params=self.params)
+
+    def credited_batch(self, groups: Sequence[CreditedGroup]) -> list[CreditedGroup]:
+        """The groups of one step with their advantages."""
+        return credited_batch(
+            groups,
+            self.estimator,
+            preset=self.preset,
+            params=self.params,
+            rules=GroupRules(missing_outcome=self.missing_outcome),
+        )
 
     def credited(self, group: TrajectoryGroup, policy: str, *, min_trajectories: int = 0) -> CreditedGroup:
         """The group with its advantages."""
@@ -54,6 +77,7 @@ def credit_options(*, default: str | None = None) -> Callable[[Callable[..., Any
         click.option(
             "--set", "settings", multiple=True, metavar="NAME=VALUE", help="A parameter of the estimator."
         ),
+        click.option("--gamma", metavar="X", help="The discount per turn: --set gamma=X."),
         click.option("--baseline", metavar="WHAT", help="The same as --set baseline=WHAT."),
         click.option(
             "--missing-outcome",
@@ -79,11 +103,11 @@ def credit_options(*, default: str | None = None) -> Callable[[Callable[..., Any
             estimator: str | None,
             preset: str | None,
             settings: Sequence[str],
-            baseline: str | None,
             missing: str | None,
             **rest: Any,
         ) -> Any:
-            every = settings if baseline is None else [*settings, f"baseline={baseline}"]
+            short = {name: rest.pop(name) for name in ("gamma", "baseline")}
+            every = [*settings, *(f"{name}={text}" for name, text in short.items() if text is not None)]
             if estimator is None and (preset or every or missing):
                 raise UsageError("options of an estimator need one: --estimator NAME")
             credit = None if estimator is None else _read(estimator, preset, every, missing)

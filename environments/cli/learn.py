@@ -61,7 +61,6 @@ class LearnOptions:
     steps: int | None
     seconds: float | None
     lr: float | None
-    same_lr: bool
     estimator: tuple[str, ...]
     out: Path | None
     as_json: bool
@@ -75,8 +74,12 @@ class LearnOptions:
 @click.option("--steps", type=click.IntRange(1, 5000), help="At most.  [120; 25 of your own ENV]")
 @click.option("--seconds", type=click.FloatRange(1), help="Of your own ENV: no longer than this.  [60]")
 @click.option("--lr", type=click.FloatRange(1e-6, 1e3), help="Of your own ENV: Adam's.  [0.6]")
-@click.option("--same-lr", is_flag=True, help="Of stations: one learning rate for all arms.")
-@click.option("--estimator", multiple=True, metavar="NAME", help="Of stations: one more arm.")
+@click.option(
+    "--estimator",
+    multiple=True,
+    metavar="NAME[:PARAMETER=VALUE,…]",
+    help="Of stations: one more arm, such as turn_return:gamma=0.5.",
+)
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Instead of runs/ENV/learn.")
 @click.option("--json", "as_json", is_flag=True, help="The result as one line on stdout, all else on stderr.")
 def command(call: EnvCall, **given: Any) -> int:
@@ -94,7 +97,7 @@ def command(call: EnvCall, **given: Any) -> int:
     """
     options = LearnOptions(**given)
     is_game = call.env_cls is StationsEnv
-    others = ("seconds", "lr") if is_game else ("task", "same_lr", "estimator")
+    others = ("seconds", "lr") if is_game else ("task", "estimator")
     for name in others:
         if getattr(options, name):
             whose = "an ENV of your own" if is_game else "the game that `turnwise learn` plays without ENV"
@@ -111,7 +114,7 @@ def _learn_stations(call: EnvCall, options: LearnOptions) -> int:
         raise ConfigError("--task and --env.task say the same; give one of them")
     config = cast(StationsConfig, call.settings({"task": options.task}).env)
     setup = stations_setup(config, cap=options.steps or _STEPS)
-    arms = stations_arms(config.task, is_same_rate=options.same_lr, estimators=options.estimator)
+    arms = stations_arms(config.task, estimators=options.estimator)
     seeds = range(config.seed, config.seed + (options.seeds or _SEEDS))
     folder = options.out or run_folder(StationsEnv.name, "learn").path
     console = Console(stderr=options.as_json, highlight=False)

@@ -6,11 +6,12 @@ Before that, which siblings can be compared: nothing is known of one without an 
 import logging
 import math
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 from environments.credit.estimator_registry import (
     advantages_of,
@@ -19,7 +20,7 @@ from environments.credit.estimator_registry import (
     terms_of,
     without_peer,
 )
-from environments.credit.terms import Advantages
+from environments.credit.terms import Term
 from environments.trajectory import (
     LARGEST_REWARD,
     CreditedGroup,
@@ -38,6 +39,7 @@ ALONE = "no other session has its opening"
 
 _LONGEST_REASON = 1000
 logger = logging.getLogger(__name__)
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,39 +170,109 @@ def credited(
     `singleton` is given.
 
     Raises:
+        CreditError: no such estimator, preset or parameter, or a value that it cannot have; or the estimator
+            compares all groups of a training step (`credited_batch`).
+    """
+    describe(estimator).refuse_alone()
+    return _credited([(group, policy)], estimator, preset, params or {}, rules)[0]
+
+
+def credited_batch(
+    groups: Sequence[CreditedGroup],
+    estimator: str,
+    *,
+    preset: str | None = None,
+    params: Mapping[str, object] | None = None,
+    rules: GroupRules = ANY_GROUP,
+) -> list[CreditedGroup]:
+    """All groups of one training step with other advantages, in order; see `credited`.
+
+    An estimator such as `reinforce_pp` compares them; any other one credits each by itself. Failed groups
+    are compared with nothing.
+
+    Raises:
         CreditError: no such estimator, preset or parameter, or a value that it cannot have.
     """
-    given = params or {}
-    used = recorded_params(estimator, preset=preset, params=given)
-    group, reason = comparable(group, rules)
-    advantages: Advantages | None = None
-    alone = 0
-    is_lone = len(group.trajectories) == 1 and group.trajectories[0].session_id is not None
+    return _credited([(each.group, each.policy) for each in groups], estimator, preset, params or {}, rules)
+
+
+def _credited(
+    groups: Sequence[tuple[TrajectoryGroup, str]],
+    estimator: str,
+    preset: str | None,
+    given: Mapping[str, object],
+    rules: GroupRules,
+) -> list[CreditedGroup]:
+    """Those groups of one step, each with its policy."""
+    used, spec = recorded_params(estimator, preset=preset, params=given), describe(estimator)
     compares = given.get("baseline") != "none" and "singleton" not in given
-    apart = ALONE if is_lone and compares else None
-    if reason is None and apart is None:
-        try:
-            terms = terms_of(estimator, group, preset=preset, **given)
-            advantages = advantages_of(estimator, terms, group)
-            alone = sum(map(sum, without_peer(terms, group)))
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # noqa: BLE001  # an estimator may be anybody's code
-            reason = _in_words(estimator, error)
-            logger.warning("item %s cannot be credited: %s", group.item_id, reason)
-    if advantages is None:
-        advantages = [[0.0] * len(trajectory.turns) for trajectory in group.trajectories]
+    done: list[CreditedGroup] = []
+    alone: list[list[Term] | None] = []
+    for group, policy in groups:
+        group, reason = comparable(group, rules)
+        is_lone = len(group.trajectories) == 1 and group.trajectories[0].session_id is not None
+        apart = ALONE if is_lone and compares else None
+        terms: list[Term] | None = None
+        if reason is None and apart is None:
+            terms, reason = _tried(
+                estimator, group, partial(terms_of, estimator, group, preset=preset, **given)
+            )
+        done.append(
+            CreditedGroup(
+                group=group,
+                advantages=tuple((0.0,) * len(each.turns) for each in group.trajectories),
+                policy=policy,
+                estimator=estimator,
+                estimator_params=used,
+                status="no_credit" if reason is None else "failed",
+                reason=reason or apart,
+            )
+        )
+        alone.append(terms)
+    left = [index for index, terms in enumerate(alone) if terms is not None]
+    compared = [done[index].group for index in left]
+    of_step = partial(spec.of_step, [alone[index] or [] for index in left], compared, {**used, **given})
+    every, reason = _tried(estimator, compared[0], of_step) if left else ([], None)
+    for position, index in enumerate(left):
+        terms = None if every is None else every[position]
+        done[index] = _with_credit(done[index], terms, reason)
+    return done
+
+
+def _with_credit(bare: CreditedGroup, terms: list[Term] | None, reason: str | None) -> CreditedGroup:
+    """The group with the sums of its terms."""
+    group, name, numbers = bare.group, bare.estimator, None
+    if terms is not None:
+        numbers, reason = _tried(
+            name,
+            group,
+            lambda: (advantages_of(name, terms, group), sum(map(sum, without_peer(terms, group)))),
+        )
+    if numbers is None:
+        return replace(bare, status="failed", reason=reason)
+    advantages, alone = numbers
     learns = any(map(any, advantages))
-    return CreditedGroup(
-        group=group,
+    return replace(
+        bare,
         advantages=tuple(map(tuple, advantages)),
-        policy=policy,
-        estimator=estimator,
-        estimator_params=used,
-        status="failed" if reason is not None else "ok" if learns else "no_credit",
-        reason=reason or (None if learns else apart or _why_not(group)),
+        status="ok" if learns else "no_credit",
+        reason=None if learns else _why_not(group),
         turns_without_peer=alone,
     )
+
+
+def _tried(
+    estimator: str, group: TrajectoryGroup, compute: Callable[[], Result]
+) -> tuple[Result | None, str | None]:
+    """What an estimator gives, or why it cannot."""
+    try:
+        return compute(), None
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001  # an estimator may be anybody's code
+        reason = _in_words(estimator, error)
+        logger.warning("item %s cannot be credited: %s", group.item_id, reason)
+        return None, reason
 
 
 def without_peer_of(done: CreditedGroup) -> list[list[bool]] | None:

@@ -21,12 +21,23 @@ Value = float | int | bool | str
 PerTurn = Sequence[Sequence[float]] | None
 """One float per turn and trajectory, or nothing."""
 Estimator = Callable[..., Advantages]
+OverStep = Callable[..., list[list[Term]]]
+"""Of the terms of all groups of a step, and those groups: their terms, compared over the step."""
 P = ParamSpec("P")
 
+_OVER_TOKENS: Mapping[str, Value] = {"weigh": "tokens", "ddof": 1, "eps": 1e-8, "eps_in": "variance"}
+_OVER_TRAJECTORIES: Mapping[str, Value] = {
+    "weigh": "trajectories", "ddof": 0, "eps": 1e-6, "eps_in": "deviation",
+}  # fmt: skip
 PRESETS: Mapping[str, Mapping[str, Mapping[str, Value]]] = {
     "verl": {
         "grpo": {"norm_by_std": True, "ddof": 1, "eps": 1e-6, "singleton": "raw", "zero_variance": "zero"},
         "rloo": {"singleton": "raw"},
+        "opo": {"singleton": "raw"},
+        "passk": {"norm_by_std": True, "ddof": 1, "eps": 1e-6, "singleton": "error"},
+        "gpg": {"singleton": "raw"},
+        "reinforce_pp": _OVER_TOKENS,
+        "reinforce_pp_baseline": {"singleton": "raw", **_OVER_TOKENS},
         "gigpo": {
             "gamma": 0.95,
             "step_weight": 1.0,
@@ -35,13 +46,19 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Value]]] = {
             "eps": 1e-6,
         },
     },
+    "verl_agent_rows": {
+        "gigpo": {"step_weight": 0.0, "mode": "mean_std_norm", "episode_stats": "rows", "eps": 1e-6},
+    },
     "trl": {
         "grpo": {"norm_by_std": True, "ddof": 1, "eps": 1e-4, "singleton": "zero", "zero_variance": "zero"},
+        "grpo_batch": {"ddof": 1, "eps": 1e-4},
         "mt_grpo": {"segments": "two", "turn_coef": 1.0, "eps": 1e-4, "ddof": 1},
     },
     "rllm": {
         "grpo": {"norm_by_std": True, "ddof": 0, "eps": 1e-6, "singleton": "raw", "zero_variance": "zero"},
         "rloo": {"singleton": "raw"},
+        "reinforce_pp": _OVER_TRAJECTORIES,
+        "reinforce_pp_baseline": {"singleton": "zero", **_OVER_TRAJECTORIES},
     },
     "torchtitan": {
         "grpo": {"norm_by_std": False, "ddof": 0, "eps": 1e-6, "singleton": "zero", "zero_variance": "zero"},
@@ -49,13 +66,21 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Value]]] = {
     "tinker": {
         "grpo": {"norm_by_std": False, "singleton": "zero", "zero_variance": "zero"},
     },
+    "verifiers": {
+        "grpo": {"norm_by_std": False, "singleton": "zero", "zero_variance": "zero"},
+    },
+    "art": {
+        "grpo": {"norm_by_std": True, "ddof": 0, "eps": 1e-6, "singleton": "zero", "zero_variance": "zero"},
+    },
     "skyrl": {
         "grpo": {"norm_by_std": True, "ddof": 1, "eps": 1e-6, "singleton": "raw", "zero_variance": "zero"},
         "rloo": {"singleton": "zero"},
+        "reinforce_pp": _OVER_TOKENS,
     },
 }
 """The constants of trainers' own estimators: preset, estimator, parameter: value. `verl` includes verl-agent,
-where GiGPO comes from; MT-GRPO's reference is built on TRL."""
+where GiGPO comes from; `verl_agent_rows` is its GRPO, whose statistics count a rollout once for each turn.
+MT-GRPO's reference is built on TRL. rLLM's prpo is its `reinforce_pp`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +168,26 @@ class EstimatorSpec:
     parameters: tuple[Parameter, ...]
     terms: Callable[..., list[Term]] = field(repr=False)
     """Of a group and parameters: the terms that the advantages are the sums of."""
+    over_step: OverStep | None = field(default=None, repr=False)
+    """Set where the groups of a training step are compared; then `terms` are those before that."""
+
+    def of_step(
+        self, terms: list[list[Term]], groups: Sequence[TrajectoryGroup], params: Mapping[str, object]
+    ) -> list[list[Term]]:
+        """The terms of all groups of a step, by those that each has alone."""
+        if self.over_step is None:
+            return terms
+        return self.over_step(terms, groups, **_given_to(self.over_step, params))
+
+    def refuse_alone(self) -> None:
+        """Raises CreditError if one group is not enough."""
+        if self.over_step is not None:
+            raise CreditError(
+                f"{self.name} compares all groups of a training step, and here each is credited by itself: "
+                f"roll out with another estimator, and credit the groups of a step with "
+                f"turnwise.credit.credited_batch(groups, {self.name!r}) or turn_advantages, or those of a "
+                f"record with `turnwise credit RECORD --estimator {self.name}`"
+            )
 
     def parameter(self, name: str) -> Parameter:
         """The parameter of that name.
@@ -173,7 +218,13 @@ ESTIMATORS: Mapping[str, Estimator] = MappingProxyType(_functions)
 
 
 def register_estimator(
-    name: str, *, formula: str = "", bias: str = "", source: str = "", credits_summaries: bool = True
+    name: str,
+    *,
+    formula: str = "",
+    bias: str = "",
+    source: str = "",
+    credits_summaries: bool = True,
+    over_step: OverStep | None = None,
 ) -> Callable[[Callable[P, Sequence[Term] | Advantages]], Callable[P, Advantages]]:
     """Make a function an estimator: it takes a group, and keyword-only parameters with defaults.
 
@@ -182,6 +233,9 @@ def register_estimator(
     `Annotated[float, Param("discount", low=0, high=1)]`. The registered function checks its parameters before
     each call and its result after it, and returns the advantages; turns that are not trained get 0, whatever
     it computed, and a summary gets what an act in its place would, or 0 without `credits_summaries`.
+
+    `over_step` compares all groups of a training step (normalisation over a batch): it takes the terms of
+    each group and the groups, and keyword-only parameters of its own, and returns the terms of each group.
 
     Raises:
         CreditError: the name is taken by another function, or a parameter cannot be described.
@@ -194,15 +248,21 @@ def register_estimator(
         if known and known != own:
             raise CreditError(f"an estimator named {name!r} exists: {known}")
         parameters = _parameters_of(function)
+        if over_step is not None:
+            parameters += _parameters_of(over_step)
         per_turn = [parameter.name for parameter in parameters if parameter.kind == "per_turn"]
 
         def terms(group: TrajectoryGroup, **params: Any) -> list[Term]:
             spec.check(params)
 
+            own = _given_to(function, params)
+
             def of_acts(acts: TrajectoryGroup, values: Mapping[str, Any]) -> list[Term]:
-                return _checked(name, acts, cast("Any", function)(acts, **{**params, **values}))
+                return _checked(name, acts, cast("Any", function)(acts, **{**own, **values}))
 
             values = {key: params[key] for key in per_turn if params.get(key) is not None}
+            if "values" in per_turn and "values" not in values and (recorded := _recorded_values(group)):
+                values["values"] = recorded
             return over_all_turns(of_acts, group, values, credits_summaries=credits_summaries)
 
         spec = EstimatorSpec(
@@ -213,6 +273,7 @@ def register_estimator(
             source=source,
             parameters=parameters,
             terms=terms,
+            over_step=over_step,
         )
 
         @functools.wraps(function)
@@ -220,6 +281,7 @@ def register_estimator(
             group = args[0]
             if not isinstance(group, TrajectoryGroup):
                 raise CreditError(f"{name} takes a TrajectoryGroup, not {type(group).__name__}")
+            spec.refuse_alone()
             return advantages_of(name, terms(group, **kwargs), group)
 
         _functions[name], _specs[name] = advantages, spec
@@ -249,6 +311,8 @@ def estimate(
 
 def terms_of(name: str, group: TrajectoryGroup, *, preset: str | None = None, **params: object) -> list[Term]:
     """The terms that the advantages of all turns are the sums of, those of turns that are not trained, too.
+
+    Where groups of a step are compared, `EstimatorSpec.of_step` makes the sums of these.
 
     Raises:
         CreditError: as for `estimate`.
@@ -370,6 +434,22 @@ def _checked(name: str, group: TrajectoryGroup, result: Any) -> list[Term]:
     return [Term(name="advantage", values=Pool.of_turns([[*map(float, row)] for row in rows]))]
 
 
+def _recorded_values(group: TrajectoryGroup) -> list[list[float]] | None:
+    """What the hook `values` gave for each turn; `None` without one.
+
+    Raises:
+        CreditError: only some turns have a value.
+    """
+    turns = [(index, turn) for index, each in enumerate(group.trajectories) for turn in each.turns]
+    missing = [(index, turn) for index, turn in turns if turn.value is None]
+    if len(missing) == len(turns):
+        return None
+    if missing:
+        index, turn = missing[0]
+        raise CreditError(f"trajectory {index}, turn {turn.index + 1} has no value, and other turns have one")
+    return [[cast("float", turn.value) for turn in each.turns] for each in group.trajectories]
+
+
 # --- parameters of a signature -------------------------------------------------------------------------
 
 
@@ -404,6 +484,12 @@ def _parameters_of(function: Callable[..., Any]) -> tuple[Parameter, ...]:
             )
         )
     return tuple(described)
+
+
+def _given_to(function: Callable[..., Any], params: Mapping[str, Any]) -> dict[str, Any]:
+    """Those parameters that the function has."""
+    own = inspect.signature(function).parameters
+    return {name: value for name, value in params.items() if name in own}
 
 
 def _kind(annotation: Any, where: str) -> tuple[Kind, tuple[str, ...]]:

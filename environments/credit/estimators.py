@@ -3,6 +3,8 @@
 Each raises `CreditError` for rewards that are missing, NaN or infinite.
 """
 
+import math
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Annotated, Literal
@@ -30,6 +32,10 @@ Singleton = Literal["zero", "raw", "error"]
 Gamma = Annotated[float, Param("discount per turn", low=0, high=1)]
 Ddof = Annotated[int, Param("1: sample deviation, 0: population deviation", low=0, high=1)]
 Eps = Annotated[float, Param("added to the deviation", low=0, high=1)]
+Lam = Annotated[float, Param("trust in the rewards (1) or in the values (0)", low=0, high=1)]
+Values = Annotated[
+    PerTurn, Param("a critic's value of the state before each turn; none: those of `values`, or 0")
+]
 OfOne = Annotated[Singleton, Param("a group of one: no advantage, its raw score, or an error")]
 
 
@@ -112,15 +118,22 @@ def turn_gae(
     group: TrajectoryGroup,
     *,
     gamma: Gamma = 1.0,
-    lam: Annotated[float, Param("trust in the rewards (1) or in the values (0)", low=0, high=1)] = 1.0,
-    values: Annotated[PerTurn, Param("a critic's value of the state before each turn; none: 0")] = None,
+    lam: Lam = 1.0,
+    values: Values = None,
 ) -> list[Term]:
     """Turn-level GAE; the outcome is added to the last turn's reward, unscored turns earn 0.
+
+    An environment gives the values with its hook `values`; without any they are 0.
 
     Raises:
         CreditError: values that are NaN or infinite, or do not match the group's turns; or threads overlap,
             and the estimates are more than returns (`values`, or `lam` below 1).
     """
+    return [gae_term(group, gamma, lam, values)]
+
+
+def gae_term(group: TrajectoryGroup, gamma: float, lam: float, values: PerTurn) -> Term:
+    """Estimates of GAE over turns, of which the values are the baselines."""
     scored = read(group)
     if values is not None or lam < 1:
         _refuse_overlap(scored, "turn_gae with values or lam below 1")
@@ -138,9 +151,9 @@ def turn_gae(
     ]
     term = Term(name="return", values=Pool.of_turns(rows), is_return=True)
     if values is None:
-        return [term]
+        return term
     baselines = [level for row in values for level in row]
-    return [replace(term, baselines=baselines, note="the baseline is the critic's value")]
+    return replace(term, baselines=baselines, note="the baseline is the critic's value")
 
 
 def _gae(steps: Sequence[float | None], values: Sequence[float], gamma: float, lam: float) -> list[float]:
@@ -201,9 +214,9 @@ def grpo(
     Raises:
         CreditError: a group that `singleton` or `zero_variance` refuse.
     """
-    scores = _scores(read(group))
+    scores = scores_of(read(group))
     if len(scores.values) == 1:
-        return [_alone(scores, singleton, 1.0 + eps if norm_by_std else None)]
+        return [alone(scores, singleton, 1.0 + eps if norm_by_std else None)]
     if scores.values and zero_variance == "error" and not vary(scores.values):
         raise CreditError(
             f"every score of the group is {scores.values[0]:g}; zero_variance='zero' gives it no advantage"
@@ -223,9 +236,9 @@ def rloo(group: TrajectoryGroup, *, singleton: OfOne = "zero") -> list[Term]:
     Raises:
         CreditError: a group of one that `singleton` refuses.
     """
-    scores = _scores(read(group))
+    scores = scores_of(read(group))
     if len(scores.values) == 1:
-        return [_alone(scores, singleton, None)]
+        return [alone(scores, singleton, None)]
     return [minus_others("score", scores)]
 
 
@@ -248,17 +261,84 @@ def grpo_multiturn(
 
     A group of one keeps its raw score, as in the reference, whose reward is `context_efficiency`.
     """
-    scores, added = _scores(read(group)), eps if norm_by_std else None
+    scores, added = scores_of(read(group)), eps if norm_by_std else None
     if len(scores.values) == 1:
-        return [_alone(scores, "raw", None if added is None else 1.0 + added)]
+        return [alone(scores, "raw", None if added is None else 1.0 + added)]
     return [minus_mean("score", scores, ddof=1, eps=added)]
 
 
-def _scores(scored: Sequence[Scored]) -> Pool:
+@register_estimator(
+    "opo",
+    formula="A[i,k] = S[i] - Σ_j n[j] S[j] / Σ_j n[j],  n the trajectory's sampled tokens",
+    bias="slight: its own score, in proportion to its own length, is part of the baseline",
+    source="arXiv 2505.23585, reference verl",
+)
+def opo(group: TrajectoryGroup, *, singleton: OfOne = "zero") -> list[Term]:
+    """Trajectory score minus the mean weighted by length, the same for every turn.
+
+    Raises:
+        CreditError: a group of one that `singleton` refuses.
+    """
+    scores = scores_of(read(group))
+    if len(scores.values) == 1:
+        return [alone(scores, singleton, None)]
+    tokens = [
+        sum(turn.span.end - turn.span.start for turn in trajectory.turns) for trajectory in group.trajectories
+    ]
+    if not vary(scores.values) or not any(tokens):
+        return [minus_mean("score", scores)]
+    level = math.fsum(map(operator.mul, tokens, scores.values)) / sum(tokens)
+    note = "the baseline weighs each trajectory by its sampled tokens"
+    return [
+        Term(name="score", values=scores, baselines=[level] * len(tokens), pool=scores, note=note),
+    ]
+
+
+@register_estimator(
+    "passk",
+    formula="A[i,k] = (S[i] - second largest S) / (std S + eps) of the first with the largest score, else 0",
+    bias="strong: of the largest score of a group (pass@k), not of the mean; a tie teaches nothing",
+    source="arXiv 2503.19595, reference verl",
+)
+def passk(
+    group: TrajectoryGroup,
+    *,
+    norm_by_std: Annotated[bool, Param("divide by the group's standard deviation")] = True,
+    ddof: Ddof = 1,
+    eps: Eps = 1e-6,
+    singleton: OfOne = "zero",
+) -> list[Term]:
+    """Only the best trajectory is credited, for its lead over the next one.
+
+    Raises:
+        CreditError: a group of one that `singleton` refuses.
+    """
+    scores = scores_of(read(group))
+    if len(scores.values) == 1:
+        return [alone(scores, singleton, None)]
+    if not vary(scores.values):
+        return [minus_mean("score", scores)]
+    best = max(range(len(scores.values)), key=scores.values.__getitem__)
+    second = max(value for index, value in enumerate(scores.values) if index != best)
+    return [
+        Term(
+            name="score",
+            values=Pool([(best, None)], [scores.values[best]]),
+            baselines=[second],
+            divisor=deviation(scores.values, ddof) + eps if norm_by_std else None,
+            pool=scores,
+            note="the baseline is the second largest score",
+        )
+    ]
+
+
+def scores_of(scored: Sequence[Scored]) -> Pool:
+    """The score of each trajectory."""
     return Pool.of_trajectories([each.score for each in scored])
 
 
-def _alone(scores: Pool, singleton: Singleton, divisor: float | None) -> Term:
+def alone(scores: Pool, singleton: Singleton, divisor: float | None) -> Term:
+    """The score of a group of one; raises CreditError if that is refused."""
     if singleton == "error":
         raise CreditError("the group has one trajectory; singleton='zero' gives it no advantage")
     if singleton == "raw":
@@ -298,7 +378,7 @@ def gigpo(
     """
     added = eps if mode == "mean_std_norm" else None
     scored = read(group)
-    scores = pool = _scores(scored)
+    scores = pool = scores_of(scored)
     if episode_stats == "rows":
         copies = [index for index, each in enumerate(scored) for _ in each.turns]
         pool = Pool([(index, None) for index in copies], [scored[index].score for index in copies])

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from environments.credit.estimator_registry import ESTIMATORS, terms_of
+from environments.credit.estimator_registry import ESTIMATORS, describe, terms_of
 from environments.credit.terms import Part, Pool, Term, by_turn
 from environments.trajectory import CreditedGroup, Trajectory, Turn
 
@@ -98,6 +98,8 @@ def _recorded_terms(credited: CreditedGroup) -> list[list[list[Part]]] | str:
         return "the group failed: no credit"
     if name not in ESTIMATORS:
         return f"no estimator {name!r} is registered here that could say how"
+    if describe(name).over_step is not None:
+        return f"{name} compares all groups of its step, of which this is one"
     try:
         terms = terms_of(name, credited.group, **credited.estimator_params)
         rows = by_turn(terms, [len(trajectory.turns) for trajectory in trajectories])

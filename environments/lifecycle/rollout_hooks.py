@@ -18,7 +18,7 @@ from environments.rollout.agent_loop import opening_messages, reply_messages
 from environments.rollout.boundary import caused_by_agent, failure_of, let_go
 from environments.rollout.model_calls import Budget, budget_of
 from environments.trajectory import AgentCaused, Message, Rewards, StopReason, Trajectory, Turn
-from environments.turn_level_reward import Scoring, checked_metrics, checked_text
+from environments.turn_level_reward import Scoring, checked_metrics, checked_text, turn_values, where_of
 from tools.errors import ConfigError, TimeLimitExceeded
 from tools.registry import Toolset
 from tools.toolsets import narrowed, refuse_state
@@ -158,7 +158,7 @@ class RolloutHooks:
         return turn
 
     async def scored(self, scoring: Scoring, bare: Trajectory) -> Trajectory:
-        """The trajectory with its rewards: the floor, and no hook is asked, where the agent broke it.
+        """The trajectory with rewards and values: the floor, and no reward hook, where the agent broke it.
 
         Raises:
             RewardError: what the environment returned breaks the contract.
@@ -177,6 +177,9 @@ class RolloutHooks:
         if rewards is None:
             rewards = scoring.floor(bare, self._env.failed_score)
         ctx = self._ctx
+        if self._writes("values"):
+            given = await self._calls.hook("values", self._env.values, ctx.item, bare)
+            bare = turn_values(given, bare, f"{where_of(ctx)}: values")
         return bare.with_rewards(rewards, checked_metrics(ctx), tuple(ctx.judge_model.calls))
 
     async def _marked(self, turn: Turn) -> Turn:

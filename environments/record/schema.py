@@ -287,6 +287,8 @@ def _turns(trajectory: Trajectory) -> list[dict[str, Any]]:
         fields |= {"message": index, "replies": list(range(answered, end))}
         if not turn.noted:
             del fields["noted"]
+        if turn.value is None:
+            del fields["value"]
         if turn.condensed is None:
             del fields["condensed"]
         if not turn.thread:

@@ -5,6 +5,7 @@ For rollouts of an environment there is `environments.trainers.tinker_datums`.
 # pyright: basic, reportMissingImports=false
 
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import tinker
@@ -29,12 +30,13 @@ def use_turn_credit(estimator: str = "turn_return", **params: Any) -> None:
 
 
 def _compute_advantages(groups: list[TrajectoryGroup], *, estimator: str, params: Any) -> list[Credit]:
-    credit: list[Credit] = []
-    for group in groups:
-        rewards = [[each.reward for each in trajectory.transitions] for trajectory in group.trajectories_G]
-        ids, outcomes = [0] * len(rewards), group.final_rewards_G
-        credit.append(turn_advantages(rewards, ids, outcomes, estimator=estimator, **params))
-    return credit
+    rows = [trajectory.transitions for group in groups for trajectory in group.trajectories_G]
+    rewards = [[each.reward for each in row] for row in rows]
+    params = {"lengths": [[len(each.ac.tokens) for each in row] for row in rows], **params}
+    ids = [number for number, group in enumerate(groups) for _ in group.trajectories_G]
+    outcomes = [outcome for group in groups for outcome in group.final_rewards_G]
+    every = iter(turn_advantages(rewards, ids, outcomes, estimator=estimator, **params))
+    return [list(islice(every, len(group.trajectories_G))) for group in groups]
 
 
 def _assemble_training_data(groups: list[TrajectoryGroup], credit: list[Credit], **given: Any) -> Any:

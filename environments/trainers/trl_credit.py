@@ -44,10 +44,19 @@ class TurnCreditGRPOTrainer(GRPOTrainer):
                 raise ConfigError(f"completion {row} has {len(found)} turns and the turn_rewards {rewards}")
         outcomes = (self._by_func * self.reward_weights.to(masks.device)).nansum(dim=1).tolist()
         unscored = self._by_func.isnan().all(dim=1).tolist()
-        rows = [[] if no else row for row, no in zip(gather_object(given), unscored, strict=True)]
+        sizes = [
+            [turn.stop - turn.start for turn in found] or [0] * len(rewards)
+            for found, rewards in zip(turns, given, strict=True)
+        ]
+        rows, lengths = (
+            [[] if no else row for row, no in zip(gather_object(each), unscored, strict=True)]
+            for each in (given, sizes)
+        )
         size = self.num_generations if self.model.training else self.num_generations_eval
         groups = [row // size for row in range(len(rows))]
-        credit = turn_advantages(rows, groups, outcomes, estimator=self.estimator, **self.params)
+        credit = turn_advantages(
+            rows, groups, outcomes, estimator=self.estimator, lengths=lengths, **self.params
+        )
         local = credit[self.accelerator.process_index * len(inputs) :]
         output["advantages"] = torch.zeros(masks.shape, dtype=torch.float32, device=masks.device)
         for row, found in enumerate(turns):

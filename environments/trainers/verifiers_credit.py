@@ -5,6 +5,7 @@ from math import fsum
 from typing import Any
 
 from environments.array_credit import turn_advantages
+from environments.credit import describe
 from tools.errors import CreditError
 
 TURN_REWARDS = "turn_rewards"
@@ -24,8 +25,10 @@ def stamp_advantages(traces: Sequence[Any], *, estimator: str = "turn_return", *
         params: the estimator's.
 
     Raises:
-        CreditError: a trace has other turn rewards than sampled nodes, or the estimator refuses them.
+        CreditError: a trace has other turn rewards than sampled nodes, or the estimator refuses them, or
+            compares all groups of a step.
     """
+    describe(estimator).refuse_alone()
     given = [(each, [node for node in each.nodes if node.sampled]) for each in traces if not each.has_error]
     rewards: list[Any] = [trace.info.get(TURN_REWARDS, [None] * len(nodes)) for trace, nodes in given]
     for (trace, nodes), row in zip(given, rewards, strict=True):

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import orjson
 
-from environments.credit import recorded_params
+from environments.credit import describe, recorded_params
 from environments.record.artefact_file import with_contents
 from environments.record.diagnosis import diagnosis_of
 from environments.record.group_line import decode_group
@@ -345,8 +345,10 @@ def other_estimators(recorded: str, names: Sequence[str] | None) -> tuple[OtherE
     """The estimators beside the recorded one; by default the one that looks at scores alone.
 
     Raises:
-        CreditError: no such estimator.
+        CreditError: no such estimator, or it compares all groups of a step.
     """
     if names is None:
         names = ("grpo",) if recorded == "turn_return" else ()
+    for name in names:
+        describe(name).refuse_alone()
     return tuple(OtherEstimator(name=name, params=recorded_params(name)) for name in names)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from environments.credit import ESTIMATORS, estimate
 from environments.testing import group_of
+from tests.environments.credit.golden_cases import credit_step
 from tools.errors import CreditError
 from turnwise.credit import token_advantages, turn_advantages, turn_ledger
 
@@ -109,12 +110,11 @@ def test_every_estimator_gives_what_it_gives_for_groups(name, first, second):
     outcomes = [float(len(row)) for row in rows]
     got = turn_advantages(rows, [0] * len(first) + [1] * len(second), outcomes, estimator=name)
 
-    wanted = [
-        row
-        for part, of_part in ((first, outcomes[: len(first)]), (second, outcomes[len(first) :]))
-        for row in estimate(name, group_of(part, outcomes=of_part))
+    groups = [
+        group_of(first, outcomes=outcomes[: len(first)]),
+        group_of(second, outcomes=outcomes[len(first) :]),
     ]
-    assert got == wanted
+    assert got == [[*row] for advantages in credit_step(groups, name) for row in advantages]
 
 
 def test_a_preset_states_and_values_reach_their_estimators():
@@ -248,7 +248,9 @@ def test_tokens_and_turns_agree(name, rows, tokens, named):
     got = token_advantages(
         rewards, mask, ["g"] * len(rows), turn_ids=turns if named else None, estimator=name
     )
-    assert np.array_equal(got, spread(turn_advantages(rows, ["g"] * len(rows), estimator=name), turns))
+    lengths = [[tokens] * len(row) for row in rows]
+    of_turns = turn_advantages(rows, ["g"] * len(rows), estimator=name, lengths=lengths)
+    assert np.array_equal(got, spread(of_turns, turns))
 
 
 @pytest.mark.parametrize(

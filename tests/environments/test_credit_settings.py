@@ -23,7 +23,7 @@ PARAMETERS = [
     (estimator, parameter)
     for estimator in ESTIMATORS
     for parameter in describe(estimator).parameters
-    if parameter.kind != "per_turn"
+    if parameter.kind != "per_turn" and describe(estimator).over_step is None
 ]
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from environments.credit import describe
+from environments.credit import describe, read_params
 from environments.lab.learning.arms import SCALAR, TURN, Arm, LearnedArms, LearningSetup
 from environments.lab.learning.choice_policy import ChoicePolicy
 from environments.policy.scripted import call
@@ -18,8 +18,8 @@ from environments.stations_env.env import (
 
 CONTROL = "control"
 """The arm that can learn nothing."""
-SAME_RATE = 0.2
-"""For all arms, and for estimators that were not tuned."""
+UNTUNED_RATE = 0.2
+"""For estimators that were not tuned."""
 RATES: Mapping[Task, Mapping[str, float]] = {
     "stop": {"turn_return": 4.5, "rloo": 0.28},
     "independent": {"turn_return": 1.1, "rloo": 0.56},
@@ -48,29 +48,31 @@ def stations_setup(config: StationsConfig, *, cap: int) -> LearningSetup:
     )
 
 
-def stations_arms(task: Task, *, is_same_rate: bool, estimators: Sequence[str] = ()) -> list[Arm]:
-    """Turn credit, scalar credit, the control, and one for each further estimator.
+def stations_arms(task: Task, *, estimators: Sequence[str] = ()) -> list[Arm]:
+    """Turn credit, scalar credit, the control, and one for each further `NAME[:PARAMETER=VALUE,…]`.
 
     Raises:
-        CreditError: there is no such estimator.
+        CreditError: there is no such estimator or parameter, or it compares all groups of a step.
     """
-    rates: Mapping[str, float] = {} if is_same_rate else RATES[task]
 
     def arm(name: str, estimator: str, *, permuted: bool = False) -> Arm:
-        rate = rates.get(estimator, SAME_RATE)
-        return Arm(name=name, estimator=estimator, learning_rate=rate, permuted=permuted)
+        estimator, _, given = estimator.partition(":")
+        settings = [each.partition("=") for each in given.split(",") if each]
+        params = read_params(estimator, None, {key: value for key, _, value in settings})
+        describe(estimator).refuse_alone()
+        rate = RATES[task].get(estimator, UNTUNED_RATE)
+        return Arm(name=name, estimator=estimator, params=params, learning_rate=rate, permuted=permuted)
 
-    further = [describe(name).name for name in dict.fromkeys(estimators) if name != TURN]
     return [
         arm(TURN, "turn_return"),
         arm(SCALAR, "rloo"),
-        *(arm(name, name) for name in further),
+        *(arm(given, given) for given in dict.fromkeys(estimators) if given != TURN),
         arm(CONTROL, "turn_return", permuted=True),
     ]
 
 
 def findings(learned: LearnedArms, task: Task) -> list[str]:
-    """What the table of steps does not show, in sentences that claim no more than these runs."""
+    """What the table of steps does not show: whether the runs are what they should be."""
     control, turn, scalar = (learned.steps(name) for name in (CONTROL, TURN, SCALAR))
     arrived = sum(each is not None for each in control)
     found = [
@@ -83,4 +85,4 @@ def findings(learned: LearnedArms, task: Task) -> list[str]:
         found.append(
             "All is paid at the last turn, so the steps must be equal, and they are NOT: this is a defect."
         )
-    return [*found, "That holds for this task, a table policy and these seeds; other tasks differ."]
+    return found

@@ -1,13 +1,16 @@
 """Groups whose credit is known, to find out whether a trainer takes its step.
 
 Each is hard in a way that trainers get wrong: a mean over siblings that are not there, a turn without a
-reward, turns whose lengths differ a lot, a conversation that was condensed and so has several token rows.
+reward, turns whose lengths differ a lot, a conversation that was condensed and so has several token rows,
+and one that is longer than trainers expect.
 """
 
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext as unwatched
 from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from environments.base_env import AgentEnv
@@ -30,6 +33,8 @@ from environments.trajectory import (
 VOCABULARY = 64
 """Every id is below this."""
 GROUP_SIZE = 4
+LONG = 3_000
+"""Tokens that a long row has and others have not, so that trainers cut it or leave it out."""
 
 
 def dropped_sibling() -> CreditedGroup:
@@ -45,11 +50,11 @@ def unscored_turns() -> CreditedGroup:
     return _credited(_group("unscored", [[[2, 3]], [[3, 1, 2]], [[2, 2, 2]], [[4, 1]]], rewards))
 
 
-def unequal_lengths() -> CreditedGroup:
-    """Turns of 1 and of 25 tokens, siblings of one turn and of five."""
+def unequal_lengths(*, heard: int = 2) -> CreditedGroup:
+    """Turns of 1 and of 25 tokens, in siblings of one turn to five; `heard`: between those of the first."""
     lengths = [[[1, 25]], [[25]], [[1, 1, 25, 2, 1]], [[12, 1]]]
     rewards = [[1.0, 0.0], [0.5], [0.0, 0.5, 0.0, 1.0, 0.25], [0.0, 1.0]]
-    return _credited(_group("unequal", lengths, rewards))
+    return _credited(_group("unequal", lengths, rewards, heard={(0, 0): heard}))
 
 
 def condensed_context() -> CreditedGroup:
@@ -66,6 +71,10 @@ CANARIES: Mapping[str, Callable[[], CreditedGroup]] = {
     "condensed context": condensed_context,
 }
 """Every canary by what is hard in it; none has more than `GROUP_SIZE` token rows."""
+
+
+PROBED = {**CANARIES, "unequal lengths": partial(unequal_lengths, heard=LONG)}
+"""What a trainer is probed with."""
 
 
 class CanaryEnv(AgentEnv):
@@ -105,8 +114,9 @@ def _group(
     rewards: Sequence[Sequence[float | None]],
     *,
     summary: tuple[int, int] | None = None,
+    heard: Mapping[tuple[int, int], int] = MappingProxyType({}),
 ) -> TrajectoryGroup:
-    """Siblings with random tokens, the same for each name."""
+    """Siblings with random tokens, the same for each name; `heard`: tokens after a turn, 2 unless given."""
     rng = random.Random(name)
     trajectories: list[Trajectory] = []
     for sibling, (rows, earned) in enumerate(zip(lengths, rewards, strict=True)):
@@ -127,8 +137,9 @@ def _group(
                         span=span,
                     )
                 )
-                tokens += [*_ids(rng, size), *_ids(rng, 2)]
-                logprobs += [*(-rng.uniform(0.1, 4.0) for _ in range(size)), NOT_SAMPLED, NOT_SAMPLED]
+                between = heard.get((sibling, len(turns) - 1), 2)
+                tokens += [*_ids(rng, size), *_ids(rng, between)]
+                logprobs += [*(-rng.uniform(0.1, 4.0) for _ in range(size)), *[NOT_SAMPLED] * between]
             token_rows.append(TokenRow(token_ids=tuple(tokens), logprobs=tuple(logprobs)))
         trajectories.append(
             Trajectory(

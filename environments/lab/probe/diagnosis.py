@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from environments.lab.probe.canaries import GROUP_SIZE
+from environments.lab.probe.canaries import GROUP_SIZE, LONG
 from environments.lab.probe.canary_model import CanaryModel, Weights
 from environments.lab.probe.step_reading import TakenStep
 from environments.trajectory import CreditedGroup
@@ -29,9 +29,15 @@ _NEARER = 5
 """How much less a mistake leaves unexplained than the policy gradient, if it is worth naming."""
 _SEEN = 0.01
 """Share of what is expected that is worth a sentence; factors that differ by less are equal."""
+_SEEN_OF_TURNS = 0.2
+"""Likewise of turns, whose factors are rounded more."""
 _NONE = 1e-3
 """Share of the largest below which a weight counts as 0."""
 _KNOWN_SCALE = 1e-3
+_LEAST_BONUS = 0.002
+"""Of entropy that is seen: below it float32 may be all that there is."""
+_NEAR = 16
+"""How far from a sampled token others are looked at."""
 _ABOVE_ROUNDING = 100
 _UNKNOWN_SCALE = (
     "  no count of rows, groups or tokens is that factor: a maximal length, a standard deviation, a clipped "
@@ -54,10 +60,14 @@ class StepVerdict:
     """What is wrong, one sentence each; empty where it is exact."""
     source: str = "weights"
     """What the step was read from."""
+    ratios: str | None = None
+    """Of stale canaries, by what ratios weigh tokens; `exact` says that this is all."""
 
     def __str__(self) -> str:
         scale = f" ({self.scale})" if self.scale else ""
         source = "" if self.source == "weights" else f", read from {self.source}"
+        if self.ratios is not None:
+            return f"stale: {self.ratios}{source}"
         verdict = "exact" if self.exact else "wrong"
         head = f"{verdict}: cosine {self.cosine:.6f}, norm ratio {self.norm_ratio:.6g}{scale}{source}"
         notes = [_UNKNOWN_SCALE] if self.exact and self.scale is None else []
@@ -66,12 +76,12 @@ class StepVerdict:
 
 @dataclass(frozen=True)
 class CanaryTokens:
-    """Every token of the canaries but the first of each row: columns, and what each adds to the gradient."""
+    """The tokens at turns of the canaries but for the first of a row, and what each adds to the gradient."""
 
     groups: Sequence[CreditedGroup]
     columns: Mapping[str, NDArray[Any]]
     """`group`, `rollout`, `row`, `index` in it, `turn` (-1: not sampled), `id`, `advantage`, `score` of the
-    rollout, `is_prompt`, `is_later_row` of a condensed rollout."""
+    rollout, `is_prompt`, `is_later_row` of a condensed rollout, `is_long`, and `ratio` of new to old."""
     errors: Weights
     """One-hot minus probabilities, (tokens, VOCABULARY)."""
     hidden: Weights
@@ -80,16 +90,21 @@ class CanaryTokens:
     @classmethod
     def of(cls, model: CanaryModel, groups: Sequence[CreditedGroup]) -> "CanaryTokens":
         """Those of credited groups."""
-        each: list[Mapping[str, NDArray[Any]]] = []
+        each: list[dict[str, NDArray[Any]]] = []
         errors: list[Weights] = []
         hidden: list[Weights] = []
         for group, credited in enumerate(groups):
             for row in credited_rows(credited):
-                each.append(_columns(row, group=group, number=len(each)))
+                columns = _columns(row, group=group, number=len(each))
+                near = np.convolve(columns["turn"] >= 0, np.ones(2 * _NEAR + 1))[_NEAR + 1 : -_NEAR] > 0
+                each.append({name: column[1:][near] for name, column in columns.items()})
                 states, log_p = model.forward(row.tokens)
-                errors.append(_one_hot_minus(np.exp(log_p[:-1]), row.tokens[1:]))
-                hidden.append(states[:-1])
-        columns = {name: np.concatenate([row[name][1:] for row in each]) for name in each[0]}
+                errors.append(_one_hot_minus(np.exp(log_p[:-1][near]), each[-1]["id"]))
+                hidden.append(states[:-1][near])
+                now = log_p[np.flatnonzero(near), each[-1]["id"]]
+                old = np.array(row.logprobs)[1:][near]
+                each[-1]["ratio"] = np.exp(np.where(each[-1]["turn"] >= 0, now - old, 0.0))
+        columns = {name: np.concatenate([row[name] for row in each]) for name in each[0]}
         return cls(groups, columns, np.concatenate(errors), np.concatenate(hidden))
 
     def gradient(self, weights: Numbers) -> Weights:
@@ -104,6 +119,15 @@ class CanaryTokens:
         """The share of a step that is no gradient of the tokens."""
         left = step - self.gradient(self.weights_in(step))
         return float(np.linalg.norm(left) / np.linalg.norm(step))
+
+    @cached_property
+    def of_entropy(self) -> Weights:
+        """The gradient of the entropy at every sampled token, summed, (VOCABULARY, WIDTH)."""
+        p = -self.errors
+        p[np.arange(len(p)), self.columns["id"]] += 1.0
+        surprise = -np.log(np.maximum(p, np.finfo(float).tiny))
+        slope = p * (surprise - (p * surprise).sum(axis=1, keepdims=True))
+        return slope.T @ (self.trained[:, None] * self.hidden)
 
     @cached_property
     def _inverse(self) -> Weights:
@@ -138,6 +162,7 @@ def _columns(row: CreditedRow, *, group: int, number: int) -> Mapping[str, NDArr
         "row": number,
         "score": row.trajectory.score,
         "is_later_row": any(turn.span.row > 0 for turn in row.turns),
+        "is_long": len(row.tokens) > LONG,
     }
     return {name: np.full(len(turns), value) for name, value in same.items()} | {
         "index": np.arange(len(turns)),
@@ -148,9 +173,9 @@ def _columns(row: CreditedRow, *, group: int, number: int) -> Mapping[str, NDArr
     }
 
 
-def _one_hot_minus(probabilities: Weights, token_ids: Sequence[int]) -> Weights:
+def _one_hot_minus(probabilities: Weights, token_ids: Ids) -> Weights:
     errors = -probabilities
-    errors[np.arange(len(token_ids)), list(token_ids)] += 1.0
+    errors[np.arange(len(token_ids)), token_ids] += 1.0
     return errors
 
 
@@ -184,7 +209,11 @@ def diagnose(
             "the head did not move: is it frozen (LoRA: modules_to_save=['lm_head']), or did the trainer "
             "take no step?"
         )
-    elif cosine >= EXACT and not _uneven(tokens.weights_in(step), tokens):
+    elif (
+        cosine >= EXACT
+        and not _uneven(tokens.weights_in(step), tokens)
+        and not _without_entropy(step, tokens)[1]
+    ):
         exact, scale = True, _scale_of(ratio, tokens, batch_rows, divisor)
     elif np.linalg.norm(step) < _ABOVE_ROUNDING * taken.rounding:
         findings.append("float32 rounds a step that is this small: take it with a larger learning rate")
@@ -201,7 +230,8 @@ def diagnose(
 
 
 def _findings(step: Weights, tokens: CanaryTokens, model: CanaryModel) -> list[str]:
-    step, decay = _without_decay(step, tokens, model)
+    step, beside = _without_decay(step, tokens, model)
+    step, bonus = _without_entropy(step, tokens)
     weights, rest = tokens.weights_in(step), tokens.unexplained(step)
     sampled = np.where(tokens.trained, weights, 0.0)
     fit, findings = _nearest(sampled, tokens)
@@ -217,7 +247,7 @@ def _findings(step: Weights, tokens: CanaryTokens, model: CanaryModel) -> list[s
         findings.append("prompts are trained")
     if (noticed & ~tokens.columns["is_prompt"]).any():
         findings.append("what tools and users say between turns is trained")
-    findings += decay
+    findings += beside + bonus
     if rest > _SEEN:
         findings.append(
             f"{rest:.0%} of the step is no gradient of these tokens in their contexts: momentum, a penalty, "
@@ -237,6 +267,18 @@ def _without_decay(step: Weights, tokens: CanaryTokens, model: CanaryModel) -> t
     if decay >= 0 or tokens.unexplained(decayed) > _SEEN:
         return step, []
     return decayed, [f"weights decay by {-decay:.2g} of themselves: weight_decay is not 0"]
+
+
+def _without_entropy(step: Weights, tokens: CanaryTokens) -> tuple[Weights, list[str]]:
+    """The step without an entropy bonus, and the sentence on that."""
+    left, apart = (each - tokens.gradient(tokens.weights_in(each)) for each in (step, tokens.of_entropy))
+    bonus = float((left * apart).sum() / (apart**2).sum())
+    rest = float(np.linalg.norm(left - bonus * apart))
+    without = step - bonus * tokens.of_entropy
+    share = bonus / _middle(_factors(tokens.weights_in(without), tokens, "row"))
+    if abs(share) < _LEAST_BONUS or rest > np.linalg.norm(left) / 2:
+        return step, []
+    return without, [f"entropy is rewarded with {share:.2g} at every token, beside advantages"]
 
 
 # What trainers do to credit instead of passing it on: each is a weight per token, and has a sentence.
@@ -303,6 +345,12 @@ _KEPT: Mapping[str, WeightOf] = {
     "": lambda tokens: np.ones(len(tokens.trained)),
     "negative advantages are ignored": lambda tokens: tokens.advantages,
     "rows after the first of a forked rollout are ignored": lambda tokens: ~tokens.columns["is_later_row"],
+    f"rows of more than {LONG:,} tokens are ignored: a maximal length is too small": lambda tokens: (
+        ~tokens.columns["is_long"]
+    ),
+    f"what comes after {LONG:,} tokens of a row is ignored: a maximal length cuts it": lambda tokens: (
+        np.where(tokens.columns["index"] < LONG, 1.0, 0.0)
+    ),
 }
 
 
@@ -353,16 +401,22 @@ def _first_difference(weights: Numbers, tokens: CanaryTokens) -> str:
 
 
 def _uneven(weights: Numbers, tokens: CanaryTokens) -> bool:
-    """Whether a group counts more than another one, which a cosine does not show where it is small."""
-    factors = _factors(weights, tokens, "group")
-    return bool(np.ptp(factors / _middle(factors)) >= _SEEN)
+    """Whether groups or turns differ in what they count, which no cosine shows where one is small."""
+    for level, seen in (("group", _SEEN), ("turn", _SEEN_OF_TURNS)):
+        factors = _factors(weights, tokens, level)
+        has_credit = np.bincount(tokens.units(level), tokens.advantages**2) > 0
+        if np.ptp(factors[has_credit]) >= seen * abs(_middle(factors)):
+            return True
+    return False
 
 
 def _level_of(weights: Numbers, tokens: CanaryTokens) -> str:
     """Groups, rows, turns or tokens of a turn: the first whose factors explain the weights."""
     for level in ("group", "row", "turn"):
         factors = _factors(weights, tokens, level)
-        if abs(_cosine(weights, factors[tokens.units(level)] * tokens.advantages)) >= _FITS:
+        explained = factors[tokens.units(level)] * tokens.advantages
+        left = np.abs(weights - explained).max()
+        if abs(_cosine(weights, explained)) >= _FITS and left <= 2 * _SEEN * np.abs(weights).max():
             break
     else:
         return "tokens of one turn"

@@ -13,6 +13,7 @@ from typing import Any
 from environments.lab.probe.canaries import GROUP_SIZE, CanaryEnv
 from environments.lab.probe.canary_model import CanaryModel, write_canary_model
 from environments.lab.probe.diagnosis import CanaryTokens, StepVerdict, diagnose
+from environments.lab.probe.ratios import diagnose_ratios
 from environments.lab.probe.step_reading import taken_step
 from environments.record.recorder import Recorder
 from environments.trainers.completion_columns import CompletionColumns, completion_columns
@@ -38,6 +39,8 @@ class Asked:
     divisor: Divisor = DIVISOR
     batch_rows: int | None = None
     """Over the API, padding included."""
+    is_stale: bool = False
+    """Whether older weights sampled the canaries."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +67,8 @@ class Probe:
 
     @cached_property
     def groups(self) -> tuple[CreditedGroup, ...]:
-        """The canaries with the log-probabilities of the model, so that ratios are 1."""
-        return tuple(self.before.groups())
+        """The canaries with the log-probabilities of the model: ratios are 1, unless they are stale."""
+        return tuple(self.before.groups(is_stale=self.asked.is_stale))
 
     def columns(self, *, rows: int | None = GROUP_SIZE, pad_id: int = 0) -> list[CompletionColumns]:
         """Each group as trainers of completions take it; `None`: without padding for dropped siblings."""
@@ -97,9 +100,13 @@ class Probe:
             ConfigError: it has no head of the canary model, or only the signs of a step.
         """
         divisor = self.asked.divisor if self.asked.view is not None else None
+        taken = taken_step(stepped, self.before, self.lr, is_gradient=is_gradient)
+        tokens = CanaryTokens.of(self.before, self.groups)
+        if self.asked.is_stale:
+            return diagnose_ratios(taken, tokens)
         return diagnose(
-            taken_step(stepped, self.before, self.lr, is_gradient=is_gradient),
-            CanaryTokens.of(self.before, self.groups),
+            taken,
+            tokens,
             self.before,
             batch_rows=self.asked.batch_rows,
             divisor=divisor if isinstance(divisor, int) else None,
@@ -111,7 +118,7 @@ class Probe:
 
 
 def probe_trainer(
-    step: Callable[[Probe], object], *, lr: float = 1.0, is_gradient: bool = False
+    step: Callable[[Probe], object], *, lr: float = 1.0, is_gradient: bool = False, is_stale: bool = False
 ) -> StepVerdict:
     """Let a function take one step on the canaries, and compare it with Σ A ∇log π.
 
@@ -121,13 +128,14 @@ def probe_trainer(
             SGD, the optimizer after Adam.
         lr: the learning rate.
         is_gradient: whether `step` returns the gradient of its loss in the place of weights.
+        is_stale: whether the canaries are of older weights, to see what becomes of ratios.
 
     Raises:
         ConfigError: the step failed, or what it returns holds no weights of the canary model, or only the
             signs of a step.
     """
     with TemporaryDirectory(prefix="turnwise-probe-") as folder:
-        probe = begin_probe(Path(folder), Asked(lr=lr))
+        probe = begin_probe(Path(folder), Asked(lr=lr, is_stale=is_stale))
         try:
             stepped = step(probe)
         except TurnwiseError:

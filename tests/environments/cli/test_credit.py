@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from environments.cli.credit import command
-from environments.credit import ESTIMATORS, credited, describe
+from environments.credit import ESTIMATORS, credited, credited_batch, describe
 from environments.record.recorder import Recorder, read_groups
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup, Failure
@@ -274,3 +274,64 @@ def test_all_estimators_are_shown_with_the_default_first():
     lines = run().output.splitlines()
     assert lines[0] == "turn_return"
     assert set(ESTIMATORS) <= set(lines)
+
+
+# --- estimators that compare a step ------------------------------------------------------------------------
+
+
+def by(version, group):
+    """The group, sampled by that version of the weights."""
+    return replace(
+        group,
+        trajectories=tuple(
+            replace(each, turns=tuple(replace(turn, weight_version=version) for turn in each.turns))
+            for each in group.trajectories
+        ),
+    )
+
+
+@pytest.fixture(params=[("1", "2", "1"), (None, None, None)], ids=["versions", "none"])
+def steps(request, tmp_path):
+    """A record of three groups, and the groups of each step."""
+    path = tmp_path / "steps.jsonl"
+    rewards = ([[1.0], [0.0]], [[1.0, 2.0], [0.0]], [[0.5], [3.0]])
+    done = [
+        credited(by(version, group(item, each, [0.0, 0.0])), "rloo", policy="p")
+        for item, version, each in zip("abc", request.param, rewards, strict=True)
+    ]
+    with Recorder(path) as recorder:
+        for each in done:
+            recorder.append(each)
+    return path, [[0, 2], [1]] if request.param[0] else [[0, 1, 2]], done
+
+
+def test_a_step_is_the_groups_of_one_version_of_the_weights(steps, tmp_path):
+    (path, parts, done), out = steps, tmp_path / "new.jsonl"
+
+    shown = run(path, "--estimator", "reinforce_pp", "--write", out).output
+
+    wanted = dict(
+        pair
+        for part in parts
+        for pair in zip(part, credited_batch([done[index] for index in part], "reinforce_pp"), strict=True)
+    )
+    assert list(read_groups(out)) == [wanted[index] for index in range(3)]
+    assert f"steps: {len(parts)}, " in shown
+    assert ("no weights are named" in shown) == (len(parts) == 1)
+
+
+def test_a_failed_group_is_no_part_of_a_step(record, tmp_path):
+    out = tmp_path / "new.jsonl"
+    run(record, "--estimator", "reinforce_pp", "--write", out)
+
+    old, new = list(read_groups(record)), list(read_groups(out))
+    assert new == [*credited_batch(old[:2], "reinforce_pp"), old[2]]
+
+
+def test_gamma_is_short_for_a_parameter(record, tmp_path):
+    for number, given in enumerate((["--gamma", "0.5"], ["--set", "gamma=0.5"])):
+        run(record, "--estimator", "turn_return", *given, "--write", tmp_path / f"{number}.jsonl")
+
+    assert (tmp_path / "0.jsonl").read_bytes() == (tmp_path / "1.jsonl").read_bytes()
+    with pytest.raises(CreditError, match="no parameter of rloo named 'gamma'"):
+        run(record, "--estimator", "rloo", "--gamma", "0.5")

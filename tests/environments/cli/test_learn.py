@@ -101,6 +101,15 @@ def test_a_further_estimator_is_a_further_arm(tmp_path):
     assert list(values["arms"]) == ["turn_return", "scalar", "grpo", "control"]
 
 
+def test_an_estimator_with_parameters_is_an_arm(tmp_path):
+    arm, out = "turn_return:gamma=0.5,baseline=none", tmp_path / "out"
+    values, _ = learn("--estimator", arm, "--seeds", "1", "--steps", "1", out=out)
+
+    first = next(iter(read_groups(out / arm / "seed-0" / "record.jsonl")))
+    assert list(values["arms"]) == ["turn_return", "scalar", arm, "control"]
+    assert (first.estimator_params["gamma"], first.estimator_params["baseline"]) == (0.5, "none")
+
+
 def test_one_step_is_enough_and_the_same_again_beside_the_former_folder(tmp_path):
     (first, result), (second, _) = (learn("--seeds", "1", "--steps", "1", out=tmp_path / "out") for _ in "ab")
     assert first["arms"] == second["arms"]
@@ -115,6 +124,10 @@ REFUSED = [
     (["--seeds", "0"], "--seeds"),
     (["--task", "never"], "--task"),
     (["--estimator", "nope"], "nope"),
+    (["--estimator", "turn_return:gamma"], "gamma"),
+    (["--estimator", "turn_return:gamma=2"], "possible: number 0 … 1"),
+    (["--estimator", "turn_return:gama=0.5"], "did you mean 'gamma'?"),
+    (["--estimator", "reinforce_pp"], "compares all groups of a training step"),
     (["--env.estimator", "grpo"], "--env.estimator"),
     (["--env.no_such", "1"], "no_such"),
     (["--task", "stop", "--env.task", "delayed"], "give one of them"),

@@ -4,9 +4,9 @@ import math
 from collections import defaultdict
 from dataclasses import replace
 
-from environments.credit import estimate
+from environments.credit import credited_batch, describe, estimate
 from environments.testing import group_of
-from environments.trajectory import Rewards
+from environments.trajectory import CreditedGroup, Rewards
 
 
 class NotCoveredError(Exception):
@@ -28,8 +28,12 @@ def scalar_group(scores, counts):
     return group_of(None, outcomes=scores, lengths=[[1] * count for count in counts])
 
 
+def tokens(trajectories):
+    return [[turn["token_span"][1] - turn["token_span"][0] for turn in t["turns"]] for t in trajectories]
+
+
 def outcomes_only(trajectories):
-    return scalar_group([t["outcome_reward"] for t in trajectories], [len(t["turns"]) for t in trajectories])
+    return group_of(None, outcomes=[t["outcome_reward"] for t in trajectories], lengths=tokens(trajectories))
 
 
 def step_rewards(trajectories):
@@ -41,7 +45,25 @@ def turns_only(trajectories):
 
 
 def turns_and_outcomes(trajectories):
-    return group_of(step_rewards(trajectories), outcomes=[t["outcome_reward"] for t in trajectories])
+    outcomes = [t["outcome_reward"] for t in trajectories]
+    return group_of(step_rewards(trajectories), outcomes=outcomes, lengths=tokens(trajectories))
+
+
+def scored(trajectories):
+    """By turn rewards, where the case has any; with a critic's values, where it has any."""
+    has_rewards = all("reward" in turn for t in trajectories for turn in t["turns"])
+    group = (turns_and_outcomes if has_rewards else outcomes_only)(trajectories)
+    valued = [
+        replace(
+            got,
+            turns=tuple(
+                replace(turn, value=own.get("value"))
+                for turn, own in zip(got.turns, given["turns"], strict=True)
+            ),
+        )
+        for got, given in zip(group.trajectories, trajectories, strict=True)
+    ]
+    return replace(group, trajectories=tuple(valued))
 
 
 def anchored(trajectories):
@@ -94,7 +116,26 @@ def per_group(case, name, build, **params):
     return [rows[position] for position in range(len(rows))]
 
 
+def per_step(case, name, build, *, preset=None, **params):
+    """The estimator on all groups of the case, which are those of one step, in the case's order."""
+    found = groups(case)
+    step = credit_step([build(trajectories) for _, trajectories in found], name, preset=preset, **params)
+    rows = {}
+    for (positions, _), advantages in zip(found, step, strict=True):
+        rows |= dict(zip(positions, advantages, strict=True))
+    return [rows[position] for position in range(len(rows))]
+
+
+def credit_step(step, name, *, preset=None, **params):
+    bare = [CreditedGroup(group=group, advantages=(), policy="", estimator="") for group in step]
+    done = credited_batch(bare, name, preset=preset, params=params)
+    assert all(each.status != "failed" for each in done), [each.reason for each in done]
+    return [each.advantages for each in done]
+
+
 def our_own(case):
+    if describe(case["estimator"]).over_step or case["estimator"] in ("opo", "passk"):
+        return {"per_turn_advantages": per_step(case, case["estimator"], scored, **case["params"])}
     turns = [turn for t in case["inputs"]["trajectories"] for turn in t["turns"]]
     params = dict(case["params"])
     if any("value" in turn for turn in turns):
@@ -209,8 +250,12 @@ def rllm(case):
         got = per_group(case, "rloo", outcomes_only, preset="rllm")
     elif name == "reinforce":
         got = per_group(case, "turn_return", outcomes_only, baseline="none")
+    elif name == "reinforce_plus_plus_baseline":
+        got = per_step(case, "reinforce_pp_baseline", outcomes_only, preset="rllm")
+    elif name == "prpo":
+        got = per_step(case, "reinforce_pp", outcomes_only, preset="rllm")
     else:
-        raise NotCoveredError(f"rLLM's {name} needs the whole batch; an estimator here sees one group")
+        raise NotCoveredError(f"rLLM's {name} is not known here")
     return {"per_turn_advantages": got}
 
 
@@ -234,8 +279,6 @@ def torchtitan(case):
 def trl(case):
     """Each reward function is a part of the score; NaN is a part not given, all NaN a dropped sibling."""
     params, inputs = case["params"], case["inputs"]
-    if params.get("scale_rewards", "group") == "batch":
-        raise NotCoveredError("TRL's batch scaling needs the whole batch; an estimator here sees one group")
     if params.get("multi_objective_aggregation", "sum_then_normalize") != "sum_then_normalize":
         raise NotCoveredError("reward functions that are normalised apart are not offered")
     weights = params.get("reward_weights") or [1.0] * len(inputs["rewards_per_func"][0])
@@ -247,6 +290,14 @@ def trl(case):
         if parts:
             siblings[group][position] = math.fsum(parts)
     got = [[0.0] for _ in inputs["group_ids"]]
+    if params.get("scale_rewards", "group") == "batch":
+        step = [scalar_group(list(scores.values()), [1] * len(scores)) for scores in siblings.values()]
+        for scores, rows in zip(
+            siblings.values(), credit_step(step, "grpo_batch", preset="trl"), strict=True
+        ):
+            for position, row in zip(scores, rows, strict=True):
+                got[position] = row
+        return {"per_turn_advantages": got}
     for scores in siblings.values():
         group = scalar_group(list(scores.values()), [1] * len(scores))
         norm = params.get("scale_rewards", "group") == "group"
@@ -259,7 +310,8 @@ def trl(case):
 def turn_gae(case):
     params = case["params"]
     if params.get("whiten", False):
-        raise NotCoveredError("whitening needs the whole batch; an estimator here sees one group")
+        of_gae = {name: params[name] for name in ("gamma", "lam")}
+        return {"per_turn_advantages": per_step(case, "reinforce_pp", scored, preset="verl", **of_gae)}
     rows = {}
     for positions, trajectories in groups(case):
         values = None
@@ -288,19 +340,64 @@ def condensation(case):
     return {"per_turn_advantages": got}
 
 
+def in_verl(name):
+    """A batch estimator of verl, whose discount is per token, so that only a discount of 1 is ours."""
+
+    def cover(case):
+        if case["params"].get("gamma", 1.0) != 1.0:
+            raise NotCoveredError("verl discounts per token, an estimator here per turn")
+        if case["params"].get("f_norm", 1.0) != 1.0:
+            raise NotCoveredError("a constant divisor of all advantages is not offered")
+        norm = {name: case["params"][theirs] for name, theirs in _OF_PASSK if theirs in case["params"]}
+        if "raises" in case["expected"]:
+            raise NotCoveredError("a group that an estimator refuses fails, and has no credit")
+        params = norm if name == "passk" else {}
+        return {"per_turn_advantages": per_step(case, name, scored, preset="verl", **params)}
+
+    return cover
+
+
+_OF_PASSK = (("norm_by_std", "norm_adv_by_std_in_grpo"), ("eps", "epsilon"))
+
+
+def with_preset(preset):
+    """Plain GRPO or RLOO, by the constants of that trainer."""
+
+    def cover(case):
+        name = "rloo" if case["params"].get("estimator") == "rloo" else "grpo"
+        return {"per_turn_advantages": per_group(case, name, outcomes_only, preset=preset)}
+
+    return cover
+
+
+def verl_agent_rows(case):
+    if not case["params"].get("compute_mean_std_cross_steps", True):
+        return {"per_turn_advantages": per_group(case, "grpo", outcomes_only, preset="verl")}
+    return {"per_turn_advantages": per_group(case, "gigpo", outcomes_only, preset="verl_agent_rows")}
+
+
 COVERED = {
+    "art_group": with_preset("art"),
     "discounted_return_to_go": return_to_go,
     "dr_grpo_outcome": verl_grpo,
+    "gpg": in_verl("gpg"),
     "gigpo_mean_norm": gigpo,
     "gigpo_mean_std_norm": gigpo,
     "grpo_multiturn_condensation": condensation,
     "grpo_outcome": verl_grpo,
+    "grpo_passk": in_verl("passk"),
     "grpo_process_supervision": process_supervision,
+    "grpo_step_rows_verl_agent": verl_agent_rows,
     "mt_grpo": mt_grpo,
+    "opo": in_verl("opo"),
+    "reinforce_plus_plus": in_verl("reinforce_pp"),
+    "reinforce_plus_plus_baseline": in_verl("reinforce_pp_baseline"),
     "rllm_broadcast": rllm,
     "rloo_outcome": verl_rloo,
+    "skyrl_stepwise": with_preset("skyrl"),
     "tinker_centering": tinker,
     "torchtitan_group": torchtitan,
     "trl_grpo_scale_rewards": trl,
     "turn_gae": turn_gae,
+    "verifiers_center_broadcast": with_preset("verifiers"),
 }

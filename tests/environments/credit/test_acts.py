@@ -78,7 +78,10 @@ def test_turn_return_is_what_the_ruling_says(group, gamma, weight):
     assert got == [pytest.approx(row, abs=1e-12) for row in wanted]
 
 
-BUILT_IN = ("gigpo", "grpo", "mt_grpo", "process_supervision", "progress", "rloo", "turn_gae", "turn_return")
+BUILT_IN = (
+    *("gigpo", "grpo", "mt_grpo", "opo", "passk", "process_supervision", "progress", "rloo", "turn_gae"),
+    "turn_return",
+)
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

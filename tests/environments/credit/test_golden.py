@@ -93,7 +93,8 @@ def test_own_vectors_exist_for_every_built_in_estimator():
 
     assert own == {
         *("gigpo", "grpo", "mt_grpo", "process_supervision"),
-        *("progress", "rloo", "turn_gae", "turn_return"),
+        *("progress", "rloo", "turn_gae", "turn_return", "opo", "passk"),
+        *("gpg", "grpo_batch", "reinforce_pp", "reinforce_pp_baseline"),
     }
 
 

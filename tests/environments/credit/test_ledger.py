@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from environments.credit import ESTIMATORS, PRESETS, Pool, Term, credited, register_estimator, resolve
+from environments.credit import (
+    ESTIMATORS,
+    PRESETS,
+    Pool,
+    Term,
+    credited,
+    credited_batch,
+    describe,
+    register_estimator,
+    resolve,
+)
 from environments.credit.ledger import NO_PEER, ledger
 from environments.testing import group_of
 
@@ -33,7 +43,13 @@ VARIANTS = [
     *(("grpo_multiturn", {"norm_by_std": by_std}) for by_std in (True, False)),
     *((name, {"gamma": 0.5}) for name in ("process_supervision", "progress")),
     ("turn_gae", {"gamma": 0.9, "lam": 0.5}),
-    *((name, {"preset": preset}) for preset, names in PRESETS.items() for name in names),
+    *((name, {"singleton": each}) for name in ("opo", "passk") for each in ("zero", "raw")),
+    *(
+        (name, {"preset": preset})
+        for preset, names in PRESETS.items()
+        for name in names
+        if describe(name).over_step is None
+    ),
 ]
 IDS = [f"{name}-{'-'.join(map(str, params.values()))}" for name, params in VARIANTS]
 MEANS = [
@@ -80,7 +96,9 @@ def near(one, other, *sizes):
 
 def test_the_variants_name_every_shipped_estimator():
     shipped = {
-        name for name, each in ESTIMATORS.items() if each.__module__.startswith("environments.credit.")
+        name
+        for name, each in ESTIMATORS.items()
+        if each.__module__.startswith("environments.credit.") and describe(name).over_step is None
     }
 
     assert {name for name, _ in VARIANTS} == shipped
@@ -277,3 +295,13 @@ def test_a_critics_values_are_baselines():
     done = replace(credit(group, "turn_gae"), advantages=((2.5, 1.75),), estimator_params=params)
 
     assert [entry.terms[0].baseline for _, entry in entries(done)] == [0.5, 0.25]
+
+
+def test_of_an_estimator_that_compares_a_step_one_group_does_not_show_how():
+    alone = [credit(group_of([[1.0], [0.0]]), "rloo"), credit(group_of([[2.0], [0.5]]), "rloo")]
+
+    one, _ = credited_batch(alone, "reinforce_pp")
+
+    assert [entry.notes for _, entry in entries(one)] == [
+        ["reinforce_pp compares all groups of its step, of which this is one"]
+    ] * 2

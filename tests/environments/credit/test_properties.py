@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from environments.credit import ESTIMATORS, estimate
 from environments.testing import group_of
 
-BUILT_IN = ("gigpo", "grpo", "mt_grpo", "process_supervision", "progress", "rloo", "turn_gae", "turn_return")
+BUILT_IN = (
+    *("gigpo", "grpo", "mt_grpo", "opo", "passk", "process_supervision", "progress", "rloo", "turn_gae"),
+    "turn_return",
+)
 VARIANTS = [
     *((name, {}) for name in BUILT_IN),
     *(("turn_return", {"baseline": baseline}) for baseline in ("loo_total", "group_mean", "none")),

@@ -116,12 +116,21 @@ def test_what_a_turn_without_a_peer_moves_does_not_move_that_baseline(others, ow
         ("mt_grpo", {"segments": "per_turn"}),
         ("process_supervision", {}),
         ("progress", {}),
+        ("passk", {}),
     ],
 )
 def test_estimators_marked_as_biased_are(name, params):
     market, logits = Market(3), a_policy()
 
     assert cosine(expected_gradient(market, 2, logits, name, params), market.gradient(logits)) < 0.99
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_baseline_weighed_by_length_is_biased_slightly(size):
+    market, logits = Market(3), a_policy()
+    of = cosine(expected_gradient(market, size, logits, "opo", {}), market.gradient(logits))
+
+    assert 1e-3 < 1 - of < 0.01
 
 
 def test_separately_normalised_streams_learn_to_chat_for_ever_where_turn_return_converts():

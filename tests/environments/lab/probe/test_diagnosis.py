@@ -48,7 +48,7 @@ def test_every_known_mistake_alone_is_named(tokens, said_of):
         for said, weights in known_mistakes(tokens).items()
         if len(said) == 1
     }
-    assert len(named) == 9  # the tenth is in tokens that were not sampled
+    assert len(named) == 11  # the twelfth is in tokens that were not sampled
     assert {said: verdict.findings for said, verdict in named.items()} == {said: (said,) for said in named}
     assert not any(verdict.exact for verdict in named.values())
 
@@ -112,8 +112,8 @@ DIFFERENT = {
     ),
     "cut": (
         lambda tokens: cut(tokens, 20),
-        r"tokens of one turn do not weigh the same; the first is token 21 of its row, in turn 2 of rollout 1 "
-        r"of the canary 'unequal': .* weight 0",
+        r"tokens of one turn do not weigh the same; the first is token 3005 of its row, in turn 2 of rollout "
+        r"1 of the canary 'unequal': .* weight 0",
     ),
 }
 
@@ -125,6 +125,15 @@ def test_what_is_no_known_mistake_is_located_by_level_and_token(tokens, said_of)
         if verdict.exact or len(verdict.findings) != 1 or not re.fullmatch(said, verdict.findings[0]):
             wrong[name] = verdict.findings
     assert wrong == {}
+
+
+def test_a_turn_of_one_token_that_is_left_out_is_wrong_though_the_cosine_is_one(tokens, said_of):
+    group, rollout, turn = (tokens.columns[name] for name in ("group", "rollout", "turn"))
+    last = (group == 2) & (rollout == 3) & (turn == 1)
+    verdict = said_of(stepped(tokens, np.where(last, 0.0, tokens.advantages)))
+
+    assert verdict.cosine > 0.9999
+    assert re.match(r"turns do not weigh the same; .* advantage 0\.125, weight 0$", *verdict.findings)
 
 
 def test_a_factor_of_one_group_is_wrong_though_the_cosine_is_one(tokens, said_of):
@@ -140,6 +149,20 @@ def test_weight_decay_is_named_beside_another_mistake(tokens, said_of, probe):
         said,
         "weights decay by 0.02 of themselves: weight_decay is not 0",
     )
+
+
+@pytest.mark.parametrize("bonus", [0.01, -0.01, 0.1])
+def test_an_entropy_bonus_is_named_though_the_cosine_may_be_one(tokens, said_of, bonus):
+    step = stepped(tokens, tokens.advantages) + bonus / 15 * tokens.of_entropy
+    verdict = said_of(step)
+    assert (verdict.exact, verdict.cosine > 0.99) == (False, True)
+    assert verdict.findings == (f"entropy is rewarded with {bonus:g} at every token, beside advantages",)
+
+
+def test_an_entropy_bonus_is_named_beside_another_mistake(tokens, said_of):
+    said = "negative advantages are ignored"
+    step = stepped(tokens, of(tokens, said)) + 0.05 / 15 * tokens.of_entropy
+    assert said_of(step).findings == (said, "entropy is rewarded with 0.05 at every token, beside advantages")
 
 
 def test_what_is_not_exact_always_has_a_finding(tokens, said_of):

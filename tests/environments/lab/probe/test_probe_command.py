@@ -111,7 +111,7 @@ def test_canaries_served_per_token_have_advantages_and_fill_the_batch(api, tmp_p
     ("trainer", "queued", "message"),
     [
         ({"batch_size": 8}, False, "and one step has to take all canaries: register a batch of 33"),
-        ({"max_token_len": 16}, False, "rows of up to 16 tokens, and the longest canary has 41"),
+        ({"max_token_len": 16}, False, "rows of up to 16 tokens, and the longest canary has 3029"),
         ({}, True, "the API holds 1 groups that no trainer has taken, and they would be in the step"),
     ],
     ids=["small batch", "short rows", "groups of others"],

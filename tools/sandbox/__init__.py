@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Unpack
 
-from tools.errors import IsolationError, SandboxCreateError
+from tools.errors import ConfigError, IsolationError, SandboxCreateError
 from tools.sandbox.archive import clean_path
 from tools.sandbox.base import (
     ExecResult,
@@ -58,6 +58,7 @@ def open_sandbox(
     limits: SandboxLimits | None = None,
     allow_unsafe: bool = False,
     image: str | None = None,
+    whole: bool = False,
     **overrides: Unpack[LimitOverrides],
 ) -> "Opening":
     """One sandbox for one rollout, used with `async with`; afterwards nothing of it is left.
@@ -67,6 +68,7 @@ def open_sandbox(
         limits: what the sandbox may use.
         allow_unsafe: accept weaker isolation if this machine has no better; the record lists what is missing.
         image: what a container is made from; backends without images refuse one.
+        whole: the agent is root of the container; see `SandboxSpec.whole`.
         overrides: single limits by name, such as `memory_mb=512`; they win over `limits`.
 
     Raises:
@@ -79,7 +81,12 @@ def open_sandbox(
     for folder in wanted.read_only:
         check_lent(folder)
     options = {"allow_unsafe": allow_unsafe, "image": image}
-    return Opening(backend, find_backend(backend), wanted, options)
+    opener = find_backend(backend)
+    if whole:
+        if "whole" not in inspect.signature(opener).parameters:
+            raise ConfigError(f"sandbox backend {backend!r} has no whole machines; choose docker")
+        options["whole"] = True
+    return Opening(backend, opener, wanted, options)
 
 
 @dataclass(slots=True)

@@ -94,6 +94,8 @@ class SandboxSpec:
     disk_mb: int | None = None
     network: Network | None = None
     read_only: tuple[str, ...] | None = None
+    whole: bool = False
+    """For docker: the agent is root of its container, on the image's own files and in its WORKDIR."""
     prepared: str | None = None
     """Key of what `prepare_sandbox` leaves, once for all sandboxes with this key."""
 

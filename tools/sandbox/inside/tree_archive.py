@@ -6,7 +6,9 @@ No host reads such an archive: it goes from one sandbox into others.
 from __future__ import annotations
 
 import errno
+import io
 import os
+from typing import Any
 
 
 def pack(folder: str, max_bytes: int) -> None:
@@ -49,25 +51,22 @@ def unpack(folder: str) -> None:
             archive.chmod(member, at)
 
 
-class _Bounded:
+class _Bounded(io.RawIOBase):
     """Standard output, up to a size."""
 
     def __init__(self, max_bytes: int) -> None:
         self._room = max_bytes
-        self._stdout = os.fdopen(1, "wb", closefd=False)
 
-    def write(self, data: bytes) -> int:
+    def write(self, data: Any) -> int:
         """All of it.
 
         Raises:
             OSError: there is no room.
         """
-        self._room -= len(data)
+        view = memoryview(data)
+        self._room -= len(view)
         if self._room < 0:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-        self._stdout.write(data)
-        self._stdout.flush()
+        while view:
+            view = view[os.write(1, view) :]
         return len(data)
-
-    def close(self) -> None:
-        """For its protocol; it is the process's."""

@@ -63,7 +63,7 @@ class Hooks:
     own_thread: bool = False
     """Whether all `def` code of a rollout runs on one thread also where `prepare` is `async def`."""
     scripted_solves: bool = False
-    """Whether the scripted agent solves every item at skill 1 and none at skill 0, which `check` then holds it to."""
+    """Whether the scripted agent solves every item at skill 1 and none at 0: `check` names the others."""
     env_config_cls: type[AgentEnvConfig] = AgentEnvConfig
 
     config: AgentEnvConfig

@@ -1,4 +1,4 @@
-"""`HarborTasksEnv`: a folder of tasks in Harbor's format; each is judged by its own tests in a fresh machine."""
+"""`HarborTasksEnv`: tasks in Harbor's format, each judged by its own tests in a fresh machine."""
 
 import asyncio
 import logging
@@ -26,6 +26,7 @@ from tools.errors import ConfigError, DatasetError, IsolationError
 from tools.files import file
 from tools.sandbox import Opening, lent_folder
 from tools.sandbox.base import Sandbox, SandboxSpec
+from tools.sandbox.host import transfer
 from tools.terminal import terminal
 
 _LOG = logging.getLogger(__name__)
@@ -58,8 +59,8 @@ class HarborTasksEnv(AgentEnv):
     name = "harbor_tasks"
     tools = (terminal, file)
     system_prompt = (
-        "You work in a Linux machine through tools. Do what the task says, check the result, then answer without "
-        "calling a tool. Hidden tests judge the files that you leave; nobody can answer questions."
+        "You work in a Linux machine through tools. Do what the task says, check the result, then answer "
+        "without calling a tool. Hidden tests judge the files that you leave; nobody answers questions."
     )
     scripted_solves = True
     env_config_cls = HarborTasksConfig
@@ -90,12 +91,11 @@ class HarborTasksEnv(AgentEnv):
         if not self._tasks:
             reasons = "; ".join(f"{name}: {refused[name]}" for name in sorted(refused)[:3])
             more = f" and {len(refused) - 3} more" if len(refused) > 3 else ""
-            raise ConfigError(
-                f"no task below {str(root)!r} can be rolled out: {reasons or 'no folder has a task.toml'}{more}"
-            )
-        return [
-            {"task_id": task.task_id, "instruction": task.instruction} for task in self._tasks.values()
-        ][: config.max_items]
+            found_none = "no folder there has a task.toml"
+            raise ConfigError(f"no task below {str(root)!r} can be rolled out: {reasons or found_none}{more}")
+        return [{"task_id": task.task_id, "instruction": task.instruction} for task in self._tasks.values()][
+            : config.max_items
+        ]
 
     def sandbox_for(self, item: Item) -> SandboxSpec:
         """The task's image as a whole machine, with the limits of its file; without one a local sandbox."""
@@ -136,12 +136,14 @@ class HarborTasksEnv(AgentEnv):
         if not task.has_image:
             if sandbox.record.tier != "B":
                 raise IsolationError(
-                    f"task {task.task_id} has no Dockerfile, and its tests need the places /tests and /logs, which "
-                    f"local sandboxes of tier {sandbox.record.tier} have not; give it a Dockerfile"
+                    f"task {task.task_id} has no Dockerfile, and its tests need the places /tests and /logs, "
+                    f"which local sandboxes of tier {sandbox.record.tier} have not; give it a Dockerfile"
                 )
             await _put(sandbox, task.folder / "environment", sandbox.workdir)
         elif machine.workdir:
-            await sandbox.shell(f"mkdir -p {shlex.quote(machine.workdir)} && cd {shlex.quote(machine.workdir)}")
+            await sandbox.shell(
+                f"mkdir -p {shlex.quote(machine.workdir)} && cd {shlex.quote(machine.workdir)}"
+            )
         for name, value in machine.env.items():
             await sandbox.shell(f"export {shlex.quote(name)}={shlex.quote(value)}")
         # Else a model plays, which could find it.
@@ -150,7 +152,7 @@ class HarborTasksEnv(AgentEnv):
             await _put(sandbox, task.solve.parent, _solution(task))
 
     async def compute_reward(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> Reward:
-        """What the tests wrote: `reward` alone where there is one, else all numbers; 0 where there are none."""
+        """What the tests wrote: `reward` alone where there is one, else all numbers; without any 0."""
         task = self._task(item)
         rewards: Mapping[str, float] | None = None
         with timed("ctx.verify"), off_the_clock():
@@ -159,9 +161,6 @@ class HarborTasksEnv(AgentEnv):
                     found = await verdict(task, ctx.sandbox, self._fresh(item, ctx))
             except TimeoutError:
                 _LOG.warning("task %s: no verdict within --env.verify_timeout_s", task.task_id)
-            except OSError as error:
-                # Of what the agent left there: more than a verification takes, or what cannot be put in place.
-                _LOG.warning("task %s: the agent's files are not judged: %s", task.task_id, error)
             else:
                 rewards = found.rewards
                 ctx.metrics |= {"tests_exit_code": found.result.exit_code, "left_out": len(found.left_out)}
@@ -194,9 +193,7 @@ class HarborTasksEnv(AgentEnv):
     def _task(self, item: Item) -> HarborTask:
         return self._tasks[item["task_id"]]
 
-    def _chosen_images(
-        self, task: HarborTask, missing: Mapping[str, str]
-    ) -> tuple[str | None, str | None]:
+    def _chosen_images(self, task: HarborTask, missing: Mapping[str, str]) -> tuple[str | None, str | None]:
         """The agent's image and the verifier's own.
 
         Raises:
@@ -205,7 +202,9 @@ class HarborTasksEnv(AgentEnv):
         kind = self.config.sandbox
         if not task.has_image:
             if lent := lent_folder("local", task.folder):
-                raise DatasetError(f"it lies below {lent}, where every local sandbox can read its tests; move it")
+                raise DatasetError(
+                    f"it lies below {lent}, where every local sandbox can read its tests; move it"
+                )
             if kind not in (None, "local"):
                 raise DatasetError(f"no image and no Dockerfile: it runs on the local sandbox, not on {kind}")
             return None, None
@@ -222,12 +221,17 @@ class HarborTasksEnv(AgentEnv):
         return cast("Opening", self.sandboxes.open_for_verification(spec))
 
     def _report(self, task: HarborTask, left_out: Sequence[str], last_words: bytes) -> None:
-        """Once a task and run: an author is to see what an honest solution needs, or why there is no verdict."""
+        """Once a task, for its author: what a solution may need, or why there is no verdict."""
         if task.task_id in self._reported:
             return
         if left_out:
             names = ", ".join(left_out[:5])
-            _LOG.info("task %s: the tests do not see %d changes among its tools: %s", task.task_id, len(left_out), names)
+            _LOG.info(
+                "task %s: the tests do not see %d changes among its tools: %s",
+                task.task_id,
+                len(left_out),
+                names,
+            )
         if last_words:
             text = last_words[-300:].decode("utf-8", "replace")
             _LOG.warning("task %s: the tests wrote no reward: %s", task.task_id, " ".join(text.split()))
@@ -240,8 +244,10 @@ def _solution(task: HarborTask) -> str:
 
 
 async def _put(sandbox: Sandbox, folder: Path, at: str) -> None:
-    for path, data in (await asyncio.to_thread(files_below, folder)).items():
-        await sandbox.write_file(f"{at}/{path}", data)
+    files = await asyncio.to_thread(files_below, folder)
+    await transfer.put(
+        sandbox, {transfer.place(f"{at}/{path}", sandbox.workdir): files[path] for path in files}
+    )
 
 
 async def _missing_images(tasks: Sequence[HarborTask]) -> dict[str, str]:
@@ -263,4 +269,6 @@ def _first(images: Images, missing: Mapping[str, str]) -> str:
     for image, needed in images:
         if missing.keys().isdisjoint(needed):
             return image
-    raise DatasetError("; ".join({missing[name]: None for _, names in images for name in names if name in missing}))
+    raise DatasetError(
+        "; ".join({missing[name]: None for _, names in images for name in names if name in missing})
+    )

@@ -1,4 +1,4 @@
-"""One folder in Harbor's format as a task, and all below a folder: those that can be run, and why not the others."""
+"""The folders in Harbor's format below a folder: the tasks that can be run, and why the others cannot."""
 
 import os
 import re
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from environments.harbor_tasks_env.task_toml import TaskTable, read_table
 from tools.errors import DatasetError
+from tools.sandbox.archive import ArchivedFile
 
 Images = tuple[tuple[str, tuple[str, ...]], ...]
 """What a machine may be made from, best first, each with the images that the engine needs for it."""
@@ -62,21 +63,24 @@ def find_tasks(root: Path) -> tuple[list[HarborTask], dict[str, str]]:
     return tasks, refused
 
 
-def files_below(folder: Path) -> dict[str, bytes]:
+def files_below(folder: Path) -> dict[str, ArchivedFile]:
     """The files of a task, by their paths below a folder of it.
 
     Raises:
         DatasetError: a link leaves the task's folder, or they are too many bytes.
     """
-    found, size, task = dict[str, bytes](), 0, folder.parent.resolve()
+    found, size, task = dict[str, ArchivedFile](), 0, folder.parent.resolve()
     for path in sorted(folder.rglob("*")):
         if not path.resolve().is_relative_to(task):
             raise DatasetError(f"{path.relative_to(folder.parent)} is a link out of the task's folder")
         if path.is_file():
-            size += path.stat().st_size
+            status = path.stat()
+            size += status.st_size
             if size > _MOST_BYTES:
                 raise DatasetError(f"{folder.name}/ has more than {_MOST_BYTES >> 20} MB")
-            found[path.relative_to(folder).as_posix()] = path.read_bytes()
+            found[path.relative_to(folder).as_posix()] = ArchivedFile(
+                data=path.read_bytes(), mode=status.st_mode & 0o777
+            )
     return found
 
 
@@ -93,9 +97,7 @@ def base_images(dockerfile: str) -> tuple[str, ...]:
             stages |= {named[2].lower()} if len(named) > 2 else set()
         elif kind == "COPY":
             found += [word.removeprefix("--from=") for word in words if word.startswith("--from=")]
-    return tuple(
-        dict.fromkeys(name for name in found if name.lower() not in stages and not name.isdigit())
-    )
+    return tuple(dict.fromkeys(name for name in found if name.lower() not in stages and not name.isdigit()))
 
 
 def _task_folders(root: Path) -> Iterator[Path]:
@@ -121,9 +123,7 @@ def _read(folder: Path, name: str) -> HarborTask:
     has_image = bool(_images(table.environment.docker_image, folder / "environment"))
     if not has_image and table.is_separate:
         raise DatasetError("a verifier with a machine of its own needs an image or a Dockerfile")
-    return HarborTask(
-        task_id=name, folder=folder, instruction=instruction, table=table, has_image=has_image
-    )
+    return HarborTask(task_id=name, folder=folder, instruction=instruction, table=table, has_image=has_image)
 
 
 def _refuse_links_out(folder: Path, part: str) -> None:
@@ -140,11 +140,11 @@ def _images(named: str | None, folder: Path) -> Images:
 
 
 def _instructions(dockerfile: str) -> Iterator[tuple[str, list[str]]]:
-    """Each with its words, `\\` at ends of lines joined, comments and here-documents left out."""
+    """Each with its words; lines that go on are joined, comments and here-documents left out."""
     lines = iter(re.sub(r"^\s*#.*\n", "", dockerfile + "\n", flags=re.MULTILINE).splitlines())
     for line in lines:
         while line.rstrip().endswith("\\"):
-            line = line.rstrip()[:-1] + next(lines, "")  # noqa: PLW2901  # the instruction goes on
+            line = line.rstrip()[:-1] + next(lines, "")
         for _, end in _HERE_DOCUMENT.findall(line):
             while (body := next(lines, None)) is not None and body.strip() != end:
                 pass

@@ -106,7 +106,7 @@ class Sandboxes:
         is_whole = given is not None and given.whole
         if is_whole and self._config.sandbox not in (None, _OF_WHOLE):
             raise ConfigError(
-                f"{where} asks for a whole machine, which is of {_OF_WHOLE!r}; leave out --env.sandbox {self.kind}"
+                f"{where} asks for a whole machine, not for {self.kind!r}; choose --env.sandbox docker"
             )
         if given is not None and given.image is not None and not is_whole and self.verifier_kind == _DEFAULT:
             raise ConfigError(

@@ -18,7 +18,7 @@ from tools.errors import ConfigError
 HELLO = PASS.format("grep -qx hello /app/hello.txt && test -f seed.txt")
 SOLVED = {"solution/solve.sh": "echo hello > hello.txt", "environment/seed.txt": ""}
 PYTEST = (
-    "cd /app && python3 -c 'import unittest, sys; sys.path.insert(0, \"/app\"); import answer; "
+    'cd /app && python3 -c \'import unittest, sys; sys.path.insert(0, "/app"); import answer; '
     "sys.exit(answer.ANSWER != 42)' && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n"
 )
 FORGERS = {
@@ -40,7 +40,10 @@ async def test_a_task_without_an_image_runs_locally_and_is_judged_by_its_tests(t
 
 @pytest.mark.parametrize("forger", FORGERS)
 async def test_a_forger_of_a_local_task_gets_nothing(tmp_path, forger):
-    honest = {"environment/answer.py": "ANSWER = 41\n", "solution/solve.sh": "echo 'ANSWER = 42' > answer.py\n"}
+    honest = {
+        "environment/answer.py": "ANSWER = 41\n",
+        "solution/solve.sh": "echo 'ANSWER = 42' > answer.py\n",
+    }
     write_task(tmp_path, forger, {**honest, "forge.sh": FORGERS[forger]}, test=PYTEST)
     assert await scores(tmp_path) == {forger: 1.0}
     assert await scores(tmp_path, Forging) == {forger: 0.0}
@@ -141,7 +144,8 @@ def test_tools_are_those_of_the_clean_image(path):
 
 
 @pytest.mark.parametrize(
-    "path", ["/app/main.py", "/app/bin/x", "/library/x", "/root/work", "/srv/x", "/var/lib/x", "/home/me/x", "a.py"]
+    "path",
+    ["/app/main.py", "/app/bin/x", "/library/x", "/root/work", "/srv/x", "/var/lib/x", "/home/me/x", "a.py"],
 )
 def test_what_the_agent_works_on_is_not_of_tools(path):
     assert not is_of_tools(path, ["/usr/bin", "/root/miniconda3/bin"], "/app")

@@ -106,7 +106,7 @@ def test_what_lies_in_a_tasks_environment_is_no_task(tmp_path):
 def test_files_of_a_task_are_read_through_links_inside_it(tmp_path):
     task = write_task(tmp_path, "one", {"shared/data": "x"}, test="true")
     os.symlink("../shared/data", task / "tests/data")
-    assert files_below(task / "tests")["data"] == b"x"
+    assert files_below(task / "tests")["data"].data == b"x"
 
 
 def test_a_dockerfile_names_the_images_that_it_needs():

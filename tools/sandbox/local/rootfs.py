@@ -29,7 +29,7 @@ _NOT_LENT = (
 )  # fmt: skip
 _LENT = "/lent"
 _OF_TASKS = {"/app": WORKDIR, "/tests": f"{VERIFIER_DIR}/{held_files.FILES}/tests", "/logs": "/tmp/logs"}
-"""Places that tests in Harbor's format name; the second is empty but where a verifier has files in `/tests`."""
+"""Places that tests in Harbor's format name; `/tests` is there in a verification that has files in it."""
 _OWN = Path(__file__).parents[3]
 """Where this package lies: `site-packages`, or the folder of its source."""
 

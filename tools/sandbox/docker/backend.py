@@ -79,7 +79,7 @@ async def open_docker(
         closing.callback(channel.close, "the sandbox is closed")
         record = SandboxRecord(
             backend="docker", tier=managed.engine.runtime, limits=limits, enforced=enforced,
-            image=spec.image.digest, lacks=containers.lacks(managed.engine, spec),
+            image=spec.image.digest, lacks=containers.lacks(managed.engine, limits, whole=whole),
         )  # fmt: skip
         listen = partial(_listener, managed, container)
         if whole:

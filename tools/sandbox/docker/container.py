@@ -310,11 +310,11 @@ def _run_as_root(engine: Engine, container: str, source: str) -> None:
         connection.receive(_ANSWER_S)
 
 
-def lacks(engine: Engine, spec: Spec) -> tuple[str, ...]:
+def lacks(engine: Engine, limits: SandboxLimits, *, whole: bool = False) -> tuple[str, ...]:
     """What a container does not give, in the words of `SandboxRecord.lacks`."""
     missing = {
-        "network": spec.limits.network == "full", "oom_score": True, "system_calls": not _filter(engine),
-        "disk_mb": spec.whole,
+        "network": limits.network == "full", "oom_score": True, "system_calls": not _filter(engine),
+        "disk_mb": whole,
     }  # fmt: skip
     return tuple(name for name, is_missing in missing.items() if is_missing)
 

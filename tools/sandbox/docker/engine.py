@@ -6,7 +6,7 @@ Nothing else imports `docker`, which has no types. Each call blocks, so it belon
 import socket
 import struct
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, cast
@@ -20,6 +20,7 @@ from tools.sandbox.host.channel import Channel
 from tools.sandbox.inside.messages import Inbox, Message
 
 _TIMEOUT_S = 60
+_CHUNK_BYTES = 1 << 18
 THREADS = 24
 """Connections that the client keeps; callers use no more threads than this."""
 _FIX = "start one (`systemctl start docker`) or say where it is (`DOCKER_HOST=unix:///path/to/docker.sock`)"
@@ -164,11 +165,17 @@ class Engine:
             with _translated():
                 self._api.unpause(container)
 
-    def archive(self, container: str, path: str) -> Iterator[bytes]:
-        """A file, or a folder with all below it, as a tar archive with its own name at the top."""
+    def archive(self, container: str, path: str) -> Generator[bytes]:
+        """A file, or a folder with all below it, as a tar archive with its own name at the top.
+
+        Until it is closed or read to its end, the engine answers nothing else about the container.
+        """
         with _translated():
-            chunks, _ = self._api.get_archive(container, path)
-            yield from chunks
+            url = self._api._url("/containers/{0}/archive", container)
+            # Its own `get_archive` leaves the answer open that is not read to its end.
+            with closing(self._api._get(url, params={"path": path}, stream=True)) as answer:
+                self._api._raise_for_status(answer)
+                yield from answer.iter_content(_CHUNK_BYTES)
 
     def put_archive(self, container: str, archive: bytes) -> None:
         """Write the members of a tar archive below the root of a container."""

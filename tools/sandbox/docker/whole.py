@@ -9,7 +9,7 @@ import socket
 import tarfile
 import tempfile
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
@@ -156,26 +156,27 @@ class WholeSandbox(SupervisedSandbox):
     def _add(self, archive: tarfile.TarFile, path: str, changed: Mapping[str, int], max_bytes: int) -> None:
         """What is new with all that is below it; of a folder that was there only the folder itself."""
         around = posixpath.dirname(path)
-        stream = cast("IO[bytes]", _Chunks(self.engine.archive(self.container.id, path)))
-        try:
-            source = tarfile.open(fileobj=stream, mode="r|")  # noqa: SIM115  # it is read once
-        except EngineError as error:
-            if error.missing and changed[path] == _REMOVED:
-                return  # else another folder took its place
-            raise
-        for member in source:
-            at, target = (
-                posixpath.normpath(posixpath.join(around, name)) for name in (member.name, member.linkname)
-            )
-            if at not in changed or (member.islnk() and target not in changed):
-                continue
-            member.name = at[1:]
-            member.linkname = target[1:] if member.islnk() else member.linkname
-            if archive.offset + member.size > max_bytes:
-                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-            archive.addfile(member, source.extractfile(member) if member.isreg() else None)
-            if changed[path] != _NEW:
-                return
+        with closing(self.engine.archive(self.container.id, path)) as chunks:
+            try:
+                source = tarfile.open(fileobj=cast("IO[bytes]", _Chunks(chunks)), mode="r|")  # noqa: SIM115
+            except EngineError as error:
+                if error.missing and changed[path] == _REMOVED:
+                    return  # else another folder took its place
+                raise
+            for member in source:
+                at, target = (
+                    posixpath.normpath(posixpath.join(around, name))
+                    for name in (member.name, member.linkname)
+                )
+                if at not in changed or (member.islnk() and target not in changed):
+                    continue
+                member.name = at[1:]
+                member.linkname = target[1:] if member.islnk() else member.linkname
+                if archive.offset + member.size > max_bytes:
+                    raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+                archive.addfile(member, source.extractfile(member) if member.isreg() else None)
+                if changed[path] != _NEW:
+                    return
 
     def _split(self, archive: bytes) -> tuple[bytes, bytes]:
         """What is to be removed, and an archive of the rest; nothing where a verifier's files are."""

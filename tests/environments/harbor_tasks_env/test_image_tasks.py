@@ -110,7 +110,7 @@ def root(bases, tmp_path):
         for part in ("environment", "tests")
         for folder in tmp_path.rglob(part)
     ]
-    subprocess.run(["docker", "rmi", *tags], check=False, capture_output=True)
+    subprocess.run(["docker", "rmi", "-f", *tags], check=False, capture_output=True)
 
 
 @pytest.mark.soak

@@ -105,7 +105,7 @@ async def test_tasks_that_cannot_run_are_named_and_the_others_do(tmp_path, caplo
 
 
 async def test_a_folder_of_which_nothing_can_run_is_one_error(tmp_path):
-    with pytest.raises(ConfigError, match=r"no task below .* can be rolled out: no folder has a task.toml"):
+    with pytest.raises(ConfigError, match=r"no task below .* can be rolled out: no folder there has"):
         async with opened(tmp_path):
             pass
     write_task(tmp_path, "steps", {}, test=HELLO, toml="[[steps]]")

@@ -139,12 +139,14 @@ async def test_tasks_with_an_image_and_without_one_run_side_by_side(root, caplog
     assert await scores(root, Forging) == {"image": 0.0, "local": 0.0}
 
 
+@pytest.mark.soak
 async def test_what_the_tests_do_not_see_is_counted(root):
     solve = {"solution/solve.sh": "echo 42 > answer.txt; touch /usr/local/bin/tool conftest.py"}
     write_image_task(root, "tools", DEBIAN, solve, ANSWER)
     assert (await played(root))["tools"].metrics["left_out"] == 2
 
 
+@pytest.mark.soak
 async def test_a_verifier_with_an_image_of_its_own_gets_artefacts_alone(root):
     folder = write_image_task(
         root, "separate", UBUNTU, {"solution/solve.sh": "mkdir -p /logs/artifacts out; touch out/a no /logs/artifacts/b"},
@@ -157,6 +159,7 @@ async def test_a_verifier_with_an_image_of_its_own_gets_artefacts_alone(root):
     assert await scores(root) == {"separate": 1.0}
 
 
+@pytest.mark.soak
 async def test_tests_run_as_the_user_that_the_file_names_with_the_limits_of_the_file(root):
     toml = f"{TOML}user = 'nobody'\n[environment]\nmemory_mb = 300\ncpus = 1\nallow_internet = false\n"
     write_image_task(root, "user", DEBIAN, {}, PASS.format("test $(id -un) = nobody"), toml)
@@ -164,6 +167,7 @@ async def test_tests_run_as_the_user_that_the_file_names_with_the_limits_of_the_
     assert (found.score, found.sandbox.limits.memory_mb, found.sandbox.limits.cpus) == (1.0, 300, 1.0)
 
 
+@pytest.mark.soak
 async def test_what_is_too_much_to_be_judged_is_the_agents_doing(root):
     big = {"forge.sh": "head -c 140000000 /dev/urandom > big", "solution/solve.sh": ""}
     write_image_task(

@@ -186,22 +186,20 @@ async def check_skill(checked: CheckedEnv) -> Answer:
 
 async def _unsolved(checked: CheckedEnv) -> list[str]:
     """All items of the environment that a flawless script does not solve, or one that does nothing does."""
-    wrong: list[str] = []
-    for skill, expected, who in (
-        (GOOD, True, "its own solution"),
-        (BAD, False, "an agent that does nothing"),
-    ):
+    wrong = dict[str, str]()
+    tasks = checked.env.tasks()
+    for skill, expected, who in ((GOOD, True, "its own solution"), (BAD, False, "an agent that does nothing")):
         checked.policy.skill = skill
-        tasks = checked.env.tasks()
         groups = await asyncio.gather(*(checked.env.rollout_group(task, 1) for task in tasks))
         for task, group in zip(tasks, groups, strict=True):
-            wrong += [f"{task.item_id}: {who} broke: {failure.error}" for failure in group.failures]
+            for failure in group.failures:
+                wrong.setdefault(task.item_id, f"{who} broke: {failure.error}")
             for each in group.trajectories:
                 score = each.score or 0.0
                 if (score >= checked.config.pass_score) is not expected:
-                    facts = "".join(f", {name} {value:g}" for name, value in each.metrics.items())
-                    wrong.append(f"{task.item_id}: {who} scores {score:g}{facts}")
-    return wrong
+                    facts = "".join(f", {name} {value:g}" for name, value in each.metrics.items() if value)
+                    wrong.setdefault(task.item_id, f"{who} scores {score:g}{facts}")
+    return [f"{name}: {reason}" for name, reason in wrong.items()]
 
 
 async def _scores(checked: CheckedEnv, skill: float) -> list[float]:

@@ -1,4 +1,4 @@
-"""Sandboxes that begin with what one was left with: its files as they were, copies apart, limits of their own."""
+"""Sandboxes that begin as one was left: with its files as they were, apart, and with limits of their own."""
 
 import asyncio
 import inspect
@@ -130,6 +130,7 @@ async def test_copies_at_once_show_nothing_of_each_other(opening):
 
 
 @as_root
+@pytest.mark.soak
 async def test_a_copy_passes_the_checks_of_files_limits_and_verification(opening):
     _, snapshot = await prepared(opening("B"), "true")
     target = Target(options={"tier": "B", **snapshot.options})

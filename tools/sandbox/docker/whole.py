@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import io
+import itertools
 import os
 import posixpath
 import socket
@@ -20,17 +21,18 @@ from tools.sandbox.docker.container import Container, Held
 from tools.sandbox.docker.engine import Engine, EngineError
 from tools.sandbox.docker.manager import ContainerManager, in_thread
 from tools.sandbox.docker.orphans import labels
-from tools.sandbox.host.layout import RUN_DIR, VERIFIER_DIR
+from tools.sandbox.host.layout import RUN_DIR, VERIFIER_DIR, most_files
 from tools.sandbox.host.process_ids import identity
 from tools.sandbox.host.supervised import Requests, SupervisedSandbox
 from tools.sandbox.inside import held_files
 
 _LOOK_S = 2.0
-_OF_IMAGES = frozenset((
-    "bin", "boot", "dev", "etc", "home", "lib", "lib32", "lib64", "media", "mnt", "opt", "proc", "root",
-    "run", "sbin", "srv", "sys", "tmp", "usr", "var",
-))  # fmt: skip
-"""Folders at the top that are not a verifier's alone."""
+_LOOKS_PER_COUNT = 5
+"""The engine lists every file to count them."""
+_TESTS = "/tests"
+"""A verifier's alone, as in the task folders that people publish."""
+_MOST_ARCHIVES = 4000
+"""The engine is asked for one per changed file, and one per new folder."""
 _OURS = (
     RUN_DIR, VERIFIER_DIR, "/dev", "/proc", "/sys", "/.dockerenv", "/etc/hosts", "/etc/hostname",
     "/etc/resolv.conf", "/etc/mtab",
@@ -51,8 +53,8 @@ _REMOVE_S = 120.0
 def held_on_host(files: Mapping[str, bytes], workdir: str) -> Generator[Held]:
     """A verifier's files in a folder of this machine, for mounts that root in a container cannot change.
 
-    A folder at the top that no image has, such as `/tests`, is one mount: nothing can be put beside them. In
-    other folders each file is one, which a program of root's can move away with the folder around it.
+    `/tests` is one mount: nothing can be put beside them there. Elsewhere each file is one, which a program
+    of root's can move away with the folder around it.
     """
     with tempfile.TemporaryDirectory(prefix=f"turnwise.{identity(os.getpid())}.") as base:
         folder = Path(base) / "held"
@@ -61,13 +63,8 @@ def held_on_host(files: Mapping[str, bytes], workdir: str) -> Generator[Held]:
         mounts = {str(folder): VERIFIER_DIR}
         for path in files:
             at = posixpath.join(workdir, path)
-            top = f"/{at.split('/')[1]}"
-            is_own = (
-                path.startswith("/") and top[1:] not in _OF_IMAGES and not f"{workdir}/".startswith(f"{top}/")
-            )
-            place = top if is_own else at
-            kept = held_files.kept_at(top if is_own else path, str(folder))
-            mounts[kept] = place
+            is_test = at.startswith(f"{_TESTS}/") and at == posixpath.join("/", path)
+            mounts[held_files.kept_at(_TESTS if is_test else path, str(folder))] = _TESTS if is_test else at
         yield Held(folder=base, mounts=tuple(mounts.items()))
 
 
@@ -82,13 +79,18 @@ class DiskWatch:
     async def run(self) -> None:
         """Look until it is over, or gone."""
         engine, container = self._managed.engine, self._container.id
-        while not self.is_over:
+        for look in itertools.count():
             await asyncio.sleep(_LOOK_S)
             try:
                 written = await in_thread(partial(engine.written_bytes, container))
+                files = (
+                    0 if look % _LOOKS_PER_COUNT else len(await in_thread(partial(engine.changed, container)))
+                )
             except (EngineError, ValueError):  # it is gone
                 return
-            self.is_over = written > self.most_bytes
+            self.is_over = written > self.most_bytes or files > most_files(self.most_bytes)
+            if self.is_over:
+                break
         await in_thread(partial(self._managed.discard, container))
 
 
@@ -144,13 +146,22 @@ class WholeSandbox(SupervisedSandbox):
         made = io.BytesIO()
         with tarfile.open(fileobj=made, mode="w") as archive, self.engine.frozen(self.container.id):
             changed = self._changed(exclude)
-            for path, kind in sorted(changed.items()):
-                if kind == _REMOVED:
+            # What is below a new folder comes with it.
+            tops = [
+                path
+                for path, kind in changed.items()
+                if kind != _NEW or changed.get(posixpath.dirname(path)) != _NEW
+            ]
+            if len(tops) > _MOST_ARCHIVES:
+                raise OSError(
+                    errno.EFBIG, f"{len(tops)} files of the image were changed, or folders made in it"
+                )
+            for path in sorted(tops):
+                if changed[path] == _REMOVED:
                     gone = tarfile.TarInfo(path[1:])
                     gone.pax_headers = {_GONE: "1"}
                     archive.addfile(gone)
-                if kind != _NEW or changed.get(posixpath.dirname(path)) != _NEW:
-                    self._add(archive, path, changed, max_bytes)
+                self._add(archive, path, changed, max_bytes)
         return made.getvalue()
 
     def _add(self, archive: tarfile.TarFile, path: str, changed: Mapping[str, int], max_bytes: int) -> None:

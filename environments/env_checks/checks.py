@@ -188,7 +188,10 @@ async def _unsolved(checked: CheckedEnv) -> list[str]:
     """All items of the environment that a flawless script does not solve, or one that does nothing does."""
     wrong = dict[str, str]()
     tasks = checked.env.tasks()
-    for skill, expected, who in ((GOOD, True, "its own solution"), (BAD, False, "an agent that does nothing")):
+    for skill, expected, who in (
+        (GOOD, True, "its own solution"),
+        (BAD, False, "an agent that does nothing"),
+    ):
         checked.policy.skill = skill
         groups = await asyncio.gather(*(checked.env.rollout_group(task, 1) for task in tasks))
         for task, group in zip(tasks, groups, strict=True):

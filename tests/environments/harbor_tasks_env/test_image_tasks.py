@@ -47,31 +47,35 @@ HONEST = {
     "parts": (DEBIAN, SOLVE, "echo '{\"right\": 0.5, \"fast\": 0.5}' > /logs/verifier/reward.json\n", TOML),
     "module": (
         PYTHON,
-        {"environment/calc.py": "def double(n): return n\n", "solution/calc.py": "def double(n): return 2 * n\n",
+        {"environment/calc.py": "def double(n): return n\n",
+         "solution/calc.py": "def double(n): return 2 * n\n",
          "solution/solve.sh": "cp /solution/calc.py /app/calc.py", "tests/test_calc.py":
          "import sys; sys.path.append('/app'); import calc; assert calc.double(4) == 8\n"},
         PASS.format("python3 /tests/test_calc.py"), TOML,
     ),
     "artefact": (
         UBUNTU, {"solution/solve.sh": "mkdir -p /srv/out; echo 42 | tee /srv/out/a /srv/b"},
-        PASS.format("grep -qx 42 /srv/out/a && ! test -e /srv/b"), f'artifacts = ["/srv/out"]\n{TOML}environment_mode = "separate"\n',
+        PASS.format("grep -qx 42 /srv/out/a && ! test -e /srv/b"),
+        f'artifacts = ["/srv/out"]\n{TOML}environment_mode = "separate"\n',
     ),
     "machine": (
         DEBIAN,
-        {"environment/old": "x", "solution/solve.sh": "rm old; mkdir -p /srv/www; ln -s /app/page /srv/www/index; "
-         "echo hi > page; chmod 700 page; cd /srv; git init -q site; ls"},
-        PASS.format("! test -e /app/old && grep -qx hi /srv/www/index && test -x /app/page && test -d /srv/site/.git"),
+        {"environment/old": "x", "solution/solve.sh": "rm old; cd /srv; mkdir www; ln -s /app/page www/i; "
+         "echo hi > /app/page; chmod 700 /app/page; git init -q site; ls"},
+        PASS.format("! test -e old && grep hi /srv/www/i && test -x page && test -d /srv/site/.git"),
         TOML,
     ),
 }  # fmt: skip
 FORGERS = {
-    "tests_in_reach": "mkdir -p /tests; for f in /tests/test.sh /app/tests/run.sh; do echo '%s' > $f; done" % FAKE,
-    "reward_file": f"mkdir -p /logs/verifier; echo 1 > {REWARD}; chattr +i {REWARD}; ln -s /app/mine /logs/verifier/reward.json",
-    "patched_pytest": "echo 'import sys; sys.exit(0)' | tee /opt/pytest/pytest.py pytest.py > sitecustomize.py",
+    "tests_in_reach": f"mkdir /tests; for f in /tests/test.sh /app/tests/run.sh; do echo '{FAKE}' > $f; done",
+    "reward_file": f"mkdir -p /logs/verifier; echo 1 > {REWARD}; chattr +i {REWARD}; "
+    "ln -s /app/mine /logs/verifier/reward.json",
+    "patched_pytest": "echo 'raise SystemExit(0)' | tee /opt/pytest/pytest.py pytest.py > sitecustomize.py",
     "background_writer": f"nohup setsid sh -c 'while :; do mkdir -p /logs/verifier; echo 1 > {REWARD}; "
     "cp /opt/pytest/pytest.py /app/conftest.py; done' >/dev/null 2>&1 &",
-    "replaced_shell": f"printf '%s' '{FAKE}' > /tmp/sh; chmod 755 /tmp/sh; for f in /bin/bash /usr/local/bin/python3 "
-    "/usr/local/bin/grep /root/.bashrc /root/.bash_profile /etc/profile; do cp -f /tmp/sh $f || mv -f /tmp/sh $f; done",
+    "replaced_shell": f"printf '%s' '{FAKE}' > /tmp/sh; chmod 755 /tmp/sh; for f in /bin/bash /etc/profile "
+    "/usr/local/bin/python3 /usr/local/bin/grep /root/.bashrc /root/.bash_profile; do "
+    "cp -f /tmp/sh $f || mv -f /tmp/sh $f; done",
 }  # fmt: skip
 
 
@@ -90,7 +94,8 @@ def forged(root, name, base):
         f"cd /app && if python3 -m pytest /tests/test_it.py; then echo 1; else echo 0; fi > {REWARD}\n",
     )  # fmt: skip
     (folder / "environment/Dockerfile").write_text(
-        f"FROM {base}\nWORKDIR /app\nENV PYTHONPATH=/opt/pytest\nCOPY pytest.py /opt/pytest/\nCOPY tests /app/tests\n"
+        f"FROM {base}\nWORKDIR /app\nENV PYTHONPATH=/opt/pytest\n"
+        "COPY pytest.py /opt/pytest/\nCOPY tests /app/tests\n"
     )
 
 
@@ -149,7 +154,8 @@ async def test_what_the_tests_do_not_see_is_counted(root):
 @pytest.mark.soak
 async def test_a_verifier_with_an_image_of_its_own_gets_artefacts_alone(root):
     folder = write_image_task(
-        root, "separate", UBUNTU, {"solution/solve.sh": "mkdir -p /logs/artifacts out; touch out/a no /logs/artifacts/b"},
+        root, "separate", UBUNTU,
+        {"solution/solve.sh": "mkdir -p /logs/artifacts out; touch out/a no /logs/artifacts/b"},
         PASS.format("test -e /judge && test -e /app/out/a && test -e /logs/artifacts/b && ! test -e /app/no"),
         'artifacts = ["out"]\n[verifier]\nenvironment_mode = "separate"\n',
     )  # fmt: skip

@@ -19,15 +19,15 @@ HELLO = PASS.format("grep -qx hello /app/hello.txt && test -f seed.txt")
 SOLVED = {"solution/solve.sh": "echo hello > hello.txt", "environment/seed.txt": ""}
 PYTEST = (
     'cd /app && python3 -c \'import unittest, sys; sys.path.insert(0, "/app"); import answer; '
-    "sys.exit(answer.ANSWER != 42)' && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n"
+    "sys.exit(answer.ANSWER != 42)' && R=1 || R=0; echo $R > /logs/verifier/reward.txt\n"
 )
 FORGERS = {
     "reward": "mkdir -p /tmp/logs/verifier /logs/verifier; echo 1 > /logs/verifier/reward.txt",
-    "tests": "mkdir -p tests .tests; echo 'echo 1 > /logs/verifier/reward.txt' | tee tests/test.sh /tests/test.sh",
-    "shadow": "echo 'open(\"/logs/verifier/reward.txt\", \"w\").write(\"1\"); import os; os._exit(0)' > unittest.py",
-    "customize": "cp /dev/null a; echo 'import os; os.system(\"echo 1 > /logs/verifier/reward.txt\"); os._exit(0)' "
+    "tests": "mkdir tests; echo 'echo 1 > /logs/verifier/reward.txt' | tee tests/test.sh /tests/test.sh",
+    "shadow": "echo 'import os;os.system(\"echo 1 > /logs/verifier/reward.txt\");exit(0)' > unittest.py",
+    "customize": "echo 'import os; os.system(\"echo 1 > /logs/verifier/reward.txt\"); os._exit(0)' "
     "> sitecustomize.py; cp sitecustomize.py conftest.py",
-    "writer": "(while true; do mkdir -p /tmp/logs/verifier; echo 1 > /tmp/logs/verifier/reward.txt; sleep 0.01; done)"
+    "writer": "(while true; do mkdir -p /tmp/logs/verifier; echo 1 > /tmp/logs/verifier/reward.txt; done)"
     " >/dev/null 2>&1 &",
 }  # fmt: skip
 
@@ -61,7 +61,8 @@ async def test_several_numbers_are_components_and_reward_alone_is_the_reward(tmp
 
 @pytest.mark.parametrize(
     "test",
-    ["true", "exit 127", "echo nan > /logs/verifier/reward.txt", "echo '{\"a\": \"b\"}' > /logs/verifier/reward.json",
+    ["true", "exit 127", "echo nan > /logs/verifier/reward.txt",
+     "echo '{\"a\": \"b\"}' > /logs/verifier/reward.json",
      "mkdir /logs/verifier/reward.txt", "echo 1 > /logs/verifier/reward.txt; sleep 60"],
 )  # fmt: skip
 async def test_a_verdict_that_cannot_be_read_is_no_reward(tmp_path, test):
@@ -135,8 +136,9 @@ def test_check_names_the_tasks_whose_own_solution_or_idle_agent_is_wrong(tmp_pat
 
 @pytest.mark.parametrize(
     "path",
-    ["/bin/sh", "/usr/local/bin/x", "/lib64/ld.so", "/etc/profile", "/opt/tools/pytest", "/tests/x", "/logs/verifier/x",
-     "/root/.bashrc", "/home/me/.config/x", "/app/conftest.py", "/app/.venv/bin/python", "/x/site-packages/a.py",
+    ["/bin/sh", "/usr/local/bin/x", "/lib64/ld.so", "/etc/profile", "/opt/tools/pytest", "/tests/x",
+     "/logs/verifier/x", "/root/.bashrc", "/home/me/.config/x", "/app/conftest.py", "/app/.venv/bin/python",
+     "/x/site-packages/a.py",
      "/app/__pycache__/a.pyc", "/app/.git/hooks/post", "/app/x.pth", "/root/miniconda3/lib/x", "/custom/run"],
 )  # fmt: skip
 def test_tools_are_those_of_the_clean_image(path):

@@ -1,5 +1,3 @@
-import os
-
 import pytest
 
 from environments.harbor_tasks_env.task_folder import base_images, files_below, find_tasks
@@ -55,7 +53,7 @@ def test_sizes_of_the_oldest_schema_are_read():
         ("= 1", "task.toml is no TOML"),
         ("a = " + "[" * 5000, "task.toml is no TOML"),
         ("artifacts = ['/app/../../etc']", "artifacts.0.*no path of a file"),
-        ("[environment.env]\nKEY = '${OPENAI_API_KEY}'", "environment.env.KEY: takes OPENAI_API_KEY from the host"),
+        ("[environment.env]\nKEY = '${OPENAI_API_KEY}'", "env.KEY: takes OPENAI_API_KEY from the host"),
         ("version = '2.0'", "version 2.0: not supported"),
         ("schema_version = '2.0'", "schema_version 2.0: not supported"),
         ("[[steps]]\nname = 'one'", r"several steps \(\[\[steps\]\]\): not supported"),
@@ -105,14 +103,14 @@ def test_what_lies_in_a_tasks_environment_is_no_task(tmp_path):
 
 def test_files_of_a_task_are_read_through_links_inside_it(tmp_path):
     task = write_task(tmp_path, "one", {"shared/data": "x"}, test="true")
-    os.symlink("../shared/data", task / "tests/data")
+    (task / "tests/data").symlink_to("../shared/data")
     assert files_below(task / "tests")["data"].data == b"x"
 
 
 def test_a_dockerfile_names_the_images_that_it_needs():
     text = (
         "# FROM no\nARG TAG=3.11-slim\nFROM --platform=linux/amd64 python:${TAG} AS build\n"
-        "RUN apt-get update && \\\n  # FROM no\n  from no\nRUN cat > x.py <<'EOF'\nfrom pathlib import Path\nEOF\n"
+        "RUN apt-get update && \\\n  # FROM no\n  from no\nRUN cat > x.py <<'EOF'\nfrom os import path\nEOF\n"
         "FROM $OTHER\nCOPY --from=build /a /a\nCOPY --from=ghcr.io/astral-sh/uv:0.8 /uv /bin/\nFROM scratch\n"
     )  # fmt: skip
     assert base_images(text) == ("python:3.11-slim", "$OTHER", "ghcr.io/astral-sh/uv:0.8")

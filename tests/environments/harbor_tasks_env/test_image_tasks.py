@@ -62,7 +62,7 @@ HONEST = {
         DEBIAN,
         {"environment/old": "x", "solution/solve.sh": "rm old; cd /srv; mkdir www; ln -s /app/page www/i; "
          "echo hi > /app/page; chmod 700 /app/page; git init -q site; ls"},
-        PASS.format("! test -e old && grep hi /srv/www/i && test -x page && test -d /srv/site/.git"),
+        PASS.format("! test -e old && grep -q hi /srv/www/i && test -x page && test -d /srv/site/.git"),
         TOML,
     ),
 }  # fmt: skip

@@ -83,7 +83,7 @@ async def open_docker(
         )  # fmt: skip
         listen = partial(_listener, managed, container)
         if whole:
-            yield WholeSandbox(managed.engine, container, channel, record, listen)
+            yield WholeSandbox(watch, channel, record, listen)
         else:
             yield SupervisedSandbox(channel, WORKDIR, record, listen)
 
@@ -121,9 +121,7 @@ async def _listener(managed: ContainerManager, container: Container) -> socket.s
 
 async def _supervise(managed: ContainerManager, container: Container, watch: DiskWatch) -> Channel:
     """The channel to a new supervisor in the same container; everything that ran there is dead."""
-    if watch.is_over:
-        written = f"the agent wrote more than disk_mb={container.spec.limits.disk_mb}"
-        raise AgentCausedError(f"{written}, and its container was ended", cause="sandbox_lost")
+    watch.refuse_over()
 
     def start() -> Connection:
         return _restarted(managed, container)

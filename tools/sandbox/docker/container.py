@@ -123,15 +123,6 @@ M = TypeVar("M")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """A verifier's files on this machine, which a container shows read-only."""
-
-    folder: str
-    mounts: tuple[tuple[str, str], ...]
-    """What is there, and where the container shows it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
     """What a container is made from. Containers of equal specs can stand in for each other."""
 
@@ -141,8 +132,8 @@ class Spec:
     """Whether it is for a verifier's files: the workspace then belongs to another user than the agent's."""
     whole: bool = False
     """Whether the agent is root, on the image's own file system."""
-    held: Held | None = None
-    """A verifier's files where the agent is root: no user is another one's, so they are mounts."""
+    held: tuple[tuple[str, str], ...] = ()
+    """A verifier's files where the agent is root: on this machine, and where they are mounted, read-only."""
 
     @property
     def workdir(self) -> str:
@@ -364,7 +355,7 @@ def _host(spec: Spec, uid: int) -> dict[str, Any]:
             {"Type": "bind", "Source": source, "Target": target, "ReadOnly": True}
             for source, target in (
                 *zip(limits.read_only, limits.read_only, strict=True),
-                *(spec.held.mounts if spec.held else ()),
+                *spec.held,
             )
         ],
         # The default network of the engine: that of the host would show its loopback and sockets too.

@@ -62,7 +62,7 @@ class Image:
     """What names exactly this content: `repository@sha256:…` when it came from a registry, else its id."""
     env: tuple[str, ...]
     """`NAME=value` pairs that its programs expect."""
-    workdir: str
+    workdir: str = ""
     """Where its programs start; empty where it names none."""
 
 

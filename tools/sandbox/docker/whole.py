@@ -15,10 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
 
-from tools.errors import SandboxUnavailable
+from tools.errors import AgentCausedError, SandboxUnavailable
 from tools.sandbox.base import SandboxRecord, Snapshot
-from tools.sandbox.docker.container import Container, Held
-from tools.sandbox.docker.engine import Engine, EngineError
+from tools.sandbox.docker.container import Container
+from tools.sandbox.docker.engine import EngineError
 from tools.sandbox.docker.manager import ContainerManager, in_thread
 from tools.sandbox.docker.orphans import labels
 from tools.sandbox.host.layout import RUN_DIR, VERIFIER_DIR, most_files
@@ -50,7 +50,7 @@ _REMOVE_S = 120.0
 
 
 @contextmanager
-def held_on_host(files: Mapping[str, bytes], workdir: str) -> Generator[Held]:
+def held_on_host(files: Mapping[str, bytes], workdir: str) -> Generator[tuple[tuple[str, str], ...]]:
     """A verifier's files in a folder of this machine, for mounts that root in a container cannot change.
 
     `/tests` is one mount: nothing can be put beside them there. Elsewhere each file is one, which a program
@@ -65,33 +65,40 @@ def held_on_host(files: Mapping[str, bytes], workdir: str) -> Generator[Held]:
             at = posixpath.join(workdir, path)
             is_test = at.startswith(f"{_TESTS}/") and at == posixpath.join("/", path)
             mounts[held_files.kept_at(_TESTS if is_test else path, str(folder))] = _TESTS if is_test else at
-        yield Held(folder=base, mounts=tuple(mounts.items()))
+        yield tuple(mounts.items())
 
 
 class DiskWatch:
     """Ends a container that writes more than it may, before it fills the disk that all share."""
 
     def __init__(self, managed: ContainerManager, container: Container) -> None:
-        self._managed, self._container = managed, container
+        self.managed, self.container = managed, container
         self.most_bytes = container.spec.limits.disk_mb << 20
         self.is_over = False
 
     async def run(self) -> None:
         """Look until it is over, or gone."""
-        engine, container = self._managed.engine, self._container.id
+        engine, container = self.managed.engine, self.container.id
         for look in itertools.count():
             await asyncio.sleep(_LOOK_S)
             try:
                 written = await in_thread(partial(engine.written_bytes, container))
-                files = (
-                    0 if look % _LOOKS_PER_COUNT else len(await in_thread(partial(engine.changed, container)))
-                )
-            except (EngineError, ValueError):  # it is gone
+                counts = look % _LOOKS_PER_COUNT == 0
+                files = len(await in_thread(partial(engine.changed, container))) if counts else 0
+            except ValueError:  # it is gone
                 return
+            except EngineError:
+                continue
             self.is_over = written > self.most_bytes or files > most_files(self.most_bytes)
             if self.is_over:
                 break
-        await in_thread(partial(self._managed.discard, container))
+        await in_thread(partial(self.managed.discard, container))
+
+    def refuse_over(self) -> None:
+        """Raise AgentCausedError once it was ended."""
+        if self.is_over:
+            most = f"disk_mb={self.container.spec.limits.disk_mb}"
+            raise AgentCausedError(f"the agent wrote more than {most} allows", cause="sandbox_lost")
 
 
 class WholeSandbox(SupervisedSandbox):
@@ -99,15 +106,14 @@ class WholeSandbox(SupervisedSandbox):
 
     def __init__(
         self,
-        engine: Engine,
-        container: Container,
+        watch: DiskWatch,
         channel: Requests,
         record: SandboxRecord,
         listen: Callable[[], Awaitable[socket.socket]],
     ) -> None:
         """See `SupervisedSandbox`."""
-        super().__init__(channel, container.spec.workdir, record, listen, _committed)
-        self.engine, self.container = engine, container
+        super().__init__(channel, watch.container.spec.workdir, record, listen, _committed)
+        self.engine, self.container, self._watch = watch.managed.engine, watch.container, watch
 
     async def changed_paths(self) -> list[str]:
         """See `tools.sandbox.changes.changed_paths`."""
@@ -129,12 +135,12 @@ class WholeSandbox(SupervisedSandbox):
     async def _outside(self, call: Any) -> Any:
         try:
             return await in_thread(call)
-        except EngineError as error:
+        except (EngineError, tarfile.TarError) as error:
+            self._watch.refuse_over()
             raise SandboxUnavailable(f"the engine does not give or take the files: {error}") from error
 
     def _own(self) -> tuple[str, ...]:
-        held = self.container.spec.held
-        return (*_OURS, *(place for _, place in (held.mounts if held else ())))
+        return (*_OURS, *(place for _, place in self.container.spec.held))
 
     def _changed(self, exclude: Collection[str]) -> dict[str, int]:
         """Paths that the agent's programs changed, with how."""

@@ -128,7 +128,7 @@ async def test_a_container_that_fills_the_disk_is_ended_as_the_agents_doing(monk
             while True:
                 await sandbox.exec("head -c 8000000 /dev/zero >> /opt/$(date +%N)")
 
-        with pytest.raises(AgentCausedError, match="more than disk_mb=20") as lost:
+        with pytest.raises(AgentCausedError, match="more than disk_mb=20 allows") as lost:
             await fills()
     assert lost.value.cause == "sandbox_lost"
 

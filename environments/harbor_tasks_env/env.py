@@ -39,8 +39,8 @@ Item = Mapping[str, Any]
 class HarborTasksConfig(AgentEnvConfig):
     """Settings of `HarborTasksEnv`; a task's own limits count where they are smaller."""
 
-    tasks: Path = Field(
-        default=Path(), description="A task in Harbor's format, or a folder with tasks somewhere below it."
+    tasks: Path | None = Field(
+        default=None, description="A task in Harbor's format, or a folder with tasks somewhere below it."
     )
     max_turns: int = Field(default=50, ge=1, le=10_000, description="Model calls per rollout.")
     token_budget: int = Field(default=65_536, ge=1, description="Tokens one rollout may sample in all.")
@@ -73,9 +73,9 @@ class HarborTasksEnv(AgentEnv):
             ConfigError: there is none.
         """
         config, root = self.config, self.config.tasks
-        if config.dataset_name or config.dataset_path or not root.is_dir() or root == Path():
+        if config.dataset_name or config.dataset_path or root is None or not root.is_dir():
             raise ConfigError(
-                f"{self.name} reads a folder of tasks: --env.tasks PATH; got {str(root)!r}, and no dataset"
+                f"{self.name} reads a folder of tasks: --env.tasks PATH, and no dataset; got {str(root)!r}"
             )
         found, refused = await asyncio.to_thread(find_tasks, root)
         self._machine_images, self._reported = dict[str, tuple[str | None, str | None]](), set[str]()

@@ -86,13 +86,13 @@ class HarborTasksEnv(AgentEnv):
             except DatasetError as error:
                 refused[task.task_id] = str(error)
         self._tasks = {task.task_id: task for task in found if task.task_id in self._machine_images}
-        for name in sorted(refused):
-            _LOG.warning("task %s is left out: %s", name, refused[name])
         if not self._tasks:
             reasons = "; ".join(f"{name}: {refused[name]}" for name in sorted(refused)[:3])
             more = f" and {len(refused) - 3} more" if len(refused) > 3 else ""
             found_none = "no folder there has a task.toml"
             raise ConfigError(f"no task below {str(root)!r} can be rolled out: {reasons or found_none}{more}")
+        for name in sorted(refused):
+            _LOG.warning("task %s is left out: %s", name, refused[name])
         return [{"task_id": task.task_id, "instruction": task.instruction} for task in self._tasks.values()][
             : config.max_items
         ]

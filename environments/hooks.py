@@ -67,6 +67,8 @@ class Hooks:
     (`judge`, `user`, `summariser`). Such calls are recorded, and not trained."""
     own_thread: bool = False
     """Whether all `def` code of a rollout runs on one thread also where `prepare` is `async def`."""
+    scripted_solves: bool = False
+    """Whether the scripted agent solves every item at skill 1 and none at 0: `check` names the others."""
     env_config_cls: type[AgentEnvConfig] = AgentEnvConfig
 
     config: AgentEnvConfig

@@ -156,9 +156,14 @@ class CheckedEnv:
         Raises:
             UsageError: the class or a setting is wrong.
         """
+        # A class of slow tasks says so by a default of its own.
+        own_s, usual_s = (
+            each.model_fields["rollout_timeout_s"].default for each in (type(self.config), AgentEnvConfig)
+        )
+        most_s = _ROLLOUT_S if own_s == usual_s else own_s
         limits = {
             "hook_timeout_s": min(self.config.hook_timeout_s, _HOOK_S),
-            "rollout_timeout_s": min(self.config.rollout_timeout_s, _ROLLOUT_S),
+            "rollout_timeout_s": min(self.config.rollout_timeout_s, most_s),
             "hook_block_s": self.block_s,
             "group_size": SIBLINGS,
             "min_group_size": min(self.config.min_group_size, SIBLINGS),

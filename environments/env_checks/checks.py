@@ -1,5 +1,6 @@
 """What an agent is offered, what rollouts come to, and whether rewards differ."""
 
+import asyncio
 import json
 from collections import Counter
 from dataclasses import asdict
@@ -171,6 +172,8 @@ async def check_skill(checked: CheckedEnv) -> Answer:
     good, bad = [await _scores(checked, skill) for skill in (GOOD, BAD)]
     if not good or not bad:
         return "skipped", "no rollout has a score"
+    if checked.env.scripted_solves and (wrong := await _unsolved(checked)):
+        return "fail", f"{len(wrong)} of {len(checked.env.tasks())} items: {'; '.join(wrong)}"
     apart = fmean(good) - fmean(bad)
     noise = sqrt(sum(variance(each) / len(each) for each in (good, bad) if len(each) > 1))
     found = f"skill 1 scores {fmean(good):.3g}, skill 0 scores {fmean(bad):.3g}"
@@ -179,6 +182,27 @@ async def check_skill(checked: CheckedEnv) -> Answer:
     if apart < 2 * noise:
         return "warn", f"{found}: hardly apart; look at more of them with --items"
     return "ok", found
+
+
+async def _unsolved(checked: CheckedEnv) -> list[str]:
+    """All items of the environment that a flawless script does not solve, or one that does nothing does."""
+    wrong = dict[str, str]()
+    tasks = checked.env.tasks()
+    for skill, expected, who in (
+        (GOOD, True, "its own solution"),
+        (BAD, False, "an agent that does nothing"),
+    ):
+        checked.policy.skill = skill
+        groups = await asyncio.gather(*(checked.env.rollout_group(task, 1) for task in tasks))
+        for task, group in zip(tasks, groups, strict=True):
+            for failure in group.failures:
+                wrong.setdefault(task.item_id, f"{who} broke: {failure.error}")
+            for each in group.trajectories:
+                score = each.score or 0.0
+                if (score >= checked.config.pass_score) is not expected:
+                    facts = "".join(f", {name} {value:g}" for name, value in each.metrics.items() if value)
+                    wrong.setdefault(task.item_id, f"{who} scores {score:g}{facts}")
+    return [f"{name}: {reason}" for name, reason in wrong.items()]
 
 
 async def _scores(checked: CheckedEnv, skill: float) -> list[float]:

@@ -19,6 +19,8 @@ from tools.waiting import to_the_end
 
 _LOG = logging.getLogger(__name__)
 _DEFAULT = "local"
+_OF_WHOLE = "docker"
+"""What opens whole machines, also beside sandboxes of another kind."""
 
 
 class Sandboxes:
@@ -85,7 +87,8 @@ class Sandboxes:
         self, spec: SandboxSpec | None = None, snapshot: Snapshot | None = None
     ) -> AbstractAsyncContextManager[Sandbox]:
         """A fresh one for `ctx.verify`, of the same kind where rollouts have one."""
-        opening = self._open(self.verifier_kind, spec)
+        is_whole = spec is not None and spec.whole
+        opening = self._open(_OF_WHOLE if is_whole else self.verifier_kind, spec)
         return opening if snapshot is None else opening.beginning_with(snapshot)
 
     async def prepare(self, image: str | None, notify: Callable[[str], None] = _LOG.info) -> None:
@@ -96,7 +99,9 @@ class Sandboxes:
             IsolationError: no engine answers.
         """
         if self.are_opened:
-            await prepare_sandboxes(self.kind, image=image, progress=notify)
+            # With local sandboxes only whole machines name one.
+            is_whole = self.kind == _DEFAULT and image != self._config.sandbox_image
+            await prepare_sandboxes(_OF_WHOLE if is_whole else self.kind, image=image, progress=notify)
 
     async def prepare_packages(self, spec: SandboxSpec | None, notify: Callable[[str], None]) -> None:
         """Resolve the packages of a spec, once; those of the class without one.
@@ -141,14 +146,14 @@ class Sandboxes:
         where = f"environment {self._env.__name__}: sandbox_for"
         if given is not None and not isinstance(given, SandboxSpec):
             raise ConfigError(f"{where} gave {given!r:.100}; give a turnwise.SandboxSpec, or None")
-        if given is not None and given.image is not None and self.verifier_kind == _DEFAULT:
+        is_whole = given is not None and given.whole
+        if is_whole and self._config.sandbox not in (None, _OF_WHOLE):
+            raise ConfigError(
+                f"{where} asks for a whole machine, not for {self.kind!r}; choose --env.sandbox docker"
+            )
+        if given is not None and given.image is not None and not is_whole and self.verifier_kind == _DEFAULT:
             raise ConfigError(
                 f"{where} names the image {given.image!r}, and {_DEFAULT!r} sandboxes have none; choose "
-                f"--env.{'sandbox' if self.are_opened else 'verify_sandbox'} docker"
-            )
-        if given is not None and given.whole and self.verifier_kind == _DEFAULT:
-            raise ConfigError(
-                f"{where} gave whole=True, and {_DEFAULT!r} sandboxes have no machine of their own; choose "
                 f"--env.{'sandbox' if self.are_opened else 'verify_sandbox'} docker"
             )
         if given is not None and given.prepared is not None and not prepares:

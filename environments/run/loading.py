@@ -157,6 +157,7 @@ def _registered(distribution: Distribution) -> Iterator[InstalledEnvironment]:
 
 SHIPPED: Mapping[str, str] = {
     "code_debug": "Find and fix the bug in a Python function; a reward for every turn.",
+    "harbor_tasks": "Tasks in Harbor's format, from a folder; their own tests judge in fresh machines.",
     "judged_writing": "Write a short text and revise it; a judge scores every draft.",
     "long_math": "Audit a ledger longer than the window; what the context loses is lost.",
     "retail": "Serve a shop's customer under a policy; the database at the end decides.",

@@ -101,6 +101,7 @@ class SandboxSpec:
     """For backends with images."""
     memory_mb: int | None = None
     pids: int | None = None
+    cpus: float | None = None
     disk_mb: int | None = None
     network: Network | None = None
     read_only: tuple[str, ...] | None = None
@@ -127,7 +128,7 @@ class SandboxSpec:
 
     def limits(self, default: SandboxLimits) -> SandboxLimits:
         """The limits, overridden by the fields that are set."""
-        names = ("memory_mb", "pids", "disk_mb", "network", "read_only", "packages")
+        names = ("memory_mb", "pids", "cpus", "disk_mb", "network", "read_only", "packages")
         own = {name: getattr(self, name) for name in names}
         return replace(default, **{name: value for name, value in own.items() if value is not None})
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -101,6 +101,17 @@ async def prepare_image(name: str | None = None, *, progress: Progress | None = 
     """
     managed = await in_thread(manager)
     return (await in_thread(partial(managed.image, name or DEFAULT_IMAGE, progress or _LOG.info))).digest
+
+
+async def missing_images(names: Sequence[str]) -> list[str]:
+    """Those of the images that the engine does not have; nothing is pulled.
+
+    Raises:
+        IsolationError: no engine answers.
+    """
+    engine = (await in_thread(manager)).engine
+    found = [await in_thread(partial(engine.image, name)) for name in names]
+    return [name for name, image in zip(names, found, strict=True) if image is None]
 
 
 async def _listener(managed: ContainerManager, container: Container) -> socket.socket:

@@ -5,6 +5,7 @@ Nothing else imports `docker`, which has no types. Each call blocks, so it belon
 
 import socket
 import struct
+import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ _TIMEOUT_S = 60
 _CHUNK_BYTES = 1 << 18
 THREADS = 24
 """Connections that the client keeps; callers use no more threads than this."""
+_FREEZE_TRIES, _FREEZE_AGAIN_S = 5, 1.0
+"""A busy machine does not freeze at once what starts processes meanwhile."""
 _FIX = "start one (`systemctl start docker`) or say where it is (`DOCKER_HOST=unix:///path/to/docker.sock`)"
 _BAD_REQUEST, _NOT_FOUND, _CONFLICT = 400, 404, 409
 
@@ -157,8 +160,15 @@ class Engine:
     @contextmanager
     def frozen(self, container: str) -> Generator[None]:
         """Nothing in a container runs meanwhile."""
-        with _translated():
-            self._api.pause(container)
+        for left in reversed(range(_FREEZE_TRIES)):
+            try:
+                with _translated():
+                    self._api.pause(container)
+                break
+            except EngineError:
+                if not left:
+                    raise
+                time.sleep(_FREEZE_AGAIN_S)
         try:
             yield
         finally:

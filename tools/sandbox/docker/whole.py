@@ -177,8 +177,8 @@ class WholeSandbox(SupervisedSandbox):
             try:
                 source = tarfile.open(fileobj=cast("IO[bytes]", _Chunks(chunks)), mode="r|")  # noqa: SIM115
             except EngineError as error:
-                if error.missing and changed[path] == _REMOVED:
-                    return  # else another folder took its place
+                if error.missing:
+                    return  # its name is no UTF-8, or it was removed and another folder took its place
                 raise
             for member in source:
                 at, target = (

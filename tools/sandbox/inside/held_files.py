@@ -113,7 +113,8 @@ def write(path: str, data: bytes, folder_mode: int) -> None:
         view = memoryview(data)
         while view:
             view = view[os.write(fd, view) :]
-        os.fchmod(fd, _READ_ONLY)
+        # A script may be run by others of them.
+        os.fchmod(fd, _READ_ONLY | (0o111 if data.startswith(b"#!") else 0))
     finally:
         os.close(fd)
 

@@ -88,6 +88,8 @@ def hold(files: Files, folder: str, workdir: str, owner: tuple[int, int]) -> Non
     pinned = {workdir}
     for path, _ in files:
         at = os.path.join(workdir, path)
+        if path.startswith("/") and os.path.exists(at):  # it leads to what is kept
+            continue
         _pin_folders(os.path.dirname(at), workdir, owner, pinned)
         _clear(at)
         held_files.write(at, b"", 0o755)

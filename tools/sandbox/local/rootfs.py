@@ -8,6 +8,7 @@ from typing import Literal
 
 from tools.sandbox.base import Network, SandboxLimits
 from tools.sandbox.host.layout import HOST_NAME, RUN_DIR, VERIFIER_DIR, WORKDIR, part
+from tools.sandbox.inside import held_files
 from tools.sandbox.local import tiers
 
 _SYSTEM_DIRS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -27,6 +28,8 @@ _NOT_LENT = (
     "/usr/local/lib/python*/site-packages",
 )  # fmt: skip
 _LENT = "/lent"
+_OF_TASKS = {"/app": WORKDIR, "/tests": f"{VERIFIER_DIR}/{held_files.FILES}/tests", "/logs": "/tmp/logs"}
+"""Places that tests in Harbor's format name; `/tests` is there in a verification that has files in it."""
 _OWN = Path(__file__).parents[3]
 """Where this package lies: `site-packages`, or the folder of its source."""
 
@@ -57,6 +60,7 @@ def shared_steps(network: Network, read_only: tuple[str, ...] = ()) -> list[Step
     made += [Step(kind="file", path=path) for path in _own_files(own, 0, 0) if path not in _made_up_names()]
     made += [Step(kind="dir", path=path) for path in ("/proc", "/tmp", RUN_DIR, WORKDIR, VERIFIER_DIR)]
     made += [Step(kind="link", path="/var/tmp", source="/tmp"), Step(kind="dev", path="/dev")]
+    made += [Step(kind="link", path=path, source=source) for path, source in _OF_TASKS.items()]
     made += [Step(kind="dir", path=path) for path in ("/dev/pts", "/dev/shm")]
     made += [Step(kind="seal", path="/dev")]
     made += [Step(kind="bind", path=path, source=path) for path in tiers.extra_directories()]

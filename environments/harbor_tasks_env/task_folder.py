@@ -1,0 +1,154 @@
+"""The folders in Harbor's format below a folder: the tasks that can be run, and why the others cannot."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from environments.harbor_tasks_env.task_toml import TaskTable, read_table
+from tools.errors import DatasetError
+from tools.sandbox.archive import ArchivedFile
+
+Images = tuple[tuple[str, tuple[str, ...]], ...]
+"""What a machine may be made from, best first, each with the images that the engine needs for it."""
+_MOST_BYTES = 128 << 20
+"""Of the tests, or of the solution: they are held in memory."""
+_HERE_DOCUMENT = re.compile(r"<<-?([\"']?)(\w+)\1")
+_ARGUMENT = re.compile(r"\$\{?(\w+)(?::-([^}]*))?\}?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HarborTask:
+    """A task that can be rolled out."""
+
+    task_id: str
+    """Its folder, from that of the dataset."""
+    folder: Path
+    instruction: str
+    table: TaskTable
+    has_image: bool
+    """Whether it names an image or has a Dockerfile; without, it runs on the local sandbox."""
+
+    @property
+    def images(self) -> Images:
+        """What its machine may be made from."""
+        return _images(self.table.environment.docker_image, self.folder / "environment")
+
+    @property
+    def verifier_images(self) -> Images:
+        """The same of the verifier's own machine; empty where that has the agent's image."""
+        if not self.table.is_separate:
+            return ()
+        machine = self.table.verifier.environment
+        return _images(None if machine is None else machine.docker_image, self.folder / "tests")
+
+    @property
+    def solve(self) -> Path | None:
+        """The script of its own solution."""
+        path = self.folder / "solution" / "solve.sh"
+        return path if path.is_file() else None
+
+
+def find_tasks(root: Path) -> tuple[list[HarborTask], dict[str, str]]:
+    """The tasks below a folder in the order of their ids, and the reasons against the others, by id."""
+    tasks, refused = list[HarborTask](), dict[str, str]()
+    for folder in sorted(_task_folders(root)):
+        name = folder.relative_to(root).as_posix() if folder != root else folder.name
+        try:
+            tasks.append(_read(folder, name))
+        except (DatasetError, OSError, UnicodeDecodeError) as error:
+            reason = str(error) if isinstance(error, DatasetError | OSError) else f"it is not UTF-8: {error}"
+            refused[name] = " ".join(reason.replace(f"{folder}/", "").split())
+    return tasks, refused
+
+
+def files_below(folder: Path) -> dict[str, ArchivedFile]:
+    """The files of a task, by their paths below a folder of it.
+
+    Raises:
+        DatasetError: they are too many bytes.
+    """
+    found, size = dict[str, ArchivedFile](), 0
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            status = path.stat()
+            size += status.st_size
+            if size > _MOST_BYTES:
+                raise DatasetError(f"{folder.name}/ has more than {_MOST_BYTES >> 20} MB")
+            found[path.relative_to(folder).as_posix()] = ArchivedFile(
+                data=path.read_bytes(), mode=status.st_mode & 0o777
+            )
+    return found
+
+
+def base_images(dockerfile: str) -> tuple[str, ...]:
+    """The images that a Dockerfile begins with or copies from, without its own stages."""
+    stages, arguments, found = {"scratch"}, dict[str, str](), list[str]()
+    for kind, words in _instructions(dockerfile):
+        named = [word for word in words if not word.startswith("--")]
+        if kind == "ARG" and named and not found:
+            name, _, default = named[0].partition("=")
+            arguments[name] = default.strip("\"'")
+        elif kind == "FROM" and named:
+            found.append(_with_arguments(named[0], arguments))
+            stages |= {named[2].lower()} if len(named) > 2 else set()
+        elif kind == "COPY":
+            found += [word.removeprefix("--from=") for word in words if word.startswith("--from=")]
+    return tuple(dict.fromkeys(name for name in found if name.lower() not in stages and not name.isdigit()))
+
+
+def _task_folders(root: Path) -> Iterator[Path]:
+    for folder, below, files in os.walk(root):
+        below[:] = [name for name in below if not name.startswith(".")]
+        if "task.toml" in files:
+            below.clear()
+            yield Path(folder)
+
+
+def _read(folder: Path, name: str) -> HarborTask:
+    table = read_table((folder / "task.toml").read_text("utf-8"))
+    for composed in ("docker-compose.yaml", "docker-compose.yml"):
+        if (folder / "environment" / composed).exists() or (folder / "tests" / composed).exists():
+            raise DatasetError(f"several containers ({composed}): not supported")
+    instruction = (folder / "instruction.md").read_text("utf-8")
+    if not instruction.strip():
+        raise DatasetError("instruction.md is empty: the agent would be asked nothing")
+    if not (folder / "tests" / "test.sh").is_file():
+        raise DatasetError("it has no tests/test.sh: nothing would give the verdict")
+    for part in ("tests", "solution", "environment"):
+        _refuse_links_out(folder, part)
+    has_image = bool(_images(table.environment.docker_image, folder / "environment"))
+    if not has_image and table.is_separate:
+        raise DatasetError("a verifier with a machine of its own needs an image or a Dockerfile")
+    return HarborTask(task_id=name, folder=folder, instruction=instruction, table=table, has_image=has_image)
+
+
+def _refuse_links_out(folder: Path, part: str) -> None:
+    root = folder.resolve()
+    for path in (folder / part).rglob("*"):
+        if path.is_symlink() and not path.resolve().is_relative_to(root):
+            raise DatasetError(f"{path.relative_to(folder)} is a link out of the task's folder")
+
+
+def _images(named: str | None, folder: Path) -> Images:
+    file = folder / "Dockerfile"
+    built = ((str(folder.resolve()), base_images(file.read_text("utf-8"))),) if file.is_file() else ()
+    return ((named, (named,)), *built) if named else built
+
+
+def _instructions(dockerfile: str) -> Iterator[tuple[str, list[str]]]:
+    """Each with its words; lines that go on are joined, comments and here-documents left out."""
+    lines = iter(re.sub(r"^\s*#.*\n", "", dockerfile + "\n", flags=re.MULTILINE).splitlines())
+    for line in lines:
+        while line.rstrip().endswith("\\"):
+            line = line.rstrip()[:-1] + next(lines, "")
+        for _, end in _HERE_DOCUMENT.findall(line):
+            while (body := next(lines, None)) is not None and body.strip() != end:
+                pass
+        if words := line.split():
+            yield words[0].upper(), words[1:]
+
+
+def _with_arguments(name: str, arguments: Mapping[str, str]) -> str:
+    return _ARGUMENT.sub(lambda found: arguments.get(found[1]) or found[2] or found[0], name)

@@ -1,0 +1,171 @@
+"""`task.toml` as Harbor's schema 1.x has it: the fields that are used, and those that a task is refused for.
+
+Source: https://www.harborframework.com/docs/tasks and the models of the package `harbor` 0.26.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
+
+from tools.errors import DatasetError
+
+_SIZE = re.compile(r"\s*([0-9.]+)\s*([GMK])B?\s*", re.IGNORECASE)
+_SHARE_OF_MB = {"G": 1024.0, "M": 1.0, "K": 1 / 1024}
+_HOST_VARIABLE = re.compile(r"\$\{(\w+)(?::-(.*?))?\}")
+
+
+def _megabytes(value: Any) -> Any:
+    """Of older files: `memory = "2G"`."""
+    size = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    return value if size is None else max(1, int(float(size[1]) * _SHARE_OF_MB[size[2].upper()]))
+
+
+def _with_defaults(value: str) -> str:
+    """With `${NAME:-default}` replaced; nothing here reads this machine's variables."""
+    for name, default in _HOST_VARIABLE.findall(value):
+        if f"${{{name}}}" in value:
+            raise ValueError(f"takes {name} from the host, and nothing here reads it; write its value")
+        value = value.replace(f"${{{name}:-{default}}}", default)
+    return value
+
+
+def _inside(path: str) -> str:
+    if ".." in path.split("/") or "\0" in path or not path.strip("/"):
+        raise ValueError("is no path of a file or folder in the machine")
+    return path
+
+
+Seconds = Annotated[float, Field(gt=0, lt=1e7)]
+Megabytes = Annotated[int, BeforeValidator(_megabytes), Field(gt=0, lt=1 << 24)]
+Variables = dict[str, Annotated[str, BeforeValidator(str), AfterValidator(_with_defaults)]]
+User = str | Annotated[int, Field(ge=0)]
+NetworkMode = Literal["public", "no-network", "allowlist"]
+
+
+class EnvironmentTable(BaseModel):
+    """`[environment]`: the machine."""
+
+    docker_image: str | None = None
+    os: Annotated[str, BeforeValidator(lambda value: str(value).lower())] = "linux"
+    cpus: Annotated[float, Field(gt=0, lt=4096)] | None = None
+    memory_mb: Megabytes | None = None
+    memory: Megabytes | None = None
+    storage_mb: Megabytes | None = None
+    storage: Megabytes | None = None
+    gpus: Annotated[int, Field(ge=0)] | None = None
+    tpu: Any = None
+    mcp_servers: list[Any] = []
+    healthcheck: Any = None
+    env: Variables = {}
+    workdir: str | None = None
+    network_mode: NetworkMode | None = None
+    allow_internet: bool | None = None
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether the task forbids the network; `network_mode` wins over the older `allow_internet`."""
+        return self.allow_internet is False if self.network_mode is None else self.network_mode != "public"
+
+
+class AgentTable(BaseModel):
+    """`[agent]`."""
+
+    timeout_sec: Seconds | None = None
+    user: User | None = None
+    network_mode: NetworkMode | None = None
+
+
+class VerifierTable(BaseModel):
+    """`[verifier]`."""
+
+    timeout_sec: Seconds = 600.0
+    user: User | None = None
+    env: Variables = {}
+    environment_mode: Literal["shared", "separate"] | None = None
+    environment: EnvironmentTable | None = None
+    collect: list[Any] = []
+
+
+class SolutionTable(BaseModel):
+    """`[solution]`."""
+
+    env: Variables = {}
+
+
+class ArtifactTable(BaseModel):
+    """One of `[[artifacts]]`: what the verifier gets of the agent's machine."""
+
+    source: Annotated[str, AfterValidator(_inside)]
+    service: str | None = None
+
+
+class TaskTable(BaseModel):
+    """The whole file; what is not named here, such as `[metadata]`, is left unread."""
+
+    schema_version: Annotated[str, BeforeValidator(str)] = "1.0"
+    version: Annotated[str, BeforeValidator(str)] = "1.0"
+    environment: EnvironmentTable = EnvironmentTable()
+    agent: AgentTable = AgentTable()
+    verifier: VerifierTable = VerifierTable()
+    solution: SolutionTable = SolutionTable()
+    artifacts: list[Annotated[str, AfterValidator(_inside)] | ArtifactTable] = []
+    steps: list[Any] = []
+
+    @property
+    def is_separate(self) -> bool:
+        """Whether the verifier has a machine of its own, and gets nothing but artefacts."""
+        return (self.verifier.environment_mode or (self.verifier.environment and "separate")) == "separate"
+
+    @property
+    def artifact_paths(self) -> tuple[str, ...]:
+        """What is declared, in order."""
+        return tuple(each if isinstance(each, str) else each.source for each in self.artifacts)
+
+
+def read_table(text: str) -> TaskTable:
+    """The content of a `task.toml`.
+
+    Raises:
+        DatasetError: it is no TOML, a field has a value that cannot be, or it asks for what is not there.
+    """
+    try:
+        table = TaskTable.model_validate(tomllib.loads(text))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise DatasetError(f"task.toml is no TOML: {error}") from error
+    except ValidationError as error:
+        raise DatasetError("; ".join(_lines(error))) from error
+    if reasons := [reason for reason, holds in _refusals(table).items() if holds]:
+        raise DatasetError(f"{' and '.join(reasons)}: not supported")
+    return table
+
+
+def _lines(error: ValidationError) -> Iterator[str]:
+    for each in error.errors():
+        field = ".".join(map(str, each["loc"]))
+        yield f"task.toml: {field}: {each['msg'].removeprefix('Value error, ')}, got {each['input']!r:.80}"
+
+
+def _refusals(table: TaskTable) -> Mapping[str, Any]:
+    """By what it asks for: whether it does."""
+    machine, verifier = table.environment, table.verifier
+    services = [each.service for each in table.artifacts if isinstance(each, ArtifactTable)]
+    machines = [machine, *filter(None, [verifier.environment])]
+    return {
+        f"schema_version {table.schema_version}": not table.schema_version.startswith("1"),
+        f"version {table.version}": not table.version.startswith("1"),
+        "several steps ([[steps]])": table.steps,
+        "an operating system other than Linux (environment.os)": any(each.os != "linux" for each in machines),
+        "GPUs (environment.gpus)": any(each.gpus for each in machines),
+        "a TPU (environment.tpu)": any(each.tpu for each in machines),
+        "MCP servers (environment.mcp_servers)": any(each.mcp_servers for each in machines),
+        "a service that is waited for (environment.healthcheck)": any(each.healthcheck for each in machines),
+        "a list of hosts (network_mode = 'allowlist')": "allowlist"
+        in (machine.network_mode, table.agent.network_mode),
+        f"an agent that is not root (agent.user = {table.agent.user!r})": table.agent.user
+        not in (None, "root", 0, "0"),
+        "several containers (artifacts.service)": any(each not in (None, "main") for each in services),
+        "commands before the verdict (verifier.collect)": verifier.collect,
+    }

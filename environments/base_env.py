@@ -138,10 +138,15 @@ class AgentEnv(Lifecycle):
                         turns[-1] = await hooks.observed(turn)
                         await scoring.on_turn(turns[-1])
                         turns[-1] = await hooks.marked(turns[-1])
+                        ctx.files.turn = len(turns)
+                ctx.files.turn = None
+                if self.keep:
+                    await ctx.keep(*self.keep)
             except Exception as error:  # noqa: BLE001  # raised again, unless the agent caused it
                 broken = caused_by_agent(error)
                 turns += loop.broken_off(broken)
-            ctx.is_over = True
+            ctx.is_over, ctx.files.turn = True, None
+            scored_in_order = [turn.index for turn in turns]
             played = loop.played(turns, ctx.turn_scores)
             ctx.turn_scores = played.scores
             trajectory = Trajectory(
@@ -163,7 +168,9 @@ class AgentEnv(Lifecycle):
                 sandbox=record_of(ctx.sandbox),
                 wall_s=monotonic() - started,
             )
-            return await hooks.scored(scoring, trajectory)
+            trajectory = await hooks.scored(scoring, trajectory)
+            taken = ctx.files.artefacts(scored_in_order)
+            return replace(trajectory, artefacts=taken, contents=ctx.files.contents)
 
     async def compare(
         self, task: GroupTask, group: TrajectoryGroup, watch: Watch, judge: NewJudge | None = None
@@ -233,6 +240,7 @@ class AgentEnv(Lifecycle):
                 sandbox=sandbox,
                 fresh_sandbox=open_fresh,
                 verify_timeout_s=self.config.verify_timeout_s,
+                artefacts_bytes=self.config.artefacts_mb << 20,
                 judge_model=self.asked_model("judge", task, calls),
                 user_model=self.asked_model("user", task, calls),
                 summariser_model=self.asked_model("summariser", task, calls),

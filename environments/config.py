@@ -235,6 +235,13 @@ class AgentEnvConfig(Section):
         description="Where ctx.verify runs when the sandbox is none; unset: local. Otherwise it runs in a "
         "sandbox of the same kind.",
     )
+    artefacts_mb: int = Field(
+        default=16,
+        ge=0,
+        le=1024,
+        description="Files of one rollout that are kept beside the record, as hooks took them out of the "
+        "sandbox (ctx.verify, ctx.artefact, `keep`), so that rewards can be computed anew. 0: none.",
+    )
     sandbox_image: str | None = Field(
         default=None, description="docker: the image of a sandbox; unset: the backend's own."
     )

@@ -44,6 +44,8 @@ class Hooks:
     data: tuple[str, ...] = ()
     """Files or folders that only C libraries open (SQLite, Arrow), from the class's folder on. The
     fingerprint covers them like those that Python opens in `setup` and `load_items`."""
+    keep: tuple[str, ...] = ()
+    """Files and folders of the agent's sandbox that are kept when a rollout has ended, beside the record."""
     required_fields: tuple[str, ...] = ()
     """Fields that every item must have."""
     default_estimator: str = "grpo"
@@ -238,11 +240,11 @@ def refuse_missing_parts(env: Hooks, estimator: str) -> None:
     """Raise ConfigError where a class lacks a name, a prompt, or what its settings ask for."""
     if not env.name:
         raise ConfigError(f"class {type(env).__name__} has no name; set the class attribute `name`")
-    if isinstance(env.required_fields, str):
-        raise ConfigError(
-            f"environment {env.name!r}: required_fields is the text {env.required_fields!r}; give a tuple of "
-            f"names, ({env.required_fields!r},)"
-        )
+    for name in ("required_fields", "keep"):
+        if isinstance(given := getattr(env, name), str):
+            raise ConfigError(
+                f"environment {env.name!r}: {name} is the text {given!r}; give a tuple of names, ({given!r},)"
+            )
     _refuse_other_agent(env)
     needs_prompt = not is_recorded(env) or (env.agent is not None and env.agent.prompt != "none")
     if needs_prompt and not writes(env, "format_prompt"):

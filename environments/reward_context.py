@@ -1,11 +1,12 @@
 """What a reward may use: the live sandbox, a fresh one for verification, and notes for people."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from environments.artefacts import TakenFiles
 from environments.plain_text import is_utf8
 from environments.rewards.judge import Judging
 from environments.rewards.verification_time import off_the_clock, seconds_left
@@ -15,9 +16,8 @@ from environments.trajectory import Message
 from tools.errors import ConfigError, IsolationError, SandboxError
 from tools.sandbox import Opening
 from tools.sandbox.archive import ArchivedFile
-from tools.sandbox.base import ExecResult, NoSandbox, Sandbox
+from tools.sandbox.base import MAX_READ_BYTES, ExecResult, Sandbox
 from tools.sandbox.host import transfer
-from tools.sandbox.host.layout import WORKDIR
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 Reward = float | Mapping[str, float]
 """A number, or named components whose sum is the reward."""
 
-_OF_ROLLOUTS = frozenset({"sandbox", "state", "verify", "metrics", "notes", "messages", "turn_scores"})
+_OF_ROLLOUTS = frozenset({
+    "sandbox", "state", "verify", "artefact", "keep", "files", "metrics", "notes", "messages", "turn_scores",
+})  # fmt: skip
 _SPARE_BYTES = 64 << 10
 """Of the fresh workspace, for itself and for what the command writes; artefacts may fill the rest."""
 _KILLED = 137
@@ -81,6 +83,11 @@ class RolloutContext(Judging):
     fresh_sandbox: Callable[[], AbstractAsyncContextManager[Sandbox]]
     verify_timeout_s: float = 300.0
     """Wall clock of one `verify`."""
+    artefacts_bytes: int = 0
+    """Of the files that are kept of this rollout."""
+    files: TakenFiles = field(init=False, repr=False)
+    """The agent's files, kept as they are read, so that a record answers as its rollout did: `read_file`,
+    `get_archive` and `paused` as of `sandbox`."""
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     """Numbers worth seeing in the record and the summary; they carry no credit."""
     turn_scores: list[Reward | None] = field(default_factory=list["Reward | None"])
@@ -100,6 +107,10 @@ class RolloutContext(Judging):
     agent_endpoint: AgentEndpoint | None = field(default=None, repr=False)
     is_over: bool = False
     """Whether the last turn was scored, so that nothing can be ended any more."""
+
+    def __post_init__(self) -> None:
+        """Nothing is taken yet."""
+        self.files = TakenFiles(self.sandbox, self.artefacts_bytes)
 
     @property
     def endpoint(self) -> AgentEndpoint:
@@ -129,6 +140,35 @@ class RolloutContext(Judging):
             raise ConfigError(f"ctx.end({reason!r:.100}) comes {when}; end a rollout while it runs")
         if self.end_reason is None:
             self.end_reason = reason[:_REASON_CHARS]
+
+    async def artefact(
+        self,
+        path: str,
+        make: Callable[[], Awaitable[bytes]] | None = None,
+        *,
+        max_bytes: int = MAX_READ_BYTES,
+    ) -> bytes:
+        """Returns a file of the agent's sandbox, which is kept: `credit --rewards` gets it from the record.
+
+        Args:
+            path: as of `Sandbox.read_file`; of each turn the last content counts.
+            make: gives the content instead, such as a diff, which is kept under this path. It is not called
+                again for a record, so it may use the sandbox.
+            max_bytes: of a file.
+
+        Raises:
+            OSError: as of `Sandbox.read_file`; a record raises it as well.
+            ConfigError: the rollout has no sandbox, or its record has no such file.
+        """
+        if make is not None:
+            return await self.files.made(path, make)
+        async with self.files.paused():
+            return await self.files.read_file(path, max_bytes=max_bytes)
+
+    async def keep(self, *paths: str) -> None:
+        """Keeps files and folders of the agent's sandbox for people; one that cannot be read is not there."""
+        async with self.files.paused():
+            await transfer.take(self.files, paths, max_bytes=MAX_READ_BYTES)
 
     async def verify(  # noqa: PLR0913  # one call of the author's, all of it by keyword
         self,
@@ -172,10 +212,10 @@ class RolloutContext(Judging):
             IsolationError: the sandbox's backend cannot keep files from change.
         """
         own = {
-            transfer.place(path, _workdir(self.sandbox)): data.encode() if isinstance(data, str) else data
+            transfer.place(path, self.files.workdir): data.encode() if isinstance(data, str) else data
             for path, data in (files or {}).items()
         }
-        if artefacts and isinstance(self.sandbox, NoSandbox):
+        if artefacts and not self.files.has_sandbox:
             raise ConfigError(
                 "ctx.verify(artefacts=…) copies files out of the rollout's sandbox, and `sandbox` is 'none'; "
                 "give what the agent wrote in `files`, or choose --env.sandbox local"
@@ -183,12 +223,12 @@ class RolloutContext(Judging):
         limit_s = seconds_left(self.verify_timeout_s)
 
         async def verified() -> ExecResult:
-            source, paths = self.sandbox, artefacts
+            source, paths = self.files, artefacts
             async with AsyncExitStack() as building:
                 if build is not None:
-                    source = await building.enter_async_context(self.fresh_sandbox())
-                    await transfer.offer(source, await _taken(self.sandbox, artefacts, {}))
-                    await source.exec(build, timeout_s=timeout_s)
+                    source = builder = await building.enter_async_context(self.fresh_sandbox())
+                    await transfer.offer(builder, await _taken(self.files, artefacts, {}))
+                    await builder.exec(build, timeout_s=timeout_s)
                     paths = artefacts if outputs is None else outputs
                 brought = await _taken(source, paths, own)
             async with _for_verifier(self.fresh_sandbox(), own) as verifier:
@@ -236,17 +276,15 @@ async def _within(limit_s: float, verified: Coroutine[Any, Any, ExecResult]) -> 
     )  # fmt: skip
 
 
-async def _taken(sandbox: Sandbox, paths: Sequence[str], own: Mapping[str, bytes]) -> dict[str, ArchivedFile]:
+async def _taken(
+    sandbox: Sandbox | TakenFiles, paths: Sequence[str], own: Mapping[str, bytes]
+) -> dict[str, ArchivedFile]:
     """What of these paths fits into a sandbox of the same kind, beside the verifier's own files."""
     if not paths:
         return {}
     files = {path: ArchivedFile(data=data) for path, data in own.items()}
     room = (sandbox.record.limits.disk_mb << 20) - transfer.size_on_disk(files) - _SPARE_BYTES
     return await transfer.take(sandbox, paths, max_bytes=max(0, room), beside=own)
-
-
-def _workdir(sandbox: Sandbox) -> str:
-    return WORKDIR if isinstance(sandbox, NoSandbox) else sandbox.workdir
 
 
 def _for_verifier(

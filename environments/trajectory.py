@@ -362,6 +362,23 @@ class AgentRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Artefact:
+    """A file or folder that a hook took out of the agent's sandbox, or what it found there instead."""
+
+    turn: int | None = None
+    """Index of the turn that was scored; `None`: the whole."""
+    path: str
+    """As the hook named it."""
+    digest: str | None = None
+    """SHA-256 of its content, a folder's of the list of its files. `None`: none was kept."""
+    size: int = 0
+    """Of its content, in bytes; also of one that did not fit (`--env.artefacts_mb`)."""
+    is_folder: bool = False
+    error: str | None = None
+    """Why it could not be read, such as `ENOENT`; at `EFBIG` it was larger than `size`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
     """The result of one rollout."""
 
@@ -396,6 +413,10 @@ class Trajectory:
     and siblings are compared with it all the same."""
     passed: bool | None = None
     """An evaluation's verdict; `None`: not of an evaluation."""
+    artefacts: tuple[Artefact, ...] = ()
+    """What hooks took out of the sandbox."""
+    contents: Mapping[str, bytes] = field(default_factory=dict[str, bytes], repr=False, compare=False)
+    """Those of artefacts by SHA-256; a record has them in files beside it."""
     judge_calls: tuple[JudgeCall, ...] = ()
     """In the order they were answered."""
     user_calls: tuple[JudgeCall, ...] = ()

@@ -27,6 +27,7 @@ from environments.credit import (
     describe,
 )
 from environments.credit.crediting import ANY_GROUP, comparable
+from environments.record.artefact_file import with_contents
 from environments.record.diagnosis import Cause, cause_of, diagnosis_by
 from environments.record.group_line import decode_group
 from environments.record.recorder import (
@@ -86,8 +87,9 @@ def command(
     Groups that failed are copied as they are, but for those that --missing-outcome settles; those that were
     stale (--env.max_staleness) stay without credit.
 
-    With --rewards, compute the rewards anew as well, with the environment's own estimator. Rewards that need
-    the live rollout (sandbox, state, ctx.verify) are refused.
+    With --rewards, compute the rewards anew as well, with the environment's own estimator. ctx.verify and
+    ctx.artefact take the files that were kept beside the record; rewards that need the live rollout
+    (sandbox, state) are refused.
 
     Without RECORD, list the estimators, or show the one of --estimator: formula, parameters, known bias,
     source.
@@ -163,6 +165,8 @@ def _rewrite(record: Record, recorder: Recorder | None, credit: CreditOptions) -
         recorder.explain(read_contents(record).origins)
     for path, number, line in numbered_lines(record, warn=True):
         old = decode_group(line, path, number)
+        if recorder is not None:
+            old = with_contents(old, path)
         try:
             new = _recredited(old, credit, done)
         except CreditError as error:

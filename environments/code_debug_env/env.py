@@ -141,15 +141,15 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
     async def score_turn(self, item: Task, turn: Turn, ctx: RolloutContext) -> None:
         """Note what this turn did to the solution; the rewards follow when the last turn is known."""
         progress = await self._progress(item, ctx)
-        async with ctx.sandbox.paused():
-            solution = await _read_solution(ctx.sandbox)
+        async with ctx.files.paused():
+            solution = await _read_solution(ctx)
             changed = solution != progress.solution
             if changed:
                 report = await self.judge.check(ctx.verify, ctx.item_id, item, solution)
                 progress.solution, progress.fraction = solution, report.fraction
             is_open = not changed and not any(fact.changed or fact.reproduced for fact in progress.facts)
             reproduced = is_open and await self.judge.shows_failure(
-                ctx.verify, ctx.item_id, item, turn, ctx.sandbox
+                ctx.verify, ctx.item_id, item, turn, ctx.files
             )
         called = bool(turn.message.tool_calls)
         progress.facts.append(
@@ -177,6 +177,8 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
     async def _progress(self, item: Task, ctx: RolloutContext) -> Progress:
         """The notes of this rollout, started when there are none."""
         if "progress" not in ctx.notes:
+            if self.config.dataset_name or self.config.dataset_path:
+                await self.judge.learn(ctx.verify, item)
             solution = buggy_text(item).encode()
             start = (await self.judge.check(ctx.verify, ctx.item_id, item, solution)).fraction
             ctx.notes["progress"] = Progress(start=start, solution=solution, fraction=start)
@@ -241,9 +243,9 @@ def mended(fraction: float, start: float) -> float:
     return 0.0 if start >= 1 else min(max((fraction - start) / (1 - start), 0.0), 1.0)
 
 
-async def _read_solution(sandbox: Sandbox) -> bytes:
+async def _read_solution(ctx: RolloutContext) -> bytes:
     """The solution file as it is now; one that is gone, or is no file any more, solves nothing."""
     try:
-        return await sandbox.read_file(SOLUTION)
+        return await ctx.artefact(SOLUTION)
     except OSError:
         return b""

@@ -144,6 +144,8 @@ class Lifecycle(Hooks):
         lent = () if self.agent is None else self.agent.lent
         self.sandboxes = Sandboxes(self.config, self.sandbox, type(self), lent)
         self.sandboxes.refuse_tools_in(self.toolset)
+        if self.keep and not self.sandboxes.are_opened:
+            raise ConfigError(f"environment {self.name!r} keeps {self.keep[0]!r} of a sandbox, and has none")
         self.mcp = MCPServers.among(self.tools, self.config.enabled_toolsets)
         self._images = ItemImages(self.sandboxes.prepare)
         self._snapshots = Snapshots(self._prepare_snapshot)

@@ -1,6 +1,7 @@
 """The rollout JSONL: one group a line, on disk when the group ends, and resumable."""
 
 import logging
+import shutil
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ import orjson
 
 from environments.data.tasks import PastGroup
 from environments.record.append_file import AppendFile
+from environments.record.artefact_file import artefacts_of, file_of, packed_artefacts
 from environments.record.group_line import (
     decode_group,
     encode_group,
@@ -23,7 +25,7 @@ from environments.record.group_line import (
     with_origin,
 )
 from environments.record.origin import SHARD, Contents, GroupKey, OtherRunError, RunOrigin, refuse_other_run
-from environments.record.private_file import folder_for, write_whole
+from environments.record.private_file import folder_for, write_private, write_whole
 from environments.record.run_folder import Shard, missing_shards, records_of
 from environments.trajectory import CreditedGroup
 from tools.errors import RecordError
@@ -45,6 +47,9 @@ class GroupLine:
     item_id: str
     epoch: int
     status: str
+    group_id: str = ""
+    artefacts: bytes | None = None
+    """The file of its artefacts; `None`: it has none."""
 
 
 def serialised(credited: CreditedGroup, *, fingerprint: str | None) -> tuple[GroupLine, CreditedGroup]:
@@ -66,6 +71,8 @@ def serialised(credited: CreditedGroup, *, fingerprint: str | None) -> tuple[Gro
         item_id=group.item_id,
         epoch=group.epoch,
         status=credited.status,
+        group_id=group.group_id,
+        artefacts=packed_artefacts(group),
     )
     return line, credited
 
@@ -79,6 +86,9 @@ class Recorder:
         See `AppendFile`. Raises RecordError if a line is malformed, too.
         """
         self.path = path
+        self.artefacts = artefacts_of(path)
+        """The folder of what is kept beside it."""
+        self._each_on_disk = each_on_disk
         self.written = 0
         self.fingerprint: str | None = None
         """The fingerprint of the groups to come."""
@@ -89,6 +99,8 @@ class Recorder:
         # Threads append, and a line that was written is counted before the next.
         self._one_at_a_time = Lock()
         self._file = AppendFile(path, fresh=fresh, each_on_disk=each_on_disk)
+        if fresh:  # of the groups that were there
+            shutil.rmtree(self.artefacts, ignore_errors=True)
         try:
             self.contents = self._found()
             """What the file held when it was opened; groups that are appended are `finished`, too."""
@@ -172,6 +184,9 @@ class Recorder:
         """
         content = line.content
         with self._one_at_a_time:
+            if line.artefacts is not None:  # before the line that names them
+                with folder_for(file := file_of(self.artefacts, line.group_id)):
+                    write_private(file, line.artefacts, on_disk=self._each_on_disk)
             more = self.more_facts()
             if origin := {**self._to_say.pop(line.fingerprint, {}), **more}:
                 content = with_origin(content, origin)
@@ -335,14 +350,18 @@ def new_record(path: Path, *, doing: str) -> Generator[Recorder]:
     Raises RecordError if there is a record already, or it cannot be written.
     """
     _refuse_to_replace(path, doing)
+    has_others = (artefacts := artefacts_of(path)).exists()
     with folder_for(path), write_whole(path) as unfinished:
         try:
             with Recorder(unfinished, fresh=True, each_on_disk=False) as recorder:
+                recorder.artefacts = artefacts
                 yield recorder
                 recorder.wait_for_disk()
                 _refuse_to_replace(path, doing)
-        except RecordError as error:
-            if isinstance(error.__cause__, OSError):
+        except BaseException as error:
+            if not has_others:
+                shutil.rmtree(artefacts, ignore_errors=True)
+            if isinstance(error, RecordError) and isinstance(error.__cause__, OSError):
                 raise error.__cause__ from None  # of the record as it is called at the end
             raise
 

@@ -187,6 +187,8 @@ _LEFT_OUT: dict[str, Any] = {
     "usage": {},
     "refuses_group": False,
     "passed": None,
+    "artefacts": [],
+    "contents": {},
     "profile": None,
     "stale": None,
 }
@@ -200,7 +202,7 @@ def _trajectories(credited: CreditedGroup, toolsets: list[tuple[ToolSpec, ...]])
     dumped: list[dict[str, Any]] = []
     first_row = 0
     for trajectory, advantages in zip(credited.group.trajectories, credited.advantages, strict=True):
-        bare = replace(trajectory, prompt=(), turns=(), rows=(), tools=())
+        bare = replace(trajectory, prompt=(), turns=(), rows=(), tools=(), artefacts=(), contents={})
         (fields,) = _short([_TRAJECTORY.dump_python(bare, mode="json", warnings=False)])
         fields["judge_calls"] = _short(fields["judge_calls"])
         for name in ("user_calls", "summariser_calls", "other_calls"):
@@ -215,6 +217,7 @@ def _trajectories(credited: CreditedGroup, toolsets: list[tuple[ToolSpec, ...]])
             if trajectory.tools not in toolsets:
                 toolsets.append(trajectory.tools)
             fields["tools"] = toolsets.index(trajectory.tools)
+        fields |= _artefacts(trajectory)
         fields["rows"] = list(range(first_row, first_row + len(trajectory.rows)))
         fields["prompt"] = list(range(len(trajectory.prompt)))
         fields["prompt_hash"] = _prompt_hash(trajectory.prompt)
@@ -225,6 +228,15 @@ def _trajectories(credited: CreditedGroup, toolsets: list[tuple[ToolSpec, ...]])
         first_row += len(trajectory.rows)
         dumped.append(fields)
     return dumped
+
+
+def _artefacts(trajectory: Trajectory) -> dict[str, Any]:
+    dumped = [asdict(each) for each in trajectory.artefacts]
+    short = [
+        {name: value for name, value in each.items() if value is not None and value is not False}
+        for each in dumped
+    ]
+    return {"artefacts": short} if short else {}
 
 
 def _failures(failures: Sequence[Failure]) -> list[dict[str, Any]]:
@@ -297,7 +309,8 @@ def _restored(fields: dict[str, Any], rows: Sequence[TokenRow] | None, line: Lin
     prompt = tuple(spoken[index] for index in fields["prompt"])
     toolset: int | None = fields.get("tools")
     tools = () if toolset is None else line.toolsets[toolset]
-    bare = _TRAJECTORY.validate_python({**fields, "tools": tools, "prompt": (), "turns": (), "rows": ()})
+    own: dict[str, Any] = {"tools": tools, "prompt": (), "turns": (), "rows": (), "contents": {}}
+    bare = _TRAJECTORY.validate_python({**fields, **own})
     turns = tuple(_turn(turn, spoken) for turn in fields["turns"])
     return replace(bare, prompt=prompt, turns=turns, rows=token_rows)
 

@@ -53,6 +53,8 @@ NOT_COUNTED = WHERE_WRITTEN | frozenset({
     "min_batch_allocation",
     # Rollouts and rewards are the same; which of them are too old to be trained on stands in each group.
     "max_staleness",
+    # How much is kept of a rollout, which goes as it goes.
+    "artefacts_mb",
     # What the file holds counts, not where it lies.
     "dataset_path",
 })  # fmt: skip

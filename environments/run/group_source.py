@@ -307,7 +307,9 @@ async def withhold_stale(env: AgentEnv, finishing: Finishing, done: FinishedGrou
     def anew() -> FinishedGroup:
         group = env.withhold_stale(decode_group(line.content, Path("a group that ended"), 1))
         left = finished(group, finishing, env.credit)
-        return replace(left, note=replace(left.note, lacking=done.note.lacking))
+        assert left.line is not None
+        kept = replace(left.line, artefacts=line.artefacts)
+        return replace(left, line=kept, note=replace(left.note, lacking=done.note.lacking))
 
     return await asyncio.to_thread(anew)
 

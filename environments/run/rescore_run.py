@@ -1,11 +1,11 @@
 """`credit --rewards`: a record with rewards as the environment gives them now, as a new record.
 
-The reward hooks are asked once more about each recorded rollout, in order; what only a live rollout has, its
-sandbox and its state, is refused, and ends the command.
+The reward hooks are asked once more about each recorded rollout, in order. Files of its sandbox come from the
+record, as far as they were kept; what only a live rollout has is refused, and ends the command.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,16 +19,21 @@ from environments.containment.hook_calls import HookCalls
 from environments.containment.user_code import InFlight, Watch
 from environments.data.item_json import item_hash
 from environments.data.tasks import GroupTask
+from environments.lifecycle.env_lifecycle import SandboxOpener
 from environments.lifecycle.rollout_hooks import RolloutHooks
+from environments.record.artefact_file import with_contents
 from environments.record.diagnosis import cause_of
+from environments.record.group_line import decode_group
 from environments.record.origin import SHARD, Contents, differences
-from environments.record.recorder import Record, Recorder, groups_of, new_record
+from environments.record.recorder import Record, Recorder, new_record, numbered_lines
 from environments.record.summary import counts, lines
 from environments.record.totals import Summary, Tally
 from environments.reward_context import RolloutContext
+from environments.rewards.verification_time import off_the_clock
 from environments.rollout.boundary import Boundary, Slots, failure_of
 from environments.run.experiment import origin_of
 from environments.run.progress import Progress
+from environments.run.recorded_files import RecordedFiles
 from environments.run.watchdog import watchdog_of
 from environments.second_models.asked_model import SCRIPTED, AskedModel, ScriptedAnswers
 from environments.second_models.text_model import TextAnswer
@@ -43,8 +48,9 @@ from environments.trajectory import (
     Turn,
 )
 from tools.errors import ConfigError, RecordError, RunError, UsageError
+from tools.sandbox.base import ExecResult
 
-_LIVE = frozenset({"sandbox", "fresh_sandbox", "state", "verify"})
+_LIVE = frozenset({"sandbox", "state"})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -125,11 +131,12 @@ async def _rewrite(
     env: AgentEnv, record: Record, contents: Contents, recorder: Recorder, progress: Progress
 ) -> Change:
     replay, change, now = Replay(env, progress.rollout), Change(), origin_of(env)
-    for number, old in enumerate(groups_of(record), start=1):
+    for path, number, line in numbered_lines(record):
+        old = await asyncio.to_thread(_group_of, line, path, number)
         try:
             new = await replay.rescored(old)
         except UsageError as error:
-            raise type(error)(f"{record}, line {number}: {error}") from None
+            raise type(error)(f"{path}, line {number}: {error}") from None
         # The experiment of its rollout was one, that of its rewards is another.
         before = old.group.fingerprint
         facts = contents.origins.get(before or "")
@@ -146,6 +153,10 @@ async def _rewrite(
             f"every group of {record} failed, and no record was written: {lines(change.failures.counts())}"
         )
     return change
+
+
+def _group_of(line: bytes, path: Path, number: int) -> CreditedGroup:
+    return with_contents(decode_group(line, path, number), path)
 
 
 class LiveAccess:
@@ -170,19 +181,34 @@ class LiveAccess:
 
 @dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class RecordedContext(RolloutContext):
-    """Its `sandbox`, `state` and `verify` are not there."""
+    """Its `sandbox` and `state` are not there, and its files are those that were kept."""
 
+    recorded: Trajectory
     refuse: Callable[[str], NoReturn]
     """Takes what a hook does that cannot be done, in words."""
+    opener: Callable[[], Awaitable[SandboxOpener]]
+    """Gives what opens sandboxes for `verify`, their image made ready."""
+
+    def __post_init__(self) -> None:
+        """Files of the record."""
+        self.files = RecordedFiles(self.recorded, self.refuse)
 
     def __getattribute__(self, name: str) -> Any:
         """Refuses what only a live rollout has."""
         if name in _LIVE:
-            name = name.replace("fresh_sandbox", "verify")
             object.__getattribute__(self, "refuse")(
                 f"uses ctx.{name}, which a rollout has and its record has not"
             )
         return object.__getattribute__(self, name)
+
+    async def keep(self, *paths: str) -> None:
+        """What was kept for people stays."""
+
+    async def verify(self, **options: Any) -> ExecResult:
+        """As of a rollout, with the artefacts of the record."""
+        with off_the_clock():
+            self.fresh_sandbox = await self.opener()
+        return await RolloutContext.verify(self, **options)
 
     def __repr__(self) -> str:
         """Not every field: some are not there."""
@@ -292,6 +318,9 @@ class Replay:
         def refuse(what: str) -> NoReturn:
             live.refuse(calls.doing.partition(":")[0], what)
 
+        async def opener() -> SandboxOpener:
+            return self._env.sandbox_openers(await self._env.sandbox_spec(task.item, calls))[1]
+
         task = task.for_rollout()
         return RecordedContext(
             env=self._env.name,
@@ -300,10 +329,13 @@ class Replay:
             seed=recorded.seed,
             group_seed=task.group_seed(self._env.config.seed),
             sandbox=cast("Any", None),
-            fresh_sandbox=cast("Any", None),
+            fresh_sandbox=lambda: refuse("uses ctx.fresh_sandbox; use ctx.verify"),
+            verify_timeout_s=self._env.config.verify_timeout_s,
             messages=recorded.prompt,
             judge_model=self._judge(task, recorded.judge_calls, refuse, calls),
+            recorded=recorded,
             refuse=refuse,
+            opener=opener,
         )
 
     async def _scored(self, recorded: Trajectory, ctx: RecordedContext, calls: HookCalls) -> Trajectory:
@@ -314,7 +346,7 @@ class Replay:
         broke_off = recorded.stop_reason in (StopReason.SANDBOX_LOST, StopReason.AGENT_CAUSED)
         order = [index for index, _ in sorted(enumerate(turns), key=_scored_at)]
         for index in order:
-            turn = turns[index]
+            turn, ctx.files.turn = turns[index], index
             if recorded.agent is not None:
                 ctx.see(recorded.thread_until(index))
             elif turn.kind == "act":  # a summary is no part of the conversation
@@ -329,7 +361,7 @@ class Replay:
         if recorded.agent is not None:  # whose turns may have been scored in another order
             by_turn = dict(zip(order, ctx.turn_scores, strict=False))
             ctx.turn_scores = [by_turn[index] for index in sorted(by_turn)]
-        ctx.is_over = True
+        ctx.is_over, ctx.files.turn = True, None
         bare = replace(
             recorded,
             turns=tuple(turns),

@@ -51,8 +51,7 @@ class TerminalTasksEnv(AgentEnv):
     async def compute_reward(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> float:
         """Whether the file is there with the right content."""
         try:
-            async with ctx.sandbox.paused():
-                data = await ctx.sandbox.read_file(_task(item).path, max_bytes=MAX_BYTES)
+            data = await ctx.artefact(_task(item).path, max_bytes=MAX_BYTES)
         except OSError:
             return 0.0
         return float(_task(item).solved_by(data))

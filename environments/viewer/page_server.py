@@ -18,10 +18,12 @@ from typing import Any
 
 from aiohttp import web
 
+from environments.record.artefact_file import with_contents
 from environments.record.group_line import decode_group, parse_head
 from environments.record.origin import GroupKey
 from environments.record.recorder import read_contents
 from environments.run.run_log import CountedOnce
+from environments.viewer.artefact_values import LARGEST_SHOWN
 from environments.viewer.page_values import PageContent, group_values
 from environments.viewer.record_page import (
     IndexBuilder,
@@ -147,6 +149,7 @@ class LiveRecord:
             with self.path.open("rb") as file:
                 line = os.pread(file.fileno(), length, start)
             credited = decode_group(line, self.path, number)
+            credited = with_contents(credited, self.path, max_bytes=LARGEST_SHOWN)
         except (OSError, RecordError):
             return {}
 

@@ -26,6 +26,7 @@ from environments.trajectory import (
     Trajectory,
     Turn,
 )
+from environments.viewer.artefact_values import KeptFile, kept_files
 from environments.viewer.learning_values import LearningValues
 from tools.calls import ToolResult
 from tools.errors import CreditError
@@ -208,6 +209,7 @@ class PageTurn(TypedDict):
     noted: dict[str, float]
     ledger: TurnLedger
     judge_calls: list[PageJudgeCall]
+    artefacts: list[KeptFile]
     fork: str | None
     condensed: dict[str, Any] | None
     saw: list[dict[str, Any]] | None
@@ -244,6 +246,8 @@ class RolloutBlock(TypedDict):
     metrics: dict[str, float]
     judge_calls: list[PageJudgeCall]
     """About the whole."""
+    artefacts: list[KeptFile]
+    """Taken for the whole."""
     agent: PageAgent | None
     """`None`: it played in our own loop, or this is not the first block."""
 
@@ -444,6 +448,7 @@ def rollout_blocks(
     """
     cutter = content.cutter
     calls = _second_model_calls(trajectory, cutter)
+    kept = kept_files(trajectory, cutter.text)
     indices = {turn.index for turn in trajectory.turns}
     rewards = trajectory.rewards
     block = RolloutBlock(
@@ -452,12 +457,14 @@ def rollout_blocks(
         outcome_parts={} if rewards is None else dict(rewards.outcome_parts),
         metrics=dict(trajectory.metrics),
         judge_calls=[each for each in calls if each["turn"] not in indices],
+        artefacts=[each for each in kept if each["turn"] not in indices],
         agent=None if trajectory.agent is None else _agent(trajectory.agent, cutter),
     )
     size = len(orjson.dumps(block["prompt"]))
     for position, entry in enumerate(ledgers):
         turn = page_turn(trajectory, position, entry, content)
         turn["judge_calls"] = [each for each in calls if each["turn"] == turn["index"]]
+        turn["artefacts"] = [each for each in kept if each["turn"] == turn["index"]]
         if size >= BLOCK_BYTES and block["turns"]:
             yield block
             block, size = _next_block(), 0
@@ -490,6 +497,7 @@ def page_turn(
         noted=dict(turn.noted),
         ledger=entry,
         judge_calls=[],
+        artefacts=[],
         fork=turn.fork,
         condensed=None if turn.condensed is None else asdict(turn.condensed),
         saw=None if turn.context is None else [_seen(each, cutter) for each in turn.context],
@@ -506,7 +514,9 @@ def page_turn(
 
 
 def _next_block() -> RolloutBlock:
-    return RolloutBlock(prompt=[], turns=[], outcome_parts={}, metrics={}, judge_calls=[], agent=None)
+    return RolloutBlock(
+        prompt=[], turns=[], outcome_parts={}, metrics={}, judge_calls=[], artefacts=[], agent=None
+    )
 
 
 def _agent(run: AgentRun, cutter: TextCutter) -> PageAgent:

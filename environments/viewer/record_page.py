@@ -20,14 +20,17 @@ from typing import Any, Self
 import orjson
 
 from environments.credit import recorded_params
+from environments.record.artefact_file import with_contents
 from environments.record.diagnosis import diagnosis_of
+from environments.record.group_line import decode_group
 from environments.record.origin import Contents, credit_text
 from environments.record.private_file import folder_for, private, write_whole
-from environments.record.recorder import Record, groups_of, paths_of, read_contents
+from environments.record.recorder import Record, numbered_lines, paths_of, read_contents
 from environments.record.run_folder import RECORD
 from environments.record.totals import Summary
 from environments.run.run_log import CountedOnce
 from environments.trajectory import CreditedGroup
+from environments.viewer.artefact_values import LARGEST_SHOWN
 from environments.viewer.page_values import (
     AddBlock,
     GroupEntry,
@@ -301,7 +304,8 @@ def write_record_page(
     )
     left_out = 0
     with folder_for(out), PageFile(out, max_bytes=max_bytes) as page:
-        for number, credited in enumerate(groups_of(record), start=1):
+        for number, (path, at, line) in enumerate(numbered_lines(record), start=1):
+            credited = with_contents(decode_group(line, path, at), path, max_bytes=LARGEST_SHOWN)
             if lines is not None and not any(number in each for each in lines):
                 left_out += 1
                 continue

@@ -14,7 +14,7 @@ from tools.errors import ConfigError, RunError
 
 
 async def uses(attribute, ctx):
-    return await ctx.verify(command="true") if attribute == "verify" else getattr(ctx, attribute)
+    return getattr(ctx, attribute)
 
 
 async def openly(attribute, ctx):
@@ -79,7 +79,7 @@ async def refused(record, cls=Chat, **hooks):
     return str(refusal.value)
 
 
-@pytest.mark.parametrize("attribute", ["sandbox", "state", "verify"])
+@pytest.mark.parametrize("attribute", ["sandbox", "state"])
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 async def test_the_whole_command_is_refused_and_names_hook_and_attribute(record, way, attribute):
     async def compute_outcome(self, item, trajectory, ctx):
@@ -88,6 +88,25 @@ async def test_the_whole_command_is_refused_and_names_hook_and_attribute(record,
     text = await refused(record, compute_outcome=compute_outcome)
     assert f"compute_outcome uses ctx.{attribute}, which a rollout has and its record has not" in text
     assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda ctx: ctx.artefact("answer"),
+        lambda ctx: ctx.files.get_archive("answer"),
+    ],
+    ids=["artefact", "files"],
+)
+async def test_so_for_a_file_that_was_not_kept_even_if_the_refusal_is_caught(record, ask):
+    async def compute_outcome(self, item, trajectory, ctx):
+        try:
+            await ask(ctx)
+        except BaseException:  # noqa: BLE001
+            return 0.0
+
+    text = await refused(record, compute_outcome=compute_outcome)
+    assert "compute_outcome takes 'answer' after the last turn, which its rollout did not take" in text
 
 
 async def score_turn(self, item, turn, ctx):

@@ -12,6 +12,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Generic, Literal, TypeVar, get_args
 
+from environments.artefacts import TakenFiles
 from environments.rewards.code_cases import Verify
 from environments.rewards.code_judge.checks import (
     CheckLimits,
@@ -91,7 +92,7 @@ class CodeJudge:
         )
 
     async def shows_failure(
-        self, verify: Verify, item_id: str, task: Task, turn: Turn, sandbox: Sandbox
+        self, verify: Verify, item_id: str, task: Task, turn: Turn, files: TakenFiles
     ) -> bool:
         """Whether a terminal command of the turn showed that the function fails as it was at the start.
 
@@ -103,14 +104,14 @@ class CodeJudge:
             item_id: Of the task.
             task: The task.
             turn: With its tool results.
-            sandbox: The agent's own, with the files as the commands left them.
+            files: The agent's, as the commands left them.
         """
         known, limits = self._items[item_id], self._limits(task)
         commands = terminal_commands(turn)
         if not commands:
             return False
         text = "\n".join(result.content for result in turn.tool_results if result.exit_code is not None)
-        rerun = partial(note_calls, verify, task, commands, workspace=sandbox.workdir, limits=limits)
+        rerun = partial(note_calls, verify, task, commands, workspace=files.workdir, limits=limits)
 
         async def shows() -> bool:
             original = await rerun()
@@ -119,11 +120,17 @@ class CodeJudge:
                 return False
             return is_seen(text, original.output, (await rerun(is_right=True)).output)
 
-        files = await transfer.take(sandbox, ["."], max_bytes=MAX_READ_BYTES)
+        left = await transfer.take(files, ["."], max_bytes=MAX_READ_BYTES)
         digest = hashlib.sha256(repr((commands, text)).encode("utf-8", "backslashreplace"))
-        for path, file in sorted(files.items()):
+        for path, file in sorted(left.items()):
             digest.update(repr((path, file)).encode("utf-8", "backslashreplace"))
         return await known.shown.get(digest.hexdigest(), shows)
+
+    async def learn(self, verify: Verify, task: Task) -> None:
+        """Learns the limits of an item of a dataset where `sound_items` was not asked, as for a record."""
+        if task["task_id"] not in self.learned_limits:
+            await self._problem(task, verify)
+            self.learned_limits.setdefault(task["task_id"], CheckLimits())
 
     async def sound_items(
         self,

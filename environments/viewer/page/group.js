@@ -136,7 +136,7 @@ class GroupView {
       const { entry } = rollout;
       const more = el("div");
       if (entry.blocks.length) block(entry.blocks[0]).then((whole) => replace(more,
-        pairs(whole.outcome_parts, "outcome of"), pairs(whole.metrics, "noted"), whole.agent ? agentNode(whole.agent) : null, whole.judge_calls.map((call) => judgeNode(call)))).catch(() => replace(more, "…"));
+        pairs(whole.outcome_parts, "outcome of"), pairs(whole.metrics, "noted"), whole.agent ? agentNode(whole.agent) : null, whole.judge_calls.map((call) => judgeNode(call)), artefactNodes(whole.artefacts))).catch(() => replace(more, "…"));
       return el("div.cell", {}, el("div.turnhead", {}, el("span", {}, "outcome ", el("b", {}, signed(entry.outcome))), el("span", {}, "score ", el("b", {}, num(entry.score))), el("span.muted", {}, seconds(entry.wall_s)), entry.rows > 1 ? el("span.badge.fork", {}, entry.rows + " rows") : null,
         entry.exact ? null : el("span.badge.masked", { title: "Token ids were made from text, not given by the sampler" }, "inexact tokens")),
       el("div.words", {}, el("div", {}, shown(ending(entry))), more));

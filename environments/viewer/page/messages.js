@@ -8,6 +8,7 @@ function turnWords(turn, needle = "") {
     turn.results.map((result) => resultNode(result, needle)),
     turn.replies.map((reply) => messageNode(reply, needle)),
     turn.judge_calls.map((call) => judgeNode(call, needle)),
+    artefactNodes(turn.artefacts),
   ];
 }
 
@@ -70,6 +71,15 @@ function judgeNode(call, needle = "") {
     el("div.callhead", {}, el("span.role", {}, shown(call.role)), shown(call.hook), el("span.muted", {}, shown(call.model))),
     call.answer === null ? el("span.none", {}, "took no such question") : textBlock(call.answer, { needle }),
     details("what it was asked", () => call.messages.map((message) => messageNode(message, needle))));
+}
+
+/** Versions of files that were kept. */
+function artefactNodes(artefacts) {
+  if (!artefacts.length) return null;
+  return details(`${plural(artefacts.length, "file")} kept`, () => artefacts.map((file) => {
+    const head = el("div.callhead", {}, el("b", {}, shown(file.path)), el("span.muted", {}, `${num(file.bytes)} bytes, ${shown(file.note)}`));
+    return el("div.result.artefact", {}, head, textBlock(file.text, { spec: "div.text.mono" }));
+  }));
 }
 
 /** A part that opens; its content may be made then. */

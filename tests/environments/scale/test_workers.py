@@ -1,6 +1,7 @@
 """Groups that workers roll out: the same record, whatever becomes of a worker."""
 
 import asyncio
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from environments.config import ServerConfig
 from environments.policy.mock_server import MockSettings, mock_app
 from environments.policy.rendering.chatml import EMBEDDED, ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, say
+from environments.record.artefact_file import with_contents
 from environments.record.recorder import read_groups
 from environments.run.evaluation_run import evaluate
 from environments.scale import dispatch, env_spec, worker_process
@@ -45,6 +47,15 @@ async def test_any_number_of_workers_gives_the_same_record(tmp_path):
     for path in others:
         code, _ = await processed(worked(path), open_source=on_supervisors(int(path.name)))
         assert (code, content_of(path)) == (0, content_of(alone))
+
+
+async def test_files_that_workers_keep_are_beside_the_record(tmp_path):
+    path = tmp_path / "r"
+    env = InSandboxes(WorkedConfig(group_size=2, data_path_to_save_groups=str(path)))
+    code, _ = await processed(env, open_source=on_supervisors(2))
+    whole = [with_contents(each, path) for each in read_groups(path)]
+    kept = [dict(t.contents) for each in whole for t in each.group.trajectories]
+    assert (code, kept) == (0, len(kept) * [{hashlib.sha256(b"kept").hexdigest(): b"kept"}])
 
 
 async def test_an_evaluation_has_the_same_verdicts(tmp_path):

@@ -80,6 +80,10 @@ class InSandboxes(Worked):
 
     name = "in_sandboxes"
     sandbox = "local"
+    keep = ("kept",)
+
+    async def prepare(self, item, sandbox):
+        await sandbox.write_file("kept", b"kept")
 
 
 class Chosen(Worked):

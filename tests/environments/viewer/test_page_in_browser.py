@@ -1,6 +1,7 @@
 """The viewer's page in a real Chromium, made from a record of real runs and of groups made by hand."""
 
 import asyncio
+import hashlib
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from environments.long_math_env import LongMathEnv
 from environments.record.recorder import Recorder, read_groups
 from environments.run.process_run import process
 from environments.testing import group_of
-from environments.trajectory import AgentRun, Failure, StopReason
+from environments.trajectory import AgentRun, Artefact, Failure, StopReason
 from tests.environments.viewer.chromium import opened, texts, watched_page
 from tests.environments.write_file import quiet
 
@@ -43,6 +44,11 @@ def chats():
         traceback="Traceback (most recent call last):\n  shop.py, line 3",
         turns=1,
     )
+    versions = [b"<img src=x onerror=window.ran=1>\n", b"</details><script>window.ran=1</script>\n"]
+    contents = {hashlib.sha256(data).hexdigest(): data for data in versions}
+    named = zip((0, None), contents, versions, strict=True)
+    artefacts = [Artefact(turn=turn, path="<b>.py", digest=key, size=len(data)) for turn, key, data in named]
+    a = replace(a, artefacts=tuple(artefacts), contents=contents)
     return replace(group, trajectories=(a, b, c), failures=(lost,), item_id="chats", group_id="chats/0")
 
 
@@ -127,6 +133,18 @@ def test_a_ledger_adds_up_on_screen_to_the_advantage_of_the_record(at, record):
 def test_a_ledger_names_the_siblings_it_was_compared_with(at):
     page = at("#g=chats%2F0&s=0&t=1", "#drawer .peers")
     assert texts(page, "#drawer .peerlist a") == ["sibling 1, turn 2", "sibling 2, turn 2"]
+
+
+def test_kept_files_open_at_their_turn_and_at_the_end_as_text_alone(at):
+    page = at("#g=chats%2F0", ".turn")
+    for place in (".turn[data-turn='0'][data-column='0']", ".outcomes"):
+        page.click(f"{place} summary:text('1 file kept')")
+        page.wait_for_selector(f"{place} .artefact")
+    assert [text.split("\n")[0] for text in texts(page, ".artefact .callhead b")] == ["<b>.py", "<b>.py"]
+    first, last = texts(page, ".artefact .text")
+    assert first == "<img src=x onerror=window.ran=1>"
+    assert last.splitlines()[-2:] == ["-" + first, "+</details><script>window.ran=1</script>"]
+    assert page.evaluate("window.ran") is None
 
 
 def test_a_peer_is_a_link_to_its_own_turn(at):

@@ -137,14 +137,14 @@ class SupervisedSandbox:
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         """Write a file as the agent's user, all of it or nothing."""
         if len(data) > self._record.limits.disk_mb << 20:
-            raise _file_error(errno.ENOSPC, path)
+            raise file_error(errno.ENOSPC, path)
         await self._on_files(messages.WriteFile(_check_text(path), mode, data, _FILE_S, 0))
 
     async def put_archive(self, archive: bytes, path: str = ".") -> None:
         """Write the files of an archive that was checked, in one request."""
         await asyncio.to_thread(archives.check, archive)
         if len(archive) > self._record.limits.disk_mb << 20:
-            raise _file_error(errno.ENOSPC, path)
+            raise file_error(errno.ENOSPC, path)
         await self._on_files(messages.UnpackArchive(_check_text(path), archive, _FILE_S, _WORDS_BYTES))
 
     async def get_archive(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
@@ -226,23 +226,24 @@ class SupervisedSandbox:
             raise ValueError(f"a time limit of {request.timeout_s} s; give a number of seconds")
         reply = await self._channel.request(request)
         if isinstance(reply, messages.Refused):
-            raise _file_error(reply.errno, path)
+            raise file_error(reply.errno, path)
         return ExecResult(**reply._asdict())
 
 
 def _check_file(result: ExecResult, path: str) -> None:
     if result.timed_out:
-        raise _file_error(errno.ETIMEDOUT, path, "the file operation took too long")
+        raise file_error(errno.ETIMEDOUT, path, "the file operation took too long")
     if result.exit_code >= 128:
-        raise _file_error(errno.ENOMEM, path)
+        raise file_error(errno.ENOMEM, path)
     if result.exit_code:
         # Of an archive, the member that it is about.
         member, _, reason = result.stderr.decode("utf-8", "replace").partition("\0")
         where = f"{path.rstrip('/')}/{member}" if member else path
-        raise _file_error(result.exit_code, where, reason)
+        raise file_error(result.exit_code, where, reason)
 
 
-def _file_error(code: int, path: str | None, reason: str = "") -> OSError:
+def file_error(code: int, path: str | None, reason: str = "") -> OSError:
+    """The error of a file operation in a sandbox, for an errno."""
     reason = reason or ("not a regular file" if code == errno.EINVAL else os.strerror(code))
     return _marked(type(OSError(code, reason)))(code, reason, path)
 

@@ -5,6 +5,7 @@ import os
 import posixpath
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import Protocol
 
 from tools.sandbox.archive import ArchivedFile, clean_path, pack, unpack
 from tools.sandbox.base import MAX_READ_BYTES, Sandbox
@@ -15,6 +16,13 @@ _BATCH_BYTES = 8 << 20
 _MEMBER_BYTES = 2048
 """The most that an archive adds to a file's content and path."""
 _PAGE_BYTES = 4096
+
+
+class _Files(Protocol):
+    @property
+    def workdir(self) -> str: ...
+    async def read_file(self, path: str, *, max_bytes: int = ...) -> bytes: ...
+    async def get_archive(self, path: str, *, max_bytes: int = ...) -> bytes: ...
 
 
 def place(path: str, workdir: str) -> str:
@@ -38,7 +46,7 @@ def size_on_disk(files: Mapping[str, ArchivedFile]) -> int:
 
 
 async def take(
-    sandbox: Sandbox, paths: Sequence[str], *, max_bytes: int, beside: Iterable[str] = ()
+    sandbox: _Files, paths: Sequence[str], *, max_bytes: int, beside: Iterable[str] = ()
 ) -> dict[str, ArchivedFile]:
     """Files and whole folders of a sandbox, by place; what the agent did to them is never an error.
 
@@ -96,7 +104,7 @@ async def offer(sandbox: Sandbox, files: Mapping[str, ArchivedFile]) -> None:
             await _put(sandbox, batch)
 
 
-async def _found(sandbox: Sandbox, path: str, max_bytes: int) -> dict[str, ArchivedFile]:
+async def _found(sandbox: _Files, path: str, max_bytes: int) -> dict[str, ArchivedFile]:
     try:
         data = await sandbox.read_file(path, max_bytes=max_bytes)
     except IsADirectoryError:

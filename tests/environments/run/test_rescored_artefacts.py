@@ -1,0 +1,171 @@
+"""`credit --rewards` of rewards that take files out of the sandbox: they come from beside the record."""
+
+import pickle
+import zipfile
+
+import pytest
+
+from environments.code_debug_env import CodeDebugEnv
+from environments.record.artefact_file import artefacts_of, with_contents
+from environments.record.recorder import read_contents, read_groups, serialised
+from environments.run.open_run import RunOptions
+from environments.run.process_run import process
+from environments.run.rescore_run import rescore
+from environments.terminal_tasks_env import TerminalTasksEnv
+from tests.environments.keeping_env import Keeping, keeping, recorded, rescored, rewards
+from tests.environments.write_file import quiet
+from tools.errors import ConfigError
+from tools.sandbox.archive import unpack
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "r.jsonl"
+
+
+def shipped(cls, seed, path=None, **settings):
+    out = {} if path is None else {"data_path_to_save_groups": str(path)}
+    own = {"max_items": 2, "group_size": 4, "seed": seed, "max_turns": 8}
+    return cls(cls.env_config_cls(**own, **out, **settings), ())
+
+
+def by_item(path):
+    return sorted(rewards(sorted(read_groups(path), key=lambda each: each.group.item_id)), key=repr)
+
+
+@pytest.mark.parametrize("skill", [0.2, 0.6, 1.0])
+@pytest.mark.parametrize("cls", [CodeDebugEnv, TerminalTasksEnv], ids=lambda cls: cls.name)
+async def test_a_shipped_environment_gives_the_rewards_of_its_rollouts(path, cls, skill):
+    seed = int(10 * skill)
+    await process(shipped(cls, seed, path, scripted_skill=skill), quiet())
+    await rescore(shipped(cls, seed), path, read_contents(path), path.with_suffix(".new"), quiet())
+    assert by_item(path.with_suffix(".new")) == by_item(path)
+
+
+async def test_a_changed_weight_gives_the_rewards_of_a_run_with_that_weight(path, tmp_path):
+    now, skill = {"weight_diagnosis": 0.1, "weight_efficiency": 0.4}, {"scripted_skill": 0.6}
+    await process(shipped(CodeDebugEnv, 7, path, **skill), quiet())
+    await process(shipped(CodeDebugEnv, 7, tmp_path / "other", **skill, **now), quiet())
+    await rescore(shipped(CodeDebugEnv, 7, **now), path, read_contents(path), tmp_path / "new", quiet())
+    assert by_item(tmp_path / "new") == by_item(tmp_path / "other") != by_item(path)
+
+
+async def test_files_folders_links_errors_and_what_was_made_are_as_they_were_in_each_turn(path):
+    was = await recorded(path)
+    assert rewards(await rescored(path)) == rewards(was)
+    sizes = {parts["size"] for t in was[0].group.trajectories for parts in t.rewards.turn_components}
+    assert sizes == {-2.0, -1.0, 4.0, 8.0}
+
+
+async def test_a_rescored_record_has_its_artefacts_and_can_be_rescored_again(path):
+    was = await recorded(path)
+    await rescored(path)
+    again = path.with_name(f"{path.name}.new")
+    assert rewards(await rescored(again)) == rewards(was)
+
+
+class Later(Keeping):
+    async def compute_outcome(self, item, trajectory, ctx):
+        return float(len(await ctx.artefact("pkg/other")))
+
+
+class Larger(Keeping):
+    async def compute_outcome(self, item, trajectory, ctx):
+        try:
+            return float(len(await ctx.artefact("random", max_bytes=300)))
+        except OSError:
+            return 0.0
+
+
+class Small(Keeping):
+    async def compute_outcome(self, item, trajectory, ctx):
+        try:
+            return float(len(await ctx.artefact("random", max_bytes=200)))
+        except OSError:
+            return 0.0
+
+
+@pytest.mark.parametrize(
+    ("cls", "settings", "now", "words"),
+    [
+        (
+            Keeping,
+            {},
+            Later,
+            "compute_outcome takes 'pkg/other' after the last turn, which its rollout did not take",
+        ),
+        (Keeping, {"artefacts_mb": 0}, Keeping, "score_turn takes 'pkg' in turn 1, which .* did not keep"),
+        (Small, {"keep": ()}, Larger, "'random' after the last turn, which had more than 200 bytes"),
+    ],
+)
+async def test_what_was_not_kept_is_refused_by_hook_and_name(path, cls, settings, now, words):
+    keep = settings.pop("keep", cls.keep)
+    await recorded(path, type(cls.__name__, (cls,), {"keep": keep}), **settings)
+    with pytest.raises(ConfigError, match=f"cannot be rescored: .*{words}"):
+        await rescored(path, now)
+    assert not path.with_name(f"{path.name}.new").exists()
+    assert not artefacts_of(path.with_name(f"{path.name}.new")).exists()
+
+
+class Large(Keeping):
+    async def compute_outcome(self, item, trajectory, ctx):
+        await ctx.sandbox.exec("head -c 1100000 /dev/urandom >large")
+        return float(len(await ctx.artefact("large")))
+
+
+class ReadsLarge(Keeping):
+    async def compute_outcome(self, item, trajectory, ctx):
+        return float(len(await ctx.artefact("large")))
+
+
+async def test_what_does_not_fit_is_named_in_the_record_with_its_size_and_refused(path):
+    (group,) = await recorded(path, Large, artefacts_mb=1)
+    left_out = [each for t in group.group.trajectories for each in t.artefacts if each.path == "large"]
+    assert [(each.digest, each.size) for each in left_out] == 3 * [(None, 1_100_000)]
+    with pytest.raises(
+        ConfigError, match=r"'large' after the last turn, which did not fit .* 1,100,000 bytes"
+    ):
+        await rescored(path, ReadsLarge)
+
+
+async def test_siblings_with_equal_files_share_one_content(path):
+    (group,) = await recorded(path)
+    named = {each.digest for t in group.group.trajectories for each in t.artefacts if each.digest}
+    (file,) = artefacts_of(path).iterdir()
+    kept = zipfile.ZipFile(file).namelist()
+    assert sorted(kept) == sorted(named)
+    assert len(named) < sum(each.digest is not None for t in group.group.trajectories for each in t.artefacts)
+
+
+async def test_keep_takes_folders_at_the_end_without_bytecode(path):
+    (group,) = await recorded(path)
+    whole = with_contents(group, path).group.trajectories
+    folders = [
+        (each, t.contents[each.digest])
+        for t in whole
+        for each in t.artefacts
+        if each.path == "pkg" and each.turn is None and each.digest
+    ]
+    assert folders
+    assert {name for _, data in folders for name in unpack(data)} <= {"a", "b"}
+
+
+async def test_nothing_is_kept_and_the_record_names_nothing_where_it_is_switched_off(path):
+    await recorded(path, artefacts_mb=0)
+    assert b'"artefacts":' not in path.read_bytes()
+    assert not artefacts_of(path).exists()
+
+
+async def test_a_run_that_starts_over_removes_what_was_kept_of_the_former_one(path):
+    await recorded(path)
+    before = set(artefacts_of(path).iterdir())
+    await process(keeping(path), quiet(), options=RunOptions(fresh=True))
+    assert len(before) == 1 == len(set(artefacts_of(path).iterdir()) - before)
+    assert not before & set(artefacts_of(path).iterdir())
+
+
+async def test_a_group_that_a_worker_sends_brings_its_contents():
+    async with keeping(None) as env:
+        group = await env.run_group(env.tasks()[0])
+    line, _ = pickle.loads(pickle.dumps(serialised(group, fingerprint=None)))
+    assert line.artefacts is not None

@@ -53,8 +53,14 @@ _OWN_DATA = Path(str(files("environments.swe_tasks_env")))
 
 
 class SweTasksConfig(AgentEnvConfig):
-    """How often tests run."""
+    """Room for the files of a repository, and how often tests run."""
 
+    max_turns: int = Field(default=30, ge=1, le=10_000, description="Model calls per rollout.")
+    max_tokens_per_turn: int = Field(default=4096, ge=1, description="Tokens one model call may sample.")
+    token_budget: int = Field(default=65_536, ge=1, description="Tokens one rollout may sample in all.")
+    max_token_length: int = Field(
+        default=65_536, ge=16, description="Tokens one training row may have; a rollout stops before it."
+    )
     verify_every: int = Field(
         default=1,
         ge=0,
@@ -101,7 +107,7 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
         problems = await asyncio.to_thread(lambda: [each for row in rows if (each := self._problem(row))])
         if problems:
             raise DatasetError(f"{len(problems)} of {len(rows)} rows cannot be used: {'; '.join(problems)}")
-        return rows
+        return [{**row, "item_id": row["instance_id"]} for row in rows]
 
     def sandbox_for(self, item: Row) -> SandboxSpec:
         """One that begins with the repository."""

@@ -46,6 +46,9 @@ class Hooks:
     fingerprint covers them like those that Python opens in `setup` and `load_items`."""
     keep: tuple[str, ...] = ()
     """Files and folders of the agent's sandbox that are kept when a rollout has ended, beside the record."""
+    packages: tuple[str, ...] = ()
+    """What Python imports in the sandboxes, `ctx.verify`'s included: requirements such as `pytest==8.4.2`, or
+    one path of a lock file; resolved once, before the first rollout. See `SandboxLimits.packages`."""
     required_fields: tuple[str, ...] = ()
     """Fields that every item must have."""
     default_estimator: str = "grpo"

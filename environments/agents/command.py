@@ -206,7 +206,7 @@ nowhere = os.open(os.devnull, os.O_RDWR)
 for fd in (0, 1, 2):
     os.dup2(nowhere, fd)
 report = socket.create_connection(("127.0.0.1", task["port"]))
-env = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+env = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "PYTHONPATH") if name in os.environ}
 head, tail, kept = b"", b"", task["kept"]
 try:
     agent = subprocess.Popen(task["argv"], env={**env, **task["env"]}, stdin=subprocess.PIPE,

@@ -142,7 +142,7 @@ class Lifecycle(Hooks):
             ConfigError: the sandbox that was chosen contradicts other settings, or the tools.
         """
         lent = () if self.agent is None else self.agent.lent
-        self.sandboxes = Sandboxes(self.config, self.sandbox, type(self), lent)
+        self.sandboxes = Sandboxes(self.config, self.sandbox, type(self), lent, self.packages)
         self.sandboxes.refuse_tools_in(self.toolset)
         if self.keep and not self.sandboxes.are_opened:
             raise ConfigError(f"environment {self.name!r} keeps {self.keep[0]!r} of a sandbox, and has none")
@@ -358,6 +358,7 @@ class Lifecycle(Hooks):
         """
         self.sandboxes.warn_of_lent_files()
         if not writes(self, "sandbox_for"):
+            await self.sandboxes.prepare_packages(None, notify)
             await self.sandboxes.prepare(self.config.sandbox_image, notify)
             async with self.open_sandbox() as sandbox:
                 await refuse_no_listener(self, sandbox)
@@ -465,7 +466,7 @@ class Lifecycle(Hooks):
 
     async def _check_item_sandboxes(self, notify: Callable[[str], None]) -> None:
         """Count the images of the items, and open one sandbox of the first image that can be had."""
-        specs = await self._item_specs()
+        specs = await self._item_specs(notify)
         if not self.sandboxes.are_opened or not specs:
             return
         self._images = ItemImages(partial(self.sandboxes.prepare, notify=notify), specs)
@@ -485,7 +486,7 @@ class Lifecycle(Hooks):
             f"no sandbox that sandbox_for asks for can be opened, the last because of: {reason}"
         )
 
-    async def _item_specs(self) -> dict[str | None, SandboxSpec | None]:
+    async def _item_specs(self, notify: Callable[[str], None]) -> dict[str | None, SandboxSpec | None]:
         """By image in the order of need, the first item's; an item whose hook breaks is passed over."""
         specs = dict[str | None, SandboxSpec | None]()
         with self.hook_calls(InFlight(item_id="", sibling=0)) as calls:
@@ -498,5 +499,6 @@ class Lifecycle(Hooks):
                         raise  # or the start would wait as long for each item
                     continue  # its rollouts tell it
                 spec = self._checked_spec(given)
+                await self.sandboxes.prepare_packages(spec, notify)
                 specs.setdefault(self.sandboxes.image_of(spec), spec)
         return specs

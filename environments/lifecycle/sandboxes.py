@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from contextvars import Context
 from functools import partial
@@ -13,7 +13,7 @@ from typing import Any, cast
 from environments.config import AgentEnvConfig
 from tools.errors import ConfigError, ImageUnavailable
 from tools.registry import Toolset
-from tools.sandbox import Opening, lent_folder, open_sandbox, prepare_sandboxes
+from tools.sandbox import Opening, lent_folder, open_sandbox, package_versions, prepare_sandboxes
 from tools.sandbox.base import NONE, NoSandbox, Sandbox, SandboxLimits, SandboxSpec, Snapshot
 from tools.waiting import to_the_end
 
@@ -25,7 +25,12 @@ class Sandboxes:
     """What opens them, from the settings and the class."""
 
     def __init__(
-        self, config: AgentEnvConfig, chosen: str | None, env: type, read_only: tuple[str, ...] = ()
+        self,
+        config: AgentEnvConfig,
+        chosen: str | None,
+        env: type,
+        read_only: tuple[str, ...] = (),
+        packages: tuple[str, ...] = (),
     ) -> None:
         """Nothing is opened yet.
 
@@ -34,6 +39,7 @@ class Sandboxes:
             chosen: the class attribute `sandbox`.
             env: the class.
             read_only: folders that are lent to each.
+            packages: what Python imports in each.
 
         Raises:
             ConfigError: the class attribute is no name, or `verify_sandbox` contradicts the sandbox.
@@ -43,7 +49,14 @@ class Sandboxes:
                 f"{env.__name__}.sandbox is a name, such as 'local' or {NONE!r}, got {chosen!r:.100}"
             )
         self._config, self._env = config, env
-        self._read_only = read_only
+        self._limits = SandboxLimits(
+            memory_mb=config.sandbox_memory_mb,
+            network=config.sandbox_network,
+            read_only=read_only,
+            packages=packages,
+        )
+        self._versions: dict[tuple[str, ...], Mapping[str, str]] = {}
+        """Of packages that were resolved, by what was asked for."""
         self.kind = config.sandbox or chosen or _DEFAULT
         self.verifier_kind = config.verify_sandbox or (_DEFAULT if self.kind == NONE else self.kind)
         """Where `ctx.verify` runs."""
@@ -85,6 +98,36 @@ class Sandboxes:
         if self.are_opened:
             await prepare_sandboxes(self.kind, image=image, progress=notify)
 
+    async def prepare_packages(self, spec: SandboxSpec | None, notify: Callable[[str], None]) -> None:
+        """Resolve the packages of a spec, once; those of the class without one.
+
+        Raises:
+            ConfigError: they cannot be had, or the sandboxes are no local ones.
+        """
+        packages = self._limits_of(spec).packages
+        if packages and packages not in self._versions:
+            notify(f"packages for the sandboxes: {', '.join(packages)}")
+            resolving = asyncio.to_thread(package_versions, self.verifier_kind, packages)
+            self._versions[packages] = await resolving
+
+    def package_facts(self) -> dict[str, str]:
+        """Name and version of each package in the sandboxes, those of the class and of specs, as facts.
+
+        Raises:
+            ConfigError: those of the class are needed now, and cannot be had.
+        """
+        own = self._limits.packages
+        if own and own not in self._versions:
+            self._versions[own] = package_versions(self.verifier_kind, own)
+        found: dict[str, set[str]] = {}
+        for versions in self._versions.values():
+            for name, version in versions.items():
+                found.setdefault(f"package {name}", set()).add(version)
+        return {name: ", ".join(sorted(versions)) for name, versions in found.items()}
+
+    def _limits_of(self, spec: SandboxSpec | None) -> SandboxLimits:
+        return self._limits if spec is None else spec.limits(self._limits)
+
     def image_of(self, spec: SandboxSpec | None) -> str | None:
         """The image that such a sandbox is made from; `None`: the backend's own."""
         return spec.image if spec and spec.image is not None else self._config.sandbox_image
@@ -119,14 +162,9 @@ class Sandboxes:
 
     def _open(self, kind: str, spec: SandboxSpec | None) -> Opening:
         config = self._config
-        limits = SandboxLimits(
-            memory_mb=config.sandbox_memory_mb,
-            network=config.sandbox_network,
-            read_only=self._read_only,
-        )
         return open_sandbox(
             kind,
-            limits=limits if spec is None else spec.limits(limits),
+            limits=self._limits_of(spec),
             allow_unsafe=config.allow_unsafe_sandbox,
             image=self.image_of(spec),
         )

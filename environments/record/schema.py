@@ -195,6 +195,8 @@ _LEFT_OUT: dict[str, Any] = {
 """Fields that are left out of a line where they have these values."""
 _OF_RUBRICS = ("turn_raw", "outcome_raw")
 """Fields of the rewards that stand only where a rubric was used."""
+_OF_LENDING = ("read_only", "packages")
+"""Fields of a sandbox's limits that stand only where they are set."""
 
 
 def _trajectories(credited: CreditedGroup, toolsets: list[tuple[ToolSpec, ...]]) -> list[dict[str, Any]]:
@@ -208,11 +210,10 @@ def _trajectories(credited: CreditedGroup, toolsets: list[tuple[ToolSpec, ...]])
         for name in ("user_calls", "summariser_calls", "other_calls"):
             if name in fields:
                 fields[name] = _short(fields[name])
-        if trajectory.sandbox is not None and not trajectory.sandbox.limits.read_only:
-            del fields["sandbox"]["limits"]["read_only"]
-        for name in _OF_RUBRICS:
-            if fields["rewards"] is not None and not fields["rewards"][name]:
-                del fields["rewards"][name]
+        if trajectory.sandbox is not None:
+            _drop_empty(fields["sandbox"]["limits"], _OF_LENDING)
+        if fields["rewards"] is not None:
+            _drop_empty(fields["rewards"], _OF_RUBRICS)
         if trajectory.tools:
             if trajectory.tools not in toolsets:
                 toolsets.append(trajectory.tools)
@@ -237,6 +238,12 @@ def _artefacts(trajectory: Trajectory) -> dict[str, Any]:
         for each in dumped
     ]
     return {"artefacts": short} if short else {}
+
+
+def _drop_empty(fields: dict[str, Any], names: Sequence[str]) -> None:
+    for name in names:
+        if not fields[name]:
+            del fields[name]
 
 
 def _failures(failures: Sequence[Failure]) -> list[dict[str, Any]]:

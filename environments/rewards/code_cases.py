@@ -20,7 +20,7 @@ os.write(out, b"{_STARTED}\\n")
 nothing = os.open(os.devnull, os.O_RDWR)
 for stream in (0, 1, 2):
     os.dup2(nothing, stream)
-sys.path.insert(0, os.getcwd())
+sys.path[:] = [os.getcwd(), *sys.path, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
 result = getattr(importlib.import_module(module), function)(*arguments)
 text = json.dumps(result).encode()
 while text:

@@ -120,6 +120,7 @@ def origin_of(
             # The class's choice counts like a setting.
             "sandbox": env.sandboxes.kind,
             "verify_sandbox": env.sandboxes.verifier_kind,
+            **env.sandboxes.package_facts(),
             **_servers(env.servers),
             **second_models,
             **dict.fromkeys(env.scripted_roles(), SCRIPTED),

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Unpack
 
-from tools.errors import IsolationError, SandboxCreateError
+from tools.errors import ConfigError, IsolationError, SandboxCreateError
 from tools.sandbox.archive import clean_path
 from tools.sandbox.base import (
     ExecResult,
@@ -39,6 +39,7 @@ __all__ = [
     "find_backend",
     "lent_folder",
     "open_sandbox",
+    "package_versions",
     "prepare_sandboxes",
 ]
 
@@ -70,14 +71,16 @@ def open_sandbox(
         overrides: single limits by name, such as `memory_mb=512`; they win over `limits`.
 
     Raises:
-        ConfigError: there is no such backend, the limits contradict each other, or a folder of `read_only`
-            cannot be lent.
+        ConfigError: there is no such backend, the limits contradict each other, a folder of `read_only`
+            cannot be lent, or `packages` cannot be had.
         IsolationError: the machine cannot isolate, and `allow_unsafe` is not set.
         SandboxCreateError: it could not be started.
     """
     wanted = replace(limits or SandboxLimits(), **overrides)
     for folder in wanted.read_only:
         check_lent(folder)
+    if wanted.packages:
+        _refuse_packages(backend)
     options = {"allow_unsafe": allow_unsafe, "image": image}
     return Opening(backend, find_backend(backend), wanted, options)
 
@@ -150,6 +153,27 @@ async def prepare_sandboxes(
     if backend in _PREPARED_BY:
         module, _, attribute = _PREPARED_BY[backend].partition(":")
         await getattr(importlib.import_module(module), attribute)(image, progress=progress)
+
+
+def package_versions(backend: str, packages: tuple[str, ...]) -> Mapping[str, str]:
+    """Resolve packages now, unless an earlier call or process did; blocks.
+
+    Returns:
+        Version and digest of the files by name, those that were required by others included.
+
+    Raises:
+        ConfigError: they cannot be had, or the backend's sandboxes bring their own.
+    """
+    _refuse_packages(backend)
+    return importlib.import_module("tools.sandbox.local.packages").versions_of(packages)
+
+
+def _refuse_packages(backend: str) -> None:
+    if backend != "local":
+        raise ConfigError(
+            f"packages are for 'local' sandboxes, and these are {backend!r}: install them in the image, and "
+            "leave `packages` out"
+        )
 
 
 def lent_folder(backend: str, path: Path) -> str | None:

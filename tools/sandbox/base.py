@@ -37,13 +37,23 @@ class SandboxLimits:
     """`none`: nothing but a loopback of its own. `full`: the host's network, and all that it reaches."""
     read_only: tuple[str, ...] = ()
     """Folders of this machine that are lent, at the same paths inside."""
+    packages: tuple[str, ...] = ()
+    """What Python imports inside beside its own: requirements, such as `pytest==8.4.2`, or the one path of a
+    lock file (`.txt` or `.lock`, with hashes); local sandboxes only."""
 
     def __post_init__(self) -> None:
         """Refuse what no backend can enforce; another word for `none` must not open the network.
 
         Raises:
-            ConfigError: a limit is no number above 0, or `network` is neither of its words.
+            ConfigError: a limit is no number above 0, `network` is neither of its words, or `packages` is no
+                tuple of requirements.
         """
+        packages: Any = self.packages
+        if isinstance(packages, str) or not all(isinstance(each, str) and each for each in packages):
+            raise ConfigError(
+                f"packages are a tuple of requirements, ('pytest==8.4.2',), got {packages!r:.100}"
+            )
+        object.__setattr__(self, "packages", tuple(packages))
         object.__setattr__(self, "read_only", tuple(map(os.path.normpath, self.read_only)))
         for name in ("memory_mb", "pids", "disk_mb", "file_mb", "output_mb"):
             value: Any = getattr(self, name)
@@ -96,6 +106,8 @@ class SandboxSpec:
     read_only: tuple[str, ...] | None = None
     prepared: str | None = None
     """Key of what `prepare_sandbox` leaves, once for all sandboxes with this key."""
+    packages: tuple[str, ...] | None = None
+    """See `SandboxLimits.packages`."""
 
     def __post_init__(self) -> None:
         """Refuse what no sandbox can have.
@@ -113,7 +125,7 @@ class SandboxSpec:
 
     def limits(self, default: SandboxLimits) -> SandboxLimits:
         """The limits, overridden by the fields that are set."""
-        names = ("memory_mb", "pids", "disk_mb", "network", "read_only")
+        names = ("memory_mb", "pids", "disk_mb", "network", "read_only", "packages")
         own = {name: getattr(self, name) for name in names}
         return replace(default, **{name: value for name, value in own.items() if value is not None})
 
@@ -129,6 +141,7 @@ class LimitOverrides(TypedDict, total=False):
     output_mb: int
     network: Network
     read_only: tuple[str, ...]
+    packages: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -389,9 +389,7 @@ def _config(engine: Engine, spec: Spec, uid: int, replaces: bool) -> bytes:
         "HOME": WORKDIR, "PWD": WORKDIR, "USER": "agent", "LOGNAME": "agent", "TERM": "dumb",
     }  # fmt: skip
     if spec.holds:
-        own = layout.verifier_env(layout.VERIFIER_DIR)
-        path = ":".join(filter(None, [own["PYTHONPATH"], of_image.get("PYTHONPATH", "")]))
-        env |= {**own, "PYTHONPATH": path}
+        env |= layout.verifier_env(layout.VERIFIER_DIR, env)
     return Configuration(settings, env, _filter(engine), [], []).encode()
 
 

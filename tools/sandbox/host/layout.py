@@ -1,5 +1,7 @@
 """What every sandbox looks like from inside, whatever makes it: paths, names, shares of its disk."""
 
+from collections.abc import Mapping
+
 from tools.errors import ConfigError
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.inside import held_files
@@ -19,11 +21,12 @@ BYTES_PER_FILE = 4096
 """A sandbox may have one file per this many bytes, so that empty files cannot fill it either."""
 
 
-def verifier_env(folder: str) -> dict[str, str]:
-    """The environment of a verification whose files are held in this folder."""
+def verifier_env(folder: str, env: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a verification whose files are held in this folder, on top of any command's."""
+    python = [f"{folder}/{held_files.PYTHON}", *filter(None, [env.get("PYTHONPATH")])]
     return {
         "VERIFIER": f"{folder}/{held_files.FILES}", "HOME": f"{folder}/{held_files.HOME}",
-        "PYTHONPATH": f"{folder}/{held_files.PYTHON}",
+        "PYTHONPATH": ":".join(python),
         "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1",
         # The workspace may be another user's, which git refuses to look at.
         "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*",

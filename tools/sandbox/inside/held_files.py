@@ -25,6 +25,9 @@ from importlib.machinery import PathFinder
 # folder, or the current one, comes last. What a program inserts into `sys.path` stays where it is.
 FILES, WORKSPACE = {files!r}, {workspace!r}
 LIBRARY = [os.path.dirname(os.__file__), os.path.dirname(os.__file__) + "/lib-dynload"]
+# Packages that the sandbox lends, or its image.
+SET = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+LIBRARY += [each for each in SET if each.startswith("/") and not (each + "/").startswith(WORKSPACE + "/")]
 STARTED = frozenset(sys.path)
 
 

@@ -13,6 +13,7 @@ from tools.sandbox.host.channel import Channel, RecoveringChannel
 from tools.sandbox.host.layout import check_files_fit
 from tools.sandbox.host.supervised import SupervisedSandbox
 from tools.sandbox.local import launch, probe, tiers
+from tools.sandbox.local.packages import folder_of
 from tools.sandbox.local.session import Session, stop
 from tools.sandbox.local.tiers import Tier
 from tools.sandbox.local.tree import Tree
@@ -40,9 +41,17 @@ async def open_local(
         raise ConfigError(f"the local sandbox shows this machine's programs, not image {image!r}; use docker")
     check_files_fit(limits)
     chosen = await _chosen(limits, tier, allow_unsafe)
-    for folder in limits.read_only:
+    lent = limits.read_only
+    if limits.packages:
+        if chosen == "D" and os.geteuid() != 0:
+            raise IsolationError(
+                "in tier D the agent is your own user and could change `packages` for others"
+            )
+        lent = (*lent, await asyncio.to_thread(folder_of, limits.packages))
+    for folder in lent:
         check_lent(folder, with_parents=chosen != "B")
-    starting = asyncio.to_thread(launch.start, chosen, limits, verifier_files, tree)
+    limits_with_lent = replace(limits, read_only=lent)
+    starting = asyncio.to_thread(launch.start, chosen, limits_with_lent, verifier_files, tree)
     held = _Held(await or_undo(starting, _stop))
     session = held.session
     channel: Channel | RecoveringChannel | None = None

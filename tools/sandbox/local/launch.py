@@ -22,6 +22,7 @@ from tools.sandbox.inside.processes import running
 from tools.sandbox.local import cgroup, rootfs, tiers, trees
 from tools.sandbox.local.cgroup import Group
 from tools.sandbox.local.fork_server import ForkedProcess, fork_server, numbers
+from tools.sandbox.local.packages import folder_of
 from tools.sandbox.local.session import Process, Session, configuration, end, greet
 from tools.sandbox.local.tiers import Agent, Tier
 from tools.sandbox.local.tree import Tree
@@ -55,6 +56,7 @@ def start_in_namespaces(
     kind = None if tree is None else "tree" if tree.writable else "copy"
     own = rootfs.own_steps(limits, uid=who.uid, gid=who.gid, tree=kind)
     steps = [step.words() for step in own]
+    settings["packages"] = folder_of(limits.packages)
     config = configuration(settings, seccomp.program(), steps, files)
     ours, theirs = socket.socketpair()
     undo.callback(ours.close)
@@ -122,6 +124,7 @@ def start_without_namespaces(
     undo.callback(cgroup.remove, group)
     folder = _make_folder(who, limits.read_only, undo)
     settings = tiers.settings(tier, who, limits, group) | _settings(folder, limits)
+    settings["packages"] = folder_of(limits.packages)
     if files is not None:
         undo.callback(trees.remove, folder.base)
         settings |= _hold(list(files.items()), who, folder, settings)

@@ -128,8 +128,10 @@ def configuration(
     }  # fmt: skip
     if "tmp_dir" in settings:
         env["TMPDIR"] = settings["tmp_dir"]
+    if packages := settings["packages"]:
+        env |= {"PATH": f"{packages}/bin:{env['PATH']}", "PYTHONPATH": packages}
     if settings["held"]:
-        env |= verifier_env(settings["held"])
+        env |= verifier_env(settings["held"], env)
     return Configuration(
         dict(settings), env, seccomp, [list(step) for step in steps], list((files or {}).items())
     ).encode()

@@ -1,0 +1,125 @@
+"""Packages that Python imports in local sandboxes: installed once, in a folder of the user's cache.
+
+The folder is made by pip, or by uv where pip is missing, for the `python3` of the sandboxes. Only wheels are
+taken: to build a package would run its code on the host.
+"""
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import distributions
+from pathlib import Path
+
+from tools.errors import ConfigError
+from tools.sandbox.local import tiers
+
+_LOCK_FILES = (".txt", ".lock")
+_REQUIREMENT = re.compile(r"[A-Za-z0-9][\w.-]*(\[[\w, .-]*\])?\s*([<>=!~(;].*)?")
+_OF_INSTALLERS = ("/INSTALLER", "/REQUESTED", "/RECORD", "/direct_url.json", "/uv_cache.json")
+_ABI = "import sysconfig; print(sysconfig.get_config_var('SOABI'))"
+_SHOWN = 300
+
+
+@cache
+def folder_of(packages: tuple[str, ...]) -> str:
+    """The folder that holds them, installed now unless it is there; `""` for none. Blocks.
+
+    Raises:
+        ConfigError: they cannot be had, or the cache cannot be written.
+    """
+    if not packages:
+        return ""
+    asked, content = _asked(packages)
+    python = shutil.which("python3", path=tiers.search_path()) or tiers.interpreter()
+    abi = subprocess.run([python, "-I", "-S", "-c", _ABI], capture_output=True, check=True).stdout
+    key = hashlib.sha256(b"\0".join([python.encode(), abi, content])).hexdigest()[:32]
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(caches, "turnwise", "packages", key).absolute()
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with Path(f"{folder}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.is_dir():
+                scratch = Path(f"{folder}.new")
+                shutil.rmtree(scratch, ignore_errors=True)  # of one that was killed
+                _install(asked, packages, python, scratch, lock.fileno())
+                _open_to_all(scratch)
+                scratch.rename(folder)
+    except OSError as error:
+        raise ConfigError(
+            f"packages cannot be kept in {folder.parent} ({error.strerror or error}); set XDG_CACHE_HOME to "
+            f"a folder that can be written"
+        ) from error
+    return str(folder)
+
+
+@cache
+def versions_of(packages: tuple[str, ...]) -> Mapping[str, str]:
+    """By name the version, and a digest of the files, equal whoever installed them.
+
+    Raises:
+        ConfigError: as for `folder_of`.
+    """
+    versions: dict[str, str] = {}
+    for each in distributions(path=[folder_of(packages)]):
+        lines = (each.read_text("RECORD") or "").splitlines()
+        files = [line for line in lines if line[:3] != "../" and line[-2:] != ",,"]
+        own = sorted(line for line in files if not line.partition(",")[0].endswith(_OF_INSTALLERS))
+        digest = hashlib.sha256("\n".join(own).encode()).hexdigest()[:16]
+        versions[each.name] = f"{each.version} {digest}"
+    return versions
+
+
+def _asked(packages: tuple[str, ...]) -> tuple[list[str], bytes]:
+    """Arguments for the installer, and what decides what it installs."""
+    if len(packages) == 1 and packages[0].endswith(_LOCK_FILES):
+        try:
+            return ["--require-hashes", "-r", packages[0]], Path(packages[0]).read_bytes()
+        except OSError as error:
+            raise ConfigError(f"the lock file of packages cannot be read: {error}") from error
+    for each in packages:
+        if not _REQUIREMENT.fullmatch(each):
+            raise ConfigError(
+                f"packages has {each!r:.100}; give names with versions, ('pytest==8.4.2',), or one path of a "
+                f"lock file that ends in {' or '.join(_LOCK_FILES)}"
+            )
+    return list(packages), "\n".join(packages).encode()
+
+
+def _install(asked: list[str], packages: tuple[str, ...], python: str, into: Path, lock: int) -> None:
+    uv = shutil.which("uv")
+    if importlib.util.find_spec("pip") is not None:
+        program = [sys.executable, "-m", "pip", "--python", python, "install", "--no-input"]
+    elif uv is not None:
+        program = [uv, "pip", "install", "--python", python]
+    else:
+        raise ConfigError("packages are installed by pip or uv, and neither is here: python -m ensurepip")
+    words = [*program, "--quiet", "--only-binary", ":all:", "--target", str(into), *asked]
+    # An installer that outlives us keeps the lock.
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, pass_fds=(lock,)
+    )
+    if done.returncode != 0:
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()] or ["no reason was given"]
+        reason = next((line for line in reversed(lines) if line.startswith("ERROR: ")), lines[-1])
+        away = "; the package index does not answer" if "Retrying" in done.stderr else ""
+        raise ConfigError(
+            f"packages {', '.join(packages)} cannot be installed for {python}: "
+            f"{reason.removeprefix('ERROR: ')[:_SHOWN]}{away} (only wheels are taken, nothing is built)"
+        )
+
+
+def _open_to_all(folder: Path) -> None:
+    """Agents are other users; who may write is the user alone."""
+    folder.mkdir(exist_ok=True)  # of requirements that do not hold here nothing is installed
+    folder.chmod(0o755)
+    for path in folder.rglob("*"):
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() else 0o555 if path.stat().st_mode & 0o100 else 0o444)

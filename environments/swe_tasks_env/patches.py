@@ -77,7 +77,7 @@ def git(*words: str, cwd: Path, codes: tuple[int, ...] = (0,), env: Mapping[str,
         raise ConfigError("swe_tasks needs git on this machine, and there is none; install it") from None
     if ran.returncode not in codes:
         why = ran.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
-        raise DatasetError(f"git {words[0]}: {why}")
+        raise DatasetError(f"git: {why}")
     return ran.stdout
 
 

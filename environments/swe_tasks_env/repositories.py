@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -34,7 +35,7 @@ def find_repository(row: Mapping[str, Any], folder: Path, downloads: Path) -> Pa
         return _downloaded(repo, downloads)
     path = folder / Path(repo).expanduser()
     if commit is not None and path.is_dir():
-        git(*_NO_SETTINGS, "-C", str(path), "cat-file", "-e", f"{commit}^{{tree}}", cwd=folder)
+        git(*_NO_SETTINGS, "cat-file", "-e", f"{commit}^{{tree}}", cwd=path)
     elif not path.is_dir() and not (path.is_file() and tarfile.is_tarfile(path)):
         raise DatasetError(
             f"no repository at {path}; give a folder, a bare git, a tar archive, or NAME==VERSION"
@@ -84,13 +85,13 @@ def _downloaded(release: str, downloads: Path) -> Path:
     if not kept.is_dir():
         words = ["download", "--quiet", "--no-deps", "--no-binary", ":all:", release]
         downloads.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=downloads) as name:
+        with TemporaryDirectory(dir=downloads, ignore_cleanup_errors=True) as name:
             ran = subprocess.run(
                 [sys.executable, "-m", "pip", *words], cwd=name, capture_output=True, timeout=_DOWNLOAD_S
             )
             if ran.returncode:
                 why = ran.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
                 raise DatasetError(f"pip cannot download the source of {release}: {why}")
-            Path(name).rename(kept)
-            Path(name).mkdir()
+            with suppress(OSError):  # another process was faster
+                Path(name).rename(kept)
     return next(kept.iterdir())

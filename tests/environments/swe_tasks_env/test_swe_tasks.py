@@ -106,7 +106,7 @@ def test_a_row_whose_repository_cannot_be_had_is_refused_by_name(tmp_path, capsy
 def test_a_commit_that_is_not_there_is_refused_by_name(tmp_path, capsys):
     rows = dataset(tmp_path, {**as_bare_git(tmp_path), "base_commit": "0" * 40})
     assert main(["process", "swe_tasks", "--env.dataset_path", str(rows), "--out", str(tmp_path / "r")]) == 2
-    assert "calc-1: git cat-file: " in capsys.readouterr().err
+    assert "calc-1: git: fatal: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("tests", ["", "not json", "[]", "[1]", {"a": 1}])

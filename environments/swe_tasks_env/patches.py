@@ -12,7 +12,7 @@ from tools.sandbox.archive import ArchivedFile
 
 Tree = Mapping[str, ArchivedFile]
 """Plain files, by their paths below the repository."""
-_OURS = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "LC_ALL": "C"}
+_OURS = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_ATTR_NOSYSTEM": "1", "LC_ALL": "C"}
 _GIT_S = 120.0
 
 
@@ -67,14 +67,18 @@ def git(*words: str, cwd: Path, codes: tuple[int, ...] = (0,), env: Mapping[str,
 
     Raises:
         ConfigError: there is no git.
-        DatasetError: it ended with another code.
+        DatasetError: it ended with another code, or takes too long.
     """
     # A repository around the folder would bring its settings, too.
-    own = {**os.environ, **_OURS, "GIT_CEILING_DIRECTORIES": str(cwd.parent), **(env or {})}
+    others = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    own = {**others, **_OURS, "GIT_CEILING_DIRECTORIES": str(cwd.parent), **(env or {})}
+    argv = ["git", "-c", f"core.attributesFile={os.devnull}", *words]
     try:
-        ran = subprocess.run(["git", *words], cwd=cwd, env=own, capture_output=True, timeout=_GIT_S)
+        ran = subprocess.run(argv, cwd=cwd, env=own, capture_output=True, timeout=_GIT_S)
     except FileNotFoundError:
         raise ConfigError("swe_tasks needs git on this machine, and there is none; install it") from None
+    except subprocess.TimeoutExpired:
+        raise DatasetError(f"git took longer than {_GIT_S:g} s") from None
     if ran.returncode not in codes:
         why = ran.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
         raise DatasetError(f"git: {why}")

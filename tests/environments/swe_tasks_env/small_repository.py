@@ -42,7 +42,7 @@ def write(folder: Path, files=FILES) -> Path:
     return folder
 
 
-def test_patch() -> str:
+def patch_of_tests() -> str:
     old, new = OLD_TEST.splitlines(), NEW_TESTS.splitlines()
     return "\n".join(
         [
@@ -64,7 +64,7 @@ def row(repo, commit=None, **fields):
         "base_commit": commit,
         "problem_statement": "add subtracts.",
         "patch": "",
-        "test_patch": test_patch(),
+        "test_patch": patch_of_tests(),
         "FAIL_TO_PASS": json.dumps(FAILING),
         "PASS_TO_PASS": PASSING,
         **fields,

@@ -7,6 +7,7 @@ from tests.environments.swe_tasks_env.small_repository import (
     FAILING,
     FIXED,
     dataset,
+    patch_of_tests,
     played,
     put,
     row,
@@ -98,6 +99,20 @@ async def test_a_forged_verdict_is_worth_nothing(messages, rows):
 
 async def test_the_agents_git_has_no_part_in_its_patch(rows):
     assert (await played(rows, put("calc.py", FIXED), sh(HOSTILE_GIT))).rewards.outcome == 1
+
+
+@pytest.mark.soak
+async def test_a_file_that_both_patches_touch_is_the_verifiers(rows, tmp_path):
+    data = "diff --git a/data.txt b/data.txt\nnew file mode 100644\n--- /dev/null\n+++ b/data.txt\n"
+    data += "@@ -0,0 +1 @@\n+1\n"
+    dataset(tmp_path, row("calc", test_patch=patch_of_tests() + data))
+    assert (await played(rows, put("calc.py", FIXED), put("data.txt", "2"))).rewards.outcome == 1
+
+
+@pytest.mark.soak
+async def test_a_name_that_no_patch_can_have_and_too_much_to_fix_a_bug_cost_the_agent_its_patch(rows):
+    for command in ("mkdir 'git~1' && touch 'git~1/x'", "head -c 9000000 /dev/zero > zeros"):
+        assert (await played(rows, put("calc.py", FIXED), sh(command))).rewards.outcome == 0
 
 
 @pytest.mark.soak

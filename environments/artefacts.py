@@ -29,7 +29,7 @@ class TakenFiles:
     @property
     def workdir(self) -> str:
         """See `Sandbox`."""
-        return self._sandbox.workdir if self.has_sandbox else WORKDIR
+        return WORKDIR if isinstance(self._sandbox, NoSandbox) else self._sandbox.workdir
 
     @property
     def record(self) -> SandboxRecord:

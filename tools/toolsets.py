@@ -9,6 +9,7 @@ from tools.errors import ConfigError
 from tools.files import file
 from tools.injection import SELF, is_state, state_class
 from tools.mcp.mcp_toolset import MCPToolset
+from tools.python import python
 from tools.registry import Tool, Toolset
 from tools.terminal import terminal
 from tools.tool_context import State
@@ -63,7 +64,7 @@ def _is_tool(owner: type, name: str, value: object) -> bool:
 
 _SHOWN = 200
 
-SHIPPED: Mapping[str, Toolset] = {toolset.name: toolset for toolset in (terminal, file)}
+SHIPPED: Mapping[str, Toolset] = {toolset.name: toolset for toolset in (terminal, file, python)}
 """Toolsets that can be enabled by name in any environment."""
 ToolSource = Toolset | Tool | type[State] | MCPToolset
 """What an environment lists: a bare tool is a toolset of its own name, a State class one of its methods."""

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
-from environments.record.run_folder import RECORD
 from environments.trajectory import CreditedGroup, TrajectoryGroup
 
 _LARGEST = 1 << 30
@@ -19,8 +18,8 @@ _UNREADABLE = (OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, 
 
 
 def artefacts_of(record: Path) -> Path:
-    """The folder of a record's artefacts: `artefacts` in a run's, `FILE.artefacts` beside a plain file."""
-    return record.with_name("artefacts" if record.name == RECORD else f"{record.name}.artefacts")
+    """The folder of a record's artefacts; no other folder has such a name, as `--fresh` empties it."""
+    return record.with_name(f"{record.name}.artefacts")
 
 
 def file_of(folder: Path, group_id: str) -> Path:

@@ -10,7 +10,6 @@ from environments.artefacts import TakenFiles, utf8_path
 from environments.trajectory import Trajectory
 from tools.sandbox.archive import check
 from tools.sandbox.base import MAX_READ_BYTES, NoSandbox, Sandbox, SandboxRecord
-from tools.sandbox.host.layout import WORKDIR
 from tools.sandbox.host.supervised import file_error
 
 
@@ -23,11 +22,6 @@ class RecordedFiles(TakenFiles):
         self._recorded, self._refuse = recorded, refuse
         self.has_sandbox = recorded.sandbox is not None
         self._known = {(each.turn, each.path, each.is_folder): each for each in recorded.artefacts}
-
-    @property
-    def workdir(self) -> str:
-        """That of our own backends."""
-        return WORKDIR
 
     @property
     def record(self) -> SandboxRecord:

@@ -30,7 +30,7 @@ from environments.record.summary import counts, lines
 from environments.record.totals import Summary, Tally
 from environments.reward_context import RolloutContext
 from environments.rewards.verification_time import off_the_clock
-from environments.rollout.boundary import Boundary, Slots, failure_of
+from environments.rollout.boundary import Boundary, Slots, caused_by_agent, failure_of
 from environments.run.experiment import origin_of
 from environments.run.progress import Progress
 from environments.run.recorded_files import RecordedFiles
@@ -345,19 +345,23 @@ class Replay:
         turns = [replace(turn, trained=True) for turn in recorded.turns]
         broke_off = recorded.stop_reason in (StopReason.SANDBOX_LOST, StopReason.AGENT_CAUSED)
         order = [index for index, _ in sorted(enumerate(turns), key=_scored_at)]
-        for index in order:
-            turn, ctx.files.turn = turns[index], index
-            if recorded.agent is not None:
-                ctx.see(recorded.thread_until(index))
-            elif turn.kind == "act":  # a summary is no part of the conversation
-                ctx.see((*ctx.messages, *turn.messages))
-            ctx.metrics.update(turn.noted)
-            if index == order[-1]:
-                ctx.end_reason = recorded.end_reason
-            if broke_off and index == order[-1]:
-                break  # no hook was asked
-            await scoring.on_turn(turn)
-            turns[index] = await hooks.marked(turn)
+        broken = recorded.agent_caused if broke_off else None
+        try:
+            for index in order:
+                turn, ctx.files.turn = turns[index], index
+                if recorded.agent is not None:
+                    ctx.see(recorded.thread_until(index))
+                elif turn.kind == "act":  # a summary is no part of the conversation
+                    ctx.see((*ctx.messages, *turn.messages))
+                ctx.metrics.update(turn.noted)
+                if index == order[-1]:
+                    ctx.end_reason = recorded.end_reason
+                if broke_off and index == order[-1]:
+                    break  # no hook was asked
+                await scoring.on_turn(turn)
+                turns[index] = await hooks.marked(turn)
+        except Exception as error:  # noqa: BLE001  # raised again, unless the agent caused it
+            broken = caused_by_agent(error)
         if recorded.agent is not None:  # whose turns may have been scored in another order
             by_turn = dict(zip(order, ctx.turn_scores, strict=False))
             ctx.turn_scores = [by_turn[index] for index in sorted(by_turn)]
@@ -365,7 +369,7 @@ class Replay:
         bare = replace(
             recorded,
             turns=tuple(turns),
-            agent_caused=recorded.agent_caused if broke_off else None,
+            agent_caused=broken,
             rewards=None,
             metrics={},
             judge_calls=(),

@@ -178,7 +178,7 @@ _GROUP = fields_of(TrajectoryGroup, without=("item", "trajectories"))
 _CREDIT = fields_of(CreditedGroup, without=("group", "advantages", "estimator_params"))
 _OPEN = {"item": ENTRIES, "estimator_params": ENTRIES}
 
-_ROLLOUT = fields_of(Trajectory, without=("item_id", "turns", "rows", "rewards"))
+_ROLLOUT = fields_of(Trajectory, without=("item_id", "turns", "rows", "rewards", "contents"))
 _REWARDS = {
     "score": _NUMBER,
     "outcome": _NUMBER,

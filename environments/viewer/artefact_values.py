@@ -8,7 +8,7 @@ from typing import TypedDict
 
 from environments.artefacts import utf8_path
 from environments.trajectory import Artefact, Trajectory
-from tools.sandbox.archive import unpack
+from tools.sandbox.archive import ArchivedFile, unpack
 
 LARGEST_SHOWN = 1 << 20
 """Bytes of a file or folder."""
@@ -65,17 +65,15 @@ def _versions(trajectory: Trajectory) -> Iterator[tuple[Artefact, bytes | str]]:
         elif data is None:
             large = "too large to show" if each.size > LARGEST_SHOWN else "missing beside the record"
             yield each, large if each.digest else "left out, see --env.artefacts_mb"
-        elif not each.is_folder:
-            yield each, data
         else:
             try:
-                files = unpack(data)
+                files = unpack(data) if each.is_folder else {"": ArchivedFile(data=data)}
             except OSError as error:
                 yield each, f"no folder: {error}"
                 continue
-            for path, file in files.items():
-                name = utf8_path(normpath(f"{each.path}/{path}"))
-                yield replace(each, path=name, size=len(file.data)), file.data
+            for name, file in files.items():
+                path = utf8_path(normpath(f"{each.path}/{name}"))
+                yield replace(each, path=path, size=len(file.data)), file.data
 
 
 def _difference(before: str | None, text: str) -> str:

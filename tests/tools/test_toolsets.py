@@ -60,7 +60,9 @@ def test_an_own_toolset_replaces_the_shipped_one_of_its_name():
 
 
 def test_an_unknown_name_is_answered_with_what_exists():
-    with pytest.raises(ConfigError, match=r"no toolset 'web'; choose from \['file', 'own', 'terminal'\]"):
+    with pytest.raises(
+        ConfigError, match=r"no toolset 'web'; choose from \['file', 'own', 'python', 'terminal'\]"
+    ):
         select_toolsets([OWN], enabled=["web"])
 
 

@@ -5,6 +5,8 @@ import zipfile
 
 import pytest
 
+from environments.artefacts import TakenFiles
+from environments.base_env import AgentEnv
 from environments.code_debug_env import CodeDebugEnv
 from environments.record.artefact_file import artefacts_of, with_contents
 from environments.record.recorder import read_contents, read_groups, serialised
@@ -12,10 +14,13 @@ from environments.run.open_run import RunOptions
 from environments.run.process_run import process
 from environments.run.rescore_run import rescore
 from environments.terminal_tasks_env import TerminalTasksEnv
+from environments.trajectory import Artefact
+from environments.turn_level_reward import TurnLevelRewardMixin
 from tests.environments.keeping_env import Keeping, keeping, recorded, rescored, rewards
 from tests.environments.write_file import quiet
 from tools.errors import ConfigError
 from tools.sandbox.archive import unpack
+from tools.sandbox.base import NoSandbox, SandboxSpec
 
 
 @pytest.fixture
@@ -131,7 +136,7 @@ async def test_what_does_not_fit_is_named_in_the_record_with_its_size_and_refuse
 async def test_siblings_with_equal_files_share_one_content(path):
     (group,) = await recorded(path)
     named = {each.digest for t in group.group.trajectories for each in t.artefacts if each.digest}
-    (file,) = artefacts_of(path).iterdir()
+    (file,) = (path.parent / "r.jsonl.artefacts").iterdir()
     kept = zipfile.ZipFile(file).namelist()
     assert sorted(kept) == sorted(named)
     assert len(named) < sum(each.digest is not None for t in group.group.trajectories for each in t.artefacts)
@@ -169,3 +174,80 @@ async def test_a_group_that_a_worker_sends_brings_its_contents():
         group = await env.run_group(env.tasks()[0])
     line, _ = pickle.loads(pickle.dumps(serialised(group, fingerprint=None)))
     assert line.artefacts is not None
+
+
+class Built(Keeping):
+    """Its spec, a build, and a verification without artefacts count."""
+
+    def sandbox_for(self, item):
+        return SandboxSpec(disk_mb=40)
+
+    async def compute_outcome(self, item, trajectory, ctx):
+        disk = await ctx.verify(command="df -k . | tail -n 1")
+        built = await ctx.verify(
+            build="cat pkg/* | wc -c >size", artefacts=["pkg"], outputs=["size"], command="cat size"
+        )
+        return float(disk.text().split()[1]) + int(built.text())
+
+
+async def test_builds_and_the_sandboxes_of_an_item_are_as_of_its_rollout(path):
+    was = await recorded(path, Built)
+    assert {t.rewards.outcome // 1024 for t in was[0].group.trajectories} == {40}
+    assert rewards(await rescored(path, Built)) == rewards(was)
+
+
+class WithoutSandbox(Keeping):
+    """What the agent says is verified, and its rollouts have no sandbox."""
+
+    sandbox = "none"
+    tools = ()
+    keep = ()
+    score_turn = TurnLevelRewardMixin.score_turn
+    prepare = AgentEnv.prepare
+
+    async def compute_outcome(self, item, trajectory, ctx):
+        said = trajectory.turns[-1].message.content
+        ran = await ctx.verify(command="wc -c said", files={"said": said})
+        return float(ran.text().split()[0])
+
+
+async def test_text_that_is_verified_needs_no_sandbox_and_nothing_kept(path):
+    was = await recorded(path, WithoutSandbox)
+    assert rewards(await rescored(path, WithoutSandbox)) == rewards(was)
+    assert {t.rewards.outcome for t in was[0].group.trajectories} == {4.0}
+    assert not artefacts_of(path).exists()
+
+
+class Uncaught(Keeping):
+    """What the agent did to `out` is its doing: the floor."""
+
+    score_turn = TurnLevelRewardMixin.score_turn
+
+    async def compute_outcome(self, item, trajectory, ctx):
+        return float(len(await ctx.artefact("out")))
+
+
+async def test_a_file_that_the_agent_made_unreadable_is_the_floor_again(path):
+    was = await recorded(path, Uncaught)
+    assert {t.agent_caused.cause for t in was[0].group.trajectories} == {"unreadable_files"}
+    assert rewards(await rescored(path, Uncaught)) == rewards(was)
+
+
+class Careless(Keeping):
+    async def score_turn(self, item, turn, ctx):
+        return float(len(await ctx.artefact("out")))
+
+
+async def test_so_it_is_where_only_the_hook_of_today_lets_it_through(path):
+    was = await recorded(path)
+    now = await rescored(path, Careless)
+    assert not now[0].group.failures
+    gone = [t.rewards.outcome_components for t in now[0].group.trajectories if t.agent_caused]
+    assert gone == len(was[0].group.trajectories) * [{"failed": 0.0}]
+
+
+def test_turns_of_threads_get_their_index_from_the_order_of_their_requests():
+    files = TakenFiles(NoSandbox(), 100)
+    for files.turn, path in enumerate("ab"):
+        files._keep(Artefact(path=path), b"1")
+    assert [(each.path, each.turn) for each in files.artefacts([7, 3])] == [("a", 1), ("b", 0)]

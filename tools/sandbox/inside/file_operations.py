@@ -172,7 +172,7 @@ def program(account: Account, request: RunProgram) -> tuple[Begin, bytes]:
 def python(account: Account, request: RunPython) -> tuple[Begin, bytes]:
     """What starts a Python program of ours, and what it reads from stdin."""
     code = _compiled(request.source)
-    action = only_stdio(lambda: _run(code, account.workdir))
+    action = only_stdio(lambda: _run(code, account))
     return lambda stdio: fork(account, stdio, action), request.stdin
 
 
@@ -181,9 +181,11 @@ def _compiled(source: str) -> CodeType:
     return compile(source, "<program>", "exec", dont_inherit=True)
 
 
-def _run(code: CodeType, workdir: str) -> int:
+def _run(code: CodeType, account: Account) -> int:
     """Run it as Python would that had just started; the result is its exit code."""
-    os.chdir(workdir)
+    os.chdir(account.workdir)
+    os.environ.clear()
+    os.environ.update(account.environment({}))
     streams = [os.fdopen(fd, mode, encoding="utf-8", closefd=False) for fd, mode in enumerate("rww")]
     sys.stdin, sys.stdout, sys.stderr = streams
     result: object = None

@@ -1,0 +1,165 @@
+"""The program of the `python` toolset, in the sandbox: it starts an interpreter that stays, and asks it.
+
+With `--serve` it is that interpreter. All of it is the agent's: its output, no verdict.
+Three FIFOs in one folder connect them, since not every sandbox has UNIX sockets: `in`, `out` and `done`.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import linecache
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import traceback
+import types
+
+OK, RAISED, ENDED, FAILED, ANEW = 0, 1, 2, 3, 4
+"""Exit codes of a call; `ANEW` is added where an earlier interpreter was gone."""
+_FOLDER = ".turnwise-python"
+_SERVE = "--serve"
+_STEP_S = 0.1
+
+
+def main() -> int:
+    """Run the code of the request on stdin; with `end` kill the interpreter."""
+    request = json.load(sys.stdin)
+    folder = os.path.join(os.environ.get("TMPDIR") or "/tmp", _FOLDER)
+    if request.get("end"):
+        _end(folder)
+        return OK
+    found, anew = _reached(folder), 0
+    if found is None:
+        anew = ANEW if os.path.lexists(folder) else 0
+        _end(folder)
+    try:
+        pid, fd = found or _started(folder, request["source"])
+        code = _asked(folder, pid, fd, json.dumps(request["code"]).encode() + b"\n")
+    except OSError as error:
+        print(error, file=sys.stderr)
+        code = FAILED
+    if code in (ENDED, FAILED):
+        _end(folder)
+    return code + anew
+
+
+def _reached(folder: str) -> tuple[int, int] | None:
+    """The interpreter that an earlier call left, and the FIFO that it reads."""
+    try:
+        with open(f"{folder}/pid") as file:
+            pid = int(file.read())
+        fd = os.open(f"{folder}/in", os.O_WRONLY | os.O_NONBLOCK)
+    except (OSError, ValueError):
+        return None
+    return (pid, fd) if _is_alive(pid) else None
+
+
+def _started(folder: str, source: str) -> tuple[int, int]:
+    os.mkdir(folder, 0o700)
+    for name in ("in", "out", "done"):
+        os.mkfifo(f"{folder}/{name}", 0o600)
+    argv = ["python3", "-I", "-c", source, _SERVE, folder]
+    nowhere = subprocess.DEVNULL
+    process = subprocess.Popen(argv, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True)
+    with open(f"{folder}/pid", "w") as file:
+        file.write(str(process.pid))
+    return process.pid, os.open(f"{folder}/in", os.O_RDWR)
+
+
+def _asked(folder: str, pid: int, fd: int, line: bytes) -> int:
+    # Open for writing, too, none of them ends before its time.
+    out, done = (os.open(f"{folder}/{name}", os.O_RDWR | os.O_NONBLOCK) for name in ("out", "done"))
+    os.set_blocking(fd, True)
+    os.write(fd, line)
+    answer = b""
+    while not answer and _is_alive(pid):
+        ready = select.select([out, done], [], [], _STEP_S)[0]
+        answer = os.read(done, 1) if done in ready else b""
+        _pass_on(out)
+    _pass_on(out)
+    return int(answer) if answer in (b"0", b"1") else ENDED
+
+
+def _pass_on(out: int) -> None:
+    try:
+        data = os.read(out, 1 << 20)
+    except BlockingIOError:
+        return
+    while data:
+        data = data[os.write(1, data) :]
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except (OSError, IndexError):
+        return False
+
+
+def _end(folder: str) -> None:
+    """Kill an interpreter and what it started in its group, and forget it."""
+    try:
+        os.chmod(folder, 0o700)
+        with open(f"{folder}/pid") as file:
+            os.killpg(int(file.read()), signal.SIGKILL)
+    except (OSError, ValueError):
+        pass
+    shutil.rmtree(folder, ignore_errors=True)
+    if os.path.lexists(folder):
+        os.unlink(folder)
+
+
+def serve(folder: str) -> None:
+    """Run one piece of code after the other in one `__main__`, as an interactive interpreter does."""
+    own = os.getpid()
+    sys.path[:] = ["", *os.environ.get("PYTHONPATH", "").split(":"), *sys.path]
+    sys.argv = [""]
+    module = sys.modules["__main__"] = types.ModuleType("__main__")
+    for number, line in enumerate(open(f"{folder}/in", "r+b", 0), start=1):  # noqa: SIM115
+        # By path and anew: the code may have closed or replaced what it prints to.
+        out = os.open(f"{folder}/out", os.O_RDWR)
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        os.close(out)
+        sys.stdout = open(1, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
+        sys.stderr = sys.stdout
+        code = _run(json.loads(line), f"<call {number}>", vars(module))
+        sys.stdout.flush()
+        if os.getpid() != own:
+            os._exit(0)  # a fork of the code's
+        done = os.open(f"{folder}/done", os.O_RDWR)
+        os.write(done, b"%d" % code)
+        os.close(done)
+
+
+def _run(code: str, name: str, names: dict[str, object]) -> int:
+    linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
+    try:
+        tree = ast.parse(code, name)
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, name, "exec"), names)
+        value = None
+        if isinstance(last, ast.Expr):
+            value = eval(compile(ast.Expression(last.value), name, "eval"), names)
+        if value is not None:
+            names["_"] = value
+            print(repr(value))
+        return OK
+    except BaseException as error:  # noqa: BLE001  # `exit()` and interrupts of the code's, too
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename in ("<string>", ast.__file__):
+            trace = trace.tb_next
+        traceback.print_exception(type(error), error, trace)
+        return RAISED
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == [_SERVE]:
+        serve(sys.argv[2])
+    else:
+        sys.exit(main())

@@ -15,7 +15,7 @@ from environments.config import AgentEnvConfig
 from environments.data.items import load_items
 from environments.policy.scripted import Choice
 from environments.reward_context import Reward, RolloutContext
-from environments.swe_tasks_env.patches import Tree
+from environments.swe_tasks_env.patches import Tree, git
 from environments.swe_tasks_env.repositories import find_repository, read_tree
 from environments.swe_tasks_env.script import fix_script
 from environments.swe_tasks_env.verdict import Row, all_tests, passing_tests, patch_of_code, tests_of
@@ -82,11 +82,13 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
 
         Raises:
             DatasetError: a repository cannot be had, or tests are no list.
+            ConfigError: there is no git.
         """
         if self.config.dataset_name or self.config.dataset_path:
             rows = await super().load_items()
         else:
             rows = load_items(path=_OWN_DATA / "tasks.jsonl", limit=self.config.max_items)
+        await asyncio.to_thread(git, "--version", cwd=_OWN_DATA)
         problems = await asyncio.to_thread(lambda: [each for row in rows if (each := self._problem(row))])
         if problems:
             raise DatasetError(

@@ -26,7 +26,7 @@ from tools.toolsets import refuse_state
 _LOG = logging.getLogger(__name__)
 _PLACES = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _CLOSE = 0.7
-"""How alike a near miss is: `prepare_state` is one of `prepare`, `preview` is not."""
+"""How alike a near miss is: `prepares` is one of `prepare`, `preview` is not."""
 _OURS = ("environments", "tools")
 _ATTRIBUTES = tuple(
     name for name, given in vars(Hooks).items() if not name.startswith("_") and not callable(given)

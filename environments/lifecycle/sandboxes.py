@@ -146,6 +146,11 @@ class Sandboxes:
                 f"{where} names the image {given.image!r}, and {_DEFAULT!r} sandboxes have none; choose "
                 f"--env.{'sandbox' if self.are_opened else 'verify_sandbox'} docker"
             )
+        if given is not None and given.whole and self.verifier_kind == _DEFAULT:
+            raise ConfigError(
+                f"{where} gave whole=True, and {_DEFAULT!r} sandboxes have no machine of their own; choose "
+                f"--env.{'sandbox' if self.are_opened else 'verify_sandbox'} docker"
+            )
         if given is not None and given.prepared is not None and not prepares:
             raise ConfigError(f"{where} gave prepared={given.prepared!r:.100}; write prepare_sandbox, too")
         return given
@@ -167,6 +172,7 @@ class Sandboxes:
             limits=self._limits_of(spec),
             allow_unsafe=config.allow_unsafe_sandbox,
             image=self.image_of(spec),
+            whole=spec is not None and spec.whole,
         )
 
     def warn_of_lent_files(self) -> None:

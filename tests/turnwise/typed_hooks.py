@@ -37,6 +37,8 @@ class Plain(TurnLevelRewardMixin, AgentEnv):
     def sandbox_for(self, item: dict[str, Any]) -> SandboxSpec | None:
         return None
 
+    def prepare_sandbox(self, item: dict[str, Any], sandbox: Sandbox) -> None: ...
+
     def prepare(self, item: dict[str, Any], sandbox: Sandbox) -> World:
         return World()
 

@@ -59,6 +59,7 @@ def open_sandbox(
     limits: SandboxLimits | None = None,
     allow_unsafe: bool = False,
     image: str | None = None,
+    whole: bool = False,
     **overrides: Unpack[LimitOverrides],
 ) -> "Opening":
     """One sandbox for one rollout, used with `async with`; afterwards nothing of it is left.
@@ -68,6 +69,7 @@ def open_sandbox(
         limits: what the sandbox may use.
         allow_unsafe: accept weaker isolation if this machine has no better; the record lists what is missing.
         image: what a container is made from; backends without images refuse one.
+        whole: the agent is root of the container; see `SandboxSpec.whole`.
         overrides: single limits by name, such as `memory_mb=512`; they win over `limits`.
 
     Raises:
@@ -82,7 +84,12 @@ def open_sandbox(
     if wanted.packages:
         _refuse_packages(backend)
     options = {"allow_unsafe": allow_unsafe, "image": image}
-    return Opening(backend, find_backend(backend), wanted, options)
+    opener = find_backend(backend)
+    if whole:
+        if "whole" not in inspect.signature(opener).parameters:
+            raise ConfigError(f"sandbox backend {backend!r} has no whole machines; choose docker")
+        options["whole"] = True
+    return Opening(backend, opener, wanted, options)
 
 
 @dataclass(slots=True)

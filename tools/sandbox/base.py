@@ -104,10 +104,12 @@ class SandboxSpec:
     disk_mb: int | None = None
     network: Network | None = None
     read_only: tuple[str, ...] | None = None
-    prepared: str | None = None
-    """Key of what `prepare_sandbox` leaves, once for all sandboxes with this key."""
     packages: tuple[str, ...] | None = None
     """See `SandboxLimits.packages`."""
+    whole: bool = False
+    """For docker: the agent is root of its container, on the image's own files and in its WORKDIR."""
+    prepared: str | None = None
+    """Key of what `prepare_sandbox` leaves, once for all sandboxes with this key."""
 
     def __post_init__(self) -> None:
         """Refuse what no sandbox can have.

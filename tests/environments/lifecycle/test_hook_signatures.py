@@ -74,7 +74,7 @@ def test_a_hook_is_a_method():
     [
         ("responds", "respond"),
         ("score_turns", "score_turn"),
-        ("prepare_state", "prepare"),
+        ("prepares", "prepare"),
         ("compute_outcomes", None),
         ("tool", "tools"),
         ("systemprompt", "system_prompt"),

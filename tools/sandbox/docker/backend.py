@@ -1,9 +1,11 @@
 """Sandboxes in containers of a real Docker engine: one container per rollout, one program as its channel."""
 
+import asyncio
 import logging
 import socket
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 
 from tools.errors import AgentCausedError, IsolationError, SandboxCreateError, SandboxUnavailable, UsageError
@@ -13,6 +15,7 @@ from tools.sandbox.docker.container import Container, Spec
 from tools.sandbox.docker.engine import Connection, EngineError
 from tools.sandbox.docker.image import DEFAULT_IMAGE, Progress
 from tools.sandbox.docker.manager import ContainerManager, in_thread, made_in, manager, threads
+from tools.sandbox.docker.whole import DiskWatch, WholeSandbox, held_on_host
 from tools.sandbox.host.channel import Channel, RecoveringChannel
 from tools.sandbox.host.layout import WORKDIR, check_files_fit
 from tools.sandbox.host.supervised import SupervisedSandbox
@@ -29,6 +32,7 @@ async def open_docker(
     allow_unsafe: bool = False,
     image: str | None = None,
     verifier_files: Mapping[str, bytes] | None = None,
+    whole: bool = False,
 ) -> AsyncGenerator[SupervisedSandbox]:
     """A sandbox in a new container, or in one that was made ahead; it is removed afterwards.
 
@@ -37,44 +41,51 @@ async def open_docker(
         allow_unsafe: accept an engine that cannot enforce all of them.
         image: a name, an id, or a folder with a Dockerfile; it needs python3, /bin/sh and /bin/bash.
         verifier_files: see `open_sandbox`.
+        whole: the agent is root of it, on the image's own file system.
 
     Raises:
         ConfigError: the image cannot be had or lacks something, or the limits contradict each other.
         IsolationError: no engine answers, or it cannot enforce a limit and `allow_unsafe` is not set.
         SandboxCreateError: the container could not be started.
     """
-    check_files_fit(limits)
+    if not whole:
+        check_files_fit(limits)
     managed = await in_thread(manager)
-    prepared = await in_thread(partial(managed.image, image or DEFAULT_IMAGE, _LOG.info))
-    spec = Spec(image=prepared, limits=limits, holds=verifier_files is not None)
-    pool = managed.pool(spec)
-    pool.enter()
-    try:
-        container = await made_in(threads(), pool.pop, managed.drop)
+    found = await in_thread(partial(managed.image, image or DEFAULT_IMAGE, _LOG.info))
+    async with AsyncExitStack() as closing:
+        spec = Spec(image=found, limits=limits, holds=verifier_files is not None and not whole, whole=whole)
+        container: Container | None = None
+        if whole and verifier_files is not None:
+            spec = replace(spec, held=closing.enter_context(held_on_host(verifier_files, spec.workdir)))
+        else:
+            pool = managed.pool(spec)
+            pool.enter()
+            closing.push_async_callback(lambda: to_the_end(in_thread(pool.leave)))
+            container = await made_in(threads(), pool.pop, managed.drop)
         if container is None:
             container = await made_in(managed.creators, partial(managed.make, spec), managed.drop)
-        channel: RecoveringChannel | None = None
-        try:
-            if verifier_files is not None:
-                await in_thread(partial(containers.hold, managed.engine, container, verifier_files))
-            enforced = container.facts.enforced(limits)
-            if not allow_unsafe:
-                _check_enforced(limits, enforced)
-            channel = RecoveringChannel(
-                await container.connection.attach(), partial(_supervise, managed, container)
-            )
-            record = SandboxRecord(
-                backend="docker", tier=managed.engine.runtime, limits=limits, enforced=enforced,
-                image=spec.image.digest, lacks=containers.lacks(managed.engine, limits),
-            )  # fmt: skip
-            listen = partial(_listener, managed, container)
+        closing.push_async_callback(lambda: to_the_end(in_thread(partial(managed.drop, container))))
+        if verifier_files is not None and not whole:
+            await in_thread(partial(containers.hold, managed.engine, container, verifier_files))
+        enforced = container.facts.enforced(limits, whole=whole)
+        if not allow_unsafe:
+            _check_enforced(limits, enforced)
+        watch = DiskWatch(managed, container)
+        if whole:
+            closing.callback(asyncio.create_task(watch.run()).cancel)
+        channel = RecoveringChannel(
+            await container.connection.attach(), partial(_supervise, managed, container, watch)
+        )
+        closing.callback(channel.close, "the sandbox is closed")
+        record = SandboxRecord(
+            backend="docker", tier=managed.engine.runtime, limits=limits, enforced=enforced,
+            image=spec.image.digest, lacks=containers.lacks(managed.engine, limits, whole=whole),
+        )  # fmt: skip
+        listen = partial(_listener, managed, container)
+        if whole:
+            yield WholeSandbox(watch, channel, record, listen)
+        else:
             yield SupervisedSandbox(channel, WORKDIR, record, listen)
-        finally:
-            if channel is not None:
-                channel.close("the sandbox is closed")
-            await to_the_end(in_thread(partial(managed.drop, container)))
-    finally:
-        await to_the_end(in_thread(pool.leave))
 
 
 async def prepare_image(name: str | None = None, *, progress: Progress | None = None) -> str:
@@ -97,8 +108,9 @@ async def _listener(managed: ContainerManager, container: Container) -> socket.s
     return await made_in(threads(), open_it, socket.socket.close)
 
 
-async def _supervise(managed: ContainerManager, container: Container) -> Channel:
+async def _supervise(managed: ContainerManager, container: Container, watch: DiskWatch) -> Channel:
     """The channel to a new supervisor in the same container; everything that ran there is dead."""
+    watch.refuse_over()
 
     def start() -> Connection:
         return _restarted(managed, container)
@@ -110,7 +122,7 @@ async def _supervise(managed: ContainerManager, container: Container) -> Channel
 def _restarted(managed: ContainerManager, container: Container) -> Connection:
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            containers.clear(managed.engine, container.id)
+            containers.clear(managed.engine, container)
             return containers.supervise(
                 managed.engine, container.id, container.spec, container.uid, replaces=True
             )[0]

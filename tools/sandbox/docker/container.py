@@ -29,8 +29,14 @@ from tools.sandbox.inside import kernel
 from tools.sandbox.inside.account import Configuration
 from tools.sandbox.inside.messages import Died, Done, Facts, Ready, RunProgram, encode
 
-_ALWAYS = ("disk_mb", "file_mb", "output_mb")
-"""Made by file systems and the supervisor; the network is what `problems` checks."""
+_ALWAYS = ("file_mb", "output_mb")
+"""Made by the supervisor; the network is what `problems` checks."""
+_ROOT_MAY = {
+    "CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "FSETID": 4, "KILL": 5, "SETGID": 6, "SETUID": 7,
+    "NET_BIND_SERVICE": 10,
+}  # fmt: skip
+"""What installing packages takes, with the kernel's numbers: nothing that reaches beyond the container."""
+_OF_ROOT = sum(1 << number for number in _ROOT_MAY.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +66,13 @@ class ContainerFacts:
             usable=tuple(facts.usable.split()),
         )
 
-    def problems(self, limits: SandboxLimits) -> list[str]:
+    def problems(self, limits: SandboxLimits, *, whole: bool = False) -> list[str]:
         """What the agent would have and must not have, or lack and needs."""
         capabilities, no_new = self.privileges
+        is_root = whole and not int(capabilities, 16) & ~_OF_ROOT
         beyond = set(self.devices) - {"lo"}
         wrong = {
-            f"capabilities ({capabilities})": capabilities.strip("0") != "",
+            f"capabilities ({capabilities})": capabilities.strip("0") != "" and not is_root,
             "privileges to gain": no_new != "1",
             f"network devices ({', '.join(self.devices)})": limits.network == "none" and bool(beyond),
             "no network, for lack of a bridge (`docker network ls`)": limits.network == "full" and not beyond,
@@ -74,7 +81,7 @@ class ContainerFacts:
         }
         return [problem for problem, found in wrong.items() if found]
 
-    def enforced(self, limits: SandboxLimits) -> tuple[str, ...]:
+    def enforced(self, limits: SandboxLimits, *, whole: bool = False) -> tuple[str, ...]:
         """Names of the limits that hold."""
         most_bytes = (limits.memory_mb << 20) + RESERVED_BYTES
         holds = {
@@ -83,7 +90,8 @@ class ContainerFacts:
             "pids": self.pids is not None and self.pids <= limits.pids + RESERVED_PIDS,
             "cpus": limits.cpus is not None and self.cpus is not None and self.cpus <= limits.cpus * 1.01,
         }
-        return tuple(sorted([*_ALWAYS, *(name for name, found in holds.items() if found)]))
+        disk = "disk_mb_watched" if whole else "disk_mb"
+        return tuple(sorted([disk, *_ALWAYS, *(name for name, found in holds.items() if found)]))
 
 
 def _number(text: str) -> int | None:
@@ -104,7 +112,7 @@ _TTL_S, _LOOK_S = 24 * 3600, 60
 # starts no process, so a full container cannot end it.
 _KEEP_ALIVE = (
     f"exec {{quiet}}<> <(:); wait $!; for ((i = 0; i < {_TTL_S // _LOOK_S}; i++)); do "
-    f"read -rt {_LOOK_S} -u $quiet; set -- /proc/[0-9]*; (($# > 2)) || exit 0; done"
+    f"read -rt {_LOOK_S} -u $quiet; set -- /proc/[0-9]*; (($# > $0)) || exit 0; done"
 )
 _NOT_FOUND_CODES = (126, 127)
 _NEW_NET = 0x40000000
@@ -122,6 +130,15 @@ class Spec:
     limits: SandboxLimits
     holds: bool = False
     """Whether it is for a verifier's files: the workspace then belongs to another user than the agent's."""
+    whole: bool = False
+    """Whether the agent is root, on the image's own file system."""
+    held: tuple[tuple[str, str], ...] = ()
+    """A verifier's files where the agent is root: on this machine, and where they are mounted, read-only."""
+
+    @property
+    def workdir(self) -> str:
+        """Where commands start."""
+        return (self.image.workdir or _HOME) if self.whole else WORKDIR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,10 +166,12 @@ def start(engine: Engine, spec: Spec, labels: dict[str, str], discard: Callable[
         ConfigError: the image lacks what a sandbox needs.
         IsolationError: the agent would have something it must not have.
     """
-    uid = _uid(engine)
+    uid = 0 if spec.whole else _uid(engine)
+    # Its own processes: this one, and an init where not every process of the agent's user has to spare it.
+    keep_alive = ["/bin/bash", "-c", _KEEP_ALIVE, "1" if spec.whole else "2"]
     try:
         made = engine.create(
-            spec.image.id, ["/bin/bash", "-c", _KEEP_ALIVE], _host(spec, uid), user="0:0",
+            spec.image.id, keep_alive, _host(spec, uid), user="0:0",
             hostname=HOST_NAME, working_dir="/", labels=labels,
         )  # fmt: skip
     except EngineError as error:
@@ -163,7 +182,7 @@ def start(engine: Engine, spec: Spec, labels: dict[str, str], discard: Callable[
         discard(made)
         raise _not_started(spec, error, ended=False) from error
     try:
-        if _lends_in_home(spec.limits):
+        if _lends_in_home(spec):
             # A file system there takes the mode of the image's folder, whatever it is to have.
             _run_as_root(engine, made, f"import os; os.chmod({_HOME!r}, 0o755)")
         connection, facts = supervise(engine, made, spec, uid)
@@ -265,13 +284,13 @@ def _listening_in(network: int) -> socket.socket:
     return socket.create_server(("127.0.0.1", 0))
 
 
-def clear(engine: Engine, container: str) -> None:
+def clear(engine: Engine, container: Container) -> None:
     """Kill all that runs as the agent's user: one that signals everything would end the next supervisor, too.
 
     Raises:
         EngineError: the engine cannot.
     """
-    _run_as_root(engine, container, supervisor_code.CLEAR)
+    _run_as_root(engine, container.id, f"whole = {container.spec.whole}\n{supervisor_code.CLEAR}")
 
 
 def _run_as_root(engine: Engine, container: str, source: str) -> None:
@@ -282,10 +301,11 @@ def _run_as_root(engine: Engine, container: str, source: str) -> None:
         connection.receive(_ANSWER_S)
 
 
-def lacks(engine: Engine, limits: SandboxLimits) -> tuple[str, ...]:
+def lacks(engine: Engine, limits: SandboxLimits, *, whole: bool = False) -> tuple[str, ...]:
     """What a container does not give, in the words of `SandboxRecord.lacks`."""
     missing = {
         "network": limits.network == "full", "oom_score": True, "system_calls": not _filter(engine),
+        "disk_mb": whole,
     }  # fmt: skip
     return tuple(name for name, is_missing in missing.items() if is_missing)
 
@@ -325,14 +345,18 @@ def _host(spec: Spec, uid: int) -> dict[str, Any]:
     memory, disk = (limits.memory_mb << 20) + RESERVED_BYTES, limits.disk_mb << 20
     host: dict[str, Any] = {
         "auto_remove": True,
-        "init": True,
+        # Where the agent is root only the first process is out of its reach.
+        "init": not spec.whole,
         "cap_drop": ["ALL"],
-        # Of root, which no agent becomes: to end what an agent left.
-        "cap_add": ["KILL"],
+        # Of root, which no other agent becomes: to end what an agent left.
+        "cap_add": list(_ROOT_MAY) if spec.whole else ["KILL"],
         "security_opt": ["no-new-privileges"],
         "mounts": [
-            {"Type": "bind", "Source": folder, "Target": folder, "ReadOnly": True}
-            for folder in limits.read_only
+            {"Type": "bind", "Source": source, "Target": target, "ReadOnly": True}
+            for source, target in (
+                *zip(limits.read_only, limits.read_only, strict=True),
+                *spec.held,
+            )
         ],
         # The default network of the engine: that of the host would show its loopback and sockets too.
         "network_mode": "none" if limits.network == "none" else "bridge",
@@ -340,17 +364,18 @@ def _host(spec: Spec, uid: int) -> dict[str, Any]:
         "mem_limit": memory,
         "memswap_limit": memory,
         "pids_limit": limits.pids + RESERVED_PIDS,
-        "read_only": True,
+        "read_only": not spec.whole,
         "shm_size": layout.part(disk, 8),
         "log_config": {"Type": "none"},
-        "tmpfs": {
-            WORKDIR: _tmpfs(disk, "mode=1777" if spec.holds else f"uid={uid},gid={uid},mode=755"),
-            # The agent could lock a directory of its own.
-            RUN_DIR: _tmpfs(8 << 20, "mode=1777"),
-            "/tmp": _tmpfs(layout.part(disk, 4), "mode=1777"),
-        },
+        # The agent could lock a directory of its own.
+        "tmpfs": {RUN_DIR: _tmpfs(8 << 20, "mode=1777")},
     }
-    if _lends_in_home(limits):
+    if not spec.whole:
+        owner = "mode=1777" if spec.holds else f"uid={uid},gid={uid},mode=755"
+        host["tmpfs"] |= {
+            WORKDIR: _tmpfs(disk, owner), "/tmp": _tmpfs(layout.part(disk, 4), "mode=1777"),
+        }  # fmt: skip
+    if _lends_in_home(spec):
         host["tmpfs"][_HOME] = _tmpfs(1 << 20, "mode=755")
     if spec.holds:
         host["tmpfs"][VERIFIER_DIR] = _tmpfs(disk, "mode=755")
@@ -359,8 +384,8 @@ def _host(spec: Spec, uid: int) -> dict[str, Any]:
     return host
 
 
-def _lends_in_home(limits: SandboxLimits) -> bool:
-    return any(folder.startswith(f"{_HOME}/") for folder in limits.read_only)
+def _lends_in_home(spec: Spec) -> bool:
+    return not spec.whole and any(folder.startswith(f"{_HOME}/") for folder in spec.limits.read_only)
 
 
 def _tmpfs(size: int, owner: str) -> str:
@@ -377,19 +402,25 @@ def _uid(engine: Engine) -> int:
 def _config(engine: Engine, spec: Spec, uid: int, replaces: bool) -> bytes:
     limits = spec.limits
     settings = {
-        "drop": "0", "uid": str(uid), "gid": str(uid), "workdir": WORKDIR, "run_dir": RUN_DIR,
+        "drop": "0", "uid": str(uid), "gid": str(uid), "workdir": spec.workdir, "run_dir": RUN_DIR,
         "fsize": str(limits.file_mb << 20), "as": "", "output": str(limits.output_mb << 20),
-        # The supervisor is a process of the same user.
-        "nproc": str(limits.pids + 1),
+        # The supervisor is a process of the same user; none of root's are counted.
+        "nproc": "" if spec.whole else str(limits.pids + 1),
         "guard_fd": "-1", "shell_lost": "1" if replaces else "0",
     }  # fmt: skip
     of_image = dict(pair.split("=", 1) for pair in spec.image.env if "=" in pair)
     env = {
         "PATH": SYSTEM_PATH, "LANG": "C.UTF-8", **of_image,
-        "HOME": WORKDIR, "PWD": WORKDIR, "USER": "agent", "LOGNAME": "agent", "TERM": "dumb",
+        "HOME": _HOME if spec.whole else WORKDIR, "PWD": spec.workdir, "USER": "agent", "LOGNAME": "agent",
+        "TERM": "dumb",
     }  # fmt: skip
-    if spec.holds:
-        env |= layout.verifier_env(layout.VERIFIER_DIR, env)
+    if spec.whole:
+        env |= {"USER": "root", "LOGNAME": "root"}
+    if spec.holds or spec.held:
+        own = layout.verifier_env(layout.VERIFIER_DIR, env)
+        if spec.whole:  # what is judged is the machine's state, and that is in there, too
+            del own["HOME"]
+        env |= own
     return Configuration(settings, env, _filter(engine), [], []).encode()
 
 
@@ -415,7 +446,7 @@ def _expect(connection: Connection, kind: type[M]) -> M:
 def _check(found: ContainerFacts, spec: Spec) -> None:
     if "bash" not in found.usable:
         raise ConfigError(f"image {spec.image.digest} has no /bin/bash; {NEEDS}")
-    if problems := found.problems(spec.limits):
+    if problems := found.problems(spec.limits, whole=spec.whole):
         raise IsolationError(f"a container of this engine leaves the agent {', '.join(problems)}")
 
 

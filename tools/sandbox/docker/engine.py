@@ -6,7 +6,7 @@ Nothing else imports `docker`, which has no types. Each call blocks, so it belon
 import socket
 import struct
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, cast
@@ -20,6 +20,7 @@ from tools.sandbox.host.channel import Channel
 from tools.sandbox.inside.messages import Inbox, Message
 
 _TIMEOUT_S = 60
+_CHUNK_BYTES = 1 << 18
 THREADS = 24
 """Connections that the client keeps; callers use no more threads than this."""
 _FIX = "start one (`systemctl start docker`) or say where it is (`DOCKER_HOST=unix:///path/to/docker.sock`)"
@@ -58,6 +59,8 @@ class Image:
     """What names exactly this content: `repository@sha256:…` when it came from a registry, else its id."""
     env: tuple[str, ...]
     """`NAME=value` pairs that its programs expect."""
+    workdir: str = ""
+    """Where its programs start; empty where it names none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +104,12 @@ class Engine:
         digests: list[str] = found.get("RepoDigests") or []
         config: dict[str, Any] = found.get("Config") or {}
         env: list[str] = config.get("Env") or []
-        return Image(id=found["Id"], digest=digests[0] if digests else found["Id"], env=tuple(env))
+        return Image(
+            id=found["Id"],
+            digest=digests[0] if digests else found["Id"],
+            env=tuple(env),
+            workdir=config.get("WorkingDir") or "",
+        )
 
     def pull(self, name: str) -> Iterator[dict[str, Any]]:
         """Fetch an image; the engine's events, of which one with `error` is the last."""
@@ -112,6 +120,68 @@ class Engine:
         """Build the `Dockerfile` of a folder; the engine's events, of which one with `error` is the last."""
         with _translated():
             yield from self._api.build(path=folder, tag=tag, rm=True, forcerm=True, decode=True)
+
+    def commit(self, container: str, config: Mapping[str, Any]) -> str:
+        """Make an image of a container's file system; its id."""
+        with _translated():
+            return self._api.commit(container, conf=config)["Id"]
+
+    def remove_image(self, image: str) -> None:
+        """Remove an image and the names that it has."""
+        with _translated():
+            self._api.remove_image(image, force=True)
+
+    def images(self, label: str) -> list[Listed]:
+        """Every image with this label."""
+        with _translated():
+            found: list[dict[str, Any]] = self._api.images(filters={"label": label})
+        return [
+            Listed(id=one["Id"], image=one["Id"], state="", created=one["Created"], labels=one["Labels"])
+            for one in found
+        ]
+
+    # A container's files, as the engine sees them.
+
+    def written_bytes(self, container: str) -> int:
+        """What a container has written beside its image."""
+        with _translated():
+            (found,) = self._api.containers(all=True, size=True, filters={"id": container})
+        return found.get("SizeRw") or 0
+
+    def changed(self, container: str) -> list[tuple[str, int]]:
+        """Paths that differ from the image, each with its kind: 0 is changed, 1 new, 2 removed."""
+        with _translated():
+            found: list[dict[str, Any]] = self._api.diff(container) or []
+        return [(each["Path"], each["Kind"]) for each in found]
+
+    @contextmanager
+    def frozen(self, container: str) -> Generator[None]:
+        """Nothing in a container runs meanwhile."""
+        with _translated():
+            self._api.pause(container)
+        try:
+            yield
+        finally:
+            with _translated():
+                self._api.unpause(container)
+
+    def archive(self, container: str, path: str) -> Generator[bytes]:
+        """A file, or a folder with all below it, as a tar archive with its own name at the top.
+
+        Until it is closed or read to its end, the engine answers nothing else about the container.
+        """
+        with _translated():
+            url = self._api._url("/containers/{0}/archive", container)
+            # Its own `get_archive` leaves the answer open that is not read to its end.
+            with closing(self._api._get(url, params={"path": path}, stream=True)) as answer:
+                self._api._raise_for_status(answer)
+                yield from answer.iter_content(_CHUNK_BYTES)
+
+    def put_archive(self, container: str, archive: bytes) -> None:
+        """Write the members of a tar archive below the root of a container."""
+        with _translated():
+            if not self._api.put_archive(container, "/", archive):
+                raise EngineError("the archive was not taken", None)
 
     # Containers.
 

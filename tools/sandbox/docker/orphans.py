@@ -58,31 +58,37 @@ def _boot_id() -> str:
 
 _SHORT = 12
 """Of an id, as `docker ps` shows it."""
+_IMAGE = "sha256:"
+"""What the ids of images begin with."""
 
 
 def listed(engine: Engine) -> list[SandboxEntry]:
-    """Every container of ours, the oldest first.
+    """Every container of ours and every image made of one, the oldest first.
 
     Raises:
         EngineError: the engine does not answer.
     """
-    found = sorted(engine.containers(LABEL), key=lambda one: one.created)
+    found = sorted([*engine.containers(LABEL), *engine.images(LABEL)], key=lambda one: one.created)
     return [_entry(one) for one in found]
 
 
 def reaped(engine: Engine) -> list[SandboxEntry]:
-    """Remove containers whose owner is provably gone; those that were removed.
+    """Remove containers and images whose owner is provably gone; those that were removed.
 
     Raises:
         EngineError: the engine does not remove one.
     """
     doomed = [one for one in listed(engine) if one.state == "orphan"]
     for one in doomed:
-        remove(engine, one.name)
+        if one.name.startswith(_IMAGE):
+            engine.remove_image(one.name)
+        else:
+            remove(engine, one.name)
     return doomed
 
 
 def _entry(one: Listed) -> SandboxEntry:
     known = state(one.labels)
     pid = None if known == "unknown" else owner_pid(one.labels)
-    return SandboxEntry(backend="docker", name=one.id[:_SHORT], owner=pid, state=known)
+    name = one.id[: _SHORT + len(_IMAGE) * one.id.startswith(_IMAGE)]
+    return SandboxEntry(backend="docker", name=name, owner=pid, state=known)

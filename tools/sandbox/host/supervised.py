@@ -168,9 +168,12 @@ class SupervisedSandbox:
         Raises:
             OSError: missing, not a folder, something cannot be read, or it is more than a workspace holds.
         """
-        max_bytes = self._record.limits.disk_mb << 20
-        request = messages.PackTree(_check_text(path), max_bytes, _TREE_S, max_bytes + _WORDS_BYTES)
-        return (await self._on_files(request)).stdout
+        # Up to half of it is whole, which is twice the disk: what is sparse there is not in the archive.
+        most = self._record.limits.disk_mb << 22
+        result = await self._on_files(messages.PackTree(_check_text(path), _TREE_S, most))
+        if result.truncated:
+            raise _file_error(errno.EFBIG, path)
+        return result.stdout
 
     async def unpack_tree(self, archive: bytes, path: str = ".") -> None:
         """Put what `pack_tree` gave below a folder; what is there already stays.

@@ -71,7 +71,8 @@ def theirs():
         try:
             with open(f'/proc/{name}/status') as file: status = file.read()
         except OSError: continue
-        if 'State:\\tZ' in status or status.partition('Uid:')[2].split()[0] == '0': continue
+        if 'State:\\tZ' in status or name in ('1', str(os.getpid())): continue
+        if status.partition('Uid:')[2].split()[0] == '0' and not whole: continue
         found.append(int(name))
     return found
 def send(pid, number):
@@ -88,7 +89,7 @@ while (left := theirs()) and time.monotonic() < deadline:
     for pid in stopped: send(pid, signal.SIGKILL)
     time.sleep(0.002)
 """
-"""Kills every process that is not root's; executed as root."""
+"""Kills every process that is not root's, or where the agent is root all but the first; as root."""
 
 
 @cache

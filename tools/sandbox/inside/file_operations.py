@@ -216,7 +216,7 @@ def _operation(request: FileRequest, path: str) -> tuple[Callable[[], int], byte
     if isinstance(request, WriteFile):
         return lambda: write(path, request.mode), request.data
     if isinstance(request, PackTree):
-        return lambda: _with_error(lambda: tree_archive.pack(path, request.max_bytes)), b""
+        return lambda: _with_error(lambda: tree_archive.pack(path)), b""
     if isinstance(request, UnpackTree):
         return lambda: _with_error(lambda: tree_archive.unpack(path)), request.archive
     return lambda: unpack(path), request.archive

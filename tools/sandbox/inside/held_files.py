@@ -67,12 +67,19 @@ if not is_of_agent():
 """
 
 
-def keep(files: Files, folder: str, workdir: str) -> None:
-    """Write them below a folder of their own, next to an empty home; the folder is there."""
+def keep(files: Files, folder: str, workdir: str, seen_at: str = "") -> None:
+    """Write them below a folder of their own, next to an empty home; the folder is there.
+
+    Args:
+        files: of the verifier.
+        folder: theirs.
+        workdir: the workspace.
+        seen_at: where programs see the folder, if that is elsewhere.
+    """
     for name in (FILES, HOME):
         os.mkdir(f"{folder}/{name}")
         os.chmod(f"{folder}/{name}", 0o755)
-    imports = _IMPORTS.format(files=f"{folder}/{FILES}", workspace=os.path.realpath(workdir))
+    imports = _IMPORTS.format(files=f"{seen_at or folder}/{FILES}", workspace=os.path.realpath(workdir))
     write(f"{folder}/{PYTHON}/sitecustomize.py", imports.encode(), 0o755)
     for path, data in files:
         write(kept_at(path, folder), data, 0o755)

@@ -83,7 +83,6 @@ class PackTree(NamedTuple):
     """Send all that is below a folder as an archive, as the output: links, modes and times too."""
 
     path: str
-    max_bytes: int
     timeout_s: float
     max_output_bytes: int
 

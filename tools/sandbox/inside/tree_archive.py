@@ -5,20 +5,19 @@ No host reads such an archive: it goes from one sandbox into others.
 
 from __future__ import annotations
 
-import errno
 import os
 
 
-def pack(folder: str, max_bytes: int) -> None:
+def pack(folder: str) -> None:
     """Send the tree below a folder to stdout; sockets are left out.
 
     Raises:
-        OSError: something cannot be read, or the archive would be larger.
+        OSError: something cannot be read.
     """
     # It would be loaded in each supervisor, for few of them.
     import tarfile  # noqa: PLC0415
 
-    with tarfile.open(fileobj=_Bounded(max_bytes), mode="w|") as archive:
+    with open(1, "wb", closefd=False) as stdout, tarfile.open(fileobj=stdout, mode="w|") as archive:
         for name in sorted(os.listdir(folder)):
             archive.add(os.path.join(folder, name), name)
 
@@ -47,27 +46,3 @@ def unpack(folder: str) -> None:
         for member, at in reversed(folders):
             archive.utime(member, at)
             archive.chmod(member, at)
-
-
-class _Bounded:
-    """Standard output, up to a size."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._room = max_bytes
-        self._stdout = os.fdopen(1, "wb", closefd=False)
-
-    def write(self, data: bytes) -> int:
-        """All of it.
-
-        Raises:
-            OSError: there is no room.
-        """
-        self._room -= len(data)
-        if self._room < 0:
-            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-        self._stdout.write(data)
-        self._stdout.flush()
-        return len(data)
-
-    def close(self) -> None:
-        """For its protocol; it is the process's."""

@@ -50,8 +50,8 @@ async def open_local(
         lent = (*lent, await asyncio.to_thread(folder_of, limits.packages))
     for folder in lent:
         check_lent(folder, with_parents=chosen != "B")
-    limits_with_lent = replace(limits, read_only=lent)
-    starting = asyncio.to_thread(launch.start, chosen, limits_with_lent, verifier_files, tree)
+    limits_shown = replace(limits, read_only=lent)
+    starting = asyncio.to_thread(launch.start, chosen, limits_shown, verifier_files, tree)
     held = _Held(await or_undo(starting, _stop))
     session = held.session
     channel: Channel | RecoveringChannel | None = None

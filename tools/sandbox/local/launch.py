@@ -50,13 +50,13 @@ def start_in_namespaces(
     undo.callback(cgroup.remove, group)
     settings = tiers.settings("B", who, limits, group) | numbers(group, has_tree=tree is not None)
     settings["held"] = "" if files is None else VERIFIER_DIR
+    settings["packages"] = folder_of(limits.packages)
     if tree is not None:
         # The copies share a user, and the control group counts those of one.
         settings["nproc"] = ""
     kind = None if tree is None else "tree" if tree.writable else "copy"
     own = rootfs.own_steps(limits, uid=who.uid, gid=who.gid, tree=kind)
     steps = [step.words() for step in own]
-    settings["packages"] = folder_of(limits.packages)
     config = configuration(settings, seccomp.program(), steps, files)
     ours, theirs = socket.socketpair()
     undo.callback(ours.close)

@@ -163,6 +163,7 @@ SHIPPED: Mapping[str, str] = {
     "retail": "Serve a shop's customer under a policy; the database at the end decides.",
     "sales_chat": "Sell in a chat: the customer answers, upvotes, buys or leaves; no tools.",
     "stations": "Press the right key at each sign; small enough to be learned in seconds.",
+    "swe_tasks": "Fix a bug of a repository; hidden tests decide, those that begin to pass pay the turn.",
     "terminal_tasks": "Make a file with given content in a terminal; one scalar reward.",
     "word_guess": "Guess a word of five letters; each guess is answered letter by letter.",
 }

@@ -1,0 +1,136 @@
+"""Which tests of a row pass with a patch: in a fresh sandbox, among the verifier's own files."""
+
+import asyncio
+import base64
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
+from pathlib import Path, PurePosixPath
+from typing import Any, cast
+
+from environments.rewards.code_cases import Verify
+from environments.swe_tasks_env.patches import Tree, file_of, patch_between, patched_files
+from environments.swe_tasks_env.test_runner import READY
+from tools.errors import ConfigError, DatasetError, SandboxError
+from tools.sandbox.archive import ArchivedFile
+
+Row = Mapping[str, Any]
+"""As SWE-bench has them."""
+
+TEST_S = 60.0
+"""Wall clock of one test."""
+MAX_PATCH_BYTES = 8 << 20
+"""Of the files that a patch changes: nobody fixes a bug with more."""
+_LONGEST_PATH = 1024
+"""This machine could not write those that are as long as a sandbox allows."""
+_RUNNER = ".verifier/test_runner.py"
+_SETTINGS = (
+    "conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "pyproject.toml", "tox.ini",
+    "setup.cfg",
+)  # fmt: skip
+_OF_TESTS = (
+    *_SETTINGS, "test_*.py", "*_test.py", "tests.py", "sitecustomize.py", "usercustomize.py", "*.pth", "*.pyc"
+)  # fmt: skip
+
+
+def tests_of(row: Row, *columns: str) -> list[str]:
+    """The ids of tests in columns, each a list or its JSON text.
+
+    Raises:
+        DatasetError: one is something else; or `FAIL_TO_PASS` is empty, and nothing would be judged.
+    """
+    found: list[str] = []
+    for column in columns:
+        given = row.get(column)
+        try:
+            tests: Any = json.loads(given) if isinstance(given, str) else given or []
+        except ValueError:
+            tests = None
+        is_list = isinstance(tests, list) and all(isinstance(each, str) for each in cast("list[Any]", tests))
+        if not is_list or not (tests or column == "PASS_TO_PASS"):
+            raise DatasetError(
+                f"{column} is {given!r:.100}; give a list of test ids, such as tests/test_x.py::test_y"
+            )
+        found += tests
+    return found
+
+
+def all_tests(row: Row) -> list[str]:
+    """Those of both kinds."""
+    return tests_of(row, "FAIL_TO_PASS", "PASS_TO_PASS")
+
+
+def patch_of_code(row: Row, base: Tree, found: Tree) -> bytes:
+    """The difference of two trees but for tests and their settings; empty where it is too large to be one."""
+    folders = {PurePosixPath(test.partition("::")[0]).parent.name for test in all_tests(row)}
+    own = {"tests", *folders.intersection(("test", "testing"))}
+
+    def is_code(path: str) -> bool:
+        *above, name = path.lower().split("/")
+        is_own = not own.isdisjoint(above) or any(fnmatch(name, each) for each in _OF_TESTS)
+        return not is_own and ".git" not in (*above, name) and len(path) <= _LONGEST_PATH
+
+    before = {path: file for path, file in base.items() if is_code(path)}
+    after = {path: file_of(file.data, file.mode) for path, file in found.items() if is_code(path)}
+    if sum(len(file.data) for path, file in after.items() if before.get(path) != file) > MAX_PATCH_BYTES:
+        return b""
+    try:
+        patch = patch_between(before, after)
+        patched_files(base, patch)
+    except DatasetError:  # file names that no patch can have
+        return b""
+    return patch
+
+
+async def passing_tests(
+    verify: Verify, row: Row, tests: Sequence[str], base: Tree, patch: bytes, *, timeout_s: float
+) -> frozenset[str]:
+    """Those of the tests that pass with a patch.
+
+    Args:
+        verify: as `ctx.verify`, in sandboxes that begin with the repository.
+        row: whose test files win over the patch's.
+        tests: to be run, by their ids.
+        base: the repository.
+        patch: of code alone, as `patch_of_code` makes it.
+        timeout_s: wall clock of all.
+
+    Raises:
+        ConfigError: the sandbox has no pytest.
+        SandboxError: it is broken.
+    """
+    own = await asyncio.to_thread(_files_of_tests, row, base)
+    patched = await asyncio.to_thread(patched_files, base, patch)
+    changed = {path: file for path, file in patched.items() if path not in own}
+    words = {test: secrets.token_hex(16) for test in (READY, *tests)}
+    request = {
+        "words": words,
+        "test_s": TEST_S,
+        "deleted": [path for path, file in (*changed.items(), *own.items()) if file is None],
+        "written": {
+            path: (base64.b64encode(file.data).decode(), file.mode) for path, file in changed.items() if file
+        },
+    }
+    held = {path: file.data for path, file in own.items() if file}
+    result = await verify(
+        command=["python3", "-I", _RUNNER],
+        files={**held, _RUNNER: Path(__file__).with_name("test_runner.py").read_bytes()},
+        stdin=json.dumps(request).encode(),
+        timeout_s=timeout_s,
+    )
+    said = set(result.text().split())
+    if words[READY] not in said and not result.timed_out:
+        last = result.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        kind = ConfigError if result.exit_code in (1, 127) else SandboxError
+        raise kind(f"the tests of {row['instance_id']} need python3 with pytest in the sandbox: {last:.300}")
+    return frozenset(test for test in tests if words[test] in said)
+
+
+def _files_of_tests(row: Row, base: Tree) -> dict[str, ArchivedFile | None]:
+    """What tests are read from and set by; `None`: gone with the row's own patch."""
+    named = {test.partition("::")[0] for test in all_tests(row)}
+    kept = {
+        path: file for path, file in base.items() if path in named or PurePosixPath(path).name in _SETTINGS
+    }
+    return {**kept, **patched_files(base, str(row.get("test_patch") or "").encode())}

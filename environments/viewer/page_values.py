@@ -26,6 +26,7 @@ from environments.trajectory import (
     Trajectory,
     Turn,
 )
+from environments.viewer.credit_values import CreditReport
 from environments.viewer.learning_values import LearningValues
 from tools.calls import ToolResult
 from tools.errors import CreditError
@@ -147,6 +148,8 @@ class RunIndex(TypedDict):
     groups: list[GroupEntry]
     learning: NotRequired[LearningValues]
     """Where the rollouts are those of policies that learned here."""
+    credit: NotRequired[CreditReport]
+    """Of a record with tokens of enough items."""
 
 
 class PageCall(TypedDict):

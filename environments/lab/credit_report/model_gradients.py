@@ -41,6 +41,7 @@ class _Model:
         with needs_extra("trl", "turnwise credit --model"):
             self.torch: Any = importlib.import_module("torch")
             transformers: Any = importlib.import_module("transformers")
+            transformers.utils.logging.disable_progress_bar()
         if not (folder / "config.json").is_file():
             raise ConfigError(f"--model is {str(folder)!r}; give the folder of a Hugging Face causal model")
         device = "cuda" if self.torch.cuda.is_available() else "cpu"
@@ -61,7 +62,8 @@ class _Model:
         for indices in by_row.values():
             turns = [group.turns[index] for index in indices]
             for index, logprobs in zip(indices, self._logprobs(group, turns), strict=True):
-                sketches[index] = self._sketch(logprobs.sum(), keeps_graph=index != indices[-1])
+                keeps_graph = index != indices[-1]
+                sketches[index] = self._sketch(logprobs.sum(), keeps_graph=keeps_graph)
         return sketches
 
     def check_logprobs(self, folder: Path) -> None:
@@ -69,8 +71,8 @@ class _Model:
         mean = sum(self.differences) / len(self.differences)
         if not mean <= _MOST_NATS:
             raise CreditError(
-                f"the log-probabilities of {folder} are {mean:.3f} from the recorded ones on average, at most "
-                f"{_MOST_NATS} is possible: the gradient at other weights says nothing of this record"
+                f"the log-probabilities of {folder} are {mean:.3f} from the recorded ones on average, and "
+                f"{_MOST_NATS} is the most: the gradient at other weights says nothing of this record"
             )
 
     def _logprobs(self, group: ReportGroup, turns: list[Sampled]) -> Iterator[Any]:
@@ -83,8 +85,8 @@ class _Model:
         longest = getattr(config, "max_position_embeddings", None) or len(ids)
         if max(ids) >= config.vocab_size or min(ids) < 0 or len(ids) > longest:
             raise ConfigError(
-                f"the model takes {longest} tokens with ids below {config.vocab_size}; a row of the record has "
-                f"{len(ids)} with ids up to {max(ids)}"
+                f"the model takes {longest} tokens with ids below {config.vocab_size}; a row has {len(ids)}, "
+                f"up to {max(ids)}"
             )
         tokens = self.torch.tensor([ids], device=self.model.device)
         logits = self.model(input_ids=tokens, use_cache=False).logits[0].log_softmax(-1)
@@ -111,7 +113,7 @@ class _Model:
 
     def _hashes(self, number: int, count: int, device: Any) -> Any:
         """Hashes of a parameter's entries: computed, not stored, as a model may have billions."""
-        mixed = self.torch.arange(count, device=device) + (SEED + number * 0x9E3779B1) * 0x2545F491
+        mixed = self.torch.arange(count, device=device) + ((SEED + number * 0x9E3779B1) & 0x7FFFFFFF)
         for factor in (0x2C1B3C6D, 0x297A2D39):
             mixed = ((mixed ^ (mixed >> 15)) * factor) & 0x7FFFFFFF
         return mixed ^ (mixed >> 15)

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from environments.lab.credit_report.arms import Ids, Numbers, ReportData, ReportGroup
 from environments.lab.credit_report.statistics import Gradients
@@ -23,7 +22,9 @@ def proxy_gradients(data: ReportData) -> Gradients:
     tables = _Tables(data.groups)
     gradients = np.zeros((len(data.groups), len(data.arms), SKETCH), dtype=np.float32)
     for index, group in enumerate(data.groups):
-        gradients[index] = tables.gradient(index, group.advantages)
+        if not group.turns:
+            continue
+        gradients[index] = group.advantages @ tables.sketches(index, len(group.turns))
     return gradients
 
 
@@ -33,11 +34,12 @@ class _Tables:
     def __init__(self, groups: Sequence[ReportGroup]) -> None:
         positions = [np.array([*_positions(each)], dtype=np.int64).reshape(-1, 5) for each in groups]
         every = np.concatenate(positions)
-        _, contexts = np.unique(every[:, 1:4], axis=0, return_inverse=True)
-        keys = np.stack([contexts.reshape(-1), every[:, 4]], axis=1)
-        pairs, of_position = np.unique(keys, axis=0, return_inverse=True)
-        of_position = of_position.reshape(-1)
-        self.context: Ids = pairs[:, 0]
+        tokens, named = np.unique(every[:, 2:], return_inverse=True)
+        turn, (second, last, token) = every[:, 1], named.reshape(-1, 3).T
+        _, ends_of = np.unique(second * len(tokens) + last, return_inverse=True)
+        _, contexts = np.unique(turn * (int(ends_of.max()) + 1) + ends_of, return_inverse=True)
+        pairs, of_position = np.unique(contexts * len(tokens) + token, return_inverse=True)
+        self.context: Ids = pairs // len(tokens)
         """Of each pair; pairs of a context stand together."""
         contexts_count = int(self.context.max()) + 1
         self.first = np.searchsorted(self.context, np.arange(contexts_count + 1))
@@ -49,33 +51,34 @@ class _Tables:
         self.bucket = draw.integers(0, SKETCH, len(pairs))
         self.sign = draw.choice([-1.0, 1.0], len(pairs))
 
-    def gradient(self, index: int, advantages: Numbers) -> NDArray[np.float32]:
-        """Of one group, [arm][bucket]."""
-        pairs, turns = self.pairs[index], self.turns[index]
-        if not len(pairs):
-            return np.zeros((len(advantages), SKETCH), dtype=np.float32)
-        # Sampled tokens: the advantages of their turns, added up for each pair.
-        order = np.argsort(pairs, kind="stable")
-        own, starts, counts = np.unique(pairs[order], return_index=True, return_counts=True)
-        weights = np.add.reduceat(advantages[:, turns[order]], starts, axis=1)
-        contexts, begins = np.unique(self.context[own], return_index=True)
-        of_context = np.add.reduceat(weights, begins, axis=1)
-        # Every pair of these contexts: what the other groups sampled there.
+    def sketches(self, index: int, turns: int) -> Numbers:
+        """Of the turns of one group, [turn][bucket]."""
+        pairs, turn_of = self.pairs[index], self.turns[index]
+        # What the other groups sampled in the contexts of this one.
+        contexts, of_position = np.unique(self.context[pairs], return_inverse=True)
+        pair, local = self._pairs_of(contexts)
+        others = self.counts[pair] + 0.5
+        own, counts = np.unique(pairs, return_counts=True)
+        others[np.searchsorted(pair, own)] -= counts
+        chances = others / np.bincount(local, weights=others)[local]
+        # Each context of a turn, as often as the turn was there.
+        cells, times = np.unique(turn_of * len(contexts) + of_position, return_counts=True)
+        turn, context = np.divmod(cells, len(contexts))
+        expected, cell = self._pairs_of(contexts[context])
+        at = np.searchsorted(pair, expected)
+        sketch: Numbers = np.bincount(
+            np.concatenate([turn_of, turn[cell]]) * SKETCH + self.bucket[np.concatenate([pairs, expected])],
+            weights=np.concatenate([self.sign[pairs], -times[cell] * chances[at] * self.sign[expected]]),
+            minlength=turns * SKETCH,
+        ).astype(np.float64)
+        return sketch.reshape(turns, SKETCH)
+
+    def _pairs_of(self, contexts: Ids) -> tuple[Ids, Ids]:
+        """All pairs of these contexts, one after the other, each with the index of its context."""
         sizes = self.first[contexts + 1] - self.first[contexts]
         local = np.repeat(np.arange(len(contexts)), sizes)
         offset = np.arange(len(local)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        all_pairs = self.first[contexts][local] + offset
-        at_own = np.searchsorted(all_pairs, own)
-        others = self.counts[all_pairs] + 0.5
-        others[at_own] -= counts
-        chances = others / np.bincount(local, weights=others)[local]
-        score = -of_context[:, local] * chances
-        score[:, at_own] += weights
-        score *= self.sign[all_pairs]
-        buckets = self.bucket[all_pairs]
-        return np.stack([np.bincount(buckets, weights=row, minlength=SKETCH) for row in score]).astype(
-            np.float32
-        )
+        return self.first[contexts][local] + offset, local
 
 
 def _positions(group: ReportGroup) -> Iterator[tuple[int, int, int, int, int]]:

@@ -144,12 +144,14 @@ def _errors(replicates: Numbers) -> Numbers:
 
 def _distinct(gradients: Gradients) -> list[int]:
     """The arms that are neither zero nor a multiple of an earlier one, the reference left out."""
-    gram = np.sum([group @ group.T for group in gradients], axis=0, dtype=np.float64)
-    sizes = np.sqrt(np.diagonal(gram))
+    gram: Numbers = np.zeros((gradients.shape[1],) * 2)
+    for group in gradients:
+        gram += group @ group.T
+    sizes: Numbers = np.sqrt(np.diagonal(gram))
     kept = [0]
-    for arm in np.flatnonzero(sizes):
-        if (gram[arm, kept] < (1 - 1e-6) * sizes[arm] * sizes[kept]).all():
-            kept.append(int(arm))
+    for arm in np.flatnonzero(sizes).tolist():
+        if all(gram[arm, other] < (1 - 1e-6) * sizes[arm] * sizes[other] for other in kept):
+            kept.append(arm)
     return kept[1:]
 
 
@@ -162,7 +164,8 @@ def _compared(signed: Numbers, arms: Sequence[int], *, is_signal: bool) -> tuple
     ratios = np.abs(logs[0]) / errors
     done: list[Comparison] = []
     goes_on = is_signal
-    for rank, index in enumerate(np.argsort(-ratios).tolist()):
+    order: list[int] = np.argsort(-ratios).tolist()
+    for rank, index in enumerate(order):
         quantile = student(1 - (1 - _LEVEL) / (len(arms) - rank), count - 1)
         goes_on = goes_on and bool(ratios[index] > quantile)
         more = _more(count, quantile * float(errors[index]), abs(float(logs[0, index])))

@@ -1,5 +1,6 @@
 """The arms of the report: every estimator, γ and baseline that can credit each group of a record."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -43,12 +44,14 @@ REFERENCE = Arm(estimator="turn_return", gamma=1.0, baseline="loo_index")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """A trained turn: where its tokens are, and its credit by every arm."""
+    """The tokens of a trained turn, and where they are."""
 
     trajectory: int
     turn: int
     row: int
     start: int
+    before: tuple[int, ...]
+    """The last two tokens that it answers: of the prompt, a tool, a user."""
     tokens: tuple[int, ...]
 
 
@@ -129,11 +132,20 @@ def _is_trained_on(credited: CreditedGroup) -> bool:
 
 def _sampled(credited: CreditedGroup) -> Iterator[Sampled]:
     for index, trajectory in enumerate(credited.group.trajectories):
+        ends = defaultdict[int, int](int)
         for number, turn in enumerate(trajectory.turns):
             span = turn.span
+            read, ends[span.row] = max(ends[span.row], span.start - 2), span.end
             if turn.trained and span.row < len(trajectory.rows) and span.end > span.start:
-                tokens = tuple(trajectory.rows[span.row].token_ids[span.start : span.end])
-                yield Sampled(trajectory=index, turn=number, row=span.row, start=span.start, tokens=tokens)
+                ids = trajectory.rows[span.row].token_ids
+                yield Sampled(
+                    trajectory=index,
+                    turn=number,
+                    row=span.row,
+                    start=span.start,
+                    before=tuple(ids[read : span.start]),
+                    tokens=tuple(ids[span.start : span.end]),
+                )
 
 
 def _all_arms() -> Iterator[Arm]:

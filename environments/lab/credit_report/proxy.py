@@ -17,7 +17,8 @@ def proxy_gradients(data: ReportData) -> Gradients:
     """Each arm's gradient in each group, [group][arm][bucket].
 
     A turn has Σ onehot(token) - p̂ over its tokens; p̂ is a table over (turn index, the two tokens before in
-    the turn) of the tokens that the record has there, with the counts of the other groups plus ½.
+    the turn, at its start those that it answers) of the tokens that the record has there, with the counts of
+    the other groups plus ½.
     """
     tables = _Tables(data.groups)
     gradients = np.zeros((len(data.groups), len(data.arms), SKETCH), dtype=np.float32)
@@ -84,7 +85,7 @@ class _Tables:
 def _positions(group: ReportGroup) -> Iterator[tuple[int, int, int, int, int]]:
     """Turn of the group, turn index, the two tokens before, and the token."""
     for index, turn in enumerate(group.turns):
-        second, last = _NO_TOKEN, _NO_TOKEN
+        second, last = (_NO_TOKEN, _NO_TOKEN, *turn.before)[-2:]
         for token in turn.tokens:
             yield index, turn.turn, second, last, token
             second, last = last, token

@@ -47,20 +47,21 @@ def _sentences(data: ReportData, measured: Measured) -> list[str]:
     if not measured.is_signal:
         more = measured.more_groups
         return [f"cannot tell: {more:,} groups more; {REFERENCE} has no gradient above its noise here"]
+
+    def rank(comparison: Comparison) -> tuple[bool, float]:
+        # γ is the choice that is made first: another estimator is named where no γ is certain.
+        return _is_near(data.arms[comparison.arm]), comparison.times
+
     certain = [each for each in measured.comparisons if each.is_certain]
-    better = max((each for each in certain if each.times > 1), key=_times, default=None)
-    worse = min((each for each in certain if each.times < 1), key=_times, default=None)
+    better = max((each for each in certain if each.times > 1), key=rank, default=None)
+    worse = min((each for each in certain if each.times < 1), key=lambda each: each.times, default=None)
     said = [_sentence(data, measured, each) for each in (better, worse) if each is not None]
-    open_ = [each for each in measured.comparisons if not each.is_certain and each.more_groups is not None]
-    if better is None and open_:
-        best = max(open_, key=_times)
+    unclear = [each for each in measured.comparisons if not each.is_certain and each.more_groups is not None]
+    if better is None and unclear:
+        best = max(unclear, key=rank)
         name = _name(data.arms[best.arm])
         said.append(f"cannot tell: {best.more_groups:,} groups more, whether {name} differs from γ = 1 here")
     return said or ["cannot tell: no estimator has a gradient that differs from γ = 1 here"]
-
-
-def _times(comparison: Comparison) -> float:
-    return comparison.times
 
 
 def _sentence(data: ReportData, measured: Measured, comparison: Comparison) -> str:
@@ -73,8 +74,12 @@ def _sentence(data: ReportData, measured: Measured, comparison: Comparison) -> s
 
 
 def _name(arm: Arm) -> str:
-    is_near = (arm.estimator, arm.baseline) == (REFERENCE.estimator, REFERENCE.baseline)
-    return f"γ = {arm.gamma:g}" if is_near else str(arm)
+    return f"γ = {arm.gamma:g}" if _is_near(arm) else str(arm)
+
+
+def _is_near(arm: Arm) -> bool:
+    """Whether nothing but γ differs from the reference."""
+    return (arm.estimator, arm.baseline) == (REFERENCE.estimator, REFERENCE.baseline)
 
 
 def _number(times: float) -> str:

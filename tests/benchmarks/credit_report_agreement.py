@@ -45,7 +45,7 @@ def warm_model(skill, *, seed=0, steps=200):
     model = Qwen2ForCausalLM(
         Qwen2Config(
             vocab_size=24, hidden_size=64, intermediate_size=192, num_hidden_layers=2, num_attention_heads=4,
-            num_key_value_heads=4, max_position_embeddings=64, tie_word_embeddings=True, initializer_range=0.1,
+            num_key_value_heads=4, max_position_embeddings=64, initializer_range=0.1, tie_word_embeddings=True
         )
     )  # fmt: skip
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
@@ -136,7 +136,7 @@ def main(argv):
         values["rank_correlation"] = round(float(np.corrcoef(ranks[0], ranks[1])[0, 1]), 3)
         found["games"][game] = values
         print(game, json.dumps(values), flush=True)
-    given.out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+        given.out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

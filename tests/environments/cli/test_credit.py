@@ -254,7 +254,6 @@ def test_without_write_it_shows_how_credit_would_move(record, tmp_path):
         (["--write", "new.jsonl"], "no estimator given"),
         ([], "it needs 3 items with a group to train on, and has 2"),
         (["--estimator", "rloo", "--json"], "are of the report on a RECORD"),
-        (["--model", "gone", "--rewards"], "are of the report on a RECORD"),
         (["--preset", "verl"], "options of an estimator need one"),
         (["--estimator", "rloo", "--env.max_turns", "3"], "are for --rewards"),
     ],

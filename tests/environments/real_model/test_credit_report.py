@@ -14,7 +14,7 @@ from tests.environments.lab.credit_report.token_games import game
 from tools.errors import ConfigError, CreditError
 
 torch = pytest.importorskip("torch", reason="needs torch, for a real model")
-GROUPS, TURNS = 60, 4
+GROUPS, TURNS = 40, 3
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +58,7 @@ def folder(model, tmp_path_factory):
 
 def test_signal_to_noise_is_within_five_percent_of_exact_gradients(model, sampled, folder):
     data = read_for_report(sampled)
+    loo_index = [i for i, arm in enumerate(data.arms) if arm.baseline == "loo_index"]
     exact = []
     for group in data.groups:
         turns = []
@@ -67,12 +68,11 @@ def test_signal_to_noise_is_within_five_percent_of_exact_gradients(model, sample
             turns.append(
                 torch.cat([each.flatten() for each in torch.autograd.grad(own, [*model.parameters()])])
             )
-        exact.append(group.advantages.astype(np.float32) @ torch.stack(turns).numpy())
+        exact.append(group.advantages[loo_index].astype(np.float32) @ torch.stack(turns).numpy())
     units = [group.unit for group in data.groups]
     wanted, found = measure(np.stack(exact), units), measure(model_gradients(data, folder), units)
-    loo_index = [i for i, arm in enumerate(data.arms) if arm.baseline == "loo_index"]
     assert [found.figures[i].snr for i in loo_index] == pytest.approx(
-        [wanted.figures[i].snr for i in loo_index], rel=0.05
+        [each.snr for each in wanted.figures], rel=0.05
     )
 
 

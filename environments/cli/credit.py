@@ -1,5 +1,6 @@
-"""`turnwise credit`: list the estimators, or compute a record's credit or rewards anew without a model."""
+"""`turnwise credit`: list the estimators, report which one suits a record, or compute its credit anew."""
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -27,12 +28,14 @@ from environments.credit import (
     describe,
 )
 from environments.credit.crediting import ANY_GROUP, comparable
+from environments.lab.credit_report.report import credit_report
 from environments.record.artefact_file import with_contents
 from environments.record.diagnosis import Cause, cause_of, diagnosis_by
 from environments.record.group_line import decode_group
 from environments.record.recorder import (
     Record,
     Recorder,
+    groups_of,
     new_record,
     numbered_lines,
     read_contents,
@@ -42,6 +45,7 @@ from environments.run.console_streams import outlived_console
 from environments.run.rescore_run import recorded_seed, rescore
 from environments.run.whole_run import run_whole
 from environments.trajectory import CreditedGroup, Trajectory
+from environments.viewer.credit_values import CreditReport
 from tools.errors import CreditError, UsageError
 
 SHOWN_TURNS = 12
@@ -75,14 +79,27 @@ class CreditCommand(EnvCommand):
 @credit_options()
 @click.option("--rewards", is_flag=True, help="Compute the rewards anew, as --env ENV gives them now.")
 @click.option("--write", "out", type=click.Path(path_type=Path), metavar="OUT", help="Write a new record.")
+@click.option(
+    "--model",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Of the report: measure the gradients of the model that sampled RECORD, a Hugging Face folder.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Of the report: its rows as one line.")
 def command(
     call: EnvCall | None,
     records: Sequence[Path],
     credit: CreditOptions | None,
     rewards: bool,
-    out: Path | None,
+    **given: Any,
 ) -> None:
-    """Compute the advantages of RECORD, or of several, with another estimator, and show how credit moves.
+    """Report which estimator suits RECORD, or several; with --estimator, compute its advantages anew.
+
+    The report has a row for each estimator, γ and baseline: the signal of its gradient over its noise (snr,
+    per group), the groups that a step needs for a signal as large as the noise, and its bias. Without --model
+    the gradients are a proxy's, made of the record's tokens.
+
+    With --estimator, show how credit moves.
 
     Groups that failed are copied as they are, but for those that --missing-outcome settles; those that were
     stale (--env.max_staleness) stay without credit.
@@ -94,16 +111,51 @@ def command(
     Without RECORD, list the estimators, or show the one of --estimator: formula, parameters, known bias,
     source.
     """
+    out: Path | None = given["out"]
+    is_report = credit is None and call is None
+    if (given["model"] or given["as_json"]) and not (records and is_report):
+        raise UsageError("--model and --json are of the report on a RECORD, without --estimator or --rewards")
     if not records:
         if rewards or out:
             raise click.UsageError("no record given", click.get_current_context())
         _list_estimators(credit)
     elif call is not None:
         _rescore(call, records, credit, out)
-    elif credit is None:
+    elif credit is None and out is not None:
         raise UsageError("no estimator given: --estimator NAME; `turnwise credit` lists them")
+    elif credit is None:
+        with terminated_as_interrupted():
+            report = credit_report(groups_of(records_at(records)), given["model"])
+        if given["as_json"]:
+            click.echo(json.dumps({"rows": report["rows"]}))
+        else:
+            _show_credit(report)
     else:
         _recredit(records, credit, out)
+
+
+def _show_credit(report: CreditReport) -> None:
+    console = Console(highlight=False)
+    table = Table(box=None, pad_edge=False)
+    for title in ("estimator", "γ", "baseline", "snr", "90 %", "groups a step", "bias"):
+        table.add_column(title, justify="left" if title in ("estimator", "baseline") else "right")
+    for row in sorted(report["rows"], key=lambda row: -row["snr"]):
+        table.add_row(
+            row["estimator"],
+            "" if row["gamma"] is None else f"{row['gamma']:g}",
+            row["baseline"] or "",
+            f"{row['snr']:.3f}",
+            f"{row['snr_low']:.3f} … {row['snr_high']:.3f}",
+            "-" if row["groups_per_step"] is None else f"{row['groups_per_step']:,}",
+            "-" if row["bias"] is None else f"{row['bias']:.3f}",
+        )
+    tier = {"proxy": "a proxy made of the record's tokens", "measured": "the model's gradients"}
+    with console.capture() as shown:  # rich ends the process when the reader has gone
+        console.print(table)
+        console.print(Text(f"{report['groups']:,} groups; {tier[report['rows'][0]['tier']]}"), soft_wrap=True)
+        for sentence in report["sentences"]:
+            console.print(Text(sentence, style="bold"), soft_wrap=True)
+    click.echo(shown.get(), nl=False)
 
 
 def _rescore(call: EnvCall, records: Sequence[Path], credit: CreditOptions | None, out: Path | None) -> None:

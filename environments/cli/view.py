@@ -17,16 +17,18 @@ from rich.console import Console
 from environments import viewer
 from environments.cli.credit_options import load_code
 from environments.cli.runs import show_runs
-from environments.record.recorder import Record, Records, paths_of, records_at
+from environments.lab.credit_report.report import credit_report
+from environments.record.recorder import Record, Records, groups_of, paths_of, records_at
 from environments.record.run_folder import RECORD, RUNS, RunFolder
 from environments.run.console_streams import outlived_console
 from environments.run.run_list import ListedRun, listed_runs
+from environments.viewer.credit_values import CreditReport
 from environments.viewer.page_server import LiveRecord, serve_page
 from environments.viewer.page_values import PageContent, TextCutter, TokenTexts
 from environments.viewer.record_page import PageSize, write_record_page
 from environments.viewer.runs_page import write_runs_page
 from environments.viewer.text_view import item_lines, run_lines
-from tools.errors import ConfigError
+from tools.errors import ConfigError, CreditError
 
 _MB = 1_000_000
 _DIGITS = 15
@@ -157,6 +159,7 @@ def _write(record: Record, page: Path, content: PageContent, options: Mapping[st
         content,
         others=options["estimators"] or None,
         lines=_lines(options["groups"]),
+        credit=None if options["no_tokens"] else _credit(record),
         max_bytes=options["max_size"] * _MB,
     )
     with outlived_console():  # the work is done, even if its output is closed
@@ -164,6 +167,14 @@ def _write(record: Record, page: Path, content: PageContent, options: Mapping[st
         click.echo(_in_words(size), err=True)
         if options["opens"]:
             _open(page.resolve().as_uri())
+
+
+def _credit(record: Record) -> CreditReport | None:
+    """The report by the proxy; `None` where the record has no tokens, or too few items."""
+    try:
+        return credit_report(groups_of(record))
+    except CreditError:
+        return None
 
 
 def _served(url: str, options: Mapping[str, Any]) -> None:

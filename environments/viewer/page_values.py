@@ -27,6 +27,7 @@ from environments.trajectory import (
     Turn,
 )
 from environments.viewer.artefact_values import KeptFile, kept_files
+from environments.viewer.credit_values import CreditReport
 from environments.viewer.learning_values import LearningValues
 from tools.calls import ToolResult
 from tools.errors import CreditError
@@ -148,6 +149,8 @@ class RunIndex(TypedDict):
     groups: list[GroupEntry]
     learning: NotRequired[LearningValues]
     """Where the rollouts are those of policies that learned here."""
+    credit: NotRequired[CreditReport]
+    """Of a record with tokens of enough items."""
 
 
 class PageCall(TypedDict):

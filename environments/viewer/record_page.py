@@ -31,6 +31,7 @@ from environments.record.totals import Summary
 from environments.run.run_log import CountedOnce
 from environments.trajectory import CreditedGroup
 from environments.viewer.artefact_values import LARGEST_SHOWN
+from environments.viewer.credit_values import CreditReport
 from environments.viewer.page_values import (
     AddBlock,
     GroupEntry,
@@ -271,13 +272,14 @@ class PageSize:
     """What is not in it, in words."""
 
 
-def write_record_page(
+def write_record_page(  # noqa: PLR0913  # what a page can have, by name
     record: Record,
     out: Path,
     content: PageContent,
     *,
     others: Sequence[str] | None = None,
     lines: Sequence[range] | None = None,
+    credit: CreditReport | None = None,
     max_bytes: int,
 ) -> PageSize:
     """Make the page of a record, which stands at `out` once it is whole.
@@ -288,6 +290,7 @@ def write_record_page(
         content: what the page takes of rollouts.
         others: further estimators; `None`: what suits the recorded one.
         lines: which groups to show, by their numbers from 1; `None`: all.
+        credit: the credit report of the record; `None`: there is none.
         max_bytes: how large its blocks may become.
 
     Raises:
@@ -315,7 +318,10 @@ def write_record_page(
         if not builder.entries:
             raise RecordError(f"{record} has no group to show" + (" in --groups" if left_out else ""))
         cut = [*([f"{left_out:,} groups"] if left_out else []), *builder.cut()]
-        size = page.finish(builder.index(cut=cut, live=False))
+        index = builder.index(cut=cut, live=False)
+        if credit is not None:
+            index["credit"] = credit
+        size = page.finish(index)
     rollouts = sum(len(entry["rollouts"]) for entry in builder.entries)
     return PageSize(size=size, groups=len(builder.entries), rollouts=rollouts, cut=tuple(cut))
 

@@ -1,11 +1,11 @@
 "use strict";
 // Where the reader is stands in the address, so that back, forward and a link to a turn work.
 
-const VIEWS = { learning: "Learning", overview: "Overview", rollouts: "Rollouts", turns: "Turns", estimators: "Estimators" };
+const VIEWS = { learning: "Learning", overview: "Overview", rollouts: "Rollouts", turns: "Turns", estimators: "Estimators", credit: "Which credit" };
 
 /** Whether this page has something to show there. */
 function hasView(name) {
-  if (name === "learning") return page.index.learning !== undefined;
+  if (name === "learning" || name === "credit") return page.index[name] !== undefined;
   return own(VIEWS, name) !== undefined && (name !== "estimators" || page.index.others.length > 0);
 }
 

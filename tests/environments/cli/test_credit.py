@@ -1,5 +1,6 @@
 """`turnwise credit` lists estimators, shows how another moves a record's credit, and writes it."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from environments.record.recorder import Recorder, read_groups
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup, Failure
 from tests.environments.credit.test_overlapping_threads import NESTED, clocked
+from tests.environments.lab.credit_report.token_games import game
 from tests.environments.record.any_group import all_withheld
 from tools.errors import ConfigError, CreditError, RecordError, UsageError
 
@@ -249,7 +251,9 @@ def test_without_write_it_shows_how_credit_would_move(record, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no estimator given"),
+        (["--write", "new.jsonl"], "no estimator given"),
+        ([], "it needs 3 items with a group to train on, and has 2"),
+        (["--estimator", "rloo", "--json"], "are of the report on a RECORD"),
         (["--preset", "verl"], "options of an estimator need one"),
         (["--estimator", "rloo", "--env.max_turns", "3"], "are for --rewards"),
     ],
@@ -257,6 +261,36 @@ def test_without_write_it_shows_how_credit_would_move(record, tmp_path):
 def test_what_does_not_belong_together_is_refused(record, arguments, message):
     with pytest.raises(UsageError, match=message):
         run(record, *arguments)
+
+
+@pytest.fixture
+def game_record(tmp_path):
+    path = tmp_path / "game.jsonl"
+    with Recorder(path) as recorder:
+        for each in game(noise=0.0, groups=40):
+            recorder.append(each)
+    return path
+
+
+def test_without_an_estimator_it_reports_which_one_suits_the_record(game_record):
+    lines = run(game_record).output.splitlines()
+    assert lines[0].split() == ["estimator", "γ", "baseline", "snr", "90", "%", "groups", "a", "step", "bias"]
+    assert any("fewer groups than γ = 1 here; it bends the gradient by" in line for line in lines)
+
+
+def test_the_report_as_json_is_its_rows_and_nothing_else(game_record):
+    found = json.loads(run(game_record, "--json").stdout)
+    assert list(found) == ["rows"]
+    assert set(found["rows"][0]) == {
+        "estimator", "gamma", "baseline", "snr", "snr_low", "snr_high", "groups_per_step", "bias", "tier",
+    }  # fmt: skip
+    assert {row["tier"] for row in found["rows"]} == {"proxy"}
+
+
+def test_a_folder_without_a_model_is_named(game_record, tmp_path):
+    pytest.importorskip("torch", reason="without torch its absence is named first")
+    with pytest.raises(ConfigError, match="give the folder of a Hugging Face causal model"):
+        run(game_record, "--model", tmp_path)
 
 
 def words(text):

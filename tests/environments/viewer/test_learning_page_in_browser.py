@@ -39,7 +39,15 @@ def values(steps=25, *, end=1.0):
     }  # fmt: skip
 
 
-def written(path, learning):
+def credit_values():
+    row = {
+        "estimator": HOSTILE, "gamma": 0.5, "baseline": None, "snr": 0.5, "snr_low": 0.25, "snr_high": 0.75,
+        "groups_per_step": 4, "bias": None, "tier": "proxy",
+    }  # fmt: skip
+    return {"rows": [{**row, "snr": 0.0, "groups_per_step": None}, row], "groups": 9, "sentences": [HOSTILE]}
+
+
+def written(path, learning, credit=None):
     builder = IndexBuilder(title="toy, learned", source="record.jsonl", content=content())
     group = replace(group_of([[1.0], [0.0]]), env="toy", item_id="start: sky", group_id="first")
     with PageFile(path, max_bytes=10**7) as page:
@@ -47,6 +55,8 @@ def written(path, learning):
         index = builder.index(cut=[], live=False)
         if learning is not None:
             index["learning"] = learning
+        if credit is not None:
+            index["credit"] = credit
         page.finish(index)
     return path.as_uri()
 
@@ -55,7 +65,8 @@ def written(path, learning):
 def urls(tmp_path_factory):
     folder = tmp_path_factory.mktemp("learning")
     pages = {"some": values(), "none": values(0), "many": values(1000), "without": None}
-    return {name: written(folder / f"{name}.html", learning) for name, learning in pages.items()}
+    urls = {name: written(folder / f"{name}.html", learning) for name, learning in pages.items()}
+    return {**urls, "credit": written(folder / "credit.html", None, credit_values())}
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +82,7 @@ def learning(window, urls):
         window.errors.clear()
         window.goto("about:blank")
         window.goto(urls[name] + address)
-        window.wait_for_selector(".verdicts, .tile")
+        window.wait_for_selector(".verdicts, .tile, .changes")
         return window
 
     return at
@@ -125,3 +136,11 @@ def test_a_page_of_a_record_has_no_such_view(learning):
     page = learning("without", "#v=learning")
     assert texts(page, "nav .tab[aria-current]") == ["Overview"]
     assert "Learning" not in texts(page, "nav .tab")
+
+
+def test_the_credit_report_stands_beside_the_record_the_best_arm_first(learning):
+    page = learning("credit", "#v=credit")
+    assert texts(page, "nav .tab[aria-current]") == ["Which credit"]
+    assert [row.split("\t")[3] for row in texts(page, ".changes tr")] == ["snr", "0.5", "0"]
+    assert page.locator("#view img").count() == 0
+    assert page.errors == []

@@ -24,13 +24,12 @@ from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.trainers.completion_columns import CompletionColumns
 from environments.trainers.in_process_policy import Batches, InProcessPolicy
 from environments.trainers.trl_sampling import sample_batch
-from tests.benchmarks.learning_table import store, stored
+from tests.benchmarks.learning_docs import REAL_PATH, store, stored
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "learn_trl"
-NAME = "real path"
 ARMS = {
-    "γ = 1": {"estimator": "turn_return"},
-    "γ = 0": {"estimator": "turn_return", "estimator_params": {"gamma": 0.0}},
+    "gamma=1": {"estimator": "turn_return"},
+    "gamma=0": {"estimator": "turn_return", "estimator_params": {"gamma": 0.0}},
     "scalar": {"estimator": "rloo"},
 }
 GROUPS, SIBLINGS, STEPS, LAST, WARM_UP, IMITATION = 2, 8, 60, 10, 5, 600
@@ -106,15 +105,15 @@ def main():
     seeds, made = (TUNING_SEEDS if given.tune else SEEDS), {}
     for arm in ARMS:
         by_rate = {}
-        for rate in GRID if given.tune else (stored()["rates"][NAME][arm],):
+        for rate in GRID if given.tune else (stored()["rates"][REAL_PATH][arm],):
             curves = [asyncio.run(learned(start, arm, rate, seed)) for seed in seeds]
             by_rate[rate] = [round(fmean(each[-LAST:]), 3) for each in curves]
-            print(f"{arm:7} {rate:<6g} {' '.join(f'{each:.2f}' for each in by_rate[rate])}", flush=True)
+            print(f"{arm:9} {rate:<6g} {' '.join(f'{each:.2f}' for each in by_rate[rate])}", flush=True)
         best = max(by_rate, key=lambda rate, of=by_rate: fmean(of[rate]))
         made[arm] = best if given.tune else by_rate[best]
-    store("rates" if given.tune else "shares", NAME, made)
+    store("rates" if given.tune else "shares", REAL_PATH, made)
     spent = time.process_time() - started
-    store("tuning_cpu_s" if given.tune else "cpu_s", NAME, round(spent))
+    store("tuning_cpu_s" if given.tune else "cpu_s", REAL_PATH, round(spent))
     print(f"{spent:.0f} s of CPU time")
 
 

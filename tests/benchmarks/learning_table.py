@@ -4,24 +4,21 @@
     .venv/bin/python -m tests.benchmarks.learning_table --tune [GAME …]   # finds the rates again
 
 Both write `learning_table.json` beside this file, which docs/learning.md shows. The games and the arms were
-listed before any was run, and all are in the table. Rates are tuned for each game and arm with other seeds: of
-`GRID`, the first with which `ENOUGH` of them arrive, of several the smallest; where none has them within
-`CAP` steps, that with the highest mean of P(right key) there.
+listed before any was run, and all are in the table. Rates are tuned for each game and arm with other seeds:
+of `GRID`, the first with which all of them reach `TARGET`; where there is none within `CAP` steps, that with
+which most do; of several, that with the highest mean of P(right key) then.
 """
 
 import argparse
-import fcntl
-import json
 import sys
 import time
-from pathlib import Path
 from statistics import fmean
 
 import torch
 
+from tests.benchmarks.learning_docs import CURVE, TARGET, store, stored
 from tests.benchmarks.noisy_turns import ARMS, EVERY, Game, Run, learn
 
-RESULTS = Path(__file__).with_suffix(".json")
 GAMES = {
     **{
         f"{turns} turns, noise {noise:g}": Game(turns=turns, noise=noise)
@@ -32,12 +29,10 @@ GAMES = {
     "chain": Game(turns=8, kind="chain", skill=0.5),
     "delayed": Game(turns=8, kind="delayed"),
 }
-CURVE = "16 turns, noise 1"
-"""The game whose curves are kept, for the figure."""
-TARGET, CAP = 0.8, 150
-SEEDS, TUNING_SEEDS, ENOUGH = tuple(range(10)), tuple(range(100, 105)), 4
+CAP = 150
+SEEDS, TUNING_SEEDS = tuple(range(10)), tuple(range(100, 106))
 GRID = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
-CONTROLLED = "γ = 1"
+CONTROLLED = "gamma=1"
 """The arm whose rate the control has."""
 
 
@@ -50,7 +45,7 @@ def tuned(game):
         return sum(curves[Run(arm=arm, rate=rate, seed=seed)][-1] >= TARGET for seed in TUNING_SEEDS)
 
     def is_decided(run, curves):
-        return any(arrived(curves, run.arm, rate) >= ENOUGH for rate in GRID)
+        return any(arrived(curves, run.arm, rate) == len(TUNING_SEEDS) for rate in GRID)
 
     curves = learn(game, runs, target=TARGET, cap=CAP, is_over=is_decided)
     rates = {}
@@ -60,10 +55,9 @@ def tuned(game):
             rate: fmean(curves[Run(arm=arm, rate=rate, seed=seed)][-1] for seed in TUNING_SEEDS)
             for rate in GRID
         }
-        good = [rate for rate in GRID if counts[rate] >= ENOUGH]
-        rates[arm] = good[0] if good else max(ends, key=ends.__getitem__)
+        rates[arm] = max(GRID, key=lambda rate, to=counts, at=ends: (to[rate], at[rate]))
         shown = "  ".join(f"{rate:g}: {counts[rate]}, {ends[rate]:.2f}" for rate in GRID)
-        print(f"  {arm:7} {rates[arm]:<6g} of {shown}", flush=True)
+        print(f"  {arm:9} {rates[arm]:<6g} of {shown}", flush=True)
     return rates | {"control": rates[CONTROLLED]}
 
 
@@ -77,21 +71,6 @@ def learned(game, rates):
 def steps_to(curve, target=TARGET):
     """Until P(right key) is `target`; `None`: it was not, within the steps."""
     return next((EVERY * index for index, chance in enumerate(curve) if chance >= target), None)
-
-
-def stored():
-    return json.loads(RESULTS.read_text())
-
-
-def store(part, name, value):
-    """Put a value into the file; commands beside this one put theirs."""
-    with RESULTS.open("r+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        values = json.load(file)
-        values.setdefault(part, {})[name] = value
-        file.seek(0)
-        file.truncate()
-        file.write(json.dumps(values, ensure_ascii=False, indent=1) + "\n")
 
 
 def main():
@@ -112,7 +91,7 @@ def main():
             steps = {arm: [steps_to(each) for each in seeds] for arm, seeds in curves.items()}
             store("steps", name, steps)
             for arm, each in steps.items():
-                print(f"  {arm:7} {' '.join('-' if n is None else str(n) for n in each)}", flush=True)
+                print(f"  {arm:9} {' '.join('-' if n is None else str(n) for n in each)}", flush=True)
             if name == CURVE:
                 rounded = {
                     arm: [[round(p, 3) for p in each] for each in seeds] for arm, seeds in curves.items()

@@ -1,7 +1,7 @@
 """Games whose best credit is known, and small transformers that learn them: what the table of learning runs.
 
-A game shows one of eight signs at each turn; one of four keys is right for it, and any other token is wrong. A
-right key earns 1 / turns, plus noise; `kind` says what is paid when. The credit is `turn_advantages`.
+A game shows one of eight signs at each turn; one of four keys is right for it, and any other token is wrong.
+A right key earns 1 / turns, plus noise; `kind` says what is paid when. The credit is `turn_advantages`.
 """
 
 from dataclasses import dataclass
@@ -32,6 +32,8 @@ class Game:
     paid at the last turn."""
     skill: float = 0.3
     """P(right key) of the demonstrator that the first weights imitate."""
+    lessons: int = 200
+    """Steps of that imitation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +53,9 @@ class Run:
 
 
 ARMS = {
-    "γ = 1": Arm(estimator="turn_return"),
-    "γ = .5": Arm(estimator="turn_return", params=(("gamma", 0.5),)),
-    "γ = 0": Arm(estimator="turn_return", params=(("gamma", 0.0),)),
+    "gamma=1": Arm(estimator="turn_return"),
+    "gamma=0.5": Arm(estimator="turn_return", params=(("gamma", 0.5),)),
+    "gamma=0": Arm(estimator="turn_return", params=(("gamma", 0.0),)),
     "scalar": Arm(estimator="rloo"),
     "grpo": Arm(estimator="grpo"),
     "control": Arm(estimator="turn_return", permuted=True),
@@ -61,12 +63,12 @@ ARMS = {
 
 
 @cache
-def imitated(game_turns, skill, seeds, steps=200, rows=32, rate=3e-3):
+def imitated(turns, skill, steps, seeds, rows=32, rate=3e-3):
     """Weights that imitate a demonstrator who is right with probability `skill`."""
-    weights = {name: value.requires_grad_() for name, value in first_weights(seeds, 2 * game_turns).items()}
+    weights = {name: value.requires_grad_() for name, value in first_weights(seeds, 2 * turns).items()}
     adam = Adam(weights, torch.full((len(seeds),), rate))
     generators = [torch.Generator().manual_seed(7_000 + seed) for seed in seeds]
-    shape = (rows, game_turns)
+    shape = (rows, turns)
     for step in range(steps):
         signs = torch.stack([torch.randint(SIGNS, shape, generator=each) for each in generators])
         is_right = torch.stack([torch.rand(shape, generator=each) for each in generators]) < skill
@@ -132,7 +134,10 @@ class Runs:
     def __init__(self, game, runs):
         self.game, self.runs, self.steps = game, list(runs), 0
         seeds = tuple(sorted({run.seed for run in self.runs}))
-        start, index = imitated(game.turns, game.skill, seeds), [seeds.index(run.seed) for run in self.runs]
+        start, index = (
+            imitated(game.turns, game.skill, game.lessons, seeds),
+            [seeds.index(run.seed) for run in self.runs],
+        )
         weights = {name: value[index].clone().requires_grad_() for name, value in start.items()}
         self.adam = Adam(weights, torch.tensor([run.rate for run in self.runs]))
         self.generators = [torch.Generator().manual_seed(run.seed) for run in self.runs]

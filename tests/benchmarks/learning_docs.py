@@ -1,11 +1,12 @@
-"""The tables and the figure of learning in README and docs, made from `learning_table.json`.
+"""The tables and the figure of learning in README and docs, made from `learning_table.json`, which it keeps.
 
-.venv/bin/python -m tests.benchmarks.learning_docs   # writes docs/noisy_turns.svg, prints the tables
+`python -m tests.benchmarks.learning_docs` writes them.
 """
 
 import fcntl
 import json
 import math
+import re
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -13,7 +14,8 @@ from statistics import median
 from environments.lab.learning.curve_plot import curve_plot
 
 RESULTS = Path(__file__).with_name("learning_table.json")
-FIGURE = Path(__file__).resolve().parents[2] / "docs" / "noisy_turns.svg"
+ROOT = Path(__file__).resolve().parents[2]
+FIGURE, PAGES = ROOT / "docs" / "noisy_turns.svg", (ROOT / "README.md", ROOT / "docs" / "learning.md")
 TITLES = {
     "gamma=1": "γ = 1 (default)",  # noqa: RUF001
     "gamma=0.5": "γ = .5",  # noqa: RUF001
@@ -131,6 +133,15 @@ def figure():
     return curve_plot(curves, legend, title=title, value="P(right key), exact", target=TARGET)
 
 
+def filled(page):
+    """The text of a page with its tables as they are now; each stands between comments that name it."""
+    return _PART.sub(lambda found: f"{found[1]}\n{TABLES[found[2]]()}\n{found[4]}", page)
+
+
+TABLES = {"short table": short_table, "all seeds": long_table, "rates": rates_table, "real path": real_table}
+_PART = re.compile(r"(<!-- (.+?) -->)\n(.*?)(<!-- /\2 -->)", re.DOTALL)
+
+
 def _each_step(curve):
     """A value for each step, of one for every second."""
     return [*(value for one, two in pairwise(curve) for value in (one, (one + two) / 2)), curve[-1]]
@@ -167,4 +178,5 @@ def _table(titles, rows):
 
 if __name__ == "__main__":
     FIGURE.write_text(figure())
-    print(short_table(), long_table(), rates_table(), real_table(), sep="\n\n")
+    for each in PAGES:
+        each.write_text(filled(each.read_text()))

@@ -65,7 +65,8 @@ def loop(processes, out, given):
     start("serve", [
         BIN / "turnwise", "serve", f"{HERE / 'signs.py'}:Signs", "--env.credit_view", "turn_rows",
         "--env.rollout_server_url", f"http://127.0.0.1:{api}", "--env.group_size", "8",
-        "--env.estimator_params.gamma", given.gamma, "--env.failed_score", "-2", "--env.score_divisor", "8", "--env.max_tokens_per_turn", "8", "--env.max_batches_offpolicy", "1",
+        "--env.estimator", "turn_return", "--env.estimator_params.gamma", given.gamma, "--env.failed_score", "-2",
+        "--env.score_divisor", "8", "--env.max_tokens_per_turn", "8", "--env.max_batches_offpolicy", "1",
         "--env.max_concurrent_rollouts", "8", "--env.outbox_groups", "1",
         "--openai.base_url", f"http://127.0.0.1:{model}/v1", "--openai.model_name", "tiny",
         "--openai.server_type", "sglang", "--openai.family", "chatml", "--env.tokenizer_name", out / "model",

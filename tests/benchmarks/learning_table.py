@@ -5,8 +5,7 @@
 
 Both write `learning_table.json` beside this file, which docs/learning.md shows. The games and the arms were
 listed before any was run, and all are in the table. Rates are tuned for each game and arm with other seeds:
-of `GRID`, the first with which all of them reach `TARGET`; where there is none within `CAP` steps, that with
-which most do; of several, that with the highest mean of P(right key) then.
+of `GRID`, that with the lowest mean of steps, where a run that does not arrive counts as `CAP` steps.
 """
 
 import argparse
@@ -41,23 +40,26 @@ def tuned(game):
     arms = [arm for arm in ARMS if arm != "control"]
     runs = [Run(arm=arm, rate=rate, seed=seed) for arm in arms for rate in GRID for seed in TUNING_SEEDS]
 
-    def arrived(curves, arm, rate):
-        return sum(curves[Run(arm=arm, rate=rate, seed=seed)][-1] >= TARGET for seed in TUNING_SEEDS)
+    def mean_steps(curves, arm, rate, otherwise):
+        """Of all tuning seeds, where those that have not arrived count `otherwise`; that is at most `CAP`."""
+        of_seeds = (curves[Run(arm=arm, rate=rate, seed=seed)] for seed in TUNING_SEEDS)
+        return fmean(otherwise if (steps := steps_to(curve)) is None else steps for curve in of_seeds)
 
-    def is_decided(run, curves):
-        return any(arrived(curves, run.arm, rate) == len(TUNING_SEEDS) for rate in GRID)
+    def is_beaten(run, curves):
+        now = EVERY * (len(curves[run]) - 1)
+        at_least = mean_steps(curves, run.arm, run.rate, now)
+        return any(at_least > mean_steps(curves, run.arm, rate, CAP) for rate in GRID)
 
-    curves = learn(game, runs, target=TARGET, cap=CAP, is_over=is_decided)
+    curves = learn(game, runs, target=TARGET, cap=CAP, is_over=is_beaten)
     rates = {}
     for arm in arms:
-        counts = {rate: arrived(curves, arm, rate) for rate in GRID}
-        ends = {
-            rate: fmean(curves[Run(arm=arm, rate=rate, seed=seed)][-1] for seed in TUNING_SEEDS)
-            for rate in GRID
-        }
-        rates[arm] = max(GRID, key=lambda rate, to=counts, at=ends: (to[rate], at[rate]))
-        shown = "  ".join(f"{rate:g}: {counts[rate]}, {ends[rate]:.2f}" for rate in GRID)
-        print(f"  {arm:9} {rates[arm]:<6g} of {shown}", flush=True)
+        means = {rate: mean_steps(curves, arm, rate, CAP) for rate in GRID}
+        rates[arm] = min(means, key=means.__getitem__)
+        print(
+            f"  {arm:9} {rates[arm]:<6g} of",
+            *(f"{rate:g}: {mean:.0f} " for rate, mean in means.items()),
+            flush=True,
+        )
     return rates | {"control": rates[CONTROLLED]}
 
 

@@ -36,8 +36,8 @@ TASKS = (
 )
 CURVE = TASKS[0]
 """The task whose curves are kept, for the figure."""
-TARGET = 0.8
-"""Of P(right key), where a run ends."""
+TARGET, CAP = 0.8, 150
+"""P(right key) and steps, where a run ends."""
 REAL_PATH = "real path"
 
 
@@ -156,11 +156,10 @@ def _cell(steps):
 
 
 def _ratios(steps):
+    """Of the medians; at most so much where most runs of the scalar did not arrive."""
     scalar = middle(steps["scalar"])
-    return [
-        f"{middle(steps[arm]) / scalar:.2f}" if middle(steps[arm]) < math.inf else "∞"
-        for arm in ("gamma=1", "gamma=0")
-    ]
+    ratios = [middle(steps[arm]) / min(scalar, CAP) for arm in ("gamma=1", "gamma=0")]
+    return [f"{'< ' if scalar > CAP else ''}{ratio:.2f}" if ratio < math.inf else "∞" for ratio in ratios]
 
 
 def _number(steps):
@@ -168,12 +167,8 @@ def _number(steps):
 
 
 def _table(titles, rows):
-    lines = [titles, ["---"] * len(titles), *rows]
-    return (
-        "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        .replace("| --- | ", "|---|")
-        .replace("|--- |", "|---|")
-    )
+    lines = (f"| {' | '.join(line)} |" for line in (titles, *rows))
+    return "\n".join([next(lines), "|---" * len(titles) + "|", *lines])
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from statistics import fmean
 
 import torch
 
-from tests.benchmarks.learning_docs import CURVE, TARGET, store, stored
+from tests.benchmarks.learning_docs import CAP, CURVE, TARGET, store, stored
 from tests.benchmarks.noisy_turns import ARMS, EVERY, Game, Run, learn
 
 GAMES = {
@@ -28,7 +28,6 @@ GAMES = {
     "chain": Game(turns=8, kind="chain", skill=0.5),
     "delayed": Game(turns=8, kind="delayed"),
 }
-CAP = 150
 SEEDS, TUNING_SEEDS = tuple(range(10)), tuple(range(100, 106))
 GRID = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
 CONTROLLED = "gamma=1"

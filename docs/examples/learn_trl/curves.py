@@ -1,18 +1,18 @@
 """The curves of the arms as an SVG: a line per seed."""
 
-COLOURS = {"turns": "#0b6e4f", "scalar": "#c8553d"}
+COLOURS = {"gamma-0": "#0b6e4f", "gamma-1": "#2f6fb0", "scalar": "#c8553d"}
 WIDTH, HEIGHT, MARGIN = 480, 260, 34
 LEFT, RIGHT, TOP, BOTTOM = MARGIN, WIDTH - 10, 20, HEIGHT - MARGIN
 
 
 def drawn(curves):
-    """`{(arm, learning rate): [scores of a seed]}` as a picture."""
+    """`{(arm, learning rate): [shares of a seed]}` as a picture."""
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" '
         f'font-family="sans-serif" font-size="11"><rect width="100%" height="100%" fill="white"/>{_axes()}'
     ]
     for index, ((arm, rate), seeds) in enumerate(curves.items()):
-        parts += [_line(scores, COLOURS[arm]) for scores in seeds]
+        parts += [_line(shares, COLOURS[arm]) for shares in seeds]
         parts.append(
             f'<text x="{LEFT + 8}" y="{TOP + 14 * (index + 1)}" fill="{COLOURS[arm]}">{arm}, rate {rate:g}</text>'
         )
@@ -31,8 +31,8 @@ def _axes():
     )
 
 
-def _line(scores, colour, window=5):
-    means = [sum(scores[max(0, end - window) : end]) / min(end, window) for end in range(1, len(scores) + 1)]
+def _line(shares, colour, window=5):
+    means = [sum(shares[max(0, end - window) : end]) / min(end, window) for end in range(1, len(shares) + 1)]
     step = (RIGHT - LEFT) / max(1, len(means) - 1)
     points = " ".join(
         f"{LEFT + index * step:.1f},{BOTTOM - mean * (BOTTOM - TOP):.1f}" for index, mean in enumerate(means)

@@ -1,30 +1,22 @@
-"""The game: six signs, one after the other, and a letter for each. A wrong one ends it."""
+"""The game: eight signs, one after the other, a letter for each, and rewards with noise."""
 
 import random
 
-from pydantic import Field
-
-from environments.config import AgentEnvConfig
 from turnwise import AgentEnv, Choice, TurnLevelRewardMixin, say
 
 SIGNS = ("one", "two", "up", "left", "time", "line", "code", "file")
 LETTERS = "abcdefgh"
 RIGHT = dict(zip(SIGNS, LETTERS, strict=True))
-LENGTH = 6
-
-
-class SignsConfig(AgentEnvConfig):
-    """Settings of the game."""
-
-    practice: bool = Field(default=False, description="Go on after a wrong letter.")
+LENGTH = 8
+NOISE = 1.0
+"""Standard deviation of what is added to each turn's reward, in right letters: a judge is not sure either."""
 
 
 class Signs(TurnLevelRewardMixin, AgentEnv):
-    """A right letter is worth 1/6, paid at its turn."""
+    """A right letter is worth 1/8, paid at its turn, where nothing depends on the turns before."""
 
     name = "signs"
     sandbox = "none"
-    env_config_cls = SignsConfig
 
     def load_items(self):
         rng = random.Random(0)
@@ -36,11 +28,14 @@ class Signs(TurnLevelRewardMixin, AgentEnv):
 
     def respond(self, item, turn, ctx):
         ahead = item["signs"][turn.index + 1 :]
-        goes_on = self.config.practice or is_right(item, turn)
-        return f"sign: {ahead[0]}" if ahead and goes_on else None
+        return f"sign: {ahead[0]}" if ahead else None
 
     def score_turn(self, item, turn, ctx):
-        return is_right(item, turn) / LENGTH
+        right = turn.message.content == RIGHT[item["signs"][turn.index]]
+        ctx.metrics["right"] = (
+            ctx.metrics.get("right", 0.0) + right / LENGTH
+        )  # without the noise: what is learned
+        return (right + random.Random(f"{ctx.seed} {turn.index}").gauss(0, NOISE)) / LENGTH
 
     def scripted_choices(self, item, messages, tools, skill):
         sign = messages[-1].content.removeprefix("sign: ")
@@ -49,8 +44,3 @@ class Signs(TurnLevelRewardMixin, AgentEnv):
             Choice(probability=guess + skill * (RIGHT[sign] == letter), message=say(letter))
             for letter in LETTERS
         ]
-
-
-def is_right(item, turn):
-    """Whether the turn said the letter of its sign."""
-    return turn.message.content == RIGHT[item["signs"][turn.index]]

@@ -1,6 +1,6 @@
 """A tiny transformer learns the game in TRL: with the credit of each turn, and with TRL's own scalar GRPO.
 
-Both arms take the same kind of rollouts from the same warm start; they differ in the advantages alone.
+All arms take the same kind of rollouts from the same warm start; they differ in the advantages alone.
 """
 
 import argparse
@@ -25,18 +25,20 @@ from environments.trainers.trl import Rollouts, TurnwiseGRPOTrainer, rollout_sco
 
 STEPS, WARM_UP, IMITATION, GROUPS, GROUP_SIZE = 40, 5, 600, 4, 8
 SEEDS, TUNING_SEEDS = (0, 1, 2), (10, 11)
-RATES = {"turns": 3e-3, "scalar": 3e-3}
-"""The best of `GRID` with `TUNING_SEEDS`, which `--tune` prints."""
-GRID = (3e-4, 1e-3, 3e-3, 1e-2)
-REACHED, WINDOW = 0.5, 5
+GAMMAS = {"gamma-0": 0.0, "gamma-1": 1.0, "scalar": None}
+"""The arms: `turn_return` with this discount a turn; `None`: TRL's own credit, of the whole rollout."""
+RATES = {"gamma-0": 3e-3, "gamma-1": 1e-3, "scalar": 1e-3}
+"""The best with half of the rollouts a step, on other seeds; `--tune` runs `GRID` with `TUNING_SEEDS`."""
+GRID = (1e-3, 3e-3)
+REACHED, WINDOW = 0.8, 5
 """Mean share of right letters, over so many steps."""
 
 
 class Watch(transformers.TrainerCallback):
-    """The mean score of each step's rollouts, and what must hold at each."""
+    """The share of right letters in each step's rollouts, and what must hold at each."""
 
     def __init__(self, rollouts):
-        self.rollouts, self.scores = rollouts, []
+        self.rollouts, self.shares = rollouts, []
 
     def on_step_end(self, args, state, control, **_):
         rolled_out = [each for group in self.rollouts.groups for each in group.group.trajectories]
@@ -44,14 +46,14 @@ class Watch(transformers.TrainerCallback):
             f"step-{state.global_step - 1}"
         }
         assert len(self.rollouts.step.scores) == GROUPS * GROUP_SIZE
-        self.scores.append(sum(each.score for each in rolled_out) / len(rolled_out))
+        self.shares.append(statistics.mean(each.metrics["right"] for each in rolled_out))
 
     def on_log(self, args, state, control, logs=None, **_):
         assert math.isfinite(float((logs or {}).get("loss", 0.0)))
 
 
 def settings(folder, steps, rate, seed):
-    """The same for both arms."""
+    """The same for all arms."""
     return GRPOConfig(
         output_dir=folder,
         max_steps=steps,
@@ -76,33 +78,36 @@ def settings(folder, steps, rate, seed):
 
 
 def learned(start, steps, job):
-    """The mean scores of an arm, step by step; in a process of its own."""
+    """The shares of right letters of an arm, step by step; in a process of its own."""
     arm, rate, seed = job
     torch.set_num_threads(1)
     model = transformers.Qwen2ForCausalLM.from_pretrained(start, dtype=torch.float32)
     with tempfile.TemporaryDirectory() as folder:
-        scores = trained(arm, model, settings(folder, steps, rate, seed))
-    print(f"{arm:6} {rate:g} seed {seed}: {' '.join(f'{each:.2f}' for each in scores)}", flush=True)
-    return scores
+        shares = trained(arm, model, settings(folder, steps, rate, seed))
+    print(f"{arm:7} {rate:g} seed {seed}: {' '.join(f'{each:.2f}' for each in shares)}", flush=True)
+    return shares
 
 
 def trained(arm, model, args):
-    """The mean scores of the rollouts that each step learned from."""
-    with Rollouts(partial(Signs, Signs.env_config_cls(seed=args.seed, max_tokens_per_turn=8))) as rollouts:
+    """The share of right letters in the rollouts that each step learned from."""
+    gamma = GAMMAS[arm]
+    credit = {} if gamma is None else {"estimator": "turn_return", "estimator_params": {"gamma": gamma}}
+    config = Signs.env_config_cls(seed=args.seed, max_tokens_per_turn=8, failed_score=-2.0, **credit)
+    with Rollouts(partial(Signs, config)) as rollouts:
         more = {"processing_class": tokenizer(), "callbacks": [watch := Watch(rollouts)]}
-        if arm == "turns":
+        if gamma is not None:
             trainer = TurnwiseGRPOTrainer(model, args, rollouts, **more)
         else:
             trainer = GRPOTrainer(model, rollout_score, args, rollouts.dataset, rollout_func=rollouts, **more)
         trainer.remove_callback(transformers.PrinterCallback)
         trainer.train()
-    return watch.scores
+    return watch.shares
 
 
-def reached(scores):
+def reached(shares):
     """Steps until the mean of a window was high enough; `None`: it never was."""
-    ends = range(WINDOW, len(scores) + 1)
-    means = (statistics.mean(scores[end - WINDOW : end]) for end in ends)
+    ends = range(WINDOW, len(shares) + 1)
+    means = (statistics.mean(shares[end - WINDOW : end]) for end in ends)
     return next((end for end, mean in zip(ends, means, strict=True) if mean >= REACHED), None)
 
 
@@ -113,9 +118,9 @@ def table(curves):
         "|---|---|---|---|---|",
     ]
     for (arm, rate), seeds in curves.items():
-        steps = [reached(scores) for scores in seeds]
+        steps = [reached(shares) for shares in seeds]
         median = statistics.median([math.inf if each is None else each for each in steps])
-        last = [f"{statistics.mean(scores[-10:]):.2f}" for scores in seeds]
+        last = [f"{statistics.mean(shares[-10:]):.2f}" for shares in seeds]
         shown = " ".join("–" if each is None else str(each) for each in steps)
         lines.append(
             f"| {arm} | {rate:g} | {shown} | {'–' if median == math.inf else f'{median:g}'} | {' '.join(last)} |"
@@ -140,7 +145,7 @@ def options():
 
 
 def main():
-    """Both arms with every seed; two runs at a time."""
+    """All arms with every seed; two runs at a time."""
     given = options()
     torch.set_num_threads(1)
     given.out.mkdir(parents=True, exist_ok=True)
@@ -154,11 +159,11 @@ def main():
     jobs = [(arm, rate, seed) for seed in seeds for arm in rates for rate in rates[arm]]
     curves = {}
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
-        for (arm, rate, _), scores in zip(
+        for (arm, rate, _), shares in zip(
             jobs, pool.map(partial(learned, start, given.steps), jobs), strict=True
         ):
-            curves.setdefault((arm, rate), []).append(scores)
-    written = [{"arm": arm, "rate": rate, "scores": runs} for (arm, rate), runs in curves.items()]
+            curves.setdefault((arm, rate), []).append(shares)
+    written = [{"arm": arm, "rate": rate, "shares": runs} for (arm, rate), runs in curves.items()]
     (given.out / "curves.json").write_text(json.dumps(written))
     (given.out / "curves.svg").write_text(drawn(curves))
     (given.out / "table.md").write_text(table(curves) + "\n")

@@ -30,8 +30,8 @@ def new_model():
 
 
 async def demonstrations(groups):
-    """Token ids and trained positions of the scripted agent's rollouts, which wrong letters do not end."""
-    config = Signs.env_config_cls(practice=True, scripted_skill=SKILL, total_steps=groups)
+    """Token ids and trained positions of the scripted agent's rollouts."""
+    config = Signs.env_config_cls(failed_score=-2.0, scripted_skill=SKILL, total_steps=groups)
     async with Signs(config) as env:
         return [completion_columns(await env.run_group(task, BATCH)) for task in env.tasks()]
 

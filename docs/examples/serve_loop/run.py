@@ -1,6 +1,6 @@
 """The whole loop on one machine: run-api, the policy server, `turnwise serve` and the example trainer, as processes.
 
-python run.py [--steps 40] [--out FOLDER]
+python run.py [--steps 40] [--gamma 0] [--out FOLDER]
 """
 
 import argparse
@@ -26,6 +26,7 @@ def main():
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--steps", type=int, default=40)
     options.add_argument("--lr", default="1e-3")
+    options.add_argument("--gamma", default="0", help="of turn_return: what later turns count, from 0 to 1")
     options.add_argument("--out", type=Path, default=Path("serve_loop"))
     given = options.parse_args()
     out = given.out.resolve()
@@ -35,7 +36,7 @@ def main():
     started = time.monotonic()
     subprocess.run([sys.executable, str(HERE / "warm_start.py"), str(out / "model")], check=True)
     with ExitStack() as processes:
-        name, code = loop(processes, out, given.steps, given.lr)
+        name, code = loop(processes, out, given)
     if (name, code) != ("trainer", 0):
         sys.exit(f"{name} ended with {code}; see {out}/{name}.log")
     rose = report(out / "groups.jsonl")
@@ -45,7 +46,7 @@ def main():
     sys.exit(0 if rose else "versions did not rise")
 
 
-def loop(processes, out, steps, lr):
+def loop(processes, out, given):
     """Start all, and wait for the trainer, or for one that fails: its name and exit code."""
     api, model, vllm = free_port(), free_port(), free_port()
     checkpoints = out / "checkpoints"
@@ -64,6 +65,7 @@ def loop(processes, out, steps, lr):
     start("serve", [
         BIN / "turnwise", "serve", f"{HERE / 'signs.py'}:Signs", "--env.credit_view", "turn_rows",
         "--env.rollout_server_url", f"http://127.0.0.1:{api}", "--env.group_size", "8",
+        "--env.estimator", "turn_return", "--env.estimator_params.gamma", given.gamma, "--env.failed_score", "-2",
         "--env.score_divisor", "8", "--env.max_tokens_per_turn", "8", "--env.max_batches_offpolicy", "1",
         "--env.max_concurrent_rollouts", "8", "--env.outbox_groups", "1",
         "--openai.base_url", f"http://127.0.0.1:{model}/v1", "--openai.model_name", "tiny",
@@ -72,7 +74,7 @@ def loop(processes, out, steps, lr):
     ])  # fmt: skip
     start("trainer", [
         BIN / "atropos-grpo", "--model-name", out / "model", "--device", "cpu", "--optimizer", "adamw",
-        "--lr", lr, "--training-steps", str(steps), "--batch-size", str(BATCH_ROWS),
+        "--lr", given.lr, "--training-steps", str(given.steps), "--batch-size", str(BATCH_ROWS),
         "--gradient-accumulation-steps", "1", "--seq-len", "1024", "--save-path", checkpoints,
         "--checkpoint-interval", "1", "--vllm-restart-interval", "1", "--vllm-port", str(vllm),
         "--atropos-url", f"http://127.0.0.1:{api}",
@@ -86,19 +88,18 @@ def loop(processes, out, steps, lr):
 
 
 def report(record):
-    """Print how the score went with the weights that sampled; whether versions rose."""
-    scores = defaultdict(list)
+    """Print how the share of right keys went with the weights that sampled; whether versions rose."""
+    shares = defaultdict(list)
     for group in read_groups(record):
         for trajectory in group.group.trajectories:
-            scores[max(int(version.removeprefix("step-")) for version in trajectory.weight_versions)].append(
-                trajectory.score
-            )
-    versions = sorted(scores)
+            newest = max(int(version.removeprefix("step-")) for version in trajectory.weight_versions)
+            shares[newest].append(trajectory.metrics["right"])
+    versions = sorted(shares)
     size = max(1, -(-len(versions) // 10))
-    print("weights of step | rollouts | mean score")
+    print("weights of step | rollouts | right keys")
     for start in range(0, len(versions), size):
         some = versions[start : start + size]
-        rollouts = [score for version in some for score in scores[version]]
+        rollouts = [share for version in some for share in shares[version]]
         print(f"{some[0]:>6} to {some[-1]:<4} | {len(rollouts):>8} | {mean(rollouts):.2f}")
     return len(versions) > 1
 

@@ -1,4 +1,4 @@
-"""`Signs`: each turn shows a sign, and the answer is a key; a wrong one ends the conversation."""
+"""`Signs`: each turn shows a sign, and the answer is a key; what a key is paid has noise."""
 
 import random
 
@@ -7,11 +7,13 @@ from turnwise import AgentEnv, Choice, TurnLevelRewardMixin, say
 SIGNS = ("north", "south", "east", "west", "sun", "moon", "star", "rain")
 KEYS = ("a", "b", "c", "d")
 RIGHT = {sign: KEYS[index % len(KEYS)] for index, sign in enumerate(SIGNS)}
-TURNS = 6
+TURNS = 8
+NOISE = 1.0
+"""Standard deviation of what is added to each turn's reward, in right keys."""
 
 
 class Signs(TurnLevelRewardMixin, AgentEnv):
-    """Six signs; each right key is worth 1/6."""
+    """Eight signs; each right key is worth 1/8, and nothing depends on the turns before."""
 
     name = "signs"
     sandbox = "none"
@@ -25,13 +27,12 @@ class Signs(TurnLevelRewardMixin, AgentEnv):
 
     async def respond(self, item, turn, ctx):
         done = turn.index + 1
-        if not is_right(item, turn) or done == TURNS:
-            ctx.end("a wrong key" if done < TURNS else "the last sign")
-            return None
-        return item["signs"][done]
+        return item["signs"][done] if done < TURNS else None
 
     async def score_turn(self, item, turn, ctx):
-        return is_right(item, turn) / TURNS
+        right = turn.message.content.strip() == RIGHT[item["signs"][turn.index]]
+        ctx.metrics["right"] = ctx.metrics.get("right", 0.0) + right / TURNS  # without the noise: what is learned
+        return (right + random.Random(f"{ctx.seed} {turn.index}").gauss(0, NOISE)) / TURNS
 
     def scripted_choices(self, item, messages, tools, skill):
         """Any key at skill 0, the right one at skill 1: what the model is warm-started with."""
@@ -40,7 +41,3 @@ class Signs(TurnLevelRewardMixin, AgentEnv):
             Choice(probability=(1 - skill) / len(KEYS) + skill * (key == right), message=say(key))
             for key in KEYS
         ]
-
-
-def is_right(item, turn):
-    return turn.message.content.strip() == RIGHT[item["signs"][turn.index]]

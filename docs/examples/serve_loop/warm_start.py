@@ -21,7 +21,7 @@ GROUPS, STEPS, LEARNING_RATE = 150, 150, 3e-3
 
 async def rows():
     """Token ids, and which of them the agent said."""
-    config = AgentEnvConfig(scripted_skill=SKILL, group_size=4)
+    config = AgentEnvConfig(scripted_skill=SKILL, group_size=4, failed_score=-2.0)
     async with Signs(config) as env:
         tasks = [task for task, _ in zip(env.tasks(), range(GROUPS))]
         groups = await asyncio.gather(*(env.run_group(task) for task in tasks))

@@ -52,5 +52,6 @@ def test_the_script_to_copy_is_short():
 def test_a_tenth_of_the_learning_example_runs(tmp_path):
     run("learn_trl/learn.py", "--tenth", "--out", tmp_path / "out", cwd=tmp_path)
     curves = json.loads((tmp_path / "out" / "curves.json").read_text())
-    assert [(each["arm"], len(each["scores"][0])) for each in curves] == [("turns", 4), ("scalar", 4)]
+    steps = [(each["arm"], len(each["shares"][0])) for each in curves]
+    assert steps == [("gamma-0", 4), ("gamma-1", 4), ("scalar", 4)]
     assert (tmp_path / "out" / "curves.svg").read_text().startswith("<svg")

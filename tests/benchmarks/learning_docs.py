@@ -17,9 +17,9 @@ RESULTS = Path(__file__).with_name("learning_table.json")
 ROOT = Path(__file__).resolve().parents[2]
 FIGURE, PAGES = ROOT / "docs" / "noisy_turns.svg", (ROOT / "README.md", ROOT / "docs" / "learning.md")
 TITLES = {
-    "gamma=1": "γ = 1 (default)",  # noqa: RUF001
-    "gamma=0.5": "γ = .5",  # noqa: RUF001
-    "gamma=0": "γ = 0",  # noqa: RUF001
+    "gamma=1": "γ = 1 (default)",
+    "gamma=0.5": "γ = .5",
+    "gamma=0": "γ = 0",
     "scalar": "scalar (`rloo`)",
     "grpo": "`grpo`",
     "control": "control",
@@ -75,7 +75,7 @@ def middle(steps):
 def short_table():
     steps = stored()["steps"]
     return _table(
-        ["task", *(TITLES[arm] for arm in SHORT), "γ = 1 / scalar", "γ = 0 / scalar"],  # noqa: RUF001
+        ["task", *(TITLES[arm] for arm in SHORT), "γ = 1 / scalar", "γ = 0 / scalar"],
         (
             [game, *(_number(middle(steps[game][arm])) for arm in SHORT), *_ratios(steps[game])]
             for game in TASKS

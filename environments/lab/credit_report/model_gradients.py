@@ -11,7 +11,7 @@ import numpy as np
 from environments.extras import needs_extra
 from environments.lab.credit_report.arms import Numbers, ReportData, ReportGroup, Sampled
 from environments.lab.credit_report.proxy import SEED, SKETCH
-from environments.lab.credit_report.statistics import Gradients
+from environments.lab.credit_report.signal_noise import Gradients
 from tools.errors import ConfigError, CreditError
 
 _MOST_NATS = 0.05

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from environments.lab.credit_report.arms import Ids, Numbers, ReportData, ReportGroup
-from environments.lab.credit_report.statistics import Gradients
+from environments.lab.credit_report.signal_noise import Gradients
 
 SKETCH = 4096
 """Buckets of a CountSketch, which keeps inner products to 1/√4096 of the lengths (Charikar et al. 2002)."""

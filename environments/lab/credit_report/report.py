@@ -6,7 +6,7 @@ from pathlib import Path
 from environments.lab.credit_report.arms import REFERENCE, Arm, ReportData, read_for_report
 from environments.lab.credit_report.model_gradients import model_gradients
 from environments.lab.credit_report.proxy import proxy_gradients
-from environments.lab.credit_report.statistics import Comparison, Measured, measure
+from environments.lab.credit_report.signal_noise import Comparison, Measured, measure
 from environments.trajectory import CreditedGroup
 from environments.viewer.credit_values import CreditReport, CreditRow
 

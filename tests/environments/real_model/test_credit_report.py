@@ -8,7 +8,7 @@ import pytest
 from environments.lab.credit_report.arms import read_for_report
 from environments.lab.credit_report.model_gradients import model_gradients
 from environments.lab.credit_report.report import credit_report
-from environments.lab.credit_report.statistics import measure
+from environments.lab.credit_report.signal_noise import measure
 from environments.trajectory import NOT_SAMPLED, TokenRow
 from tests.environments.lab.credit_report.token_games import game
 from tools.errors import ConfigError, CreditError

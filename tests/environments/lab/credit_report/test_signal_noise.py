@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from environments.lab.credit_report.statistics import measure, student
+from environments.lab.credit_report.signal_noise import measure, student
 
 
 def gradients(*arms):

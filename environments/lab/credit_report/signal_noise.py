@@ -31,7 +31,7 @@ class Figures:
     snr_low: float
     snr_high: float
     bias: float | None
-    """1 - the cosine to the unbiased gradient; `None`: not known for noise."""
+    """1 - the cosine to the unbiased gradient, which noise can make more than 1; `None`: not known for noise."""
 
     @property
     def groups_per_step(self) -> int | None:
@@ -80,7 +80,7 @@ def measure(gradients: Gradients, units: Sequence[int]) -> Measured:
     signed = np.divide(u_er, noise, out=np.zeros_like(u_er), where=noise > 0)
     snr, spread = np.maximum(signed[0], 0.0), student(_LEVEL, count - 1) * _errors(signed)
     both = np.sqrt(np.maximum(u_ee, 0.0) * np.maximum(u_rr, 0.0))[0]
-    cosine = np.divide(u_er[0], both, out=np.full(len(both), np.nan), where=both > 0).clip(-1.0, 1.0)
+    cosine = np.divide(u_er[0], both, out=np.full(len(both), np.nan), where=both > 0)
     cosine[0] = 1.0 if u_rr[0, 0] > 0 else math.nan
     needed = student(_LEVEL, count - 1) * float(_errors(u_rr)[0])
     signal = float(u_rr[0, 0])

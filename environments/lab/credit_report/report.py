@@ -68,7 +68,7 @@ def _sentences(data: ReportData, measured: Measured) -> list[str]:
         best = max(unclear, key=rank)
         name = _name(data.arms[best.arm])
         said.append(f"cannot tell: {best.more_groups:,} groups more, whether {name} differs from γ = 1 here")
-    return said or ["cannot tell: no estimator has a gradient that differs from γ = 1 here"]
+    return said or ["cannot tell: no estimator differs enough from γ = 1 here"]
 
 
 def _sentence(data: ReportData, measured: Measured, comparison: Comparison) -> str:

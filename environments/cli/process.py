@@ -5,7 +5,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from environments.cli.settings import EnvCall, EnvCommand
+from environments.cli.settings import EnvCall, EnvCommand, gamma_option
 from environments.cli.worker_options import source_of, worker_options
 from environments.record.run_folder import Shard
 from environments.run.open_run import RunOptions
@@ -20,6 +20,7 @@ from tools.errors import ConfigError
 @click.option("--fresh", is_flag=True, help="Start over: what is there is put aside.")
 @click.option("--accept", is_flag=True, help="Go on although the experiment has changed.")
 @click.option("--shard", metavar="K/N", help="Only every N-th group, from K = 0 on: runs/ENV/NAME.K-of-N.")
+@gamma_option
 @worker_options
 def command(
     call: EnvCall,

@@ -6,7 +6,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from environments.cli.settings import EnvCall, EnvCommand
+from environments.cli.settings import EnvCall, EnvCommand, gamma_option
 from environments.cli.worker_options import source_of, worker_options
 from environments.run.open_run import RunOptions
 from environments.run.whole_run import run_whole
@@ -19,6 +19,7 @@ from environments.serve.serving import serve
 @click.option("--fresh", is_flag=True, help="Start over: posts that wait are put aside.")
 @click.option("--accept", is_flag=True, help="Go on although the experiment has changed.")
 @click.option("--send-all", is_flag=True, help="The last run: at the end, wait until the API has all groups.")
+@gamma_option
 @worker_options
 def command(
     call: EnvCall,

@@ -588,6 +588,13 @@ def uses(env_cls: type[AgentEnv], section: str, config: AgentEnvConfig) -> bool:
         return True  # a class of a notebook: its source is unknown
 
 
+def _set_gamma(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
+    flags: Overrides = ctx.meta[_OVERRIDES]
+    if value is not None:
+        env = {**flags.of("env"), "estimator_params.gamma": value}
+        ctx.meta[_OVERRIDES] = replace(flags, sections={**flags.sections, "env": env})
+
+
 class EnvCommand(click.Command):
     """A command whose function gets an `EnvCall` before its own options.
 
@@ -693,3 +700,12 @@ def own_settings(env_cls: type[AgentEnv]) -> tuple[AgentEnvConfig, Any]:
     if not (isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], AgentEnvConfig)):  # pyright: ignore[reportUnknownArgumentType]  # user code
         raise ConfigError(f"{where} gave {given!r:.200}; give (AgentEnvConfig(…), [ServerConfig(…)])")
     return cast("tuple[AgentEnvConfig, Any]", given)
+
+
+gamma_option = click.option(
+    "--gamma",
+    metavar="X",
+    help="The discount per turn: --env.estimator_params.gamma.",
+    callback=_set_gamma,
+    expose_value=False,
+)

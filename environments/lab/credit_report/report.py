@@ -10,6 +10,9 @@ from environments.lab.credit_report.signal_noise import Comparison, Measured, me
 from environments.trajectory import CreditedGroup
 from environments.viewer.credit_values import CreditReport, CreditRow
 
+_LEAST_TIMES = 1.05
+"""A smaller difference in groups is nothing to choose by, however certain: it would read 1.0 ×."""
+
 
 def credit_report(record: Iterable[CreditedGroup], model: Path | None = None) -> CreditReport:
     """Measure the signal and noise of every estimator, γ and baseline on the groups of a record.
@@ -53,15 +56,19 @@ def _sentences(data: ReportData, measured: Measured) -> list[str]:
         return _is_near(data.arms[comparison.arm]), comparison.times
 
     certain = [each for each in measured.comparisons if each.is_certain]
-    better = max((each for each in certain if each.times > 1), key=rank, default=None)
-    worse = min((each for each in certain if each.times < 1), key=lambda each: each.times, default=None)
+    better = max((each for each in certain if each.times >= _LEAST_TIMES), key=rank, default=None)
+    worse = min(
+        (each for each in certain if each.times <= 1 / _LEAST_TIMES),
+        key=lambda each: each.times,
+        default=None,
+    )
     said = [_sentence(data, measured, each) for each in (better, worse) if each is not None]
     unclear = [each for each in measured.comparisons if not each.is_certain and each.more_groups is not None]
     if better is None and unclear:
         best = max(unclear, key=rank)
         name = _name(data.arms[best.arm])
         said.append(f"cannot tell: {best.more_groups:,} groups more, whether {name} differs from γ = 1 here")
-    return said or ["cannot tell: no estimator has a gradient that differs from γ = 1 here"]
+    return said or ["cannot tell: no estimator differs enough from γ = 1 here"]
 
 
 def _sentence(data: ReportData, measured: Measured, comparison: Comparison) -> str:

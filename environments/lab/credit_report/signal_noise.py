@@ -31,7 +31,7 @@ class Figures:
     snr_low: float
     snr_high: float
     bias: float | None
-    """1 - the cosine to the unbiased gradient, which noise can make more than 1; `None`: not known for noise."""
+    """1 - the cosine to the unbiased gradient, which noise can make more than 1; `None`: unknown."""
 
     @property
     def groups_per_step(self) -> int | None:

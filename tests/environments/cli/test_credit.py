@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from environments.cli.credit import command
+from environments.cli.main import main
 from environments.credit import ESTIMATORS, credited, credited_batch, describe
 from environments.record.recorder import Recorder, read_groups
 from environments.testing import group_of
@@ -369,3 +370,10 @@ def test_gamma_is_short_for_a_parameter(record, tmp_path):
     assert (tmp_path / "0.jsonl").read_bytes() == (tmp_path / "1.jsonl").read_bytes()
     with pytest.raises(CreditError, match="no parameter of rloo named 'gamma'"):
         run(record, "--estimator", "rloo", "--gamma", "0.5")
+
+
+def test_a_run_takes_gamma_too(tmp_path):
+    out = tmp_path / "run.jsonl"
+    settings = ("--env.total_steps", "1", "--env.group_size", "2", "--out", str(out))
+    assert main(["process", "sales_chat", "--gamma", "0.5", *settings]) == 0
+    assert next(read_groups(out)).estimator_params["gamma"] == 0.5

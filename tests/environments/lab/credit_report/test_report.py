@@ -50,6 +50,12 @@ def test_where_there_is_little_to_assign_the_arms_are_close(kind):
     assert max(snr.values()) < 1.4 * snr[1.0]
 
 
+def test_a_difference_that_would_read_as_none_is_not_said():
+    report = credit_report(game("chain", noise=0.0, right=0.6, seed=5))
+    assert "γ = 0.9 needs" not in said(report)  # certain: 1.03 × fewer
+    assert "1.0 ×" not in said(report)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_where_nothing_can_be_learned_it_cannot_tell(seed):
     report = credit_report(game("nothing", seed=seed))

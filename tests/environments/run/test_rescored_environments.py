@@ -10,6 +10,7 @@ from environments.retail_env import RetailEnv
 from environments.run.process_run import process
 from environments.run.rescore_run import rescore
 from environments.sales_chat_env import SalesChatEnv
+from environments.swe_tasks_env import SweTasksEnv
 from environments.word_guess_env import WordGuessEnv
 from tests.environments.second_models.played_roles import playing
 from tests.environments.write_file import quiet
@@ -35,7 +36,7 @@ def what_is_learned(path):
 
 
 @pytest.mark.parametrize(
-    "cls", [SalesChatEnv, WordGuessEnv, JudgedWritingEnv, LongMathEnv], ids=lambda cls: cls.name
+    "cls", [SalesChatEnv, WordGuessEnv, JudgedWritingEnv, LongMathEnv, SweTasksEnv], ids=lambda cls: cls.name
 )
 async def test_a_shipped_environment_gives_the_same_again(tmp_path, cls):
     path = tmp_path / "r.jsonl"

@@ -50,8 +50,7 @@ def main() -> int:
 def _reached(folder: str) -> tuple[int, int] | None:
     """The interpreter that an earlier call left, and the FIFO that it reads."""
     try:
-        with open(f"{folder}/pid") as file:
-            pid = int(file.read())
+        pid = int(os.readlink(f"{folder}/pid"))
         fd = os.open(f"{folder}/in", os.O_WRONLY | os.O_NONBLOCK)
     except (OSError, ValueError):
         return None
@@ -65,8 +64,7 @@ def _started(folder: str, source: str) -> tuple[int, int]:
     argv = ["python3", "-I", "-c", source, _SERVE, folder]
     nowhere = subprocess.DEVNULL
     process = subprocess.Popen(argv, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True)
-    with open(f"{folder}/pid", "w") as file:
-        file.write(str(process.pid))
+    os.symlink(str(process.pid), f"{folder}/pid")  # to read a link never blocks
     return process.pid, os.open(f"{folder}/in", os.O_RDWR)
 
 
@@ -105,9 +103,9 @@ def _end(folder: str) -> None:
     """Kill an interpreter and what it started in its group, and forget it."""
     try:
         os.chmod(folder, 0o700)
-        with open(f"{folder}/pid") as file:
-            os.killpg(int(file.read()), signal.SIGKILL)
-    except (OSError, ValueError):
+        if (pid := int(os.readlink(f"{folder}/pid"))) > 1:  # 0 is our own group
+            os.killpg(pid, signal.SIGKILL)
+    except (OSError, ValueError, OverflowError):
         pass
     shutil.rmtree(folder, ignore_errors=True)
     if os.path.lexists(folder):

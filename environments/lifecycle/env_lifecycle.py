@@ -191,7 +191,6 @@ class Lifecycle(Hooks):
                 yield self
             finally:
                 await self._images.aclose()
-                await self._snapshots.aclose()
 
     @asynccontextmanager
     async def loaded(self, *, evaluation: bool = False) -> AsyncGenerator[Self]:
@@ -209,6 +208,7 @@ class Lifecycle(Hooks):
             if self._served is not None:
                 closing.push_async_callback(self._served.aclose)
             closing.push_async_callback(self.second_models.aclose)
+            closing.push_async_callback(self._snapshots.aclose)
             # One thread for all of them: what a `def setup` opened there, a `def teardown` can close.
             calls = closing.enter_context(self.hook_calls(InFlight(item_id="", sibling=0), own_thread=True))
             with self.opened_files.watched():

@@ -6,6 +6,7 @@ record, as far as they were kept; what only a live rollout has is refused, and e
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -293,10 +294,11 @@ class Replay:
         self, task: GroupTask, recorded: Trajectory, live: LiveAccess, boundary: Boundary
     ) -> Trajectory | Failure:
         in_flight = InFlight(item_id=task.item_id, sibling=recorded.sibling)
-        async with self._slots.one():
+        async with self._slots.one(), AsyncExitStack() as held:
             with self._watch(in_flight), self._env.hook_calls(in_flight) as calls:
                 try:
-                    return await self._scored(recorded, self._context(task, recorded, live, calls), calls)
+                    ctx = self._context(task, recorded, live, calls, held)
+                    return await self._scored(recorded, ctx, calls)
                 except BaseException as error:  # noqa: BLE001  # as in a rollout: recorded, never scored
                     if live.refusal is not None:  # which is what the user has to hear of
                         return failure_of(error, sibling=recorded.sibling, turns=0)
@@ -311,7 +313,12 @@ class Replay:
                     )
 
     def _context(
-        self, task: GroupTask, recorded: Trajectory, live: LiveAccess, calls: HookCalls
+        self,
+        task: GroupTask,
+        recorded: Trajectory,
+        live: LiveAccess,
+        calls: HookCalls,
+        held: AsyncExitStack,
     ) -> RecordedContext:
         """The rollout as its hooks see it before the first turn."""
 
@@ -319,7 +326,9 @@ class Replay:
             live.refuse(calls.doing.partition(":")[0], what)
 
         async def opener() -> SandboxOpener:
-            return self._env.sandbox_openers(await self._env.sandbox_spec(task.item, calls))[1]
+            spec = await self._env.sandbox_spec(task.item, calls)
+            snapshot = await held.enter_async_context(self._env.snapshot(spec, task.item, calls))
+            return self._env.sandbox_openers(spec, snapshot)[1]
 
         task = task.for_rollout()
         return RecordedContext(

@@ -1,6 +1,7 @@
 """`SweTasksEnv`: a repository with a bug; tests that are not the agent's decide whether it is fixed."""
 
 import asyncio
+import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -179,14 +180,16 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
         try:
             all_tests(row)
             self._repository(row)
-        except DatasetError as error:
+        except (DatasetError, OSError, RuntimeError, subprocess.TimeoutExpired) as error:
             return f"{row['instance_id']}: {error}"
         return ""
 
     def _repository(self, row: Row) -> Path:
-        here = "" if self.config.dataset_name else _OWN_DATA / "tasks.jsonl"
-        folder = Path(self.config.dataset_path or here).resolve().parent
-        return find_repository(row, folder, Path.home() / ".cache" / "turnwise" / "sources")
+        if self.config.dataset_name:
+            return find_repository(row, Path.cwd())
+        return find_repository(
+            row, Path(self.config.dataset_path or _OWN_DATA / "tasks.jsonl").resolve().parent
+        )
 
     def _tree(self, row: Row) -> Tree:
         return self._trees(str(row["repo"]), row.get("base_commit"))

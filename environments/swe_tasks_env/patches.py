@@ -12,7 +12,10 @@ from tools.sandbox.archive import ArchivedFile
 
 Tree = Mapping[str, ArchivedFile]
 """Plain files, by their paths below the repository."""
-_OURS = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_ATTR_NOSYSTEM": "1", "LC_ALL": "C"}
+_OURS = {
+    "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_ATTR_NOSYSTEM": "1",
+    "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C",
+}  # fmt: skip
 _GIT_S = 120.0
 
 

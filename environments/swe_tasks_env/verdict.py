@@ -133,4 +133,7 @@ def _files_of_tests(row: Row, base: Tree) -> dict[str, ArchivedFile | None]:
     kept = {
         path: file for path, file in base.items() if path in named or PurePosixPath(path).name in _SETTINGS
     }
-    return {**kept, **patched_files(base, str(row.get("test_patch") or "").encode())}
+    try:
+        return {**kept, **patched_files(base, str(row.get("test_patch") or "").encode())}
+    except DatasetError as error:
+        raise DatasetError(f"the test_patch of {row['instance_id']} does not apply, {error}") from None

@@ -71,7 +71,9 @@ async def test_code_that_ends_its_interpreter_gets_another_one_and_is_told(sandb
 
 async def test_an_interpreter_that_ended_between_calls_is_told(sandbox):
     await run(sandbox, "import os, threading; threading.Timer(0, os._exit, (0,)).start(); x = 1")
-    await sandbox.exec("while kill -0 $(cat ${TMPDIR:-/tmp}/.turnwise-python/pid); do :; done", timeout_s=5.0)
+    await sandbox.exec(
+        "while kill -0 $(readlink ${TMPDIR:-/tmp}/.turnwise-python/pid); do :; done", timeout_s=5.0
+    )
     assert (await run(sandbox, "2")).content in (
         "[the interpreter of the calls before had ended: their variables are gone]\n2",
         "2",  # it ended within its own call, which was told then
@@ -90,6 +92,13 @@ async def test_more_memory_than_there_is_ends_the_call_and_not_the_sandbox(sandb
 async def test_code_that_closes_or_forks_the_interpreter_wedges_nothing(sandbox, code):
     await run(sandbox, code)
     assert (await run(sandbox, "'%s' % 7")).content.endswith("'7'")
+
+
+@pytest.mark.parametrize("pid", ["os.symlink('0', p)", "os.symlink('9' * 400, p)", "os.mkfifo(p)"])
+async def test_a_forged_process_id_wedges_nothing(sandbox, pid):
+    code = f"import os; p = os.environ.get('TMPDIR', '/tmp') + '/.turnwise-python/pid'; os.unlink(p); {pid}"
+    await run(sandbox, code)
+    assert (await run(sandbox, "1 + 1")).content.endswith("2")
 
 
 async def test_long_output_loses_its_middle(sandbox):

@@ -2,9 +2,11 @@
 
 import pytest
 
+from environments.base_env import AgentEnv
 from environments.config import JudgeConfig
 from environments.judged_writing_env import JudgedWritingEnv
 from environments.long_math_env import LongMathEnv
+from environments.policy.scripted import Choice, say
 from environments.record.recorder import read_contents, read_groups
 from environments.retail_env import RetailEnv
 from environments.run.process_run import process
@@ -14,6 +16,7 @@ from environments.word_guess_env import WordGuessEnv
 from tests.environments.second_models.played_roles import playing
 from tests.environments.write_file import quiet
 from tools.errors import ConfigError
+from tools.sandbox.base import SandboxSpec
 
 
 def opened(cls, *servers, **settings):
@@ -42,6 +45,36 @@ async def test_a_shipped_environment_gives_the_same_again(tmp_path, cls):
     await process(opened(cls, data_path_to_save_groups=str(path)), quiet())
     assert "2 groups, 8 rollouts: rewards of 0 changed" in await rescored(path, cls)
     assert what_is_learned(path.with_suffix(".new")) == what_is_learned(path)
+
+
+class Prepared(AgentEnv):
+    """Its verdict needs what `prepare_sandbox` left."""
+
+    name = "prepared"
+
+    async def load_items(self):
+        return [{"item_id": "a"}, {"item_id": "b"}]
+
+    def sandbox_for(self, item):
+        return SandboxSpec(prepared=item["item_id"])
+
+    async def prepare_sandbox(self, item, sandbox):
+        await sandbox.write_file("left.txt", item["item_id"].encode())
+
+    def format_prompt(self, item):
+        return "Say anything."
+
+    def scripted_choices(self, item, messages, tools, skill):
+        return [Choice(probability=1, message=say("Done."))]
+
+    async def compute_reward(self, item, trajectory, ctx):
+        return float((await ctx.verify(command="cat left.txt")).text() == item["item_id"])
+
+
+async def test_a_verification_begins_with_what_was_prepared(tmp_path):
+    path = tmp_path / "r.jsonl"
+    await process(opened(Prepared, data_path_to_save_groups=str(path)), quiet())
+    assert "mean score 1.000 -> 1.000" in await rescored(path, Prepared)
 
 
 async def test_a_shop_is_refused_for_its_database(tmp_path):

@@ -12,6 +12,7 @@ from environments.policy.scripted import say
 from environments.swe_tasks_env import SweTasksEnv
 from environments.swe_tasks_env.env import SweTasksConfig
 from environments.swe_tasks_env.patches import patch_between, patched_files, tree_in
+from environments.swe_tasks_env.repositories import read_tree
 from tests.environments.swe_tasks_env.small_repository import (
     BUGGY,
     FIXED,
@@ -74,6 +75,24 @@ async def test_a_repository_is_a_folder_a_git_or_an_archive(make, tmp_path):
     assert fixed.rewards.outcome == 1
 
 
+async def test_settings_of_a_repositorys_git_run_nothing_here(tmp_path):
+    work = write(tmp_path / "work", {"calc.py": BUGGY, ".gitattributes": "* filter=f"})
+    git(work, "init", "-q")
+    git(work, "add", ".")
+    git(work, "commit", "-qm", "bug")
+    git(work, "config", "filter.f.smudge", f"touch {tmp_path}/ran; cat")
+    assert read_tree(work, "HEAD")["calc.py"].data == BUGGY.encode()
+    assert not (tmp_path / "ran").exists()
+
+
+def test_an_archive_with_paths_out_of_its_folder_is_refused(tmp_path):
+    with tarfile.open(tmp_path / "calc.tar", "w") as archive:
+        for name in ("../ran", "calc/calc.py"):
+            archive.addfile(tarfile.TarInfo(name))
+    with pytest.raises(DatasetError, match=r"a path with `\.\.`"):
+        read_tree(tmp_path / "calc.tar", None)
+
+
 async def test_a_turn_is_paid_for_the_tests_that_it_made_pass(tmp_path):
     rows = dataset(tmp_path, as_folder(tmp_path))
     trajectory = await played(
@@ -96,11 +115,15 @@ async def test_without_verification_turns_are_not_scored(tmp_path):
     assert (trajectory.rewards.turns, trajectory.rewards.outcome) == ((None, None), 1)
 
 
-def test_a_row_whose_repository_cannot_be_had_is_refused_by_name(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("repo", "why"),
+    [("gone", "no repository at"), ("~no-such-user/x", "Could not"), ("x" * 300, "[Errno 36]")],
+)
+def test_a_row_whose_repository_cannot_be_had_is_refused_by_name(repo, why, tmp_path, capsys):
     write(tmp_path / "calc")
-    rows = dataset(tmp_path, row("calc"), row("gone", instance_id="gone-1"))
+    rows = dataset(tmp_path, row("calc"), row(repo, instance_id="gone-1"))
     assert main(["process", "swe_tasks", "--env.dataset_path", str(rows), "--out", str(tmp_path / "r")]) == 2
-    assert "gone-1: no repository at" in capsys.readouterr().err
+    assert f"gone-1: {why}" in capsys.readouterr().err
 
 
 def test_a_commit_that_is_not_there_is_refused_by_name(tmp_path, capsys):

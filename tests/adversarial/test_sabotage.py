@@ -10,9 +10,9 @@ import pytest
 
 from environments.policy.scripted import call, say
 from environments.run.discovery import find_environment
-from environments.run.loading import SHIPPED
 from environments.trajectory import Message
 from tests.environments.written_policy import Written
+from tests.equipment.shipped import WITH_ITEMS
 from tests.tables import cases, seldom
 from tools import files
 from tools.calls import ToolCall
@@ -129,13 +129,13 @@ def test_a_command_is_a_score_below_that_of_honest_work(name, messages):
     assert_pays_nothing(name, *messages)
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", WITH_ITEMS)
 @cases("text", TEXTS)
 def test_a_text_is_a_score_below_that_of_honest_work(name, text):
     assert_pays_nothing(name, say(TEXTS[text]))
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", WITH_ITEMS)
 @cases("sabotage", CALLS)
 def test_a_call_is_a_score_below_that_of_honest_work(name, sabotage):
     tool, arguments = CALLS[sabotage]

@@ -15,10 +15,11 @@ from environments.data.tasks import GroupTask
 from environments.hooks import Hooks
 from environments.policy.mock_server import MockSettings, mock_app
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, ChatMLRenderer
-from environments.run.loading import SHIPPED, shipped_target
+from environments.run.loading import shipped_target
 from environments.trajectory import IGNORED, Kept
 from environments.wire.credited_rows import credited_rows
 from tests.equipment.running_server import running_server
+from tests.equipment.shipped import WITH_ITEMS
 
 RENDERER = ChatMLRenderer.embedded()
 WIRES = ("scripted", "chat", "vllm")
@@ -55,7 +56,7 @@ async def playing(name, wire):
 
 
 def names():
-    return sorted(SHIPPED)
+    return sorted(WITH_ITEMS)
 
 
 @pytest.mark.parametrize("wire", WIRES)

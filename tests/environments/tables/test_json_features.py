@@ -11,10 +11,10 @@ import pytest
 from environments.base_env import AgentEnv
 from environments.record.group_line import encode_group, with_origin
 from environments.run.discovery import find_environment
-from environments.run.loading import SHIPPED
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup, Message
 from tests.environments.record.any_group import Draw
+from tests.equipment.shipped import WITH_ITEMS
 from turnwise import records
 
 RECORD = Path(__file__).parents[1] / "record"
@@ -112,7 +112,7 @@ def test_golden_lines_are_read(loaded):
     assert_same(loaded(RECORD / "golden.jsonl"), RECORD / "golden.jsonl")
 
 
-@pytest.mark.parametrize("name", sorted(SHIPPED))
+@pytest.mark.parametrize("name", sorted(WITH_ITEMS))
 async def test_groups_of_a_shipped_environment_are_read(loaded, tmp_path, name):
     env_cls: type[AgentEnv] = find_environment(name)
     config = env_cls.config_init()[0].model_copy(update={"group_size": 2, "max_items": 1})

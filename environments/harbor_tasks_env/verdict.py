@@ -148,7 +148,7 @@ async def _bring(task: HarborTask, agent: Sandbox, fresh: Sandbox) -> list[str]:
         return is_left_out
 
     if task.verifier_images or not task.has_image:
-        room = agent.record.limits.disk_mb << 20
+        room = min(agent.record.limits.disk_mb << 20, _MOST_CHANGED)
         taken = await transfer.take(agent, declared or (".",), max_bytes=room)
         places = {path: posixpath.join(agent.workdir, path) for path in taken}
         is_left_out = rule(places.values())

@@ -10,6 +10,7 @@ from tests.environments.harbor_tasks_env.task_folders import (
     PASS,
     TOML,
     Forging,
+    opened,
     played,
     scores,
     write_task,
@@ -198,6 +199,15 @@ async def test_what_is_too_much_to_be_judged_is_the_agents_doing(root):
         root, "big", UBUNTU, big, PASS.format("true"), f"{TOML}[environment]\nstorage_mb = 500\n"
     )
     assert await scores(root, Forging) == {"big": 0.0}
+
+
+async def test_a_name_that_no_image_can_have_leaves_out_one_task(root):
+    write_image_task(root, "good", PYTHON, SOLVE, ANSWER)
+    for name in ("", " ", "a:b:c", "../a"):
+        toml = f"{TOML}[environment]\ndocker_image = '{name}'\n"
+        write_image_task(root, f"bad{len(name)}", "a:b:c", {}, "", toml)
+    async with opened(root) as env:
+        assert env.item_ids == ["good"]
 
 
 async def test_a_program_plays_a_task_unchanged(root):

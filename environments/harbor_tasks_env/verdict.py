@@ -8,9 +8,10 @@ import posixpath
 import re
 import shlex
 import tarfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any, cast
 
 from environments.harbor_tasks_env.task_folder import HarborTask, files_below
@@ -40,10 +41,16 @@ _WORK_AMONG_PROGRAMS = re.compile(r"/(opt|usr/src)/.")
 _READ_AT_START = re.compile(r"/(root|home/[^/]+)/\.[^/]|(.*/)?\.git/(hooks|config)(/|$)|.*\.pth$")
 _READ_ANYWHERE = frozenset({
     "__pycache__", "site-packages", "dist-packages", "sitecustomize.py", "usercustomize.py", "venv", ".venv",
-    "conftest.py", "pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml",
-    "node_modules", ".npmrc", ".cargo", ".gitconfig", ".bashrc", ".bash_profile", ".profile",
+    "conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg",
+    "pyproject.toml", "node_modules", ".npmrc", "bunfig.toml", ".cargo", ".gitconfig", "hgrc", ".Rprofile",
+    ".rspec", ".bashrc", ".bash_profile", ".profile",
 })  # fmt: skip
 """Names of what interpreters, test runners and shells read wherever they find it."""
+_OF_GIT = ("config", "config.worktree", "hooks")
+"""What git reads in a repository, of any name: `.git` may be a file or a link that leads there."""
+_CLEAN = (
+    """printf '%s\\0' "$PATH"; find / -xdev '(' -name pyvenv.cfg -o -name objects -o -name refs ')' -print0"""
+)
 _AS_USER = (
     "import os, pwd, sys; user = sys.argv[1]; "
     "found = pwd.getpwuid(int(user)) if user.isdigit() else pwd.getpwnam(user); "
@@ -117,30 +124,44 @@ async def _bring(task: HarborTask, agent: Sandbox, fresh: Sandbox) -> list[str]:
     Raises:
         AgentCausedError: it is more than a verification takes, or does not fit the clean image.
     """
-    search_path = (await fresh.exec(["sh", "-c", 'printf %s "$PATH"'])).text().split(":")
+    search_path, *found = (await fresh.exec(["sh", "-c", _CLEAN])).text().split("\0")
+    programs = [posixpath.dirname(each) + "/bin" for each in found if each.endswith("/pyvenv.cfg")]
+    programs += search_path.split(":")
     declared = [
         posixpath.normpath(posixpath.join(agent.workdir, each))
         for each in task.table.artifact_paths + (_PUBLISHED,) * task.table.is_separate
     ]
 
-    def is_left_out(path: str) -> bool:
-        if not declared:
-            return is_of_tools(path, search_path, agent.workdir)
-        rest = [path[len(each) :] for each in declared if _is_below(path, each)]
-        return not any(map(_is_read_nowhere, rest)) and not any(_is_below(each, path) for each in declared)
+    def rule(changed: Collection[str]) -> Callable[[str], bool]:
+        repositories = _repositories([*found, *changed])
+
+        def is_left_out(path: str) -> bool:
+            if not declared:
+                return _is_of_git(path, repositories) or is_of_tools(path, programs, agent.workdir)
+            tops = [each for each in declared if _is_below(path, each)]
+            is_seen = any(
+                _is_read_nowhere(path[len(each) :]) and not _is_of_git(path, repositories, each)
+                for each in tops
+            )
+            return not is_seen and not any(_is_below(each, path) for each in declared)
+
+        return is_left_out
 
     if task.verifier_images or not task.has_image:
-        room = agent.record.limits.disk_mb << 20
+        room = min(agent.record.limits.disk_mb << 20, _MOST_CHANGED)
         taken = await transfer.take(agent, declared or (".",), max_bytes=room)
-        left_out = {path for path in taken if is_left_out(posixpath.join(agent.workdir, path))}
+        places = {path: posixpath.join(agent.workdir, path) for path in taken}
+        is_left_out = rule(places.values())
+        left_out = {path for path, place in places.items() if is_left_out(place)}
         await transfer.offer(fresh, {path: taken[path] for path in taken if path not in left_out})
         return sorted(left_out)
     try:
-        left_out = {path for path in await changed_paths(agent) if is_left_out(path)}
+        changed = await changed_paths(agent)
+        left_out = set(filter(rule(changed), changed))
         highest = sorted(path for path in left_out if posixpath.dirname(path) not in left_out)
         archive = await changed_files(agent, exclude=highest[:_MOST_EXCLUDED], max_bytes=_MOST_CHANGED)
         # What is of many names is in there still, and what its programs made meanwhile.
-        await put_changed(fresh, await asyncio.to_thread(_without, archive, is_left_out))
+        await put_changed(fresh, await asyncio.to_thread(_without, archive, rule))
     except (OSError, SandboxUnavailable) as error:
         # Where the engine is gone, this raises for the fresh one, too.
         await fresh.exec(["true"])
@@ -150,17 +171,37 @@ async def _bring(task: HarborTask, agent: Sandbox, fresh: Sandbox) -> list[str]:
     return [] if declared else sorted(each for each in left_out - around if not _NOT_OF_TASK.match(each))
 
 
-def _without(archive: bytes, is_left_out: Callable[[str], bool]) -> bytes:
+def _without(archive: bytes, rule: Callable[[Collection[str]], Callable[[str], bool]]) -> bytes:
     kept = io.BytesIO()
     with (
         tarfile.open(fileobj=io.BytesIO(archive)) as source,
         tarfile.open(fileobj=kept, mode="w") as target,
     ):
+        is_left_out = rule([f"/{name}" for name in source.getnames()])
         for member in source:
             leads_out = member.islnk() and is_left_out(f"/{member.linkname}")
             if not leads_out and not is_left_out(f"/{member.name}"):
                 target.addfile(member, source.extractfile(member) if member.isreg() else None)
     return kept.getvalue()
+
+
+def _repositories(paths: Collection[str]) -> set[str]:
+    """Folders that git takes for repositories, as these paths show."""
+    shown = {"objects": set[str](), "refs": set[str]()}
+    for path in paths:
+        at = PurePosixPath(path)
+        for each in (at, *at.parents):
+            if each.name in shown:
+                shown[each.name].add(str(each.parent))
+    return shown["objects"] & shown["refs"]
+
+
+def _is_of_git(path: str, repositories: Collection[str], top: str = "") -> bool:
+    at = PurePosixPath(path)
+    return any(
+        each.name in _OF_GIT and str(each.parent) in repositories and len(str(each.parent)) > len(top)
+        for each in (at, *at.parents)
+    )
 
 
 def _is_read_nowhere(path: str) -> bool:

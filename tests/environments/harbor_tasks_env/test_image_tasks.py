@@ -10,6 +10,7 @@ from tests.environments.harbor_tasks_env.task_folders import (
     PASS,
     TOML,
     Forging,
+    opened,
     played,
     scores,
     write_task,
@@ -135,6 +136,24 @@ async def test_each_forger_gets_nothing(root):
     assert await scores(root, Forging) == dict.fromkeys(FORGERS, 0.0)
 
 
+async def test_a_repository_and_a_virtual_environment_under_another_name_are_not_used(root):
+    fake = f"printf '%s' '{FAKE}' > fake; chmod 755 fake; "
+    forgers = {
+        "git": "mv .git g; echo 'gitdir: /app/g' > .git; git config core.fsmonitor /app/fake",
+        "venv": "cp fake env/bin/python",
+    }
+    for name, forge in forgers.items():
+        folder = write_image_task(
+            root, name, DEBIAN, {"forge.sh": fake + forge},
+            "cd /app; echo 0 > /logs/verifier/reward.txt; git status; env/bin/python -c 1\n",
+        )  # fmt: skip
+        (folder / "environment/Dockerfile").write_text(
+            f"FROM {DEBIAN}\nWORKDIR /app\nRUN git init -q . && mkdir -p env/bin && touch env/pyvenv.cfg\n"
+            "RUN cp /bin/true env/bin/python\n"
+        )
+    assert await scores(root, Forging) == {"git": 0.0, "venv": 0.0}
+
+
 async def test_tasks_with_an_image_and_without_one_run_side_by_side(root, caplog):
     write_image_task(root, "image", UBUNTU, {**SOLVE, "forge.sh": FORGERS["replaced_shell"]}, ANSWER)
     write_task(root, "local", {**SOLVE, "forge.sh": "true"}, test=ANSWER)
@@ -180,6 +199,15 @@ async def test_what_is_too_much_to_be_judged_is_the_agents_doing(root):
         root, "big", UBUNTU, big, PASS.format("true"), f"{TOML}[environment]\nstorage_mb = 500\n"
     )
     assert await scores(root, Forging) == {"big": 0.0}
+
+
+async def test_a_name_that_no_image_can_have_leaves_out_one_task(root):
+    write_image_task(root, "good", PYTHON, SOLVE, ANSWER)
+    for name in ("", " ", "a:b:c", "../a"):
+        toml = f"{TOML}[environment]\ndocker_image = '{name}'\n"
+        write_image_task(root, f"bad{len(name)}", "a:b:c", {}, "", toml)
+    async with opened(root) as env:
+        assert env.item_ids == ["good"]
 
 
 async def test_a_program_plays_a_task_unchanged(root):

@@ -49,6 +49,12 @@ async def test_a_forger_of_a_local_task_gets_nothing(tmp_path, forger):
     assert await scores(tmp_path, Forging) == {forger: 0.0}
 
 
+async def test_a_large_file_of_the_agents_hides_none_of_its_others(tmp_path):
+    made = {"solution/solve.sh": "head -c 12000000 /dev/zero > large; echo 1 > small"}
+    write_task(tmp_path, "large", made, test=PASS.format("test -e large && test -e small"))
+    assert await scores(tmp_path) == {"large": 1.0}
+
+
 async def test_several_numbers_are_components_and_reward_alone_is_the_reward(tmp_path):
     write = "echo '{}' > /logs/verifier/reward.json\n".format
     write_task(tmp_path, "parts", {}, test=write('{"shape": 0.25, "speed": 0.5}'))

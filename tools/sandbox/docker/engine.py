@@ -96,12 +96,12 @@ class Engine:
     # Images.
 
     def image(self, name: str) -> Image | None:
-        """The image of this name or id, or `None`."""
+        """The image of this name or id, or `None`, also where no image can have the name."""
         try:
             with _translated():
                 found: dict[str, Any] = self._api.inspect_image(name)
         except EngineError as error:
-            if error.missing:
+            if error.missing or error.refused:
                 return None
             raise
         digests: list[str] = found.get("RepoDigests") or []

@@ -9,10 +9,11 @@ import posixpath
 import socket
 import tarfile
 import tempfile
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
 from tools.errors import AgentCausedError, SandboxUnavailable
@@ -33,6 +34,8 @@ _TESTS = "/tests"
 """A verifier's alone, as in the task folders that people publish."""
 _MOST_ARCHIVES = 4000
 """The engine is asked for one per changed file, and one per new folder."""
+_CROWDED = 100
+"""Changes in a folder for which it is asked for the folder instead."""
 _OURS = (
     RUN_DIR, VERIFIER_DIR, "/dev", "/proc", "/sys", "/.dockerenv", "/etc/hosts", "/etc/hostname",
     "/etc/resolv.conf", "/etc/mtab",
@@ -158,20 +161,37 @@ class WholeSandbox(SupervisedSandbox):
                 for path, kind in changed.items()
                 if kind != _NEW or changed.get(posixpath.dirname(path)) != _NEW
             ]
-            if len(tops) > _MOST_ARCHIVES:
-                raise OSError(
-                    errno.EFBIG, f"{len(tops)} files of the image were changed, or folders made in it"
-                )
-            for path in sorted(tops):
+            for path in tops:
                 if changed[path] == _REMOVED:
                     gone = tarfile.TarInfo(path[1:])
                     gone.pax_headers = {_GONE: "1"}
                     archive.addfile(gone)
-                self._add(archive, path, changed, max_bytes)
+            counts = Counter(map(posixpath.dirname, tops))
+            crowded = {folder for folder, count in counts.items() if count > _CROWDED and folder != "/"}
+            asked = [
+                path
+                for path in {*tops, *crowded}
+                if crowded.isdisjoint(map(str, PurePosixPath(path).parents))
+            ]
+            if len(asked) > _MOST_ARCHIVES:
+                raise OSError(
+                    errno.EFBIG, f"{len(asked)} files of the image were changed, or folders made in it"
+                )
+            for path in sorted(asked):
+                with_all = path in crowded or changed[path] == _NEW
+                self._add(archive, path, changed, max_bytes, with_all=with_all)
         return made.getvalue()
 
-    def _add(self, archive: tarfile.TarFile, path: str, changed: Mapping[str, int], max_bytes: int) -> None:
-        """What is new with all that is below it; of a folder that was there only the folder itself."""
+    def _add(
+        self,
+        archive: tarfile.TarFile,
+        path: str,
+        changed: Mapping[str, int],
+        max_bytes: int,
+        *,
+        with_all: bool,
+    ) -> None:
+        """What was changed of a path, and `with_all` of what is below it."""
         around = posixpath.dirname(path)
         with closing(self.engine.archive(self.container.id, path)) as chunks:
             try:
@@ -192,7 +212,7 @@ class WholeSandbox(SupervisedSandbox):
                 if archive.offset + member.size > max_bytes:
                     raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
                 archive.addfile(member, source.extractfile(member) if member.isreg() else None)
-                if changed[path] != _NEW:
+                if not with_all:
                     return
 
     def _split(self, archive: bytes) -> tuple[bytes, bytes]:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from tools.sandbox.archive import ArchivedFile, clean_path, pack, unpack
-from tools.sandbox.base import MAX_READ_BYTES, Sandbox
+from tools.sandbox.base import Sandbox
 from tools.sandbox.inside import tar
 
 _BATCH_BYTES = 8 << 20
@@ -62,7 +62,7 @@ async def take(
     taken: list[dict[str, ArchivedFile]] = []
     for path in paths:
         try:
-            found = await _found(sandbox, path, min(max_bytes, MAX_READ_BYTES))
+            found = await _found(sandbox, path, max_bytes)
         except OSError:
             continue
         size = size_on_disk(found)

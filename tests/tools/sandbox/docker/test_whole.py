@@ -70,6 +70,19 @@ async def test_a_package_can_be_installed():
         assert await ran(sandbox, "cat /opt/own; dpkg -s own | grep -c 'install ok'") == ["hi", "1"]
 
 
+async def test_many_changes_in_a_folder_are_asked_for_at_once(monkeypatch):
+    monkeypatch.setattr(whole, "_MOST_ARCHIVES", 20)
+    async with opened() as agent, opened() as fresh:
+        await ran(
+            agent, "cd /etc; rm issue; echo own > apt/own; for i in $(seq 150); do echo $i > new$i; done"
+        )
+        changes = await changed_files(agent)
+        with tarfile.open(fileobj=io.BytesIO(changes)) as archive:
+            assert not {"etc/passwd", "etc/apt/sources.list"}.intersection(archive.getnames())
+        await put_changed(fresh, changes)
+        assert await ran(fresh, "cat /etc/new150 /etc/apt/own; ls /etc/issue; true") == ["150", "own"]
+
+
 async def test_killing_everything_from_inside_is_survived():
     async with opened() as sandbox:
         await ran(sandbox, "echo kept > /opt/kept")

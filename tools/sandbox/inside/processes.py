@@ -89,7 +89,7 @@ class Pause:
         self._stopped: set[Identity] = set()
         self.extend()
 
-    def extend(self, wait_s: float = 2.0) -> None:
+    def extend(self, wait_s: float = 10.0) -> None:
         """Stop all that runs now; a fork bomb gets no further than its places."""
         deadline = time.monotonic() + wait_s
         while True:

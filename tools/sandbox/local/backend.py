@@ -85,7 +85,7 @@ async def _snapshot(sandbox: SupervisedSandbox) -> Snapshot | None:
         OSError: it cannot be read, or there is no room.
     """
     limits, archive = sandbox.record.limits, await sandbox.pack_tree()
-    tree = await asyncio.to_thread(Tree.made)
+    tree = await or_undo(asyncio.to_thread(Tree.made), partial(asyncio.to_thread, Tree.remove))
     discard = partial(asyncio.to_thread, tree.remove)
     try:
         async with open_local(limits, allow_unsafe=True, tier="B", tree=tree) as filled:

@@ -2,9 +2,9 @@
 
 from collections.abc import Awaitable, Mapping, Sequence
 from inspect import isasyncgenfunction, iscoroutinefunction
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
-from environments.agents.command import Command, listener_of
+from environments.agents.command import Command, TrainThreads, listener_of
 from environments.config import AgentEnvConfig
 from environments.data.items import load_items
 from environments.data.tasks import RunHistory
@@ -65,6 +65,9 @@ class Hooks:
     other_models: Mapping[str, str] = {}
     """Of a recorded agent: model names beside the policy's, each with the second model that answers to it
     (`judge`, `user`, `summariser`). Such calls are recorded, and not trained."""
+    train_threads: TrainThreads = "all"
+    """Of a recorded agent, which conversations are trained: `with_tools` leaves out the turns of a thread none
+    of whose requests has offered tools yet, such as a title's. Rewards flow through them all the same."""
     own_thread: bool = False
     """Whether all `def` code of a rollout runs on one thread also where `prepare` is `async def`."""
     scripted_solves: bool = False
@@ -275,6 +278,11 @@ def _refuse_other_agent(env: Hooks) -> None:
         raise ConfigError(f"environment {env.name!r} has an agent and writes play; choose one of them")
     if agent is not None:
         agent.refuse_missing(env.name)
+    if env.train_threads not in get_args(TrainThreads):
+        raise ConfigError(
+            f"environment {env.name!r}: train_threads is {env.train_threads!r:.100}; choose one of "
+            f"{', '.join(map(repr, get_args(TrainThreads)))}"
+        )
     others: Any = env.other_models
     if not isinstance(others, Mapping):
         raise ConfigError(

@@ -221,10 +221,13 @@ class TurnClock:
     """When a turn began and ended, counted in events of its trajectory: requests, completions, rewards."""
 
     requested: int
-    handed_out: int
-    """When the agent received the completion."""
+    """When it was passed to the policy, after the turn before it in its thread was scored."""
+    handed_out: int | None
+    """When the agent received the completion; `None`: never. It depends on what the model said."""
     scored: int
     """When its reward was given."""
+    unfinished_before: int = 0
+    """Requests admitted before it that have no completion, such as one that was cut off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,8 +235,9 @@ class Turn:
     """One model call, its assistant message, and the tool results and replies that answer it."""
 
     index: int
-    kind: Literal["act", "summary"] = "act"
-    """`summary`: the model was asked to shorten the conversation, not to act."""
+    kind: Literal["act", "summary", "undelivered"] = "act"
+    """`summary`: the model was asked to shorten the conversation, not to act. `undelivered`: an act whose
+    recorded agent had stopped waiting for it, so that it has no reward of its own."""
     message: Message
     tool_results: tuple[ToolResult, ...] = ()
     replies: tuple[Message, ...] = ()
@@ -257,6 +261,8 @@ class Turn:
     """Why its row is a new one, see `Completion`; `None` for a row that goes on, and for the first."""
     thread: int = 0
     """Which conversation of a recorded agent it belongs to; agents of our own loop have one."""
+    without_tools: bool = False
+    """Whether no request of its thread had offered tools by then (`train_threads`)."""
     clock: TurnClock | None = None
     """Set where turns of several threads overlapped; `None`: each was scored before the next began."""
     weight_version: str | None = None

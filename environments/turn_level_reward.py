@@ -38,12 +38,12 @@ def reward_list(given: Any, length: int, where: str, *, each: str) -> list[Rewar
 
 
 def reward_per_turn(given: Any, trajectory: Trajectory, where: str) -> list[Reward | None]:
-    """What a hook gave for each act, spread over all turns: `None` at those of kind `summary`.
+    """What a hook gave for each act, spread over all turns: `None` at those of another kind.
 
     Raises:
         RewardError: it is no list, or has not one entry for each of `trajectory.acts`.
-        GroupRefused: likewise, where summaries were counted among them: whether there are any is the agent's
-            doing, so dropping those siblings alone would select on it.
+        GroupRefused: likewise, where turns of another kind were counted among them: whether there are any is
+            the agent's doing, so dropping those siblings alone would select on it.
     """
     summaries = len(trajectory.turns) - len(trajectory.acts)
     if not summaries:
@@ -382,8 +382,8 @@ class TurnScoring:
         """Per turn, once `compute_turn_rewards` has given it."""
 
     async def on_turn(self, turn: Turn) -> None:
-        """Ask the environment for this turn's reward now; a summary has none."""
-        if turn.kind == "summary":
+        """Ask the environment for this turn's reward now, if it is an act."""
+        if turn.kind != "act":
             return
         hook = self._env.score_turn
         self._ctx.turn_scores.append(await self._call("score_turn", hook, self._item, turn, self._ctx))

@@ -20,6 +20,7 @@ from tools.sandbox.base import NoSandbox, Sandbox, listener, run_python
 
 Where = Literal["host", "sandbox"]
 PromptAs = Literal["argument", "stdin", "none"]
+TrainThreads = Literal["all", "with_tools"]
 _KEPT_BYTES = 16_384
 """Of a program's output, from its start and from its end."""
 _START_S = 30.0
@@ -46,6 +47,8 @@ class Command:
     """How it gets what `format_prompt` gives: as its last argument, on standard input, or not at all."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     """More variables of its environment."""
+    train_threads: TrainThreads = "all"
+    """`with_tools`: leaves threads untrained whose requests offer no tools, as an environment's does."""
 
     def __post_init__(self) -> None:
         """Raises ConfigError where nothing could be started like this."""
@@ -54,7 +57,8 @@ class Command:
             raise ConfigError(
                 f'Command takes a program and its arguments, ["python", "agent.py"], got {argv!r}'
             )
-        for name, choices in (("where", get_args(Where)), ("prompt", get_args(PromptAs))):
+        chosen = (("where", Where), ("prompt", PromptAs), ("train_threads", TrainThreads))
+        for name, choices in ((name, get_args(kind)) for name, kind in chosen):
             if getattr(self, name) not in choices:
                 possible = ", ".join(map(repr, choices))
                 raise ConfigError(f"Command has {name}={getattr(self, name)!r}; choose one of {possible}")

@@ -43,6 +43,8 @@ class Thread:
     tools: tuple[ToolSpec, ...] = ()
     position: int = -1
     """Of its last request, see `CompletionRequest`."""
+    has_tools: bool = False
+    """Whether one of its requests has offered tools."""
     is_busy: bool = False
     is_rewritten: bool = False
     """Whether its open row does not begin like what the policy sees."""

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from time import monotonic
 from typing import Any, Protocol, cast
@@ -36,7 +37,6 @@ from environments.second_models.asked_model import AskedModel
 from environments.trajectory import (
     AgentCaused,
     AgentRun,
-    Completion,
     Message,
     StopReason,
     Turn,
@@ -85,9 +85,10 @@ class _Asked:
     sampling: "asyncio.Task[None]" = field(init=False)
     index: int = -1
     """Of its turn."""
-    prompt: CompletionRequest | None = None
-    completion: Completion | None = None
-    model_s: float = 0.0
+    is_awaited: bool = True
+    """Whether its connection still waits for the completion."""
+    turn: Turn | None = None
+    """Once the completion was sampled to its end."""
     reply: Reply | None = None
     """Once the completion was handed out."""
 
@@ -134,6 +135,8 @@ class RecordedLoop:
     _clocks: dict[int, list[int]] = field(default_factory=dict[int, list[int]], init=False)
     _handed_at: dict[int, float] = field(default_factory=dict[int, float], init=False)
     _handed_out: int = field(default=0, init=False)
+    _unscored: list[Turn] = field(default_factory=list[Turn], init=False)
+    """Turns of requests that the agent gave up, and at the end those that wait to be scored."""
     _admitted: int = field(default=0, init=False)
     """Requests that have, or get, a completion."""
     _refused: str = field(default="", init=False)
@@ -163,25 +166,36 @@ class RecordedLoop:
         Raises:
             RolloutError: the agent received no completion.
         """
-        if not turns:
+        if not self._handed_out:
             raise RolloutError("the agent's sandbox was lost before it received a completion")
-        order = sorted(range(len(turns)), key=lambda at: turns[at].index)
-        ordered = [turns[at] for at in order]
-        clocks = [self._clocks[turn.index] for turn in ordered]
-        overlap = any(one[2] > two[0] for one, two in pairwise(clocks))
+        acts = [turn.index for turn in turns if turn.kind == "act"]
+        given = dict(zip(acts, scores, strict=False))
+        ordered = sorted(turns, key=lambda turn: turn.index)
         ordered = with_contexts(ordered, [self._seen[turn.index] for turn in ordered], self.prompt)
-        for index, (requested, handed_out, scored) in enumerate(clocks):
-            clock = TurnClock(requested=requested, handed_out=handed_out, scored=scored) if overlap else None
-            ordered[index] = replace(ordered[index], index=index, clock=clock)
+        clocks: list[TurnClock] = []
+        for index, turn in enumerate(ordered):
+            requested, handed_out, scored = self._clocks[turn.index]
+            clock = TurnClock(
+                requested=requested,
+                handed_out=handed_out or None,
+                scored=scored or self._ticks + 1,
+                unfinished_before=turn.index - index,
+            )
+            clocks.append(clock)
+        overlap = any(one.scored > two.requested for one, two in pairwise(clocks))
+        overlap = overlap or clocks[-1].unfinished_before > 0
         return Played(
             prompt=self.prompt,
-            turns=ordered,
-            scores=[scores[at] for at in order if at < len(scores)],
+            turns=[
+                replace(turn, index=index, clock=clocks[index] if overlap else None)
+                for index, turn in enumerate(ordered)
+            ],
+            scores=[given.get(index) for index in sorted(acts)] if scores else [],
             tools=self._first_tools,
             rows=self.calls.rows,
             stop_reason=self.stop_reason or StopReason.COMPLETED,
             exact=self.calls.exact,
-            agent=self.agent,
+            agent=self.agent and replace(self.agent, counts=dict(sorted((+self._counts).items()))),
             other_calls=tuple(call for model in self.others.values() for call in model.calls),
         )
 
@@ -211,9 +225,12 @@ class RecordedLoop:
                     scored.set_result(None)
             error = await agent
         self._conclude(error)
-        for turn in self._left():
+        left = self._left()
+        while left:
+            turn = left.pop(0)
             yield self._at_score(turn)
-            self._tick(turn.index, 2)
+            if turn.kind == "act":
+                self._tick(turn.index, 2)
 
     # The agent.
 
@@ -258,7 +275,6 @@ class RecordedLoop:
             exit_code=exit_code,
             output=struck(self.player.output, self.secrets).decode("utf-8", "replace"),
             wall_s=monotonic() - started,
-            counts={name: count for name, count in sorted(self._counts.items()) if count},
         )
         return error
 
@@ -313,7 +329,7 @@ class RecordedLoop:
             asked = self._begun(request, connection)
         else:
             self._counts["retries"] += 1
-            asked.connection = connection
+            asked.connection, asked.is_awaited = connection, True
         try:
             await asyncio.shield(asked.sampling)
             if not connection.is_open:
@@ -327,7 +343,8 @@ class RecordedLoop:
             raise
         finally:
             if asked.connection is connection:
-                asked.found.thread.is_busy = False
+                asked.is_awaited = False
+                asked.found.thread.is_busy = not asked.sampling.done()
 
     def _retried(self, request: AgentRequest, connection: Connection) -> _Asked | None:
         """The request that this one repeats."""
@@ -356,6 +373,8 @@ class RecordedLoop:
         self._counts["normalised"] += found.is_reserialised
         thread.is_rewritten |= not found.goes_on or tools != thread.tools
         thread.tools, thread.is_busy = tools, True
+        thread.has_tools |= bool(tools)
+        self._give_up(self._last.get(thread.number))
         self._first_tools = self._first_tools or tools  # a title may be asked for without any
         turn, thread.open_turn = thread.open_turn, None
         if turn is not None:
@@ -368,8 +387,21 @@ class RecordedLoop:
         loop = asyncio.get_running_loop()
         asked.sampling = loop.create_task(self._sample(asked, turn), context=self._context.copy())
         self._sampling.add(asked.sampling)
-        asked.sampling.add_done_callback(self._sampling.discard)
+        asked.sampling.add_done_callback(partial(self._end_sampling, asked))
         return asked
+
+    def _end_sampling(self, asked: _Asked, sampling: "asyncio.Task[None]") -> None:
+        self._sampling.discard(sampling)
+        if not asked.is_awaited:
+            asked.found.thread.is_busy = False
+
+    def _give_up(self, asked: _Asked | None) -> None:
+        """Keep the completion of a request that no retry can ask for any more, if it was never handed out."""
+        if asked is not None and asked.turn is not None and asked.reply is None:
+            self._unscored.append(replace(asked.turn, kind="undelivered"))
+            self._counts["undelivered"] += 1
+            self._tick(asked.turn.index, 2)
+            asked.turn, asked.found.thread.is_rewritten = None, True
 
     def _specs(self, request: AgentRequest) -> tuple[ToolSpec, ...]:
         if request.tools != self._tools[0]:
@@ -405,13 +437,17 @@ class RecordedLoop:
             thread=thread.rows,
         )
         limit = min(prompt.max_tokens, asked.request.max_tokens or prompt.max_tokens)
-        asked.prompt = replace(
+        prompt = replace(
             prompt, tools=thread.tools, seed=thread.seed, rollout_seed=self.calls.seed, max_tokens=limit
         )
-        started = monotonic()
+        started, completion = monotonic(), None
         try:
-            asked.completion = await self.calls.complete(asked.prompt)
+            completion = await self.calls.complete(prompt)
+        except asyncio.CancelledError:
+            self._counts["cut off"] += 1
+            raise
         except Stopped:
+            self._counts["cut off"] += self.calls.stopped is StopReason.TIME_BUDGET
             raise self._refusal() from None
         except Exception as error:  # noqa: BLE001  # raised again when the agent has ended
             self._lost = error
@@ -421,10 +457,21 @@ class RecordedLoop:
                 status=503 if is_policy else 500, kind="api_error", code="policy_error",
             ) from None  # fmt: skip
         finally:
-            if asked.completion is None:
+            if completion is None:
                 self._admitted -= 1
-        asked.model_s = monotonic() - started
+                if asked.index == len(self._clocks) - 1:  # no request has been counted after it
+                    del self._clocks[asked.index]
         self._lost = self._overflow = None
+        sampled = self.calls.joined(completion, prompt, rewritten=asked.rewritten, thread=thread.rows)
+        self._seen[asked.index] = (thread.seen, len(thread.seen))
+        asked.turn = replace(
+            sampled.turn,
+            index=asked.index,
+            thread=thread.number,
+            without_tools=not thread.has_tools,
+            anchor=prompt.anchor,
+            model_s=monotonic() - started,
+        )
 
     def _refusal(self) -> Refused:
         """The answer where there is no completion any more; who asks for less may have one."""
@@ -439,17 +486,11 @@ class RecordedLoop:
         return Refused(f"this rollout is over: {why}", code="rollout_over")
 
     def _hand_out(self, asked: _Asked) -> Reply:
-        """The completion as a turn, once, and as its agent receives it."""
+        """The completion as its agent receives it, once."""
         if asked.reply is not None:
             return asked.reply
-        assert asked.prompt is not None
-        assert asked.completion is not None
-        thread = asked.found.thread
-        sampled = self.calls.joined(
-            asked.completion, asked.prompt, rewritten=asked.rewritten, thread=thread.rows
-        )
-        turn = replace(sampled.turn, index=asked.index, thread=thread.number, model_s=asked.model_s)
-        self._seen[turn.index] = (thread.seen, len(thread.seen))
+        assert asked.turn is not None
+        thread, turn = asked.found.thread, asked.turn
         message = shown(turn.message)
         thread.seen.append(turn.message)
         thread.written.append(message)
@@ -494,20 +535,23 @@ class RecordedLoop:
 
     def _at_score(self, turn: Turn) -> Turn:
         """The turn, once hooks see the conversation up to it."""
-        messages, count = self._seen[turn.index]
-        self.on_messages((*messages[:count], *turn.messages))
+        if turn.kind == "act":
+            messages, count = self._seen[turn.index]
+            self.on_messages((*messages[:count], *turn.messages))
         return turn
 
     def _left(self) -> list[Turn]:
-        """The turns that were handed out, and not handed on yet."""
-        waiting: list[Turn] = []
+        """The turns that have not been scored, after those that never are: they were not handed out."""
+        for asked in self._last.values():
+            self._give_up(asked)
         while not self._queue.empty():
             if (entry := self._queue.get_nowait()) is not None:
-                waiting.append(entry[0])
-        left = [thread.open_turn for thread in self._threads if thread.open_turn is not None]
+                self._unscored.append(entry[0])
         for thread in self._threads:
-            thread.open_turn = None
-        return [*waiting, *left]
+            if thread.open_turn is not None:
+                self._unscored.append(thread.open_turn)
+                thread.open_turn = None
+        return self._unscored
 
     def _tick(self, index: int, event: int) -> None:
         self._ticks += 1

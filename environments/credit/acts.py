@@ -54,7 +54,7 @@ def over_all_turns(
             if each.kind == "summary" and not credits_summaries:
                 continue
             has_act = number < len(of_acts[index])
-            if each.kind == "act" or (has_act and not values):
+            if each.kind != "summary" or (has_act and not values):
                 parts = of_acts[index][number]
             else:
                 own = {name: rows[index][turn] for name, rows in values.items()}
@@ -65,7 +65,7 @@ def over_all_turns(
                 _, positions, places = moves.setdefault(id(term), (term, [], []))
                 positions.append(position)
                 places.append((index, turn))
-            number += each.kind == "act"
+            number += each.kind != "summary"
     return [term.moved(positions, places) for term, positions, places in moves.values()]
 
 
@@ -90,7 +90,12 @@ def _acts_of(index: int, trajectory: Trajectory) -> Trajectory:
     rewards = trajectory.rewards
     if rewards is not None:
         rewards = _rewards_of_acts(rewards, trajectory, index)
-    return replace(trajectory, turns=trajectory.acts, rewards=rewards)
+    return replace(trajectory, turns=acts_of(trajectory), rewards=rewards)
+
+
+def acts_of(trajectory: Trajectory) -> tuple[Turn, ...]:
+    """The turns that estimators see: acts, also those that were never handed out."""
+    return tuple(turn for turn in trajectory.turns if turn.kind != "summary")
 
 
 def _rewards_of_acts(rewards: Rewards, trajectory: Trajectory, index: int) -> Rewards:
@@ -113,7 +118,7 @@ def _at_acts(values: Sequence[Value], trajectory: Trajectory, what: str) -> list
         raise CreditError(
             f"{len(values)} {what} for its {len(trajectory.turns)} turns; give one per turn, summaries too"
         )
-    return [value for value, turn in zip(values, trajectory.turns, strict=True) if turn.kind == "act"]
+    return [value for value, turn in zip(values, trajectory.turns, strict=True) if turn.kind != "summary"]
 
 
 def _with_act(acts: TrajectoryGroup, index: int, summary: Turn) -> TrajectoryGroup:

@@ -45,7 +45,8 @@ OfOne = Annotated[Singleton, Param("a group of one: no advantage, its raw score,
 @register_estimator(
     "turn_return",
     formula="A[i,k] = Σ_{l≥k} gamma^(l-k) r[i,l] + gamma^(K-k) w O[i] - b[i,k],  K the last turn; "
-    "if threads overlap: of rewards scored after k was handed out, gamma once per turn requested between",
+    "if threads overlap: of rewards scored after k was requested, gamma once per turn of its thread requested "
+    "between",
     bias="none at gamma=1 with loo_index, loo_total and none; group_mean only shrinks by (G-1)/G; "
     "group_std weighs groups by 1/std; a reward that depends on what siblings did (score_group) is outside "
     "this proof",
@@ -75,10 +76,10 @@ def turn_return(
     scored = read(group)
     returns = Pool.of_turns([each.returns(gamma, outcome_weight) for each in scored])
     if baseline == "loo_index":
-        terms = [minus_others("return", pool, is_return=True) for pool in _at_each_turn(returns)]
+        terms = [minus_others("return", pool, is_return=True) for pool in _at_each_index(returns, scored)]
     else:
         first = zip(returns.places, returns.values, strict=True)
-        starts = {index: value for (index, turn), value in first if turn == scored[index].first}
+        starts = {index: value for (index, turn), value in first if turn == 0}
         totals = Pool.of_trajectories(
             [starts.get(index, outcome_weight * (each.outcome or 0.0)) for index, each in enumerate(scored)]
         )
@@ -91,9 +92,10 @@ def turn_return(
     return terms
 
 
-def _at_each_turn(values: Pool) -> Iterable[Pool]:
-    """The values of all turns of one number, for each number."""
-    return values.grouped_by(turn for _, turn in values.places).values()
+def _at_each_index(values: Pool, scored: Sequence[Scored]) -> Iterable[Pool]:
+    """The values of all turns of one index, for each index."""
+    indices = [each.indices for each in scored]
+    return values.grouped_by(indices[index][turn or 0] for index, turn in values.places).values()
 
 
 def _minus_totals(values: Pool, totals: Pool, baseline: Baseline) -> Term:
@@ -135,8 +137,11 @@ def turn_gae(
 def gae_term(group: TrajectoryGroup, gamma: float, lam: float, values: PerTurn) -> Term:
     """Estimates of GAE over turns, of which the values are the baselines."""
     scored = read(group)
-    if values is not None or lam < 1:
-        _refuse_overlap(scored, "turn_gae with values or lam below 1")
+    if values is None and lam == 1:
+        return Term(
+            name="return", values=Pool.of_turns([each.returns(gamma) for each in scored]), is_return=True
+        )
+    _refuse_overlap(scored, "turn_gae with values or lam below 1")
     if values is None:
         levels = [[0.0] * len(each.turns) for each in scored]
     else:
@@ -145,8 +150,6 @@ def gae_term(group: TrajectoryGroup, gamma: float, lam: float, values: PerTurn) 
     # The critic's value is added, so that what is left when it is subtracted is the estimate.
     rows = [
         [estimate + level for estimate, level in zip(_gae(each.steps, row, gamma, lam), row, strict=True)]
-        if each.clocks is None
-        else each.returns(gamma)
         for each, row in zip(scored, levels, strict=True)
     ]
     term = Term(name="return", values=Pool.of_turns(rows), is_return=True)
@@ -170,7 +173,7 @@ def _gae(steps: Sequence[float | None], values: Sequence[float], gamma: float, l
 def _refuse_overlap(scored: Sequence[Scored], what: str) -> None:
     """Raises CreditError if turns of several threads overlapped, so that none is the next one of another."""
     for index, each in enumerate(scored):
-        if each.clocks is not None:
+        if each.overlap:
             raise CreditError(
                 f"{what} needs turns that follow one another; those of trajectory {index} overlap in several "
                 "threads: use turn_return, rloo or grpo"
@@ -448,7 +451,7 @@ def mt_grpo(
     outcomes = z("outcome", Pool.of_trajectories([each.outcome or 0.0 for each in scored]))
     if segments == "per_turn":
         turns = Pool.of_turns([each.turns for each in scored])
-        return [outcomes, *(z("reward", pool, turn_coef) for pool in _at_each_turn(turns))]
+        return [outcomes, *(z("reward", pool, turn_coef) for pool in _at_each_index(turns, scored))]
     sums = z("turn rewards", Pool.of_trajectories([each.turn_sum for each in scored]), turn_coef)
     both = z(
         "turn rewards and outcome",

@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from environments.credit.acts import acts_of
 from environments.credit.estimator_registry import ESTIMATORS, describe, terms_of
 from environments.credit.terms import Part, Pool, Term, by_turn
 from environments.trajectory import CreditedGroup, Trajectory, Turn
@@ -60,8 +61,7 @@ class TurnLedger:
 
     reward: float | None
     follows: float | None
-    """What later rewards and the outcome add to the turn's reward, discounted; `None`: not summed up. Where
-    turns were requested before it was scored, its own reward is discounted, too: that is taken off."""
+    """What later rewards and the outcome add to the turn's reward, discounted; `None`: not summed up."""
     terms: list[LedgerTerm]
     """They add up to the advantage; empty where nothing is compared, or nobody can say how: see `notes`."""
     advantage: float
@@ -74,7 +74,7 @@ class TurnLedger:
 def ledger(credited: CreditedGroup) -> list[list[TurnLedger]]:
     """One entry per turn, ordered like the group's trajectories and their turns."""
     trajectories = credited.group.trajectories
-    siblings = [(trajectory.sibling, trajectory.acts) for trajectory in trajectories]
+    siblings = [(trajectory.sibling, acts_of(trajectory)) for trajectory in trajectories]
     found = _recorded_terms(credited)
     return [
         [
@@ -139,7 +139,7 @@ def _entry(
                 0, "a summary is credited as the act that follows it is" if parts else "no summary has credit"
             )
         if turn.clock is not None and any(term.is_return for term, *_ in parts):
-            notes.append("what follows is what was scored after its completion was handed out, in any thread")
+            notes.append("what follows is what was scored after its request, in any thread")
     if not turn.trained:
         notes.insert(0, "not trained: masked, and its advantage is 0")
     returns = [term.values.values[position] for term, position, _ in shown if term.is_return]

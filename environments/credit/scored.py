@@ -20,6 +20,8 @@ class Scored:
     turns: tuple[float | None, ...]
     outcome: float | None
     score: float
+    threads: tuple[int, ...]
+    """Of each turn."""
     clocks: tuple[TurnClock, ...] | None = None
     """Of each turn; `None`: no turn was requested before the one before it was scored."""
 
@@ -36,37 +38,36 @@ class Scored:
         return math.fsum(reward for reward in self.turns if reward is not None)
 
     @property
-    def first(self) -> int:
-        """The turn that was handed out before all others, so that its return is that of the whole."""
-        clocks = self.clocks
-        return 0 if clocks is None else min(range(len(clocks)), key=lambda turn: clocks[turn].handed_out)
+    def overlap(self) -> bool:
+        """Whether a turn was requested before the one before it was scored."""
+        return any(later.requested < turn.scored for turn, later in pairwise(self.clocks or ()))
+
+    @property
+    def indices(self) -> list[int]:
+        """Per turn the number of requests before it, which the turn itself cannot change by cutting one off."""
+        unfinished = (clock.unfinished_before for clock in self.clocks or ())
+        return [turn + next(unfinished, 0) for turn in range(len(self.turns))]
 
     def returns(self, gamma: float, outcome_weight: float = 1.0) -> list[float]:
-        """Per turn the rewards that were given after its completion was handed out, the outcome last.
+        """Per turn the rewards of all threads that were given after it was requested, the outcome last.
 
-        Each is discounted once for every turn that was requested in between; unscored turns add 0.
+        Each is discounted once for every turn that the turn's own thread requested in between; unscored turns
+        add 0. What a turn's return sums is settled before it is sampled; by the time it was handed out, which
+        a longer completion puts off, it would not be.
         """
         outcome = outcome_weight * (self.outcome or 0.0)
         if self.clocks is None:
             return summed_forward(replace(self, outcome=outcome).steps, gamma)
-        events = [
-            (time, event, turn)
-            for turn, clock in enumerate(self.clocks)
-            for event, time in (
-                ("request", clock.requested),
-                ("hand-out", clock.handed_out),
-                ("reward", clock.scored),
-            )
-        ]
-        following, returns = outcome, [0.0] * len(self.turns)
-        for _, event, turn in sorted(events, reverse=True):
-            match event:
-                case "reward":
-                    following += self.turns[turn] or 0.0
-                case "hand-out":
-                    returns[turn] = following
-                case _:
-                    following *= gamma
+        requests = ((clock.requested, True, turn) for turn, clock in enumerate(self.clocks))
+        rewards = ((clock.scored, False, turn) for turn, clock in enumerate(self.clocks))
+        following, returns = dict.fromkeys(self.threads, outcome), [0.0] * len(self.turns)
+        for _, is_request, turn in sorted((*requests, *rewards), reverse=True):
+            if is_request:
+                thread = self.threads[turn]
+                returns[turn] = following[thread]
+                following[thread] *= gamma
+            elif reward := self.turns[turn]:
+                following = {thread: value + reward for thread, value in following.items()}
         return returns
 
 
@@ -106,17 +107,22 @@ def _read(trajectory: Trajectory, index: int) -> Scored:
     turns, outcome = (
         (rewards.turns, rewards.outcome) if rewards.turns is not None else ((None,) * count, rewards.score)
     )
-    return Scored(turns=turns, outcome=outcome, score=rewards.score or 0.0, clocks=_clocks(trajectory, index))
+    return Scored(
+        turns=turns,
+        outcome=outcome,
+        score=rewards.score or 0.0,
+        threads=tuple(turn.thread for turn in trajectory.turns),
+        clocks=_clocks(trajectory, index),
+    )
 
 
 def _clocks(trajectory: Trajectory, index: int) -> tuple[TurnClock, ...] | None:
-    """Of its turns, where some overlapped."""
     clocks = tuple(turn.clock for turn in trajectory.turns if turn.clock is not None)
     if clocks and len(clocks) != len(trajectory.turns):
         raise CreditError(
             f"trajectory {index} has clocks on {len(clocks)} of {len(trajectory.turns)} turns; give all one"
         )
-    return clocks if any(later.requested < turn.scored for turn, later in pairwise(clocks)) else None
+    return clocks or None
 
 
 def check_turns(values: Sequence[float | None], index: int, what: str) -> None:

@@ -143,9 +143,11 @@ class RolloutHooks:
 
     async def observed(self, turn: Turn) -> Turn:
         """The turn with the state that it began in, and with what was noted until its reward is asked for."""
-        if turn.kind == "summary":  # the world has not changed
-            return replace(turn, anchor=self._anchor)
-        before, self._anchor = self._anchor, await self._state_after(turn)
+        # A turn of a recorded agent has the state of its request: other threads have acted since.
+        before = self._anchor if turn.anchor is None else turn.anchor
+        if turn.kind != "act":  # the world has not changed
+            return replace(turn, anchor=before)
+        self._anchor = await self._state_after(turn)
         metrics = checked_metrics(self._ctx)
         noted = {name: value for name, value in metrics.items() if self._metrics.get(name) != value}
         return replace(turn, anchor=before, noted=noted)
@@ -153,8 +155,9 @@ class RolloutHooks:
     async def marked(self, turn: Turn) -> Turn:
         """The scored turn, marked when the environment leaves it out of training, or when it was cut."""
         turn = await self._marked(turn)
-        self._ctx.metrics.pop(USER_VOTE, None)  # of this turn alone, which has noted it
-        self._metrics = dict(self._ctx.metrics)
+        if turn.kind == "act":
+            self._ctx.metrics.pop(USER_VOTE, None)  # of this turn alone, which has noted it
+            self._metrics = dict(self._ctx.metrics)
         return turn
 
     async def scored(self, scoring: Scoring, bare: Trajectory) -> Trajectory:
@@ -183,17 +186,19 @@ class RolloutHooks:
         return bare.with_rewards(rewards, checked_metrics(ctx), tuple(ctx.judge_model.calls))
 
     async def _marked(self, turn: Turn) -> Turn:
-        is_cut = self._env.config.mask_truncated and turn.finish_reason == "length"
+        env = self._env
+        is_masked = env.config.mask_truncated and turn.finish_reason == "length"
+        threads = (env.train_threads, env.agent and env.agent.train_threads)
+        is_masked = is_masked or (turn.without_tools and "with_tools" in threads)
         if not self._writes("train_turn"):
-            return replace(turn, trained=False) if is_cut else turn
-        hook = self._env.train_turn
-        given = await self._calls.hook("train_turn", hook, self._ctx.item, turn, self._ctx)
+            return replace(turn, trained=False) if is_masked else turn
+        given = await self._calls.hook("train_turn", env.train_turn, self._ctx.item, turn, self._ctx)
         if not _is_bool(given):
             raise ConfigError(
-                f"environment {self._env.name!r}, item {self._ctx.item_id!r}, turn {turn.index + 1}: "
+                f"environment {env.name!r}, item {self._ctx.item_id!r}, turn {turn.index + 1}: "
                 f"train_turn gave {given!r:.100}; give True or False"
             )
-        return replace(turn, trained=bool(given) and not is_cut)
+        return replace(turn, trained=bool(given) and not is_masked)
 
     async def _state_after(self, turn: Turn | None) -> str | None:
         if not self._writes("state_key"):

@@ -295,8 +295,12 @@ def _turns(trajectory: Trajectory) -> list[dict[str, Any]]:
             del fields["thread"]
         if not turn.weight_spans:
             del fields["weight_spans"]
+        if not turn.without_tools:
+            del fields["without_tools"]
         if turn.clock is None:
             del fields["clock"]
+        elif not turn.clock.unfinished_before:
+            del fields["clock"]["unfinished_before"]
         if any(call.status != "ok" or call.span is not None for call in turn.message.tool_calls):
             fields["calls"] = [{"status": call.status, "span": call.span} for call in turn.message.tool_calls]
         dumped.append(fields)

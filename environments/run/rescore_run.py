@@ -354,26 +354,27 @@ class Replay:
         turns = [replace(turn, trained=True) for turn in recorded.turns]
         broke_off = recorded.stop_reason in (StopReason.SANDBOX_LOST, StopReason.AGENT_CAUSED)
         order = [index for index, _ in sorted(enumerate(turns), key=_scored_at)]
+        last = max(map(_scored_at, enumerate(turns)), default=0)
         broken = recorded.agent_caused if broke_off else None
         try:
             for index in order:
                 turn, ctx.files.turn = turns[index], index
-                if recorded.agent is not None:
-                    ctx.see(recorded.thread_until(index))
-                elif turn.kind == "act":  # a summary is no part of the conversation
-                    ctx.see((*ctx.messages, *turn.messages))
+                if turn.kind == "act":  # no other is part of the conversation
+                    own = recorded.agent is None
+                    ctx.see((*ctx.messages, *turn.messages) if own else recorded.thread_until(index))
                 ctx.metrics.update(turn.noted)
-                if index == order[-1]:
+                if _scored_at((index, turn)) == last:
                     ctx.end_reason = recorded.end_reason
-                if broke_off and index == order[-1]:
-                    break  # no hook was asked
+                    if broke_off:
+                        break  # no hook was asked for it, nor for others that were not scored by then
                 await scoring.on_turn(turn)
                 turns[index] = await hooks.marked(turn)
         except Exception as error:  # noqa: BLE001  # raised again, unless the agent caused it
             broken = caused_by_agent(error)
         if recorded.agent is not None:  # whose turns may have been scored in another order
-            by_turn = dict(zip(order, ctx.turn_scores, strict=False))
-            ctx.turn_scores = [by_turn[index] for index in sorted(by_turn)]
+            acts = [index for index in order if turns[index].kind == "act"]
+            given = dict(zip(acts, ctx.turn_scores, strict=False))
+            ctx.turn_scores = [given.get(index) for index in sorted(acts)] if given else []
         ctx.is_over, ctx.files.turn = True, None
         bare = replace(
             recorded,

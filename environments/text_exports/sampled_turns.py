@@ -183,6 +183,6 @@ def _at_all_turns(acts: Sequence[float | None], trajectory: Trajectory) -> list[
     value = next(following)
     for turn in trajectory.turns:
         spread.append(value)
-        if turn.kind == "act":
+        if turn.kind != "summary":
             value = next(following)
     return spread

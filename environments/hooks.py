@@ -66,8 +66,8 @@ class Hooks:
     """Of a recorded agent: model names beside the policy's, each with the second model that answers to it
     (`judge`, `user`, `summariser`). Such calls are recorded, and not trained."""
     train_threads: TrainThreads = "all"
-    """Of a recorded agent, which conversations are trained: `with_tools` leaves out the turns of a thread none
-    of whose requests has offered tools yet, such as a title's. Rewards flow through them all the same."""
+    """Of a recorded agent, which conversations are trained: `with_tools` leaves out turns of a thread none of
+    whose requests has offered tools yet, such as a title's. Rewards flow through them all the same."""
     own_thread: bool = False
     """Whether all `def` code of a rollout runs on one thread also where `prepare` is `async def`."""
     scripted_solves: bool = False

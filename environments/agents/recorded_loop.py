@@ -312,6 +312,8 @@ class RecordedLoop:
 
     def note_refusal(self, problem: str) -> None:
         """Count a refused request; the last one is named where nothing else explains an end."""
+        if self.agent is not None:
+            return  # it has ended, and reads no refusal
         self._counts["refused"] += 1
         self._refused = f"{self._counts['refused']} requests were refused, the last with {problem}"
 
@@ -420,26 +422,7 @@ class RecordedLoop:
             await asyncio.wait({scored}, timeout=self.calls.seconds_left)
             if not scored.done():  # the agent waits for us, and is told so
                 self.calls.stop(StopReason.TIME_BUDGET)
-        thread = asked.found.thread
-        if self.is_ended():
-            self.calls.stop(StopReason.ENDED)
-        elif self._admitted >= self.calls.budget.max_turns:
-            self.calls.stop(StopReason.MAX_TURNS)
-        if self.calls.stopped is not None:
-            raise self._refusal()
-        asked.index, self._admitted = len(self._clocks), self._admitted + 1
-        self._clocks[asked.index] = [0, 0, 0]
-        self._tick(asked.index, 0)
-        prompt = self.calls.request(
-            tuple(thread.seen),
-            position=thread.position,
-            goes_on=asked.rewritten is None,
-            thread=thread.rows,
-        )
-        limit = min(prompt.max_tokens, asked.request.max_tokens or prompt.max_tokens)
-        prompt = replace(
-            prompt, tools=thread.tools, seed=thread.seed, rollout_seed=self.calls.seed, max_tokens=limit
-        )
+        thread, prompt = asked.found.thread, self._admit(asked)
         started, completion = monotonic(), None
         try:
             completion = await self.calls.complete(prompt)
@@ -471,6 +454,33 @@ class RecordedLoop:
             without_tools=not thread.has_tools,
             anchor=prompt.anchor,
             model_s=monotonic() - started,
+        )
+
+    def _admit(self, asked: _Asked) -> CompletionRequest:
+        """What the policy is asked; every reward that is given from now on counts for its turn.
+
+        Raises:
+            Refused: the rollout is over.
+        """
+        if self.is_ended():
+            self.calls.stop(StopReason.ENDED)
+        elif self._admitted >= self.calls.budget.max_turns:
+            self.calls.stop(StopReason.MAX_TURNS)
+        if self.calls.stopped is not None:
+            raise self._refusal()
+        asked.index, self._admitted = len(self._clocks), self._admitted + 1
+        self._clocks[asked.index] = [0, 0, 0]
+        self._tick(asked.index, 0)
+        thread = asked.found.thread
+        prompt = self.calls.request(
+            tuple(thread.seen),
+            position=thread.position,
+            goes_on=asked.rewritten is None,
+            thread=thread.rows,
+        )
+        limit = min(prompt.max_tokens, asked.request.max_tokens or prompt.max_tokens)
+        return replace(
+            prompt, tools=thread.tools, seed=thread.seed, rollout_seed=self.calls.seed, max_tokens=limit
         )
 
     def _refusal(self) -> Refused:

@@ -45,8 +45,8 @@ OfOne = Annotated[Singleton, Param("a group of one: no advantage, its raw score,
 @register_estimator(
     "turn_return",
     formula="A[i,k] = Σ_{l≥k} gamma^(l-k) r[i,l] + gamma^(K-k) w O[i] - b[i,k],  K the last turn; "
-    "if threads overlap: of rewards scored after k was requested, gamma once per turn of its thread requested "
-    "between",
+    "if threads overlap: of rewards scored after k was requested, gamma once per turn that its own thread "
+    "requested between",
     bias="none at gamma=1 with loo_index, loo_total and none; group_mean only shrinks by (G-1)/G; "
     "group_std weighs groups by 1/std; a reward that depends on what siblings did (score_group) is outside "
     "this proof",

@@ -44,7 +44,7 @@ class Scored:
 
     @property
     def indices(self) -> list[int]:
-        """Per turn the number of requests before it, which the turn itself cannot change by cutting one off."""
+        """Per turn the number of requests before it, which no turn can change by cutting others off."""
         unfinished = (clock.unfinished_before for clock in self.clocks or ())
         return [turn + next(unfinished, 0) for turn in range(len(self.turns))]
 

@@ -285,21 +285,12 @@ def _turns(trajectory: Trajectory) -> list[dict[str, Any]]:
             result["message"] = at
         end = answered + len(turn.replies)
         fields |= {"message": index, "replies": list(range(answered, end))}
-        if not turn.noted:
-            del fields["noted"]
+        for name in ("noted", "condensed", "thread", "without_tools", "weight_spans", "clock"):
+            if not fields[name]:
+                del fields[name]
         if turn.value is None:
             del fields["value"]
-        if turn.condensed is None:
-            del fields["condensed"]
-        if not turn.thread:
-            del fields["thread"]
-        if not turn.weight_spans:
-            del fields["weight_spans"]
-        if not turn.without_tools:
-            del fields["without_tools"]
-        if turn.clock is None:
-            del fields["clock"]
-        elif not turn.clock.unfinished_before:
+        if turn.clock is not None and not turn.clock.unfinished_before:
             del fields["clock"]["unfinished_before"]
         if any(call.status != "ok" or call.span is not None for call in turn.message.tool_calls):
             fields["calls"] = [{"status": call.status, "span": call.span} for call in turn.message.tool_calls]

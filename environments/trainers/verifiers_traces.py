@@ -44,7 +44,7 @@ def _trace(credited: CreditedGroup, rows: list[CreditedRow]) -> WireTrace:
         info={
             "group_id": credited.group.group_id,
             "sibling": trajectory.sibling,
-            "turn_kinds": [turn.kind for turn in turns],
+            "turn_kinds": ["summary" if turn.kind == "summary" else "act" for turn in turns],
             **earned,
         },
         is_completed=True,

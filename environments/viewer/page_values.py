@@ -674,7 +674,7 @@ def _forks(turns: Sequence[Turn]) -> list[int]:
 
 
 def _alone(turn: Turn, terms: Sequence[LedgerTerm]) -> int | None:
-    if turn.trained and turn.kind == "act" and any(term.has_no_peer for term in terms):
+    if turn.trained and turn.kind != "summary" and any(term.has_no_peer for term in terms):
         return 1
     return 0 if any(term.baseline is not None for term in terms) else None
 

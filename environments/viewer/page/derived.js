@@ -42,7 +42,7 @@ function rolloutOf(group, entry) {
   const actOf = [];
   [...entry.turns.kind].forEach((kind, turn) => {
     actOf.push(acts.length);
-    if (kind === "a") acts.push(turn);
+    if (kind !== "s") acts.push(turn);
   });
   return { group, entry, acts, actOf };
 }

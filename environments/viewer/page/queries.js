@@ -85,6 +85,7 @@ function badges({ entry }, at) {
   const turns = entry.turns;
   return [
     turns.kind[at] === "s" && ["summary", "The model was asked to shorten the conversation"],
+    turns.kind[at] === "u" && ["undelivered", "The agent had stopped waiting for it: it has no reward of its own"],
     turns.forks[at] && ["fork", "A new token row begins here"],
     turns.condensed[at] && ["condensed", "The model saw less than all that came before"],
     !turns.trained[at] && ["masked", "Not trained: its tokens are masked and it has no advantage"],

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections import defaultdict
 
 import pytest
 
@@ -19,7 +20,8 @@ from tests.environments.agents.recorded import (
     user,
 )
 from tests.environments.test_row_contract import check_masks
-from turnwise import AgentEnvConfig, Choice, Completion, ConfigError, StopReason, say
+from tools.errors import PolicyError
+from turnwise import AgentEnvConfig, Choice, Command, Completion, ConfigError, StopReason, say
 
 
 def _turns(trajectory):
@@ -279,3 +281,201 @@ def test_the_tools_of_the_record_are_those_first_offered_and_an_empty_message_ma
 
     (trajectory,) = rolled_out(played(Sums, play))
     assert [spec.name for spec in trajectory.tools] == ["add"]
+
+
+# --- clocks, and what was never handed out ---------------------------------------------------------------
+
+
+class PacedPolicy:
+    """Answers each request with the text of its last message, once that text was let."""
+
+    name = "paced"
+
+    def __init__(self):
+        self.began, self.may_end = defaultdict(asyncio.Event), defaultdict(asyncio.Event)
+
+    async def complete(self, request):
+        text = request.messages[-1].content
+        self.began[text].set()
+        await self.may_end[text].wait()
+        renderer = ChatMLRenderer.embedded()
+        ids = renderer.completion_ids(say(text))
+        return Completion(
+            message=say(text), finish_reason="stop", exact=True, token_ids=ids,
+            prompt_ids=renderer.prompt_ids(request.messages, request.tools), logprobs=(-0.5,) * len(ids),
+        )  # fmt: skip
+
+    async def answer(self, endpoint, text, *before, **fields):
+        """Let it answer, once it was asked."""
+        self.may_end[text].set()
+        return await ask(endpoint, *before, user(text), **fields)
+
+    async def abandon(self, endpoint, text, *before):
+        """Ask, and close the connection while it is being sampled."""
+        asking = asyncio.create_task(ask(endpoint, *before, user(text)))
+        await self.began[text].wait()
+        asking.cancel()
+        await asyncio.wait({asking})
+
+
+class Told(Talk):
+    """A turn earns the number in it."""
+
+    def score_turn(self, item, turn, ctx):
+        return float(turn.message.content.split()[-1])
+
+
+async def trajectory_of(play, policy, base=Told, **attributes):
+    credited = await roll_out(played(base, play, **attributes), policy=policy)
+    assert credited.group.failures == ()
+    return credited.group.trajectories[0], credited.advantages[0]
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+async def test_a_planner_earns_the_same_whether_its_workers_reward_comes_before_or_after_its_answer(is_long):
+    policy = PacedPolicy()
+
+    async def play(self, item, ctx):
+        async def plan():
+            await ask(ctx.endpoint, user("plan 1"))
+
+        planner = asyncio.create_task(plan())
+        await policy.began["plan 1"].wait()
+        if not is_long:
+            policy.may_end["plan 1"].set()
+            await planner
+        first = await policy.answer(ctx.endpoint, "work 2", system("worker"))
+        await policy.answer(ctx.endpoint, "more 4", system("worker"), user("work 2"), first)
+        policy.may_end["plan 1"].set()
+        await planner
+
+    _, advantages = await trajectory_of(play, policy)
+    assert advantages == (1 + 2 + 4, 1 + 2 + 4, 1 + 4)
+
+
+async def test_a_completion_that_its_agent_gave_up_is_a_turn_without_a_reward_of_its_own():
+    policy = PacedPolicy()
+
+    async def play(self, item, ctx):
+        await policy.abandon(ctx.endpoint, "slow 1")
+        policy.may_end["slow 1"].set()
+        await policy.answer(ctx.endpoint, "quick 2", system("another"))
+
+    trajectory, advantages = await trajectory_of(play, policy)
+    assert [(turn.kind, turn.trained) for turn in trajectory.turns] == [("undelivered", True), ("act", True)]
+    assert trajectory.rewards.turns == (None, 2.0)
+    assert trajectory.agent.counts == {"undelivered": 1}
+    assert advantages == (2.0, 2.0)
+
+
+async def test_a_thread_goes_on_after_a_completion_that_was_given_up_in_a_row_of_its_own():
+    policy = PacedPolicy()
+
+    async def play(self, item, ctx):
+        first = await policy.answer(ctx.endpoint, "one 1")
+        history = [user("one 1"), first]
+        await policy.abandon(ctx.endpoint, "two 2", *history)
+        policy.may_end["two 2"].set()
+        await policy.answer(ctx.endpoint, "aside 8", system("another"))
+        await policy.answer(ctx.endpoint, "three 4", *history)
+
+    cls = played(Told, play)
+    async with cls(AgentEnvConfig(group_size=1, min_group_size=1), policy=policy) as env:
+        group = await env.rollout_group(env.tasks()[0], 1)
+        check_masks(env, group)
+    turns = group.trajectories[0].turns
+    assert [(turn.kind, turn.thread, turn.fork) for turn in turns] == [
+        ("act", 0, None),
+        ("undelivered", 0, None),
+        ("act", 1, None),
+        ("act", 0, "agent"),
+    ]
+
+
+async def test_while_a_completion_that_was_given_up_is_still_sampled_its_thread_has_a_request_in_flight():
+    policy = PacedPolicy()
+
+    async def play(self, item, ctx):
+        await policy.abandon(ctx.endpoint, "slow 1", system("a"))
+        await policy.answer(ctx.endpoint, "quick 2", system("a"))
+        policy.may_end["slow 1"].set()
+        await policy.answer(ctx.endpoint, "last 4", system("b"))
+
+    trajectory, advantages = await trajectory_of(play, policy)
+    assert [(turn.kind, turn.thread) for turn in trajectory.turns] == [
+        ("undelivered", 0),
+        ("act", 1),
+        ("act", 2),
+    ]
+    assert advantages == (6.0, 6.0, 6.0)
+
+
+async def test_a_completion_that_was_cut_off_is_counted_and_moves_no_turn_to_another_index():
+    policy = PacedPolicy()
+
+    async def play(self, item, ctx):
+        await policy.abandon(ctx.endpoint, "slow 1")
+        await policy.answer(ctx.endpoint, "quick 2", system("another"))
+
+    trajectory, _ = await trajectory_of(play, policy)
+    assert trajectory.agent.counts == {"cut off": 1}
+    assert [turn.clock.unfinished_before for turn in trajectory.turns] == [1]
+
+
+def test_a_request_that_failed_before_another_was_made_leaves_no_gap():
+    class Failing:
+        name, asked = "failing", 0
+
+        async def complete(self, request):
+            self.asked += 1
+            if self.asked == 1:
+                raise PolicyError("not now")
+            policy = PacedPolicy()
+            policy.may_end[request.messages[-1].content].set()
+            return await policy.complete(request)
+
+    async def play(self, item, ctx):
+        status, _, _ = await post(ctx.endpoint, {"messages": [user("a 1")]})
+        assert status == 503
+        await ask(ctx.endpoint, user("a 1"))
+
+    (trajectory,) = rolled_out(played(Told, play), policy=Failing())
+    assert [turn.clock for turn in trajectory.turns] == [None]
+
+
+# --- which threads are trained ---------------------------------------------------------------------------
+
+
+async def titled(self, item, ctx):
+    """Asks for a title without tools, and offers some while it works, whether or not it calls them."""
+    await ask(ctx.endpoint, system("title"), user("x"))
+    first = await ask(ctx.endpoint, user("work"), tools=[ADD])
+    await ask(ctx.endpoint, user("work"), first, user("sum up"))
+
+
+@pytest.mark.parametrize(("chosen", "trained"), [("all", [True] * 3), ("with_tools", [False, True, True])])
+def test_threads_whose_requests_offer_no_tools_may_be_left_untrained(chosen, trained):
+    credited = asyncio.run(roll_out(played(Talk, titled, train_threads=chosen), scripted_skill=0.5))
+    (trajectory,) = credited.group.trajectories
+
+    assert [turn.trained for turn in trajectory.turns] == trained
+    assert all(
+        turn.trained or not value
+        for turn, value in zip(trajectory.turns, credited.advantages[0], strict=True)
+    )
+
+
+def test_a_turn_is_not_left_out_for_what_its_thread_offers_later():
+    async def play(self, item, ctx):
+        first = await ask(ctx.endpoint, user("x"))
+        await ask(ctx.endpoint, user("x"), first, user("go on"), tools=[ADD])
+
+    (trajectory,) = rolled_out(played(Talk, play, train_threads="with_tools"))
+    assert [turn.trained for turn in trajectory.turns] == [False, True]
+
+
+def test_train_threads_is_one_of_two_words():
+    with pytest.raises(ConfigError, match="train_threads is 'none'; choose one of 'all', 'with_tools'"):
+        played(Talk, titled, train_threads="none")()
+    with pytest.raises(ConfigError, match="Command has train_threads='none'"):
+        Command(["true"], train_threads="none")

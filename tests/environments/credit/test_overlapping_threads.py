@@ -307,7 +307,7 @@ STOPS = 2
 
 
 class World:
-    """Two threads of at most two turns. Every time, and every reward, depends on all that was said by then."""
+    """Two threads of at most two turns. Every time and every reward depends on all that was said by then."""
 
     def __init__(self, seed, *, pays=None):
         dice = random.Random(seed)

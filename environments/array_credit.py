@@ -7,13 +7,23 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, TypeVar, cast, get_args
+from itertools import chain, islice, pairwise
+from typing import Any, TypeVar, cast
 
 from environments.credit import Term, describe, resolve
 from environments.credit.estimator_registry import advantages_of, terms_of
 from environments.credit.ledger import TurnLedger, ledger
-from environments.testing import Kind, group_of
-from environments.trajectory import LARGEST_REWARD, CreditedGroup, Rewards, TrajectoryGroup
+from environments.trajectory import (
+    LARGEST_REWARD,
+    CreditedGroup,
+    Message,
+    Rewards,
+    Span,
+    Trajectory,
+    TrajectoryGroup,
+    Turn,
+)
+from tools.calls import ToolResult
 from tools.errors import CreditError, UsageError
 
 Rows = Sequence[Sequence[float | None]]
@@ -22,6 +32,16 @@ Array = TypeVar("Array")
 
 _OF_GROUP = ("anchors", "kinds", "lengths")
 """Options with an entry per turn that are the group's, not the estimator's."""
+_KINDS = ("act", "summary")
+_SAID = Message(role="assistant")
+_RAN = (ToolResult(call_id="", name="", content=""),)
+_BLOCK_TOKENS = 1 << 17
+"""What is computed at once: some megabytes, whatever the size of a batch."""
+_Turns = tuple[Any, Any, Any, Any]
+"""Of some rows, whose turns are counted from 1: the first and last token of each; then stretches of tokens
+that are trained and of one turn, or are not: how many each has, and its turn, or 0."""
+_Block = tuple[list[list[float | None]], list[list[int]], Any, Any]
+"""Rewards and lengths, `[row][turn]`, and the stretches."""
 
 
 def turn_advantages(
@@ -107,26 +127,24 @@ def token_advantages(
         CreditError: what is wrong, by row and token or turn, each counted from 0.
     """
     np: Any = import_module("numpy")
-    rewards = _array(token_level_rewards, "token_level_rewards", "float64")
-    mask = _array(response_mask, "response_mask", None, rewards.shape)
-    trained = mask == 1
-    _refuse(~trained & (mask != 0), mask, "response_mask", "give 1 where a token is trained, else 0")
-    if turn_ids is None:
-        begins = trained & ~np.pad(trained, ((0, 0), (1, 0)))[:, :-1]
-        turns = np.where(trained, begins.cumsum(axis=1) - 1, -1)
-    else:
-        turns = _array(turn_ids, "turn_ids", "int64", rewards.shape)
-        before = np.maximum.accumulate(np.pad(turns, ((0, 0), (1, 0)), constant_values=-1), axis=1)[:, :-1]
-        is_next = (turns == before) | (turns == before + 1) | (turns == -1)
-        _refuse(~is_next, turns, "turn_ids", "number the turns of a row 0, 1, 2, …, and give -1 off turns")
-        _refuse(trained & (turns < 0), turns, "turn_ids", "a token that is trained has a turn")
-    params = {"lengths": _lengths(turns, trained), **params}
-    of_turns = turn_advantages(_turn_rewards(rewards, turns), group_ids, estimator=estimator, **params)
-    padded = np.zeros((len(of_turns), max(map(len, of_turns), default=0) + 1))
-    for row, values in enumerate(of_turns):
-        padded[row, : len(values)] = values
-    advantages = np.where(trained, np.take_along_axis(padded, turns, axis=1), 0.0)
-    return _like(token_level_rewards, advantages)
+    rewards = _matrix(token_level_rewards, "token_level_rewards", None)
+    mask = _matrix(response_mask, "response_mask", rewards.shape)
+    turns = None if turn_ids is None else _matrix(turn_ids, "turn_ids", rewards.shape)
+    width = rewards.shape[1]
+    height = max(1, _BLOCK_TOKENS // max(1, width))
+    firsts = range(0, len(rewards), height)
+    blocks = [_read_block(first, first + height, rewards, mask, turns) for first in firsts]
+    params = {"lengths": [row for _, lengths, *_ in blocks for row in lengths], **params}
+    turn_rewards = [row for rows, *_ in blocks for row in rows]
+    of_turns = iter(turn_advantages(turn_rewards, group_ids, estimator=estimator, **params))
+    given: Any = token_level_rewards
+    result: Any = given.new_empty(given.shape) if _is_tensor(given) else np.empty_like(given)
+    for first, (rewards_of, _, sizes, owners) in zip(firsts, blocks, strict=True):
+        values = np.array([0.0, *chain.from_iterable(islice(of_turns, len(rewards_of)))])[owners]
+        _refuse_too_large(given, values)
+        of_tokens = np.repeat(values, sizes).reshape(len(rewards_of), width)
+        result[first : first + height] = given.new_tensor(of_tokens) if _is_tensor(given) else of_tokens
+    return result
 
 
 # --- turns ---------------------------------------------------------------------------------------------
@@ -203,19 +221,21 @@ def _rows_of(ids: Sequence[Any], shape: Sequence[int]) -> dict[Any, list[int]]:
 
 
 def _check_numbers(turn_rewards: Rows, outcomes: Sequence[float | None] | None) -> None:
-    named = [
-        (f"turn_rewards[{row}][{turn}]", value)
+    of_turns = (
+        (value, "turn_rewards[{}][{}]", row, turn)
         for row, values in enumerate(turn_rewards)
         for turn, value in enumerate(values)
-    ]
-    for name, value in [*named, *((f"outcomes[{row}]", value) for row, value in enumerate(outcomes or ()))]:
+    )
+    of_rows = ((value, "outcomes[{}]", row, 0) for row, value in enumerate(outcomes or ()))
+    for value, name, row, turn in chain(of_turns, of_rows):
         try:
             size = 0.0 if value is None else abs(float(value))
         except (TypeError, ValueError, OverflowError):
             size = math.inf
         if not size <= LARGEST_REWARD:
             raise CreditError(
-                f"{name} is {value!r:.100}; give a number up to {LARGEST_REWARD:g}, or None if not scored"
+                f"{name.format(row, turn)} is {value!r:.100}; give a number up to {LARGEST_REWARD:g}, "
+                f"or None if not scored"
             )
 
 
@@ -238,99 +258,152 @@ def _group(
     outcomes: Sequence[float | None] | None,
     picked: Mapping[str, Any],
 ) -> TrajectoryGroup:
-    of_group = {name: values for name, values in picked.items() if name in _OF_GROUP}
-    for row, kinds in zip(rows, of_group.get("kinds", ()), strict=False):
-        if wrong := set(kinds).difference(get_args(Kind)):
-            raise CreditError(f"kinds[{row}] has {wrong.pop()!r}; choose one of {get_args(Kind)}")
-    as_floats = [[None if value is None else float(value) for value in values] for values in turn_rewards]
-    group = group_of(as_floats, outcomes=outcomes, **of_group)
-    named = [
+    anchors, kinds, lengths = (picked.get(name) for name in _OF_GROUP)
+    trajectories: list[Trajectory] = []
+    for position, (row, given) in enumerate(zip(rows, turn_rewards, strict=True)):
+        rewards, last = tuple(None if value is None else float(value) for value in given), len(given) - 1
+        outcome = None if outcomes is None else outcomes[position]
+        own_kinds: Sequence[Any] = ("act",) * len(given) if kinds is None else kinds[position]
+        if wrong := set(own_kinds).difference(_KINDS):
+            raise CreditError(f"kinds[{row}] has {wrong.pop()!r}; choose one of {_KINDS}")
+        turns = tuple(
+            Turn(
+                index=index,
+                kind=kind,
+                message=_SAID,
+                tool_results=_RAN if kind == "act" and index < last else (),
+                span=Span(row=0, start=0, end=1 if lengths is None else lengths[position][index]),
+                anchor=None if anchors is None else anchors[position][index],
+            )
+            for index, kind in enumerate(own_kinds)
+        )
+        if any(kind != "act" and value is not None for kind, value in zip(own_kinds, rewards, strict=True)):
+            raise CreditError(f"row {row}: a summary has no reward; give None")
         # Without outcomes, what was not scored has the score 0.
-        replace(each, sibling=row, rewards=replace(cast("Rewards", each.rewards), score=each.score or 0.0))
-        for row, each in zip(rows, group.trajectories, strict=True)
-    ]
-    return replace(group, trajectories=tuple(named))
+        score = math.fsum(value for value in (*rewards, outcome) if value is not None)
+        own = Rewards(turns=rewards, outcome=outcome, score=score)
+        trajectories.append(Trajectory(item_id="", sibling=row, turns=turns, rows=(), rewards=own))
+    return TrajectoryGroup(trajectories=tuple(trajectories))
 
 
 # --- arrays --------------------------------------------------------------------------------------------
 
 
-def _turn_rewards(rewards: Any, turns: Any) -> list[list[float | None]]:
-    """`[row][turn]`: the sum from a turn's first token to the next turn's; `None`: not scored."""
-    if not rewards.size:
-        return [[] for _ in rewards]
+def _read_block(first: int, end: int, rewards: Any, mask: Any, turn_ids: Any) -> _Block:
     np: Any = import_module("numpy")
-    name, counts = "token_level_rewards", turns.max(axis=1, initial=-1) + 1
-    rows, tokens = np.nonzero(turns >= 0)
-    last = np.zeros((len(turns), counts.max(initial=1)), dtype=int)
-    last[rows, turns[rows, tokens]] = tokens  # of equal places the last one stays
-    is_last = np.zeros(turns.shape, dtype=bool)
-    is_last[rows, last[rows, turns[rows, tokens]]] = True
-    unscored = np.isnan(rewards)
-    _refuse(unscored & ~is_last, rewards, name, "NaN is allowed only on a turn's last token")
-    _refuse(np.isinf(rewards), rewards, name, "rewards are finite")
-    known, owners = np.where(unscored, 0.0, rewards), np.maximum.accumulate(turns, axis=1)
-    _refuse((owners < 0) & (known != 0), rewards, name, "it belongs to no turn, since none has begun")
-    sums, owned = np.zeros(last.shape), np.nonzero(owners >= 0)
-    np.add.at(sums, (owned[0], owners[owned]), known[owned])
-    has_others = np.take_along_axis(sums, owners, axis=1) != 0
-    _refuse(unscored & has_others, rewards, name, "other tokens of its turn have a reward")
-    values = np.where(np.take_along_axis(unscored, last, axis=1), None, sums)
-    return [row[:count].tolist() for row, count in zip(values, counts, strict=True)]
+    rewards, mask = _rows(rewards, first, end), _rows(mask, first, end)
+    trained = mask == 1
+    _refuse(trained != (mask != 0), mask, first, "response_mask", "give 1 where a token is trained, else 0")
+    given = None if turn_ids is None else _rows(turn_ids, first, end)
+    begins, lasts, sizes, owners = _runs(trained) if given is None else _named_turns(trained, given, first)
+    counts = np.bincount(begins // max(1, mask.shape[1]), minlength=len(mask))
+    lengths = np.bincount(owners, sizes, minlength=len(begins) + 1)[1:].astype(int).tolist()
+    sums, bounds = _sums(rewards, begins, lasts, first), [*pairwise([0, *counts.cumsum().tolist()])]
+    return [sums[i:j] for i, j in bounds], [lengths[i:j] for i, j in bounds], sizes, owners
 
 
-def _lengths(turns: Any, trained: Any) -> list[list[int]]:
-    """`[row][turn]`: tokens that are trained."""
+def _runs(trained: Any) -> _Turns:
+    """Each run of the mask in a row as a turn."""
     np: Any = import_module("numpy")
-    counts = turns.max(axis=1, initial=-1) + 1
-    lengths = np.zeros((len(turns), counts.max(initial=1)), dtype=int)
-    rows, tokens = np.nonzero(trained)
-    np.add.at(lengths, (rows, turns[rows, tokens]), 1)
-    return [row[:count].tolist() for row, count in zip(lengths, counts, strict=True)]
+    padded = np.pad(trained, ((0, 0), (0, 1))).ravel()
+    changes = np.flatnonzero(np.concatenate([padded[:1], padded[1:] != padded[:-1]]))
+    changes -= changes // (trained.shape[1] + 1)
+    owners = np.zeros(len(changes) + 1, dtype=int)
+    owners[1::2] = np.arange(1, len(changes) // 2 + 1)
+    return changes[::2], changes[1::2] - 1, np.diff(changes, prepend=0, append=trained.size), owners
+
+
+def _named_turns(trained: Any, given: Any, first: int) -> _Turns:
+    np: Any = import_module("numpy")
+    turns, name = given.astype("int64", copy=False), "turn_ids"
+    _refuse(turns != given, given, first, name, "give whole numbers")
+    reached = np.maximum.accumulate(turns, axis=1)
+    before = np.pad(reached, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
+    is_next = (turns == before) | (turns == before + 1) | (turns == -1)
+    _refuse(~is_next, turns, first, name, "number the turns of a row 0, 1, 2, …, and give -1 off turns")
+    _refuse(trained & (turns < 0), turns, first, name, "a token that is trained has a turn")
+    begins = (reached > before).ravel()
+    numbers, tokens = begins.cumsum(), np.flatnonzero(turns >= 0)
+    lasts = np.zeros(begins.sum(), dtype=int)
+    lasts[numbers[tokens] - 1] = tokens  # of equal numbers the last one stays
+    owners = np.where(trained.ravel(), numbers, 0)
+    starts = np.flatnonzero(np.diff(owners, prepend=-1))
+    return np.flatnonzero(begins), lasts, np.diff(starts, append=owners.size), owners[starts]
+
+
+def _sums(rewards: Any, begins: Any, lasts: Any, first: int) -> list[float | None]:
+    """The reward of each turn, from its first token to the next turn's; `None`: not scored."""
+    np: Any = import_module("numpy")
+    height, width = rewards.shape
+    tokens = np.flatnonzero(rewards != 0)  # NaN is not 0 either
+    values = rewards.ravel()[tokens].astype("float64")
+    # From the start of a row to that of its first turn they belong to none, 0.
+    numbers = np.concatenate([np.zeros(height, dtype=int), np.arange(1, len(begins) + 1)])
+    marks = np.concatenate([np.arange(height) * width, begins])
+    order = np.argsort(marks, kind="stable")
+    owners = np.repeat(numbers[order], np.diff(np.searchsorted(tokens, marks[order]), append=len(tokens)))
+    unscored = np.isnan(values)
+
+    def refuse(wrong: Any, possible: str) -> None:
+        if wrong.any():
+            is_wrong = np.zeros(rewards.shape, dtype=bool)
+            is_wrong.flat[tokens[wrong]] = True
+            _refuse(is_wrong, rewards, first, "token_level_rewards", possible)
+
+    is_last = np.concatenate([[-1], lasts])[owners] == tokens
+    refuse(unscored & ~is_last, "NaN is allowed only on a turn's last token")
+    refuse(np.isinf(values), "rewards are finite")
+    refuse(owners == 0, "it belongs to no turn, since none has begun")
+    sums = np.bincount(owners[~unscored], values[~unscored], minlength=len(numbers))
+    refuse(unscored & (sums[owners] != 0), "other tokens of its turn have a reward")
+    scored: list[float | None] = sums[: len(begins) + 1].tolist()
+    for turn in owners[unscored].tolist():
+        scored[turn] = None
+    return scored[1:]
 
 
 def _is_tensor(given: Any) -> bool:
     return hasattr(given, "new_tensor")
 
 
-def _array(given: Any, name: str, dtype: str | None, shape: tuple[int, ...] | None = None) -> Any:
-    """The values as a numpy array of two dimensions."""
+def _matrix(given: Any, name: str, shape: tuple[int, ...] | None) -> Any:
+    """An array or a tensor of two dimensions; without a shape to have, that of rewards."""
     np: Any = import_module("numpy")
-    is_rewards = shape is None
-    if is_rewards and not _is_tensor(given) and not isinstance(given, np.ndarray):
+    if shape is None and not _is_tensor(given) and not isinstance(given, np.ndarray):
         raise CreditError(f"{name} is a {type(given).__name__}; give a numpy array or a torch tensor")
-    if _is_tensor(given):
-        is_float = given.is_floating_point()
-        array = given.detach().cpu()  # first: not every device has float64
-        array = (array.double() if is_float else array).numpy()
-    else:
-        array = np.asarray(given)
-        is_float = np.issubdtype(array.dtype, np.floating)
-    if is_rewards and not is_float:
+    matrix = given.detach() if _is_tensor(given) else np.asarray(given)
+    is_float = matrix.is_floating_point() if _is_tensor(given) else np.issubdtype(matrix.dtype, np.floating)
+    if shape is None and not is_float:
         raise CreditError(f"{name} has dtype {given.dtype}; it must be floating point, as advantages are")
-    if array.ndim != 2 or array.shape != (shape or array.shape):
-        wanted = "two dimensions, [row, token]" if is_rewards else f"the shape {shape} of token_level_rewards"
-        raise CreditError(f"{name} has the shape {array.shape}; give {wanted}")
-    converted = array if dtype is None else array.astype(dtype, copy=False)
-    if dtype == "int64":
-        _refuse(converted != array, array, name, "give whole numbers")
-    return converted
+    found = tuple(matrix.shape)
+    if matrix.ndim != 2 or found != tuple(shape or found):
+        wanted = f"the shape {shape} of token_level_rewards" if shape else "two dimensions, [row, token]"
+        raise CreditError(f"{name} has the shape {found}; give {wanted}")
+    return matrix
 
 
-def _refuse(wrong: Any, values: Any, name: str, possible: str) -> None:
-    """Raises CreditError with the first place that is `wrong`."""
+def _rows(matrix: Any, first: int, end: int) -> Any:
+    """Some rows as a numpy array."""
+    rows = matrix[first:end]
+    if not _is_tensor(rows):
+        return rows
+    rows = rows.cpu()  # first: not every device has float64
+    return (rows.double() if rows.is_floating_point() else rows).numpy()
+
+
+def _refuse(wrong: Any, values: Any, first: int, name: str, possible: str) -> None:
+    """Raises CreditError with the first place that is `wrong` in rows from `first` on."""
     if wrong.any():
         row, token = divmod(int(wrong.argmax()), wrong.shape[1])
-        raise CreditError(f"{name}[{row}, {token}] is {values[row, token]}: {possible}")
+        raise CreditError(f"{name}[{first + row}, {token}] is {values[row, token]}: {possible}")
 
 
-def _like(given: Array, advantages: Any) -> Array:
-    """The advantages in the kind, dtype and device of what was given."""
-    np, like = cast("Any", import_module("numpy")), cast("Any", given)
-    with np.errstate(over="ignore"):  # it is refused below
-        result = like.new_tensor(advantages) if _is_tensor(like) else advantages.astype(like.dtype)
-    if not math.isfinite(float(abs(result).max()) if advantages.size else 0.0):
+def _refuse_too_large(given: Any, advantages: Any) -> None:
+    """Raises CreditError for an advantage that is infinite in the dtype of what was given."""
+    np: Any = import_module("numpy")
+    with np.errstate(over="ignore"):
+        cast = given.new_tensor(advantages) if _is_tensor(given) else advantages.astype(given.dtype)
+    if not math.isfinite(float(abs(cast).max()) if advantages.size else 0.0):
         raise CreditError(
-            f"an advantage of {abs(advantages).max():g} is too large for {like.dtype}; scale the rewards"
+            f"an advantage of {abs(advantages).max():g} is too large for {given.dtype}; scale the rewards"
         )
-    return result

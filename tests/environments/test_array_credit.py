@@ -56,7 +56,7 @@ def test_importing_it_does_not_load_what_rolls_out():
     assert rooms == {name for name in rooms if name.split(".")[1] in LIGHT}
 
 
-LIGHT = {"array_credit", "credit", "testing", "trajectory", "plain_text", "time_profile"}
+LIGHT = {"array_credit", "credit", "trajectory", "plain_text", "time_profile"}
 
 
 # --- turns -----------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ A batch has one row per trajectory. Advantages are computed in float64.
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from importlib import import_module
 from itertools import chain, islice, pairwise
 from typing import Any, TypeVar, cast
@@ -34,6 +35,7 @@ _OF_GROUP = ("anchors", "kinds", "lengths")
 """Options with an entry per turn that are the group's, not the estimator's."""
 _KINDS = ("act", "summary")
 _SAID = Message(role="assistant")
+_NOTHING: Mapping[str, Any] = {}
 _RAN = (ToolResult(call_id="", name="", content=""),)
 _BLOCK_TOKENS = 1 << 17
 """What is computed at once: some megabytes, whatever the size of a batch."""
@@ -272,8 +274,10 @@ def _group(
                 kind=kind,
                 message=_SAID,
                 tool_results=_RAN if kind == "act" and index < last else (),
-                span=Span(row=0, start=0, end=1 if lengths is None else lengths[position][index]),
+                span=_span(1 if lengths is None else lengths[position][index]),
                 anchor=None if anchors is None else anchors[position][index],
+                noted=_NOTHING,
+                sampling=_NOTHING,
             )
             for index, kind in enumerate(own_kinds)
         )
@@ -284,6 +288,11 @@ def _group(
         own = Rewards(turns=rewards, outcome=outcome, score=score)
         trajectories.append(Trajectory(item_id="", sibling=row, turns=turns, rows=(), rewards=own))
     return TrajectoryGroup(trajectories=tuple(trajectories))
+
+
+@lru_cache(maxsize=10_000)
+def _span(length: int) -> Span:
+    return Span(row=0, start=0, end=length)
 
 
 # --- arrays --------------------------------------------------------------------------------------------

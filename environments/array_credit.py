@@ -6,7 +6,7 @@ A batch has one row per trajectory. Advantages are computed in float64.
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
 from itertools import chain, islice, pairwise
 from typing import Any, TypeVar, cast
@@ -130,11 +130,11 @@ def token_advantages(
     """
     np: Any = import_module("numpy")
     rewards = _matrix(token_level_rewards, "token_level_rewards", None)
-    mask = _matrix(response_mask, "response_mask", rewards.shape)
-    turns = None if turn_ids is None else _matrix(turn_ids, "turn_ids", rewards.shape)
-    width = rewards.shape[1]
+    count, width = shape = tuple(rewards.shape)
+    mask = _matrix(response_mask, "response_mask", shape)
+    turns = None if turn_ids is None else _matrix(turn_ids, "turn_ids", shape)
     height = max(1, _BLOCK_TOKENS // max(1, width))
-    firsts = range(0, len(rewards), height)
+    firsts = range(0, count, height)
     blocks = [_read_block(first, first + height, rewards, mask, turns) for first in firsts]
     params = {"lengths": [row for _, lengths, *_ in blocks for row in lengths], **params}
     turn_rewards = [row for rows, *_ in blocks for row in rows]
@@ -302,7 +302,8 @@ def _read_block(first: int, end: int, rewards: Any, mask: Any, turn_ids: Any) ->
     np: Any = import_module("numpy")
     rewards, mask = _rows(rewards, first, end), _rows(mask, first, end)
     trained = mask == 1
-    _refuse(trained != (mask != 0), mask, first, "response_mask", "give 1 where a token is trained, else 0")
+    wrong = np.flatnonzero(trained != (mask != 0))
+    _refuse(wrong, mask, first, "response_mask", "give 1 where a token is trained, else 0")
     given = None if turn_ids is None else _rows(turn_ids, first, end)
     begins, lasts, sizes, owners = _runs(trained) if given is None else _named_turns(trained, given, first)
     counts = np.bincount(begins // max(1, mask.shape[1]), minlength=len(mask))
@@ -324,13 +325,14 @@ def _runs(trained: Any) -> _Turns:
 
 def _named_turns(trained: Any, given: Any, first: int) -> _Turns:
     np: Any = import_module("numpy")
-    turns, name = given.astype("int64", copy=False), "turn_ids"
-    _refuse(turns != given, given, first, name, "give whole numbers")
+    turns = given.astype("int64", copy=False)
+    refuse = partial(_refuse, values=given, first=first, name="turn_ids")
+    refuse(np.flatnonzero(turns != given), possible="give whole numbers")
     reached = np.maximum.accumulate(turns, axis=1)
     before = np.pad(reached, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
-    is_next = (turns == before) | (turns == before + 1) | (turns == -1)
-    _refuse(~is_next, turns, first, name, "number the turns of a row 0, 1, 2, …, and give -1 off turns")
-    _refuse(trained & (turns < 0), turns, first, name, "a token that is trained has a turn")
+    wrong = np.flatnonzero((turns != before) & (turns != before + 1) & (turns != -1))
+    refuse(wrong, possible="number the turns of a row 0, 1, 2, …, and give -1 off turns")
+    refuse(np.flatnonzero(trained & (turns < 0)), possible="a token that is trained has a turn")
     begins = (reached > before).ravel()
     numbers, tokens = begins.cumsum(), np.flatnonzero(turns >= 0)
     lasts = np.zeros(begins.sum(), dtype=int)
@@ -353,19 +355,15 @@ def _sums(rewards: Any, begins: Any, lasts: Any, first: int) -> list[float | Non
     owners = np.repeat(numbers[order], np.diff(np.searchsorted(tokens, marks[order]), append=len(tokens)))
     unscored = np.isnan(values)
 
-    def refuse(wrong: Any, possible: str) -> None:
-        if wrong.any():
-            is_wrong = np.zeros(rewards.shape, dtype=bool)
-            is_wrong.flat[tokens[wrong]] = True
-            _refuse(is_wrong, rewards, first, "token_level_rewards", possible)
-
-    is_last = np.concatenate([[-1], lasts])[owners] == tokens
-    refuse(unscored & ~is_last, "NaN is allowed only on a turn's last token")
-    refuse(np.isinf(values), "rewards are finite")
-    refuse(owners == 0, "it belongs to no turn, since none has begun")
-    sums = np.bincount(owners[~unscored], values[~unscored], minlength=len(numbers))
-    refuse(unscored & (sums[owners] != 0), "other tokens of its turn have a reward")
-    scored: list[float | None] = sums[: len(begins) + 1].tolist()
+    is_early = unscored & (np.concatenate([[-1], lasts])[owners] != tokens)
+    refuse = partial(_refuse, values=rewards, first=first, name="token_level_rewards")
+    refuse(tokens[is_early], possible="NaN is allowed only on a turn's last token")
+    refuse(tokens[np.isinf(values)], possible="rewards are finite")
+    refuse(tokens[owners == 0], possible="it belongs to no turn, since none has begun")
+    sums = np.bincount(owners[~unscored], values[~unscored], minlength=len(begins) + 1)
+    has_others = unscored & (sums[owners] != 0)
+    refuse(tokens[has_others], possible="other tokens of its turn have a reward")
+    scored: list[float | None] = sums.tolist()
     for turn in owners[unscored].tolist():
         scored[turn] = None
     return scored[1:]
@@ -385,7 +383,7 @@ def _matrix(given: Any, name: str, shape: tuple[int, ...] | None) -> Any:
     if shape is None and not is_float:
         raise CreditError(f"{name} has dtype {given.dtype}; it must be floating point, as advantages are")
     found = tuple(matrix.shape)
-    if matrix.ndim != 2 or found != tuple(shape or found):
+    if matrix.ndim != 2 or found != (shape or found):
         wanted = f"the shape {shape} of token_level_rewards" if shape else "two dimensions, [row, token]"
         raise CreditError(f"{name} has the shape {found}; give {wanted}")
     return matrix
@@ -400,10 +398,10 @@ def _rows(matrix: Any, first: int, end: int) -> Any:
     return (rows.double() if rows.is_floating_point() else rows).numpy()
 
 
-def _refuse(wrong: Any, values: Any, first: int, name: str, possible: str) -> None:
-    """Raises CreditError with the first place that is `wrong` in rows from `first` on."""
-    if wrong.any():
-        row, token = divmod(int(wrong.argmax()), wrong.shape[1])
+def _refuse(tokens: Any, values: Any, first: int, name: str, possible: str) -> None:
+    """Raises CreditError for the first of these tokens of rows from `first` on, if there are any."""
+    if len(tokens):
+        row, token = divmod(int(tokens[0]), values.shape[1])
         raise CreditError(f"{name}[{first + row}, {token}] is {values[row, token]}: {possible}")
 
 

@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import pairwise
 from time import monotonic
 from typing import Any, Protocol, cast
@@ -85,12 +84,17 @@ class _Asked:
     sampling: "asyncio.Task[None]" = field(init=False)
     index: int = -1
     """Of its turn."""
-    is_awaited: bool = True
-    """Whether its connection still waits for the completion."""
     turn: Turn | None = None
     """Once the completion was sampled to its end."""
     reply: Reply | None = None
     """Once the completion was handed out."""
+
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether it is being sampled, whoever waits for it, or its completion is about to be handed out."""
+        if not self.sampling.done():
+            return True
+        return self.reply is None and self.connection.is_open and not _failed(self.sampling)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -172,16 +176,16 @@ class RecordedLoop:
         given = dict(zip(acts, scores, strict=False))
         ordered = sorted(turns, key=lambda turn: turn.index)
         ordered = with_contexts(ordered, [self._seen[turn.index] for turn in ordered], self.prompt)
-        clocks: list[TurnClock] = []
-        for index, turn in enumerate(ordered):
-            requested, handed_out, scored = self._clocks[turn.index]
-            clock = TurnClock(
+        clocks = [
+            TurnClock(
                 requested=requested,
                 handed_out=handed_out or None,
                 scored=scored or self._ticks + 1,
                 unfinished_before=turn.index - index,
             )
-            clocks.append(clock)
+            for index, turn in enumerate(ordered)
+            for requested, handed_out, scored in [self._clocks[turn.index]]
+        ]
         overlap = any(one.scored > two.requested for one, two in pairwise(clocks))
         overlap = overlap or clocks[-1].unfinished_before > 0
         return Played(
@@ -331,7 +335,7 @@ class RecordedLoop:
             asked = self._begun(request, connection)
         else:
             self._counts["retries"] += 1
-            asked.connection, asked.is_awaited = connection, True
+            asked.connection = connection
         try:
             await asyncio.shield(asked.sampling)
             if not connection.is_open:
@@ -343,10 +347,6 @@ class RecordedLoop:
             if asked.sampling.cancelled():
                 raise self._refusal() from None
             raise
-        finally:
-            if asked.connection is connection:
-                asked.is_awaited = False
-                asked.found.thread.is_busy = not asked.sampling.done()
 
     def _retried(self, request: AgentRequest, connection: Connection) -> _Asked | None:
         """The request that this one repeats."""
@@ -362,6 +362,8 @@ class RecordedLoop:
         """Take a request into its thread, which has then one in flight."""
         self._counts.update(f"ignored {name}" for name in request.ignored)
         tools, is_first = self._specs(request), not self._last
+        for number, asked in self._last.items():
+            self._threads[number].is_busy = asked.is_in_flight
         found = match(self._threads, request) or new_thread(
             self._threads, request, self.calls, self._prompt_key
         )
@@ -374,8 +376,7 @@ class RecordedLoop:
             self.on_messages(self.prompt)
         self._counts["normalised"] += found.is_reserialised
         thread.is_rewritten |= not found.goes_on or tools != thread.tools
-        thread.tools, thread.is_busy = tools, True
-        thread.has_tools |= bool(tools)
+        thread.tools, thread.has_tools = tools, thread.has_tools or bool(tools)
         self._give_up(self._last.get(thread.number))
         self._first_tools = self._first_tools or tools  # a title may be asked for without any
         turn, thread.open_turn = thread.open_turn, None
@@ -389,16 +390,11 @@ class RecordedLoop:
         loop = asyncio.get_running_loop()
         asked.sampling = loop.create_task(self._sample(asked, turn), context=self._context.copy())
         self._sampling.add(asked.sampling)
-        asked.sampling.add_done_callback(partial(self._end_sampling, asked))
+        asked.sampling.add_done_callback(self._sampling.discard)
         return asked
 
-    def _end_sampling(self, asked: _Asked, sampling: "asyncio.Task[None]") -> None:
-        self._sampling.discard(sampling)
-        if not asked.is_awaited:
-            asked.found.thread.is_busy = False
-
     def _give_up(self, asked: _Asked | None) -> None:
-        """Keep the completion of a request that no retry can ask for any more, if it was never handed out."""
+        """Keep the completion of a request that no retry can ask for any more, unless it was handed out."""
         if asked is not None and asked.turn is not None and asked.reply is None:
             self._unscored.append(replace(asked.turn, kind="undelivered"))
             self._counts["undelivered"] += 1

@@ -440,6 +440,7 @@ class RecordedLoop:
                 self._admitted -= 1
                 if asked.index == len(self._clocks) - 1:  # no request has been counted after it
                     del self._clocks[asked.index]
+        assert completion is not None
         self._lost = self._overflow = None
         sampled = self.calls.joined(completion, prompt, rewritten=asked.rewritten, thread=thread.rows)
         self._seen[asked.index] = (thread.seen, len(thread.seen))

@@ -253,6 +253,23 @@ def test_tokens_and_turns_agree(name, rows, tokens, named):
     assert np.array_equal(got, spread(of_turns, turns))
 
 
+@pytest.mark.parametrize("tokens", [1, 20])
+@pytest.mark.parametrize("named", [False, True])
+def test_a_batch_has_the_same_credit_however_many_rows_are_computed_at_once(monkeypatch, tokens, named):
+    draw = np.random.default_rng(0)
+    rewards, mask, turns = on_tokens([list(draw.normal(size=1 + row % 4)) for row in range(9)])
+    mask[5], rewards[5], turns[5] = 0, 0.0, -1
+    ids = {"group_ids": np.arange(9) % 2, "turn_ids": turns if named else None}
+    at_once = token_advantages(rewards, mask, **ids)
+
+    monkeypatch.setattr("environments.array_credit._BLOCK_TOKENS", tokens)
+
+    assert np.array_equal(token_advantages(rewards, mask, **ids), at_once)
+    rewards[7, 0] = np.inf
+    with pytest.raises(CreditError, match=r"token_level_rewards\[7, 0\] is inf"):
+        token_advantages(rewards, mask, **ids)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -479,3 +479,21 @@ def test_train_threads_is_one_of_two_words():
         played(Talk, titled, train_threads="none")()
     with pytest.raises(ConfigError, match="Command has train_threads='none'"):
         Command(["true"], train_threads="none")
+
+
+async def test_the_state_of_a_turn_is_that_of_its_request_whatever_other_threads_did_meanwhile():
+    policy = PacedPolicy()
+
+    def state_key(self, item, turn):
+        return "start" if turn is None else turn.message.content
+
+    async def play(self, item, ctx):
+        planner = asyncio.create_task(ask(ctx.endpoint, user("plan 1")))
+        await policy.began["plan 1"].wait()
+        first = await policy.answer(ctx.endpoint, "work 2", system("worker"))
+        await policy.answer(ctx.endpoint, "more 4", system("worker"), user("work 2"), first)
+        policy.may_end["plan 1"].set()
+        await planner
+
+    trajectory, _ = await trajectory_of(play, policy, state_key=state_key)
+    assert [turn.anchor for turn in trajectory.turns] == ["start", "start", "work 2"]

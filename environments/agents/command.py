@@ -4,12 +4,10 @@ import asyncio
 import json
 import os
 import shutil
-import signal
 import socket
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -17,6 +15,7 @@ from typing import Any, Literal, get_args
 from environments.reward_context import AgentEndpoint
 from tools.errors import ConfigError, IsolationError, RolloutError
 from tools.sandbox.base import NoSandbox, Sandbox, listener, run_python
+from tools.sandbox.local.guarded import end, guarded, home_variables, own_folder
 
 Where = Literal["host", "sandbox"]
 PromptAs = Literal["argument", "stdin", "none"]
@@ -33,8 +32,9 @@ class Command:
     """A program that is the agent: `agent = Command(["python", "agent.py"])`.
 
     It gets `OPENAI_BASE_URL`, `OPENAI_API_KEY`, `ANTHROPIC_BASE_URL`, `ANTHROPIC_API_KEY`, `TURNWISE_MODEL`,
-    `PATH`, `HOME`, `LANG`, what `env` names, and nothing else. On the host it has the rights of our own user;
-    relative paths start at the working directory, and `python` is the interpreter that runs Turnwise. In the
+    `PATH`, `LANG`, a `HOME`, what `env` names, and nothing else. On the host it has the rights of our own
+    user; relative paths start at the working directory, `python` is the interpreter that runs Turnwise, and
+    `HOME`, `TMPDIR` and XDG folders are of the rollout (caches of npm, pip and uv are the user's). In the
     sandbox it starts in the workspace, where Python is `python3`, and reaches no network but the endpoint.
     """
 
@@ -49,6 +49,8 @@ class Command:
     """More variables of its environment."""
     train_threads: TrainThreads = "all"
     """`with_tools`: leaves threads untrained whose requests offer no tools, as an environment's does."""
+    share_home: bool = False
+    """Whether its home and XDG folders on the host are those of the user, as where it has logged in there."""
 
     def __post_init__(self) -> None:
         """Raises ConfigError where nothing could be started like this."""
@@ -68,6 +70,8 @@ class Command:
             )
         if self.read_only and self.where == "host":
             raise ConfigError("Command(read_only=…) lends folders to a sandbox; add where='sandbox'")
+        if self.share_home and self.where == "sandbox":
+            raise ConfigError("Command(share_home=True) shares a home of the host; add where='host'")
         env: Any = self.env
         if not all(isinstance(each, str) for pair in env.items() for each in pair):
             raise ConfigError(f"Command has env={env!r:.200}; names and values are text")
@@ -131,7 +135,7 @@ class HookPlayer:
 
 
 class HostPlayer:
-    """A command on the host, in a process group of its own."""
+    """A command on the host."""
 
     def __init__(self, command: Command, prompt: str) -> None:
         self._command, self._prompt = command, prompt
@@ -149,18 +153,22 @@ class HostPlayer:
         return None
 
     async def run(self, endpoint: AgentEndpoint) -> int | None:
-        """Start it and wait for its end; cancelled, end its process group.
+        """Start it and wait for its end; then, or when cancelled, end all that it started.
 
         Raises:
             ConfigError: it cannot be started.
         """
-        command = self._command
-        argv = command.with_prompt(self._prompt)
-        inherited = {name: os.environ[name] for name in ("HOME", "LANG") if name in os.environ}
-        env = {"PATH": host_path(), **inherited, **command.environment(endpoint)}
+        async with own_folder() as folder:
+            command = self._command
+            home = home_variables(folder, shares_home=command.share_home)
+            lang = {"LANG": os.environ["LANG"]} if "LANG" in os.environ else {}
+            env = {"PATH": host_path(), **lang, **home, **command.environment(endpoint)}
+            return await self._run(guarded(command.with_prompt(self._prompt), folder), env)
+
+    async def _run(self, argv: Sequence[str], env: Mapping[str, str]) -> int:
         # A file and a pipe of our own: with one of asyncio's, a child that holds it open delays the end.
         with tempfile.TemporaryFile() as stdin:
-            stdin.write(self._prompt.encode() if command.prompt == "stdin" else b"")
+            stdin.write(self._prompt.encode() if self._command.prompt == "stdin" else b"")
             stdin.seek(0)
             ours, theirs = os.pipe()
             try:
@@ -169,7 +177,9 @@ class HostPlayer:
                 )
             except (OSError, ValueError) as error:
                 os.close(ours)
-                raise ConfigError(f"the agent {command.argv[0]!r} cannot be started: {error}") from error
+                raise ConfigError(
+                    f"the agent {self._command.argv[0]!r} cannot be started: {error}"
+                ) from error
             finally:
                 os.close(theirs)
         reader = asyncio.StreamReader()
@@ -180,9 +190,7 @@ class HostPlayer:
         try:
             return await process.wait()
         finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+            await end(process)
             await asyncio.wait({reading}, timeout=_DRAIN_S)
             reading.cancel()
             transport.close()

@@ -23,6 +23,7 @@ from environments.env_checks.repeated_checks import (
     check_determinism,
     check_model,
     check_resume,
+    check_siblings,
     left_behind,
 )
 from environments.env_checks.report import Answer
@@ -32,8 +33,9 @@ from environments.run.watchdog import Watchdog
 from tools.errors import DatasetError, RunError
 
 NAMES = (
-    "opens", "fingerprint", "items", "prompt", "tools", "rollout", "hooks", "failures", "skill",
-    "rewards by turn", "rewards in a group", "rewards twice", "time", "closes", "leaks", "resume", "model",
+    "opens", "fingerprint", "items", "prompt", "tools", "rollout", "hooks", "siblings", "failures",
+    "skill", "rewards by turn", "rewards in a group", "rewards twice", "time", "closes", "leaks", "resume",
+    "model",
 )  # fmt: skip
 """Every check, in the order of the table."""
 _OF_OPEN = {
@@ -41,6 +43,8 @@ _OF_OPEN = {
     "tools": check_tools,
     "rollout": check_rollout,
     "hooks": check_hooks,
+    # Before anything else is played, whose state it would see, too.
+    "siblings": check_siblings,
     # These two play what the others look at.
     "skill": check_skill,
     "rewards in a group": check_variation_in_group,
@@ -116,7 +120,7 @@ async def _check(checked: CheckedEnv, name: str, check: Callable[[CheckedEnv], A
     checked.report.add({"check": name, "doing": ""})
     answer: Answer = "skipped", "the first rollout broke"
     try:
-        if checked.is_whole or name in _WITHOUT_ROLLOUT:
+        if checked.first is not None or name in _WITHOUT_ROLLOUT:
             answer = await check(checked)
     except BaseException as error:  # noqa: BLE001  # what breaks a check is what it found
         answer = _failed(error)

@@ -145,8 +145,8 @@ class CheckedEnv:
     """The longest call of each name."""
     first_calls: Sequence[TracedCall] = ()
     """Those of the first rollout."""
-    is_whole: bool = False
-    """Whether the first rollout came to an end; otherwise the others would break alike."""
+    first: Trajectory | None = None
+    """The first rollout if it came to an end; otherwise the others would break alike."""
     calls: list[TracedCall] | None = None
     """Those of the moment, where they are traced."""
 

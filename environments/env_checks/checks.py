@@ -98,7 +98,7 @@ async def check_rollout(checked: CheckedEnv) -> Answer:
     for failure in group.failures:
         return "fail", f"item {task.item_id}: {failure.error}"
     (trajectory,) = group.trajectories
-    checked.is_whole = True
+    checked.first = trajectory
     checked.report.add(
         {
             "shown prompt": [message.to_openai() for message in trajectory.prompt],

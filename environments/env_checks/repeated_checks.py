@@ -3,6 +3,7 @@
 import asyncio
 import io
 import os
+import re
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,8 +22,10 @@ from environments.hooks import writes
 from environments.inference.http_client import one_line
 from environments.record.recorder import groups_of
 from environments.run.process_run import process
-from environments.trajectory import CreditedGroup, Rewards
+from environments.trajectory import CreditedGroup, Rewards, Trajectory
 from tools.errors import IsolationError
+from tools.mcp.mcp_servers import MCPTool
+from tools.mcp.mcp_toolset import ROLLOUT
 from tools.sandbox.inventory import list_sandboxes
 
 _REWARD_HOOKS = ("score_turn", "compute_turn_rewards", "compute_outcome", "compute_reward", "score_group")
@@ -36,6 +39,31 @@ _OURS = ("turnwise-pool", "turnwise-watchdog", "turnwise-docker", "turnwise-sand
 _WAIT_S = 2.0
 """For what is just ending."""
 _MODEL_ITEMS = 2
+
+
+async def check_siblings(checked: CheckedEnv) -> Answer:
+    """Whether the first rollout takes the same course again, twice and side by side."""
+    assert checked.first is not None
+    one, checked.policy.repeats = _course(checked.first), True
+    groups = await asyncio.gather(*(checked.env.rollout_group(checked.tasks[0], 1) for _ in range(2)))
+    checked.policy.repeats = False
+    for group in groups:
+        for failure in group.failures:
+            return "fail", f"the first rollout broke when it was repeated: {failure.error}"
+        two = _course(group.trajectories[0])
+        if difference := _difference(one, two):
+            tools = [each for each in checked.env.toolset.tools if isinstance(each, MCPTool)]
+            servers = (
+                f", of MCP server {each.server!r}" for each in tools if f"tool {each.name} " in difference
+            )
+            found = f"{difference}{next(servers, '')}, although the agent did the same"
+            if re.sub(r"\d", "", repr(one)) == re.sub(r"\d", "", repr(two)):
+                return "warn", f"{found}: a clock, chance, or a count that siblings share"
+            return "fail", (
+                f"{found}: state leaked from one rollout into another (name a server's files in its env, as "
+                f"{ROLLOUT}/FILE), or chance does not come from ctx.seed"
+            )
+    return "ok", "the first rollout takes the same course again, twice and side by side"
 
 
 async def check_determinism(checked: CheckedEnv) -> Answer:
@@ -139,16 +167,22 @@ def _rollouts(groups: Iterable[CreditedGroup]) -> dict[str, Any]:
     for group in sorted((each.group for each in groups), key=lambda each: (each.item_id, each.epoch)):
         for each in group.trajectories:
             rollout = f"item {group.item_id}, rollout {each.sibling}"
-            named[f"{rollout}, prompt"] = [message.content for message in each.prompt]
-            for turn in each.turns:
-                name = f"{rollout}, turn {turn.index + 1}"
-                named[f"{name}, agent"] = (turn.message.content, turn.message.tool_calls)
-                named[f"{name}, tool results"] = [result.content for result in turn.tool_results]
-                named[f"{name}, reply"] = [message.content for message in turn.replies]
-            named[f"{rollout}, end"] = (len(each.turns), each.end_reason)
+            named |= {f"{rollout}, {name}": value for name, value in _course(each).items()}
             rewards = _rewards_of(each.rewards) | {"token rows": each.rows}
             named |= {f"{rollout}, {name}": value for name, value in rewards.items()}
     return named
+
+
+def _course(trajectory: Trajectory) -> dict[str, Any]:
+    """What was said and done, in the order in which it came about."""
+    named: dict[str, Any] = {"prompt": [message.content for message in trajectory.prompt]}
+    for turn in trajectory.turns:
+        name = f"turn {turn.index + 1}"
+        named[f"{name}, agent"] = (turn.message.content, turn.message.tool_calls)
+        for number, result in enumerate(turn.tool_results, start=1):
+            named[f"{name}, call {number}, tool {result.name}"] = result.content
+        named[f"{name}, reply"] = [message.content for message in turn.replies]
+    return named | {"end": (len(trajectory.turns), trajectory.end_reason)}
 
 
 Belongings = Mapping[str, frozenset[str]]

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from environments.inference.http_client import one_line
 from environments.plain_text import printable
+from tools.sandbox.local.guarded import guarded
 
 Result = Literal["ok", "warn", "fail", "skipped"]
 Answer = tuple[Result, str]
@@ -70,7 +71,7 @@ def supervised(command: Sequence[str], names: Sequence[str], *, limit_s: float) 
         path, temporary = Path(folder, "report"), Path(folder, "temporary")
         temporary.mkdir()  # what is left there at the end was left by a rollout
         process = subprocess.Popen(
-            [*command, "--report", str(path)],
+            guarded([*command, "--report", str(path)]),
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr.fileno(),
             start_new_session=True,
@@ -79,13 +80,13 @@ def supervised(command: Sequence[str], names: Sequence[str], *, limit_s: float) 
         reason = f"it takes longer than {limit_s:g} s (--limit)"
         try:
             code = process.wait(limit_s)
-            how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
-            reason = f"the process ended with {how}"
+            signals = {128 + each: f"signal {each.name}" for each in signal.Signals}
+            reason = f"the process ended with {signals.get(code, f'exit code {code}')}"
         except subprocess.TimeoutExpired:
             pass
         finally:
             with suppress(OSError):
-                os.killpg(process.pid, signal.SIGKILL)
+                os.killpg(process.pid, signal.SIGTERM)
             code = process.wait()
         lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     if not lines and code == 2:  # it has printed why

@@ -145,7 +145,7 @@ def _agent(command: Command | None) -> dict[str, str]:
         left += [each for each in beside if each.is_file()]
         files |= set(left)
     names = [Path(each).name for each in command.argv]
-    how = [*names, command.where, command.prompt, *command.read_only]
+    how = [*names, command.where, command.prompt, *command.read_only, *["share_home"] * command.share_home]
     facts = {"agent": stable_text(how), "agent's env": digest(stable_text(dict(command.env)).encode())}
     return facts | {f"agent's {each.name}": file_digest(each) for each in sorted(files)}
 

@@ -14,6 +14,7 @@ from tools.calls import ToolSpec
 from tools.errors import ConfigError, ToolServerLost
 from tools.mcp.mcp_toolset import MCPToolset
 from tools.registry import TOOL_NAME, Tool, Toolset
+from tools.sandbox.local.guarded import own_folder
 from tools.signature import Signature, json_arguments
 
 if TYPE_CHECKING:
@@ -95,9 +96,12 @@ class MCPServers:
             )
         async with AsyncExitStack() as sessions:
             calls: dict[str, Call] = {name: shared.call for name, shared in self._shared.items()}
-            for name in {tool.server: None for tool in toolset.tools if isinstance(tool, MCPTool)}:
+            names = {tool.server: None for tool in toolset.tools if isinstance(tool, MCPTool)}
+            folder = await sessions.enter_async_context(own_folder()) if names.keys() - calls else ""
+            for name in names:
                 if name not in calls:
-                    calls[name] = (await sessions.enter_async_context(_session(self._servers[name]))).call
+                    session = _session(self._servers[name], folder)
+                    calls[name] = (await sessions.enter_async_context(session)).call
             yield Toolset(
                 toolset.name,
                 tuple(
@@ -109,13 +113,14 @@ class MCPServers:
             )
 
     async def _listed(self, server: MCPToolset, sessions: AsyncExitStack) -> Toolset:
+        folder = await sessions.enter_async_context(own_folder())
         try:
             if server.per == "run":
-                shared = self._shared[server.name] = _SharedSession(server)
+                shared = self._shared[server.name] = _SharedSession(server, folder)
                 sessions.push_async_callback(shared.aclose)
                 listed = await shared.list_tools()
             else:
-                async with _session(server) as session:
+                async with _session(server, folder) as session:
                     listed = await _in_time(session.list_tools(), server)
         except ToolServerLost as error:
             raise ConfigError(str(error)) from error
@@ -125,8 +130,8 @@ class MCPServers:
 class _SharedSession:
     """One session for a run; after it was lost, the next call opens another one."""
 
-    def __init__(self, server: MCPToolset) -> None:
-        self._server = server
+    def __init__(self, server: MCPToolset, folder: str) -> None:
+        self._server, self._folder = server, folder
         self._opening = asyncio.Lock()
         self._opened: AbstractAsyncContextManager[MCPSession] | None = None
         self._session: MCPSession | None = None
@@ -146,13 +151,13 @@ class _SharedSession:
         async with self._opening:
             if self._session is None or self._session.is_lost:
                 await self.aclose()
-                opened = _session(self._server)
+                opened = _session(self._server, self._folder)
                 self._session = await opened.__aenter__()
                 self._opened = opened
             return self._session
 
 
-def _session(server: MCPToolset) -> "AbstractAsyncContextManager[MCPSession]":
+def _session(server: MCPToolset, folder: str) -> "AbstractAsyncContextManager[MCPSession]":
     try:
         from tools.mcp.mcp_session import mcp_session  # noqa: PLC0415  # the package loads slowly
     except ModuleNotFoundError as error:
@@ -161,7 +166,7 @@ def _session(server: MCPToolset) -> "AbstractAsyncContextManager[MCPSession]":
             f"MCP server {server.name!r} needs the package {package}, which is not here; pip install "
             f"'turnwise[mcp]'"
         ) from error
-    return mcp_session(server)
+    return mcp_session(server, folder)
 
 
 async def _in_time(listing: "Awaitable[list[ListedTool]]", server: MCPToolset) -> "list[ListedTool]":

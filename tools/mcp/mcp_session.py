@@ -37,12 +37,12 @@ class _Request:
 class MCPSession:
     """Calls of one session; made by `mcp_session`."""
 
-    def __init__(self, server: MCPToolset) -> None:
+    def __init__(self, server: MCPToolset, folder: str) -> None:
         self.server = server
         self.is_lost = False
         self._requests: asyncio.Queue[_Request | None] = asyncio.Queue()
         self._unanswered: set[asyncio.Future[Any]] = set()
-        self._process = None if server.command is None else StdioServer(server, self._give_up_answer)
+        self._process = None if server.command is None else StdioServer(server, folder, self._give_up_answer)
 
     async def list_tools(self) -> list[types.Tool]:
         """All tools of the server.
@@ -146,13 +146,15 @@ class MCPSession:
 
 
 @asynccontextmanager
-async def mcp_session(server: MCPToolset) -> AsyncGenerator[MCPSession]:
+async def mcp_session(server: MCPToolset, folder: str) -> AsyncGenerator[MCPSession]:
     """A session, opened and closed by a task of its own, even if the caller is cancelled.
+
+    A process that it starts has its files in `folder`.
 
     Raises:
         ToolServerLost: it cannot be opened in time.
     """
-    session = MCPSession(server)
+    session = MCPSession(server, folder)
     opened = asyncio.get_running_loop().create_future()
     # In no rollout's context: a shared session outlives the one that asked first.
     owner = asyncio.get_running_loop().create_task(session.own(opened), context=Context())

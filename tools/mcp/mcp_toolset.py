@@ -6,6 +6,9 @@ from typing import Any, Literal, cast
 
 from tools.errors import ConfigError
 
+ROLLOUT = "{rollout}"
+"""In a value of `env`: a folder of the rollout."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MCPToolset:
@@ -20,7 +23,10 @@ class MCPToolset:
     """A program that speaks the protocol on its standard streams."""
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    """Beside `PATH`, `HOME` and the like; nothing else of this process's environment is handed on."""
+    """Beside `PATH`, `HOME` and the like; nothing else of this process's environment is handed on.
+
+    `{rollout}` in a value is replaced by a folder of the rollout, which its servers share.
+    """
     url: str | None = None
     """Of a server that speaks the protocol over HTTP."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
@@ -47,6 +53,8 @@ class MCPToolset:
         for name, (is_right, wanted) in _KINDS.items():
             if given[name] is not None and not is_right(given[name]):
                 raise ConfigError(f"{where}: {name} is {wanted}, got {_shown(given[name])}")
+        if self.per == "run" and any(ROLLOUT in value for value in self.env.values()):
+            raise ConfigError(f"{where}: env has {ROLLOUT}, and per='run' is one process for all rollouts")
 
 
 def _is_text(given: Any) -> bool:

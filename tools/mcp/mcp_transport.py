@@ -4,11 +4,10 @@ import asyncio
 import json
 import os
 import shutil
-import signal
-import sys
+import tempfile
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -20,7 +19,8 @@ from mcp_types import INTERNAL_ERROR, jsonrpc_message_adapter
 
 from tools.errors import ToolServerLost
 from tools.json_input import JsonError, check_weight, read_exact_json, read_json
-from tools.mcp.mcp_toolset import MCPToolset
+from tools.mcp.mcp_toolset import ROLLOUT, MCPToolset
+from tools.sandbox.local.guarded import end, guarded, home_variables
 from tools.waiting import to_the_end
 
 MAX_ANSWER_BYTES = 8 << 20
@@ -30,7 +30,7 @@ _MOST = 150_000
 _CHUNK_BYTES = 1 << 16
 _EVENT_ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n")
 _EXIT_S = 1.0
-"""For a server to exit after its standard input was closed; then its process group is killed."""
+"""For a server to exit after its standard input was closed; then it is killed, with all that it started."""
 _KEPT_STDERR_BYTES = 4096
 
 Streams = tuple[Any, Any]
@@ -40,8 +40,8 @@ Streams = tuple[Any, Any]
 class StdioServer:
     """A server's process, and the last of what it wrote to its standard error."""
 
-    def __init__(self, server: MCPToolset, on_refused: Callable[[str], None]) -> None:
-        self._server, self._on_refused = server, on_refused
+    def __init__(self, server: MCPToolset, folder: str, on_refused: Callable[[str], None]) -> None:
+        self._server, self._folder, self._on_refused = server, folder, on_refused
         self._stderr = deque[bytes](maxlen=16)
 
     @property
@@ -52,7 +52,7 @@ class StdioServer:
 
     @asynccontextmanager
     async def streams(self) -> AsyncGenerator[Streams]:
-        """The process, for as long as this is open; it and all of its group are dead afterwards.
+        """The process, for as long as this is open; it and all that it started are dead afterwards.
 
         Raises:
             ToolServerLost: it cannot be started.
@@ -73,24 +73,32 @@ class StdioServer:
                 stream.close()
 
     async def _started(self) -> asyncio.subprocess.Process:
-        server = self._server
-        env = get_default_environment() | dict(server.env)
-        program = shutil.which(str(server.command), path=env.get("PATH"))
-        if program is None:
-            raise ToolServerLost(f"it cannot be started: no program {server.command}")
+        argv, env, cwd = self._prepare()
         try:
             return await asyncio.create_subprocess_exec(
-                *(_dying_with_us() if sys.platform == "linux" else ()),
-                program,
-                *server.args,
+                *guarded(argv, self._folder),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 env=env,
+                cwd=cwd,
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
             raise ToolServerLost(f"it cannot be started: {error}") from error
+
+    def _prepare(self) -> tuple[list[str], dict[str, str], str]:
+        """Program and arguments, environment, and an empty folder to start in."""
+        server, own = self._server, tempfile.mkdtemp(prefix=".server-", dir=self._folder)
+        named = {name: value.replace(ROLLOUT, self._folder) for name, value in server.env.items()}
+        env = get_default_environment() | home_variables(own) | named
+        program = shutil.which(str(server.command), path=env.get("PATH"))
+        if program is None:
+            raise ToolServerLost(f"it cannot be started: no program {server.command}")
+        # Relative paths of files are those from our working directory.
+        files = os.path  # unlike Path, it takes texts of any length
+        argv = [files.abspath(each) if files.isfile(each) else each for each in (program, *server.args)]
+        return argv, env, f"{own}/home"
 
     async def _read(self, process: asyncio.subprocess.Process, to_session: Any) -> None:
         assert process.stdout is not None
@@ -152,10 +160,7 @@ class StdioServer:
         exited = asyncio.create_task(process.wait())
         left = (exited, stderr, asyncio.create_task(_drained(process.stdout)))
         await asyncio.wait({exited}, timeout=_EXIT_S)
-        with suppress(TimeoutError):
-            await asyncio.wait_for(_killed(process.pid), _EXIT_S)
-        # A zombie that is not reaped stays in its group for ever.
-        await asyncio.wait({exited}, timeout=_EXIT_S)
+        await end(process)
         for task in left:
             task.cancel()
         await asyncio.wait(left)
@@ -173,25 +178,6 @@ def _message(line: bytes) -> Any:
 async def _drained(stream: asyncio.StreamReader) -> None:
     while await stream.read(_CHUNK_BYTES):
         pass
-
-
-def _dying_with_us() -> tuple[str, ...]:
-    """Starts a program that the kernel kills when this process is killed, before it could close anything."""
-    # PR_SET_PDEATHSIG, SIGKILL.
-    code = (
-        "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); "
-        f"os.getppid() == {os.getpid()} and os.execv(sys.argv[1], sys.argv[1:])"
-    )
-    return sys.executable, "-ISc", code
-
-
-async def _killed(group: int) -> None:
-    """Kill what is left of a process group, and wait until it is gone."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signal.SIGKILL)
-        while True:
-            await asyncio.sleep(0.01)
-            os.killpg(group, 0)
 
 
 @asynccontextmanager

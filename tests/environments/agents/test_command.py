@@ -7,6 +7,7 @@ import pytest
 
 from environments.run.experiment import origin_of
 from tests.environments.agents.recorded import Talk, roll_out, rolled_out
+from tests.environments.env_checks.checked_envs import checked
 from tests.tables import cases
 from tools.errors import AgentCausedError
 from turnwise import Command, ConfigError, StopReason
@@ -69,10 +70,57 @@ def test_its_environment_has_the_named_variables_and_nothing_of_ours(env_with, m
     monkeypatch.setenv("A_SECRET_OF_OURS", "x")
     (trajectory,) = rolled_out(env_with("ask(user('x')); print(sorted(os.environ))", env={"MORE": "1"}))
     names = set(eval(trajectory.agent.output))
-    ours = {"PATH", "HOME", "LANG", "MORE", "TURNWISE_MODEL", "LC_CTYPE"}
+    ours = {"PATH", "HOME", "TMPDIR", "LANG", "MORE", "TURNWISE_MODEL", "LC_CTYPE"}
+    ours |= {
+        f"XDG_{what}" for what in ("CACHE_HOME", "CONFIG_HOME", "DATA_HOME", "STATE_HOME", "RUNTIME_DIR")
+    }
+    ours |= {"npm_config_cache", "PIP_CACHE_DIR", "UV_CACHE_DIR"}
     assert names - ours == {
         f"{api}_{what}" for api in ("OPENAI", "ANTHROPIC") for what in ("BASE_URL", "API_KEY")
     }
+
+
+SHOWS_FOLDERS = (
+    "ask(user('x')); print([os.environ[n] for n in ('HOME', 'TMPDIR', 'XDG_CONFIG_HOME')], os.getcwd())"
+)
+
+
+def test_home_temporary_and_settings_are_of_one_rollout_and_end_with_it(env_with):
+    shown = [each.agent.output for each in rolled_out(env_with(SHOWS_FOLDERS), group_size=2)]
+    folders = [eval(text.rpartition(" ")[0]) for text in shown]
+    assert len({*folders[0], *folders[1]}) == 6
+    assert not any(Path(each).exists() for each in (*folders[0], *folders[1]))
+    assert {text.rpartition(" ")[2] for text in shown} == {f"{Path.cwd()}\n"}
+
+
+async def test_check_finds_that_an_agent_read_what_a_sibling_wrote(env_with, monkeypatch, tmp_path):
+    env_class = env_with(f"""
+memory = {str(tmp_path / "memory")!r}
+ask(user(open(memory).read() if os.path.exists(memory) else "I know nothing."))
+open(memory, "w").write("I know Ada.")
+""")
+    result, found = (await checked(env_class, monkeypatch, tmp_path, items=1))["siblings"]
+    assert result == "fail"
+    assert "prompt differs: ['I know nothing.'], then ['I know Ada.']" in found
+
+
+def test_an_agent_that_has_logged_in_shares_the_home_and_settings_of_the_user(
+    env_with, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    (trajectory,) = rolled_out(env_with(SHOWS_FOLDERS, share_home=True))
+    home, temporary, settings = eval(trajectory.agent.output.rpartition(" ")[0])
+    assert (home, settings) == (str(tmp_path), str(tmp_path / "settings"))
+    assert "turnwise." in temporary
+
+
+def test_caches_of_installers_are_those_of_the_user(env_with, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("UV_CACHE_DIR", "/elsewhere")
+    names = ("npm_config_cache", "PIP_CACHE_DIR", "UV_CACHE_DIR")
+    (trajectory,) = rolled_out(env_with(f"ask(user('x')); print([os.environ[name] for name in {names}])"))
+    assert eval(trajectory.agent.output) == [f"{tmp_path}/.npm", f"{tmp_path}/.cache/pip", "/elsewhere"]
 
 
 def test_its_secret_is_in_no_output(env_with):
@@ -105,6 +153,18 @@ while True:
     assert not _lives(pid)
 
 
+def test_what_left_its_session_ends_with_it(env_with, tmp_path):
+    env_class = env_with(f"""
+import subprocess
+child = subprocess.Popen(["sh", "-c", "setsid sleep 600 & echo $!"], stdout=subprocess.PIPE)
+open({str(tmp_path / "pid")!r}, "w").write(child.stdout.readline().decode())
+ask(user("x"))
+""")
+    (trajectory,) = rolled_out(env_class)
+    assert trajectory.stop_reason is StopReason.COMPLETED
+    assert not _lives(int((tmp_path / "pid").read_text()))
+
+
 def _lives(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
@@ -135,6 +195,7 @@ async def test_a_file_that_is_missing_is_named_by_the_failure():
         (lambda: Command([]), "a program and its arguments"),
         (lambda: Command(["x"], where="moon"), "choose one of 'host', 'sandbox'"),
         (lambda: Command(["x"], read_only=("/opt",)), "add where='sandbox'"),
+        (lambda: Command(["x"], where="sandbox", share_home=True), "add where='host'"),
         (lambda: Command(["x"], where="sandbox", read_only="/opt"), "give a tuple"),
         (lambda: Command(["x"], env={"A": 1}), "names and values are text"),
         (lambda: type("NoPrompt", (Talk,), {"agent": Command(["python"])})(), "has no prompt"),

@@ -45,6 +45,7 @@ FAULTS = {
         ("resume", "fail", ", when the run was interrupted and resumed"),
     ],
     "LuckyReply": [
+        ("siblings", "warn", "turn 1, reply differs: ['Go on 0."),
         ("rewards twice", "ok", "respond is not the same twice, which no reward shows"),
         ("resume", "fail", "turn 1, reply differs: ['Go on 0."),
     ],

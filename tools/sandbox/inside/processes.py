@@ -126,10 +126,10 @@ class Pause:
 
 
 def send(pid: int, number: int) -> None:
-    """Signal a process that may be gone already."""
+    """Signal a process that may be gone already, or by now belong to another user."""
     try:
         os.kill(pid, number)
-    except ProcessLookupError:
+    except (ProcessLookupError, PermissionError):
         pass
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from tools.errors import ConfigError
 from tools.sandbox.local import tiers
+from tools.sandbox.local.guarded import guarded
 
 _LOCK_FILES = (".txt", ".lock")
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][\w.-]*(\[[\w, .-]*\])?\s*([<>=!~(;].*)?")
@@ -102,10 +103,11 @@ def _install(asked: list[str], packages: tuple[str, ...], python: str, into: Pat
     else:
         raise ConfigError("packages are installed by pip or uv, and neither is here: python -m ensurepip")
     words = [*program, "--quiet", "--only-binary", ":all:", "--target", str(into), *asked]
-    # An installer that outlives us keeps the lock.
+    # Until the installer has ended, too, its guards keep the lock.
     done = subprocess.run(
-        words, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, pass_fds=(lock,)
-    )
+        guarded(words), capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+        pass_fds=(lock,), start_new_session=True,
+    )  # fmt: skip
     if done.returncode != 0:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()] or ["no reason was given"]
         reason = next((line for line in reversed(lines) if line.startswith("ERROR: ")), lines[-1])

@@ -1,0 +1,88 @@
+"""The guards of a program on the host: its parent and grandparent, which end it and all that it started.
+
+They do so when the process that started them has ended, when one of them is killed, and when the outer one
+gets SIGTERM. There are two, so that a program that kills its parent does not escape.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+
+from tools.sandbox.inside import kernel
+from tools.sandbox.inside.processes import kill_new, send
+
+_KILL_S = 10.0
+"""For a fork bomb on a busy machine."""
+
+
+def main(owner: int, folder: str, argv: list[str]) -> None:
+    """Run a program for its owner and exit as it did; remove the folder if the owner ended first."""
+    with open("/proc/self/environ", "rb") as file:  # noqa: PTH123  # pathlib loads slowly
+        if b"\0LC_CTYPE=" not in b"\0" + file.read():
+            os.environ.pop("LC_CTYPE", None)  # Python has set it for itself
+    try:
+        above = [os.pidfd_open(owner), os.pidfd_open(os.getpid())]
+    except ProcessLookupError:
+        return
+    except OSError:
+        os.execvp(argv[0], argv)
+    if os.getppid() != owner:
+        return
+    kernel.adopt_orphans()
+    if inner := os.fork():
+        code = _await_end(inner, above[:1])
+        if folder and os.getppid() != owner:
+            os.execvp("rm", ["rm", "-rf", "--", folder])
+    else:
+        os.setsid()  # whoever kills the group of the outer one leaves this one to do its work
+        kernel.adopt_orphans()
+        code = _await_end(_start(argv), above)
+        send(os.getppid(), signal.SIGCONT)  # the program may have stopped it
+    os._exit(code if code >= 0 else 128 - code)
+
+
+def _start(argv: list[str]) -> int:
+    if pid := os.fork():
+        return pid
+    os.setsid()
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)  # Python ignores them
+    try:
+        os.execvp(argv[0], argv)
+    except OSError as error:
+        os.write(2, f"{argv[0]} cannot be started: {error}\n".encode())
+        os._exit(127)
+
+
+def _await_end(child: int, above: list[int]) -> int:
+    """Wait for the end of a child or of a process above; then end all below. Return the child's exit code."""
+
+    def stop(*_: object) -> None:
+        raise SystemExit
+
+    def reap_orphans(*_: object) -> None:
+        with_status = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        try:
+            while (ended := os.waitid(os.P_ALL, 0, with_status)) and ended.si_pid != child:
+                os.waitpid(ended.si_pid, 0)
+        except ChildProcessError:
+            pass
+
+    nowhere, poll = os.open(os.devnull, os.O_RDWR), select.poll()
+    for fd in (0, 1, 2):
+        os.dup2(nowhere, fd)  # whoever reads what the program writes sees its end
+    for fd in (*above, os.pidfd_open(child)):
+        poll.register(fd, select.POLLIN)
+    signal.signal(signal.SIGCHLD, reap_orphans)
+    try:
+        signal.signal(signal.SIGTERM, stop)
+        poll.poll()
+    except SystemExit:
+        pass
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    send(child, signal.SIGKILL)
+    status = os.waitpid(child, 0)[1]
+    kill_new(set(), wait_s=_KILL_S)
+    return os.waitstatus_to_exitcode(status)

@@ -8,27 +8,32 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
+
+HUNG = "turnwise-hung-observer"
+"""The name of a thread of `environments.run.observers` that may never end."""
 
 
 class _OutlivedFile(io.FileIO):
     """A descriptor that leads nowhere after its first error, for all of its writers."""
 
     def write(self, data: object, /) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]  # `None` there: would block
-        view = memoryview(data)  # pyright: ignore[reportArgumentType]
+        view = memoryview(data).cast("B")  # pyright: ignore[reportArgumentType]
+        size = view.nbytes
         try:
-            written = super().write(view)
+            # `None`: a terminal that another program made non-blocking is full; what does not fit is lost.
+            while view and (written := super().write(view)) is not None:
+                view = view[written:]
         except OSError:
             lead_nowhere(self.fileno())
-            return view.nbytes
-        # A terminal that another program made non-blocking and that is full: what does not fit is lost.
-        return view.nbytes if written is None else written
+        return size
 
 
-class _OutlivedText(io.TextIOWrapper):
+class OutlivedText(io.TextIOWrapper):
     """A stream with several writers: closing it only flushes it."""
 
     def close(self) -> None:
+        """Flush."""
         self.flush()
 
 
@@ -79,9 +84,10 @@ def _outlived(stream: TextIO | None) -> TextIO:
         stream.flush()
     except OSError:
         lead_nowhere(stream.fileno())
-    file = io.BufferedWriter(_OutlivedFile(stream.fileno(), "wb", closefd=False))
+    # Without a buffer, whose lock a thread would hold that hangs here.
+    file: Any = _OutlivedFile(stream.fileno(), "wb", closefd=False)
     # Text that the console cannot show, such as half a surrogate pair, ends nothing either.
-    return _OutlivedText(file, encoding=stream.encoding, errors="backslashreplace", line_buffering=True)
+    return OutlivedText(file, encoding=stream.encoding, errors="backslashreplace", line_buffering=True)
 
 
 def _go_on(number: int, frame: object) -> None:

@@ -21,6 +21,7 @@ from environments.record.recorder import GroupLine, serialised
 from environments.record.summary import CHARTED_TURNS
 from environments.record.totals import Summary
 from environments.rollout.boundary import failure_of
+from environments.run.observers import Observers
 from environments.run.spans import configured_tracer, trace_group
 from environments.run.worker_pool import StoppedError, groups_at_once
 from environments.trajectory import CreditedGroup, Failure, StopReason, Trajectory, TrajectoryGroup
@@ -317,8 +318,8 @@ async def withhold_stale(env: AgentEnv, finishing: Finishing, done: FinishedGrou
 class Traces:
     """Traces groups as they are recorded, where OpenTelemetry is set up in this process."""
 
-    def __init__(self) -> None:
-        """Ask once."""
+    def __init__(self, observers: Observers) -> None:
+        self._observers = observers
         self._tracer = configured_tracer()
 
     @property
@@ -326,17 +327,12 @@ class Traces:
         """Whether there is a tracer."""
         return self._tracer is not None
 
-    async def add(self, done: FinishedGroup) -> None:
-        """Trace a group; a tracer that breaks costs no group, as charts do not, and is not asked again."""
+    def add(self, done: FinishedGroup) -> None:
+        """Have a group traced."""
         tracer, line = self._tracer, done.line
-        if tracer is None or line is None:
-            return
-        try:
-            group = await asyncio.to_thread(decode_group, line.content, Path("a group that ended"), 1)
-            await asyncio.to_thread(trace_group, group, tracer)
-        except Exception as error:  # noqa: BLE001  # anybody's exporter
-            logger.warning("no more traces: OpenTelemetry broke with %s: %s", type(error).__name__, error)
-            self._tracer = None
+        if tracer is not None and line is not None:
+            group = Path("a group that ended")
+            self._observers.put("traces", lambda: trace_group(decode_group(line.content, group, 1), tracer))
 
 
 class OwnGroups:

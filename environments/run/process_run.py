@@ -4,7 +4,7 @@ import asyncio
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from rich.console import Console
@@ -34,7 +34,7 @@ from environments.run.open_run import DEFAULTS, OpenRun, RunOptions, opened_run,
 from environments.run.progress import Progress, RolloutsInFlight
 from environments.run.run_log import RunLog
 from environments.run.tracking import Track, tracked
-from environments.run.watchdog import Watchdog, watchdog_of
+from environments.run.watchdog import Watchdog, watched_run
 from environments.run.worker_pool import (
     MOST_ALIKE,
     StoppedError,
@@ -92,11 +92,11 @@ async def process(
     if options.shard is not None and writes(env, "next_items"):
         raise ConfigError(f"--shard is for a plan, and {type(env).__name__} has next_items, which makes none")
     progress = Progress(console, log=log)
-    with watchdog_of(env, progress) as watchdog:
+    with watched_run(env, progress) as watchdog:
         async with env.opened(notify=progress.say):
             with ExitStack() as files:
                 # First what can still refuse: `--fresh` puts the former run aside.
-                track = files.enter_context(tracked(env))
+                track = files.enter_context(tracked(env, progress.observers))
                 origin = origin_of(env)
                 opened = opened_run(env, origin, place, options=options, log=log, say=progress.say)
                 run = files.enter_context(opened)
@@ -166,7 +166,6 @@ class Driver:
     withhold_stale: Callable[[FinishedGroup], Awaitable[FinishedGroup]] | None = None
     """Takes the credit of siblings that are too old by now; `None`: there is no credit."""
     track: Track | None = None
-    traces: Traces = field(default_factory=Traces)
 
     async def roll_out(self, tasks: "PlannedTasks | AskedTasks") -> int:
         """Has the tasks rolled out that the record does not hold yet.
@@ -175,6 +174,7 @@ class Driver:
         shown.
         """
         progress, recorder, streak = self.progress, self.run.recorder, Streak(self.max_failed)
+        traces = Traces(progress.observers)
         lessons = Lessons(progress.say, has_credit=recorder.contents.has_credit)
         self.run.planned(groups=tasks.total, done=tasks.done)
         progress.print(partial(_print_start, recorder=recorder, tasks=tasks))
@@ -186,7 +186,7 @@ class Driver:
                 done = await self.withhold_stale(done)
             assert done.line is not None
             await asyncio.to_thread(recorder.append_line, done.line)
-            await self.traces.add(done)
+            traces.add(done)
             progress.group_done(done.note)
             if self.track is not None:
                 self.track(done.note)

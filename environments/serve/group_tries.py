@@ -18,6 +18,7 @@ from environments.run.group_source import (
     Traces,
     finished,
 )
+from environments.run.observers import Observers
 from environments.run.process_run import AskedTasks
 from environments.run.tracking import Track
 from environments.run.worker_pool import is_cancelled
@@ -190,7 +191,7 @@ class Rollouts:
     """Raises ConfigError while the model server cannot be used; buys no completion."""
     origin: RunOrigin
     track: Track | None = None
-    traces: Traces = field(default_factory=Traces)
+    traces: Traces = field(default_factory=lambda: Traces(Observers()))
     """Takes each group for charts; `None`: there are no charts."""
     stride: int = 0
     """Tasks between two of which the first rollout goes alone."""

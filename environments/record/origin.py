@@ -134,10 +134,9 @@ _ITS_OWN = ("ImageUnavailable", "ContextOverflow", "RefusedSettingError")
 _REFUSED_REQUEST = re.compile(r" answered 4(?:00|13|22): ")
 
 
-def _is_outage(failure: Mapping[str, Any]) -> bool:
+def is_outage(stop_reason: str | None, error: str, error_class: str) -> bool:
     """Whether a rollout was lost to a server, an engine or a disk that was away for all of them."""
-    refused = _REFUSED_REQUEST.search(str(failure.get("error")))
-    return bool(failure.get("stop_reason")) and not (refused or failure.get("error_class") in _ITS_OWN)
+    return bool(stop_reason) and not (_REFUSED_REQUEST.search(error) or error_class in _ITS_OWN)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -168,7 +167,10 @@ class Contents:
         self.has_credit |= line.get("status") == "ok"
         if line.get("status") == "failed":
             self.failed.add(key)
-            self.tries[fingerprint, key] += not any(map(_is_outage, line.get("failures") or ()))
+            self.tries[fingerprint, key] += not any(
+                is_outage(each.get("stop_reason"), str(each.get("error")), str(each.get("error_class")))
+                for each in line.get("failures") or ()
+            )
             return
         self.finished.add(key)
         self.estimators.add(credit_text(str(line.get("estimator")), line.get("estimator_params") or {}))

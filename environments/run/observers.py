@@ -97,7 +97,10 @@ class Observers:
             self._give_up(self._running[0])
         if self._thread is None:
             self._thread = Thread(target=self._serve, name="turnwise-observers", daemon=True)
-            self._thread.start()
+            try:
+                self._thread.start()
+            except RuntimeError:  # too many threads just now; the next job tries again
+                self._thread = None
 
     def _give_up(self, what: str) -> None:
         assert self._thread is not None

@@ -21,6 +21,8 @@ from environments.record.summary import print_summary
 from environments.rollout.boundary import traceback_of
 from environments.run.experiment import origin_of
 from environments.run.group_source import (
+    FIRST_PAUSE_S,
+    Breaker,
     FinishedGroup,
     Finishing,
     GroupSource,
@@ -173,8 +175,8 @@ class Driver:
         Returns 0, the exit code of a signal, or `FAILED` where there was no point in going on, which is
         shown.
         """
-        progress, recorder, streak = self.progress, self.run.recorder, Streak(self.max_failed)
-        traces = Traces(progress.observers)
+        progress, recorder, traces = self.progress, self.run.recorder, Traces(self.progress.observers)
+        breaker = Breaker(Streak(self.max_failed), progress.say)
         lessons = Lessons(progress.say, has_credit=recorder.contents.has_credit)
         self.run.planned(groups=tasks.total, done=tasks.done)
         progress.print(partial(_print_start, recorder=recorder, tasks=tasks))
@@ -192,7 +194,7 @@ class Driver:
                 self.track(done.note)
             tasks.ended(done.note.past)
             if not recorder.failed_before(task.item_id, task.epoch):
-                streak.add(done.note)
+                breaker.end((task.item_id, task.epoch), done.note)
             lessons.add(done.note)
 
         async def begin(left: Iterator[GroupTask]) -> list[GroupTask]:
@@ -218,15 +220,26 @@ class Driver:
             with self.watchdog.armed(), progress:
                 return await run_groups(
                     tasks,
-                    self.source.run,
+                    partial(_start, self.source, breaker),
                     record,
                     max_in_flight=self.source.at_once,
                     begin=begin,
-                    ready=tasks.ready,
+                    ready=partial(_ready, tasks, breaker),
                 )
         except (StoppedError, RunError) as error:
             progress.say(f"stopped: {error}")
             return FAILED
+
+
+async def _start(source: GroupSource, breaker: Breaker, task: GroupTask) -> FinishedGroup:
+    breaker.start((task.item_id, task.epoch))
+    return await source.run(task)
+
+
+async def _ready(tasks: "PlannedTasks | AskedTasks", breaker: Breaker) -> None:
+    while tasks.has_more and not breaker.may_start:  # noqa: ASYNC110  # its clock lets the next group start
+        await asyncio.sleep(FIRST_PAUSE_S / 4)
+    await tasks.ready()
 
 
 def _print_start(console: Console, recorder: Recorder, tasks: "PlannedTasks | AskedTasks") -> None:
@@ -288,6 +301,11 @@ class PlannedTasks:
     def named(self, item_id: str, epoch: int) -> GroupTask:
         """One of them."""
         return next(task for task in self._tasks if (task.item_id, task.epoch) == (item_id, epoch))
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is a next one."""
+        return bool(self._left)
 
     async def ready(self, *, wait: bool = True) -> None:
         """Wait until the next one is known, or the end."""
@@ -385,6 +403,11 @@ class AskedTasks:
 
     def first(self) -> GroupTask | None:
         """Nothing: the order is the environment's."""
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there may be a next one."""
+        return not self._is_over
 
     async def ready(self, *, wait: bool = True) -> None:
         """Ask, where nothing is left of what was asked for; unless `wait`, do not wait for groups to end.

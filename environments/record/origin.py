@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from environments.credit.crediting import UNSCORED
 from environments.data.item_json import item_hash
 from tools.errors import RecordError
 
@@ -150,6 +151,8 @@ class Contents:
     Nor are outages, which are no fault of the group's."""
     has_credit: bool = False
     """Whether a group among them can be learned from."""
+    has_reward: bool = False
+    """Whether anything of a group among them was scored."""
     estimators: set[str] = field(default_factory=set[str])
     """With their parameters, see `credit_text`."""
     fingerprints: set[str | None] = field(default_factory=set["str | None"])
@@ -173,6 +176,7 @@ class Contents:
             )
             return
         self.finished.add(key)
+        self.has_reward |= line.get("reason") != UNSCORED
         self.estimators.add(credit_text(str(line.get("estimator")), line.get("estimator_params") or {}))
         self.fingerprints.add(fingerprint)
         if line.get("item_hash") is not None:

@@ -1,6 +1,7 @@
 """The rollout JSONL: one group a line, on disk when the group ends, and resumable."""
 
 import logging
+import os
 import shutil
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -95,6 +96,7 @@ class Recorder:
         """Gives what the next line has to add to what the fingerprint stands for."""
         # Threads append, and a line that was written is counted before the next.
         self._one_at_a_time = Lock()
+        _refuse_no_folder(self.artefacts)
         self._file = AppendFile(path, fresh=fresh, each_on_disk=each_on_disk)
         if fresh:  # of the groups that were there
             shutil.rmtree(self.artefacts, ignore_errors=True)
@@ -352,7 +354,8 @@ def new_record(path: Path, *, doing: str) -> Generator[Recorder]:
     Raises RecordError if there is a record already, or it cannot be written.
     """
     _refuse_to_replace(path, doing)
-    has_others = (artefacts := artefacts_of(path)).exists()
+    _refuse_no_folder(artefacts := artefacts_of(path))
+    has_others = artefacts.exists()
     with folder_for(path), write_whole(path) as unfinished:
         try:
             with Recorder(unfinished, fresh=True, each_on_disk=False) as recorder:
@@ -366,6 +369,13 @@ def new_record(path: Path, *, doing: str) -> Generator[Recorder]:
             if isinstance(error, RecordError) and isinstance(error.__cause__, OSError):
                 raise error.__cause__ from None  # of the record as it is called at the end
             raise
+
+
+def _refuse_no_folder(artefacts: Path) -> None:
+    if os.path.lexists(artefacts) and not artefacts.is_dir():
+        raise RecordError(
+            f"{artefacts} is no folder, and artefacts are kept there: move it, or choose another path"
+        )
 
 
 def _refuse_to_replace(path: Path, doing: str) -> None:

@@ -39,21 +39,22 @@ class OutlivedText(io.TextIOWrapper):
 
 @contextmanager
 def outlived_console() -> Generator[None]:
-    """While entered, errors of stdout and stderr never reach who writes there, and a hangup ends nothing."""
+    """While entered, whoever writes to stdout and stderr meets no error, and no signal ends it silently."""
     before = sys.stdout, sys.stderr
     ours = [_outlived(stream) for stream in before]
     sys.stdout, sys.stderr = ours
     in_main_thread = threading.current_thread() is threading.main_thread()
-    # A function, since programs that are started would inherit that the signal is ignored.
-    hangup = signal.signal(signal.SIGHUP, _go_on) if in_main_thread else None
+    # Functions, since programs that are started would inherit that a signal is ignored.
+    handlers = {signal.SIGHUP: _go_on, signal.SIGUSR1: _end, signal.SIGUSR2: _end} if in_main_thread else {}
+    earlier = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
         for stream in ours:
             stream.flush()
         sys.stdout, sys.stderr = before
-        if in_main_thread:
-            signal.signal(signal.SIGHUP, hangup)
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
 
 
 def lead_nowhere(descriptor: int) -> None:
@@ -88,6 +89,12 @@ def _outlived(stream: TextIO | None) -> TextIO:
     file: Any = _OutlivedFile(stream.fileno(), "wb", closefd=False)
     # Text that the console cannot show, such as half a surrogate pair, ends nothing either.
     return OutlivedText(file, encoding=stream.encoding, errors="backslashreplace", line_buffering=True)
+
+
+def _end(number: int, frame: object) -> None:
+    """While groups roll out, a run ends in order instead."""
+    os.write(2, f"turnwise: ended by {signal.Signals(number).name}; the same command tries again\n".encode())
+    os._exit(128 + number)
 
 
 def _go_on(number: int, frame: object) -> None:

@@ -180,7 +180,7 @@ MOST_OUTAGES = 8
 
 
 class Streak:
-    """What was lost lately: groups in a row of which nothing can be compared, and rollouts by what was away."""
+    """What was lost lately: whole groups in a row, and rollouts by what was away."""
 
     def __init__(self, most: int = 0) -> None:
         """Count them; `most` is how many groups are too many, 0: none are."""

@@ -1,6 +1,7 @@
 """`process`: which tasks are next, and their groups into one rollout JSONL, which a later run resumes."""
 
 import asyncio
+import signal
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
@@ -12,9 +13,11 @@ from rich.console import Console
 from environments.base_env import AgentEnv
 from environments.containment.hook_calls import HookCalls
 from environments.containment.user_code import InFlight
+from environments.credit.crediting import UNSCORED
 from environments.data.tasks import GroupTask, PastGroup, RunHistory
 from environments.hooks import writes
 from environments.plain_text import printable
+from environments.record.diagnosis import UNSCORED_KIND, Cause
 from environments.record.origin import GroupKey
 from environments.record.recorder import Recorder, past_groups
 from environments.record.summary import print_summary
@@ -49,6 +52,11 @@ from tools.errors import ConfigError, RunError, UsageError
 MOST_TRIES = 3
 """Starts in which a group may fail before it is passed over."""
 _NAMED = 20
+WITHOUT_REWARD = 3
+"""Exit code of a run of which all is done and nothing was scored."""
+_FEWEST_GROUPS = 3
+"""Fewer say nothing of the rewards."""
+_NOTHING_SCORED = str(Cause(kind=UNSCORED_KIND, why=UNSCORED))
 FAILED = 1
 """Exit code of a run that did not do what it was asked for."""
 
@@ -143,11 +151,18 @@ async def _process_opened(
     left = tasks.total - tasks.done - summary.done
     if left or (tasks.total and not recorder.contents.finished):
         code = code or FAILED
+    scored = summary.groups["ok"] + summary.groups["no_credit"]
+    scored -= summary.totals["reasons"].counts().get(_NOTHING_SCORED, 0)
+    is_whole = run.shard is None and env.config.group_size > 1 and tasks.total >= _FEWEST_GROUPS
+    if code == 0 and is_whole and not (scored or recorder.contents.has_reward):
+        progress.say(f"no reward in the record is a number: {_NOTHING_SCORED}")
+        code = WITHOUT_REWARD
     loop = watchdog.utilisation
     await run.end(summary, done=tasks.held(), planned=tasks.total, code=code)
     progress.print(partial(_print_end, recorder=recorder, progress=progress, loop=loop))
     if left:
-        progress.say(f"stopped with {left} groups to go; the same command goes on from here")
+        by = f" by {signal.Signals(code - 128).name}" if code > 128 else ""
+        progress.say(f"stopped{by} with {left} groups to go; the same command goes on from here")
     elif closing := tasks.closing("groups failed"):
         progress.say(closing)
     if tasks.error is not None:

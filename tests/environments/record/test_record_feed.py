@@ -558,3 +558,10 @@ async def test_leaving_the_loop_needs_nothing_else(record, cursor):
         if name(group) == "b":
             break
     assert orjson.loads(cursor.read_bytes())["number"] == 2
+
+
+async def test_a_line_that_repeats_one_before_the_cursor_is_not_given_again(record, cursor):
+    write(record, "a", "b")
+    (await take(follow(record, after=cursor), 1))[0].acknowledge()
+    record.write_bytes(record.read_bytes() + line("a") + line("c"))
+    assert list(map(name, await take(follow(record, after=cursor), 2))) == ["b", "c"]

@@ -1,4 +1,4 @@
-"""What is away for all rollouts: no new one starts, the cause is said, and the run goes on once it is back."""
+"""What is away for all rollouts: no new one starts, the cause is said, and then the run goes on."""
 
 import io
 from itertools import count
@@ -99,7 +99,7 @@ async def test_an_outage_that_stays_ends_the_run_with_work_left(tmp_path):
     assert len(finished) == 30
 
 
-async def test_errors_of_an_author_are_no_outage(tmp_path):
+async def test_errors_of_an_author_are_no_outage_and_are_counted_by_their_place(tmp_path):
     class Broken(Chat):
         numbers = count()
 
@@ -111,7 +111,9 @@ async def test_errors_of_an_author_are_no_outage(tmp_path):
     console = quiet()
     env = chat(Broken, data_path_to_save_groups=str(tmp_path / "r.jsonl"), group_size=8)
     await process(env, console)
-    assert "were lost to" not in console.file.getvalue()
+    shown = console.file.getvalue()
+    assert "were lost to" not in shown
+    assert "in compute_outcome dropped 50% of all rollouts, and not at random: mend it" in shown
 
 
 def test_of_the_latest_rollouts_one_class_of_errors_counts():

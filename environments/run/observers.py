@@ -71,23 +71,24 @@ class Observers:
     @contextmanager
     def of_run(self, console: Console) -> Generator[None]:
         """While entered, writing to the console, stdout and stderr is a job. Then log what was dropped."""
-        before = {"console": console.file, "stdout": sys.stdout, "stderr": sys.stderr}
-        texts: list[Any] = [ObservedText(f"lines of {name}", file, self) for name, file in before.items()]
-        has_own_file = console.file not in (sys.stdout, sys.stderr)
-        _, sys.stdout, sys.stderr = texts
-        if has_own_file:
-            console.file = texts[0]
+        texts = list[tuple[Any, str, ObservedText]]()
+        for owner, name in ((sys, "stdout"), (sys, "stderr"), (console, "file")):
+            file = getattr(owner, name)
+            if not isinstance(file, ObservedText):  # by this run, or by one around it
+                texts.append((owner, name, ObservedText(f"lines of {name}", file, self)))
+                setattr(owner, name, texts[-1][2])
         try:
             yield
         finally:
             self.end()
-            for text in texts:
+            for owner, name, text in texts:
                 # What is written from now on does not wait in the queue.
-                if self._hung and isinstance(text.file, OutlivedText) and not select([], [text], [], 0)[1]:
-                    lead_nowhere(text.fileno())
-            _, sys.stdout, sys.stderr = before.values()
-            if has_own_file:
-                console.file = before["console"]
+                if self._hung and isinstance(text.file, OutlivedText):
+                    descriptor = text.file.fileno()
+                    if not select([], [descriptor], [], 0)[1]:
+                        lead_nowhere(descriptor)
+                if getattr(owner, name) is text:
+                    setattr(owner, name, text.file)
             if self.dropped:
                 counts = ", ".join(f"{count} {what}" for what, count in self.dropped.items())
                 logger.warning("dropped, since whoever takes them hangs or is too slow: %s", counts)

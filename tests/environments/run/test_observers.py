@@ -1,5 +1,6 @@
 """What watches a run stands behind one queue: whatever it does, the run ends with the same record."""
 
+import asyncio
 import io
 import os
 import re
@@ -189,3 +190,12 @@ def test_a_pipe_that_nobody_reads_holds_no_run(tmp_path, command):
     assert ended.returncode == 0
     record = out if command == "process" else out / "record.jsonl"
     assert len(list(read_groups(record))) == 2 if command == "process" else record.is_file()
+
+
+async def test_runs_side_by_side_leave_the_streams_as_they_were(tmp_path):
+    before = sys.stdout, sys.stderr
+    runs = [chat(Printing, data_path_to_save_groups=str(tmp_path / name)) for name in "ab"]
+    async with asyncio.timeout(60):
+        codes = await asyncio.gather(*(process(each, quiet()) for each in runs))
+    assert codes == [0, 0]
+    assert (sys.stdout, sys.stderr) == before

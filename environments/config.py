@@ -1,11 +1,12 @@
 """Every setting of an environment: flat, bounded and described."""
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, ClassVar, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from environments.inference.dialect import checked_extra_body
 from tools.errors import ConfigError
@@ -84,6 +85,10 @@ SETTING_GROUPS: Mapping[str, str] = {
 """The titles of the groups of `AgentEnvConfig`'s settings, by the first setting of each."""
 
 
+PathText = Annotated[str, AfterValidator(os.path.expanduser)]
+"""The type of settings that name a file or a folder; `~` is the user's home."""
+
+
 class AgentEnvConfig(Section):
     """Settings of an `AgentEnv`; environments subclass it to add their own flat fields."""
 
@@ -113,7 +118,7 @@ class AgentEnvConfig(Section):
     by_entry: ClassVar[frozenset[str]] = frozenset({"estimator_params"})
 
     max_items: int | None = Field(default=None, ge=1, description="Use only the first items.")
-    dataset_path: str | None = Field(default=None, description="Local .jsonl, .json or .parquet file.")
+    dataset_path: PathText | None = Field(default=None, description="Local .jsonl, .json or .parquet file.")
     dataset_name: str | None = Field(default=None, description="Hugging Face hub dataset.")
     dataset_config: str | None = Field(default=None, description="Configuration of the hub dataset.")
     dataset_split: str = Field(default="train", description="Split of the hub dataset.")
@@ -181,7 +186,7 @@ class AgentEnvConfig(Section):
     scripted_skill: float = Field(
         default=0.6, ge=0, le=1, description="How good the scripted agent is: 0 clumsy, 1 flawless."
     )
-    tokenizer_name: str = Field(
+    tokenizer_name: PathText = Field(
         default=EMBEDDED_TOKENIZER,
         description="Tokenizer for text of servers that return no token ids: `embedded`, a local folder or "
         "a Hugging Face name.",
@@ -308,11 +313,11 @@ class AgentEnvConfig(Section):
         description="Outcome, or score where there is none, from which a rollout counts as passed.",
     )
 
-    data_path_to_save_groups: str | None = Field(
+    data_path_to_save_groups: PathText | None = Field(
         default=None,
         description="A plain file for the rollout JSONL; unset: process has a folder of its own, serve none.",
     )
-    data_dir_to_save_evals: str | None = Field(
+    data_dir_to_save_evals: PathText | None = Field(
         default=None, description="evaluate: folder of the evaluation; unset: runs/ENV/eval-NAME."
     )
     use_wandb: bool = Field(default=False, description="Log to Weights & Biases.")

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from environments.cli.view import DEMO
+from environments.record.group_line import with_crc
 from environments.reward_context import RolloutContext
 from environments.sales_chat_env.env import Item, SalesChatEnv
 from environments.trajectory import Turn
@@ -49,7 +50,9 @@ def main() -> None:
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             lines += out.read_bytes().splitlines(keepends=True)
     # Tracebacks name files where they were.
-    record = b"".join(lines).replace(f"{ROOT}/".encode(), b"").replace(f"{sys.base_prefix}/".encode(), b"")
+    bare = b"".join(b"%s}\n" % line.rpartition(b',"crc32":')[0] for line in lines)
+    bare = bare.replace(f"{ROOT}/".encode(), b"").replace(f"{sys.base_prefix}/".encode(), b"")
+    record = b"".join(map(with_crc, bare.splitlines(keepends=True)))
     DEMO.parent.mkdir(exist_ok=True)
     DEMO.write_bytes(gzip.compress(record, mtime=0))
     print(f"{DEMO.relative_to(ROOT)}: {len(lines)} groups, {DEMO.stat().st_size:,} bytes")  # noqa: T201

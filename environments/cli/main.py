@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from threading import current_thread, main_thread
+from threading import enumerate as enumerate_threads
 from types import ModuleType
 from typing import Any, NoReturn, cast
 
 import click
 
 from environments.inference.endpoint import without_credentials
-from environments.run.console_streams import lead_nowhere, open_closed_descriptors, outlived_console
+from environments.run.console_streams import HUNG, lead_nowhere, open_closed_descriptors, outlived_console
 from tools.errors import TurnwiseError, UsageError
 
 FAILED_EXIT = 1
@@ -200,7 +201,14 @@ def main_for(env_cls: type, args: Sequence[str] | None = None) -> NoReturn:
     of_env = {name: command for name, command in COMMANDS.items() if command.runs_env}
     first_line = (env_cls.__doc__ or "").strip().partition("\n")[0]
     group = LazyGroup(of_env, help=first_line, no_args_is_help=True)
-    sys.exit(_run(group, args, prog_name=None, env_cls=env_cls))
+    leave(_run(group, args, prog_name=None, env_cls=env_cls))
+
+
+def leave(code: int) -> NoReturn:
+    """End the process, without what waits for an observer that hangs, as OpenTelemetry does at an exit."""
+    if any(each.name == HUNG for each in enumerate_threads()):
+        os._exit(code)
+    sys.exit(code)
 
 
 def _run(

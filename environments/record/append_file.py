@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
+import orjson
+
 from environments.record.private_file import private, sync_folder
 from tools.errors import RecordError
 
@@ -39,17 +41,19 @@ class AppendFile:
         self._end, self._tail = 0, b""
         with self.path.open("rb") as lines:
             for line in lines:
-                if not line.endswith(b"\n"):
+                if not is_whole(line):
                     break
-                yield line
                 self._end += len(line)
                 self._tail = line[-_TAIL_BYTES:]
+                yield line.removesuffix(b"\n") + b"\n"
 
     def cut_torn_line(self) -> int:
-        """Cut off what follows the whole lines; its length."""
+        """Cut off what follows the whole lines, of which the last gets its end; the length that was cut."""
         torn = os.fstat(self._fd).st_size - self._end
         if torn:
             os.ftruncate(self._fd, self._end)
+        if self._tail and not self._tail.endswith(b"\n"):
+            self.append(b"\n")
         return torn
 
     def append(self, line: bytes) -> None:
@@ -116,6 +120,21 @@ class AppendFile:
 
     def _read_tail(self) -> bytes:
         return os.pread(self._fd, len(self._tail), self._end - len(self._tail))
+
+
+def is_whole(line: bytes) -> bool:
+    """Whether a line was written to its end.
+
+    A process that was killed leaves a last line without an end. One that is a whole JSON value has lost
+    nothing but its newline, as in a file that was edited.
+    """
+    if line.endswith(b"\n"):
+        return True
+    try:
+        orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return False
+    return True
 
 
 def _open_locked(path: Path, *, fresh: bool) -> int:

@@ -1,9 +1,12 @@
 """One group as one line of the rollout JSONL, and the line as an equal group again."""
 
+import logging
 import math
 import reprlib
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,11 +30,13 @@ _LISTS_OF_A_TRAJECTORY = ("rows", "prompt", "turns", "advantages")
 _COLUMNS = b',"tokens":'
 """What follows the fields that identify a line's group."""
 _ORIGIN = b',"origin":{'
-"""How the last field begins that some lines have."""
+"""How a field begins that some lines have behind the columns."""
+_CRC, _CRC_BYTES = b',"crc32":"', len(b',"crc32":"01234567"}\n')
 _PLAIN = frozenset({int, str, bool, type(None)})
 _MALFORMED = (ValidationError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 _REASON_CHARS = 500
 _WITHOUT_A_LOOK = schema.COPIED.union(schema.LOGPROBS)
+logger = logging.getLogger(__name__)
 
 
 def encode_group(credited: CreditedGroup) -> bytes:
@@ -56,6 +61,59 @@ def encode_group(credited: CreditedGroup) -> bytes:
 def with_origin(line: bytes, origin: Mapping[str, str]) -> bytes:
     """Return a line with the parts of its fingerprint, which a file has once."""
     return line[: -len(b"}\n")] + b',"origin":' + orjson.dumps(dict(origin)) + b"}\n"
+
+
+def with_crc(line: bytes) -> bytes:
+    """Return a line with its last field: the CRC-32 of all bytes of the line before that field's comma."""
+    content = line[: -len(b"}\n")]
+    return b'%s%s%08x"}\n' % (content, _CRC, zlib.crc32(content))
+
+
+class LineChecks:
+    """Checks the lines of one record, in their order, for damage and for groups that an earlier line has."""
+
+    def __init__(self, path: Path) -> None:
+        self.has_crc: bool | None = None
+        """Whether the lines end with their CRC-32, as the first does; `None` before it."""
+        self._path = path
+        self._groups = dict[tuple[int, int], int]()
+        """Their lines."""
+
+    def is_new(self, line: bytes, number: int) -> bool:
+        """Check the next line; False, and a warning, where its group is in an earlier line.
+
+        Raises RecordError if the line is damaged.
+        """
+        field = line[-_CRC_BYTES:]
+        has_crc = field.startswith(_CRC)
+        if self.has_crc is None:
+            self.has_crc = has_crc
+            if not has_crc:
+                _warn_of_unchecked(self._path)
+        if has_crc != self.has_crc:
+            is_, first = ("a", "none") if has_crc else ("no", "one")
+            raise RecordError(
+                f"{self._path}, line {number} ends with {is_} CRC32, and line 1 with {first}: one of them is "
+                "damaged, or was written by something else"
+            )
+        content = memoryview(line)[: len(line) - len(field) * has_crc]
+        # The parts of its fingerprint stand in the first line of a run alone.
+        origin = line.rfind(_ORIGIN)
+        of_group = content[: origin if origin >= 0 else len(content)]
+        crc = zlib.crc32(of_group)
+        if has_crc and field != b'%s%08x"}\n' % (_CRC, zlib.crc32(content[len(of_group) :], crc)):
+            raise RecordError(
+                f"{self._path}, line {number} is damaged: its bytes have another CRC32 than it says"
+            )
+        first = self._groups.setdefault((hash(line[: line.find(_COLUMNS)]), crc), number)
+        if first != number:
+            logger.warning("%s: line %d is line %d once more, and is left out", self._path, number, first)
+        return first == number
+
+
+@cache
+def _warn_of_unchecked(path: Path) -> None:
+    logger.warning("%s: its lines have no CRC32, so damage shows only where a line cannot be read", path)
 
 
 def decode_group(line: bytes, path: Path, number: int, *, rows: bool = True) -> CreditedGroup:

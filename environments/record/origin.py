@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from environments.credit.crediting import UNSCORED
 from environments.data.item_json import item_hash
 from tools.errors import RecordError
 
@@ -134,10 +135,9 @@ _ITS_OWN = ("ImageUnavailable", "ContextOverflow", "RefusedSettingError")
 _REFUSED_REQUEST = re.compile(r" answered 4(?:00|13|22): ")
 
 
-def _is_outage(failure: Mapping[str, Any]) -> bool:
+def is_outage(stop_reason: str | None, error: str, error_class: str) -> bool:
     """Whether a rollout was lost to a server, an engine or a disk that was away for all of them."""
-    refused = _REFUSED_REQUEST.search(str(failure.get("error")))
-    return bool(failure.get("stop_reason")) and not (refused or failure.get("error_class") in _ITS_OWN)
+    return bool(stop_reason) and not (_REFUSED_REQUEST.search(error) or error_class in _ITS_OWN)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -151,6 +151,8 @@ class Contents:
     Nor are outages, which are no fault of the group's."""
     has_credit: bool = False
     """Whether a group among them can be learned from."""
+    has_reward: bool = False
+    """Whether anything of a group among them was scored."""
     estimators: set[str] = field(default_factory=set[str])
     """With their parameters, see `credit_text`."""
     fingerprints: set[str | None] = field(default_factory=set["str | None"])
@@ -168,9 +170,13 @@ class Contents:
         self.has_credit |= line.get("status") == "ok"
         if line.get("status") == "failed":
             self.failed.add(key)
-            self.tries[fingerprint, key] += not any(map(_is_outage, line.get("failures") or ()))
+            self.tries[fingerprint, key] += not any(
+                is_outage(each.get("stop_reason"), str(each.get("error")), str(each.get("error_class")))
+                for each in line.get("failures") or ()
+            )
             return
         self.finished.add(key)
+        self.has_reward |= line.get("reason") != UNSCORED
         self.estimators.add(credit_text(str(line.get("estimator")), line.get("estimator_params") or {}))
         self.fingerprints.add(fingerprint)
         if line.get("item_hash") is not None:

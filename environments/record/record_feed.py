@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import BinaryIO
@@ -15,7 +16,7 @@ from typing import BinaryIO
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
 from environments.lifecycle.weight_versions import STALE, staleness, withheld
-from environments.record.group_line import decode_group
+from environments.record.group_line import LineChecks, decode_group
 from environments.record.private_file import write_private
 from environments.record.run_folder import record_at
 from environments.trajectory import CreditedGroup
@@ -165,6 +166,7 @@ class _Feed:
         """What the file was when it was last seen to be the one of `_at`."""
         self._is_at_end = True
         """Whether it had no other whole line then."""
+        self._checks: LineChecks | None = None
 
     def begin(self) -> None:
         """Read the cursor file, if there is one."""
@@ -192,19 +194,24 @@ class _Feed:
         self, view: str | None, divisor: Divisor, withhold: Callable[[CreditedGroup], CreditedGroup]
     ) -> tuple[CreditedGroup, tuple[Columns, ...], Cursor] | None:
         """The next group, its rows where it has credit, and the cursor behind it; `None`: not there yet."""
-        line = self._line()
-        # Where a resumed run cuts a torn line off just now, one look may find the parts of two lines.
-        if line is None or line != self._line() or self.path is None:
-            return None
-        sha, at = hashlib.sha256(line).hexdigest(), self._at
-        record, number, start = (sha, 0, 0) if at is None else (at.record, at.number, at.offset)
-        self._at = Cursor(record=record, number=number + 1, start=start, offset=start + len(line), line=sha)
-        credited = withhold(decode_group(line, self.path, self._at.number))
+        while True:
+            line, path = self._line(), self.path
+            # Where a resumed run cuts a torn line off just now, one look may find the parts of two lines.
+            if line is None or line != self._line() or path is None:
+                return None
+            sha, at = hashlib.sha256(line).hexdigest(), self._at
+            record, number, start = (sha, 0, 0) if at is None else (at.record, at.number, at.offset)
+            self._checks = self._checks or _checked_before(path, number)
+            is_new, end = self._checks.is_new(line, number + 1), start + len(line)
+            self._at = at = Cursor(record=record, number=number + 1, start=start, offset=end, line=sha)
+            if is_new:
+                break
+        credited = withhold(decode_group(line, path, at.number))
         try:
             rows = columns_in(view, credited, divisor) if view and credited.status == "ok" else []
         except (WireError, CreditError, ValueError) as error:
-            raise RecordError(f"{self.path}, line {self._at.number}: {error}") from error
-        return credited, tuple(rows), self._at
+            raise RecordError(f"{path}, line {at.number}: {error}") from error
+        return credited, tuple(rows), at
 
     def _line(self) -> bytes | None:
         """The next line, if it is whole. Raises RecordError if those before it are not there any more."""
@@ -246,6 +253,15 @@ class _Feed:
         except RecordError:
             return None
         return self.path
+
+
+def _checked_before(path: Path, lines: int) -> LineChecks:
+    """The checks of the lines after so many, which a reader took before it started anew."""
+    checks = LineChecks(path)
+    with path.open("rb") as file:
+        for number, line in enumerate(islice(file, lines), start=1):
+            checks.is_new(line, number)
+    return checks
 
 
 def _is_whole(line: bytes) -> bool:

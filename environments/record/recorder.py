@@ -1,6 +1,7 @@
 """The rollout JSONL: one group a line, on disk when the group ends, and resumable."""
 
 import logging
+import os
 import shutil
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,17 +12,17 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, Self
 
-import orjson
-
 from environments.data.tasks import PastGroup
-from environments.record.append_file import AppendFile
+from environments.record.append_file import AppendFile, is_whole
 from environments.record.artefact_file import artefacts_of, file_of, packed_artefacts
 from environments.record.group_line import (
+    LineChecks,
     decode_group,
     encode_group,
     failed_instead,
     parse_head,
     parse_line,
+    with_crc,
     with_origin,
 )
 from environments.record.origin import SHARD, Contents, GroupKey, OtherRunError, RunOrigin, refuse_other_run
@@ -30,9 +31,6 @@ from environments.record.run_folder import Shard, missing_shards, records_of
 from environments.trajectory import CreditedGroup
 from tools.errors import RecordError
 
-PARSED_WHOLE = 256 << 20
-"""Bytes of a record that is parsed whole when it is opened, in 2 s; of the lines of a larger one only the
-fields that identify the group are."""
 logger = logging.getLogger(__name__)
 _INSTEAD = "choose another --out, start over with --fresh, or go on all the same with --accept"
 
@@ -98,6 +96,7 @@ class Recorder:
         """Gives what the next line has to add to what the fingerprint stands for."""
         # Threads append, and a line that was written is counted before the next.
         self._one_at_a_time = Lock()
+        _refuse_no_folder(self.artefacts)
         self._file = AppendFile(path, fresh=fresh, each_on_disk=each_on_disk)
         if fresh:  # of the groups that were there
             shutil.rmtree(self.artefacts, ignore_errors=True)
@@ -190,7 +189,7 @@ class Recorder:
             more = self.more_facts()
             if origin := {**self._to_say.pop(line.fingerprint, {}), **more}:
                 content = with_origin(content, origin)
-            self._file.append(content)
+            self._file.append(with_crc(content) if self._has_crc else content)
             self.written += 1
             if line.status != "failed":
                 self.finished.add((line.item_id, line.epoch))
@@ -207,10 +206,13 @@ class Recorder:
 
     def _found(self) -> Contents:
         """What the file holds."""
-        contents = Contents()
-        parse = parse_line if self.path.stat().st_size <= PARSED_WHOLE else parse_head
+        contents, checks = Contents(), LineChecks(self.path)
         for number, line in enumerate(self._file.whole_lines(), start=1):
-            contents.add(parse(line, self.path, number))
+            if checks.is_new(line, number):
+                if not checks.has_crc:
+                    decode_group(line, self.path, number)
+                contents.add(parse_head(line, self.path, number))
+        self._has_crc = checks.has_crc is not False
         return contents
 
     def __enter__(self) -> Self:
@@ -323,18 +325,20 @@ def past_groups(path: Path) -> Iterator[PastGroup]:
 
 
 def numbered_lines(record: Record, *, warn: bool = False) -> Iterator[tuple[Path, int, bytes]]:
-    """The lines of a record, each with its file and its number there; not a torn last one.
+    """The lines of a record, each with its file and its number there; not a torn last one, see `is_whole`.
 
-    A run that writes it, or was killed meanwhile, left it without an end; one of a whole JSON value has lost
-    nothing but that end, as in a file that was edited. `warn` logs that a torn line is left out. Raises
-    RecordError if it is unreadable.
+    A line of a group that is in an earlier one is left out. `warn` logs that a torn line is left out. Raises
+    RecordError if the record is unreadable, or a line is damaged.
     """
     for path in paths_of(record):
         try:
+            checks = LineChecks(path)
             with path.open("rb") as file:
                 for number, line in enumerate(file, start=1):
-                    if line.endswith(b"\n") or _is_json(line):
-                        yield path, number, line
+                    if is_whole(line):
+                        line = line.removesuffix(b"\n") + b"\n"
+                        if checks.is_new(line, number):
+                            yield path, number, line
                     elif warn:
                         logger.warning(
                             "%s: line %d is cut short, as by a killed run, and left out", path, number
@@ -350,7 +354,8 @@ def new_record(path: Path, *, doing: str) -> Generator[Recorder]:
     Raises RecordError if there is a record already, or it cannot be written.
     """
     _refuse_to_replace(path, doing)
-    has_others = (artefacts := artefacts_of(path)).exists()
+    _refuse_no_folder(artefacts := artefacts_of(path))
+    has_others = artefacts.exists()
     with folder_for(path), write_whole(path) as unfinished:
         try:
             with Recorder(unfinished, fresh=True, each_on_disk=False) as recorder:
@@ -366,14 +371,13 @@ def new_record(path: Path, *, doing: str) -> Generator[Recorder]:
             raise
 
 
+def _refuse_no_folder(artefacts: Path) -> None:
+    if os.path.lexists(artefacts) and not artefacts.is_dir():
+        raise RecordError(
+            f"{artefacts} is no folder, and artefacts are kept there: move it, or choose another path"
+        )
+
+
 def _refuse_to_replace(path: Path, doing: str) -> None:
     if path.exists() and path.stat().st_size:
         raise RecordError(f"{path} exists; {doing} writes a new record, choose another path")
-
-
-def _is_json(line: bytes) -> bool:
-    try:
-        orjson.loads(line)
-    except orjson.JSONDecodeError:
-        return False
-    return True

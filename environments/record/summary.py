@@ -1,5 +1,7 @@
 """The numbers of a run for people and for charts, as `Summary.values` has them."""
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from shlex import quote
 from typing import Any, cast
@@ -26,6 +28,9 @@ REMEDIES = {
     "renderer": "the chat format cannot go on from what was sampled; --openai.family chooses another",
 }
 """What to do, by the first word of a fork's cause."""
+MANY_BROKEN = 0.05
+"""Of all rollouts, dropped at one place of the environment's code."""
+_PLACE = re.compile(r" \(([^()]+:\d+ in [^()]+)\)$")
 _ROLES = ("judge", "user", "summariser", "other")
 
 
@@ -90,6 +95,7 @@ def summary_rows(numbers: Numbers, *, wall_s: float, loop: float | None = None) 
         ("tool errors", counts(numbers["tools"]["errors"]) or "none"),
         ("broken by agents", _broken(numbers["agent_caused"])),
         ("dropped rollouts", lines(numbers["failures"]) or "none"),
+        ("broken code", _broken_code(numbers)),
         ("dropped after acting", counts(numbers["dropped_after_acting"])),
         ("skipped groups", lines(numbers["reasons"]) or "none"),
         ("what to do", found.remedy if 2 * found.with_credit < found.groups else ""),
@@ -284,6 +290,20 @@ def _without_peer(credit: Numbers) -> str:
 def _broken(causes: Mapping[str, int]) -> str:
     """Rollouts that have the floor as their outcome, by what the agent broke."""
     return f"{counts(causes)} (scored with failed_score)" if causes else ""
+
+
+def _broken_code(numbers: Numbers) -> str:
+    """Places of the environment's code that dropped many rollouts."""
+    rollouts, places = numbers["rollouts"]["kept"] + numbers["rollouts"]["dropped"], Counter[str]()
+    for kind, count in numbers["failures"].items():
+        if (found := _PLACE.search(kind)) is not None:
+            places[found[1]] += count
+    often = [
+        (place, count / rollouts) for place, count in places.most_common() if count >= MANY_BROKEN * rollouts
+    ]
+    return "\n".join(
+        f"{place} dropped {share:.0%} of all rollouts, and not at random: mend it" for place, share in often
+    )
 
 
 def _condensed_rows(numbers: Numbers) -> Iterator[tuple[str, str]]:

@@ -8,47 +8,53 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
+
+HUNG = "turnwise-hung-observer"
+"""The name of a thread of `environments.run.observers` that may never end."""
 
 
 class _OutlivedFile(io.FileIO):
     """A descriptor that leads nowhere after its first error, for all of its writers."""
 
     def write(self, data: object, /) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]  # `None` there: would block
-        view = memoryview(data)  # pyright: ignore[reportArgumentType]
+        view = memoryview(data).cast("B")  # pyright: ignore[reportArgumentType]
+        size = view.nbytes
         try:
-            written = super().write(view)
+            # `None`: a terminal that another program made non-blocking is full; what does not fit is lost.
+            while view and (written := super().write(view)) is not None:
+                view = view[written:]
         except OSError:
             lead_nowhere(self.fileno())
-            return view.nbytes
-        # A terminal that another program made non-blocking and that is full: what does not fit is lost.
-        return view.nbytes if written is None else written
+        return size
 
 
-class _OutlivedText(io.TextIOWrapper):
+class OutlivedText(io.TextIOWrapper):
     """A stream with several writers: closing it only flushes it."""
 
     def close(self) -> None:
+        """Flush."""
         self.flush()
 
 
 @contextmanager
 def outlived_console() -> Generator[None]:
-    """While entered, errors of stdout and stderr never reach who writes there, and a hangup ends nothing."""
+    """While entered, whoever writes to stdout and stderr meets no error, and no signal ends it silently."""
     before = sys.stdout, sys.stderr
     ours = [_outlived(stream) for stream in before]
     sys.stdout, sys.stderr = ours
     in_main_thread = threading.current_thread() is threading.main_thread()
-    # A function, since programs that are started would inherit that the signal is ignored.
-    hangup = signal.signal(signal.SIGHUP, _go_on) if in_main_thread else None
+    # Functions, since programs that are started would inherit that a signal is ignored.
+    handlers = {signal.SIGHUP: _go_on, signal.SIGUSR1: _end, signal.SIGUSR2: _end} if in_main_thread else {}
+    earlier = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
         for stream in ours:
             stream.flush()
         sys.stdout, sys.stderr = before
-        if in_main_thread:
-            signal.signal(signal.SIGHUP, hangup)
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
 
 
 def lead_nowhere(descriptor: int) -> None:
@@ -79,9 +85,16 @@ def _outlived(stream: TextIO | None) -> TextIO:
         stream.flush()
     except OSError:
         lead_nowhere(stream.fileno())
-    file = io.BufferedWriter(_OutlivedFile(stream.fileno(), "wb", closefd=False))
+    # Without a buffer, whose lock a thread would hold that hangs here.
+    file: Any = _OutlivedFile(stream.fileno(), "wb", closefd=False)
     # Text that the console cannot show, such as half a surrogate pair, ends nothing either.
-    return _OutlivedText(file, encoding=stream.encoding, errors="backslashreplace", line_buffering=True)
+    return OutlivedText(file, encoding=stream.encoding, errors="backslashreplace", line_buffering=True)
+
+
+def _end(number: int, frame: object) -> None:
+    """While groups roll out, a run ends in order instead."""
+    os.write(2, f"turnwise: ended by {signal.Signals(number).name}; the same command tries again\n".encode())
+    os._exit(128 + number)
 
 
 def _go_on(number: int, frame: object) -> None:

@@ -42,7 +42,7 @@ from environments.run.process_run import (
 from environments.run.progress import Progress
 from environments.run.run_log import RunLog, counted_groups
 from environments.run.tracking import Charts, opened_charts
-from environments.run.watchdog import Watchdog, watchdog_of
+from environments.run.watchdog import Watchdog, watched_run
 from environments.trajectory import CreditedGroup
 from tools.errors import RecordError
 
@@ -81,12 +81,12 @@ async def evaluate(
             f"continued and is not written over; choose another folder (--name, --out)"
         )
     progress = Progress(console, log=log)
-    with watchdog_of(env, progress) as watchdog:
+    with watched_run(env, progress) as watchdog:
         async with env.opened(evaluation=True, notify=progress.say):
             origin = origin_of(env, evaluation=True)
             opened = opened_run(env, origin, folder, options=options, log=log, say=progress.say)
             # First what can still refuse: `--fresh` puts the former evaluation aside.
-            with opened_charts(env) as charts, opened as run:
+            with opened_charts(env, progress.observers) as charts, opened as run:
                 finishing = Finishing(fingerprint=run.recorder.fingerprint)
                 wanted = SourceOptions(
                     finishing=finishing, say=progress.say, in_flight=progress.in_flight, evaluation=True
@@ -136,7 +136,8 @@ async def _evaluate_opened(
             progress.say(closing)
         for each in charts:
             shown = totals.shown
-            await asyncio.to_thread(each.log, totals.metrics(), shown.histograms, shown.samples)
+            step = partial(each.log, totals.metrics(), shown.histograms, shown.samples)
+            progress.observers.put(each.name, step)
     return code
 
 

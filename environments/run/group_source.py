@@ -3,12 +3,13 @@
 import asyncio
 import logging
 import textwrap
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from time import monotonic
 from typing import Protocol
 
 from environments.base_env import AgentEnv
@@ -17,10 +18,12 @@ from environments.credit import recorded_params
 from environments.data.tasks import GroupTask, PastGroup, past_group
 from environments.record.diagnosis import REFUSED, Cause, cause_of, diagnosis_by
 from environments.record.group_line import decode_group
+from environments.record.origin import is_outage
 from environments.record.recorder import GroupLine, serialised
 from environments.record.summary import CHARTED_TURNS
 from environments.record.totals import Summary
 from environments.rollout.boundary import failure_of
+from environments.run.observers import Observers
 from environments.run.spans import configured_tracer, trace_group
 from environments.run.worker_pool import StoppedError, groups_at_once
 from environments.trajectory import CreditedGroup, Failure, StopReason, Trajectory, TrajectoryGroup
@@ -91,6 +94,8 @@ class GroupNote:
     """Why nothing is to be learned from it; `None`: something is, or it is of an evaluation."""
     lacks_image: bool
     """Whether all of it was lost because the image of its item cannot be had."""
+    outages: tuple[str | None, ...]
+    """Of each rollout that ended, the error that lost it to a server, an engine or a disk that was away."""
     group_id: str
     versions: Mapping[int, tuple[str | None, ...]]
     """Of the weights that sampled each sibling that is not withheld."""
@@ -124,6 +129,7 @@ def note_of(
         cause=cause_of(credited),
         lacks_image=bool(group.failures)
         and all(failure.error_class == "ImageUnavailable" for failure in group.failures),
+        outages=tuple(map(_outage, group.failures)) + (None,) * len(group.trajectories),
         group_id=group.group_id,
         versions={each.sibling: each.weight_versions for each in group.trajectories if each.stale is None},
         failed_by_model=credited.status == "failed"
@@ -132,6 +138,13 @@ def note_of(
         or any(each.stop_reason is StopReason.TIME_BUDGET for each in group.trajectories),
         lacking=lacking,
         shown=shown,
+    )
+
+
+def _outage(failure: Failure) -> str | None:
+    lost = is_outage(failure.stop_reason, failure.error, failure.error_class)
+    return (
+        f"{failure.error_class}: {failure.error.removeprefix(f'{failure.error_class}: ')}" if lost else None
     )
 
 
@@ -161,17 +174,42 @@ def _text(text: str) -> str:
 _REASON_CHARS = 300
 
 
+LATEST_ROLLOUTS = 40
+MOST_OUTAGES = 8
+"""Of the latest rollouts that one class of errors may lose before no other starts."""
+
+
 class Streak:
-    """Groups in a row, in the order in which they ended, of which nothing can be compared."""
+    """What was lost lately: whole groups in a row, and rollouts by what was away."""
 
     def __init__(self, most: int = 0) -> None:
-        """Count them; `most` is how many are too many, 0: none are."""
+        """Count them; `most` is how many groups are too many, 0: none are."""
         self.length = 0
         self._most = most
         self._last = ""
+        self._outages = deque[str | None](maxlen=LATEST_ROLLOUTS)
 
-    def add(self, note: GroupNote) -> None:
-        """Take the next group in. Raises StoppedError if these are too many."""
+    @property
+    def outage(self) -> str | None:
+        """What is away, in words, where too many of the latest rollouts were lost to it."""
+        lost = [each for each in self._outages if each is not None]
+        classes = Counter(each.partition(":")[0] for each in lost)
+        for name, count in classes.most_common(1):
+            if count > MOST_OUTAGES:
+                last = textwrap.shorten(
+                    next(each for each in reversed(lost) if each.startswith(name)), _REASON_CHARS
+                )
+                return f"{count} of the last {len(self._outages)} rollouts were lost to {last}"
+        return None
+
+    def add(self, note: GroupNote, *, is_probe: bool = False) -> None:
+        """Count a group that ended. One that began in an outage, `is_probe`, ends it if anything is left.
+
+        Raises StoppedError if too many groups were lost in a row.
+        """
+        if is_probe and note.loss is None:
+            self._outages.clear()
+        self._outages.extend(note.outages)
         if note.lacks_image:
             return  # of this item alone
         if note.loss is None:
@@ -183,7 +221,61 @@ class Streak:
             raise StoppedError(f"{self}; --env.max_failed_groups 0 goes on all the same")
 
     def __str__(self) -> str:
-        return f"{self.length} groups in a row were lost whole, the last one because of {self._last}"
+        lost = f"{self.length} groups in a row were lost whole, the last one because of {self._last}"
+        return self.outage or lost
+
+
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 30.0
+
+
+class Breaker:
+    """While too many rollouts are lost to one outage, groups start one by one, with a pause before each."""
+
+    def __init__(
+        self, streak: Streak, say: Callable[[str], None], *, clock: Callable[[], float] = monotonic
+    ) -> None:
+        """`say` shows a line; `clock` is in seconds."""
+        self.streak = streak
+        self._say, self._clock = say, clock
+        self._probes = set[Hashable]()
+        """Groups that run and started while it was open."""
+        self._pause_s, self._next_at = FIRST_PAUSE_S, 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether groups wait."""
+        return self.streak.outage is not None
+
+    @property
+    def may_start(self) -> bool:
+        """Whether a group may start now."""
+        return not self.is_open or self._clock() >= self._next_at
+
+    def start(self, key: Hashable) -> None:
+        """Note that a group starts; the next one waits longer."""
+        if self.is_open:
+            self._probes.add(key)
+            self._pause(min(2 * self._pause_s, LONGEST_PAUSE_S))
+
+    def end(self, key: Hashable, note: GroupNote) -> bool:
+        """Count a group that ended. False: it began before the outage, and shows nothing of now.
+
+        Raises StoppedError if too many groups were lost in a row.
+        """
+        was_open, is_probe = self.is_open, key in self._probes
+        self._probes.discard(key)
+        if was_open and note.loss is None and not is_probe:
+            return False
+        self.streak.add(note, is_probe=is_probe)
+        if self.is_open and not was_open:
+            self._pause(FIRST_PAUSE_S)
+        return True
+
+    def _pause(self, seconds: float) -> None:
+        self._pause_s = seconds
+        self._next_at = self._clock() + seconds
+        self._say(f"{self.streak}; the next one starts in {seconds:g} s; no item is spent")
 
 
 MOST_REFUSED = 3
@@ -317,8 +409,8 @@ async def withhold_stale(env: AgentEnv, finishing: Finishing, done: FinishedGrou
 class Traces:
     """Traces groups as they are recorded, where OpenTelemetry is set up in this process."""
 
-    def __init__(self) -> None:
-        """Ask once."""
+    def __init__(self, observers: Observers) -> None:
+        self._observers = observers
         self._tracer = configured_tracer()
 
     @property
@@ -326,17 +418,12 @@ class Traces:
         """Whether there is a tracer."""
         return self._tracer is not None
 
-    async def add(self, done: FinishedGroup) -> None:
-        """Trace a group; a tracer that breaks costs no group, as charts do not, and is not asked again."""
+    def add(self, done: FinishedGroup) -> None:
+        """Have a group traced."""
         tracer, line = self._tracer, done.line
-        if tracer is None or line is None:
-            return
-        try:
-            group = await asyncio.to_thread(decode_group, line.content, Path("a group that ended"), 1)
-            await asyncio.to_thread(trace_group, group, tracer)
-        except Exception as error:  # noqa: BLE001  # anybody's exporter
-            logger.warning("no more traces: OpenTelemetry broke with %s: %s", type(error).__name__, error)
-            self._tracer = None
+        if tracer is not None and line is not None:
+            group = Path("a group that ended")
+            self._observers.put("traces", lambda: trace_group(decode_group(line.content, group, 1), tracer))
 
 
 class OwnGroups:

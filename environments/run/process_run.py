@@ -1,10 +1,11 @@
 """`process`: which tasks are next, and their groups into one rollout JSONL, which a later run resumes."""
 
 import asyncio
+import signal
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from rich.console import Console
@@ -12,15 +13,19 @@ from rich.console import Console
 from environments.base_env import AgentEnv
 from environments.containment.hook_calls import HookCalls
 from environments.containment.user_code import InFlight
+from environments.credit.crediting import UNSCORED
 from environments.data.tasks import GroupTask, PastGroup, RunHistory
 from environments.hooks import writes
 from environments.plain_text import printable
+from environments.record.diagnosis import UNSCORED_KIND, Cause
 from environments.record.origin import GroupKey
 from environments.record.recorder import Recorder, past_groups
 from environments.record.summary import print_summary
 from environments.rollout.boundary import traceback_of
 from environments.run.experiment import origin_of
 from environments.run.group_source import (
+    FIRST_PAUSE_S,
+    Breaker,
     FinishedGroup,
     Finishing,
     GroupSource,
@@ -34,7 +39,7 @@ from environments.run.open_run import DEFAULTS, OpenRun, RunOptions, opened_run,
 from environments.run.progress import Progress, RolloutsInFlight
 from environments.run.run_log import RunLog
 from environments.run.tracking import Track, tracked
-from environments.run.watchdog import Watchdog, watchdog_of
+from environments.run.watchdog import Watchdog, watched_run
 from environments.run.worker_pool import (
     MOST_ALIKE,
     StoppedError,
@@ -47,6 +52,11 @@ from tools.errors import ConfigError, RunError, UsageError
 MOST_TRIES = 3
 """Starts in which a group may fail before it is passed over."""
 _NAMED = 20
+WITHOUT_REWARD = 3
+"""Exit code of a run of which all is done and nothing was scored."""
+_FEWEST_GROUPS = 3
+"""Fewer say nothing of the rewards."""
+_NOTHING_SCORED = str(Cause(kind=UNSCORED_KIND, why=UNSCORED))
 FAILED = 1
 """Exit code of a run that did not do what it was asked for."""
 
@@ -92,11 +102,11 @@ async def process(
     if options.shard is not None and writes(env, "next_items"):
         raise ConfigError(f"--shard is for a plan, and {type(env).__name__} has next_items, which makes none")
     progress = Progress(console, log=log)
-    with watchdog_of(env, progress) as watchdog:
+    with watched_run(env, progress) as watchdog:
         async with env.opened(notify=progress.say):
             with ExitStack() as files:
                 # First what can still refuse: `--fresh` puts the former run aside.
-                track = files.enter_context(tracked(env))
+                track = files.enter_context(tracked(env, progress.observers))
                 origin = origin_of(env)
                 opened = opened_run(env, origin, place, options=options, log=log, say=progress.say)
                 run = files.enter_context(opened)
@@ -141,11 +151,18 @@ async def _process_opened(
     left = tasks.total - tasks.done - summary.done
     if left or (tasks.total and not recorder.contents.finished):
         code = code or FAILED
+    scored = summary.groups["ok"] + summary.groups["no_credit"]
+    scored -= summary.totals["reasons"].counts().get(_NOTHING_SCORED, 0)
+    is_whole = run.shard is None and env.config.group_size > 1 and tasks.total >= _FEWEST_GROUPS
+    if code == 0 and is_whole and not (scored or recorder.contents.has_reward):
+        progress.say(f"no reward in the record is a number: {_NOTHING_SCORED}")
+        code = WITHOUT_REWARD
     loop = watchdog.utilisation
     await run.end(summary, done=tasks.held(), planned=tasks.total, code=code)
     progress.print(partial(_print_end, recorder=recorder, progress=progress, loop=loop))
     if left:
-        progress.say(f"stopped with {left} groups to go; the same command goes on from here")
+        by = f" by {signal.Signals(code - 128).name}" if code > 128 else ""
+        progress.say(f"stopped{by} with {left} groups to go; the same command goes on from here")
     elif closing := tasks.closing("groups failed"):
         progress.say(closing)
     if tasks.error is not None:
@@ -166,7 +183,6 @@ class Driver:
     withhold_stale: Callable[[FinishedGroup], Awaitable[FinishedGroup]] | None = None
     """Takes the credit of siblings that are too old by now; `None`: there is no credit."""
     track: Track | None = None
-    traces: Traces = field(default_factory=Traces)
 
     async def roll_out(self, tasks: "PlannedTasks | AskedTasks") -> int:
         """Has the tasks rolled out that the record does not hold yet.
@@ -174,7 +190,8 @@ class Driver:
         Returns 0, the exit code of a signal, or `FAILED` where there was no point in going on, which is
         shown.
         """
-        progress, recorder, streak = self.progress, self.run.recorder, Streak(self.max_failed)
+        progress, recorder, traces = self.progress, self.run.recorder, Traces(self.progress.observers)
+        breaker = Breaker(Streak(self.max_failed), progress.say)
         lessons = Lessons(progress.say, has_credit=recorder.contents.has_credit)
         self.run.planned(groups=tasks.total, done=tasks.done)
         progress.print(partial(_print_start, recorder=recorder, tasks=tasks))
@@ -186,13 +203,13 @@ class Driver:
                 done = await self.withhold_stale(done)
             assert done.line is not None
             await asyncio.to_thread(recorder.append_line, done.line)
-            await self.traces.add(done)
+            traces.add(done)
             progress.group_done(done.note)
             if self.track is not None:
                 self.track(done.note)
             tasks.ended(done.note.past)
             if not recorder.failed_before(task.item_id, task.epoch):
-                streak.add(done.note)
+                breaker.end((task.item_id, task.epoch), done.note)
             lessons.add(done.note)
 
         async def begin(left: Iterator[GroupTask]) -> list[GroupTask]:
@@ -218,15 +235,26 @@ class Driver:
             with self.watchdog.armed(), progress:
                 return await run_groups(
                     tasks,
-                    self.source.run,
+                    partial(_start, self.source, breaker),
                     record,
                     max_in_flight=self.source.at_once,
                     begin=begin,
-                    ready=tasks.ready,
+                    ready=partial(_ready, tasks, breaker),
                 )
         except (StoppedError, RunError) as error:
             progress.say(f"stopped: {error}")
             return FAILED
+
+
+async def _start(source: GroupSource, breaker: Breaker, task: GroupTask) -> FinishedGroup:
+    breaker.start((task.item_id, task.epoch))
+    return await source.run(task)
+
+
+async def _ready(tasks: "PlannedTasks | AskedTasks", breaker: Breaker) -> None:
+    while tasks.has_more and not breaker.may_start:  # noqa: ASYNC110  # its clock lets the next group start
+        await asyncio.sleep(FIRST_PAUSE_S / 4)
+    await tasks.ready()
 
 
 def _print_start(console: Console, recorder: Recorder, tasks: "PlannedTasks | AskedTasks") -> None:
@@ -288,6 +316,11 @@ class PlannedTasks:
     def named(self, item_id: str, epoch: int) -> GroupTask:
         """One of them."""
         return next(task for task in self._tasks if (task.item_id, task.epoch) == (item_id, epoch))
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is a next one."""
+        return bool(self._left)
 
     async def ready(self, *, wait: bool = True) -> None:
         """Wait until the next one is known, or the end."""
@@ -385,6 +418,11 @@ class AskedTasks:
 
     def first(self) -> GroupTask | None:
         """Nothing: the order is the environment's."""
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there may be a next one."""
+        return not self._is_over
 
     async def ready(self, *, wait: bool = True) -> None:
         """Ask, where nothing is left of what was asked for; unless `wait`, do not wait for groups to end.

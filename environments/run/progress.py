@@ -4,6 +4,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from time import monotonic
 from types import TracebackType
 from typing import Self
@@ -26,6 +27,7 @@ from environments.record.summary import (
 )
 from environments.record.totals import Summary
 from environments.run.group_source import GroupNote
+from environments.run.observers import Observers
 from environments.run.run_log import RunLog
 
 _ITEM_CHARS = 80
@@ -96,16 +98,13 @@ class LiveView:
 
     def __enter__(self) -> Self:
         if self._live.console.is_terminal:
-            with suppress(OSError, ValueError):
-                self._live.start()
+            self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # The terminal may be gone.
-        with suppress(OSError, ValueError):
-            self._live.stop()
+        self._live.stop()
 
     @property
     def is_shown(self) -> bool:
@@ -168,6 +167,8 @@ class Progress:
         self.in_flight = RolloutsInFlight()
         self.rollout = self.in_flight.watch
         self._console, self._log = console, log
+        self.observers = Observers()
+        self.observed = partial(self.observers.of_run, console)
         self._live = LiveView(console, self._picture)
         self._is_ready = False
         self._total: int | None = None

@@ -35,7 +35,7 @@ from environments.rollout.boundary import Boundary, Slots, caused_by_agent, fail
 from environments.run.experiment import origin_of
 from environments.run.progress import Progress
 from environments.run.recorded_files import RecordedFiles
-from environments.run.watchdog import watchdog_of
+from environments.run.watchdog import watched_run
 from environments.second_models.asked_model import SCRIPTED, AskedModel, ScriptedAnswers
 from environments.second_models.text_model import TextAnswer
 from environments.trajectory import (
@@ -102,7 +102,7 @@ async def rescore(env: AgentEnv, record: Record, contents: Contents, out: Path, 
     or its items, or the new record cannot be written; RunError if nothing could be scored.
     """
     progress = Progress(console)
-    with watchdog_of(env, progress) as watchdog:
+    with watched_run(env, progress) as watchdog:
         async with env.loaded():
             with new_record(out, doing="credit") as recorder, watchdog.armed():
                 change = await _rewrite(env, record, contents, recorder, progress)

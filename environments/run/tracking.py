@@ -1,13 +1,12 @@
 """What a run's charts show: each group's numbers, those of the last groups by turn, samples of rollouts."""
 
-import logging
 import re
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from functools import partial
 from importlib import import_module
 from io import StringIO
-from threading import Thread
 from typing import Any
 
 import yaml
@@ -18,19 +17,14 @@ from environments.inference.endpoint import without_credentials
 from environments.record.summary import flat
 from environments.record.totals import Summary
 from environments.run.group_source import GroupNote, ShownGroups
+from environments.run.observers import Observers
 from environments.run.open_run import settings_text
 from tools.errors import ConfigError
-
-logger = logging.getLogger(__name__)
-
 
 PROJECT = "turnwise"
 BINS = 32
 _SECRETS = ("api_key", "server_token")
 """How the names of settings end that are secrets."""
-FINISH_S = 60.0
-"""A service that is away keeps no run from its end."""
-MOST_WARNINGS = 3
 Table = Sequence[Mapping[str, str | float | None]]
 """Rows with equal keys."""
 MAX_NAMES = 400
@@ -42,50 +36,32 @@ Track = Callable[[GroupNote], None]
 
 
 class Charts:
-    """A run at a service whose package has wandb's names; what fails there is logged, and ends nothing."""
+    """A run at a service whose package has wandb's names."""
 
     def __init__(self, name: str, run: Any, package: Any, *, is_silent: bool = False) -> None:
         """Charts to a run (`log`, `finish`) of a service whose package has `Histogram` and `Table`.
 
         `name` is of the service, for warnings; `is_silent` keeps what it prints at its end from the screen.
         """
-        self._name, self._run, self._package, self._is_silent = name, run, package, is_silent
-        self._warnings = 0
+        self.name, self._run, self._package, self._is_silent = name, run, package, is_silent
 
     def log(
         self, numbers: Mapping[str, float], histograms: Mapping[str, Sequence[float]], samples: Table
     ) -> None:
         """Adds a step."""
-
-        def report() -> None:
-            logged: dict[str, Any] = dict(numbers)
-            for name, values in histograms.items():
-                logged[name] = self._package.Histogram(list(values), num_bins=BINS)
-            if samples:
-                columns = list(samples[0])
-                rows = [[row[column] for column in columns] for row in samples]
-                logged["samples"] = self._package.Table(columns=columns, data=rows)
-            self._run.log(logged)
-
-        self._try(report)
+        logged: dict[str, Any] = dict(numbers)
+        for name, values in histograms.items():
+            logged[name] = self._package.Histogram(list(values), num_bins=BINS)
+        if samples:
+            columns = list(samples[0])
+            rows = [[row[column] for column in columns] for row in samples]
+            logged["samples"] = self._package.Table(columns=columns, data=rows)
+        self._run.log(logged)
 
     def finish(self) -> None:
-        """Ends the run, within `FINISH_S`."""
-        last = Thread(target=lambda: self._try(self._run.finish), daemon=True)
+        """Ends the run."""
         with _silent() if self._is_silent else nullcontext():
-            last.start()
-            last.join(FINISH_S)
-        if last.is_alive():
-            logger.warning("%s: not done after %.0f s; the run ends without it", self._name, FINISH_S)
-
-    def _try(self, report: Callable[[], object]) -> None:
-        try:
-            report()
-        except Exception as error:  # noqa: BLE001  # whatever a client of a web service raises
-            self._warnings += 1
-            if self._warnings <= MOST_WARNINGS:
-                text = without_credentials(str(error))
-                logger.warning("%s: %s: %s", self._name, type(error).__name__, text)
+            self._run.finish()
 
 
 def wandb_charts(name: str, settings: Mapping[str, Any]) -> Charts:
@@ -136,8 +112,8 @@ def _silent() -> Generator[None]:
 
 
 @contextmanager
-def opened_charts(env: AgentEnv) -> Generator[list[Charts]]:
-    """The services that settings ask for, until their ends.
+def opened_charts(env: AgentEnv, observers: Observers) -> Generator[list[Charts]]:
+    """The services that settings ask for, until their ends, which are left to the observers.
 
     Raises ConfigError if a service's package is not installed, or cannot start.
     """
@@ -147,19 +123,19 @@ def opened_charts(env: AgentEnv) -> Generator[list[Charts]]:
             if wanted:
                 # Without what may be a secret.
                 settings = yaml.safe_load(settings_text(env, None))
-                charts.append(make(config.wandb_name or env.name, settings))
-                closing.callback(charts[-1].finish)
+                charts.append(made := make(config.wandb_name or env.name, settings))
+                closing.callback(observers.put, made.name, made.finish)
         yield charts
 
 
 @contextmanager
-def tracked(env: AgentEnv) -> Generator[Track | None]:
+def tracked(env: AgentEnv, observers: Observers) -> Generator[Track | None]:
     """A run that `Track` adds groups to, at each of the services that settings ask for; `None`: at none.
 
     Raises as `opened_charts`.
     """
-    with opened_charts(env) as charts:
-        tracker = Tracker(charts)
+    with opened_charts(env, observers) as charts:
+        tracker = Tracker(charts, observers)
         try:
             yield tracker.add if charts else None
         finally:
@@ -169,8 +145,8 @@ def tracked(env: AgentEnv) -> Generator[Track | None]:
 class Tracker:
     """Makes the steps of the charts: one per group, and every `WINDOW` groups those of the window with it."""
 
-    def __init__(self, charts: Sequence[Charts]) -> None:
-        self._charts = charts
+    def __init__(self, charts: Sequence[Charts], observers: Observers) -> None:
+        self._charts, self._observers = charts, observers
         self._known: set[str] = set()
         self._run, self._window, self._shown = Summary(), Summary(), ShownGroups()
 
@@ -194,7 +170,8 @@ class Tracker:
             shown, self._window, self._shown = self._shown, Summary(), ShownGroups()
         numbers = few_names(numbers, self._known)
         for charts in self._charts:
-            charts.log(numbers, shown.histograms, shown.samples)
+            step = partial(charts.log, numbers, shown.histograms, shown.samples)
+            self._observers.put(charts.name, step)
 
 
 def group_numbers(summary: Summary) -> dict[str, float]:

@@ -11,7 +11,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, process_time, sleep, thread_time
 from types import FrameType
@@ -48,13 +48,14 @@ class Watchdog:
         *,
         ends_after_s: float,
         on_tick: Callable[[str | None], None] = lambda _: None,
+        on_last_words: Callable[[], object] = lambda: None,
         what: str = "run",
     ) -> None:
         """`on_tick` is called twice a second, with the place that the loop is blocked at, if it is at one.
 
-        `what` is ended, in a word.
+        `what` is ended, in a word; then `on_last_words` waits until what was said is shown.
         """
-        self._what = what
+        self._what, self._on_last_words = what, on_last_words
         self._env_cls, self._say, self._ends_after_s, self._on_tick = env_cls, say, ends_after_s, on_tick
         self.on_end: Callable[[InFlight, Failure], object] | None = None
         """Takes the rollout whose code blocks the loop, as its failure, before that ends the run."""
@@ -158,8 +159,6 @@ class Watchdog:
 
     def _last_words(self, text: str, loop: asyncio.AbstractEventLoop, where: str) -> None:
         self._say(text)
-        sys.stdout.flush()
-        sys.stderr.flush()
         rollout = rollout_at(loop)
         if self.on_end is not None and rollout is not None and rollout.item_id:
             name = "BlockedLoop"
@@ -173,12 +172,21 @@ class Watchdog:
                 turns=0,
             )
             self.on_end(rollout, failure)
+        self._on_last_words()
 
 
-def watchdog_of(env: AgentEnv, progress: Progress) -> AbstractContextManager[Watchdog]:
-    """The watchdog of a run, watching while entered."""
-    limit_s = env.config.hook_block_s
-    return Watchdog(type(env), progress.say, ends_after_s=limit_s, on_tick=progress.heartbeat).watching()
+@contextmanager
+def watched_run(env: AgentEnv, progress: Progress) -> Generator[Watchdog]:
+    """While entered, code that blocks the event loop is noticed, and no observer holds the run."""
+    watchdog = Watchdog(
+        type(env),
+        progress.say,
+        ends_after_s=env.config.hook_block_s,
+        on_tick=progress.heartbeat,
+        on_last_words=progress.observers.end,
+    )
+    with progress.observed(), watchdog.watching():
+        yield watchdog
 
 
 def place_in(frame: FrameType | None, env_cls: type) -> str | None:

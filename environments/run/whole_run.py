@@ -74,7 +74,8 @@ async def _end_of_others() -> None:
                 coro.code.is_given_up = True  # so that the end of the loop, which cancels it again, ends it
 
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+"""Schedulers send the last two before a job's time is over; they would end the process without a word."""
 
 
 class StopSignals:

@@ -26,7 +26,7 @@ from environments.extras import needs_extra
 from environments.scale.dispatch import NoRoomError, Worker
 from environments.scale.messages import Beat, Death
 from environments.scale.worker_process import WorkerProcess, WorkerStart
-from tools.errors import ConfigError, RunError
+from tools.errors import ConfigError, RunError, TurnwiseError
 from tools.waiting import to_the_end
 
 with needs_extra("ray", "--workers"):
@@ -218,7 +218,8 @@ async def connected(address: str | None, *, local: Mapping[str, float]) -> Async
     Where this program uses Ray already, that one is taken, and left as it is. Gives whether it is our own:
     then workers are where this process is.
 
-    Raises ConfigError if there is no cluster at the address, or it runs another Ray or Python.
+    Raises ConfigError if there is no cluster at the address, or it runs another Ray or Python; RunError if
+    our own does not start in time.
     """
     if _OWN.locked():
         raise ConfigError(
@@ -239,7 +240,8 @@ async def connected(address: str | None, *, local: Mapping[str, float]) -> Async
             init = partial(ray.init, job_config=job, log_to_driver=False, configure_logging=False, **options)
             try:
                 # In a thread, as Ray takes over the signals of the main one; to its end, or half stays.
-                await to_the_end(asyncio.to_thread(_init, init, where))
+                error_class = RunError if address is None else ConfigError
+                await to_the_end(asyncio.to_thread(_init, init, where, error_class))
                 yield address is None
             finally:
                 with suppress(TimeoutError):
@@ -288,11 +290,12 @@ def _is_there(head: str) -> bool:
     return True
 
 
-def _init(init: Callable[[], object], where: str) -> None:
+def _init(init: Callable[[], object], where: str, error_class: type[TurnwiseError]) -> None:
     try:
         init()
-    except Exception as error:
-        raise ConfigError(f"{where}: {' '.join(str(error).split())[:400]}") from error
+    except BaseException as error:  # noqa: BLE001  # Ray exits where its processes start too late
+        why = " ".join(str(error).split())[:400] or type(error).__name__
+        raise error_class(f"{where}: {why}; the same command tries again") from None
 
 
 class _NoPaths(list[str]):

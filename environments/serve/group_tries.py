@@ -10,6 +10,7 @@ from time import monotonic
 from environments.data.tasks import GroupTask
 from environments.record.origin import RunOrigin
 from environments.run.group_source import (
+    Breaker,
     FinishedGroup,
     Finishing,
     GroupNote,
@@ -18,6 +19,7 @@ from environments.run.group_source import (
     Traces,
     finished,
 )
+from environments.run.observers import Observers
 from environments.run.process_run import AskedTasks
 from environments.run.tracking import Track
 from environments.run.worker_pool import is_cancelled
@@ -25,15 +27,13 @@ from environments.trajectory import CreditedGroup, TrajectoryGroup
 from tools.errors import ConfigError
 
 OPEN_AFTER = 4
-"""Failed groups in a row after which it opens: groups start one by one, with a pause before each."""
-FIRST_PAUSE_S = 1.0
-LONGEST_PAUSE_S = 30.0
+"""Failed groups in a row after which it opens, whatever lost them."""
 
 Entry = tuple[int, GroupTask]
 """A task with its number in the plan."""
 
 
-class CircuitBreaker:
+class CircuitBreaker(Breaker):
     """Hands out tasks. One that failed is deferred until a group works again.
 
     Then it counts as failed, if the streak was short; after a streak long enough to open the breaker, which
@@ -54,27 +54,16 @@ class CircuitBreaker:
             say: shows a line to the user.
             clock: in seconds.
         """
+        super().__init__(Streak(), say, clock=clock)
         self._entries = entries
-        self._say = say
-        self._clock = clock
-        self._streak = Streak()
         self._deferred: list[Entry] = []
         self._retries: deque[Entry] = deque()
         self._retried: set[int] = set()
-        self._probes: set[int] = set()
-        """Numbers of those that run and started while every group failed."""
-        self._pause_s = FIRST_PAUSE_S
-        self._next_at = 0.0
 
     @property
     def is_open(self) -> bool:
-        """Whether every group fails."""
-        return self._streak.length >= OPEN_AFTER
-
-    @property
-    def may_start(self) -> bool:
-        """Whether a group may start now."""
-        return not self.is_open or self._clock() >= self._next_at
+        """Whether groups wait: something is away, or every group fails."""
+        return super().is_open or self.streak.length >= OPEN_AFTER
 
     @property
     def has_retries(self) -> bool:
@@ -84,24 +73,17 @@ class CircuitBreaker:
     def take(self) -> Entry | None:
         """The next task to roll out, if there is one; while every group fails, the next one has to wait."""
         entry = self._retries.popleft() if self._retries else next(self._entries, None)
-        if entry is None:
-            return None
-        if self.is_open:
-            self._probes.add(entry[0])
-            self._pause(min(2 * self._pause_s, LONGEST_PAUSE_S))
+        if entry is not None:
+            self.start(entry[0])
         return entry
 
     def finish(self, entry: Entry, note: GroupNote) -> list[int]:
         """Take note of how a task ended; the numbers of the deferred ones that now count as failed."""
-        was_open, is_probe = self.is_open, entry[0] in self._probes
-        self._probes.discard(entry[0])
-        if was_open and note.loss is None and not is_probe:
-            return []  # it began before everything failed, and is no evidence about now
-        self._streak.add(note)
-        if self._streak.length:
+        was_open = self.is_open
+        if not self.end(entry[0], note):
+            return []
+        if self.streak.length:
             self._deferred.append(entry)
-            if self.is_open and not was_open:
-                self._pause(FIRST_PAUSE_S)
             return []
         deferred, self._deferred = self._deferred, []
         retries = [each for each in deferred if was_open and each[0] not in self._retried]
@@ -113,11 +95,6 @@ class CircuitBreaker:
         if was_open:
             self._say(f"a group has worked; {len(retries)} items that failed meanwhile are tried once more")
         return failed
-
-    def _pause(self, seconds: float) -> None:
-        self._pause_s = seconds
-        self._next_at = self._clock() + seconds
-        self._say(f"{self._streak}; the next one starts in {seconds:g} s; no item is spent")
 
 
 _FIRST_WAIT_S = 0.5
@@ -190,7 +167,7 @@ class Rollouts:
     """Raises ConfigError while the model server cannot be used; buys no completion."""
     origin: RunOrigin
     track: Track | None = None
-    traces: Traces = field(default_factory=Traces)
+    traces: Traces = field(default_factory=lambda: Traces(Observers()))
     """Takes each group for charts; `None`: there are no charts."""
     stride: int = 0
     """Tasks between two of which the first rollout goes alone."""

@@ -343,7 +343,7 @@ class ServeLoop:
         elif note.past.scores:
             await self._delivery.finish(entry[0])
         await asyncio.to_thread(self._record, done)
-        await self._traces.add(done)
+        self._traces.add(done)
         for number in breaker.finish(entry, note):
             await self._delivery.finish(number)
         if self._asked is not None:

@@ -22,7 +22,7 @@ from environments.run.open_run import DEFAULTS, RunOptions, begin_record
 from environments.run.process_run import AskedTasks, OpenSource, SourceOptions, in_this_process
 from environments.run.progress import Progress
 from environments.run.tracking import tracked
-from environments.run.watchdog import Watchdog, watchdog_of
+from environments.run.watchdog import Watchdog, watched_run
 from environments.run.worker_pool import MOST_ALIKE
 from environments.serve.delivery import Delivery, DeliveryRules
 from environments.serve.group_tries import Rollouts
@@ -74,7 +74,7 @@ async def serve(
     """
     progress = Progress(console)
     shape_of(env)  # first what can refuse
-    with watchdog_of(env, progress) as watchdog:
+    with watched_run(env, progress) as watchdog:
         async with env.opened(waits=True, notify=progress.say):
             if not env.config.allow_approximate_tokens:
                 refuse_text_alone(env.text_only_servers)
@@ -92,7 +92,7 @@ async def _serve_opened(
 ) -> int:
     config, shape, say = env.config, shape_of(env), progress.say
     async with AsyncExitStack() as files:
-        track = files.enter_context(tracked(env))
+        track = files.enter_context(tracked(env, progress.observers))
         recorder = None
         if config.data_path_to_save_groups is not None:
             recorder = files.enter_context(
@@ -102,7 +102,7 @@ async def _serve_opened(
             files.enter_context(later_files(env, recorder, accept=options.accept))
         calls = files.enter_context(env.hook_calls(InFlight(item_id="", sibling=0)))
         asked = _asked(env, recorder, calls, say)
-        traces = Traces()
+        traces = Traces(progress.observers)
         finishing = Finishing(
             fingerprint=None if recorder is None else recorder.fingerprint,
             is_charted=track is not None,

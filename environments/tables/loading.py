@@ -25,7 +25,7 @@ _COLUMNS = {
         ("schema", "group_id", "env", "item_id", "item_hash", "fingerprint", "status", "reason", "policy"),
         _TEXT,
     ),
-    **dict.fromkeys(("estimator", "error"), _TEXT),
+    **dict.fromkeys(("estimator", "error", "crc32"), _TEXT),
     **dict.fromkeys(("epoch", "turns_without_peer"), _INTEGER),
     "evaluation": _hf.Value("bool"),
     **dict.fromkeys(("tokens", "masks"), _INTEGERS),

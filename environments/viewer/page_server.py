@@ -19,7 +19,7 @@ from typing import Any
 from aiohttp import web
 
 from environments.record.artefact_file import with_contents
-from environments.record.group_line import decode_group, parse_head
+from environments.record.group_line import LineChecks, decode_group, parse_head
 from environments.record.origin import GroupKey
 from environments.record.recorder import read_contents
 from environments.run.run_log import CountedOnce
@@ -98,6 +98,7 @@ class LiveRecord:
         self._file: tuple[int, int] | None = None
         """Device and inode."""
         self._end, self._tail, self._lines = 0, b"", 0
+        self._checks = LineChecks(self.path)
         self._places: dict[int, tuple[int, int]] = {}
         """Where the lines of groups begin, and how long they are."""
         self._blocks: OrderedDict[int, dict[str, bytes]] = OrderedDict()
@@ -132,6 +133,8 @@ class LiveRecord:
         self._tail = line[-_TAIL_BYTES:]
         builder = self._builder
         try:
+            if not self._checks.is_new(line, self._lines):
+                return
             credited = decode_group(line, self.path, self._lines)
             if not builder.entries:
                 builder.others = other_estimators(credited.estimator, self._others)

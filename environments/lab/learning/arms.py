@@ -35,7 +35,7 @@ from environments.run.group_source import score_eval
 from environments.run.open_run import OpenRun, logged_run, put_aside, run_facts
 from environments.run.progress import Progress
 from environments.run.run_log import RunLog
-from environments.run.watchdog import watchdog_of
+from environments.run.watchdog import watched_run
 from environments.trajectory import CreditedGroup, Trajectory
 from environments.viewer.learning_values import LearnedStateValues
 from tools.errors import ConfigError, RecordError, RunError
@@ -238,7 +238,7 @@ async def recorded(
         UsageError: the environment cannot be opened, or the record not written.
     """
     log = RunLog()
-    with watchdog_of(env, Progress(Console(stderr=True), log=log)) as watchdog:
+    with watched_run(env, Progress(Console(stderr=True), log=log)) as watchdog:
         async with env:
             origin = origin_of(env)
             origin = replace(origin, experiment={**origin.experiment, "learning": learning})

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from environments.cli.export import command
+from environments.record.group_line import with_crc
 from environments.record.recorder import Recorder
 from environments.testing import group_of
 from environments.text_exports.text_views import TEXT_VIEWS, openai_chat
@@ -139,7 +140,7 @@ def test_limits_choose_what_openai_lines_train(record, tmp_path):
 @pytest.mark.parametrize("view", TEXT_VIEWS)
 def test_a_line_that_is_cut_leaves_no_file_of_text(record, tmp_path, view):
     with record.open("ab") as file:
-        file.write(b'{"schema": "turnwise.group/2", \n')
+        file.write(with_crc(b'{"schema": "turnwise.group/2", }\n'))
     with pytest.raises(RecordError, match=r"r\.jsonl, line 3: not JSON"):
         export(record, "--view", view, "--out", tmp_path / "out.jsonl")
     assert [each.name for each in tmp_path.iterdir()] == ["r.jsonl"]

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from environments.record.group_line import with_crc
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup
 
@@ -15,6 +16,13 @@ def credited(group, item_id="a", epoch=0, status="ok"):
         estimator_params={"gamma": 1.0},
         status=status,
     )
+
+
+def edit(path, old, new):
+    """Replace bytes of a record, each line of which has its own CRC-32 afterwards."""
+    bare = b"".join(b"%s}\n" % line.rpartition(b',"crc32":')[0] for line in path.read_bytes().splitlines())
+    assert old in bare
+    path.write_bytes(b"".join(map(with_crc, bare.replace(old, new).splitlines(keepends=True))))
 
 
 TWO = group_of([[1.0, None], [0.0]], outcomes=[2.0, None])

@@ -7,7 +7,7 @@ import pytest
 from environments.data.item_json import item_hash
 from environments.record.origin import RunOrigin
 from environments.record.recorder import Recorder, read_contents
-from tests.environments.record.recorded import TWO, credited
+from tests.environments.record.recorded import TWO, credited, edit
 from tools.errors import RecordError
 
 RUN = RunOrigin(env="toy", policy="p", estimator="e", experiment={"turnwise": "1", "seed": "0"})
@@ -77,7 +77,7 @@ def test_a_record_continued_says_what_its_runs_were_once_each(path):
 
 
 def test_a_fingerprint_that_no_line_explains_is_named(path):
-    path.write_bytes(path.read_bytes().replace(b'"origin":', b'"none":'))
+    edit(path, b'"origin":', b'"none":')
     with pytest.raises(RecordError, match=f"fingerprint was {RUN.fingerprint}, is {OTHER.fingerprint}"):
         begun(path, OTHER)
 

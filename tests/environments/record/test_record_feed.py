@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from environments.cli.export import command as export
 from environments.record import record_feed
-from environments.record.group_line import encode_group
+from environments.record.group_line import encode_group, with_crc
 from environments.record.record_feed import follow
 from environments.record.recorder import Recorder
 from environments.trajectory import IGNORED, SEVERAL_VERSIONS
@@ -45,7 +45,7 @@ def write(path, *items, fresh=False, **fields):
 
 
 def line(item, **fields):
-    return encode_group(credited(TWO, item, **fields))
+    return with_crc(encode_group(credited(TWO, item, **fields)))
 
 
 def name(group):
@@ -457,7 +457,7 @@ def test_arguments_that_do_not_fit_are_refused_by_the_call_itself(record, cursor
 
 
 async def test_a_malformed_line_is_named_and_given_at_no_start(record, cursor):
-    record.write_bytes(line("a") + b'{"schema": 1}\n' + line("b"))
+    record.write_bytes(line("a") + with_crc(b'{"schema": 1}\n') + line("b"))
     for _ in range(2):
         with pytest.raises(RecordError, match=f"^{record}, line 2: not a turnwise.group/2 line"):
             await take(follow(record, after=cursor), 2)
@@ -558,3 +558,10 @@ async def test_leaving_the_loop_needs_nothing_else(record, cursor):
         if name(group) == "b":
             break
     assert orjson.loads(cursor.read_bytes())["number"] == 2
+
+
+async def test_a_line_that_repeats_one_before_the_cursor_is_not_given_again(record, cursor):
+    write(record, "a", "b")
+    (await take(follow(record, after=cursor), 1))[0].acknowledge()
+    record.write_bytes(record.read_bytes() + line("a") + line("c"))
+    assert list(map(name, await take(follow(record, after=cursor), 2))) == ["b", "c"]

@@ -10,10 +10,9 @@ from pathlib import Path
 import orjson
 import pytest
 
-from environments.record import recorder as recorder_module
 from environments.record.group_line import encode_group
 from environments.record.recorder import Recorder, new_record, read_contents, read_groups
-from tests.environments.record.recorded import TWO, credited
+from tests.environments.record.recorded import TWO, credited, edit
 from tools.errors import RecordError
 
 
@@ -88,27 +87,23 @@ def test_a_line_broken_by_hand_is_refused_by_its_number(tmp_path):
     with Recorder(path) as recorder:
         for name in "abc":
             recorder.append(credited(TWO, name))
-    first, second, third = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(first + second.replace(b'"turns":', b'"turns"', 1) + third)
+    edit(path, b'"item_id":"b"', b'"item_id""b"')
     with pytest.raises(RecordError, match=r"r\.jsonl, line 2: not JSON"):
         Recorder(path)
 
 
-@pytest.mark.parametrize("parsed_whole", [0, recorder_module.PARSED_WHOLE], ids=["large", "small"])
-def test_lines_edited_and_sorted_by_hand_are_read_anew(tmp_path, monkeypatch, parsed_whole):
-    monkeypatch.setattr(recorder_module, "PARSED_WHOLE", parsed_whole)
+def test_lines_edited_and_sorted_by_hand_are_read_anew(tmp_path):
     path = tmp_path / "r.jsonl"
     with Recorder(path) as recorder:
         recorder.append(credited(TWO, "a"))
         recorder.append(credited(TWO, "b"))
-    first, second = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(second.replace(b'"item_id":"b"', b'"item_id":"q"', 1) + first)
+    edit(path, b'"item_id":"b"', b'"item_id":"q"')
+    path.write_bytes(b"".join(reversed(path.read_bytes().splitlines(keepends=True))))
     with Recorder(path) as recorder:
         assert recorder.finished == {("q", 0), ("a", 0)}
 
 
-def test_of_a_large_record_a_line_that_is_of_no_group_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(recorder_module, "PARSED_WHOLE", 0)
+def test_of_a_record_without_crc_a_line_that_is_of_no_group_is_refused(tmp_path):
     path = tmp_path / "r.jsonl"
     line = encode_group(credited(TWO))
     path.write_bytes(line + line.replace(b'"epoch":0', b'"epoch":', 1))
@@ -201,7 +196,7 @@ def test_kill_dash_nine_loses_at_most_the_group_in_flight(tmp_path):
 import sys
 from pathlib import Path
 from environments.record.recorder import Recorder
-from tests.environments.record.recorded import TWO, credited
+from tests.environments.record.recorded import TWO, credited, edit
 with Recorder(Path(sys.argv[1])) as recorder:
     for number in range(10_000):
         recorder.append(credited(TWO, str(number)))

@@ -177,11 +177,13 @@ async def test_charts_get_the_numbers_of_metrics_json_once(tmp_path, monkeypatch
     steps = []
 
     class Charts:
+        name = "charts"
+
         def log(self, numbers, histograms, samples):
             steps.append((numbers, histograms, samples))
 
     @contextmanager
-    def charts(env):
+    def charts(env, observers):
         yield [Charts()]
 
     monkeypatch.setattr(evaluation_run, "opened_charts", charts)

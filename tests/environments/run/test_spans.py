@@ -18,6 +18,7 @@ from environments.credit import credited
 from environments.record.recorder import read_groups
 from environments.run import group_source
 from environments.run.group_source import Finishing, Traces, finished
+from environments.run.observers import MOST_WARNINGS, Observers
 from environments.run.process_run import process
 from environments.run.spans import configured_tracer, trace_group
 from environments.testing import group_of
@@ -121,13 +122,15 @@ def test_a_dropped_rollout_is_a_trace_with_its_error_and_no_score():
     assert "turnwise.score" not in dropped.attributes
 
 
-async def test_a_tracer_that_breaks_costs_no_group_and_is_named_once(monkeypatch, caplog):
+def test_a_tracer_that_breaks_costs_no_group_and_is_named_a_few_times(monkeypatch, caplog):
     broken = SimpleNamespace(start_span=lambda *_, **__: 1 / 0)
     monkeypatch.setattr(group_source, "configured_tracer", lambda: broken)
-    traces, done = Traces(), finished(GROUP, Finishing(fingerprint=None))
-    await traces.add(done)
-    await traces.add(done)
-    assert [each.message[:40] for each in caplog.records] == ["no more traces: OpenTelemetry broke with"]
+    observers, done = Observers(), finished(GROUP, Finishing(fingerprint=None))
+    traces = Traces(observers)
+    for _ in range(2 * MOST_WARNINGS):
+        traces.add(done)
+    observers.end()
+    assert caplog.messages == ["traces: ZeroDivisionError: division by zero"] * MOST_WARNINGS
 
 
 async def test_a_run_traces_groups_as_they_are_recorded_without_what_was_withheld(monkeypatch, tmp_path):

@@ -3,15 +3,16 @@
 import os
 import subprocess
 import sys
-import time
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from environments.config import AgentEnvConfig
 from environments.credit import credited
 from environments.run.group_source import MAX_SAMPLES, TEXT_CHARS, note_of
-from environments.run.tracking import MOST_WARNINGS, WINDOW, Charts, Tracker, group_numbers, tracked
+from environments.run.observers import MOST_WARNINGS, Observers
+from environments.run.tracking import WINDOW, Charts, Tracker, group_numbers, tracked
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup
 from tests.environments.write_file import WriteFile
@@ -20,6 +21,8 @@ from tools.errors import ConfigError
 
 class Kept:
     """A backend that keeps its steps."""
+
+    name = "kept"
 
     def __init__(self):
         self.steps, self.ended = [], False
@@ -39,10 +42,12 @@ def done(rewards):
 
 def charted(groups):
     charts = Kept()
-    tracker = Tracker([charts])
+    observers = Observers()
+    tracker = Tracker([charts], observers)
     for group in groups:
         tracker.add(note_of(group, is_charted=True))
     tracker.end()
+    observers.end()
     return charts.steps
 
 
@@ -80,7 +85,7 @@ def test_without_a_key_tracking_is_refused_in_one_line(tmp_path):
 def test_a_service_whose_package_is_missing_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "trackio", None)
     env = WriteFile(AgentEnvConfig(use_trackio=True))
-    with pytest.raises(ConfigError, match=r"trackio.*turnwise\[trackio\]"), tracked(env):
+    with pytest.raises(ConfigError, match=r"trackio.*turnwise\[trackio\]"), tracked(env, Observers()):
         pass
 
 
@@ -132,22 +137,12 @@ class Broken:
 
 
 def test_a_service_that_breaks_is_warned_of_a_few_times_and_ends_nothing(caplog):
-    backend = Charts("charts", Broken(), None)
+    backend, observers = Charts("charts", Broken(), None), Observers()
     for _ in range(10):
-        backend.log({}, {}, ())
-    backend.finish()
+        observers.put(backend.name, partial(backend.log, {}, {}, ()))
+    observers.end()
     assert len(caplog.records) == MOST_WARNINGS
     assert "secret" not in caplog.text
-
-
-def test_a_service_that_hangs_at_its_end_keeps_no_run(monkeypatch, caplog):
-    class Hangs(Kept):
-        def finish(self):
-            time.sleep(100)
-
-    monkeypatch.setattr("environments.run.tracking.FINISH_S", 0.05)
-    Charts("charts", Hangs(), None).finish()
-    assert "the run ends without it" in caplog.text
 
 
 def test_settings_that_may_be_secrets_are_sent_to_nobody(monkeypatch):
@@ -166,7 +161,7 @@ def test_settings_that_may_be_secrets_are_sent_to_nobody(monkeypatch):
     class Env(WriteFile):
         env_config_cls = Config
 
-    with tracked(Env(Config(use_wandb=True, rollout_server_token="hidden-4"))):
+    with tracked(Env(Config(use_wandb=True, rollout_server_token="hidden-4")), Observers()):
         pass
     ((_, settings),) = sent
     assert "hidden" not in str(settings)

@@ -14,7 +14,7 @@ from environments.scale.env_spec import WorkerJob
 from environments.scale.worker_process import WorkerProcess
 from environments.scale.workers import OnWorkers, pool_of
 
-NO_PART_OF_A_ROLLOUT = {"group_id", "origin", "profile", "sandbox", "clock"}
+NO_PART_OF_A_ROLLOUT = {"group_id", "origin", "crc32", "profile", "sandbox", "clock"}
 
 
 class Supervisors:

@@ -13,6 +13,7 @@ from environments.testing import group_of
 from environments.trajectory import AgentRun, Condensed, Failure, JudgeCall, Kept, Message, Span, TokenRow
 from environments.viewer.page_values import BLOCK_BYTES
 from environments.viewer.record_page import page_template, title_of, write_record_page
+from tests.environments.record.recorded import edit
 from tests.environments.viewer.pages import blocks_of, content, page, recorded
 from tools.errors import CreditError, RecordError
 
@@ -251,8 +252,9 @@ def test_groups_can_be_chosen_by_their_lines(tmp_path):
 
 
 def test_groups_of_one_id_have_links_of_their_own(tmp_path):
-    record = recorded(tmp_path / "r.jsonl", GROUP)
-    record.write_bytes(record.read_bytes() * 3)
+    record = recorded(tmp_path / "r.jsonl", GROUP, GROUP, GROUP)
+    for number in (1, 2):
+        edit(record, b'"group_id":"item %d-0"' % number, b'"group_id":"item 0-0"')
 
     ids = [group["id"] for group in page(record)["index"]["groups"]]
 

@@ -1,0 +1,201 @@
+"""What watches a run stands behind one queue: whatever it does, the run ends with the same record."""
+
+import asyncio
+import io
+import os
+import re
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from environments.record.recorder import read_groups
+from environments.run import group_source, observers, tracking
+from environments.run.observers import MOST_JOBS, ObservedText, Observers
+from environments.run.process_run import process
+from tests.environments.chat.chat_env import Chat, chat
+from tests.environments.write_file import quiet
+
+
+@pytest.fixture
+def released(monkeypatch):
+    """What hangs waits for this event, which is set at the end of the test."""
+    monkeypatch.setattr(observers, "HUNG_S", 0.2)
+    monkeypatch.setattr(observers, "END_S", 0.6)
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def exits():
+    raise SystemExit(3)
+
+
+FAULTS = {
+    "hangs": lambda released: released.wait(),
+    "raises": lambda _: 1 / 0,
+    "exits": lambda _: exits(),
+    "is slow": lambda released: released.wait(0.02),
+}
+
+
+def broken_traces(fault, monkeypatch):
+    tracer = SimpleNamespace(start_span=lambda *_, **__: fault())
+    monkeypatch.setattr(group_source, "configured_tracer", lambda: tracer)
+    return quiet()
+
+
+def broken_charts(fault, monkeypatch):
+    run = SimpleNamespace(log=lambda _: fault(), finish=fault)
+    monkeypatch.setattr(tracking, "wandb_charts", lambda *_: tracking.Charts("charts", run, None))
+    return quiet()
+
+
+def broken_end_of_charts(fault, monkeypatch):
+    run = SimpleNamespace(log=lambda _: None, finish=fault)
+    monkeypatch.setattr(tracking, "wandb_charts", lambda *_: tracking.Charts("charts", run, None))
+    return quiet()
+
+
+def broken_console(fault, monkeypatch, **options):
+    class Broken(io.StringIO):
+        def write(self, text):
+            fault()
+            return len(text)
+
+    return Console(file=Broken(), width=100, **options)
+
+
+def broken_terminal(fault, monkeypatch):
+    return broken_console(fault, monkeypatch, force_terminal=True)
+
+
+def broken_stderr(fault, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", broken_console(fault, monkeypatch).file)
+    return quiet()
+
+
+OBSERVERS = (
+    broken_traces,
+    broken_charts,
+    broken_end_of_charts,
+    broken_console,
+    broken_terminal,
+    broken_stderr,
+)
+
+
+class Printing(Chat):
+    """Its rollouts print, and are warned of."""
+
+    async def score_turn(self, item, turn, ctx):
+        sys.stdout.write("on stdout\n")
+        sys.stderr.write("on stderr\n")
+        return await super().score_turn(item, turn, ctx)
+
+
+def scores(path):
+    groups = sorted(read_groups(path), key=lambda each: each.group.item_id)
+    return [[each.score for each in credited.group.trajectories] for credited in groups]
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+@pytest.mark.parametrize("observer", OBSERVERS)
+async def test_whatever_an_observer_does_the_run_ends_with_the_same_record(
+    tmp_path, monkeypatch, released, observer, fault
+):
+    whole, watched = tmp_path / "whole.jsonl", tmp_path / "watched.jsonl"
+    assert await process(chat(Printing, data_path_to_save_groups=str(whole)), quiet()) == 0
+    console = observer(lambda: fault(released), monkeypatch)
+    env = chat(Printing, data_path_to_save_groups=str(watched), use_wandb=True)
+    if "charts" not in observer.__name__:
+        env = chat(Printing, data_path_to_save_groups=str(watched))
+    assert await process(env, console) == 0
+    assert scores(watched) == scores(whole)
+
+
+async def test_what_a_hung_observer_did_not_get_is_counted_and_the_others_are_served(
+    tmp_path, monkeypatch, released, caplog
+):
+    broken_traces(lambda: released.wait(), monkeypatch)
+    console = quiet()
+    assert await process(chat(Chat, data_path_to_save_groups=str(tmp_path / "r.jsonl")), console) == 0
+    assert "r.jsonl" in console.file.getvalue()
+    (line,) = [each for each in caplog.messages if each.startswith("dropped")]
+    assert re.search(r": 3 traces$", line)
+
+
+def test_a_queue_that_is_full_drops_and_counts(released):
+    queue, done = Observers(), []
+    queue.put("first", released.wait)
+    put = [queue.put("others", lambda: done.append(1)) for _ in range(2 * MOST_JOBS)]
+    assert put.count(True) in (MOST_JOBS, MOST_JOBS - 1)  # the first may still be in the queue
+    released.set()
+    queue.end()
+    assert len(done) + queue.dropped["others"] == 2 * MOST_JOBS
+
+
+def test_an_observer_that_no_longer_hangs_gets_what_waits_for_it(released):
+    queue, done = Observers(), []
+    queue.put("a", released.wait)
+    queue.put("a", lambda: done.append("late"))
+    queue.put("b", lambda: done.append("other"))
+    while done != ["other"]:  # another thread does it after `HUNG_S`
+        queue.put("c", lambda: None)
+    released.set()
+    queue.end()
+    assert done == ["other", "late"]
+
+
+def test_much_text_at_once_is_written_whole_and_in_order():
+    file, queue = io.StringIO(), Observers()
+    text = ObservedText("lines", file, queue)
+    for number in range(20_000):
+        text.write(f"{number}\n")
+    queue.end()
+    assert file.getvalue().split() == [str(number) for number in range(20_000)]
+    assert not queue.dropped
+
+
+FULL_PIPE = """
+import os, sys
+from environments.run import observers
+observers.HUNG_S, observers.END_S = 0.2, 0.6
+from turnwise.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("command", ["process", "evaluate"])
+def test_a_pipe_that_nobody_reads_holds_no_run(tmp_path, command):
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writing, b"x" * 4096)
+    os.set_blocking(writing, True)
+    out = tmp_path / "out"
+    arguments = [command, "word_guess", "--env.max_items", "2", "--env.group_size", "2", "--out", str(out)]
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-c", FULL_PIPE, *arguments], stdout=writing, stderr=writing, timeout=60
+        )
+    finally:
+        os.close(reading)
+        os.close(writing)
+    assert ended.returncode == 0
+    record = out if command == "process" else out / "record.jsonl"
+    assert len(list(read_groups(record))) == 2 if command == "process" else record.is_file()
+
+
+async def test_runs_side_by_side_leave_the_streams_as_they_were(tmp_path):
+    before = sys.stdout, sys.stderr
+    runs = [chat(Printing, data_path_to_save_groups=str(tmp_path / name)) for name in "ab"]
+    async with asyncio.timeout(60):
+        codes = await asyncio.gather(*(process(each, quiet()) for each in runs))
+    assert codes == [0, 0]
+    assert (sys.stdout, sys.stderr) == before

@@ -246,6 +246,10 @@ class NoAnswerError(Exception):
         self.may_pass = may_pass
 
 
+class IncompleteError(NoAnswerError):
+    """A reply came whose content is missing or cut, whatever its status and its framing say."""
+
+
 class HttpClient:
     """Connections to one server. Each call is exactly one request."""
 

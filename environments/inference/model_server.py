@@ -7,15 +7,28 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 
 from environments.inference.endpoint import Endpoint, endpoint
-from environments.inference.http_client import HttpClient, NoAnswerError, Pace, StatusError, tls_context
+from environments.inference.http_client import (
+    HttpClient,
+    IncompleteError,
+    NoAnswerError,
+    Pace,
+    StatusError,
+    start_of,
+    tls_context,
+)
 from environments.time_profile import timed
+from tools.json_input import JsonError, read_json
 
+T = TypeVar("T")
 CHECK_TIMEOUT_S = 15.0
 _PER_ITERATION = 16
 """Of the event loop; what follows a reply, up to the next request, takes about a millisecond."""
 _LONGEST_RETRY_AFTER_S = 60.0
+_PASSING = frozenset({408, 409, 425, 429})
+"""Statuses below 500 of a request that may succeed later: time-out, conflict, too early, too many."""
 _LOG = logging.getLogger(__name__)
 _JITTER = random.Random()
 """Its own generator: waiting never disturbs a seed that someone gave to `random`."""
@@ -59,16 +72,19 @@ class ModelServer:
         """Where chat completions are."""
         return f"{self.base_url}/chat/completions"
 
-    async def chat(self, body: bytes) -> bytes:
-        """The server's reply to a chat request, as `ask` gets it."""
-        return await self.ask("/chat/completions", body)
+    async def chat(self, body: bytes, read: Callable[[bytes], Awaitable[T]]) -> T:
+        """Ask for a chat completion, see `ask`."""
+        return await self.ask("/chat/completions", body, read)
 
-    async def ask(self, path: str, body: bytes, *, at_root: bool = False) -> bytes:
-        """The server's reply to a request, after as many tries as it takes and may take.
+    async def ask(
+        self, path: str, body: bytes, read: Callable[[bytes], Awaitable[T]], *, at_root: bool = False
+    ) -> T:
+        """Send a request until a whole reply comes or its tries are used up, and return what `read` makes of it.
 
         Args:
             path: below the base URL.
             body: JSON.
+            read: raises NoAnswerError for a reply that is not whole: the request is then sent again.
             at_root: the path is beside `/v1` instead, as SGLang's `/generate` is.
 
         Raises:
@@ -76,14 +92,38 @@ class ModelServer:
             NoAnswerError: no answer.
         """
         lanes = self._lanes_here()
+
+        async def attempt() -> T:
+            # Waiting for a slot is no time of the request.
+            async with lanes.slot():
+                request = self._client.request(path, body, at_root=at_root)
+                reply = await _within(self.request_timeout_s, request)
+            await lanes.replies.step()
+            return await read(reply)
+
+        return await self._retried(attempt)
+
+    async def page(self, path: str, *, at_root: bool = False) -> object:
+        """Get a page of JSON outside a run, with as many tries as a request has.
+
+        Raises:
+            StatusError: an error, the last one.
+            NoAnswerError: no answer; IncompleteError: one that is no JSON.
+        """
+
+        async def attempt() -> object:
+            content = await self.ask_once(path, at_root=at_root)
+            try:
+                return read_json(content)
+            except JsonError as error:
+                raise IncompleteError(f"its {path} is {start_of(content)}") from error
+
+        return await self._retried(attempt)
+
+    async def _retried(self, attempt: Callable[[], Awaitable[T]]) -> T:
         for tried in range(1, self.tries + 1):
             try:
-                # Waiting for a slot is no time of the request.
-                async with lanes.slot():
-                    request = self._client.request(path, body, at_root=at_root)
-                    reply = await _within(self.request_timeout_s, request)
-                await lanes.replies.step()
-                return reply
+                return await attempt()
             except (StatusError, NoAnswerError) as error:
                 if tried == self.tries or not may_pass(error):
                     raise
@@ -159,7 +199,7 @@ class _Lanes:
 def may_pass(error: BaseException) -> bool:
     """Whether the same request may succeed later."""
     if isinstance(error, StatusError):
-        return error.status == 429 or 500 <= error.status < 600
+        return error.status in _PASSING or 500 <= error.status < 600
     return isinstance(error, NoAnswerError) and error.may_pass
 
 

@@ -117,7 +117,9 @@ def merged_stream(content: bytes) -> dict[str, Any]:
             continue
         chunk = _object(data)
         if chunk.get("error"):
-            raise IncompleteReplyError(f"the server gave up in the middle of its answer: {chunk['error']!r:.200}")
+            raise IncompleteReplyError(
+                f"the server gave up in the middle of its answer: {chunk['error']!r:.200}"
+            )
         for part in field_of(chunk, "choices", list) or ():
             if _is_first(part):
                 choice.add(part)
@@ -337,7 +339,9 @@ def read_reply(content: bytes, call_prefix: str, *, max_tokens: int | None = Non
     reason = _finish_reason(choice, message, sampled, max_tokens)
     # An empty text is one that a model may write: it sampled its stop token first.
     if is_empty(message) and not (isinstance(given.get("content"), str) or reason == "length" or sampled):
-        raise IncompleteReplyError(f"the answer is empty, without a word, a call or a token: {start_of(content)}")
+        raise IncompleteReplyError(
+            f"the answer is empty, without a word, a call or a token: {start_of(content)}"
+        )
     return SampledMessage(
         message=message,
         finish_reason=reason,
@@ -469,7 +473,9 @@ def _object(data: bytes) -> dict[str, Any]:
     try:
         chunk: object = read_json(data)
     except JsonError as error:
-        raise IncompleteReplyError(f"a chunk of the event stream is no JSON ({error}): {data[:100]!r}") from error
+        raise IncompleteReplyError(
+            f"a chunk of the event stream is no JSON ({error}): {data[:100]!r}"
+        ) from error
     if not isinstance(chunk, dict):
         raise IncompleteReplyError(f"a chunk of the event stream is no object: {data[:100]!r}")
     return cast("dict[str, Any]", chunk)

@@ -79,7 +79,7 @@ class ModelServer:
     async def ask(
         self, path: str, body: bytes, read: Callable[[bytes], Awaitable[T]], *, at_root: bool = False
     ) -> T:
-        """Send a request until a whole reply comes or its tries are used up, and return what `read` makes of it.
+        """Send a request until a whole reply comes, and return what `read` makes of it.
 
         Args:
             path: below the base URL.

@@ -55,7 +55,7 @@ _SIGNS: Mapping[ServerKind, frozenset[str]] = {
 """Fields without which a page is of another server."""
 _LOG = logging.getLogger(__name__)
 _BROKEN = frozenset({500, 501})
-"""What servers answer for ever on pages that they do not have; proxies in front of a busy one say 502 to 504."""
+"""What servers answer for ever on pages that they do not have; proxies of a busy one say 502 to 504."""
 _NAMES = ("id", "name", "model")
 """Where the entries of a list of models have their names: OpenAI's, ollama's own, llama.cpp's own."""
 
@@ -181,7 +181,9 @@ async def _page(server: ModelServer, path: str, *, at_root: bool = False) -> obj
     except (StatusError, NoAnswerError) as error:
         if not may_pass(error) or (isinstance(error, StatusError) and error.status in _BROKEN):
             return None
-        raise ServerAway(f"{server.base_url} could not be examined: its {path}: {error}; is it busy?") from error
+        raise ServerAway(
+            f"{server.base_url} could not be examined: its {path}: {error}; is it busy?"
+        ) from error
 
 
 def _entry_of(page: object, model: str) -> Mapping[str, Any]:

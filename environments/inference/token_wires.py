@@ -76,7 +76,9 @@ def one_choice(reply: Mapping[str, Any]) -> Mapping[str, Any]:
     """The one completion of a reply."""
     choices = list_of(reply.get("choices") or [], "choices")
     if not choices:
-        raise IncompleteReplyError(f"no completion (choices are missing or empty): {reprlib.repr(dict(reply))}")
+        raise IncompleteReplyError(
+            f"no completion (choices are missing or empty): {reprlib.repr(dict(reply))}"
+        )
     if len(choices) != 1:
         raise ReplyError(f"the server gave {len(choices)} choices; one was asked for")
     return mapping(choices[0])

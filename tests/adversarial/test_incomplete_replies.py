@@ -1,4 +1,4 @@
-"""A reply that is not whole, in whichever layer, is a lost connection: the request is sent again as it was."""
+"""A reply that is not whole, in whichever layer, is a lost connection: the request is sent again."""
 
 import json
 
@@ -44,7 +44,9 @@ INCOMPLETE = {
 OF_CHOICES = {
     "no choices": _without_choices,
     "choices null": lambda c: answer({**json.loads(c), "choices": None}),
-    "the server gave up": lambda c: answer(c.replace(b'"stop"', b'"abort"').replace(b'"tool_calls",', b'"abort",')),
+    "the server gave up": lambda c: answer(
+        c.replace(b'"stop"', b'"abort"').replace(b'"tool_calls",', b'"abort",')
+    ),
     "a stream with an error in it": lambda c: answer(_STREAM + b'data: {"error": {"message": "x"}}\n\n'),
 }
 """On wires whose replies have choices."""

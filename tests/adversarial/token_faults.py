@@ -25,13 +25,15 @@ _NO_ECHO = (("sglang", "generate"),)
 def chat_kinds():
     table = Kinds(wire="chat")
     for name, ids in _IDS.items():
-        table.body(
-            f"token_ids {name}", _in_choice(token_ids=ids), RETRIED if name == "empty" else lost(ids)
-        )
+        table.body(f"token_ids {name}", _in_choice(token_ids=ids), RETRIED if name == "empty" else lost(ids))
         given = lambda r, ids=ids: nested(r | {"prompt_token_ids": ids})  # noqa: E731
         table.body(f"prompt_token_ids {name}", given, lost(ids))
     for name, value in _ID.items():
-        table.body(f"a token id {name}", _changed(lambda c, v=value: c["token_ids"].__setitem__(1, v)), LOST if value != DEEP else RETRIED)
+        table.body(
+            f"a token id {name}",
+            _changed(lambda c, v=value: c["token_ids"].__setitem__(1, v)),
+            LOST if value != DEEP else RETRIED,
+        )
     for name, value in _VALUES.items():
         table.body(f"a logprob {name}", _logprob(value), LOST if value != DEEP else RETRIED)
     table.body("token_ids null", _in_choice(token_ids=None), READ, runs=1, exact=False, once_exact=LOST)

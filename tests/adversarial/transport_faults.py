@@ -29,7 +29,9 @@ def kinds():
 def _status_lines(table):
     table.raw("100 continue, then the answer", lambda c: _interim(100) + answer(c), READ, runs=1)
     table.raw("many 102, then the answer", lambda c: _interim(102) * 50 + answer(c), READ, runs=1)
-    table.raw("101 another protocol", b"HTTP/1.1 101 X\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n", RETRIED)
+    table.raw(
+        "101 another protocol", b"HTTP/1.1 101 X\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n", RETRIED
+    )
     table.raw("no reason phrase", lambda c: answer(c).replace(b" X\r\n", b"\r\n", 1), READ, runs=1)
     table.raw("no http", b"SSH-2.0-OpenSSH_9\r\n\r\n", RETRIED)
     table.raw("http 0.9", lambda c: c, RETRIED)

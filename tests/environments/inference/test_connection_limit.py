@@ -59,10 +59,6 @@ async def as_it_is(content):
     return content
 
 
-async def as_it_is(content):
-    return content
-
-
 @asynccontextmanager
 async def barrier(count):
     """A server that answers nobody until so many requests are there."""

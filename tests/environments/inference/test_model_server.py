@@ -14,6 +14,7 @@ from tests.environments.policy.chat_server import REQUEST, ok, served
 from tests.tables import cases
 from tools.errors import ConfigError, ContextOverflow, PolicyError
 
+
 async def as_it_is(content):
     return content
 

@@ -1,5 +1,6 @@
 """Control groups that bound a whole sandbox: version 1 or 2, whichever takes a limit when it is written."""
 
+import errno
 import itertools
 import os
 import signal
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from tools.errors import IsolationError
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.host.layout import RESERVED_PIDS
 from tools.sandbox.host.process_ids import has_ended, identity
@@ -18,6 +20,12 @@ from tools.sandbox.host.process_ids import has_ended, identity
 PREFIX = "turnwise"
 _REMOVE_S = 5.0
 _CPU_PERIOD_US = 100_000
+_FINDINGS, _AGAIN_S = 3, 0.2
+_REFUSALS = frozenset({
+    errno.EPERM, errno.EACCES, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENOTSUP,
+    errno.ENODEV, errno.ENXIO,
+})  # fmt: skip
+"""Mean no; any other error is of a moment, such as too many groups."""
 _counter = itertools.count()
 _finding = threading.Lock()
 
@@ -40,7 +48,16 @@ def controllers() -> dict[str, tuple[Path, int]]:
     """Where groups can be made: `memory`, `pids` and `cpu` to a directory and the version, found by doing."""
     # Two threads at once would find each other's trial in their way.
     with _finding:
-        return _controllers()
+        for left in reversed(range(_FINDINGS)):
+            try:
+                return _controllers()
+            except OSError as error:
+                if not left:
+                    raise IsolationError(
+                        f"control groups could not be examined: {error}; try again"
+                    ) from error
+                time.sleep(_AGAIN_S)
+        raise AssertionError
 
 
 @cache
@@ -207,17 +224,17 @@ def _accepts(directory: Path, version: int, controller: str) -> bool:
         if directory.name == PREFIX:
             directory.mkdir(exist_ok=True)
         trial.mkdir()
-    except OSError:
+        try:
+            if version == 2 and controller not in (trial / "cgroup.controllers").read_text().split():
+                return False
+            _limit(trial, version, controller, SandboxLimits(memory_mb=64, pids=16, cpus=1.0))
+            return os.access(trial / "cgroup.procs", os.W_OK)
+        finally:
+            trial.rmdir()
+    except OSError as error:
+        if error.errno not in _REFUSALS:
+            raise
         return False
-    try:
-        if version == 2 and controller not in (trial / "cgroup.controllers").read_text().split():
-            return False
-        _limit(trial, version, controller, SandboxLimits(memory_mb=64, pids=16, cpus=1.0))
-        return os.access(trial / "cgroup.procs", os.W_OK)
-    except OSError:
-        return False
-    finally:
-        trial.rmdir()
 
 
 def _sweep(directory: Path) -> None:

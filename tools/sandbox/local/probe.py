@@ -1,13 +1,16 @@
 """Which isolation tier this machine gives, found by starting a sandbox and looking around in it."""
 
+import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Mapping
 from functools import cache
 
 from tools.errors import IsolationError, SandboxCreateError
 from tools.sandbox.base import SandboxLimits
+from tools.sandbox.host.silence import SilentStartError
 from tools.sandbox.inside.messages import Done, RunProgram, encode
 from tools.sandbox.local import launch, tiers
 from tools.sandbox.local.session import receive, stop
@@ -15,6 +18,8 @@ from tools.sandbox.local.tiers import Tier
 
 _LOOK = "cat /proc/self/status; echo; cat /proc/net/dev; echo works > probe; cat probe"
 _LOOK_S = 20.0
+_LOOKS, _AGAIN_S = 3, 0.5
+"""At a tier whose sandbox dies or hangs, and between two."""
 _FIX = (
     "allow user namespaces (`sysctl -w kernel.unprivileged_userns_clone=1` on old Debian, `sysctl -w "
     "kernel.apparmor_restrict_unprivileged_userns=0` on Ubuntu, `user.max_user_namespaces` above 0, "
@@ -22,6 +27,7 @@ _FIX = (
     "`--env.sandbox docker`"
 )
 _DELEGATED = "a delegated control group (`systemd-run --user --scope -p Delegate=yes`)"
+_LOG = logging.getLogger(__name__)
 _lock = threading.Lock()
 
 
@@ -34,7 +40,8 @@ def choose_tier(limits: SandboxLimits, *, tier: Tier | None = None, allow_unsafe
         allow_unsafe: accept a tier that does not keep what was asked for, at last D.
 
     Raises:
-        IsolationError: none does; the message names everything that is in the way and each way out.
+        IsolationError: none does; the message names everything that is in the way and each way out. Or a
+            tier could not be examined: never is a weaker one taken for that.
     """
     obstacles = tuple[str, ...]()
     if tier is None:
@@ -71,6 +78,7 @@ def check(tier: Tier, limits: SandboxLimits) -> None:
 
     Raises:
         SandboxCreateError: it does not start, or the agent would have something it must not have.
+        SilentStartError: it died or hung.
     """
     session = launch.start(tier, limits)
     try:
@@ -79,6 +87,8 @@ def check(tier: Tier, limits: SandboxLimits) -> None:
         stop(session)
     own, _, rest = seen.partition("\n\n")
     status = dict(line.split(":", 1) for line in own.splitlines())
+    if not rest or "CapEff" not in status:
+        raise SilentStartError(f"no sandbox of tier {tier}: its look around is cut: {seen[-200:]!r}")
     interfaces = {line.split(":")[0].strip() for line in rest.splitlines() if ":" in line}
     wrong = [
         problem
@@ -101,13 +111,38 @@ def _best_tier() -> tuple[Tier | None, tuple[str, ...]]:
     reasons: list[str] = []
     tiers: tuple[Tier, ...] = ("B", "C")
     for tier in tiers:
+        if (reason := _obstacle(tier)) is None:
+            if reasons:
+                _LOG.warning("sandboxes have Landlock alone (tier C), for want of namespaces: %s", reasons[0])
+            return tier, tuple(reasons)
+        reasons.append(reason)
+    return None, tuple(reasons)
+
+
+def _obstacle(tier: Tier) -> str | None:
+    """Why a tier does not work here; `None`: it works.
+
+    Raises:
+        IsolationError: its sandbox died or hung each time.
+    """
+    for left in reversed(range(_LOOKS)):
         try:
             check(tier, SandboxLimits())
+        except SilentStartError as error:
+            narrow = tiers.narrow_limits()
+            if narrow or not left:
+                advice = (
+                    f"raise these limits: {'; '.join(narrow)}" if narrow else "is the machine busy? Try again"
+                )
+                raise IsolationError(
+                    f"this machine's isolation could not be examined: {error}; {advice}"
+                ) from error
+            time.sleep(_AGAIN_S)
         except SandboxCreateError as error:
-            reasons.append(str(error))
+            return str(error)
         else:
-            return tier, tuple(reasons)
-    return None, tuple(reasons)
+            return None
+    raise AssertionError
 
 
 def _look(tier: Tier, channel: socket.socket) -> str:
@@ -116,8 +151,10 @@ def _look(tier: Tier, channel: socket.socket) -> str:
         channel.sendall(encode(request))
         reply = receive(channel)
     except OSError as error:
-        raise SandboxCreateError(f"no sandbox of tier {tier}: it does not answer: {error}") from error
+        raise SilentStartError(f"no sandbox of tier {tier}: it does not answer: {error}") from error
     if not isinstance(reply, Done) or not reply.stdout:
+        is_done = isinstance(reply, Done) and not reply.timed_out and reply.exit_code < 128
         said = reply.stderr.decode("utf-8", "replace").strip() if isinstance(reply, Done) else ""
-        raise SandboxCreateError(f"no sandbox of tier {tier}: it cannot run a command{said and f': {said}'}")
+        kind = SandboxCreateError if is_done else SilentStartError
+        raise kind(f"no sandbox of tier {tier}: it cannot run a command{said and f': {said}'}")
     return reply.stdout.decode("utf-8", "replace")

@@ -9,11 +9,12 @@ from tools.errors import SandboxCreateError
 
 _SHORTAGES = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EBUSY})
 _QUOTED_ERRNO = re.compile(r"(?:Error\(|\[Errno )(\d+)[,\]]")
-_BUSY_SHARE = 0.5
+_BUSY_SHARE = 0.1
 """Seconds of a processor per second of silence from which the agent's processes count as what filled it."""
 
 Counters = Mapping[str, float]
-"""What the limits of one sandbox counted so far: `memory`, `pids` and `throttled` hits, and `cpu_s` used."""
+"""What the limits of one sandbox counted so far: hits (`memory`, `pids`, `throttled`) and time (`cpu_s`); and
+what is at its limit at the moment (`memory_full`, `pids_full`), where nothing counts hits."""
 
 
 class SilentStartError(SandboxCreateError):
@@ -32,9 +33,12 @@ def is_silence(error: Exception) -> bool:
 
 def limit_hit(before: Counters, after: Counters, silent_s: float) -> str | None:
     """The counter that shows what the agent did during a silence, in words; `None`: they are clean."""
-    grown = {name: value - before.get(name, 0.0) for name, value in after.items()}
+    grown = {name: after[name] - before[name] for name in before.keys() & after.keys()}
     for name in ("memory", "pids", "throttled"):
-        if grown.get(name, 0) > 0:
-            return f"{name}: {grown[name]:g} more"
+        if grown.get(name, 0.0) > 0:
+            return f"{name}: {grown[name]:g} hits"
+    for name in ("memory_full", "pids_full"):
+        if before.get(name) and after.get(name):
+            return name
     cpu_s = grown.get("cpu_s", 0.0)
     return f"cpu: {cpu_s:.1f} s used in {silent_s:g} s" if cpu_s >= _BUSY_SHARE * silent_s else None

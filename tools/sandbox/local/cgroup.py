@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,10 +16,16 @@ from tools.errors import IsolationError
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.host.layout import RESERVED_PIDS
 from tools.sandbox.host.process_ids import has_ended, identity
+from tools.sandbox.host.silence import Counters
 
 PREFIX = "turnwise"
 _REMOVE_S = 5.0
 _CPU_PERIOD_US = 100_000
+_COUNTERS = (
+    ("memory", "memory.oom_control", "oom_kill "), ("memory", "memory.events", "max "),
+    ("pids", "pids.events", "max "), ("throttled", "cpu.stat", "nr_throttled "),
+)  # fmt: skip
+"""Name, file and line of what is counted, in version 1 or 2."""
 _FINDINGS, _AGAIN_S = 3, 0.2
 _REFUSALS = frozenset({
     errno.EPERM, errno.EACCES, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENOTSUP,
@@ -91,6 +97,33 @@ def create(limits: SandboxLimits) -> Group:
         group = _create(limits, undo)
         undo.pop_all()
         return group
+
+
+def counters(group: Group) -> Counters:
+    """Read what the limits of a sandbox counted so far, and the time its processes used."""
+    found: dict[str, float] = {}
+    pids = set[str]()
+    for directory in group.directories:
+        pids |= set((directory / "cgroup.procs").read_text().split())
+        for name, file, key in _COUNTERS:
+            with suppress(FileNotFoundError):
+                lines = (directory / file).read_text().splitlines()
+                found[name] = sum(int(line.split()[-1]) for line in lines if line.startswith(key))
+        with suppress(FileNotFoundError, ValueError):  # another group's directory, or no limit
+            current, most = (int((directory / f"pids.{name}").read_text()) for name in ("current", "max"))
+            found["pids_full"] = current + RESERVED_PIDS >= most
+    if group.directories:
+        found["cpu_s"] = sum(map(_cpu_s, pids))
+    return found
+
+
+def _cpu_s(pid: str) -> float:
+    """The time that a process used, and those of its children that ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def remove(group: Group) -> None:

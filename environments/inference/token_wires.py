@@ -9,7 +9,7 @@ import orjson
 
 from environments.inference.chat_reply import (
     NO_NUMBERS,
-    IncompleteReplyError,
+    NoReplyError,
     ReplyError,
     checked_ids,
     checked_logprobs,
@@ -66,9 +66,9 @@ def object_of(content: bytes) -> Mapping[str, Any]:
     try:
         reply: object = read_json(content)
     except JsonError as error:
-        raise IncompleteReplyError(f"no JSON ({error}): {start_of(content)}") from error
+        raise NoReplyError(f"no JSON ({error}): {start_of(content)}") from error
     if not isinstance(reply, dict) or not reply:
-        raise IncompleteReplyError(f"no completion: {start_of(content)}")
+        raise NoReplyError(f"no completion: {start_of(content)}")
     return cast("dict[str, Any]", reply)
 
 
@@ -76,9 +76,7 @@ def one_choice(reply: Mapping[str, Any]) -> Mapping[str, Any]:
     """The one completion of a reply."""
     choices = list_of(reply.get("choices") or [], "choices")
     if not choices:
-        raise IncompleteReplyError(
-            f"no completion (choices are missing or empty): {reprlib.repr(dict(reply))}"
-        )
+        raise NoReplyError(f"no completion (choices are missing or empty): {reprlib.repr(dict(reply))}")
     if len(choices) != 1:
         raise ReplyError(f"the server gave {len(choices)} choices; one was asked for")
     return mapping(choices[0])
@@ -146,7 +144,7 @@ def ids_of(value: object, request: TokenRequest, name: str, since: str = "") -> 
         raise ReplyError(f"the server gave no {name}{since}")
     token_ids = checked_ids(value, name)
     if not token_ids:
-        raise IncompleteReplyError(f"the server gave empty {name}; a completion has at least one")
+        raise NoReplyError(f"the server gave empty {name}; a completion has at least one")
     if len(token_ids) > request.max_tokens:
         raise ReplyError(f"the server gave {len(token_ids)} token ids; {request.max_tokens} were asked for")
     return token_ids
@@ -175,7 +173,7 @@ def finish_reason_of(reason: object, detail: object) -> str | None:
     if reason in ("stop", "length"):
         return str(reason)
     more = f": {one_line(detail)}" if isinstance(detail, str) else ""
-    error = IncompleteReplyError if meaning_of(str(reason)) == "lost" else ReplyError
+    error = NoReplyError if meaning_of(str(reason)) == "lost" else ReplyError
     raise error(f"the server gave up (finish_reason {one_line(str(reason))!r}){more}")
 
 

@@ -18,6 +18,7 @@ from tools.errors import ConfigError, IsolationError, PolicyError, ServerAway
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.docker import engine as engines
 from tools.sandbox.docker.manager import ContainerManager
+from tools.sandbox.host import silence
 from tools.sandbox.local import cgroup, fork_server, probe, tiers
 
 NETWORKED = SandboxLimits(network="full")
@@ -29,8 +30,7 @@ def look_anew(monkeypatch):
     """Nothing is known of this machine, before and afterwards."""
     kept = (probe._best_tier, tiers.interpreter, cgroup._controllers)
     monkeypatch.setattr(fork_server, "_current", {})
-    monkeypatch.setattr(probe, "_AGAIN_S", 0.01)
-    monkeypatch.setattr(cgroup, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(silence, "_AGAIN_S", 0.01)
     for each in kept:
         each.cache_clear()
     yield

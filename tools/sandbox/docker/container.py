@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +26,7 @@ from tools.sandbox.host.layout import (
     VERIFIER_DIR,
     WORKDIR,
 )
-from tools.sandbox.host.silence import Counters, SilentStartError
+from tools.sandbox.host.silence import SilentStartError
 from tools.sandbox.inside import kernel
 from tools.sandbox.inside.account import Configuration
 from tools.sandbox.inside.messages import Died, Done, Facts, Ready, RunProgram, encode
@@ -297,19 +298,12 @@ def clear(engine: Engine, container: Container) -> None:
 def judging(engine: Engine, container: Container) -> dict[str, Callable[[], Any]]:
     """How a silence of its supervisor is judged, see `Channel`."""
 
-    def counters() -> Counters:
-        try:
-            return engine.counters(container.id)
-        except (EngineError, KeyError, TypeError) as error:
-            raise OSError(str(error)) from error
-
     def wake() -> bool:
-        try:
+        with suppress(EngineError):
             return _run_as_root(engine, container.id, supervisor_code.WAKE) == "stopped"
-        except EngineError:
-            return False
+        return False
 
-    return {"counters": counters, "wake": wake}
+    return {"counters": partial(engine.counters, container.id), "wake": wake}
 
 
 def _run_as_root(engine: Engine, container: str, source: str) -> str:

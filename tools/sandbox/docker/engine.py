@@ -20,6 +20,7 @@ import requests
 from tools.errors import IsolationError
 from tools.sandbox.host.channel import Channel
 from tools.sandbox.host.layout import RESERVED_PIDS
+from tools.sandbox.host.silence import Counters
 from tools.sandbox.inside.messages import Inbox, Message
 
 _TIMEOUT_S = 60
@@ -229,18 +230,20 @@ class Engine:
                 return False
             raise
 
-    def counters(self, container: str) -> dict[str, float]:
-        """What the limits of a container counted so far, see `tools.sandbox.host.silence.Counters`."""
-        with _translated():
-            found: dict[str, dict[str, Any]] = self._api.stats(container, stream=False, one_shot=True)
-        memory, pids, cpu = found["memory_stats"], found["pids_stats"], found["cpu_stats"]
-        return {
-            "memory": memory.get("failcnt", 0),
-            "memory_full": memory.get("usage", 0) >= 0.98 * memory.get("limit", math.inf),
-            "pids_full": pids.get("current", 0) + RESERVED_PIDS >= (pids.get("limit") or math.inf),
-            "throttled": cpu["throttling_data"]["throttled_periods"],
-            "cpu_s": cpu["cpu_usage"]["total_usage"] / 1e9,
-        }
+    def counters(self, container: str) -> Counters:
+        """What the limits of a container counted so far; empty where the engine does not give it."""
+        try:
+            with _translated():
+                found: dict[str, Any] = self._api.stats(container, stream=False, one_shot=True)
+            memory, pids, cpu = found["memory_stats"], found["pids_stats"], found["cpu_stats"]
+            return {
+                "memory_full": memory["usage"] >= 0.98 * memory["limit"],
+                "pids_full": pids["current"] + RESERVED_PIDS >= (pids.get("limit") or math.inf),
+                "throttled": cpu["throttling_data"]["throttled_periods"],
+                "cpu_s": cpu["cpu_usage"]["total_usage"] / 1e9,
+            }
+        except (EngineError, KeyError, TypeError):
+            return {}
 
     def first_process(self, container: str) -> int:
         """The id of a container's first process on the machine of the engine."""

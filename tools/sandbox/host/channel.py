@@ -5,7 +5,7 @@ import logging
 import socket
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, cast
 
 from tools.errors import AgentCausedError, SandboxUnavailable
 from tools.sandbox.host.silence import Counters, limit_hit
@@ -28,10 +28,7 @@ from tools.waiting import or_undo, to_the_end
 
 _GRACE_S = 15.0
 """What the supervisor may take beyond a command's own time before it counts as silent."""
-_COUNT_S = 10.0
-"""For reading what the limits counted."""
 _ANSWER_BYTES = 2048
-T = TypeVar("T")
 
 
 class Channel(asyncio.Protocol):
@@ -40,17 +37,13 @@ class Channel(asyncio.Protocol):
     def __init__(
         self,
         take: Callable[[bytes], bytes] = bytes,
-        *,
-        counters: Callable[[], Counters] | None = None,
-        wake: Callable[[], bool] | None = None,
+        counters: Callable[[], Counters] = dict,
+        wake: Callable[[], bool] = bool,
     ) -> None:
         """Wait for a socket, see `over`.
 
-        Args:
-            take: picks our bytes from what comes.
-            counters: reads what the limits of the sandbox counted, and blocks; `None`: nothing counts.
-            wake: lets a stopped supervisor go on, returns whether it was stopped, and blocks; `None` where no
-                agent can stop one.
+        `take` picks our bytes from what comes; `counters` and `wake`, which lets a supervisor go on that was
+        stopped and returns whether it was, are called in threads.
         """
         self._take, self._counters, self._wake = take, counters, wake
         self._loop = asyncio.get_running_loop()
@@ -65,7 +58,6 @@ class Channel(asyncio.Protocol):
         """Why the supervisor broke, when it was itself that did."""
         self.verdict: AgentCausedError | SandboxUnavailable | None = None
         """Whose fault a silence was, once there was one."""
-        self._judging: asyncio.Task[None] | None = None
 
     @classmethod
     async def over(cls, sock: socket.socket, *of: Any, **more: Any) -> Self:
@@ -184,47 +176,34 @@ class Channel(asyncio.Protocol):
             answer.exception()
 
     def _begin_judging(self, answer: "asyncio.Future[Reply]") -> None:
-        self._judging = self._loop.create_task(self._judge(answer))
+        self._judging = self._loop.create_task(self._judge(answer))  # kept, or it would be collected
 
     async def _judge(self, answer: "asyncio.Future[Reply]") -> None:
         """Wait for an answer that is late; where none comes, find out whose fault that is, and break."""
-        await asyncio.wait({answer}, timeout=_GRACE_S / 2)
-        before = {} if answer.done() else await self._counted()
-        await asyncio.wait({answer}, timeout=_GRACE_S / 2)
-        hit = None if answer.done() else limit_hit(before, await self._counted(), _GRACE_S / 2)
-        stopped_again = False
-        if hit is None and not answer.done() and await self._woken():
-            # Somebody outside may have stopped it; who does it again is inside.
-            await asyncio.wait({answer}, timeout=_GRACE_S)
-            stopped_again = not answer.done() and await self._woken()
-        if answer.done():
-            return
-        reason = "the sandbox does not answer"
-        if hit is not None:
-            reason = f"{reason}, and the agent is at a limit that was set for it ({hit})"
-            self.verdict = AgentCausedError(reason, cause="sandbox_lost")
-        elif not stopped_again:
-            self.verdict = SandboxUnavailable(reason)
-        self.close(reason)
-
-    async def _counted(self) -> Counters:
-        return {} if self._counters is None else await _within(self._counters, {})
-
-    async def _woken(self) -> bool:
-        return self._wake is not None and await _within(self._wake, False)
+        reason, hit, stopped_again = "the sandbox does not answer", None, False
+        try:
+            await asyncio.wait({answer}, timeout=_GRACE_S / 2)
+            before = {} if answer.done() else await asyncio.to_thread(self._counters)
+            await asyncio.wait({answer}, timeout=_GRACE_S / 2)
+            if not answer.done():
+                hit = limit_hit(before, await asyncio.to_thread(self._counters), _GRACE_S / 2)
+            if hit is None and not answer.done() and await asyncio.to_thread(self._wake):
+                # Somebody outside may have stopped it; who does it again is inside.
+                await asyncio.wait({answer}, timeout=_GRACE_S)
+                stopped_again = not answer.done() and await asyncio.to_thread(self._wake)
+        finally:
+            if not answer.done():
+                if hit is not None:
+                    reason += f", and the agent is at a limit that was set for it ({hit})"
+                    self.verdict = AgentCausedError(reason, cause="sandbox_lost")
+                elif not stopped_again:
+                    self.verdict = SandboxUnavailable(reason)
+                self.close(reason)
 
     def _break(self, reason: str) -> None:
         self._broken = self._broken or reason
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_exception(self.verdict or SandboxUnavailable(self._broken))
-
-
-async def _within(read: Callable[[], T], default: T) -> T:
-    """What a function gives that blocks; the default where it fails or takes too long."""
-    try:
-        return await asyncio.wait_for(asyncio.to_thread(read), _COUNT_S)
-    except (OSError, TimeoutError, RuntimeError):
-        return default
 
 
 async def _closed(sock: socket.socket) -> None:

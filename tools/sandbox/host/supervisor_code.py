@@ -67,11 +67,9 @@ WAKE = """
 import os, sys
 for pid in filter(str.isdigit, os.listdir('/proc')):
     try:
-        with open(f'/proc/{pid}/stat') as file: state, parent = file.read().rpartition(')')[2].split()[:2]
+        with open(f'/proc/{pid}/stat') as file: stopped = file.read().rpartition(')')[2].startswith(' T 0 ')
     except OSError: continue
-    if (state, parent) == ('T', '0'):
-        os.kill(int(pid), 18)
-        sys.stderr.write('stopped')
+    if stopped: os.kill(int(pid), 18), sys.stderr.write('stopped')
 """
 """Lets what the engine itself started in a container go on, where it was stopped, and says so."""
 

@@ -12,26 +12,20 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tools.errors import IsolationError
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.host.layout import RESERVED_PIDS
 from tools.sandbox.host.process_ids import has_ended, identity
-from tools.sandbox.host.silence import Counters
+from tools.sandbox.host.silence import Counters, examined, is_silence
 
 PREFIX = "turnwise"
 _REMOVE_S = 5.0
 _CPU_PERIOD_US = 100_000
 _COUNTERS = (
     ("memory", "memory.oom_control", "oom_kill "), ("memory", "memory.events", "max "),
-    ("pids", "pids.events", "max "), ("throttled", "cpu.stat", "nr_throttled "),
+    ("throttled", "cpu.stat", "nr_throttled "), ("pids_now", "pids.current", ""),
+    ("pids_max", "pids.max", ""),
 )  # fmt: skip
 """Name, file and line of what is counted, in version 1 or 2."""
-_FINDINGS, _AGAIN_S = 3, 0.2
-_REFUSALS = frozenset({
-    errno.EPERM, errno.EACCES, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENOTSUP,
-    errno.ENODEV, errno.ENXIO,
-})  # fmt: skip
-"""Mean no; any other error is of a moment, such as too many groups."""
 _counter = itertools.count()
 _finding = threading.Lock()
 
@@ -54,16 +48,7 @@ def controllers() -> dict[str, tuple[Path, int]]:
     """Where groups can be made: `memory`, `pids` and `cpu` to a directory and the version, found by doing."""
     # Two threads at once would find each other's trial in their way.
     with _finding:
-        for left in reversed(range(_FINDINGS)):
-            try:
-                return _controllers()
-            except OSError as error:
-                if not left:
-                    raise IsolationError(
-                        f"control groups could not be examined: {error}; try again"
-                    ) from error
-                time.sleep(_AGAIN_S)
-        raise AssertionError
+        return examined("control groups", _controllers)
 
 
 @cache
@@ -100,20 +85,19 @@ def create(limits: SandboxLimits) -> Group:
 
 
 def counters(group: Group) -> Counters:
-    """Read what the limits of a sandbox counted so far, and the time its processes used."""
+    """Read what the limits of a sandbox counted so far, and the time that its processes used."""
     found: dict[str, float] = {}
     pids = set[str]()
-    for directory in group.directories:
-        pids |= set((directory / "cgroup.procs").read_text().split())
-        for name, file, key in _COUNTERS:
-            with suppress(FileNotFoundError):
-                lines = (directory / file).read_text().splitlines()
-                found[name] = sum(int(line.split()[-1]) for line in lines if line.startswith(key))
-        with suppress(FileNotFoundError, ValueError):  # another group's directory, or no limit
-            current, most = (int((directory / f"pids.{name}").read_text()) for name in ("current", "max"))
-            found["pids_full"] = current + RESERVED_PIDS >= most
-    if group.directories:
-        found["cpu_s"] = sum(map(_cpu_s, pids))
+    with suppress(OSError):  # it was closed
+        for directory in group.directories:
+            pids |= set((directory / "cgroup.procs").read_text().split())
+            for name, file, key in _COUNTERS:
+                lines = (directory / file).read_text().splitlines() if (directory / file).exists() else ()
+                for line in lines:
+                    found |= {name: int(line.split()[-1])} if line.startswith(key) else {}
+        found |= {"cpu_s": sum(map(_cpu_s, pids))} if pids else {}
+    if "pids_now" in found:
+        found["pids_full"] = found.pop("pids_now") + RESERVED_PIDS >= found.pop("pids_max")
     return found
 
 
@@ -265,8 +249,8 @@ def _accepts(directory: Path, version: int, controller: str) -> bool:
         finally:
             trial.rmdir()
     except OSError as error:
-        if error.errno not in _REFUSALS:
-            raise
+        if is_silence(error) or error.errno == errno.ENOSPC:  # or this machine has too many groups
+            raise BlockingIOError(errno.EAGAIN, str(error)) from error
         return False
 
 

@@ -4,22 +4,19 @@ import logging
 import os
 import socket
 import threading
-import time
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 
 from tools.errors import IsolationError, SandboxCreateError
 from tools.sandbox.base import SandboxLimits
-from tools.sandbox.host.silence import SilentStartError
+from tools.sandbox.host.silence import SilentStartError, examined
 from tools.sandbox.inside.messages import Done, RunProgram, encode
 from tools.sandbox.local import launch, tiers
 from tools.sandbox.local.session import receive, stop
-from tools.sandbox.local.tiers import Tier
+from tools.sandbox.local.tiers import Tier, narrow_limits
 
 _LOOK = "cat /proc/self/status; echo; cat /proc/net/dev; echo works > probe; cat probe"
 _LOOK_S = 20.0
-_LOOKS, _AGAIN_S = 3, 0.5
-"""At a tier whose sandbox dies or hangs, and between two."""
 _FIX = (
     "allow user namespaces (`sysctl -w kernel.unprivileged_userns_clone=1` on old Debian, `sysctl -w "
     "kernel.apparmor_restrict_unprivileged_userns=0` on Ubuntu, `user.max_user_namespaces` above 0, "
@@ -52,7 +49,7 @@ def choose_tier(limits: SandboxLimits, *, tier: Tier | None = None, allow_unsafe
         return tier
     if allow_unsafe:
         return "D"
-    narrow = tiers.narrow_limits()
+    narrow = narrow_limits()
     in_the_way, ways_out = "; ".join([*obstacles, *unmet.values(), *narrow]), _ways_out(tier, unmet)
     raise IsolationError(
         f"this machine cannot isolate the agent's code as asked: {in_the_way}. To fix it, "
@@ -111,38 +108,18 @@ def _best_tier() -> tuple[Tier | None, tuple[str, ...]]:
     reasons: list[str] = []
     tiers: tuple[Tier, ...] = ("B", "C")
     for tier in tiers:
-        if (reason := _obstacle(tier)) is None:
+        try:
+            examined("this machine's isolation", partial(check, tier, SandboxLimits()))
+        except SandboxCreateError as error:
+            reasons.append(str(error))
+        except IsolationError as error:
+            narrow = "; ".join(narrow_limits())
+            raise IsolationError(f"{error}{narrow and ' To fix it, raise these limits: '}{narrow}") from error
+        else:
             if reasons:
                 _LOG.warning("sandboxes have Landlock alone (tier C), for want of namespaces: %s", reasons[0])
             return tier, tuple(reasons)
-        reasons.append(reason)
     return None, tuple(reasons)
-
-
-def _obstacle(tier: Tier) -> str | None:
-    """Why a tier does not work here; `None`: it works.
-
-    Raises:
-        IsolationError: its sandbox died or hung each time.
-    """
-    for left in reversed(range(_LOOKS)):
-        try:
-            check(tier, SandboxLimits())
-        except SilentStartError as error:
-            narrow = tiers.narrow_limits()
-            if narrow or not left:
-                advice = (
-                    f"raise these limits: {'; '.join(narrow)}" if narrow else "is the machine busy? Try again"
-                )
-                raise IsolationError(
-                    f"this machine's isolation could not be examined: {error}; {advice}"
-                ) from error
-            time.sleep(_AGAIN_S)
-        except SandboxCreateError as error:
-            return str(error)
-        else:
-            return None
-    raise AssertionError
 
 
 def _look(tier: Tier, channel: socket.socket) -> str:

@@ -12,16 +12,15 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from tools.errors import IsolationError
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.host import seccomp
 from tools.sandbox.host.layout import HOST_NAME, RUN_DIR, SYSTEM_PATH, UID_BASE, UID_COUNT, WORKDIR
+from tools.sandbox.host.silence import examined
 from tools.sandbox.local import cgroup
 from tools.sandbox.local.cgroup import Group
 
@@ -37,7 +36,7 @@ _LEAST = (
 )  # fmt: skip
 """What a process that starts sandboxes needs, in the units of `ulimit`."""
 _SYS_ADMIN = 21
-_PROGRAM_TRIES, _PROGRAM_S = 3, 20.0
+_PROGRAM_S = 20.0
 _VERSION = "import sys;print(*sys.version_info[:2])"
 
 
@@ -52,17 +51,15 @@ def interpreter() -> str:
 
 
 def output_of(argv: list[str]) -> "subprocess.CompletedProcess[str]":
-    """Run a program that tells something of this machine; one that is killed or hangs is run again.
+    """Run a program that tells something of this machine; one that is killed or hangs is run again."""
 
-    Raises:
-        IsolationError: it is killed or hangs each time.
-    """
-    for _ in range(_PROGRAM_TRIES):
-        with suppress(subprocess.TimeoutExpired):
-            done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=_PROGRAM_S)
-            if done.returncode >= 0:
-                return done
-    raise IsolationError(f"{argv[0]} could not be examined: it was killed or hung; is the machine busy?")
+    def look() -> "subprocess.CompletedProcess[str]":
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=_PROGRAM_S)
+        if done.returncode < 0:
+            raise ConnectionResetError("it was killed")
+        return done
+
+    return examined(argv[0], look)
 
 
 def extra_directories() -> tuple[str, ...]:

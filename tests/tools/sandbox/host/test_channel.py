@@ -162,12 +162,14 @@ async def test_an_agent_that_stops_its_supervisor_again_and_again_gets_a_result_
     monkeypatch.setattr(container, "_ANSWER_S", 20.0)
     monkeypatch.setattr(silence, "_BUSY_SHARE", 100.0)
     async with DOCKER.open() as sandbox, asyncio.timeout(60):
-        stops = "while :; do kill -STOP $0; sleep 0.1; done"
+        stops = "while :; do kill -STOP $0; done"
         await sandbox.exec(f"setsid sh -c '{stops}' $PPID >/dev/null 2>&1 &")
         pid = docker_supervisor()
         assert await until(lambda: host_status(pid, "State").startswith("T"), within_s=20)
-        assert (await sandbox.exec("sleep 9", timeout_s=0.1)).exit_code == 137
-        assert (await sandbox.exec("echo on")).text() == "on\n"
+        # It may answer one more in the moment in which it goes on.
+        results = [await sandbox.exec("sleep 0.2; echo on", timeout_s=1) for _ in range(4)]
+    assert 137 in [each.exit_code for each in results]
+    assert results[-1].text() == "on\n"
 
 
 @pytest.mark.docker

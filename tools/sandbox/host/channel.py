@@ -37,7 +37,7 @@ class Channel(asyncio.Protocol):
     def __init__(
         self,
         take: Callable[[bytes], bytes] = bytes,
-        counters: Callable[[], Counters] = dict,
+        counters: Callable[[], Counters] = dict[str, float],
         wake: Callable[[], bool] = bool,
     ) -> None:
         """Wait for a socket, see `over`.
@@ -183,7 +183,9 @@ class Channel(asyncio.Protocol):
         reason, hit, stopped_again = "the sandbox does not answer", None, False
         try:
             await asyncio.wait({answer}, timeout=_GRACE_S / 2)
-            before = {} if answer.done() else await asyncio.to_thread(self._counters)
+            if answer.done():
+                return
+            before = await asyncio.to_thread(self._counters)
             await asyncio.wait({answer}, timeout=_GRACE_S / 2)
             if not answer.done():
                 hit = limit_hit(before, await asyncio.to_thread(self._counters), _GRACE_S / 2)

@@ -75,8 +75,8 @@ def object_of(content: bytes) -> Mapping[str, Any]:
 def one_choice(reply: Mapping[str, Any]) -> Mapping[str, Any]:
     """The one completion of a reply."""
     choices = list_of(reply.get("choices") or [], "choices")
-    if not choices:
-        raise NoReplyError(f"no completion (choices are missing or empty): {reprlib.repr(dict(reply))}")
+    if choices in ([], [{}]):
+        raise NoReplyError("no completion (choices are missing or empty)")
     if len(choices) != 1:
         raise ReplyError(f"the server gave {len(choices)} choices; one was asked for")
     return mapping(choices[0])

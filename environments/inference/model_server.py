@@ -10,17 +10,8 @@ from functools import partial
 from typing import TypeVar
 
 from environments.inference.endpoint import Endpoint, endpoint
-from environments.inference.http_client import (
-    HttpClient,
-    IncompleteError,
-    NoAnswerError,
-    Pace,
-    StatusError,
-    start_of,
-    tls_context,
-)
+from environments.inference.http_client import HttpClient, NoAnswerError, Pace, StatusError, tls_context
 from environments.time_profile import timed
-from tools.json_input import JsonError, read_json
 
 T = TypeVar("T")
 CHECK_TIMEOUT_S = 15.0
@@ -77,13 +68,13 @@ class ModelServer:
         return await self.ask("/chat/completions", body, read)
 
     async def ask(
-        self, path: str, body: bytes, read: Callable[[bytes], Awaitable[T]], *, at_root: bool = False
+        self, path: str, body: bytes | None, read: Callable[[bytes], Awaitable[T]], *, at_root: bool = False
     ) -> T:
         """Send a request until a whole reply comes, and return what `read` makes of it.
 
         Args:
             path: below the base URL.
-            body: JSON.
+            body: JSON, to be posted; `None` gets a page about the server.
             read: raises NoAnswerError for a reply that is not whole: the request is then sent again.
             at_root: the path is beside `/v1` instead, as SGLang's `/generate` is.
 
@@ -92,38 +83,14 @@ class ModelServer:
             NoAnswerError: no answer.
         """
         lanes = self._lanes_here()
-
-        async def attempt() -> T:
-            # Waiting for a slot is no time of the request.
-            async with lanes.slot():
-                request = self._client.request(path, body, at_root=at_root)
-                reply = await _within(self.request_timeout_s, request)
-            await lanes.replies.step()
-            return await read(reply)
-
-        return await self._retried(attempt)
-
-    async def page(self, path: str, *, at_root: bool = False) -> object:
-        """Get a page of JSON outside a run, with as many tries as a request has.
-
-        Raises:
-            StatusError: an error, the last one.
-            NoAnswerError: no answer; IncompleteError: one that is no JSON.
-        """
-
-        async def attempt() -> object:
-            content = await self.ask_once(path, at_root=at_root)
-            try:
-                return read_json(content)
-            except JsonError as error:
-                raise IncompleteError(f"its {path} is {start_of(content)}") from error
-
-        return await self._retried(attempt)
-
-    async def _retried(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        timeout_s = min(self.request_timeout_s, CHECK_TIMEOUT_S) if body is None else self.request_timeout_s
         for tried in range(1, self.tries + 1):
             try:
-                return await attempt()
+                # Waiting for a slot is no time of the request.
+                async with lanes.slot():
+                    reply = await _within(timeout_s, self._client.request(path, body, at_root=at_root))
+                await lanes.replies.step()
+                return await read(reply)
             except (StatusError, NoAnswerError) as error:
                 if tried == self.tries or not may_pass(error):
                     raise

@@ -145,7 +145,7 @@ async def check(server: ModelServer, model: str) -> None:
     """
     url = server.base_url
     try:
-        page = await server.page("/models")
+        page = await _json(server, "/models")
     except IncompleteError as error:
         raise _wrong(url, str(error)) from error
     except StatusError as error:
@@ -167,15 +167,25 @@ async def check(server: ModelServer, model: str) -> None:
 async def model_names(server: ModelServer) -> list[str]:
     """The models that a server lists; empty where it lists none."""
     try:
-        return _models_in(await server.page("/models")) or []
+        return _models_in(await _json(server, "/models")) or []
     except (StatusError, NoAnswerError):
         return []
+
+
+async def _json(server: ModelServer, path: str, *, at_root: bool = False) -> object:
+    async def read(content: bytes) -> object:
+        try:
+            return read_json(content)
+        except JsonError as error:
+            raise IncompleteError(f"its {path} is {start_of(content)}") from error
+
+    return await server.ask(path, None, read, at_root=at_root)
 
 
 async def _page(server: ModelServer, path: str, *, at_root: bool = False) -> object:
     """The JSON of a page; `None` where the server has no such page, or breaks there at every try."""
     try:
-        return await server.page(path, at_root=at_root)
+        return await _json(server, path, at_root=at_root)
     except IncompleteError:
         return None
     except (StatusError, NoAnswerError) as error:

@@ -12,7 +12,7 @@ from tools.errors import IsolationError, SandboxCreateError
 T = TypeVar("T")
 _LOOKS, _AGAIN_S = 3, 0.5
 _DIED = (ConnectionError, TimeoutError, EOFError, subprocess.TimeoutExpired)
-_SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EBUSY)
+_SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EINTR)
 _WORDS = ("MemoryError", *map(os.strerror, _SHORTAGES))
 _BUSY_SHARE = 0.1
 """Seconds of a processor per second of silence from which the agent's processes count as what filled it."""

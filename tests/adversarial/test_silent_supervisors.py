@@ -15,6 +15,7 @@ from tools.sandbox import Opening
 from tools.sandbox.conformance.checks import first_process_of, marker, sleeper
 from tools.sandbox.docker import container
 from tools.sandbox.host import channel, silence
+from tools.sandbox.local import cgroup
 from tools.terminal import terminal
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has control groups here")
@@ -105,3 +106,14 @@ async def test_an_agent_that_is_at_a_limit_of_its_container_gets_the_floor(kind)
     group = await group_of("docker", kind)
     assert group.failures == ()
     assert [each.score for each in group.trajectories] == [0.0]
+
+
+async def test_a_run_without_control_groups_says_at_its_start_what_nothing_bounds_or_tells(
+    monkeypatch, caplog
+):
+    monkeypatch.setattr(cgroup, "_controllers", dict)
+    env = Silenced()
+    env.tier = "B"
+    await env.preflight()
+    assert "memory is bounded for each process (192 MB), not for all together" in caplog.text
+    assert "nothing tells whether its agent silenced it" in caplog.text

@@ -10,7 +10,7 @@ from itertools import groupby
 from math import isfinite
 from typing import Any, Literal, cast
 
-from environments.inference.http_client import list_in, mapping, one_line, start_of
+from environments.inference.http_client import IncompleteError, list_in, mapping, one_line, start_of
 from environments.inference.server_kind import TEXT_ONLY, ServerFacts
 from environments.trajectory import NOT_SAMPLED, SEVERAL_VERSIONS, Message, WeightSpan
 from tools.calls import ToolCall
@@ -70,6 +70,10 @@ class ReplyError(ValueError):
     """A reply that cannot be used."""
 
 
+class NoReplyError(IncompleteError, ReplyError):
+    """A reply without a whole completion: the same request may get one later."""
+
+
 def field_of(fields: Mapping[str, Any], name: str, *kinds: type, where: str = "") -> Any:
     """A field of a reply; `None` where it is absent or null.
 
@@ -113,13 +117,13 @@ def merged_stream(content: bytes) -> dict[str, Any]:
             continue
         chunk = _object(data)
         if chunk.get("error"):
-            raise ReplyError(f"the server gave up in the middle of its answer: {chunk['error']!r:.200}")
+            raise NoReplyError(f"the server gave up in the middle of its answer: {chunk['error']!r:.200}")
         for part in field_of(chunk, "choices", list) or ():
             if _is_first(part):
                 choice.add(part)
         reply |= {name: chunk[name] for name in _REPLY_FIELDS if chunk.get(name) is not None}
     if not done and choice.fields.get("finish_reason") is None:
-        raise ReplyError("the event stream breaks off before its end")
+        raise NoReplyError("the event stream breaks off before its end")
     return {**reply, "choices": [choice.whole()]}
 
 
@@ -158,7 +162,7 @@ def tokens_of(reply: Mapping[str, Any], choice: Mapping[str, Any]) -> SampledTok
             "update it, or send it the prompt's ids with --openai.server_type"
         )
     if not ids:
-        raise ReplyError(f"the server gave empty {name}; a completion has at least its stop token")
+        raise NoReplyError(f"the server gave empty {name}; a completion has at least its stop token")
     token_ids = checked_ids(ids, name)
     return SampledTokens(
         prompt_ids=checked_ids(prompt, "prompt_token_ids"),
@@ -333,7 +337,7 @@ def read_reply(content: bytes, call_prefix: str, *, max_tokens: int | None = Non
     reason = _finish_reason(choice, message, sampled, max_tokens)
     # An empty text is one that a model may write: it sampled its stop token first.
     if is_empty(message) and not (isinstance(given.get("content"), str) or reason == "length" or sampled):
-        raise ReplyError(f"the answer is empty, without a word, a call or a token: {start_of(content)}")
+        raise NoReplyError(f"the answer is empty, without a word, a call or a token: {start_of(content)}")
     return SampledMessage(
         message=message,
         finish_reason=reason,
@@ -465,9 +469,9 @@ def _object(data: bytes) -> dict[str, Any]:
     try:
         chunk: object = read_json(data)
     except JsonError as error:
-        raise ReplyError(f"a chunk of the event stream is no JSON ({error}): {data[:100]!r}") from error
+        raise NoReplyError(f"a chunk of the event stream is no JSON ({error}): {data[:100]!r}") from error
     if not isinstance(chunk, dict):
-        raise ReplyError(f"a chunk of the event stream is no object: {data[:100]!r}")
+        raise NoReplyError(f"a chunk of the event stream is no object: {data[:100]!r}")
     return cast("dict[str, Any]", chunk)
 
 
@@ -635,9 +639,9 @@ def _parsed(content: bytes) -> dict[str, Any]:
         raise
     except ValueError as error:
         reason = error if isinstance(error, JsonError) else "no UTF-8"
-        raise ReplyError(f"no chat completion (no JSON: {reason}): {start_of(content)}") from error
+        raise NoReplyError(f"no chat completion (no JSON: {reason}): {start_of(content)}") from error
     if not isinstance(reply, dict):
-        raise ReplyError(f"no chat completion (no object): {start_of(content)}")
+        raise NoReplyError(f"no chat completion (no object): {start_of(content)}")
     return cast("dict[str, Any]", reply)
 
 
@@ -667,14 +671,20 @@ def _choice_and_message(
     choices = field_of(reply, "choices", list)
     choice: Mapping[str, Any] = choices[0] if choices and _is_first(choices[0]) else {}
     if choice.get("error"):
-        raise ReplyError(f"the server gave up: {choice['error']!r:.200}")
+        raise NoReplyError(f"the server gave up: {choice['error']!r:.200}")
     if choice.get("matched_stop") == NO_NUMBERS:
         raise ReplyError(f"the server gave up (it stopped at {NO_NUMBERS!r})")
     message = field_of(choice, "message", dict) or field_of(choice, "delta", dict)
     if message is None:
         lacking = "choices.0.message is missing" if choice else "choices are missing or empty"
-        raise ReplyError(f"no chat completion ({lacking}): {start_of(content)}")
+        raise NoReplyError(f"no chat completion ({lacking}): {start_of(content)}")
     return choice, message
+
+
+def meaning_of(reason: str) -> str:
+    """Classify a server's finish reason: `filtered`, `lost`, `length` or `stop`."""
+    word = reason[:_LONGEST_REASON].lower().replace("-", "_")
+    return next((name for name, pattern in _FINISHED.items() if pattern.search(word)), "stop")
 
 
 def _finish_reason(
@@ -685,12 +695,11 @@ def _finish_reason(
     if isinstance(given, dict):  # as in SGLang's own API
         given = field_of(cast("dict[str, Any]", given), "type", str, where="finish_reason.")
     if given:
-        word = given[:_LONGEST_REASON].lower().replace("-", "_")
-        meaning = next((name for name, pattern in _FINISHED.items() if pattern.search(word)), "stop")
+        meaning = meaning_of(given)
         if meaning == "filtered":
             raise FilteredReplyError(f"the server filtered the answer (finish_reason {given!r:.100})")
         if meaning == "lost":
-            raise ReplyError(f"the server gave up (finish_reason {given!r:.100})")
+            raise NoReplyError(f"the server gave up (finish_reason {given!r:.100})")
         if meaning == "length":
             return "length"
     elif None not in (sampled, max_tokens) and cast("int", sampled) >= cast("int", max_tokens):

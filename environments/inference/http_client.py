@@ -75,6 +75,8 @@ def error_in_success(content: bytes) -> Mapping[str, Any]:
     for line in (content, *content.splitlines()):
         if b'"error"' in line and (error := _error_in(_object(line.removeprefix(b"data:")))):
             return error
+        if line.startswith(b"data:") and b'"choices"' in line:
+            break  # an error in the middle of an answer leaves it incomplete
     return {}
 
 
@@ -244,6 +246,10 @@ class NoAnswerError(Exception):
         """
         super().__init__(text)
         self.may_pass = may_pass
+
+
+class IncompleteError(NoAnswerError):
+    """A reply came whose content is missing or cut, whatever its status and its framing say."""
 
 
 class HttpClient:

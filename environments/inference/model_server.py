@@ -7,15 +7,19 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 
 from environments.inference.endpoint import Endpoint, endpoint
 from environments.inference.http_client import HttpClient, NoAnswerError, Pace, StatusError, tls_context
 from environments.time_profile import timed
 
+T = TypeVar("T")
 CHECK_TIMEOUT_S = 15.0
 _PER_ITERATION = 16
 """Of the event loop; what follows a reply, up to the next request, takes about a millisecond."""
 _LONGEST_RETRY_AFTER_S = 60.0
+_PASSING = frozenset({408, 409, 425, 429})
+"""Statuses below 500 of a request that may succeed later: time-out, conflict, too early, too many."""
 _LOG = logging.getLogger(__name__)
 _JITTER = random.Random()
 """Its own generator: waiting never disturbs a seed that someone gave to `random`."""
@@ -59,16 +63,19 @@ class ModelServer:
         """Where chat completions are."""
         return f"{self.base_url}/chat/completions"
 
-    async def chat(self, body: bytes) -> bytes:
-        """The server's reply to a chat request, as `ask` gets it."""
-        return await self.ask("/chat/completions", body)
+    async def chat(self, body: bytes, read: Callable[[bytes], Awaitable[T]]) -> T:
+        """Ask for a chat completion, see `ask`."""
+        return await self.ask("/chat/completions", body, read)
 
-    async def ask(self, path: str, body: bytes, *, at_root: bool = False) -> bytes:
-        """The server's reply to a request, after as many tries as it takes and may take.
+    async def ask(
+        self, path: str, body: bytes | None, read: Callable[[bytes], Awaitable[T]], *, at_root: bool = False
+    ) -> T:
+        """Send a request until a whole reply comes, and return what `read` makes of it.
 
         Args:
             path: below the base URL.
-            body: JSON.
+            body: JSON, to be posted; `None` gets a page about the server.
+            read: raises NoAnswerError for a reply that is not whole: the request is then sent again.
             at_root: the path is beside `/v1` instead, as SGLang's `/generate` is.
 
         Raises:
@@ -76,14 +83,14 @@ class ModelServer:
             NoAnswerError: no answer.
         """
         lanes = self._lanes_here()
+        timeout_s = min(self.request_timeout_s, CHECK_TIMEOUT_S) if body is None else self.request_timeout_s
         for tried in range(1, self.tries + 1):
             try:
                 # Waiting for a slot is no time of the request.
                 async with lanes.slot():
-                    request = self._client.request(path, body, at_root=at_root)
-                    reply = await _within(self.request_timeout_s, request)
+                    reply = await _within(timeout_s, self._client.request(path, body, at_root=at_root))
                 await lanes.replies.step()
-                return reply
+                return await read(reply)
             except (StatusError, NoAnswerError) as error:
                 if tried == self.tries or not may_pass(error):
                     raise
@@ -159,7 +166,7 @@ class _Lanes:
 def may_pass(error: BaseException) -> bool:
     """Whether the same request may succeed later."""
     if isinstance(error, StatusError):
-        return error.status == 429 or 500 <= error.status < 600
+        return error.status in _PASSING or 500 <= error.status < 600
     return isinstance(error, NoAnswerError) and error.may_pass
 
 

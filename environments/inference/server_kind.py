@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 import orjson
 
 from environments.inference.http_client import (
+    IncompleteError,
     NoAnswerError,
     StatusError,
     list_in,
@@ -53,6 +54,8 @@ _SIGNS: Mapping[ServerKind, frozenset[str]] = {
 }
 """Fields without which a page is of another server."""
 _LOG = logging.getLogger(__name__)
+_BROKEN = frozenset({500, 501})
+"""What servers answer for ever on pages that they do not have; proxies of a busy one say 502 to 504."""
 _NAMES = ("id", "name", "model")
 """Where the entries of a list of models have their names: OpenAI's, ollama's own, llama.cpp's own."""
 
@@ -82,6 +85,9 @@ async def look(server: ModelServer, model: str) -> ServerFacts:
     Args:
         server: that is asked for its models, and then for the page that each kind of server has.
         model: the one in use.
+
+    Raises:
+        ServerAway: a page could not be had, after the server's tries.
     """
     entry = _entry_of(await _page(server, "/models"), model)
     facts = ServerFacts(kind=_kind_of(entry), context_tokens=_window_of(entry))
@@ -139,7 +145,9 @@ async def check(server: ModelServer, model: str) -> None:
     """
     url = server.base_url
     try:
-        content = await server.ask_once("/models")
+        page = await _json(server, "/models")
+    except IncompleteError as error:
+        raise _wrong(url, str(error)) from error
     except StatusError as error:
         if error.status in (401, 403):
             raise _refused(url, error) from error
@@ -147,34 +155,45 @@ async def check(server: ModelServer, model: str) -> None:
         return
     except NoAnswerError as error:
         raise _unreachable(url, error) from error
-    problem = ConfigError(
-        f"{url} does not speak the OpenAI API{_hint(url)}; its /models is {start_of(content)}"
-    )
-    try:
-        models = _models_in(read_json(content))
-    except JsonError:
-        raise problem from None
+    models = _models_in(page)
     if models:
         _check_listed(url, model, models)
         return
-    await _check_chat(server, problem if models is None else None)
+    wrong = _wrong(url, f"its /models is {start_of(orjson.dumps(page))}")
+    await _check_chat(server, wrong if models is None else None)
     _LOG.info("%s does not list its models; whether it has %r shows with the first answer", url, model)
 
 
 async def model_names(server: ModelServer) -> list[str]:
     """The models that a server lists; empty where it lists none."""
     try:
-        return _models_in(read_json(await server.ask_once("/models"))) or []
-    except (StatusError, NoAnswerError, JsonError):
+        return _models_in(await _json(server, "/models")) or []
+    except (StatusError, NoAnswerError):
         return []
 
 
+async def _json(server: ModelServer, path: str, *, at_root: bool = False) -> object:
+    async def read(content: bytes) -> object:
+        try:
+            return read_json(content)
+        except JsonError as error:
+            raise IncompleteError(f"its {path} is {start_of(content)}") from error
+
+    return await server.ask(path, None, read, at_root=at_root)
+
+
 async def _page(server: ModelServer, path: str, *, at_root: bool = False) -> object:
-    """What a page holds; `None` for none."""
+    """The JSON of a page; `None` where the server has no such page, or breaks there at every try."""
     try:
-        return read_json(await server.ask_once(path, at_root=at_root))
-    except (StatusError, NoAnswerError, JsonError):
+        return await _json(server, path, at_root=at_root)
+    except IncompleteError:
         return None
+    except (StatusError, NoAnswerError) as error:
+        if not may_pass(error) or (isinstance(error, StatusError) and error.status in _BROKEN):
+            return None
+        raise ServerAway(
+            f"{server.base_url} could not be examined: its {path}: {error}; is it busy?"
+        ) from error
 
 
 def _entry_of(page: object, model: str) -> Mapping[str, Any]:
@@ -281,9 +300,7 @@ async def _check_chat(server: ModelServer, problem: ConfigError | None) -> None:
         else:
             if _has_choices(content):
                 return
-            problem = problem or ConfigError(
-                f"{url} does not speak the OpenAI API{_hint(url)}; it answers a chat with {start_of(content)}"
-            )
+            problem = problem or _wrong(url, f"it answers a chat with {start_of(content)}")
     assert problem is not None
     raise problem
 
@@ -293,6 +310,10 @@ def _has_choices(content: bytes) -> bool:
         return "choices" in mapping(read_json(content))
     except JsonError:
         return False
+
+
+def _wrong(url: str, what: str) -> ConfigError:
+    return ConfigError(f"{url} does not speak the OpenAI API{_hint(url)}; {what}")
 
 
 def _refused(url: str, error: StatusError) -> ConfigError:

@@ -9,10 +9,12 @@ import orjson
 
 from environments.inference.chat_reply import (
     NO_NUMBERS,
+    NoReplyError,
     ReplyError,
     checked_ids,
     checked_logprobs,
     field_of,
+    meaning_of,
     object_in,
     token_pairs,
     weight_spans_of,
@@ -64,15 +66,17 @@ def object_of(content: bytes) -> Mapping[str, Any]:
     try:
         reply: object = read_json(content)
     except JsonError as error:
-        raise ReplyError(f"no JSON ({error}): {start_of(content)}") from error
-    if not isinstance(reply, dict):
-        raise ReplyError(f"no completion: {start_of(content)}")
+        raise NoReplyError(f"no JSON ({error}): {start_of(content)}") from error
+    if not isinstance(reply, dict) or not reply:
+        raise NoReplyError(f"no completion: {start_of(content)}")
     return cast("dict[str, Any]", reply)
 
 
 def one_choice(reply: Mapping[str, Any]) -> Mapping[str, Any]:
     """The one completion of a reply."""
-    choices = list_of(reply.get("choices"), "choices")
+    choices = list_of(reply.get("choices") or [], "choices")
+    if choices in ([], [{}]):
+        raise NoReplyError("no completion (choices are missing or empty)")
     if len(choices) != 1:
         raise ReplyError(f"the server gave {len(choices)} choices; one was asked for")
     return mapping(choices[0])
@@ -140,7 +144,7 @@ def ids_of(value: object, request: TokenRequest, name: str, since: str = "") -> 
         raise ReplyError(f"the server gave no {name}{since}")
     token_ids = checked_ids(value, name)
     if not token_ids:
-        raise ReplyError(f"the server gave empty {name}; a completion has at least one")
+        raise NoReplyError(f"the server gave empty {name}; a completion has at least one")
     if len(token_ids) > request.max_tokens:
         raise ReplyError(f"the server gave {len(token_ids)} token ids; {request.max_tokens} were asked for")
     return token_ids
@@ -169,7 +173,8 @@ def finish_reason_of(reason: object, detail: object) -> str | None:
     if reason in ("stop", "length"):
         return str(reason)
     more = f": {one_line(detail)}" if isinstance(detail, str) else ""
-    raise ReplyError(f"the server gave up (finish_reason {one_line(str(reason))!r}){more}")
+    error = NoReplyError if meaning_of(str(reason)) == "lost" else ReplyError
+    raise error(f"the server gave up (finish_reason {one_line(str(reason))!r}){more}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -361,6 +361,7 @@ class Lifecycle(Hooks):
             await self.sandboxes.prepare_packages(None, notify)
             await self.sandboxes.prepare(self.config.sandbox_image, notify)
             async with self.open_sandbox() as sandbox:
+                self.sandboxes.note_isolation(sandbox)
                 await refuse_no_listener(self, sandbox)
         else:
             await self._check_item_sandboxes(notify)
@@ -477,6 +478,7 @@ class Lifecycle(Hooks):
             try:
                 await self._images.ready(image)
                 async with self.sandbox_openers(spec)[0]() as sandbox:
+                    self.sandboxes.note_isolation(sandbox)
                     await refuse_no_listener(self, sandbox)
                     return
             except (SandboxError, ConfigError) as error:

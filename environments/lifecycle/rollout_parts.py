@@ -188,6 +188,7 @@ def _own_renderer(config: AgentEnvConfig, server: ServerConfig) -> "tuple[Render
         ConfigError: the settings require ids, and no renderer is known.
     """
     from environments.inference.token_wires import MESSAGE_FIELDS  # noqa: PLC0415
+    from environments.policy.rendering.chatml import TokenizerError  # noqa: PLC0415
     from environments.policy.rendering.families import checked_family, load_renderer  # noqa: PLC0415
 
     if server.family is not None:
@@ -208,7 +209,7 @@ def _own_renderer(config: AgentEnvConfig, server: ServerConfig) -> "tuple[Render
         tokenizer = config.tokenizer_name
         return load_renderer(family=server.family, model_name=server.model_name, tokenizer_name=tokenizer), ""
     except ConfigError as error:
-        if server.server_type != "auto":
+        if server.server_type != "auto" or isinstance(error, TokenizerError):
             raise
         return None, str(error)
 

@@ -59,6 +59,8 @@ class Sandboxes:
         )
         self._versions: dict[tuple[str, ...], Mapping[str, str]] = {}
         """Of packages that were resolved, by what was asked for."""
+        self.tier = ""
+        """Backend and tier of the sandbox that was opened first, on which all workers of a run agree."""
         self.kind = config.sandbox or chosen or _DEFAULT
         self.verifier_kind = config.verify_sandbox or (_DEFAULT if self.kind == NONE else self.kind)
         """Where `ctx.verify` runs."""
@@ -129,6 +131,20 @@ class Sandboxes:
             for name, version in versions.items():
                 found.setdefault(f"package {name}", set()).add(version)
         return {name: ", ".join(sorted(versions)) for name, versions in found.items()}
+
+    def note_isolation(self, sandbox: Sandbox) -> None:
+        """Keep the tier of a run's first sandbox, and say what it does not bound or tell."""
+        if not self.are_opened:
+            return
+        record = sandbox.record
+        self.tier = f"{record.backend} {record.tier}"
+        if "memory_mb_per_process" in record.enforced:
+            _LOG.warning(
+                "no control group bounds the sandboxes here: memory is bounded for each process (%d MB), not "
+                "for all together, and a sandbox that falls silent is dropped, since nothing tells whether "
+                "its agent silenced it; run as root, or in a delegated control group",
+                record.limits.memory_mb,
+            )
 
     def _limits_of(self, spec: SandboxSpec | None) -> SandboxLimits:
         return self._limits if spec is None else spec.limits(self._limits)

@@ -125,17 +125,18 @@ class ChatPolicy(ServedModel):
 
     async def _sampled(self, request: CompletionRequest) -> SampledMessage:
         """What the server samples, asked in the most telling dialect that it takes."""
-        dialect = self._dialect
+        dialect, call_prefix = self._dialect, f"{request.seed}_{request.number}"
+        read = partial(self._read, call_prefix=call_prefix, request=request)
         while True:
             try:
-                content = await self.server.chat(self._body(request, dialect))
+                sampled = await self.server.chat(self._body(request, dialect), read)
                 break
             except StatusError as error:
                 dialect = self._after_refusal(error, dialect)
             except NoAnswerError as error:
                 raise PolicyError(f"{self.server.chat_url} {self.answered(error)}") from error
-        call_prefix = f"{request.seed}_{request.number}"
-        sampled = await self._read(content, call_prefix, request)
+            except ReplyError as error:
+                raise PolicyError(f"{self.server.chat_url}: {error}") from error
         self._learn(dialect, sampled)
         return await self._with_text_calls(sampled, request, call_prefix)
 
@@ -165,10 +166,7 @@ class ChatPolicy(ServedModel):
         rest = None if request.row is None else without_row(content, request.row.json())
         to_read = content if rest is None else rest
         read = partial(read_reply, to_read, call_prefix, max_tokens=request.max_tokens)
-        try:
-            sampled = read() if len(to_read) < _LONG_BYTES else await asyncio.to_thread(read)
-        except ReplyError as error:
-            raise PolicyError(f"{self.server.chat_url}: {error}") from error
+        sampled = read() if len(to_read) < _LONG_BYTES else await asyncio.to_thread(read)
         if rest is None or sampled.tokens is None:
             return sampled
         return replace(sampled, tokens=replace(sampled.tokens, extends_row=True))

@@ -17,7 +17,7 @@ from environments.policy.chat import ChatPolicy
 from environments.policy.rendering.renderer import Renderer
 from environments.policy.token_policy import TokenPolicy
 from environments.trajectory import Completion
-from tools.errors import ConfigError
+from tools.errors import ConfigError, PolicyError, ServerAway
 
 _LOG = logging.getLogger(__name__)
 ServerType = Literal["auto", "chat", "vllm", "sglang"]
@@ -59,7 +59,7 @@ class ServerPolicy:
             PolicyError: as for `ChatPolicy` and `TokenPolicy`.
             ConfigError: it contradicts the settings.
         """
-        policy = self._decided or await self._decide()
+        policy = self._decided or await self._decide_in_a_rollout()
         return await policy.complete(request)
 
     async def prompt_tokens(self, request: CompletionRequest) -> int | None:
@@ -68,7 +68,7 @@ class ServerPolicy:
         Raises:
             ContextOverflow: as for `TokenPolicy`.
         """
-        policy = self._decided or await self._decide()
+        policy = self._decided or await self._decide_in_a_rollout()
         return await policy.prompt_tokens(request) if isinstance(policy, TokenPolicy) else None
 
     async def check(self) -> None:
@@ -83,6 +83,12 @@ class ServerPolicy:
     async def aclose(self) -> None:
         """Close the connections."""
         await self.chat.aclose()
+
+    async def _decide_in_a_rollout(self) -> ChatPolicy | TokenPolicy:
+        try:
+            return await self._decide()
+        except ServerAway as error:
+            raise PolicyError(str(error)) from error
 
     async def _decide(self) -> ChatPolicy | TokenPolicy:
         async with self._deciding:

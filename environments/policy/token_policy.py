@@ -99,14 +99,7 @@ class TokenPolicy(ServedModel):
         tokens = tokens_of(prompt, request)
         fitted = with_room(request, prompt_tokens=tokens, context_tokens=self.context_tokens)
         asked = self._asked(prompt, fitted, tokens)
-        content = await self._ask(self.wire.body(asked))
-        # A prompt that is given back is compared in no time, so that only the rest is to be read.
-        to_read = len(content) - sum(map(len, asked.prompt_json))
-        try:
-            reply = await parsed(partial(self.wire.read, content, asked), tokens=to_read // 16)
-            reply = self._stopped(reply, asked)
-        except ReplyError as error:
-            raise PolicyError(f"{self._url}: {error}") from error
+        reply = await self._ask(asked)
         message = await parsed(
             partial(self.renderer.parse, reply.token_ids, request.tools), tokens=len(reply.token_ids)
         )
@@ -170,9 +163,17 @@ class TokenPolicy(ServedModel):
             },
         )
 
-    async def _ask(self, body: bytes) -> bytes:
+    async def _ask(self, asked: TokenRequest) -> TokenReply:
+        async def read(content: bytes) -> TokenReply:
+            # A prompt that is given back is compared in no time, so that only the rest is to be read.
+            to_read = len(content) - sum(map(len, asked.prompt_json))
+            return await parsed(partial(self.wire.read, content, asked), tokens=to_read // 16)
+
         try:
-            return await self.server.ask(self.wire.path, body, at_root=self.wire.at_root)
+            reply = await self.server.ask(
+                self.wire.path, self.wire.body(asked), read, at_root=self.wire.at_root
+            )
+            return self._stopped(reply, asked)
         except (StatusError, NoAnswerError) as error:
             problem = f"{self._url} {self.answered(error)}"
             if isinstance(error, StatusError) and is_context_overflow(error):
@@ -180,6 +181,8 @@ class TokenPolicy(ServedModel):
             if isinstance(error, StatusError) and error.status in (404, 405):
                 problem = f"{problem}; {self.wire.absent}"
             raise PolicyError(problem) from error
+        except ReplyError as error:
+            raise PolicyError(f"{self._url}: {error}") from error
 
     def _stopped(self, reply: TokenReply, asked: TokenRequest) -> TokenReply:
         """The reply with how it ended, cut after the first id that ends a turn.

@@ -34,7 +34,7 @@ from environments.scale.messages import (
 )
 from environments.scale.worker_process import WorkerStart
 from environments.trajectory import Failure, TrajectoryGroup
-from tools.errors import ConfigError, RunError
+from tools.errors import ConfigError, IsolationError, RunError
 
 TOGETHER = 2
 """Deaths after which a group goes alone."""
@@ -133,6 +133,7 @@ class WorkerPool:
         self._env, self._engine, self._own, self._facts, self._say = env, engine, own, facts, say
         self._slots = [_Slot(number, start) for number, start in enumerate(starts, start=1)]
         self.at_once = sum(start.at_once for start in starts)
+        self._tier = env.sandboxes.tier
         self._numbers = count(FIRST_REQUEST)
         self._changed = asyncio.Event()
         """Of any slot; another one after each change."""
@@ -221,6 +222,12 @@ class WorkerPool:
             raise ConfigError(
                 f"worker {slot.number} has another experiment ({in_short(changed)}): give every node the "
                 f"same packages, files and variables (--worker-env)"
+            )
+        self._tier = self._tier or opened.tier
+        if opened.tier != self._tier:
+            raise IsolationError(
+                f"worker {slot.number} isolates agents in another tier ({opened.tier}) than the others do "
+                f"({self._tier}): run on nodes that isolate alike, or with --env.sandbox docker"
             )
         slot.is_open = True
         slot.opened += 1

@@ -45,6 +45,8 @@ class Opened:
     """See `RunOrigin.facts`."""
     packages: Mapping[str, str]
     """Versions of the packages that the driver names."""
+    tier: str = ""
+    """See `Sandboxes.tier`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

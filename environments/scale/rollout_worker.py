@@ -124,7 +124,8 @@ class RolloutWorker:
                 there = {name: Path(below(self._root, path)) for name, path in job.files.items()}
                 files = {name: path for name, path in there.items() if path.is_file()}
                 facts = origin_of(env, evaluation=job.is_evaluation, more_files=files).facts()
-                self._channel.send(number, Opened(facts=facts, packages=versions_of(job.packages)))
+                packages, tier = versions_of(job.packages), env.sandboxes.tier
+                self._channel.send(number, Opened(facts=facts, packages=packages, tier=tier))
                 watchdog.on_end = self._blocked
                 closing.enter_context(watchdog.armed())
                 closing.enter_context(self._opened.watched())

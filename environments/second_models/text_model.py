@@ -126,7 +126,7 @@ class TextModel(ServedModel):
         dialect = self._dialect
         while True:
             try:
-                content = await self.server.chat(self._body(messages, dialect, seed))
+                answer = await self.server.chat(self._body(messages, dialect, seed), self._read)
                 break
             except StatusError as error:
                 if error.status == _TOO_LARGE or is_context_overflow(error):
@@ -139,8 +139,10 @@ class TextModel(ServedModel):
                 dialect = simpler
             except NoAnswerError as error:
                 raise self._lost(self.answered(error)) from error
+            except ReplyError as error:
+                raise self._lost(str(error)) from error
         self._dialect, self._has_answered = self._dialect.joined(dialect), True
-        return await self._read(content)
+        return answer
 
     async def _read(self, content: bytes) -> TextAnswer:
         read = partial(read_reply, content, "", max_tokens=self.max_tokens)
@@ -148,8 +150,6 @@ class TextModel(ServedModel):
             return _answer_of(read() if len(content) < _LONG_BYTES else await asyncio.to_thread(read))
         except FilteredReplyError:
             return TextAnswer(text=None, problem="filtered")
-        except ReplyError as error:
-            raise self._lost(str(error)) from error
 
     def _after_refusal(self, error: StatusError, dialect: Dialect) -> Dialect | None:
         """A simpler dialect; `None` where only the question can be at fault: other ones were answered."""

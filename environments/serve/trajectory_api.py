@@ -282,6 +282,11 @@ class TrajectoryApi:
                 break
             try:
                 return self._read(path, answer, model)
+            except ConfigError:
+                # Something else answers: a proxy does while the API behind it starts.
+                if wait_s is None:
+                    raise
+                await asyncio.sleep(wait_s)
             except ApiUnavailableError as error:
                 if wait_s is None:
                     raise ApiUnavailableError(str(error), retry_after_s=error.retry_after_s) from None

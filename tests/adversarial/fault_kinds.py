@@ -74,6 +74,12 @@ DEEP = "@deep"
 """Stands in a reply for lists in lists."""
 
 
+def lost(value):
+    """What comes of a reply that holds such a value: JSON that cannot be read is asked for again."""
+    unread = value == DEEP or (isinstance(value, int) and abs(value) > 10**300)
+    return RETRIED if unread else LOST
+
+
 def nested(reply):
     """The reply as JSON, with something deep in the place of `DEEP`."""
     return json.dumps(reply).encode().replace(b'"@deep"', b"[" * DEEPEST + b"]" * DEEPEST)

@@ -3,7 +3,7 @@
 import json
 import math
 
-from tests.adversarial.fault_kinds import DEEP, LOST, OVERFLOW, READ, Kinds, nested
+from tests.adversarial.fault_kinds import DEEP, LOST, OVERFLOW, READ, RETRIED, Kinds, lost, nested
 from tests.adversarial.message_faults import POISON
 from tests.adversarial.sampled_replies import STOP_ID, Sampled, call_text, ids_of_text
 
@@ -25,12 +25,17 @@ _NO_ECHO = (("sglang", "generate"),)
 def chat_kinds():
     table = Kinds(wire="chat")
     for name, ids in _IDS.items():
-        table.body(f"token_ids {name}", _in_choice(token_ids=ids), LOST)
-        table.body(f"prompt_token_ids {name}", lambda r, ids=ids: nested(r | {"prompt_token_ids": ids}), LOST)
+        table.body(f"token_ids {name}", _in_choice(token_ids=ids), RETRIED if name == "empty" else lost(ids))
+        given = lambda r, ids=ids: nested(r | {"prompt_token_ids": ids})  # noqa: E731
+        table.body(f"prompt_token_ids {name}", given, lost(ids))
     for name, value in _ID.items():
-        table.body(f"a token id {name}", _changed(lambda c, v=value: c["token_ids"].__setitem__(1, v)), LOST)
+        table.body(
+            f"a token id {name}",
+            _changed(lambda c, v=value: c["token_ids"].__setitem__(1, v)),
+            LOST if value != DEEP else RETRIED,
+        )
     for name, value in _VALUES.items():
-        table.body(f"a logprob {name}", _logprob(value), LOST)
+        table.body(f"a logprob {name}", _logprob(value), LOST if value != DEEP else RETRIED)
     table.body("token_ids null", _in_choice(token_ids=None), READ, runs=1, exact=False, once_exact=LOST)
     table.body("token_ids one fewer", _changed(lambda c: c["token_ids"].pop()), LOST)
     table.body("token_ids 100,000 more", _changed(_more_ids), LOST, heavy=True)
@@ -51,7 +56,7 @@ def chat_kinds():
         "deep": DEEP,
     }
     for name, content in shapes.items():
-        table.body(f"logprobs {name}", _in_choice(logprobs={"content": content}), LOST)
+        table.body(f"logprobs {name}", _in_choice(logprobs={"content": content}), lost(content))
     table.body("logprobs a text", _in_choice(logprobs="x"), LOST)
     for name, logprobs in {"null": None, "null inside": {"content": None}}.items():
         table.body(f"logprobs {name}", _in_choice(logprobs=logprobs), READ, runs=1, exact=True)
@@ -123,9 +128,9 @@ def _at(name, value, index=1):
 
 def _sampled_ids(table):
     for name, value in {**_IDS, "null": None, "longer than was asked for": [5] * 3000}.items():
-        table.parts(f"sampled ids {name}", _set(ids=value), LOST)
+        table.parts(f"sampled ids {name}", _set(ids=value), RETRIED if name == "empty" else lost(value))
     for name, value in _ID.items():
-        table.parts(f"a sampled id {name}", _at("ids", value), LOST)
+        table.parts(f"a sampled id {name}", _at("ids", value), RETRIED if value is math.nan else lost(value))
     for name, value in {"one beyond the vocabulary": 2048 * 64, "2^31 - 1": 2**31 - 1}.items():
 
         def both(sampled, value=value):
@@ -141,7 +146,7 @@ def _prompts(table):
     table.parts("an echo cut in front", lambda s: s.echo.pop(0), LOST, but_on=_NO_ECHO)
     table.parts("an echo that is longer", lambda s: s.echo.append(5), LOST, but_on=_NO_ECHO)
     for name, value in {"a text": "x", "empty": [], "deep": DEEP}.items():
-        table.parts(f"an echo {name}", _set(echo=value), LOST, but_on=_NO_ECHO)
+        table.parts(f"an echo {name}", _set(echo=value), lost(value), but_on=_NO_ECHO)
     table.parts("no echo", _set(echo=None), READ, runs=1)
     for name, value in {"0": 0, "negative": -1, "a text": "x"}.items():
         table.parts(f"prompt tokens {name}", _set(prompt_tokens=value), LOST)
@@ -150,9 +155,10 @@ def _prompts(table):
 
 def _sampled_logprobs(table):
     for name, value in _VALUES.items():
-        table.parts(f"a sampled logprob {name}", _at("logprobs", value), LOST)
+        unread = value is math.nan or value == -math.inf
+        table.parts(f"a sampled logprob {name}", _at("logprobs", value), RETRIED if unread else lost(value))
     for name, value in {"null": None, "empty": [], "a text": "x", "deep": DEEP, "a number": 7}.items():
-        table.parts(f"sampled logprobs {name}", _set(logprobs=value), LOST)
+        table.parts(f"sampled logprobs {name}", _set(logprobs=value), lost(value))
     table.parts("sampled logprobs one fewer", lambda s: s.logprobs.pop(), LOST)
     table.parts("a sampled logprob 0", _at("logprobs", 0), READ, runs=1)
     table.parts("a sampled logprob rounded above 0", _at("logprobs", 1e-7), READ, runs=1)
@@ -173,9 +179,10 @@ def _ends(table):
 
     table.parts("a call after the stop token", tail, READ, runs=1)
     table.parts("a stop token alone", lambda s: _say(s, ""), READ)
-    for reason in ("abort", "content_filter", "whatever", 7, {"a": 1}):
+    table.parts('an end "abort"', _set(finish="abort"), RETRIED)
+    for reason in ("content_filter", "whatever", 7, {"a": 1}):
         table.parts(f"an end {json.dumps(reason)}", _set(finish=reason), LOST)
-    table.parts("an end deep", _set(finish=DEEP), LOST)
+    table.parts("an end deep", _set(finish=DEEP), RETRIED)
     table.parts("an end null", _set(finish=None), READ, runs=1)
     table.parts("an end length, at a stop token", _set(finish="length"), READ, runs=1)
     for name, value in {"null": None, "a text": "x", "other": 5}.items():

@@ -29,7 +29,9 @@ def kinds():
 def _status_lines(table):
     table.raw("100 continue, then the answer", lambda c: _interim(100) + answer(c), READ, runs=1)
     table.raw("many 102, then the answer", lambda c: _interim(102) * 50 + answer(c), READ, runs=1)
-    table.raw("101 another protocol", b"HTTP/1.1 101 X\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n", LOST)
+    table.raw(
+        "101 another protocol", b"HTTP/1.1 101 X\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n", RETRIED
+    )
     table.raw("no reason phrase", lambda c: answer(c).replace(b" X\r\n", b"\r\n", 1), READ, runs=1)
     table.raw("no http", b"SSH-2.0-OpenSSH_9\r\n\r\n", RETRIED)
     table.raw("http 0.9", lambda c: c, RETRIED)
@@ -90,13 +92,13 @@ def _encodings(table):
     encoded("two gzip members", "gzip", lambda c: gzip.compress(c[:50]) + gzip.compress(c[50:]), READ, runs=1)
     encoded("gzip that is none", "gzip", lambda c: c, RETRIED)
     encoded(
-        "cut gzip", "gzip", lambda c: gzip.compress(c)[:-20], LOST
+        "cut gzip", "gzip", lambda c: gzip.compress(c)[:-20], RETRIED
     )  # its end is not looked for: what there is is no JSON
     encoded("gzip and garbage", "gzip", lambda c: gzip.compress(c) + b"garbage", RETRIED)
-    encoded("gzip twice", "gzip, gzip", lambda c: gzip.compress(gzip.compress(c)), LOST)
+    encoded("gzip twice", "gzip, gzip", lambda c: gzip.compress(gzip.compress(c)), RETRIED)
     encoded("50,000 empty members", "gzip", lambda c: gzip.compress(b"") * 50_000, RETRIED)
     encoded("br", "br", lambda c: b"\x0b\x02\x80{}\x03", RETRIED)
-    encoded("gzip without saying so", "identity", gzip.compress, LOST)
+    encoded("gzip without saying so", "identity", gzip.compress, RETRIED)
     encoded("a gzip bomb", "gzip", lambda c: _bomb(gzip_bomb), LOST, heavy=True)
     encoded("a deflate bomb", "deflate", lambda c: _bomb(zlib_bomb), LOST, heavy=True)
     table.raw("80 MB of blanks", lambda c: answer(b" " * (MEBIBYTES << 20)), LOST, heavy=True)

@@ -155,6 +155,10 @@ EMBEDDED_TOKENIZER_DIR: Final = Path(__file__).parent / "embedded_tokenizer"
 EMBEDDED: Final = "embedded"
 
 
+class TokenizerError(ConfigError):
+    """A tokenizer that is named could not be loaded, perhaps only now."""
+
+
 def load_tokenizer(name: str) -> Tokenizer:
     """The tokenizer of `embedded`, of a local folder, or of a Hugging Face name.
 
@@ -169,7 +173,7 @@ def load_tokenizer(name: str) -> Tokenizer:
         return Tokenizer.from_pretrained(name)
     except Exception as error:  # the hub client raises a dozen unrelated classes
         reason = " ".join(str(error).split())[:300]
-        raise ConfigError(
+        raise TokenizerError(
             f"no tokenizer {name!r}: {reason}; give `embedded`, a folder with a tokenizer.json, or a "
             f"Hugging Face name"
         ) from error

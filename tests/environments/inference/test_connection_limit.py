@@ -55,6 +55,10 @@ def test_settings_reach_four_thousand_rollouts(open_files):
     assert env(rollouts=4000, num_max_requests_at_once=4000).servers
 
 
+async def as_it_is(content):
+    return content
+
+
 @asynccontextmanager
 async def barrier(count):
     """A server that answers nobody until so many requests are there."""
@@ -80,6 +84,6 @@ async def test_twelve_hundred_requests_are_really_in_flight(open_files):
     open_files(min(4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     async with barrier(1200) as url:
         server = ModelServer(base_url=url, api_key="", max_concurrency=1200, tries=1)
-        answers = await asyncio.gather(*(server.chat(b"{}") for _ in range(1200)))
+        answers = await asyncio.gather(*(server.chat(b"{}", as_it_is) for _ in range(1200)))
         await server.aclose()
     assert answers == [b"{}"] * 1200

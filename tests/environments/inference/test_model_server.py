@@ -14,6 +14,11 @@ from tests.environments.policy.chat_server import REQUEST, ok, served
 from tests.tables import cases
 from tools.errors import ConfigError, ContextOverflow, PolicyError
 
+
+async def as_it_is(content):
+    return content
+
+
 OVERLOADED = {"error": {"message": "try later", "type": "overloaded_error"}}
 
 
@@ -104,7 +109,7 @@ async def test_an_answer_that_quotes_an_error_is_an_answer():
 async def test_an_answer_without_an_error_may_say_so(model_server):
     body = ok().body[:-1] + b',"error":null}'
     async with hostile({"*": answer(body)}) as server:
-        assert await model_server(server.url).chat(b"{}") == body
+        assert await model_server(server.url).chat(b"{}", as_it_is) == body
 
 
 # Tries.
@@ -114,7 +119,7 @@ async def test_an_answer_that_is_too_long_is_not_asked_for_again(model_server, m
     monkeypatch.setattr(http_client, "_MAX_ANSWER_BYTES", 1000)
     async with hostile({"*": answer(b"x" * 1001)}) as server:
         with pytest.raises(NoAnswerError, match="longer than 1000 bytes"):
-            await model_server(server.url, tries=3).chat(b"{}")
+            await model_server(server.url, tries=3).chat(b"{}", as_it_is)
     assert len(server.asked) == 1
 
 
@@ -124,7 +129,7 @@ async def test_an_answer_that_breaks_off_is_asked_for_again(model_server):
 
     async with hostile({"*": breaks_off}) as server:
         with pytest.raises(NoAnswerError):
-            await model_server(server.url, tries=3).chat(b"{}")
+            await model_server(server.url, tries=3).chat(b"{}", as_it_is)
     assert len(server.asked) == 3
 
 
@@ -166,7 +171,7 @@ async def test_a_cancelled_call_frees_its_connection_and_its_slot():
 
 async def test_a_path_at_the_root_is_beside_v1(model_server):
     async with hostile({"*": answer(b"{}")}) as server:
-        await model_server(server.url).ask("/generate", b"{}", at_root=True)
+        await model_server(server.url).ask("/generate", b"{}", as_it_is, at_root=True)
     assert server.asked[0][1] == "/generate"
 
 
@@ -179,19 +184,19 @@ async def test_a_proxy_of_the_process_environment_is_not_asked(model_server, mon
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login a password b\n")
     monkeypatch.setenv("HOME", str(tmp_path))
     async with hostile({"*": answer(b"{}")}) as server:
-        await model_server(server.url, api_key="none").chat(b"{}")
+        await model_server(server.url, api_key="none").chat(b"{}", as_it_is)
     assert server.asked[0][2]["authorization"] == "Bearer none"
 
 
 async def test_a_proxy_gets_the_request_in_the_place_of_the_server(model_server):
     async with hostile({"*": answer(b"{}")}) as proxy:
-        await model_server("http://model.invalid", proxy=proxy.url).chat(b"{}")
+        await model_server("http://model.invalid", proxy=proxy.url).chat(b"{}", as_it_is)
     assert proxy.asked[0][1] == "http://model.invalid/v1/chat/completions"
 
 
 async def test_the_proxy_none_is_none(model_server):
     async with hostile({"*": answer(b"{}")}) as server:
-        assert await model_server(server.url, proxy="none").chat(b"{}") == b"{}"
+        assert await model_server(server.url, proxy="none").chat(b"{}", as_it_is) == b"{}"
 
 
 @cases("proxy", ["socks5://u:s3cret@h:1", "proxy", "ftp://h"])
@@ -233,13 +238,13 @@ async def test_a_server_is_checked_with_the_certificates_that_the_system_names(
 ):
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate / "cert.pem"))
     async with https(certificate) as url:
-        assert await model_server(url).chat(b"{}") == b"{}"
+        assert await model_server(url).chat(b"{}", as_it_is) == b"{}"
 
 
 async def test_a_certificate_that_nobody_vouches_for_is_refused(model_server, certificate):
     async with https(certificate) as url:
         with pytest.raises(NoAnswerError, match="CERTIFICATE_VERIFY_FAILED"):
-            await model_server(url, tries=1).chat(b"{}")
+            await model_server(url, tries=1).chat(b"{}", as_it_is)
 
 
 async def test_a_certificate_of_another_host_is_refused(model_server, certificate, monkeypatch):
@@ -247,4 +252,4 @@ async def test_a_certificate_of_another_host_is_refused(model_server, certificat
     async with https(certificate) as url:
         server = model_server(url.replace("127.0.0.1", "localhost"), tries=1)
         with pytest.raises(NoAnswerError, match="CERTIFICATE_VERIFY_FAILED"):
-            await server.chat(b"{}")
+            await server.chat(b"{}", as_it_is)

@@ -2,6 +2,7 @@
 
 from contextlib import asynccontextmanager
 
+import pytest
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route
@@ -11,6 +12,7 @@ from environments.inference.model_server import ModelServer
 from environments.inference.server_kind import ServerFacts, look
 from tests.equipment.running_server import running_server
 from tests.tables import cases
+from tools.errors import ServerAway
 
 
 @asynccontextmanager
@@ -94,9 +96,10 @@ async def test_a_server_is_what_it_says(name):
         assert await look(server, "m") == facts
 
 
-async def test_a_server_that_is_not_there_is_unknown():
+async def test_a_server_that_is_not_there_could_not_be_examined():
     server = ModelServer(base_url="http://127.0.0.1:9/v1", api_key="k", tries=1)
-    assert await look(server, "m") == ServerFacts()
+    with pytest.raises(ServerAway, match="could not be examined"):
+        await look(server, "m")
     await server.aclose()
 
 

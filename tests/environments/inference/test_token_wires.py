@@ -148,7 +148,7 @@ REFUSED = [
     ("no-json", COMPLETIONS, b"{", "no JSON"),
     ("list", COMPLETIONS, b"[]", "no completion"),
     ("nan", COMPLETIONS, b'{"choices":[{"logprobs":{"token_logprobs":[NaN]}}]}', "no JSON"),
-    ("no-choice", COMPLETIONS, {"choices": []}, "0 choices"),
+    ("no-choice", COMPLETIONS, {"choices": []}, "choices are missing or empty"),
     ("two", COMPLETIONS, {"choices": [{}, {}]}, "2 choices"),
     ("no-ids", COMPLETIONS, completions(token_ids=None), "no token_ids, which vLLM gives from 0.10.2"),
     ("empty", COMPLETIONS, completions(token_ids=[]), "empty token_ids"),

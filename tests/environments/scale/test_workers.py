@@ -26,11 +26,18 @@ from tests.environments.scale.supervised import (
     processed,
     working,
 )
-from tests.environments.scale.worked_env import Chosen, InSandboxes, Updated, Worked, WorkedConfig
+from tests.environments.scale.worked_env import (
+    Chosen,
+    InAnotherTier,
+    InSandboxes,
+    Updated,
+    Worked,
+    WorkedConfig,
+)
 from tests.environments.serve.loopback import wait_until
 from tests.environments.write_file import quiet
 from tests.equipment.running_server import running_server
-from tools.errors import ConfigError, RecordError, RunError
+from tools.errors import ConfigError, IsolationError, RecordError, RunError
 from tools.sandbox.host.process_ids import identity
 
 FOLDER = Path(__file__).parent
@@ -56,6 +63,12 @@ async def test_files_that_workers_keep_are_beside_the_record(tmp_path):
     whole = [with_contents(each, path) for each in read_groups(path)]
     kept = [dict(t.contents) for each in whole for t in each.group.trajectories]
     assert (code, kept) == (0, len(kept) * [{hashlib.sha256(b"kept").hexdigest(): b"kept"}])
+
+
+async def test_a_worker_that_isolates_in_another_tier_is_refused(tmp_path):
+    fields = {"group_size": 2, "sandbox_network": "full", "data_path_to_save_groups": str(tmp_path / "r")}
+    with pytest.raises(IsolationError, match=r"worker 1 .*another tier \(local C\) .*\(local B\)"):
+        await processed(InAnotherTier(WorkedConfig(**fields)), open_source=on_supervisors(1))
 
 
 async def test_an_evaluation_has_the_same_verdicts(tmp_path):

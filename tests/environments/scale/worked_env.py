@@ -11,6 +11,7 @@ import aiohttp
 from pydantic import Field
 
 from environments.config import AgentEnvConfig
+from tools.sandbox.local import probe
 from turnwise import AgentEnv, Choice, TurnLevelRewardMixin, call, say, tool
 
 IN_WORKER = "environments.scale.rollout_worker" in sys.modules
@@ -84,6 +85,16 @@ class InSandboxes(Worked):
 
     async def prepare(self, item, sandbox):
         await sandbox.write_file("kept", b"kept")
+
+
+class InAnotherTier(InSandboxes):
+    """The same, on nodes where namespaces do not work."""
+
+    name = "in_another_tier"
+
+    async def setup(self):
+        if IN_WORKER:
+            probe._best_tier = lambda: ("C", ())
 
 
 class Chosen(Worked):

@@ -18,6 +18,7 @@ from tools.sandbox.docker.manager import ContainerManager, in_thread, made_in, m
 from tools.sandbox.docker.whole import DiskWatch, WholeSandbox, held_on_host
 from tools.sandbox.host.channel import Channel, RecoveringChannel
 from tools.sandbox.host.layout import WORKDIR, check_files_fit
+from tools.sandbox.host.silence import SilentStartError
 from tools.sandbox.host.supervised import SupervisedSandbox
 from tools.waiting import to_the_end
 
@@ -74,7 +75,8 @@ async def open_docker(
         if whole:
             closing.callback(asyncio.create_task(watch.run()).cancel)
         channel = RecoveringChannel(
-            await container.connection.attach(), partial(_supervise, managed, container, watch)
+            await container.connection.attach(**containers.judging(managed.engine, container)),
+            partial(_supervise, managed, container, watch),
         )
         closing.callback(channel.close, "the sandbox is closed")
         record = SandboxRecord(
@@ -127,7 +129,7 @@ async def _supervise(managed: ContainerManager, container: Container, watch: Dis
         return _restarted(managed, container)
 
     connection = await made_in(threads(), start, Connection.close)
-    return await connection.attach()
+    return await connection.attach(**containers.judging(managed.engine, container))
 
 
 def _restarted(managed: ContainerManager, container: Container) -> Connection:
@@ -137,7 +139,7 @@ def _restarted(managed: ContainerManager, container: Container) -> Connection:
             return containers.supervise(
                 managed.engine, container.id, container.spec, container.uid, replaces=True
             )[0]
-        except EngineError as error:
+        except (EngineError, SilentStartError) as error:
             raise SandboxUnavailable(f"the container is gone: {error}") from error
         except (SandboxCreateError, UsageError) as error:
             # Something of the agent's may have killed this one too, before it died itself.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +26,7 @@ from tools.sandbox.host.layout import (
     VERIFIER_DIR,
     WORKDIR,
 )
+from tools.sandbox.host.silence import SilentStartError
 from tools.sandbox.inside import kernel
 from tools.sandbox.inside.account import Configuration
 from tools.sandbox.inside.messages import Died, Done, Facts, Ready, RunProgram, encode
@@ -293,12 +295,25 @@ def clear(engine: Engine, container: Container) -> None:
     _run_as_root(engine, container.id, f"whole = {container.spec.whole}\n{supervisor_code.CLEAR}")
 
 
-def _run_as_root(engine: Engine, container: str, source: str) -> None:
+def judging(engine: Engine, container: Container) -> dict[str, Callable[[], Any]]:
+    """How a silence of its supervisor is judged, see `Channel`."""
+
+    def wake() -> bool:
+        with suppress(EngineError):
+            return _run_as_root(engine, container.id, supervisor_code.WAKE) == "stopped"
+        return False
+
+    return {"counters": partial(engine.counters, container.id), "wake": wake}
+
+
+def _run_as_root(engine: Engine, container: str, source: str) -> str:
+    """Run a program to its end, or for a while; what it wrote to stderr."""
     argv = ["python3", "-I", "-S", "-c", source]
     connection = Connection(engine.open_exec(container, argv, "0:0")[1])
     # There is no message; its end is the end.
     with closing(connection), suppress(EOFError, OSError):
         connection.receive(_ANSWER_S)
+    return connection.last_words
 
 
 def lacks(engine: Engine, limits: SandboxLimits, *, whole: bool = False) -> tuple[str, ...]:
@@ -476,7 +491,9 @@ def _explained(engine: Engine, exec_id: str, spec: Spec, words: str) -> SandboxC
     try:
         code = engine.exec_code(exec_id)
     except EngineError as error:
-        return SandboxCreateError(f"its supervisor is gone: {error}")
+        return SilentStartError(f"its supervisor is gone: {error}")
+    if code is None:
+        return SilentStartError(f"its supervisor does not answer: {words}")
     if code in _NOT_FOUND_CODES:
         return ConfigError(f"image {spec.image.digest} cannot start python3; {NEEDS}")
-    return SandboxCreateError(f"its supervisor does not answer: {words or f'exit code {code}'}")
+    return SandboxCreateError(f"its supervisor ended: {words or f'exit code {code}'}")

@@ -3,6 +3,7 @@
 Nothing else imports `docker`, which has no types. Each call blocks, so it belongs in a thread.
 """
 
+import math
 import socket
 import struct
 import time
@@ -18,6 +19,8 @@ import requests
 
 from tools.errors import IsolationError
 from tools.sandbox.host.channel import Channel
+from tools.sandbox.host.layout import RESERVED_PIDS
+from tools.sandbox.host.silence import Counters
 from tools.sandbox.inside.messages import Inbox, Message
 
 _TIMEOUT_S = 60
@@ -227,6 +230,21 @@ class Engine:
                 return False
             raise
 
+    def counters(self, container: str) -> Counters:
+        """What the limits of a container counted so far; empty where the engine does not give it."""
+        try:
+            with _translated():
+                found: dict[str, Any] = self._api.stats(container, stream=False, one_shot=True)
+            memory, pids, cpu = found["memory_stats"], found["pids_stats"], found["cpu_stats"]
+            return {
+                "memory_full": memory["usage"] >= 0.98 * memory["limit"],
+                "pids_full": pids["current"] + RESERVED_PIDS >= (pids.get("limit") or math.inf),
+                "throttled": cpu["throttling_data"]["throttled_periods"],
+                "cpu_s": cpu["cpu_usage"]["total_usage"] / 1e9,
+            }
+        except (EngineError, KeyError, TypeError):
+            return {}
+
     def first_process(self, container: str) -> int:
         """The id of a container's first process on the machine of the engine."""
         with _translated():
@@ -390,9 +408,9 @@ class Connection:
                 del self._stderr[:-_LAST_WORDS_BYTES]
         return b"".join(out)
 
-    async def attach(self) -> Channel:
-        """Hand the connection to this event loop; nothing of it may be unread."""
-        return await Channel.over(self._sock, self.take)
+    async def attach(self, **judging: Any) -> Channel:
+        """Hand the connection to this event loop; nothing of it may be unread. Arguments: of `Channel`."""
+        return await Channel.over(self._sock, self.take, **judging)
 
     def close(self) -> None:
         """Close the connection; the program sees the end of its stdin."""

@@ -5,9 +5,10 @@ import logging
 import socket
 import time
 from collections.abc import Awaitable, Callable
-from typing import Self, cast
+from typing import Any, Self, cast
 
-from tools.errors import SandboxUnavailable
+from tools.errors import AgentCausedError, SandboxUnavailable
+from tools.sandbox.host.silence import Counters, limit_hit
 from tools.sandbox.inside.messages import (
     HEADER_BYTES,
     OWN_REQUESTS,
@@ -23,18 +24,28 @@ from tools.sandbox.inside.messages import (
     decode,
     encode,
 )
-from tools.waiting import or_undo
+from tools.waiting import or_undo, to_the_end
 
 _GRACE_S = 15.0
-"""What the supervisor may take beyond a command's own time before it counts as dead."""
+"""What the supervisor may take beyond a command's own time before it counts as silent."""
 _ANSWER_BYTES = 2048
 
 
 class Channel(asyncio.Protocol):
     """Requests to one supervisor. Every layer less between the socket and the caller is felt per command."""
 
-    def __init__(self, take: Callable[[bytes], bytes] = bytes) -> None:
-        self._take = take
+    def __init__(
+        self,
+        take: Callable[[bytes], bytes] = bytes,
+        counters: Callable[[], Counters] = dict[str, float],
+        wake: Callable[[], bool] = bool,
+    ) -> None:
+        """Wait for a socket, see `over`.
+
+        `take` picks our bytes from what comes; `counters` and `wake`, which lets a supervisor go on that was
+        stopped and returns whether it was, are called in threads.
+        """
+        self._take, self._counters, self._wake = take, counters, wake
         self._loop = asyncio.get_running_loop()
         self._turn = asyncio.Lock()
         self._inbox = Inbox()
@@ -45,13 +56,15 @@ class Channel(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self.reason = ""
         """Why the supervisor broke, when it was itself that did."""
+        self.verdict: AgentCausedError | SandboxUnavailable | None = None
+        """Whose fault a silence was, once there was one."""
 
     @classmethod
-    async def over(cls, sock: socket.socket, take: Callable[[bytes], bytes] = bytes) -> Self:
-        """A channel that owns this connected socket from now on; `take` picks our bytes from what comes."""
+    async def over(cls, sock: socket.socket, *of: Any, **more: Any) -> Self:
+        """A channel that owns this connected socket from now on; further arguments: of the class."""
         sock.setblocking(False)
         loop = asyncio.get_running_loop()
-        _, channel = await loop.create_connection(lambda: cls(take), sock=sock)
+        _, channel = await loop.create_connection(lambda: cls(*of, **more), sock=sock)
         return channel
 
     async def request(self, request: Request) -> Reply:
@@ -61,6 +74,7 @@ class Channel(asyncio.Protocol):
 
         Raises:
             SandboxUnavailable: the sandbox is closed, died or does not answer.
+            AgentCausedError: it does not answer while its limits count what the agent does.
         """
         async with self._turn:
             return await self._ask(request)
@@ -108,10 +122,10 @@ class Channel(asyncio.Protocol):
 
     async def _ask(self, request: Request) -> Reply:
         if self._broken is not None:
-            raise SandboxUnavailable(self._broken)
+            raise self.verdict or SandboxUnavailable(self._broken)
         answer = self._expect()
         self._write(request)
-        deadline = self._loop.call_later(request.timeout_s + _GRACE_S, self._overdue, answer)
+        deadline = self._loop.call_later(request.timeout_s, self._begin_judging, answer)
         try:
             return await answer
         except asyncio.CancelledError:
@@ -157,21 +171,41 @@ class Channel(asyncio.Protocol):
         """Wait for the answer of a command that is killed: it would be taken for that of the next request."""
         answer = self._expect()
         self._write(Cancel())
-        try:
-            await asyncio.wait({answer}, timeout=_GRACE_S)
-        finally:
-            self._overdue(answer)
-            if not answer.cancelled():
-                answer.exception()
+        await to_the_end(self._judge(answer))
+        if not answer.cancelled():
+            answer.exception()
 
-    def _overdue(self, answer: "asyncio.Future[Reply]") -> None:
-        if not answer.done():
-            self.close("the sandbox does not answer")
+    def _begin_judging(self, answer: "asyncio.Future[Reply]") -> None:
+        self._judging = self._loop.create_task(self._judge(answer))  # kept, or it would be collected
+
+    async def _judge(self, answer: "asyncio.Future[Reply]") -> None:
+        """Wait for an answer that is late; where none comes, find out whose fault that is, and break."""
+        reason, hit, stopped_again = "the sandbox does not answer", None, False
+        try:
+            await asyncio.wait({answer}, timeout=_GRACE_S / 2)
+            if answer.done():
+                return
+            before = await asyncio.to_thread(self._counters)
+            await asyncio.wait({answer}, timeout=_GRACE_S / 2)
+            if not answer.done():
+                hit = limit_hit(before, await asyncio.to_thread(self._counters), _GRACE_S / 2)
+            if hit is None and not answer.done() and await asyncio.to_thread(self._wake):
+                # Somebody outside may have stopped it; who does it again is inside.
+                await asyncio.wait({answer}, timeout=_GRACE_S)
+                stopped_again = not answer.done() and await asyncio.to_thread(self._wake)
+        finally:
+            if not answer.done():
+                if hit is not None:
+                    reason += f", and the agent is at a limit that was set for it ({hit})"
+                    self.verdict = AgentCausedError(reason, cause="sandbox_lost")
+                elif not stopped_again:
+                    self.verdict = SandboxUnavailable(reason)
+                self.close(reason)
 
     def _break(self, reason: str) -> None:
         self._broken = self._broken or reason
         if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_exception(SandboxUnavailable(self._broken))
+            self._waiting.set_exception(self.verdict or SandboxUnavailable(self._broken))
 
 
 async def _closed(sock: socket.socket) -> None:
@@ -197,7 +231,7 @@ class RecoveringChannel:
 
         Raises:
             SandboxUnavailable: the sandbox is closed, its container is gone or does not answer.
-            AgentCausedError: no other supervisor starts over what the agent left.
+            AgentCausedError: no other supervisor starts over what the agent left, or as for `Channel`.
         """
         async with self._turn:
             if self._channel.broken:
@@ -224,6 +258,8 @@ class RecoveringChannel:
     async def _replace(self) -> None:
         if self._closed:
             raise SandboxUnavailable("the sandbox is closed")
+        if self._channel.verdict is not None:
+            raise self._channel.verdict
         if self._channel.reason:
             _LOG.warning("a supervisor broke and is replaced: %s", self._channel.reason)
         self._channel.close("the supervisor is replaced")

@@ -213,9 +213,15 @@ def _watch(pid: int, settings: dict[str, str]) -> None:
     poll.register(guard, select.POLLIN)
     poll.register(ended, select.POLLIN)
     quota = Quota(settings["base"], int(settings["disk"]), int(settings["files"]))
-    wait_s = 0.0
-    # An agent of the same user can stop the supervisor too: that is as good as killing it.
-    while not poll.poll(int(wait_s * 1000)) and not os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG):
+    wait_s, may_go_on = 0.0, settings["drop"] != "1"
+    while not poll.poll(int(wait_s * 1000)):
+        if os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG):
+            # Somebody outside may have stopped it; who does it again is inside, and that is as good as
+            # killing it.
+            if not may_go_on:
+                break
+            may_go_on = False
+            send(pid, signal.SIGCONT)
         over, wait_s = quota.look()
         if over:
             _kill_agents(pid)

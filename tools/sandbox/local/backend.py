@@ -12,7 +12,7 @@ from tools.sandbox.base import SandboxLimits, SandboxRecord, Snapshot, check_len
 from tools.sandbox.host.channel import Channel, RecoveringChannel
 from tools.sandbox.host.layout import check_files_fit
 from tools.sandbox.host.supervised import SupervisedSandbox
-from tools.sandbox.local import launch, probe, tiers
+from tools.sandbox.local import cgroup, launch, probe, tiers
 from tools.sandbox.local.packages import folder_of
 from tools.sandbox.local.session import Session, stop
 from tools.sandbox.local.tiers import Tier
@@ -58,7 +58,7 @@ async def open_local(
     try:
         if not allow_unsafe:
             _check_enforced(limits, session.enforced)
-        channel = own = await Channel.over(session.channel)
+        channel = own = await held.channel()
         if session.again is not None:
             channel = RecoveringChannel(channel, held.resumed)
         record = SandboxRecord(
@@ -114,7 +114,11 @@ class _Held:
         """
         # To the end even when a time budget cancels it: the sandbox is still to be judged.
         await to_the_end(self._resume())
-        return await Channel.over(self.session.channel)
+        return await self.channel()
+
+    async def channel(self) -> Channel:
+        """A channel to its supervisor."""
+        return await Channel.over(self.session.channel, counters=partial(cgroup.counters, self.session.group))
 
     async def _resume(self) -> None:
         before = self.session

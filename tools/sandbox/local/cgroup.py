@@ -1,12 +1,13 @@
 """Control groups that bound a whole sandbox: version 1 or 2, whichever takes a limit when it is written."""
 
+import errno
 import itertools
 import os
 import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,10 +15,17 @@ from pathlib import Path
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.host.layout import RESERVED_PIDS
 from tools.sandbox.host.process_ids import has_ended, identity
+from tools.sandbox.host.silence import Counters, examined, is_silence
 
 PREFIX = "turnwise"
 _REMOVE_S = 5.0
 _CPU_PERIOD_US = 100_000
+_COUNTERS = (
+    ("memory", "memory.oom_control", "oom_kill "), ("memory", "memory.events", "max "),
+    ("throttled", "cpu.stat", "nr_throttled "), ("pids_now", "pids.current", ""),
+    ("pids_max", "pids.max", ""),
+)  # fmt: skip
+"""Name, file and line of what is counted, in version 1 or 2."""
 _counter = itertools.count()
 _finding = threading.Lock()
 
@@ -40,7 +48,7 @@ def controllers() -> dict[str, tuple[Path, int]]:
     """Where groups can be made: `memory`, `pids` and `cpu` to a directory and the version, found by doing."""
     # Two threads at once would find each other's trial in their way.
     with _finding:
-        return _controllers()
+        return examined("control groups", _controllers)
 
 
 @cache
@@ -74,6 +82,32 @@ def create(limits: SandboxLimits) -> Group:
         group = _create(limits, undo)
         undo.pop_all()
         return group
+
+
+def counters(group: Group) -> Counters:
+    """Read what the limits of a sandbox counted so far, and the time that its processes used."""
+    found: dict[str, float] = {}
+    pids = set[str]()
+    with suppress(OSError):  # it was closed
+        for directory in group.directories:
+            pids |= set((directory / "cgroup.procs").read_text().split())
+            for name, file, key in _COUNTERS:
+                lines = (directory / file).read_text().splitlines() if (directory / file).exists() else ()
+                for line in lines:
+                    found |= {name: int(line.split()[-1])} if line.startswith(key) else {}
+        found |= {"cpu_s": sum(map(_cpu_s, pids))} if pids else {}
+    if "pids_now" in found:
+        found["pids_full"] = found.pop("pids_now") + RESERVED_PIDS >= found.pop("pids_max")
+    return found
+
+
+def _cpu_s(pid: str) -> float:
+    """The time that a process used, and those of its children that ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def remove(group: Group) -> None:
@@ -207,17 +241,17 @@ def _accepts(directory: Path, version: int, controller: str) -> bool:
         if directory.name == PREFIX:
             directory.mkdir(exist_ok=True)
         trial.mkdir()
-    except OSError:
+        try:
+            if version == 2 and controller not in (trial / "cgroup.controllers").read_text().split():
+                return False
+            _limit(trial, version, controller, SandboxLimits(memory_mb=64, pids=16, cpus=1.0))
+            return os.access(trial / "cgroup.procs", os.W_OK)
+        finally:
+            trial.rmdir()
+    except OSError as error:
+        if is_silence(error) or error.errno == errno.ENOSPC:  # or this machine has too many groups
+            raise BlockingIOError(errno.EAGAIN, str(error)) from error
         return False
-    try:
-        if version == 2 and controller not in (trial / "cgroup.controllers").read_text().split():
-            return False
-        _limit(trial, version, controller, SandboxLimits(memory_mb=64, pids=16, cpus=1.0))
-        return os.access(trial / "cgroup.procs", os.W_OK)
-    except OSError:
-        return False
-    finally:
-        trial.rmdir()
 
 
 def _sweep(directory: Path) -> None:

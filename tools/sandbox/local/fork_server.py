@@ -135,7 +135,7 @@ class ForkServer:
         """The answer to a request. After none it is given up: the next would be a stranger's."""
         with self._turn:
             if self._lost:
-                raise OSError("the process to fork from died meanwhile")
+                raise ConnectionResetError("the process to fork from died meanwhile")
             try:
                 socket.send_fds(self._requests, [request], fds)
                 answer, received, _, _ = socket.recv_fds(self._requests, _WORDS_BYTES, 1)
@@ -152,7 +152,9 @@ class ForkServer:
         words = self._last_words()
         # Whoever keeps the error keeps this object, too.
         self._give_back()
-        return OSError(f"no process to fork from: {words}")
+        if (self._process.poll() or 0) > 0:  # it ended by itself, and says why
+            return OSError(f"no process to fork from: {words}")
+        return ConnectionResetError(f"no process to fork from: {words or 'it was killed or does not answer'}")
 
     def _last_words(self) -> str:
         """The last line of what it wrote to stderr: of a traceback the one with the error."""

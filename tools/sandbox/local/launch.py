@@ -16,6 +16,7 @@ from tools.sandbox.base import SandboxLimits
 from tools.sandbox.host import seccomp
 from tools.sandbox.host.layout import VERIFIER_DIR, most_files
 from tools.sandbox.host.process_ids import identity
+from tools.sandbox.host.silence import SilentStartError, is_silence
 from tools.sandbox.inside import held_files
 from tools.sandbox.inside.held_files import Files
 from tools.sandbox.inside.processes import running
@@ -152,7 +153,7 @@ def resume(session: Session) -> Session:
     What was held for the process of the old one is still to be given back.
 
     Raises:
-        SandboxUnavailable: it ended in another way.
+        SandboxUnavailable: it ended in another way, or what starts supervisors does not answer.
         AgentCausedError: no other one starts.
     """
     lost = Path(session.directory or "", _LOST)
@@ -164,6 +165,8 @@ def resume(session: Session) -> Session:
             channel, process = session.again(undo)
             undo.pop_all()
     except OSError as error:
+        if is_silence(error):
+            raise SandboxUnavailable(f"the sandbox died, and no other supervisor answers: {error}") from error
         reason = f"the sandbox has no supervisor any more: {error}"
         raise AgentCausedError(reason, cause="sandbox_lost") from error
     return replace(session, channel=channel, process=process)
@@ -300,4 +303,5 @@ def start(
             undo.pop_all()
             return session
     except (OSError, EOFError, subprocess.SubprocessError) as error:
-        raise SandboxCreateError(f"no sandbox of tier {tier}: {error}") from error
+        kind = SilentStartError if is_silence(error) else SandboxCreateError
+        raise kind(f"no sandbox of tier {tier}: {error}") from error

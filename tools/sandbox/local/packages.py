@@ -39,7 +39,7 @@ def folder_of(packages: tuple[str, ...]) -> str:
         return ""
     asked, content = _asked(packages)
     python = shutil.which("python3", path=tiers.search_path()) or tiers.interpreter()
-    abi = subprocess.run([python, "-I", "-S", "-c", _ABI], capture_output=True, check=True).stdout
+    abi = tiers.output_of([python, "-I", "-S", "-c", _ABI]).stdout.encode()
     key = hashlib.sha256(b"\0".join([python.encode(), abi, content])).hexdigest()[:32]
     caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(caches, "turnwise", "packages", key).absolute()

@@ -1,17 +1,19 @@
 """Which isolation tier this machine gives, found by starting a sandbox and looking around in it."""
 
+import logging
 import os
 import socket
 import threading
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 
 from tools.errors import IsolationError, SandboxCreateError
 from tools.sandbox.base import SandboxLimits
+from tools.sandbox.host.silence import SilentStartError, examined
 from tools.sandbox.inside.messages import Done, RunProgram, encode
 from tools.sandbox.local import launch, tiers
 from tools.sandbox.local.session import receive, stop
-from tools.sandbox.local.tiers import Tier
+from tools.sandbox.local.tiers import Tier, narrow_limits
 
 _LOOK = "cat /proc/self/status; echo; cat /proc/net/dev; echo works > probe; cat probe"
 _LOOK_S = 20.0
@@ -22,6 +24,7 @@ _FIX = (
     "`--env.sandbox docker`"
 )
 _DELEGATED = "a delegated control group (`systemd-run --user --scope -p Delegate=yes`)"
+_LOG = logging.getLogger(__name__)
 _lock = threading.Lock()
 
 
@@ -34,7 +37,8 @@ def choose_tier(limits: SandboxLimits, *, tier: Tier | None = None, allow_unsafe
         allow_unsafe: accept a tier that does not keep what was asked for, at last D.
 
     Raises:
-        IsolationError: none does; the message names everything that is in the way and each way out.
+        IsolationError: none does; the message names everything that is in the way and each way out. Or a
+            tier could not be examined: never is a weaker one taken for that.
     """
     obstacles = tuple[str, ...]()
     if tier is None:
@@ -45,7 +49,7 @@ def choose_tier(limits: SandboxLimits, *, tier: Tier | None = None, allow_unsafe
         return tier
     if allow_unsafe:
         return "D"
-    narrow = tiers.narrow_limits()
+    narrow = narrow_limits()
     in_the_way, ways_out = "; ".join([*obstacles, *unmet.values(), *narrow]), _ways_out(tier, unmet)
     raise IsolationError(
         f"this machine cannot isolate the agent's code as asked: {in_the_way}. To fix it, "
@@ -71,6 +75,7 @@ def check(tier: Tier, limits: SandboxLimits) -> None:
 
     Raises:
         SandboxCreateError: it does not start, or the agent would have something it must not have.
+        SilentStartError: it died or hung.
     """
     session = launch.start(tier, limits)
     try:
@@ -79,6 +84,8 @@ def check(tier: Tier, limits: SandboxLimits) -> None:
         stop(session)
     own, _, rest = seen.partition("\n\n")
     status = dict(line.split(":", 1) for line in own.splitlines())
+    if not rest or "CapEff" not in status:
+        raise SilentStartError(f"no sandbox of tier {tier}: its look around is cut: {seen[-200:]!r}")
     interfaces = {line.split(":")[0].strip() for line in rest.splitlines() if ":" in line}
     wrong = [
         problem
@@ -102,10 +109,15 @@ def _best_tier() -> tuple[Tier | None, tuple[str, ...]]:
     tiers: tuple[Tier, ...] = ("B", "C")
     for tier in tiers:
         try:
-            check(tier, SandboxLimits())
+            examined("this machine's isolation", partial(check, tier, SandboxLimits()))
         except SandboxCreateError as error:
             reasons.append(str(error))
+        except IsolationError as error:
+            narrow = "; ".join(narrow_limits())
+            raise IsolationError(f"{error}{narrow and ' To fix it, raise these limits: '}{narrow}") from error
         else:
+            if reasons:
+                _LOG.warning("sandboxes have Landlock alone (tier C), for want of namespaces: %s", reasons[0])
             return tier, tuple(reasons)
     return None, tuple(reasons)
 
@@ -116,8 +128,10 @@ def _look(tier: Tier, channel: socket.socket) -> str:
         channel.sendall(encode(request))
         reply = receive(channel)
     except OSError as error:
-        raise SandboxCreateError(f"no sandbox of tier {tier}: it does not answer: {error}") from error
+        raise SilentStartError(f"no sandbox of tier {tier}: it does not answer: {error}") from error
     if not isinstance(reply, Done) or not reply.stdout:
+        is_done = isinstance(reply, Done) and not reply.timed_out and reply.exit_code < 128
         said = reply.stderr.decode("utf-8", "replace").strip() if isinstance(reply, Done) else ""
-        raise SandboxCreateError(f"no sandbox of tier {tier}: it cannot run a command{said and f': {said}'}")
+        kind = SandboxCreateError if is_done else SilentStartError
+        raise kind(f"no sandbox of tier {tier}: it cannot run a command{said and f': {said}'}")
     return reply.stdout.decode("utf-8", "replace")

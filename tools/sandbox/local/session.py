@@ -93,7 +93,8 @@ def greet(channel: socket.socket, process: Process, config: bytes = b"") -> None
         message = receive(channel)
         reason = message.reason if isinstance(message, Died) else repr(message)
     except ConnectionError:
-        message, reason = None, "it ended without a word"
+        process.ends(within_s=_STOP_S)
+        raise
     if message != Ready():
         process.ends(within_s=_STOP_S)
         raise OSError(reason)

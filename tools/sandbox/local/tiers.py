@@ -20,6 +20,7 @@ from typing import Literal
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.host import seccomp
 from tools.sandbox.host.layout import HOST_NAME, RUN_DIR, SYSTEM_PATH, UID_BASE, UID_COUNT, WORKDIR
+from tools.sandbox.host.silence import examined
 from tools.sandbox.local import cgroup
 from tools.sandbox.local.cgroup import Group
 
@@ -35,6 +36,7 @@ _LEAST = (
 )  # fmt: skip
 """What a process that starts sandboxes needs, in the units of `ulimit`."""
 _SYS_ADMIN = 21
+_PROGRAM_S = 20.0
 _VERSION = "import sys;print(*sys.version_info[:2])"
 
 
@@ -42,12 +44,22 @@ _VERSION = "import sys;print(*sys.version_info[:2])"
 def interpreter() -> str:
     """The Python that runs the supervisor: the system's, or ours where that one is missing or too old."""
     if Path(_SYSTEM_PYTHON).exists():
-        found = subprocess.run(
-            [_SYSTEM_PYTHON, "-I", "-S", "-c", _VERSION], capture_output=True, text=True, check=False
-        )
+        found = output_of([_SYSTEM_PYTHON, "-I", "-S", "-c", _VERSION])
         if found.returncode == 0 and tuple(map(int, found.stdout.split())) >= _OLDEST_PYTHON:
             return _SYSTEM_PYTHON
     return str(Path(sys.base_prefix, "bin", f"python{sys.version_info[0]}.{sys.version_info[1]}"))
+
+
+def output_of(argv: list[str]) -> "subprocess.CompletedProcess[str]":
+    """Run a program that tells something of this machine; one that is killed or hangs is run again."""
+
+    def look() -> "subprocess.CompletedProcess[str]":
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=_PROGRAM_S)
+        if done.returncode < 0:
+            raise ConnectionResetError("it was killed")
+        return done
+
+    return examined(argv[0], look)
 
 
 def extra_directories() -> tuple[str, ...]:

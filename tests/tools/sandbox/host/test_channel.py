@@ -9,7 +9,7 @@ import pytest
 
 from tests.tools.sandbox.conftest import SMALL, TEST_IMAGE
 from tests.tools.sandbox.leftovers import leftovers, settled
-from tools.errors import SandboxUnavailable
+from tools.errors import AgentCausedError, SandboxUnavailable
 from tools.sandbox.base import SandboxFileError
 from tools.sandbox.check import Target
 from tools.sandbox.conformance.checks import first_process_of, host_pids, host_status, marker, sleeper, until
@@ -17,7 +17,7 @@ from tools.sandbox.docker import container, orphans
 from tools.sandbox.docker.container import Spec
 from tools.sandbox.docker.engine import connect
 from tools.sandbox.docker.manager import manager
-from tools.sandbox.host import channel
+from tools.sandbox.host import channel, silence
 from tools.sandbox.inside import messages
 
 DOCKER = Target(backend="docker", options={"image": TEST_IMAGE}, limits=SMALL)
@@ -96,16 +96,80 @@ async def test_a_cancelled_command_of_a_stopped_supervisor_ends(target):
     assert await settled(target, before) == before
 
 
+AT_A_LIMIT = {
+    "processes": "import os\nwhile True:\n    try:\n        if not os.fork(): import time; time.sleep(1000)\n"
+    "    except OSError: pass",
+    "memory": "import os\nheld = bytearray(140 << 20)\nwhile True:\n"
+    "    if not os.fork(): more = bytearray(10**9)\n    os.wait()",
+    "processors": "import os\nfor _ in range(8): os.fork()\nwhile True: pass",
+}
+
+
+async def at_a_limit(sandbox, kind):
+    """Leave a program running that is at a limit of its sandbox all the time."""
+    await sandbox.write_file("program.py", AT_A_LIMIT[kind].encode())
+    await sandbox.exec("setsid python3 program.py >/dev/null 2>&1 &")
+    names = {"processes": "pids_full", "memory": "memory", "processors": "cpu_s"}
+    counters = getattr(sandbox._channel, "_channel", sandbox._channel)._counters
+    assert await until(lambda: counters()[names[kind]] > 0, within_s=40)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="without root there may be no control groups")
+@pytest.mark.parametrize("kind", AT_A_LIMIT)
+async def test_a_silence_during_which_a_limit_counts_is_the_agents(target, kind, monkeypatch):
+    monkeypatch.setattr(channel, "_GRACE_S", 4.0)
+    monkeypatch.setattr(silence, "_BUSY_SHARE", 0.01)
+    async with target.open() as sandbox, asyncio.timeout(60):
+        pid = await sleeper(sandbox, marker())
+        await at_a_limit(sandbox, kind)
+        await stop(pid)
+        with pytest.raises(AgentCausedError, match="does not answer, and the agent is at a limit") as raised:
+            await sandbox.exec("true", timeout_s=0.1)
+        with pytest.raises(AgentCausedError):
+            await sandbox.read_file("program.py")
+    assert raised.value.cause == "sandbox_lost"
+
+
 @pytest.mark.docker
 @pytest.mark.usefixtures("docker_engine")
-async def test_an_agent_that_stops_its_supervisor_in_a_container_gets_a_result_and_goes_on():
-    # Were it an error, an agent could take its bad rollouts out of their group.
+@pytest.mark.parametrize("kind", ["processes", "processors"])
+async def test_a_silence_of_a_container_at_a_limit_is_the_agents(kind, monkeypatch):
+    monkeypatch.setattr(channel, "_GRACE_S", 4.0)
+    monkeypatch.setattr(silence, "_BUSY_SHARE", 0.01)
+    async with DOCKER.open() as sandbox, asyncio.timeout(60):
+        await at_a_limit(sandbox, kind)
+        os.kill(docker_supervisor(), signal.SIGSTOP)
+        with pytest.raises(AgentCausedError, match="at a limit"):
+            await sandbox.exec("true", timeout_s=0.1)
+
+
+@pytest.mark.docker
+@pytest.mark.usefixtures("docker_engine")
+async def test_a_supervisor_of_a_container_that_is_stopped_once_loses_nothing(monkeypatch):
+    monkeypatch.setattr(container, "_ANSWER_S", 20.0)
+    # Nobody can tell whether the agent, whose user it has, or somebody outside stopped it.
     async with DOCKER.open() as sandbox, asyncio.timeout(_WITHIN_S):
-        await sandbox.exec("setsid sh -c 'sleep 0.2; kill -STOP '$PPID >/dev/null 2>&1 &")
+        await sandbox.shell("x=kept")
+        os.kill(docker_supervisor(), signal.SIGSTOP)
+        result = await sandbox.shell("echo $x", timeout_s=0.1)
+    assert (result.exit_code, result.stdout, result.shell_restarted) == (0, b"kept\n", False)
+
+
+@pytest.mark.docker
+@pytest.mark.usefixtures("docker_engine")
+async def test_an_agent_that_stops_its_supervisor_again_and_again_gets_a_result_and_goes_on(monkeypatch):
+    # Were it an error, an agent could take its bad rollouts out of their group.
+    monkeypatch.setattr(container, "_ANSWER_S", 20.0)
+    monkeypatch.setattr(silence, "_BUSY_SHARE", 100.0)
+    async with DOCKER.open() as sandbox, asyncio.timeout(60):
+        stops = "while :; do kill -STOP $0; done"
+        await sandbox.exec(f"setsid sh -c '{stops}' $PPID >/dev/null 2>&1 &")
         pid = docker_supervisor()
         assert await until(lambda: host_status(pid, "State").startswith("T"), within_s=20)
-        assert (await sandbox.exec("true", timeout_s=0.1)).exit_code == 137
-        assert (await sandbox.exec("echo on")).text() == "on\n"
+        # It may answer one more in the moment in which it goes on.
+        results = [await sandbox.exec("sleep 0.2; echo on", timeout_s=1) for _ in range(4)]
+    assert 137 in [each.exit_code for each in results]
+    assert results[-1].text() == "on\n"
 
 
 @pytest.mark.docker
@@ -116,8 +180,9 @@ async def test_a_frozen_container_is_an_infrastructure_error():
     before = await leftovers(DOCKER)
     async with DOCKER.open() as sandbox, asyncio.timeout(_WITHIN_S):
         connect()._api.pause(docker_container_id())
-        with pytest.raises(SandboxUnavailable, match="is paused"):
-            await sandbox.exec("true", timeout_s=0.1)
+        for _ in range(2):
+            with pytest.raises(SandboxUnavailable, match="does not answer"):
+                await sandbox.exec("true", timeout_s=0.1)
     assert await settled(DOCKER, before) == before
 
 

@@ -46,7 +46,7 @@ async def test_the_record_says_what_that_costs(sandbox):
         "kill -9 $PPID",
         "kill -INT $PPID",
         "kill -9 -1",
-        "kill -STOP $PPID; sleep 9",
+        "while :; do kill -STOP $PPID; done",
         "chmod 0 ..; kill -9 $PPID",
     ],
 )
@@ -55,6 +55,12 @@ async def test_killing_the_supervisor_is_a_result_and_no_lost_rollout(sandbox, a
     result = await sandbox.exec(attack, timeout_s=30)
     assert (result.exit_code, result.shell_restarted) == (137, True)
     assert (await sandbox.shell("cat kept; echo on")).stdout == b"1on\n"
+
+
+async def test_a_supervisor_that_is_stopped_once_goes_on_as_if_nothing_had_been(sandbox):
+    # Nobody can tell whether the agent or somebody outside stopped it.
+    result = await sandbox.exec("kill -STOP $PPID; echo on", timeout_s=30)
+    assert (result.exit_code, result.stdout, result.shell_restarted) == (0, b"on\n", False)
 
 
 async def test_its_shell_is_known_to_be_a_new_one(sandbox):

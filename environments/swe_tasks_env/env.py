@@ -1,7 +1,6 @@
 """`SweTasksEnv`: a repository with a bug; tests that are not the agent's decide whether it is fixed."""
 
 import asyncio
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -17,9 +16,9 @@ from environments.data.items import load_items
 from environments.policy.scripted import Choice
 from environments.reward_context import Reward, RolloutContext
 from environments.swe_tasks_env.patches import Tree, git
-from environments.swe_tasks_env.repositories import find_repository, read_tree
+from environments.swe_tasks_env.repositories import check_repository, find_repository, read_tree
 from environments.swe_tasks_env.script import fix_script
-from environments.swe_tasks_env.verdict import Row, all_tests, passing_tests, patch_of_code, tests_of
+from environments.swe_tasks_env.verdict import SUSPICIOUS, Row, all_tests, passing_tests, patch_of_code, tests_of
 from environments.trajectory import Message, Trajectory, Turn
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tools.calls import ToolSpec
@@ -44,6 +43,11 @@ class SweTasksConfig(AgentEnvConfig):
     token_budget: int = Field(default=65_536, ge=1, description="Tokens one rollout may sample in all.")
     max_token_length: int = Field(
         default=65_536, ge=16, description="Tokens one training row may have; a rollout stops before it."
+    )
+    repositories: list[Path] = Field(
+        default=[],
+        description="Folders that rows may name repositories below, beside the dataset's own folder; an archive "
+        "there needs the row's sha256.",
     )
     verify_every: int = Field(
         default=1,
@@ -132,7 +136,9 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
     async def compute_outcome(self, item: Row, trajectory: Trajectory, ctx: RolloutContext) -> float:
         """1 when all tests of both kinds pass, else 0."""
         failing, passing = tests_of(item, "FAIL_TO_PASS"), tests_of(item, "PASS_TO_PASS")
-        passed = await self._passing(item, [*failing, *passing], await self._patch(item, ctx), ctx)
+        patch = await self._patch(item, ctx)
+        ctx.metrics["suspicious_patch"] = float(SUSPICIOUS.search(patch) is not None)
+        passed = await self._passing(item, [*failing, *passing], patch, ctx)
         ctx.metrics["fail_to_pass"] = len(passed.intersection(failing)) / len(failing)
         ctx.metrics["pass_to_pass"] = len(passed.intersection(passing)) / len(passing) if passing else 1.0
         return float(passed.issuperset([*failing, *passing]))
@@ -179,25 +185,24 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
     def _problem(self, row: Row) -> str:
         try:
             all_tests(row)
-            self._repository(row)
-        except (DatasetError, OSError, RuntimeError, subprocess.TimeoutExpired) as error:
+            check_repository(self._repository(row), row.get("base_commit"))
+        except (DatasetError, OSError, RuntimeError, TypeError, ValueError) as error:
             return f"{row['instance_id']}: {error}"
         return ""
 
     def _repository(self, row: Row) -> Path:
-        if self.config.dataset_name:
-            return find_repository(row, Path.cwd())
-        return find_repository(
-            row, Path(self.config.dataset_path or _OWN_DATA / "tasks.jsonl").resolve().parent
-        )
+        config = self.config
+        own = None if config.dataset_name else Path(config.dataset_path or _OWN_DATA / "tasks.jsonl")
+        return find_repository(row, own and own.resolve().parent, config.repositories)
 
     def _tree(self, row: Row) -> Tree:
-        return self._trees(str(row["repo"]), row.get("base_commit"))
+        return self._trees(str(row["repo"]), row.get("base_commit"), row.get("sha256"))
 
     @cached_property
-    def _trees(self) -> Callable[[str, str | None], Tree]:
+    def _trees(self) -> Callable[[str, str | None, str | None], Tree]:
         @lru_cache(maxsize=4)
-        def tree(repo: str, commit: str | None) -> Tree:
-            return read_tree(self._repository({"repo": repo, "base_commit": commit}), commit)
+        def tree(repo: str, commit: str | None, sha256: str | None) -> Tree:
+            row = {"repo": repo, "base_commit": commit, "sha256": sha256}
+            return read_tree(self._repository(row), commit)
 
         return tree

@@ -22,7 +22,7 @@ _GIT_S = 120.0
 _NOT_FOUND, _MOST_WORDS = 127, 4096
 MAX_TREE_BYTES = 128 << 20
 """Of the files of a repository: they are held in memory."""
-_LIMITED = f"ulimit -f {MAX_TREE_BYTES >> 9}; ulimit -v {1 << 20}; exec git \"$@\""
+_LIMITED = f'ulimit -f {MAX_TREE_BYTES >> 9}; ulimit -v {1 << 20}; exec git "$@"'
 """git with 128 MB for each file that it writes and 1 GB of memory: a small patch may unpack to any size."""
 _SMALL_WINDOWS = ("-c", "core.packedGitLimit=256m", "-c", "core.packedGitWindowSize=32m")
 
@@ -64,7 +64,9 @@ def patch_between(before: Tree, after: Tree) -> bytes:
     with TemporaryDirectory() as name:
         folder = Path(name)
         for side, files, others in (("a", before, after), ("b", after, before)):
-            write_files(folder / side, {path: file for path, file in files.items() if others.get(path) != file})
+            write_files(
+                folder / side, {path: file for path, file in files.items() if others.get(path) != file}
+            )
         words = ("diff", "--no-index", "--no-prefix", "--no-renames", "--no-ext-diff", "--binary", "a", "b")
         return git(*words, cwd=folder, codes=(0, 1))
 

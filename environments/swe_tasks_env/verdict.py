@@ -13,7 +13,7 @@ from typing import Any, cast
 from environments.rewards.code_cases import Verify
 from environments.swe_tasks_env.patches import Tree, file_of, patch_between, patched_files
 from environments.swe_tasks_env.test_runner import END, READY
-from tools.errors import ConfigError, DatasetError, SandboxError
+from tools.errors import AgentCausedError, ConfigError, DatasetError, SandboxError
 from tools.sandbox.archive import ArchivedFile
 
 Row = Mapping[str, Any]
@@ -70,7 +70,11 @@ def all_tests(row: Row) -> list[str]:
 
 
 def patch_of_code(row: Row, base: Tree, found: Tree) -> bytes:
-    """The difference of two trees but for tests and their settings; empty where it is too large to be one."""
+    """The difference of two trees but for tests and their settings.
+
+    Raises:
+        AgentCausedError: it is too large to be a patch, or has names that none can have.
+    """
     folders = {PurePosixPath(test.partition("::")[0]).parent.name for test in all_tests(row)}
     own = {"tests", *folders.intersection(("test", "testing"))}
 
@@ -81,13 +85,16 @@ def patch_of_code(row: Row, base: Tree, found: Tree) -> bytes:
 
     before = {path: file for path, file in base.items() if is_code(path)}
     after = {path: file_of(file.data, file.mode) for path, file in found.items() if is_code(path)}
-    if sum(len(file.data) for path, file in after.items() if before.get(path) != file) > MAX_PATCH_BYTES:
-        return b""
+    size = sum(len(file.data) for path, file in after.items() if before.get(path) != file)
+    if size > MAX_PATCH_BYTES:
+        reason = f"files of {size} bytes were changed, and no patch has more than {MAX_PATCH_BYTES}"
+        raise AgentCausedError(reason, cause="unreadable_files")
     try:
         patch = patch_between(before, after)
         patched_files(base, patch)
-    except DatasetError:  # file names that no patch can have
-        return b""
+    except DatasetError as error:
+        reason = f"what was changed makes no patch: {error}"
+        raise AgentCausedError(reason, cause="unreadable_files") from error
     return patch
 
 
@@ -123,7 +130,7 @@ async def passing_tests(
     raise SandboxError(f"the tests of {row['instance_id']} come to no end, and the patch is not the cause")
 
 
-async def _run_tests(  # noqa: PLR0913, PLR0917  # one run
+async def _run_tests(  # noqa: PLR0913  # one run
     verify: Verify,
     row: Row,
     tests: Sequence[str],

@@ -41,6 +41,8 @@ class Channel(asyncio.Protocol):
         self._waiting: asyncio.Future[Reply] | None = None
         self._is_answered = False
         """Whether the answer came, also to a caller that was cancelled in the same moment."""
+        self._heard_at = 0.0
+        """When bytes came last; those of a large answer may take long on a busy machine."""
         self._broken: str | None = None
         self._transport: asyncio.Transport | None = None
         self.reason = ""
@@ -91,6 +93,7 @@ class Channel(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Collect messages, and pass answers on."""
+        self._heard_at = self._loop.time()
         self._inbox.add(self._take(data))
         while (message := self._inbox.next()) is not None:
             if isinstance(message, Died):
@@ -111,7 +114,7 @@ class Channel(asyncio.Protocol):
             raise SandboxUnavailable(self._broken)
         answer = self._expect()
         self._write(request)
-        deadline = self._loop.call_later(request.timeout_s + _GRACE_S, self._overdue, answer)
+        self._deadline = self._loop.call_later(request.timeout_s + _GRACE_S, self._end_silence, answer)
         try:
             return await answer
         except asyncio.CancelledError:
@@ -119,7 +122,7 @@ class Channel(asyncio.Protocol):
                 await self._call_off()
             raise
         finally:
-            deadline.cancel()
+            self._deadline.cancel()
 
     async def _passed(self) -> socket.socket:
         if self._broken is not None or self._transport is None:
@@ -163,6 +166,13 @@ class Channel(asyncio.Protocol):
             self._overdue(answer)
             if not answer.cancelled():
                 answer.exception()
+
+    def _end_silence(self, answer: "asyncio.Future[Reply]") -> None:
+        left_s = self._heard_at + _GRACE_S - self._loop.time()
+        if left_s > 0:
+            self._deadline = self._loop.call_later(left_s, self._end_silence, answer)
+        else:
+            self._overdue(answer)
 
     def _overdue(self, answer: "asyncio.Future[Reply]") -> None:
         if not answer.done():

@@ -57,8 +57,8 @@ class SweTasksConfig(AgentEnvConfig):
     )
     repositories: list[Path] = Field(
         default=[],
-        description="Folders that rows may name repositories below, beside the dataset's own folder; an archive "
-        "there needs the row's sha256.",
+        description="Folders that rows may name repositories below, beside that of the dataset; an archive "
+        "there needs the row's `sha256`.",
     )
     verify_every: int = Field(
         default=1,

@@ -53,7 +53,7 @@ def main() -> None:
     words: Mapping[str, str] = request.pop("words")
     request["tests"] = tests = [each for each in words if each not in (READY, END)]
     try:
-        with open(writable, "wb") as pipe:
+        with os.fdopen(writable, "wb") as pipe:
             pipe.write(json.dumps(request).encode())
     except BrokenPipeError:
         sys.exit(_exit_code(child) or 1)
@@ -148,7 +148,7 @@ def _run_tests(requests: int, reports: int) -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
     os.dup2(nowhere, 1)
-    with open(requests, "rb") as pipe:
+    with os.fdopen(requests, "rb") as pipe:
         request = json.load(pipe)
     standard = [each for each in sys.path if "-packages" not in each]
     installed = [each for each in sys.path if "-packages" in each]

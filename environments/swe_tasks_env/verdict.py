@@ -103,8 +103,8 @@ async def passing_tests(
 ) -> frozenset[str]:
     """Those of the tests that pass with a patch.
 
-    A runner that did not come to its end runs once more, and then over the repository without the patch: if it
-    does end there, the patch is the cause, and no test that it kept from running has passed.
+    A runner that did not come to its end runs once more, and then over the repository without the patch: if
+    it does end there, the patch is the cause, and nothing has passed.
 
     Args:
         verify: as `ctx.verify`, in sandboxes that begin with the repository.

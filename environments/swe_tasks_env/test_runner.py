@@ -1,11 +1,9 @@
 """The program that runs tests of a repository in a fresh sandbox, each in a process of its own.
 
-It forks at once. The child never has the secret words: it loads the repository, runs each test in a fork of
-its own and reports what passed. The parent reads the words afterwards, from standard input, and nothing of
-the repository is ever loaded in it. It prints the word of a test once the child's reports, the end of the
-test's process and that of the child agree; a report that is not due voids them all. So code under test finds
-no word in its memory. It shares a process with its test all the same, and can report in its place: see "What
-a verdict is worth" in README.md.
+It forks at once. The child loads the repository, runs each test in a fork of its own and reports what passed.
+Only then the parent, which loads nothing of the repository, reads a secret word for each test. It prints those
+of tests whose reports agree with how their processes and the child ended; one that is not due voids all. So code under test finds no word in its memory. It shares a process with its test all the same, and
+can report in its place: see "What a verdict is worth" in README.md.
 """
 
 import base64
@@ -14,13 +12,14 @@ import functools
 import inspect
 import json
 import os
+import re
 import select
 import shutil
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +29,15 @@ END = "end"
 """Has a word, too: this program came to its end, whatever became of the tests."""
 _FIRST = ("pytest_impl", {"tryfirst": True})
 """What `pytest.hookimpl` sets; it is found later."""
+_BEGIN, _DONE = b"ready\n", b"done\n"
+_TEST = re.compile(rb"begun (\d{1,6})\n(passed \1\n)?ended \1 (-?\d+)\n")
+_MOST_BYTES = 1 << 24
 _SET_DUMPABLE = 4
-_CHUNK = 1 << 16
 
 
 def main() -> None:
     """Fork, and print the words of what passed."""
-    readable, reports = os.pipe()
-    requests, writable = os.pipe()
+    (readable, reports), (requests, writable) = os.pipe(), os.pipe()
     child = os.fork()
     if not child:
         os.close(readable)
@@ -46,92 +46,38 @@ def main() -> None:
     os.close(reports)
     os.close(requests)
     # The child has the same user: nothing of it may read this memory.
-    if ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0):
-        sys.exit("this process cannot hide its memory")
+    ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)
     request = json.load(sys.stdin)
     due = time.monotonic() + request["total_s"]
-    words: Mapping[str, str] = request.pop("words")
-    request["tests"] = tests = [each for each in words if each not in (READY, END)]
-    try:
-        with os.fdopen(writable, "wb") as pipe:
-            pipe.write(json.dumps(request).encode())
-    except BrokenPipeError:
-        sys.exit(_exit_code(child) or 1)
-    ledger = Ledger(lambda: print(words[READY], flush=True))  # noqa: T201
-    is_over = _listen(readable, ledger, due)
-    if is_over:
+    words: dict[str, str] = request.pop("words")
+    ready, end = words.pop(READY), words.pop(END)
+    with suppress(BrokenPipeError), os.fdopen(writable, "wb") as pipe:
+        pipe.write(json.dumps({**request, "tests": list(words)}).encode())
+    report, data, is_ready = b"", b"-", False
+    while data and len(report) < _MOST_BYTES:
+        if not select.select([readable], [], [], max(0.0, due - time.monotonic()))[0]:
+            break
+        report += (data := os.read(readable, 1 << 16))
+        if not is_ready and (is_ready := report.startswith(_BEGIN)):
+            print(ready, flush=True)  # noqa: T201
+    if is_over := bool(data):  # it takes too long, or says too much
         os.kill(child, signal.SIGKILL)
-    code = _exit_code(child)
-    if not ledger.is_ready:
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if not is_ready:
         sys.exit(code or 1)
-    agreed = ledger.passed if is_over or (ledger.is_done and not code) else set[int]()
-    for index in sorted(agreed & set(range(len(tests))) if not ledger.is_void else ()):
-        print(words[tests[index]])  # noqa: T201
-    print(words[END], flush=True)  # noqa: T201
+    passed = _agreed(report.removeprefix(_BEGIN), is_over=is_over) if is_over or not code else ()
+    print(*(word for index, word in enumerate(words.values()) if index in passed), end)  # noqa: T201
 
 
-def _listen(readable: int, ledger: "Ledger", due: float) -> bool:
-    """Read reports until their end; whether it did not come in time."""
-    unread = b""
-    while not ledger.is_void and len(unread) < _CHUNK:
-        left_s = due - time.monotonic()
-        if left_s <= 0 or not select.select([readable], [], [], left_s)[0]:
-            return True
-        data = os.read(readable, _CHUNK)
-        if not data:
-            return False
-        *lines, unread = (unread + data).split(b"\n")
-        for line in lines:
-            ledger.add(line)
-    ledger.is_void = True
-    return True
-
-
-def _exit_code(child: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-class Ledger:
-    """What was reported, in the one order that is possible; anything else makes it void.
-
-    `ready`, then of each test `begun N`, at most once `passed N` and `ended N CODE`, and `done`.
-    """
-
-    def __init__(self, notify_ready: Callable[[], None]) -> None:
-        self._notify_ready = notify_ready
-        self.is_ready = self.is_done = self.is_void = False
-        self.passed = set[int]()
-        """Tests that reported it and whose processes then ended with 0."""
-        self._begun = set[int]()
-        self._open = self._reported = -1
-
-    def add(self, line: bytes) -> None:
-        """Take one report."""
-        word, *numbers = line.split(b" ")
-        values = [int(each) for each in numbers if each.removeprefix(b"-").isdigit() and len(each) < 9]
-        due = {
-            b"ready": not self.is_ready,
-            b"begun": self.is_ready and self._open < 0 and values[:1] and values[0] not in self._begun,
-            b"passed": values == [self._open] and self._reported < 0,
-            b"ended": values[:1] == [self._open] and len(values) == 2,
-            b"done": self.is_ready and self._open < 0,
-        }
-        if self.is_done or len(values) != len(numbers) or not due.get(word):
-            self.is_void = True
-        elif word == b"ready":
-            self.is_ready = True
-            self._notify_ready()
-        elif word == b"begun":
-            self._open = values[0]
-            self._begun.add(self._open)
-        elif word == b"passed":
-            self._reported = self._open
-        elif word == b"ended":
-            if self._reported >= 0 and values[1] == 0:
-                self.passed.add(self._open)
-            self._open = self._reported = -1
-        else:
-            self.is_done = True
+def _agreed(report: bytes, *, is_over: bool) -> set[int]:
+    """The tests that passed, by a report in the one form that it can have; of another form none."""
+    tests = list(_TEST.finditer(report))
+    rest = report[tests[-1].end() :] if tests else report
+    is_due = rest == _DONE or (is_over and (not rest or rest.startswith(b"begun ")))
+    numbers = {int(each[1]) for each in tests}
+    if not is_due or len(numbers) < len(tests) or report != b"".join(each[0] for each in tests) + rest:
+        return set()
+    return {int(each[1]) for each in tests if each[2] and each[3] == b"0"}
 
 
 def _be_child(requests: int, reports: int) -> None:

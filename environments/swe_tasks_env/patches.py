@@ -4,9 +4,9 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
-from threading import Timer
 
 from tools.errors import ConfigError, DatasetError
 from tools.sandbox.archive import ArchivedFile
@@ -22,9 +22,10 @@ _GIT_S = 120.0
 _NOT_FOUND, _MOST_WORDS = 127, 4096
 MAX_TREE_BYTES = 128 << 20
 """Of the files of a repository: they are held in memory."""
-_LIMITED = f'ulimit -f {MAX_TREE_BYTES >> 9}; ulimit -v {1 << 20}; exec git "$@"'
-"""git with 128 MB for each file that it writes and 1 GB of memory: a small patch may unpack to any size."""
-_SMALL_WINDOWS = ("-c", "core.packedGitLimit=256m", "-c", "core.packedGitWindowSize=32m")
+_OWN_SETTINGS = (
+    "-c", f"core.attributesFile={os.devnull}", "-c", "core.packedGitLimit=256m",
+    "-c", "core.packedGitWindowSize=32m",
+)  # fmt: skip
 
 
 def tree_in(folder: Path) -> dict[str, ArchivedFile]:
@@ -97,38 +98,38 @@ def git(
     codes: tuple[int, ...] = (0,),
     env: Mapping[str, str] | None = None,
     stdin: bytes = b"",
+    max_bytes: int = 2 * MAX_TREE_BYTES,
 ) -> bytes:
-    """What a git command prints; it reads no settings of this machine, and its time and memory are bounded.
+    """What a git command prints; it reads no settings of this machine.
+
+    It prints, and writes to each file, at most `max_bytes`, and has 1 GB of memory and two minutes: a small
+    patch or tree may unpack to any size.
 
     Raises:
         ConfigError: there is no git.
-        DatasetError: it ended with another code, takes too long or prints too much.
+        DatasetError: it ended with another code, or wants more.
     """
     # A repository around the folder would bring its settings, too.
     others = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     own = {**others, **_OURS, "GIT_CEILING_DIRECTORIES": str(cwd.parent), **(env or {})}
-    argv = ["sh", "-c", _LIMITED, "git", "-c", f"core.attributesFile={os.devnull}", *_SMALL_WINDOWS, *words]
-    with TemporaryFile() as given, TemporaryFile() as errors:
+    limited = f'ulimit -f {max_bytes >> 9}; ulimit -v {1 << 20}; exec git "$@"'
+    argv = ["sh", "-c", limited, "git", *_OWN_SETTINGS, *words]
+    with TemporaryFile() as given, TemporaryFile() as printed, TemporaryFile() as errors:
         given.write(stdin)
         given.seek(0)
-        with subprocess.Popen(
-            argv, cwd=cwd, env=own, stdin=given, stdout=subprocess.PIPE, stderr=errors
-        ) as ran:
-            assert ran.stdout is not None
-            clock = Timer(_GIT_S, ran.kill)
-            clock.start()
-            printed = ran.stdout.read(2 * MAX_TREE_BYTES)
-            if is_cut := len(printed) == 2 * MAX_TREE_BYTES:
-                ran.kill()
-        clock.cancel()
+        with suppress(subprocess.TimeoutExpired):
+            ran = subprocess.run(
+                argv, cwd=cwd, env=own, stdin=given, stdout=printed, stderr=errors, timeout=_GIT_S
+            )
+            if ran.returncode == _NOT_FOUND:
+                raise ConfigError("swe_tasks needs git on this machine, and there is none; install it")
+            if ran.returncode in codes:
+                printed.seek(0)
+                return printed.read()
         errors.seek(0)
         why = errors.read(_MOST_WORDS).decode("utf-8", "replace").strip().partition("\n")[0]
-    if ran.returncode == _NOT_FOUND:
-        raise ConfigError("swe_tasks needs git on this machine, and there is none; install it")
-    if is_cut or ran.returncode not in codes:
-        limits = f"it was killed, or wanted more than {_GIT_S:g} s, 1 GB of memory or large files"
+        limits = f"it wants more than {_GIT_S:g} s, {max_bytes >> 20} MB of output or 1 GB of memory"
         raise DatasetError(f"git: {why or limits}")
-    return printed
 
 
 def write_files(folder: Path, files: Tree) -> None:

@@ -26,7 +26,7 @@ _COMPRESSED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 _REVISION = re.compile(r"\w[\w./+-]*")
 _BLOB = re.compile(rb"(?P<mode>100\d{3}) blob (?P<name>\w+) +(?P<size>\d+)\t(?P<path>.+)", re.DOTALL)
 """A plain file in what `git ls-tree -l` prints: no link, and no repository within the repository."""
-_LONG_HASH = 64
+_LONG_HASH, _MOST_LISTED = 64, 8 << 20
 
 
 def find_repository(row: Mapping[str, Any], folder: Path | None, others: Sequence[Path]) -> Path:
@@ -50,7 +50,7 @@ def find_repository(row: Mapping[str, Any], folder: Path | None, others: Sequenc
             return path
     where = " and ".join(map(str, roots)) or "a folder, since the dataset is none"
     raise DatasetError(
-        f"no repository {row['repo']!r:.200} below {where}; give a folder, a git folder or a tar archive "
+        f"no repository at {row['repo']!r:.200} below {where}; give a folder, a git folder or a tar archive "
         f"there, or name the folder that it is below: --env.repositories PATH"
     )
 
@@ -122,7 +122,8 @@ def _tree_of(commit: str) -> str:
 def _committed(repository: Path, commit: str) -> Tree:
     """The files of a commit as git keeps them; none is written here, and no filter changes them."""
     with _own_git(repository, commit) as env:
-        listed = git("ls-tree", "-r", "-l", "-z", _tree_of(commit), cwd=repository, env=env)
+        words = ("ls-tree", "-r", "-l", "-z", _tree_of(commit))
+        listed = git(*words, cwd=repository, env=env, max_bytes=_MOST_LISTED)
         entries = [each for each in map(_BLOB.fullmatch, listed.split(b"\0")) if each]
         check_size(len(entries), sum(int(each["size"]) for each in entries), f"{repository} at {commit}")
         names = b"".join(each["name"] + b"\n" for each in entries)

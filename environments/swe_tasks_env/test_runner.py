@@ -1,8 +1,9 @@
 """The program that runs tests of a repository in a fresh sandbox, each in a process of its own.
 
 It forks at once. The child loads the repository, runs each test in a fork of its own and reports what passed.
-Only then the parent, which loads nothing of the repository, reads a secret word for each test. It prints those
-of tests whose reports agree with how their processes and the child ended; one that is not due voids all. So code under test finds no word in its memory. It shares a process with its test all the same, and
+The parent, which loads nothing of the repository, reads a secret word for each test only then. It prints the
+words of those whose reports agree with how their processes and the child ended; a report that is not due
+voids all. So code under test finds no word in its memory. It shares a process with its test all the same, and
 can report in its place: see "What a verdict is worth" in README.md.
 """
 

@@ -327,10 +327,12 @@ class _Packer:
         self._members = 0
         self._known = {os.fsencode(path): facts for path, facts in json.loads(known or b"{}").items()}
         self._left_out = {b".git", b"__pycache__"} if known else set[bytes]()
+        self._same: list[bytes] = []
 
     def pack(self, path: str) -> None:
         self._contents(os.open(path, _FOLDER & ~os.O_NOFOLLOW), b"")
         write_all(1, tar.END)
+        write_all(2, b"".join(self._same))
 
     def _contents(self, opened: int, path: bytes) -> None:
         for name in sorted({*map(os.fsencode, os.listdir(opened))} - self._left_out):
@@ -361,7 +363,7 @@ class _Packer:
         mode = 0o755 if status.st_mode & 0o100 else 0o644
         size, known_mode, digest = self._known.get(member, (-1, 0, ""))
         if (size, known_mode) == (status.st_size, mode) and _digest(fd) == digest:
-            write_all(2, member + b"\0")
+            self._same.append(member + b"\0")
             return
         # By its length, whatever of it is holes; nothing of it has to be read for that.
         if status.st_size > self._room:

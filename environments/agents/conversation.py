@@ -274,8 +274,6 @@ def with_contexts(turns: Sequence[Turn], seen: Sequence[Seen], prompt: Sequence[
 
 
 class _Conversation:
-    """All messages of a trajectory so far."""
-
     def __init__(self, messages: Sequence[Message]) -> None:
         self.messages: list[Message] = []
         self._indices: defaultdict[Message, list[int]] = defaultdict(list)

@@ -30,20 +30,15 @@ _LONG_HASH, _MOST_LISTED = 64, 8 << 20
 
 
 def find_repository(row: Mapping[str, Any], folder: Path | None, others: Sequence[Path]) -> Path:
-    """The folder, git folder or archive of a row.
-
-    Args:
-        row: with `repo`, and for an archive in one of `others` its `sha256`.
-        folder: that of the dataset, if it is a file; repositories are below it.
-        others: folders that repositories may also be below.
+    """The folder, git folder or archive of a row, below the dataset's folder or one of the others.
 
     Raises:
-        DatasetError: it cannot be had, is another one, or is elsewhere.
+        DatasetError: it is elsewhere, or an archive of the others without the `sha256` of its row.
     """
     roots = [each.expanduser().resolve() for each in (*([] if folder is None else [folder]), *others)]
     for root in roots:
         path = (root / str(row["repo"])).resolve()
-        if path.is_relative_to(root) and (path.is_dir() or path.is_file()):
+        if root in path.parents and (path.is_dir() or path.is_file()):
             is_own = root == roots[0] and folder is not None
             if path.is_file() and not (is_own and row.get("sha256") is None):
                 _check_digest(path, row.get("sha256"))

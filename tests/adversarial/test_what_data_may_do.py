@@ -73,6 +73,10 @@ def as_above(data, outside):
     return "../outside"
 
 
+def as_itself(data, outside):
+    return "."
+
+
 def as_home(data, outside):
     return "~"
 
@@ -88,7 +92,7 @@ def as_link_within(data, outside):
     return "folder/link"
 
 
-@cases("name", [as_release, as_absolute, as_above, as_home, as_link, as_link_within])
+@cases("name", [as_release, as_absolute, as_above, as_itself, as_home, as_link, as_link_within])
 async def test_a_row_names_nothing_outside_of_its_datasets_folder(name, tmp_path):
     outside = write(tmp_path / "outside", {"secret.py": SECRET})
     data = tmp_path / "data"

@@ -88,36 +88,27 @@ async def take(
 
 def digests_of(files: Mapping[str, ArchivedFile]) -> bytes:
     """What a sandbox recognises files by; see `files_beside`."""
-    return json.dumps(
-        {
-            path: (len(file.data), file.mode, hashlib.sha256(file.data).hexdigest())
-            for path, file in files.items()
-        }
-    ).encode()
+    facts = {
+        path: (len(each.data), each.mode, hashlib.sha256(each.data).hexdigest())
+        for path, each in files.items()
+    }
+    return json.dumps(facts).encode()
 
 
 async def files_beside(
     sandbox: Sandbox, known: Mapping[str, ArchivedFile], digests: bytes, *, max_bytes: int
 ) -> dict[str, ArchivedFile]:
-    """The plain files of a workspace, without those of `.git` and `__pycache__`.
-
-    Of files that are as known nothing is read on this side. Holes of the others count as their content.
-
-    Args:
-        sandbox: where they are.
-        known: what it began with.
-        digests: of these.
-        max_bytes: of all other files.
+    """The plain files of a workspace but for git's and bytecode; those that are as known stay where they are.
 
     Raises:
-        OSError: they are more, or cannot be read.
+        OSError: the others are more than `max_bytes`, holes counted, or cannot be read.
     """
     get = getattr(sandbox, "get_changed", None)
     if get is None:  # a backend of another package
         size = sum(len(file.data) + _MEMBER_BYTES for file in known.values())
         return unpack(await sandbox.get_archive(".", max_bytes=size + max_bytes))
     archive, same = await get(".", digests, max_bytes=max_bytes)
-    return {**{path: known[path] for path in same & known.keys()}, **unpack(archive)}
+    return {path: known[path] for path in same & known.keys()} | unpack(archive)
 
 
 async def put(sandbox: Sandbox, files: Mapping[str, ArchivedFile]) -> None:

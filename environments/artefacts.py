@@ -99,6 +99,6 @@ def utf8_path(path: str) -> str:
 
 
 def _without_bytecode(archive: bytes) -> bytes:
-    return pack(
-        {path: file for path, file in unpack(archive).items() if "__pycache__" not in path.split("/")}
-    )
+    files = unpack(archive)
+    kept = {path: file for path, file in files.items() if "__pycache__" not in path.split("/")}
+    return archive if len(kept) == len(files) else pack(kept)

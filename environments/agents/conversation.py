@@ -6,6 +6,7 @@ content as an empty one, reasoning left out, ids of calls renamed one to one.
 
 import hashlib
 import json
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -258,32 +259,72 @@ Seen = tuple[list[Message], int]
 
 
 def with_contexts(turns: Sequence[Turn], seen: Sequence[Seen], prompt: Sequence[Message]) -> list[Turn]:
-    """The turns with what the policy saw, where that is not all that the trajectory has before them."""
-    conversation = list(prompt)
+    """The turns with what the policy saw, where that is not all that the trajectory has before them.
+
+    Turns of one thread share a list, which only grows: no part of it is compared or looked for twice.
+    """
+    conversation = _Conversation(prompt)
+    views: dict[int, _View] = {}
     found: list[Turn] = []
     for turn, (messages, count) in zip(turns, seen, strict=True):
-        if messages[:count] != conversation:
-            turn = replace(turn, context=_context(messages[:count], conversation))
+        view = views.setdefault(id(messages), _View(messages))
+        if not view.is_all_of(conversation, count):
+            turn = replace(turn, context=view.context(conversation, count))
         found.append(turn)
-        conversation += turn.messages
+        conversation.extend(turn.messages)
     return found
 
 
-def _context(seen: Sequence[Message], conversation: Sequence[Message]) -> tuple[Kept | Message, ...]:
-    """Messages as stretches of a conversation, and those that it lacks as they are."""
-    places: defaultdict[Message, list[int]] = defaultdict(list)
-    for index, each in enumerate(conversation):
-        places[each].append(index)
-    parts: list[Kept | Message] = []
-    end = 0
-    for message in seen:
-        at = next((each for each in places.get(message, ()) if each >= end), None)
-        last = parts[-1] if parts else None
-        if at is None:
-            parts.append(message)
-        elif isinstance(last, Kept) and last.end == at:
-            parts[-1] = Kept(start=last.start, end=at + 1)
-        else:
-            parts.append(Kept(start=at, end=at + 1))
-        end = end if at is None else at + 1
-    return tuple(parts)
+class _Conversation:
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self.messages: list[Message] = []
+        self._indices: defaultdict[Message, list[int]] = defaultdict(list)
+        self.extend(messages)
+
+    def extend(self, messages: Sequence[Message]) -> None:
+        for each in messages:
+            self._indices[each].append(len(self.messages))
+            self.messages.append(each)
+
+    def find(self, message: Message, start: int) -> int | None:
+        """The first index from `start` on of an equal message."""
+        indices = self._indices.get(message, [])
+        at = bisect_left(indices, start)
+        return indices[at] if at < len(indices) else None
+
+
+class _View:
+    """The messages of one thread, as parts of a conversation."""
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self._messages = messages
+        self._common = 0
+        """Messages from the beginning that are those of the conversation."""
+        self._parts: list[Kept | Message] = []
+        """Stretches of the conversation, and messages that it lacks as they are."""
+        self._ends = [(0, 0)]
+        """After so many messages: how many parts there are, and where in the conversation they end."""
+
+    def is_all_of(self, conversation: _Conversation, count: int) -> bool:
+        """Whether the first messages are the whole conversation."""
+        most = min(len(self._messages), len(conversation.messages))
+        while self._common < most and self._messages[self._common] == conversation.messages[self._common]:
+            self._common += 1
+        return count == len(conversation.messages) <= self._common
+
+    def context(self, conversation: _Conversation, count: int) -> tuple[Kept | Message, ...]:
+        """The first messages."""
+        for message in self._messages[len(self._ends) - 1 : count]:
+            end = self._ends[-1][1]
+            at = conversation.find(message, end)
+            last = self._parts[-1] if self._parts else None
+            if at is None:
+                self._parts.append(message)
+            elif isinstance(last, Kept) and last.end == at:
+                self._parts[-1] = Kept(start=last.start, end=at + 1)
+            else:
+                self._parts.append(Kept(start=at, end=at + 1))
+            self._ends.append((len(self._parts), end if at is None else at + 1))
+        parts, end = self._ends[count]
+        *before, last = self._parts[:parts] or [Kept(start=0, end=0)]
+        return (*before, replace(last, end=end) if isinstance(last, Kept) else last) if parts else ()

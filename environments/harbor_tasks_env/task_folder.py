@@ -14,6 +14,10 @@ Images = tuple[tuple[str, tuple[str, ...]], ...]
 """What a machine may be made from, best first, each with the images that the engine needs for it."""
 _MOST_BYTES = 128 << 20
 """Of the tests, or of the solution: they are held in memory."""
+_MOST_FILES, _MOST_CONTEXT = 100_000, 2 << 30
+"""Of a part of a task, which may be what an image is built from."""
+_MOST_TEXT = 1 << 18
+"""Bytes of `task.toml`, the instruction or a Dockerfile."""
 _HERE_DOCUMENT = re.compile(r"<<-?([\"']?)(\w+)\1")
 _ARGUMENT = re.compile(r"\$\{?(\w+)(?::-([^}]*))?\}?")
 
@@ -67,15 +71,17 @@ def files_below(folder: Path) -> dict[str, ArchivedFile]:
     """The files of a task, by their paths below a folder of it.
 
     Raises:
-        DatasetError: they are too many bytes.
+        DatasetError: they are too many, or too many bytes.
     """
     found, size = dict[str, ArchivedFile](), 0
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             status = path.stat()
             size += status.st_size
-            if size > _MOST_BYTES:
-                raise DatasetError(f"{folder.name}/ has more than {_MOST_BYTES >> 20} MB")
+            if size > _MOST_BYTES or len(found) == _MOST_FILES:
+                raise DatasetError(
+                    f"{folder.name}/ has more than {_MOST_BYTES >> 20} MB, or {_MOST_FILES} files"
+                )
             found[path.relative_to(folder).as_posix()] = ArchivedFile(
                 data=path.read_bytes(), mode=status.st_mode & 0o777
             )
@@ -107,39 +113,50 @@ def _task_folders(root: Path) -> Iterator[Path]:
 
 
 def _read(folder: Path, name: str) -> HarborTask:
-    table = read_table((folder / "task.toml").read_text("utf-8"))
+    for part in ("task.toml", "instruction.md", "tests", "solution", "environment"):
+        _check_part(folder, part)
+    table = read_table(_text(folder / "task.toml"))
     for composed in ("docker-compose.yaml", "docker-compose.yml"):
         if (folder / "environment" / composed).exists() or (folder / "tests" / composed).exists():
             raise DatasetError(f"several containers ({composed}): not supported")
-    instruction = (folder / "instruction.md").read_text("utf-8")
+    instruction = _text(folder / "instruction.md")
     if not instruction.strip():
         raise DatasetError("instruction.md is empty: the agent would be asked nothing")
     if not (folder / "tests" / "test.sh").is_file():
         raise DatasetError("it has no tests/test.sh: nothing would give the verdict")
-    for part in ("tests", "solution", "environment"):
-        _refuse_links_out(folder, part)
     has_image = bool(_images(table.environment.docker_image, folder / "environment"))
     if not has_image and table.is_separate:
         raise DatasetError("a verifier with a machine of its own needs an image or a Dockerfile")
     return HarborTask(task_id=name, folder=folder, instruction=instruction, table=table, has_image=has_image)
 
 
-def _refuse_links_out(folder: Path, part: str) -> None:
-    root = folder.resolve()
-    for path in (folder / part).rglob("*"):
+def _text(path: Path) -> str:
+    """The text of a file; raises DatasetError for a large one, or what is none."""
+    if path.exists() and not (path.is_file() and path.stat().st_size <= _MOST_TEXT):
+        raise DatasetError(f"{path.name} is no file of at most {_MOST_TEXT >> 10} kB")
+    return path.read_text("utf-8")
+
+
+def _check_part(folder: Path, part: str) -> None:
+    """Raise DatasetError for links out of a task's folder, and for more than the engine should be sent."""
+    root, size = folder.resolve(), 0
+    for count, path in enumerate((folder / part, *(folder / part).rglob("*"))):
         if path.is_symlink() and not path.resolve().is_relative_to(root):
             raise DatasetError(f"{path.relative_to(folder)} is a link out of the task's folder")
+        size += path.lstat().st_size if path.is_file() else 0
+        if size > _MOST_CONTEXT or count > _MOST_FILES:
+            raise DatasetError(f"{part}/ has more than {_MOST_CONTEXT >> 30} GB or {_MOST_FILES} files")
 
 
 def _images(named: str | None, folder: Path) -> Images:
     file = folder / "Dockerfile"
-    built = ((str(folder.resolve()), base_images(file.read_text("utf-8"))),) if file.is_file() else ()
+    built = ((str(folder.resolve()), base_images(_text(file))),) if file.is_file() else ()
     return ((named, (named,)), *built) if named else built
 
 
 def _instructions(dockerfile: str) -> Iterator[tuple[str, list[str]]]:
     """Each with its words; lines that go on are joined, comments and here-documents left out."""
-    lines = iter(re.sub(r"^\s*#.*\n", "", dockerfile + "\n", flags=re.MULTILINE).splitlines())
+    lines = iter(re.sub(r"^[ \t]*#.*\n", "", dockerfile + "\n", flags=re.MULTILINE).splitlines())
     for line in lines:
         while line.rstrip().endswith("\\"):
             line = line.rstrip()[:-1] + next(lines, "")

@@ -14,13 +14,16 @@ from tools.errors import DatasetError
 
 _SIZE = re.compile(r"\s*([0-9.]+)\s*([GMK])B?\s*", re.IGNORECASE)
 _SHARE_OF_MB = {"G": 1024.0, "M": 1.0, "K": 1 / 1024}
-_HOST_VARIABLE = re.compile(r"\$\{(\w+)(?::-(.*?))?\}")
+_HUGE = 1 << 24
+_HOST_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 
 def _megabytes(value: Any) -> Any:
     """Of older files: `memory = "2G"`."""
     size = _SIZE.fullmatch(value) if isinstance(value, str) else None
-    return value if size is None else max(1, int(float(size[1]) * _SHARE_OF_MB[size[2].upper()]))
+    return (
+        value if size is None else max(1, int(min(1 << 24, float(size[1]) * _SHARE_OF_MB[size[2].upper()])))
+    )
 
 
 def _with_defaults(value: str) -> str:
@@ -38,8 +41,15 @@ def _inside(path: str) -> str:
     return path
 
 
+def _image_name(name: str) -> str:
+    """No folder of this machine, which would be built."""
+    if name.startswith((".", "/", "~")):
+        raise ValueError("is no name of an image; a folder to be built is environment/ with a Dockerfile")
+    return name
+
+
 Seconds = Annotated[float, Field(gt=0, lt=1e7)]
-Megabytes = Annotated[int, BeforeValidator(_megabytes), Field(gt=0, lt=1 << 24)]
+Megabytes = Annotated[int, BeforeValidator(_megabytes), Field(gt=0, lt=_HUGE)]
 Variables = dict[str, Annotated[str, BeforeValidator(str), AfterValidator(_with_defaults)]]
 User = str | Annotated[int, Field(ge=0)]
 NetworkMode = Literal["public", "no-network", "allowlist"]
@@ -48,7 +58,7 @@ NetworkMode = Literal["public", "no-network", "allowlist"]
 class EnvironmentTable(BaseModel):
     """`[environment]`: the machine."""
 
-    docker_image: str | None = None
+    docker_image: Annotated[str, AfterValidator(_image_name)] | None = None
     os: Annotated[str, BeforeValidator(lambda value: str(value).lower())] = "linux"
     cpus: Annotated[float, Field(gt=0, lt=4096)] | None = None
     memory_mb: Megabytes | None = None

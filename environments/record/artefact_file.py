@@ -11,7 +11,7 @@ from urllib.parse import quote
 from environments.trajectory import CreditedGroup, TrajectoryGroup
 
 _LARGEST = 1 << 30
-"""Bytes of one content, as of all those of a rollout."""
+"""Bytes of one content, as of all those of a group that are read."""
 _TIME = (1980, 1, 1, 0, 0, 0)
 """Equal contents give equal files."""
 _UNREADABLE = (OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError, KeyError)
@@ -50,9 +50,11 @@ def with_contents(credited: CreditedGroup, record: Path, *, max_bytes: int = _LA
     known: dict[str, bytes] = {}
     try:
         with zipfile.ZipFile(file_of(artefacts_of(record), group.group_id)) as packed:
+            left = _LARGEST
             for digest, size in wanted.items():
-                if (data := _content(packed, digest, min(size, max_bytes))) is not None:
+                if (data := _content(packed, digest, min(size, max_bytes, left))) is not None:
                     known[digest] = data
+                    left -= len(data)
     except _UNREADABLE:
         return credited
     trajectories = [
@@ -65,7 +67,9 @@ def with_contents(credited: CreditedGroup, record: Path, *, max_bytes: int = _LA
 def _content(packed: zipfile.ZipFile, digest: str, max_bytes: int) -> bytes | None:
     try:
         member = packed.getinfo(digest)
-        data = packed.read(member) if member.file_size <= max_bytes else b""
+        # As we write it; what else there is would be unpacked without a bound.
+        is_ours = member.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+        data = packed.read(member) if is_ours and member.file_size <= max_bytes else b""
     except _UNREADABLE:
         return None
     return data if hashlib.sha256(data).hexdigest() == digest else None

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from itertools import starmap, zip_longest
+from itertools import chain, starmap, zip_longest
 from typing import Any, cast
 
 from environments.credit import without_peer_of
@@ -329,8 +329,8 @@ def taken(group: TrajectoryGroup, status: str, credited: CreditedGroup | None = 
             "rollouts": Tally.of(_how_many(each.weight_versions) for each in rollouts),
             "stale": int(group.stale is not None),
             # Age selects by length: what is withheld is not spread evenly.
-            "turns_by_length": Tally.of(_length(each) for each in rollouts for _ in each.acts),
-            "withheld_turns": Tally.of(_length(each) for each in stale for _ in each.acts),
+            "turns_by_length": Tally.of(chain.from_iterable(map(_lengths, rollouts))),
+            "withheld_turns": Tally.of(chain.from_iterable(map(_lengths, stale))),
         },
         "sandboxes": {
             "rollouts": Tally.of(map(_sandbox, rollouts)),
@@ -494,10 +494,11 @@ def _sandbox(trajectory: Trajectory) -> str:
     return "none" if sandbox is None else f"{sandbox.backend} {sandbox.tier}"
 
 
-def _length(trajectory: Trajectory) -> str:
-    """How long a rollout was, in acts: a range that doubles from one to the next."""
-    low = 1 << max(0, len(trajectory.acts).bit_length() - 1)
-    return f"{low}" if low == 1 else f"{low}-{2 * low - 1}"
+def _lengths(trajectory: Trajectory) -> list[str]:
+    """For each act how many there are: a range that doubles from one to the next."""
+    count = len(trajectory.acts)
+    low = 1 << max(0, count.bit_length() - 1)
+    return [f"{low}" if low == 1 else f"{low}-{2 * low - 1}"] * count
 
 
 def _how_many(versions: Sequence[str | None]) -> str:

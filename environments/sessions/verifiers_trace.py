@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from environments.agents.conversation import FORK, answered, with_contexts
+from environments.agents.conversation import FORK, Seen, answered, with_contexts
 from environments.inference.chat_reply import ReplyError, checked_ids, checked_logprobs, field_of, object_in
 from environments.inference.written_messages import messages_of, tools_in
 from environments.rollout.rows import RowBuilder
@@ -16,6 +16,7 @@ from environments.sessions.logged_session import NO_SPAN, Scale, Session, Sessio
 from environments.trajectory import Completion, Message, Rewards, TokenRow, Turn
 from environments.turn_level_reward import aggregate
 
+_MOST_REPEATED = 1_000_000
 TURN_REWARDS = "turn_rewards"
 """In a trace's `info` a reward for each sampled node; in its `rewards` their sum."""
 
@@ -64,7 +65,7 @@ def _session(trace: Mapping[str, Any], episode: Mapping[str, Any], scale: Scale)
         group=f"{group or ''}/{object_in(trace, 'agent').get('name') or 'agent'}",
         item=data,
         prompt=graph.prompt,
-        turns=tuple(with_contexts(turns, [(each, len(each)) for each in graph.seen], graph.prompt)),
+        turns=tuple(with_contexts(turns, graph.seen, graph.prompt)),
         rows=rows,
         tools=tools_in(trace.get("tools")),
         model=next((turn.weight_version for turn in turns if turn.weight_version), None),
@@ -81,33 +82,62 @@ def _name(fields: Mapping[str, Any], field: str) -> str | None:
 
 
 class _Graph:
-    """The nodes of a trace; each of its leaves ends a branch, which is a token row."""
+    """The nodes of a trace; each of its leaves ends a branch, which is a token row.
+
+    Nodes are visited a fixed number of times, but where branches repeat them: those are counted and bounded.
+    """
 
     def __init__(self, nodes: Sequence[Mapping[str, Any]]) -> None:
         self.nodes = nodes
-        self._paths: list[list[int]] = []
+        self._parents: list[int] = []
+        """-1: none."""
+        self._threads: list[Seen] = []
+        """The messages up to each node: those of a list that nodes of one branch share, and how many."""
+        self._assistants: list[int] = []
+        """The last node of an assistant up to each node."""
+        self._repeated = 0
         for index, node in enumerate(nodes):
-            parent = node.get("parent")
-            if parent is not None and not (type(parent) is int and 0 <= parent < index):
-                raise SessionError(
-                    f"nodes[{index}].parent is {parent!r:.100}; give the index of one before it"
-                )
-            self._paths.append([*([] if parent is None else self._paths[parent]), index])
+            self._add(index, node.get("parent"), self._message(index))
         self.sampled = [index for index, node in enumerate(nodes) if node.get("sampled")]
-        self._messages = [self._message(index) for index in range(len(nodes))]
-        self.seen = [self._along(self._paths[index][:-1]) for index in self.sampled]
+        self.seen = [self._thread(self._parents[index]) for index in self.sampled]
         """What the model saw before each turn."""
-        self.prompt = tuple(self.seen[0]) if self.sampled else ()
+        messages, count = self.seen[0] if self.sampled else ([], 0)
+        self.prompt = tuple(messages[:count])
+
+    def _add(self, index: int, parent: Any, message: Message) -> None:
+        if parent is not None and not (type(parent) is int and 0 <= parent < index):
+            raise SessionError(f"nodes[{index}].parent is {parent!r:.100}; give the index of one before it")
+        above: int = -1 if parent is None else parent
+        messages, count = self._thread(above)
+        if len(messages) > count:
+            self._repeat(count)
+            messages = messages[:count]
+        messages.append(message)
+        self._parents.append(above)
+        self._threads.append((messages, count + 1))
+        is_assistant = message.role == "assistant"
+        self._assistants.append(index if is_assistant else above if above < 0 else self._assistants[above])
+
+    def _thread(self, index: int) -> Seen:
+        return ([], 0) if index < 0 else self._threads[index]
+
+    def _repeat(self, count: int) -> None:
+        self._repeated += count
+        if self._repeated > _MOST_REPEATED:
+            raise SessionError(f"its branches repeat more than {_MOST_REPEATED} nodes; give it in parts")
 
     def turns(self, calls: Sequence[Mapping[str, Any]]) -> list[Turn]:
         """A turn for each sampled node, with what answers it, without a row."""
         of_node = {call["node"]: call for call in calls if call.get("node") is not None}
         turns: list[Turn] = []
+        self._turn_of: dict[int | Message, int] = {}
+        """By its node and, the last of equal ones, by its message."""
         for at, index in enumerate(self.sampled):
-            message, call = self._messages[index], of_node.get(index, {})
+            (messages, count), call = self._threads[index], of_node.get(index, {})
+            message = messages[count - 1]
             if message.role != "assistant":
                 raise SessionError(f"nodes[{index}] is sampled and of role {message.role!r}; not assistant")
-            self._answer(turns, self._paths[index][:-1])
+            self._answer(turns, self._parents[index])
             turn = Turn(
                 index=at,
                 message=message,
@@ -117,38 +147,49 @@ class _Graph:
                 weight_version=field_of(call, "model", str),
             )
             turns.append(turn)
-        parents = {node.get("parent") for node in self.nodes}
-        for leaf in sorted(set(range(len(self.nodes))) - parents):
-            self._answer(turns, self._paths[leaf])
+            self._turn_of |= {index: at, message: at}
+        for leaf in sorted(set(range(len(self.nodes))).difference(self._parents)):
+            self._answer(turns, leaf)
         return turns
 
     def with_rows(self, turns: Sequence[Turn]) -> tuple[list[Turn], tuple[TokenRow, ...] | None]:
         """The turns with their spans in the rows; `None` for rows where a turn has no tokens."""
         if not all(self.nodes[index].get("token_ids") for index in self.sampled):
             return list(turns), None
-        leaf_of: dict[int, int] = {}
-        for path in sorted(self._paths, key=len, reverse=True):
-            for index in path:
-                leaf_of.setdefault(index, path[-1])
+        leaves = self._longest_branches()
         builders: dict[int, RowBuilder] = {}
         known: dict[int, int] = {}
         """Nodes of a branch that its row holds."""
         spanned: list[Turn] = []
         for turn, index in zip(turns, self.sampled, strict=True):
-            leaf = leaf_of[index]
+            leaf = leaves[index]
             fork = FORK if builders and leaf not in builders else None
             builder = builders.setdefault(leaf, RowBuilder(next(iter(builders.values()), None)))
             completion = self._completion(index, turn, known.get(leaf, 0))
-            known[leaf] = len(self._paths[index])
+            known[leaf] = self._threads[index][1]
             span, trained = builder.append(completion), bool(completion.token_ids)
             spanned.append(replace(turn, span=span, trained=trained, fork=fork))
         return spanned, next(iter(builders.values()), RowBuilder()).build()
 
+    def _longest_branches(self) -> list[int]:
+        """Of each node the leaf of the longest branch that it is in; of equal ones the first."""
+        leaves = list(range(len(self.nodes)))
+        for index in reversed(leaves.copy()):
+            above, leaf = self._parents[index], leaves[index]
+            if above >= 0 and (-self._threads[leaf][1], leaf) < (
+                -self._threads[leaves[above]][1],
+                leaves[above],
+            ):
+                leaves[above] = leaf
+        return leaves
+
     def _completion(self, index: int, turn: Turn, known: int) -> Completion:
         """What was sampled, and the tokens before it of the nodes that the row does not hold yet."""
+        path = self._path(index, self._threads[index][1] - known)
+        if not known:
+            self._repeat(len(path))
         *before, ids = [
-            checked_ids(self.nodes[each].get("token_ids") or [], f"nodes[{each}].token_ids")
-            for each in self._paths[index][known:]
+            checked_ids(self.nodes[each].get("token_ids") or [], f"nodes[{each}].token_ids") for each in path
         ]
         mask = cast("list[bool]", field_of(self.nodes[index], "mask", list) or [])
         start = len(ids) - sum(mask)
@@ -165,20 +206,23 @@ class _Graph:
             exact=True,
         )
 
-    def _answer(self, turns: list[Turn], path: Sequence[int]) -> None:
-        """Give the last turn of a path what follows it there, if nothing did before."""
-        last = next((at for at in reversed(path) if self._messages[at].role == "assistant"), None)
-        if last is None:
-            return
-        written = self._messages[last]
-        # A row that repeats its history has the turn's message without its tokens.
-        known = [self.sampled.index(last)] if last in self.sampled else range(len(turns))
-        at = next((at for at in reversed(known) if turns[at].message == written), None)
-        if at is not None and len(turns[at].messages) == 1:
-            turns[at] = answered(turns[at], self._along(path[path.index(last) + 1 :]))
+    def _path(self, index: int, count: int) -> list[int]:
+        """The last nodes of the branch that ends there."""
+        path = [index]
+        while len(path) < count:
+            path.append(self._parents[path[-1]])
+        return path[::-1]
 
-    def _along(self, path: Sequence[int]) -> list[Message]:
-        return [self._messages[index] for index in path]
+    def _answer(self, turns: list[Turn], end: int) -> None:
+        """Give the last turn up to a node what follows it there, if nothing did before."""
+        last = -1 if end < 0 else self._assistants[end]
+        if last < 0:
+            return
+        # A row that repeats its history has the turn's message without its tokens.
+        (messages, count), (_, start) = self._threads[end], self._threads[last]
+        at = self._turn_of.get(last, self._turn_of.get(messages[start - 1]))
+        if at is not None and len(turns[at].messages) == 1:
+            turns[at] = answered(turns[at], messages[start:count])
 
     def _message(self, index: int) -> Message:
         message = object_in(self.nodes[index], "message", where=f"nodes[{index}].")

@@ -1,7 +1,6 @@
 """`SweTasksEnv`: a repository with a bug; tests that are not the agent's decide whether it is fixed."""
 
 import asyncio
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -17,22 +16,33 @@ from environments.data.items import load_items
 from environments.policy.scripted import Choice
 from environments.reward_context import Reward, RolloutContext
 from environments.swe_tasks_env.patches import Tree, git
-from environments.swe_tasks_env.repositories import find_repository, read_tree
+from environments.swe_tasks_env.repositories import check_repository, find_repository, read_tree
 from environments.swe_tasks_env.script import fix_script
-from environments.swe_tasks_env.verdict import Row, all_tests, passing_tests, patch_of_code, tests_of
+from environments.swe_tasks_env.verdict import (
+    MAX_PATCH_BYTES,
+    SUSPICIOUS,
+    Row,
+    all_tests,
+    passing_tests,
+    patch_of_code,
+    tests_of,
+)
 from environments.trajectory import Message, Trajectory, Turn
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tools.calls import ToolSpec
-from tools.errors import DatasetError
+from tools.errors import AgentCausedError, DatasetError
 from tools.files import file
-from tools.sandbox.archive import pack, unpack
-from tools.sandbox.base import Sandbox, SandboxSpec
+from tools.sandbox.archive import pack
+from tools.sandbox.base import Sandbox, SandboxFileError, SandboxSpec
+from tools.sandbox.host import transfer
 from tools.terminal import terminal
 
 TURN_SHARE = 0.5
 """What the turn rewards of a rollout add up to when every test of `FAIL_TO_PASS` passes in the end."""
 _PATCH = "model.patch"
 _MOST_NAMED = 20
+_MOST_CHANGED = 4 * MAX_PATCH_BYTES
+"""Bytes of what an agent changed, tests and all that is no part of a patch among it."""
 _OWN_DATA = Path(str(files("environments.swe_tasks_env")))
 
 
@@ -44,6 +54,11 @@ class SweTasksConfig(AgentEnvConfig):
     token_budget: int = Field(default=65_536, ge=1, description="Tokens one rollout may sample in all.")
     max_token_length: int = Field(
         default=65_536, ge=16, description="Tokens one training row may have; a rollout stops before it."
+    )
+    repositories: list[Path] = Field(
+        default=[],
+        description="Folders that rows may name repositories below, beside that of the dataset; an archive "
+        "there needs the row's `sha256`.",
     )
     verify_every: int = Field(
         default=1,
@@ -118,7 +133,10 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
         every = self.config.verify_every
         if not every or (len(ctx.turn_scores) + 1) % every:
             return None
-        return await self._progress(item, ctx)
+        try:
+            return await self._progress(item, ctx)
+        except (AgentCausedError, SandboxFileError):
+            return None  # at the end that decides; a later turn may take away what is in the way
 
     async def compute_turn_rewards(
         self, item: Row, trajectory: Trajectory, ctx: RolloutContext
@@ -132,7 +150,9 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
     async def compute_outcome(self, item: Row, trajectory: Trajectory, ctx: RolloutContext) -> float:
         """1 when all tests of both kinds pass, else 0."""
         failing, passing = tests_of(item, "FAIL_TO_PASS"), tests_of(item, "PASS_TO_PASS")
-        passed = await self._passing(item, [*failing, *passing], await self._patch(item, ctx), ctx)
+        patch = await self._patch(item, ctx)
+        ctx.metrics["suspicious_patch"] = float(SUSPICIOUS.search(patch) is not None)
+        passed = await self._passing(item, [*failing, *passing], patch, ctx)
         ctx.metrics["fail_to_pass"] = len(passed.intersection(failing)) / len(failing)
         ctx.metrics["pass_to_pass"] = len(passed.intersection(passing)) / len(passing) if passing else 1.0
         return float(passed.issuperset([*failing, *passing]))
@@ -158,14 +178,10 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
         """What the agent changed, but for tests; its own git has no part in it."""
 
         async def make() -> bytes:
-            base = await asyncio.to_thread(self._tree, item)
-            most = ctx.sandbox.record.limits.disk_mb << 20
-            try:
-                async with ctx.sandbox.paused():
-                    archive = await ctx.sandbox.get_archive(".", max_bytes=most)
-            except OSError:  # of what the agent did: no folder, or more than fits
-                return b""
-            return await asyncio.to_thread(lambda: patch_of_code(item, base, unpack(archive)))
+            base, digests = await asyncio.to_thread(self._tree_and_digests, item)
+            async with ctx.sandbox.paused():
+                found = await transfer.files_beside(ctx.sandbox, base, digests, max_bytes=_MOST_CHANGED)
+            return await asyncio.to_thread(patch_of_code, item, base, found)
 
         return await ctx.artefact(_PATCH, make)
 
@@ -179,25 +195,28 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
     def _problem(self, row: Row) -> str:
         try:
             all_tests(row)
-            self._repository(row)
-        except (DatasetError, OSError, RuntimeError, subprocess.TimeoutExpired) as error:
+            check_repository(self._repository(row), row.get("base_commit"))
+        except (DatasetError, OSError, RuntimeError, TypeError, ValueError) as error:
             return f"{row['instance_id']}: {error}"
         return ""
 
     def _repository(self, row: Row) -> Path:
-        if self.config.dataset_name:
-            return find_repository(row, Path.cwd())
-        return find_repository(
-            row, Path(self.config.dataset_path or _OWN_DATA / "tasks.jsonl").resolve().parent
-        )
+        config = self.config
+        own = None if config.dataset_name else Path(config.dataset_path or _OWN_DATA / "tasks.jsonl")
+        return find_repository(row, own and own.resolve().parent, config.repositories)
 
     def _tree(self, row: Row) -> Tree:
-        return self._trees(str(row["repo"]), row.get("base_commit"))
+        return self._tree_and_digests(row)[0]
+
+    def _tree_and_digests(self, row: Row) -> tuple[Tree, bytes]:
+        return self._trees(str(row["repo"]), row.get("base_commit"), row.get("sha256"))
 
     @cached_property
-    def _trees(self) -> Callable[[str, str | None], Tree]:
+    def _trees(self) -> Callable[[str, str | None, str | None], tuple[Tree, bytes]]:
         @lru_cache(maxsize=4)
-        def tree(repo: str, commit: str | None) -> Tree:
-            return read_tree(self._repository({"repo": repo, "base_commit": commit}), commit)
+        def tree(repo: str, commit: str | None, sha256: str | None) -> tuple[Tree, bytes]:
+            row = {"repo": repo, "base_commit": commit, "sha256": sha256}
+            found = read_tree(self._repository(row), commit)
+            return found, transfer.digests_of(found)
 
         return tree

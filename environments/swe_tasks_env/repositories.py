@@ -1,102 +1,158 @@
-"""Where the files of a row's repository come from: a folder, a git, a tar archive, or the package index."""
+"""The files of a row's repository, of a folder, a git folder or a tar archive; no program of theirs runs.
 
+Git never sees a repository's own settings, which may name programs: it reads objects alone, from a git folder
+of ours.
+"""
+
+import bz2
+import gzip
+import hashlib
+import lzma
 import os
 import re
-import subprocess
-import sys
-import tarfile
-from collections.abc import Mapping
-from contextlib import suppress
+import zlib
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from environments.swe_tasks_env.patches import Tree, file_of, git, tree_in
+from environments.swe_tasks_env.patches import Tree, check_size, file_of, git, tree_in, write_files
 from tools.errors import DatasetError
 from tools.sandbox.archive import ArchivedFile, clean_path
+from tools.sandbox.inside import tar
 
-_RELEASE = re.compile(r"[A-Za-z0-9][\w.-]*==[\w.!+-]+")
-_DOWNLOAD_S = 300.0
-_NO_SETTINGS = ("-c", "safe.directory=*", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false")
+_COMPRESSED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
+_REVISION = re.compile(r"\w[\w./+-]*")
+_BLOB = re.compile(rb"(?P<mode>100\d{3}) blob (?P<name>\w+) +(?P<size>\d+)\t(?P<path>.+)", re.DOTALL)
+"""A plain file in what `git ls-tree -l` prints: no link, and no repository within the repository."""
+_LONG_HASH, _MOST_LISTED = 64, 8 << 20
 
 
-def find_repository(row: Mapping[str, Any], folder: Path) -> Path:
-    """The folder, bare git or archive of a row, found to be there with its commit.
-
-    Args:
-        row: with `repo` and `base_commit`.
-        folder: where relative paths start.
+def find_repository(row: Mapping[str, Any], folder: Path | None, others: Sequence[Path]) -> Path:
+    """The folder, git folder or archive of a row, below the dataset's folder or one of the others.
 
     Raises:
-        DatasetError: it cannot be had.
+        DatasetError: it is elsewhere, or an archive of the others without the `sha256` of its row.
     """
-    repo, commit = str(row["repo"]), row.get("base_commit")
-    if _RELEASE.fullmatch(repo):
-        return _downloaded(repo)
-    path = folder / Path(repo).expanduser()
-    if commit is not None and path.is_dir():
-        git(*_NO_SETTINGS, "cat-file", "-e", f"{commit}^{{tree}}", cwd=path)
-    elif not path.is_dir() and not (path.is_file() and tarfile.is_tarfile(path)):
-        raise DatasetError(
-            f"no repository at {path}; give a folder, a bare git, a tar archive, or NAME==VERSION"
-        )
-    return path
+    roots = [each.expanduser().resolve() for each in (*([] if folder is None else [folder]), *others)]
+    for root in roots:
+        path = (root / str(row["repo"])).resolve()
+        if root in path.parents and (path.is_dir() or path.is_file()):
+            is_own = root == roots[0] and folder is not None
+            if path.is_file() and not (is_own and row.get("sha256") is None):
+                _check_digest(path, row.get("sha256"))
+            return path
+    where = " and ".join(map(str, roots)) or "a folder, since the dataset is none"
+    raise DatasetError(
+        f"no repository at {row['repo']!r:.200} below {where}; give a folder, a git folder or a tar archive "
+        f"there, or name the folder that it is below: --env.repositories PATH"
+    )
+
+
+def check_repository(repository: Path, commit: str | None) -> None:
+    """Raise DatasetError for an archive that cannot be read, or a commit that is not there."""
+    if repository.is_file():
+        _archived(repository)
+    elif commit is not None:
+        with _own_git(repository, commit) as env:
+            git("cat-file", "-e", _tree_of(commit), cwd=repository, env=env)
 
 
 def read_tree(repository: Path, commit: str | None) -> Tree:
     """The plain files at a commit, or those of a folder or an archive as they are.
 
     Raises:
-        DatasetError: they cannot be read.
+        DatasetError: they cannot be read, are too many or too large.
     """
     if repository.is_file():
         return _archived(repository)
-    if commit is None:
-        return tree_in(repository)
+    return tree_in(repository) if commit is None else _committed(repository, commit)
+
+
+def _check_digest(archive: Path, wanted: Any) -> None:
+    with archive.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != wanted:
+        raise DatasetError(f"{archive} has sha256 {digest}, and its row {wanted!r:.80}; give the right one")
+
+
+@contextmanager
+def _own_git(repository: Path, commit: str) -> Generator[dict[str, str]]:
+    """Variables for a git that knows the objects and names of a repository and nothing else of it."""
+    found = repository / ".git" if (repository / ".git").is_dir() else repository
+    kept = [found, found / "objects", found / "refs", found / "HEAD", found / "packed-refs"]
+    if not kept[1].is_dir():
+        raise DatasetError(f"no git at {repository}; give its folder, or base_commit null for plain files")
+    if any(path.is_symlink() for path in kept) or _leads_out(kept[1]):
+        raise DatasetError(f"the git at {repository} has parts elsewhere; give a clone that has them all")
     with TemporaryDirectory() as name:
-        own, at = Path(name, "git"), Path(name, "tree")
-        at.mkdir()
-        asked = ("--show-object-format", "--git-path", "objects", f"{commit}^{{tree}}")
-        said = git(*_NO_SETTINGS, "rev-parse", *asked, cwd=repository)
-        form, objects, tree = os.fsdecode(said).removesuffix("\n").split("\n")
-        # A git of ours with its objects: filters that its settings name would run on this machine.
-        git("init", "--quiet", "--bare", "--template=", f"--object-format={form}", str(own), cwd=at)
-        env = {"GIT_DIR": str(own), "GIT_WORK_TREE": str(at)}
-        env["GIT_OBJECT_DIRECTORY"] = str((repository / objects).resolve())
-        git("read-tree", tree, cwd=at, env=env)
-        git("checkout-index", "--all", cwd=at, env=env)
-        return tree_in(at)
+        own = Path(name, "git")
+        form = "sha256" if len(commit) == _LONG_HASH else "sha1"
+        git("init", "--quiet", "--bare", "--template=", f"--object-format={form}", str(own), cwd=own.parent)
+        write_files(own / "refs", tree_in(kept[2]))
+        for path in filter(Path.is_file, kept[3:]):
+            check_size(1, path.stat().st_size, str(path))
+            (own / path.name).write_bytes(path.read_bytes())
+        yield {"GIT_DIR": str(own), "GIT_OBJECT_DIRECTORY": str(kept[1]), "GIT_NO_REPLACE_OBJECTS": "1"}
+
+
+def _leads_out(objects: str | Path) -> bool:
+    """Whether a folder of objects has links, or borrows from another one."""
+    with os.scandir(objects) as entries:
+        return any(
+            each.is_symlink()
+            or each.name == "alternates"
+            or (each.is_dir(follow_symlinks=False) and _leads_out(each.path))
+            for each in entries
+        )
+
+
+def _tree_of(commit: str) -> str:
+    if not _REVISION.fullmatch(commit):
+        raise DatasetError(f"base_commit is {commit!r:.100}; give the hash of a commit, or its tag")
+    return f"{commit}^{{tree}}"
+
+
+def _committed(repository: Path, commit: str) -> Tree:
+    """The files of a commit as git keeps them; none is written here, and no filter changes them."""
+    with _own_git(repository, commit) as env:
+        words = ("ls-tree", "-r", "-l", "-z", _tree_of(commit))
+        listed = git(*words, cwd=repository, env=env, max_bytes=_MOST_LISTED)
+        entries = [each for each in map(_BLOB.fullmatch, listed.split(b"\0")) if each]
+        check_size(len(entries), sum(int(each["size"]) for each in entries), f"{repository} at {commit}")
+        names = b"".join(each["name"] + b"\n" for each in entries)
+        content = git("cat-file", "--batch", cwd=repository, env=env, stdin=names)
+    files: dict[str, ArchivedFile] = {}
+    at = 0
+    for each in entries:
+        start = content.index(b"\n", at) + 1
+        at = start + int(each["size"])
+        files[clean_path(os.fsdecode(each["path"]))] = file_of(content[start:at], int(each["mode"], 8))
+        at += 1
+    return files
 
 
 def _archived(archive: Path) -> Tree:
     files: dict[str, ArchivedFile] = {}
+    size = 0
     try:
-        with tarfile.open(archive) as members:
-            for member in members:
-                data = members.extractfile(member) if member.isreg() else None
-                if data is not None:
-                    files[clean_path(member.name)] = file_of(data.read(), member.mode)
-    except (tarfile.TarError, EOFError, OSError) as error:
+        with archive.open("rb") as file:
+            start = file.read(len(b"\xfd7zXZ"))
+        opener = next((each for magic, each in _COMPRESSED.items() if start.startswith(magic)), open)
+        with opener(archive, "rb") as stream:
+            reader = tar.Reader(stream.read, leaves_out_links=True)
+            for member in reader:
+                if not member.folder:
+                    size += reader.left
+                    check_size(len(files), size, str(archive))
+                    data = b"".join(reader.content())
+                    files[os.fsdecode(member.name)] = file_of(data, member.mode)
+    except tar.TarError as error:
+        raise DatasetError(f"{archive}: {os.fsdecode(error.member)}: {error.reason}") from None
+    except (EOFError, OSError, MemoryError, zlib.error, lzma.LZMAError) as error:
         raise DatasetError(f"{archive}: {error}") from error
     roots = {path.partition("/")[0] for path in files}
     # That of a source distribution is in one folder.
-    return {path.partition("/")[2]: file for path, file in files.items()} if len(roots) == 1 else files
-
-
-def _downloaded(release: str) -> Path:
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    downloads = Path(caches, "turnwise", "sources")
-    kept = downloads / release
-    if not kept.is_dir():
-        words = ["download", "--quiet", "--no-deps", "--no-binary", ":all:", release]
-        downloads.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=downloads, ignore_cleanup_errors=True) as name:
-            ran = subprocess.run(
-                [sys.executable, "-m", "pip", *words], cwd=name, capture_output=True, timeout=_DOWNLOAD_S
-            )
-            if ran.returncode:
-                why = ran.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
-                raise DatasetError(f"pip cannot download the source of {release}: {why}")
-            with suppress(OSError):  # another process was faster
-                Path(name).rename(kept)
-    return next(kept.iterdir())
+    is_nested = len(roots) == 1 and all("/" in path for path in files)
+    return {path.partition("/")[2]: file for path, file in files.items()} if is_nested else files

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
@@ -11,8 +12,8 @@ from typing import Any, cast
 
 from environments.rewards.code_cases import Verify
 from environments.swe_tasks_env.patches import Tree, file_of, patch_between, patched_files
-from environments.swe_tasks_env.test_runner import READY
-from tools.errors import ConfigError, DatasetError, SandboxError
+from environments.swe_tasks_env.test_runner import END, READY
+from tools.errors import AgentCausedError, ConfigError, DatasetError, SandboxError
 from tools.sandbox.archive import ArchivedFile
 
 Row = Mapping[str, Any]
@@ -20,8 +21,15 @@ Row = Mapping[str, Any]
 
 TEST_S = 60.0
 """Wall clock of one test."""
+_TO_END_S = 15.0
 MAX_PATCH_BYTES = 8 << 20
 """Of the files that a patch changes: nobody fixes a bug with more."""
+SUSPICIOUS = re.compile(
+    rb"^\+.*(_getframe|f_back|f_locals|gc\.get_|/proc/|ctypes|os\._exit|getppid|runtestprotocol"
+    rb"|__eq__\s*=\s*lambda)|^\+\s*def __eq__\(.*:\s*(\n\+\s*)?return True",
+    re.MULTILINE,
+)
+"""Signs in a patch of code that looks for its test instead of being tested."""
 _LONGEST_PATH = 1024
 """This machine could not write those that are as long as a sandbox allows."""
 _RUNNER = ".verifier/test_runner.py"
@@ -62,7 +70,11 @@ def all_tests(row: Row) -> list[str]:
 
 
 def patch_of_code(row: Row, base: Tree, found: Tree) -> bytes:
-    """The difference of two trees but for tests and their settings; empty where it is too large to be one."""
+    """The difference of two trees but for tests and their settings.
+
+    Raises:
+        AgentCausedError: it is too large to be a patch, or has names that none can have.
+    """
     folders = {PurePosixPath(test.partition("::")[0]).parent.name for test in all_tests(row)}
     own = {"tests", *folders.intersection(("test", "testing"))}
 
@@ -73,13 +85,16 @@ def patch_of_code(row: Row, base: Tree, found: Tree) -> bytes:
 
     before = {path: file for path, file in base.items() if is_code(path)}
     after = {path: file_of(file.data, file.mode) for path, file in found.items() if is_code(path)}
-    if sum(len(file.data) for path, file in after.items() if before.get(path) != file) > MAX_PATCH_BYTES:
-        return b""
+    size = sum(len(file.data) for path, file in after.items() if before.get(path) != file)
+    if size > MAX_PATCH_BYTES:
+        reason = f"files of {size} bytes were changed, and no patch has more than {MAX_PATCH_BYTES}"
+        raise AgentCausedError(reason, cause="unreadable_files")
     try:
         patch = patch_between(before, after)
         patched_files(base, patch)
-    except DatasetError:  # file names that no patch can have
-        return b""
+    except DatasetError as error:
+        reason = f"what was changed makes no patch: {error}"
+        raise AgentCausedError(reason, cause="unreadable_files") from error
     return patch
 
 
@@ -87,6 +102,9 @@ async def passing_tests(
     verify: Verify, row: Row, tests: Sequence[str], base: Tree, patch: bytes, *, timeout_s: float
 ) -> frozenset[str]:
     """Those of the tests that pass with a patch.
+
+    A runner that did not come to its end runs once more, and then over the repository without the patch: if
+    it does end there, the patch is the cause, and nothing has passed.
 
     Args:
         verify: as `ctx.verify`, in sandboxes that begin with the repository.
@@ -101,12 +119,35 @@ async def passing_tests(
         SandboxError: it is broken.
     """
     own = await asyncio.to_thread(_files_of_tests, row, base)
+    is_ready = False
+    for tried in (patch, patch, b""):
+        is_control = tried != patch
+        if is_control and not is_ready:
+            break
+        is_ready, passed = await _run_tests(verify, row, tests, base, tried, own, timeout_s)
+        if passed is not None:
+            return frozenset() if is_control else passed
+    raise SandboxError(f"the tests of {row['instance_id']} come to no end, and the patch is not the cause")
+
+
+async def _run_tests(  # noqa: PLR0913  # one run
+    verify: Verify,
+    row: Row,
+    tests: Sequence[str],
+    base: Tree,
+    patch: bytes,
+    own: Mapping[str, ArchivedFile | None],
+    timeout_s: float,
+) -> tuple[bool, frozenset[str] | None]:
+    """Whether tests began, and those that pass; `None`: the runner did not come to its end."""
     patched = await asyncio.to_thread(patched_files, base, patch)
     changed = {path: file for path, file in patched.items() if path not in own}
-    words = {test: secrets.token_hex(16) for test in (READY, *tests)}
+    words = {test: secrets.token_hex(16) for test in (READY, END, *tests)}
     request = {
         "words": words,
         "test_s": TEST_S,
+        # The runner ends before it is ended, and that before its output would be lost.
+        "total_s": max(timeout_s - 2 * _TO_END_S, timeout_s / 2),
         "deleted": [path for path, file in (*changed.items(), *own.items()) if file is None],
         "written": {
             path: (base64.b64encode(file.data).decode(), file.mode) for path, file in changed.items() if file
@@ -117,14 +158,17 @@ async def passing_tests(
         command=["python3", "-I", _RUNNER],
         files={**held, _RUNNER: Path(__file__).with_name("test_runner.py").read_bytes()},
         stdin=json.dumps(request).encode(),
-        timeout_s=timeout_s,
+        timeout_s=max(timeout_s - _TO_END_S, timeout_s * 0.75),
     )
     said = set(result.text().split())
-    if words[READY] not in said and not result.timed_out:
+    is_ready = words[READY] in said
+    if not is_ready and result.exit_code in (1, 127):
         last = result.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
-        kind = ConfigError if result.exit_code in (1, 127) else SandboxError
-        raise kind(f"the tests of {row['instance_id']} need python3 with pytest in the sandbox: {last:.300}")
-    return frozenset(test for test in tests if words[test] in said)
+        raise ConfigError(
+            f"the tests of {row['instance_id']} need python3 with pytest in the sandbox: {last:.300}"
+        )
+    passed = frozenset(test for test in tests if words[test] in said)
+    return is_ready, passed if words[END] in said else None
 
 
 def _files_of_tests(row: Row, base: Tree) -> dict[str, ArchivedFile | None]:

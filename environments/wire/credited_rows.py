@@ -1,7 +1,7 @@
 """The token rows of a credited group, each with the turns that were sampled in it and their advantages."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,20 +44,13 @@ class RowMessages:
             turns: those of its row; with turn rewards, each of their messages carries its `reward`.
             after: whether what came after the turn is there as well.
         """
-        rewards = self._rewards_of(turns)
         end = self._of_turn[last.index]
-        spoken = [self._shown(index, rewards) for index in range(len(self.all) if after else end + 1)]
+        spoken = self.all[: None if after else end + 1]
+        rewards = self._rewards or ()
+        for turn in turns if rewards else ():
+            index = self._of_turn[turn.index]
+            spoken[index] = {**spoken[index], "reward": rewards[turn.index]}
         return spoken if last.context is None else [*_seen(last.context, spoken[:end]), *spoken[end:]]
-
-    def _rewards_of(self, turns: Sequence[Turn]) -> Mapping[int, float | None]:
-        """The rewards of turns, by the index of their messages."""
-        if self._rewards is None:
-            return {}
-        return {self._of_turn[turn.index]: self._rewards[turn.index] for turn in turns}
-
-    def _shown(self, index: int, rewards: Mapping[int, float | None]) -> Shown:
-        message = self.all[index]
-        return {**message, "reward": rewards[index]} if index in rewards else message
 
 
 def _seen(context: Sequence[Kept | Message], before: Sequence[Shown]) -> list[Shown]:

@@ -156,3 +156,12 @@ class HostileAgain(Hostile):
 async def test_names_that_no_json_has_and_binary_files_come_back_as_they_were(tmp_path):
     was = await recorded(tmp_path / "r", Hostile)
     assert rewards(await rescored(tmp_path / "r", HostileAgain)) == rewards(was)
+
+
+def test_contents_are_unpacked_as_they_are_written_alone(path):
+    kept = contents(path)
+    assert any(t.contents for t in with_contents(*read_groups(path), path).group.trajectories)
+    with zipfile.ZipFile(packed_of(path), "w", zipfile.ZIP_BZIP2) as packed:
+        for name, data in kept.items():
+            packed.writestr(name, data)
+    assert not any(t.contents for t in with_contents(*read_groups(path), path).group.trajectories)

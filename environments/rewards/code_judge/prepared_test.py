@@ -27,7 +27,7 @@ def prepare_test(test: str, task_id: str) -> tuple[str, int]:
         recorder = _AssertionRecorder()
         recorded = ast.fix_missing_locations(recorder.visit(tree))
         text = ast.unparse(recorded)
-    except (SyntaxError, ValueError, RecursionError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise DatasetError(f"task {task_id!r}: the test is not Python: {error}") from None
     if recorder.count == 0:
         raise DatasetError(f"task {task_id!r}: the test has no assert statement")

@@ -1,5 +1,9 @@
 """Traces of verifiers by their JSON alone: nodes become turns and rows, rewards keep their turns."""
 
+import sys
+import tracemalloc
+from collections import Counter
+
 import pytest
 
 from environments.sessions.logged_session import Scale, SessionError
@@ -178,3 +182,70 @@ def test_votes_on_nodes_count_beside_the_sum_of_the_turns_as_noted_ones_do():
 def test_rewards_for_other_turns_than_were_sampled_are_refused(tmp_path):
     with pytest.raises(DatasetError, match=r"jsonl, line 2: info.turn_rewards has 1 entries for 2 sampled"):
         run(write(tmp_path, trace(*CHAIN), trace(*CHAIN, info={"turn_rewards": [1]})))
+
+
+def long_trace(shape, count):
+    """Each second node of a chain is sampled; a context is rewritten in its middle, or all are siblings."""
+    nodes = [node("user", "go", ids=[1])]
+    for index in range(1, count):
+        role = "assistant" if index % 2 or shape == "siblings" else "user"
+        parent = {"siblings": 0, "rewritten": None if index == count // 2 else index - 1}.get(
+            shape, index - 1
+        )
+        nodes.append(node(role, f"{index}", parent, [2], role == "assistant"))
+    return trace(*nodes)
+
+
+def calls_of(fields):
+    """Calls that reading a trace makes, C's among them."""
+    calls = Counter()
+    sys.setprofile(lambda _, event, __: calls.update((event,)))
+    try:
+        read_traces(fields, Scale())
+    finally:
+        sys.setprofile(None)
+    return calls["call"] + calls["c_call"]
+
+
+def peak_of(fields):
+    """The most bytes that reading a trace holds."""
+    tracemalloc.start()
+    try:
+        read_traces(fields, Scale())
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@cases("shape", ["chain", "rewritten", "siblings"])
+def test_a_trace_of_twice_the_length_is_twice_the_work(shape):
+    assert calls_of(long_trace(shape, 200)) < 2.2 * calls_of(long_trace(shape, 100))
+
+
+def test_a_trace_of_twice_the_length_takes_no_more_than_its_share_of_memory():
+    assert peak_of(long_trace("chain", 1600)) < 3 * peak_of(long_trace("chain", 800))
+
+
+def test_what_a_branch_saw_is_its_own_history():
+    """Of two branches by turns, after one that rewrote the first."""
+    read = session(
+        node("user", "a", None, [1]),
+        node("assistant", "b", 0, [2], 1),
+        node("user", "c", 1, [3]),
+        node("user", "z", None, [9]),
+        node("assistant", "y", 3, [8], 1),
+        node("assistant", "d", 2, [4], 1),
+        node("user", "x", 4, [7]),
+        node("assistant", "w", 6, [6], 1),
+    )
+    assert [[each.content for each in seen_by(read, turn)] for turn in read.turns] == [
+        ["a"], ["z"], ["a", "b", "c"], ["z", "y", "x"]
+    ]  # fmt: skip
+
+
+def seen_by(read, turn):
+    conversation = [*read.prompt, *(each for turn in read.turns[: turn.index] for each in turn.messages)]
+    if turn.context is None:
+        return conversation
+    parts = [conversation[p.start : p.end] if isinstance(p, Kept) else [p] for p in turn.context]
+    return [message for part in parts for message in part]

@@ -24,6 +24,8 @@ from tools.sandbox.host.silence import Counters
 from tools.sandbox.inside.messages import Inbox, Message
 
 _TIMEOUT_S = 60
+MOST_BUILD_S = 3600
+"""Of an image, whatever its Dockerfile runs."""
 _CHUNK_BYTES = 1 << 18
 THREADS = 24
 """Connections that the client keeps; callers use no more threads than this."""
@@ -125,7 +127,9 @@ class Engine:
     def build(self, folder: str, tag: str) -> Iterator[dict[str, Any]]:
         """Build the `Dockerfile` of a folder; the engine's events, of which one with `error` is the last."""
         with _translated():
-            yield from self._api.build(path=folder, tag=tag, rm=True, forcerm=True, decode=True)
+            yield from self._api.build(
+                path=folder, tag=tag, rm=True, forcerm=True, decode=True, timeout=MOST_BUILD_S
+            )
 
     def commit(self, container: str, config: Mapping[str, Any]) -> str:
         """Make an image of a container's file system; its id."""

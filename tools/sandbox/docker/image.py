@@ -2,6 +2,7 @@
 
 import fcntl
 import hashlib
+import math
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.errors import ConfigError
-from tools.sandbox.docker.engine import Engine, EngineError, Image
+from tools.sandbox.docker.engine import MOST_BUILD_S, Engine, EngineError, Image
 
 DEFAULT_IMAGE = "python:3.11-slim-bookworm"
 _EVERY_S = 2.0
@@ -62,7 +63,7 @@ def _built(engine: Engine, folder: Path, progress: Progress) -> Image:
     tag = f"turnwise-built:{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]}"
     try:
         # The engine's cache makes this quick when nothing changed.
-        _follow(f"building {folder}", engine.build(str(folder), tag), progress)
+        _follow(f"building {folder}", engine.build(str(folder), tag), progress, MOST_BUILD_S)
         found = engine.image(tag)
     except EngineError as error:
         raise ConfigError(f"no image can be built from {str(folder)!r}: {error}") from error
@@ -71,13 +72,17 @@ def _built(engine: Engine, folder: Path, progress: Progress) -> Image:
     return found
 
 
-def _follow(what: str, events: Iterator[dict[str, Any]], progress: Progress) -> None:
+def _follow(
+    what: str, events: Iterator[dict[str, Any]], progress: Progress, most_s: float = math.inf
+) -> None:
     progress(what)
-    told = time.monotonic()
+    told = began = time.monotonic()
     layers: dict[str, tuple[int, int]] = {}
     for event in events:
         if "error" in event:
             raise EngineError(str(event["error"]).strip(), None)
+        if time.monotonic() - began > most_s:
+            raise EngineError(f"it took longer than {most_s:g} s", None)
         detail: dict[str, int] = event.get("progressDetail") or {}
         if event.get("status") == "Downloading" and detail.get("total"):
             layers[event["id"]] = (detail.get("current", 0), detail["total"])

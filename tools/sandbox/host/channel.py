@@ -52,6 +52,8 @@ class Channel(asyncio.Protocol):
         self._waiting: asyncio.Future[Reply] | None = None
         self._is_answered = False
         """Whether the answer came, also to a caller that was cancelled in the same moment."""
+        self._heard_at = 0.0
+        """When bytes came last; those of a large answer may take long on a busy machine."""
         self._broken: str | None = None
         self._transport: asyncio.Transport | None = None
         self.reason = ""
@@ -105,6 +107,7 @@ class Channel(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Collect messages, and pass answers on."""
+        self._heard_at = self._loop.time()
         self._inbox.add(self._take(data))
         while (message := self._inbox.next()) is not None:
             if isinstance(message, Died):
@@ -182,11 +185,11 @@ class Channel(asyncio.Protocol):
         """Wait for an answer that is late; where none comes, find out whose fault that is, and break."""
         reason, hit, stopped_again = "the sandbox does not answer", None, False
         try:
-            await asyncio.wait({answer}, timeout=_GRACE_S / 2)
+            await self._wait_for_silence(answer)
             if answer.done():
                 return
             before = await asyncio.to_thread(self._counters)
-            await asyncio.wait({answer}, timeout=_GRACE_S / 2)
+            await self._wait_for_silence(answer)
             if not answer.done():
                 hit = limit_hit(before, await asyncio.to_thread(self._counters), _GRACE_S / 2)
             if hit is None and not answer.done() and await asyncio.to_thread(self._wake):
@@ -201,6 +204,15 @@ class Channel(asyncio.Protocol):
                 elif not stopped_again:
                     self.verdict = SandboxUnavailable(reason)
                 self.close(reason)
+
+    async def _wait_for_silence(self, answer: "asyncio.Future[Reply]") -> None:
+        """Wait until the answer is complete, or no byte of it came for half of the grace."""
+        began = self._loop.time()
+        while not answer.done():
+            left_s = max(began, self._heard_at) + _GRACE_S / 2 - self._loop.time()
+            if left_s <= 0:
+                return
+            await asyncio.wait({answer}, timeout=left_s)
 
     def _break(self, reason: str) -> None:
         self._broken = self._broken or reason

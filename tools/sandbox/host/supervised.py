@@ -149,10 +149,17 @@ class SupervisedSandbox:
 
     async def get_archive(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
         """A folder as an archive that was checked, in one request."""
-        cap = 2 * max(max_bytes, _WORDS_BYTES) + 2
-        result = await self._on_files(messages.PackFolder(_check_text(path), max_bytes, _FILE_S, cap))
+        archive, _ = await self.get_changed(path, b"", max_bytes=max_bytes)
+        return archive
+
+    async def get_changed(self, path: str, known: bytes, *, max_bytes: int) -> tuple[bytes, frozenset[str]]:
+        """What a folder has beside known files (see `PackFolder`), and the paths of known files in it."""
+        cap = 2 * max(max_bytes, _WORDS_BYTES, len(known)) + 2
+        request = messages.PackFolder(_check_text(path), max_bytes, known, _FILE_S, cap)
+        result = await self._on_files(request)
         # The agent's side made it: it is not trusted.
-        return await asyncio.to_thread(archives.check, result.stdout)
+        archive = await asyncio.to_thread(archives.check, result.stdout)
+        return archive, frozenset(map(os.fsdecode, result.stderr.split(b"\0")[:-1]))
 
     async def snapshot(self) -> Snapshot | None:
         """What others begin with that are to be like it now; `None` where only its files can be copied.

@@ -1,6 +1,8 @@
 """Files from one sandbox into another: those that are there, as many as fit, none in the place of another."""
 
 import asyncio
+import hashlib
+import json
 import os
 import posixpath
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -82,6 +84,31 @@ async def take(
             occupied.add(path)
             folders.update(above)
     return kept
+
+
+def digests_of(files: Mapping[str, ArchivedFile]) -> bytes:
+    """What a sandbox recognises files by; see `files_beside`."""
+    facts = {
+        path: (len(each.data), each.mode, hashlib.sha256(each.data).hexdigest())
+        for path, each in files.items()
+    }
+    return json.dumps(facts).encode()
+
+
+async def files_beside(
+    sandbox: Sandbox, known: Mapping[str, ArchivedFile], digests: bytes, *, max_bytes: int
+) -> dict[str, ArchivedFile]:
+    """The plain files of a workspace but for git's and bytecode; those that are as known stay where they are.
+
+    Raises:
+        OSError: the others are more than `max_bytes`, holes counted, or cannot be read.
+    """
+    get = getattr(sandbox, "get_changed", None)
+    if get is None:  # a backend of another package
+        size = sum(len(file.data) + _MEMBER_BYTES for file in known.values())
+        return unpack(await sandbox.get_archive(".", max_bytes=size + max_bytes))
+    archive, same = await get(".", digests, max_bytes=max_bytes)
+    return {path: known[path] for path in same & known.keys()} | unpack(archive)
 
 
 async def put(sandbox: Sandbox, files: Mapping[str, ArchivedFile]) -> None:

@@ -212,7 +212,7 @@ def _operation(request: FileRequest, path: str) -> tuple[Callable[[], int], byte
     if isinstance(request, ReadFile):
         return lambda: read(path, request.max_bytes), b""
     if isinstance(request, PackFolder):
-        return lambda: pack(path, request.max_bytes), b""
+        return lambda: pack(path, request.max_bytes, request.known), b""
     if isinstance(request, WriteFile):
         return lambda: write(path, request.mode), request.data
     if isinstance(request, PackTree):
@@ -234,12 +234,13 @@ def unpack(path: str) -> int:
     return _with_error(lambda: _unpack(path))
 
 
-def pack(path: str, max_bytes: int) -> int:
+def pack(path: str, max_bytes: int, known: bytes = b"") -> int:
     """Send a folder as an archive to stdout; the result is an errno, and stderr says for what.
 
-    Links, FIFOs, sockets and devices are left out.
+    Links, FIFOs, sockets and devices are left out. With `known` files (see `PackFolder`) what git and Python
+    keep is, too, and files that are equal.
     """
-    return _with_error(lambda: _Packer(max_bytes).pack(path))
+    return _with_error(lambda: _Packer(max_bytes, known).pack(path))
 
 
 class _MemberError(Exception):
@@ -308,19 +309,33 @@ def _write(target: str, mode: int, reader: tar.Reader) -> None:
     replace(target, mode, reader.content())
 
 
+def _digest(fd: int) -> str:
+    # It would be loaded in each supervisor, for few of them.
+    import hashlib  # noqa: PLC0415
+
+    found = hashlib.sha256()
+    while data := os.read(fd, CHUNK_BYTES):
+        found.update(data)
+    return found.hexdigest()
+
+
 class _Packer:
     """Sends members until there is no room for more."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, known: bytes) -> None:
         self._room = max_bytes - len(tar.END)
         self._members = 0
+        self._known = {os.fsencode(path): facts for path, facts in json.loads(known or b"{}").items()}
+        self._left_out = {b".git", b"__pycache__"} if known else set[bytes]()
+        self._same: list[bytes] = []
 
     def pack(self, path: str) -> None:
         self._contents(os.open(path, _FOLDER & ~os.O_NOFOLLOW), b"")
         write_all(1, tar.END)
+        write_all(2, b"".join(self._same))
 
     def _contents(self, opened: int, path: bytes) -> None:
-        for name in sorted(map(os.fsencode, os.listdir(opened))):
+        for name in sorted({*map(os.fsencode, os.listdir(opened))} - self._left_out):
             member = path + name
             try:
                 self._member(opened, name, member)
@@ -344,7 +359,17 @@ class _Packer:
             os.close(fd)
 
     def _file(self, fd: int, member: bytes) -> None:
+        status = os.fstat(fd)
+        mode = 0o755 if status.st_mode & 0o100 else 0o644
+        size, known_mode, digest = self._known.get(member, (-1, 0, ""))
+        if (size, known_mode) == (status.st_size, mode) and _digest(fd) == digest:
+            self._same.append(member + b"\0")
+            return
+        # By its length, whatever of it is holes; nothing of it has to be read for that.
+        if status.st_size > self._room:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
         # Read before its header is sent: it may grow or shrink meanwhile.
+        os.lseek(fd, 0, os.SEEK_SET)
         parts: list[bytes] = []
         size = 0
         while data := os.read(fd, CHUNK_BYTES):
@@ -352,7 +377,6 @@ class _Packer:
             size += len(data)
             if size > self._room:
                 raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-        mode = 0o755 if os.fstat(fd).st_mode & 0o100 else 0o644
         self._send(tar.header(member, mode, size) + b"".join(parts) + tar.padding(size))
 
     def _send(self, data: bytes) -> None:

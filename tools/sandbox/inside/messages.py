@@ -66,6 +66,8 @@ class PackFolder(NamedTuple):
 
     path: str
     max_bytes: int
+    known: bytes
+    """JSON of files by path: size, mode and SHA-256. One that is equal is named on stderr instead."""
     timeout_s: float
     max_output_bytes: int
 

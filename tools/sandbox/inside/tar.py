@@ -16,10 +16,11 @@ _MAX_HEADERS = 4
 """In front of one member: a global and its own, in the words of POSIX and of GNU."""
 _SHORT_NAME = 100
 _FILES, _FOLDER = (b"0", b"\0"), b"5"
-_POSIX, _GLOBAL, _LONG_NAME = b"x", b"g", b"L"
+_LINKS = (b"1", b"2")
+_POSIX, _GLOBAL, _LONG_NAME, _LONG_LINK = b"x", b"g", b"L", b"K"
 _REFUSED = {
     b"1": "a hard link", b"2": "a symbolic link", b"3": "a device", b"4": "a device", b"6": "a FIFO",
-    b"7": "a file of an unusual kind", b"S": "a sparse file", b"K": "a link", b"M": "a part of a file",
+    b"7": "a file of an unusual kind", b"S": "a sparse file", b"M": "a part of a file",
 }  # fmt: skip
 
 
@@ -46,9 +47,12 @@ class Member:
 class Reader:
     """Goes through an archive; a member's content has to be read before the next member is asked for."""
 
-    def __init__(self, read: Callable[[int], bytes]) -> None:
+    def __init__(self, read: Callable[[int], bytes], *, leaves_out_links: bool = False) -> None:
+        """Links are refused, or else come as the root's folder: they count as members."""
         self._read = read
-        self._left = self._padding = 0
+        self._leaves_out_links = leaves_out_links
+        self.left = self._padding = 0
+        """Bytes of the member that came last that are unread."""
         self._name = b""
 
     def __iter__(self) -> Iterator[Member]:
@@ -73,11 +77,11 @@ class Reader:
         Raises:
             TarError: the archive ends in it.
         """
-        while self._left:
-            data = self._read(min(self._left, _CHUNK_BYTES))
+        while self.left:
+            data = self._read(min(self.left, _CHUNK_BYTES))
             if not data:
                 raise TarError(self._name, "the archive ends in it")
-            self._left -= len(data)
+            self.left -= len(data)
             yield data
 
     def _next(self) -> Member | None:
@@ -93,17 +97,20 @@ class Reader:
             _check_sum(block)
             self._name = _short_name(block)
             kind, size = block[156:157], _number(block, 124, 12, "its size")
-            if kind not in (_POSIX, _GLOBAL, _LONG_NAME):
+            if kind not in (_POSIX, _GLOBAL, _LONG_NAME, _LONG_LINK):
                 return self._member(block, kind, size, extended)
             if size > _MAX_HEADER_BYTES:
                 raise TarError(self._name, f"a header of {size} bytes")
             data = self._exactly(size)
             self._exactly(-size % _BLOCK)
-            extended.update(_extension(kind, data, self._name))
+            if kind != _LONG_LINK:
+                extended.update(_extension(kind, data, self._name, self._leaves_out_links))
         raise TarError(self._name, "too many headers")
 
     def _member(self, block: bytes, kind: bytes, size: int, extended: dict[bytes, bytes]) -> Member:
         raw = extended.get(b"path") or _short_name(block)
+        if self._leaves_out_links and kind in _LINKS and not size:
+            return Member(b"", 0, folder=True)
         if kind not in _FILES and kind != _FOLDER:
             raise TarError(raw, f"{_REFUSED.get(kind, 'a member of unknown kind')}, not a plain file")
         if b"size" in extended:
@@ -115,7 +122,7 @@ class Reader:
             raise TarError(raw, "a folder with content")
         if not folder and not name:
             raise TarError(raw, "a file without a name")
-        self._name, self._left, self._padding = raw, size, -size % _BLOCK
+        self._name, self.left, self._padding = raw, size, -size % _BLOCK
         return Member(name, _number(block, 100, 8, "its mode") & 0o777, folder)
 
     def _exactly(self, count: int) -> bytes:
@@ -199,7 +206,7 @@ def _short_name(block: bytes) -> bytes:
     return prefix + b"/" + name if prefix else name
 
 
-def _extension(kind: bytes, data: bytes, member: bytes) -> dict[bytes, bytes]:
+def _extension(kind: bytes, data: bytes, member: bytes, leaves_out_links: bool) -> dict[bytes, bytes]:
     if kind == _LONG_NAME:
         return {b"path": data.rstrip(b"\0")}
     found: dict[bytes, bytes] = {}
@@ -211,7 +218,7 @@ def _extension(kind: bytes, data: bytes, member: bytes) -> dict[bytes, bytes]:
             raise TarError(member, "a broken header")
         if (
             key.startswith(b"GNU.sparse.")
-            or key == b"linkpath"
+            or (key == b"linkpath" and not leaves_out_links)
             or (kind == _GLOBAL and key in (b"path", b"size"))
         ):
             raise TarError(member, f"a header with {key[:40].decode('utf-8', 'replace')}")

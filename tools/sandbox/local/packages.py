@@ -1,7 +1,8 @@
 """Packages that Python imports in local sandboxes: installed once, in a folder of the user's cache.
 
 The folder is made by pip, or by uv where pip is missing, for the `python3` of the sandboxes. Only wheels are
-taken: to build a package would run its code on the host.
+taken: to build a package would run its code on the host. Lock files and the metadata of wheels can ask pip to
+build one all the same (`NAME @ URL`), so pip runs where it can start no program.
 """
 
 import fcntl
@@ -11,7 +12,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import distributions
@@ -26,6 +26,18 @@ _REQUIREMENT = re.compile(r"[A-Za-z0-9][\w.-]*(\[[\w, .-]*\])?\s*([<>=!~(;].*)?"
 _OF_INSTALLERS = ("/INSTALLER", "/REQUESTED", "/RECORD", "/direct_url.json", "/uv_cache.json")
 _ABI = "import sysconfig; print(sysconfig.get_config_var('SOABI'))"
 _SHOWN = 300
+_STARTS = {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"}
+_ALONE = f"""
+import runpy, sys
+def refuse(event, arguments):
+    # Of musl the loader says which wheels fit.
+    if event in {_STARTS} and "/ld-musl-" not in str(arguments[0]):
+        raise PermissionError(f"packages are not built: {{arguments[0]}} is not started")
+sys.addaudithook(refuse)
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""pip's own runner for another interpreter, in a process that starts no program."""
 
 
 @cache
@@ -82,9 +94,16 @@ def _asked(packages: tuple[str, ...]) -> tuple[list[str], bytes]:
     """Arguments for the installer, and what decides what it installs."""
     if len(packages) == 1 and packages[0].endswith(_LOCK_FILES):
         try:
-            return ["--require-hashes", "-r", packages[0]], Path(packages[0]).read_bytes()
-        except OSError as error:
+            content = Path(packages[0]).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"the lock file of packages cannot be read: {error}") from error
+        for line in re.sub(r"\\\n|(^|\s)#.*", " ", content).splitlines():
+            if line.strip() and not ("==" in line and _REQUIREMENT.fullmatch(line.strip())):
+                raise ConfigError(
+                    f"{packages[0]} has the line {line.strip()!r:.100}; a lock file gives NAME==VERSION with "
+                    f"hashes, and no options, paths or addresses: those of indexes are in pip's configuration"
+                )
+        return ["--require-hashes", "-r", packages[0]], content.encode()
     for each in packages:
         if not _REQUIREMENT.fullmatch(each):
             raise ConfigError(
@@ -96,8 +115,10 @@ def _asked(packages: tuple[str, ...]) -> tuple[list[str], bytes]:
 
 def _install(asked: list[str], packages: tuple[str, ...], python: str, into: Path, lock: int) -> None:
     uv = shutil.which("uv")
-    if importlib.util.find_spec("pip") is not None:
-        program = [sys.executable, "-m", "pip", "--python", python, "install", "--no-input"]
+    pip = importlib.util.find_spec("pip")
+    if pip is not None and pip.origin is not None:
+        runner = str(Path(pip.origin).with_name("__pip-runner__.py"))
+        program = [python, "-I", "-c", _ALONE, runner, "install", "--no-input"]
     elif uv is not None:
         program = [uv, "pip", "install", "--python", python]
     else:

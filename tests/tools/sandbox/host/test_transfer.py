@@ -2,13 +2,14 @@
 
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from tests.tables import cases
 from tests.tools.sandbox.conftest import SMALL
 from tools.sandbox.archive import ArchivedFile
-from tools.sandbox.host.transfer import offer, place, put, size_on_disk, take
+from tools.sandbox.host.transfer import digests_of, files_beside, offer, place, put, size_on_disk, take
 from tools.sandbox.inside import tar
 from tools.sandbox.local.backend import open_local
 
@@ -107,3 +108,40 @@ async def test_an_archive_is_read_at_most_once_and_beside_the_event_loop(sandbox
     await put(sandbox, {"a/x": ArchivedFile(data=b"x")})
     await take(sandbox, ["a"], max_bytes=PLENTY)
     assert used == [("header", False), ("Reader", False)]
+
+
+KNOWN = {
+    "same": ArchivedFile(data=b"1" * 5000),
+    "d/changed": ArchivedFile(data=b"2"),
+    "program": ArchivedFile(data=b"3"),
+    "gone": ArchivedFile(data=b"4"),
+}
+
+
+async def found_beside(sandbox, command, max_bytes=PLENTY):
+    await put(sandbox, KNOWN)
+    await sandbox.exec(command)
+    return await files_beside(sandbox, KNOWN, digests_of(KNOWN), max_bytes=max_bytes)
+
+
+async def test_files_that_are_as_known_are_not_brought(sandbox):
+    command = (
+        "echo 5 >new; rm gone; echo 6 >d/changed; chmod +x program; mkdir .git __pycache__; echo 7 >.git/x"
+    )
+    # Less than the file that is the same.
+    found = await found_beside(sandbox, command, max_bytes=9 * 512)
+    changed = {"d/changed": b"6\n", "program": b"3", "new": b"5\n"}
+    assert contents(found) == {"same": KNOWN["same"].data, **changed}
+    assert found["same"] is KNOWN["same"]
+    assert found["program"].mode == 0o755
+
+
+async def test_holes_count_as_content_and_are_not_read(sandbox):
+    with pytest.raises(OSError, match="File too large"):
+        await found_beside(sandbox, "truncate -s 8M holes", max_bytes=4 << 20)
+
+
+async def test_a_backend_that_does_not_compare_brings_all(sandbox):
+    await put(sandbox, KNOWN)
+    plain = SimpleNamespace(get_archive=sandbox.get_archive)
+    assert await files_beside(plain, KNOWN, digests_of(KNOWN), max_bytes=1 << 14) == KNOWN

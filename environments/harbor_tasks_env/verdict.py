@@ -9,15 +9,18 @@ import re
 import shlex
 import tarfile
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 from environments.harbor_tasks_env.task_folder import HarborTask, files_below
-from tools.errors import AgentCausedError, SandboxUnavailable
+from environments.harbor_tasks_env.what_comes import WhatComes, is_below, program_folders, repositories_in
+from environments.turn_level_reward import bounded_reward, checked_text
+from tools.errors import AgentCausedError, RewardError, SandboxUnavailable
 from tools.sandbox import Opening
-from tools.sandbox.base import ExecResult, Sandbox
+from tools.sandbox.base import Sandbox
 from tools.sandbox.changes import changed_files, changed_paths, put_changed
 from tools.sandbox.host import transfer
 
@@ -25,32 +28,35 @@ TESTS, LOGS, SOLUTION = "/tests", "/logs/verifier", "/solution"
 _PUBLISHED = "/logs/artifacts"
 """What Harbor gives to a verifier with a machine of its own, declared or not."""
 _MOST_BYTES = 1 << 20
-"""Of a file with the reward."""
+"""Of a file with the reward, and of one of the solution whose text is searched."""
 _MOST_CHANGED = 128 << 20
 """Bytes of what an agent changed: they pass through the memory of this process."""
 _MOST_EXCLUDED = 1000
 """Paths that the engine is told to leave out; it compares each with each change."""
-_PROGRAMS = re.compile(
-    r"/(bin|boot|dev|etc|lib(32|64|x32)?|logs|opt|proc|run|sbin|snap|solution|sys|tests|usr|var/lib/gems|verifier)"
-    r"(/|$)"
-)
-"""Where programs, libraries and shells live."""
+_LINKS_AT_ONCE, _MOST_COPIED, _LONGEST_PATH = 1000, 100, 4097
 _NOT_OF_TASK = re.compile(r"/(dev|logs|proc|run|solution|sys|tests|verifier)(/|$)|.*/__pycache__(/|$)")
 """What no task needs of the agent, so that nobody has to know that it was left out."""
-_WORK_AMONG_PROGRAMS = re.compile(r"/(opt|usr/src)/.")
-_READ_AT_START = re.compile(r"/(root|home/[^/]+)/\.[^/]|(.*/)?\.git/(hooks|config)(/|$)|.*\.pth$")
-_READ_ANYWHERE = frozenset({
-    "__pycache__", "site-packages", "dist-packages", "sitecustomize.py", "usercustomize.py", "venv", ".venv",
-    "conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg",
-    "pyproject.toml", "node_modules", ".npmrc", "bunfig.toml", ".cargo", ".gitconfig", "hgrc", ".Rprofile",
-    ".rspec", ".bashrc", ".bash_profile", ".profile",
-})  # fmt: skip
-"""Names of what interpreters, test runners and shells read wherever they find it."""
-_OF_GIT = ("config", "config.worktree", "hooks")
-"""What git reads in a repository, of any name: `.git` may be a file or a link that leads there."""
-_CLEAN = (
-    """printf '%s\\0' "$PATH"; find / -xdev '(' -name pyvenv.cfg -o -name objects -o -name refs ')' -print0"""
-)
+_NEVER_A_LINK = re.compile(r"/(home|root|tmp|var)(/(cache|lib|tmp))?$|/home/[^/]+$")
+"""Folders of which a part does not come: a link in their place would bring another one."""
+_LINKING = re.compile(r"\bln\b|link")
+_CLEAN = """printf '%s\\0' "$PATH"
+find / -xdev '(' -name pyvenv.cfg -o -name objects -o -name refs ')' -print0
+find /var/lib /var/cache -mindepth 1 -maxdepth 1 -user root -print0"""
+_TARGETS = """
+import os, sys
+for path in sys.stdin.buffer.read().split(b"\\0"):
+    found = os.path.realpath(path) if os.path.exists(path) else b""
+    sys.stdout.buffer.write(found + b"\\0")
+"""
+_UNLINK = """
+import os, shutil, sys
+paths = iter(sys.stdin.buffer.read().split(b"\\0"))
+for path, found in zip(paths, paths):
+    os.unlink(path)
+    try:
+        if os.path.isfile(found): shutil.copy2(found, path)
+    except OSError: pass
+"""
 _AS_USER = (
     "import os, pwd, sys; user = sys.argv[1]; "
     "found = pwd.getpwuid(int(user)) if user.isdigit() else pwd.getpwnam(user); "
@@ -64,14 +70,16 @@ class Verdict:
     """What a task's tests said."""
 
     rewards: Mapping[str, float] | None
-    """By name; `None`: they wrote none that can be read."""
+    """By name; `None`: no verdict, since they wrote none that can be read, or ran out of their time."""
     left_out: Sequence[str]
     """Paths that the agent changed and the tests did not get to see."""
-    result: ExecResult
+    exit_code: int
     """Of the tests."""
+    last_words: str
+    """The end of what the tests wrote to stderr, or how their machine broke."""
 
 
-async def verdict(task: HarborTask, agent: Sandbox, opening: Opening) -> Verdict:
+async def verdict(task: HarborTask, agent: Sandbox, opening: Opening, *, limit_s: float) -> Verdict:
     """Run the tests; nothing of the agent's but files gets to them.
 
     Code of the agent's that the tests run has their rights there, and can write the reward itself.
@@ -80,42 +88,56 @@ async def verdict(task: HarborTask, agent: Sandbox, opening: Opening) -> Verdict
         task: with the tests.
         agent: its machine.
         opening: of the fresh one, of the verifier's image.
+        limit_s: to open it and copy the files; once more for the tests, unless the task's limit is smaller.
+
+    Raises:
+        AgentCausedError: the agent's files cannot be judged.
+        SandboxError: one of the machines broke, or was not ready within the limit.
     """
     files = {} if task.verifier_images else files_below(task.folder / "tests")
     held = {f"{TESTS}/{path}": each.data for path, each in files.items()}
-    async with opening.for_verifier(held) as fresh:
-        left_out = await _bring(task, agent, fresh)
-        logs = LOGS if task.has_image else f"/tmp{LOGS}"  # to which a link leads
-        await fresh.exec(["sh", "-c", f"rm -rf {logs}; mkdir -p {logs} && chmod 777 {logs}"])
-        result = await fresh.exec(
-            _command(task, held.get(f"{TESTS}/test.sh", b"")),
-            cwd=task.table.environment.workdir if task.has_image else None,
-            env={**task.table.environment.env, **task.table.verifier.env},
-            timeout_s=task.table.verifier.timeout_sec,
-        )
-        async with fresh.paused():
-            rewards = None if result.timed_out else await _rewards(fresh)
-    return Verdict(rewards=rewards, left_out=left_out, result=result)
+    limit = asyncio.timeout(limit_s)
+    async with AsyncExitStack() as opened:
+        try:
+            async with limit:
+                fresh = await opened.enter_async_context(opening.for_verifier(held))
+                left_out = await _bring(task, agent, fresh)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise SandboxUnavailable(f"no machine with the agent's files within {limit_s:g} s") from error
+        try:
+            rewards, code, words = await _test(task, fresh, held.get(f"{TESTS}/test.sh", b""), limit_s)
+        except AgentCausedError as error:  # by what the tests run, or by the tests: a control shows which
+            rewards, code, words = None, 1, str(error)
+    return Verdict(rewards=rewards, left_out=left_out, exit_code=code, last_words=words)
 
 
-def is_of_tools(path: str, search_path: Sequence[str] = (), workdir: str = "/") -> bool:
-    """Whether a file decides how others are judged, so that it is that of the clean image.
+async def put_folder(sandbox: Sandbox, folder: Path, at: str) -> None:
+    """Write a folder of a task's into a sandbox."""
+    files = await asyncio.to_thread(files_below, folder)
+    await transfer.put(
+        sandbox, {transfer.place(f"{at}/{path}", sandbox.workdir): files[path] for path in files}
+    )
 
-    Args:
-        path: absolute, or below the workspace.
-        search_path: folders of programs; with `…/bin` comes all of `…`, unless the agent works there.
-        workdir: where the agent works.
-    """
-    if not _is_read_nowhere(path):
-        return True
-    for folder in search_path:
-        above = posixpath.dirname(folder)
-        is_prefix = above != "/" and posixpath.basename(folder) in ("bin", "sbin")
-        place = above if is_prefix and not _is_below(workdir, above) else folder
-        if place.startswith("/") and _is_below(path, place):
-            return True
-    works_here = _WORK_AMONG_PROGRAMS.match(workdir) and _is_below(path, workdir)
-    return not works_here and _PROGRAMS.match(path) is not None
+
+async def _test(
+    task: HarborTask, fresh: Sandbox, script: bytes, limit_s: float
+) -> tuple[dict[str, float] | None, int, str]:
+    """Return the rewards, the exit code of the tests and their last words."""
+    table = task.table
+    logs = LOGS if task.has_image else f"/tmp{LOGS}"  # to which a link leads
+    await fresh.exec(["sh", "-c", f"rm -rf {logs}; mkdir -p {logs} && chmod 777 {logs}"])
+    result = await fresh.exec(
+        _command(task, script),
+        cwd=table.environment.workdir if task.has_image else None,
+        env={**table.environment.env, **table.verifier.env},
+        timeout_s=min(table.verifier.timeout_sec, limit_s),
+    )
+    async with fresh.paused():
+        rewards = None if result.timed_out else await _rewards(fresh)
+    words = "they ran out of their time" if result.timed_out else result.stderr.decode("utf-8", "replace")
+    return rewards, result.exit_code, words[-300:]
 
 
 async def _bring(task: HarborTask, agent: Sandbox, fresh: Sandbox) -> list[str]:
@@ -124,93 +146,113 @@ async def _bring(task: HarborTask, agent: Sandbox, fresh: Sandbox) -> list[str]:
     Raises:
         AgentCausedError: it is more than a verification takes, or does not fit the clean image.
     """
-    search_path, *found = (await fresh.exec(["sh", "-c", _CLEAN])).text().split("\0")
+    listed = await fresh.exec(["sh", "-c", _CLEAN], max_output_bytes=_MOST_BYTES << 3)
+    search_path, *found = listed.text().split("\0")
     programs = [posixpath.dirname(each) + "/bin" for each in found if each.endswith("/pyvenv.cfg")]
-    programs += search_path.split(":")
-    declared = [
-        posixpath.normpath(posixpath.join(agent.workdir, each))
-        for each in task.table.artifact_paths + (_PUBLISHED,) * task.table.is_separate
-    ]
+    text = await asyncio.to_thread(_text_of, task.folder / "solution")
+    known = partial(
+        WhatComes,
+        declared=[
+            posixpath.normpath(posixpath.join(agent.workdir, each))
+            for each in task.table.artifact_paths + (_PUBLISHED,) * task.table.is_separate
+        ],
+        workdir=agent.workdir,
+        programs=program_folders([*programs, *search_path.split(":")], agent.workdir),
+        of_packages={each for each in found if each.startswith(("/var/lib/", "/var/cache/"))},
+        solution=text,
+    )
 
-    def rule(changed: Collection[str]) -> Callable[[str], bool]:
-        repositories = _repositories([*found, *changed])
+    def rule(changed: Collection[str]) -> WhatComes:
+        return known(repositories=repositories_in([*found, *changed]))
 
-        def is_left_out(path: str) -> bool:
-            if not declared:
-                return _is_of_git(path, repositories) or is_of_tools(path, programs, agent.workdir)
-            tops = [each for each in declared if _is_below(path, each)]
-            is_seen = any(
-                _is_read_nowhere(path[len(each) :]) and not _is_of_git(path, repositories, each)
-                for each in tops
-            )
-            return not is_seen and not any(_is_below(each, path) for each in declared)
-
-        return is_left_out
-
+    declared = known.keywords["declared"]
     if task.verifier_images or not task.has_image:
         room = min(agent.record.limits.disk_mb << 20, _MOST_CHANGED)
         taken = await transfer.take(agent, declared or (".",), max_bytes=room)
         places = {path: posixpath.join(agent.workdir, path) for path in taken}
-        is_left_out = rule(places.values())
-        left_out = {path for path, place in places.items() if is_left_out(place)}
+        comes = rule(places.values())
+        left_out = {path for path, place in places.items() if not comes.has(place)}
         await transfer.offer(fresh, {path: taken[path] for path in taken if path not in left_out})
         return sorted(left_out)
-    try:
-        changed = await changed_paths(agent)
-        left_out = set(filter(rule(changed), changed))
-        highest = sorted(path for path in left_out if posixpath.dirname(path) not in left_out)
-        archive = await changed_files(agent, exclude=highest[:_MOST_EXCLUDED], max_bytes=_MOST_CHANGED)
-        # What is of many names is in there still, and what its programs made meanwhile.
-        await put_changed(fresh, await asyncio.to_thread(_without, archive, rule))
-    except (OSError, SandboxUnavailable) as error:
-        # Where the engine is gone, this raises for the fresh one, too.
-        await fresh.exec(["true"])
-        reason = f"what the agent changed cannot be judged: {error}"
-        raise AgentCausedError(reason, cause="unreadable_files") from error
+    changed = await changed_paths(agent)
+    comes = rule(changed)
+    left_out = {path for path in changed if not comes.has(path) and not comes.has_below(path)}
+    highest = sorted(path for path in left_out if posixpath.dirname(path) not in left_out)
+    archive = await changed_files(agent, exclude=highest[:_MOST_EXCLUDED], max_bytes=_MOST_CHANGED)
+    # What is of many names is in there still, and what its programs made meanwhile.
+    kept, links = await asyncio.to_thread(_chosen, archive, rule)
+    await put_changed(fresh, kept)
+    left_out |= await _refuse_links_out(fresh, links, comes)
     around = set(map(posixpath.dirname, left_out))
     return [] if declared else sorted(each for each in left_out - around if not _NOT_OF_TASK.match(each))
 
 
-def _without(archive: bytes, rule: Callable[[Collection[str]], Callable[[str], bool]]) -> bytes:
-    kept = io.BytesIO()
+def _chosen(archive: bytes, rule: Callable[[Collection[str]], WhatComes]) -> tuple[bytes, list[str]]:
+    """Return an archive of the members that come, and the links among them."""
+    kept, links = io.BytesIO(), list[str]()
     with (
         tarfile.open(fileobj=io.BytesIO(archive)) as source,
         tarfile.open(fileobj=kept, mode="w") as target,
     ):
-        is_left_out = rule([f"/{name}" for name in source.getnames()])
+        comes = rule([f"/{name}" for name in source.getnames()])
         for member in source:
-            leads_out = member.islnk() and is_left_out(f"/{member.linkname}")
-            if not leads_out and not is_left_out(f"/{member.name}"):
+            path = f"/{member.name}"
+            if member.isdir():
+                is_chosen = comes.has(path) or comes.has_below(path)
+            elif member.issym():
+                around = any(is_below(each, path) for each in comes.programs) or _NEVER_A_LINK.match(path)
+                is_chosen = comes.has(path) and not around
+                links += [path] if is_chosen else []
+            else:
+                leads_out = member.islnk() and not comes.has(f"/{member.linkname}")
+                is_chosen = (member.isreg() or member.islnk()) and comes.has(path) and not leads_out
+            if is_chosen:
                 target.addfile(member, source.extractfile(member) if member.isreg() else None)
-    return kept.getvalue()
+    return kept.getvalue(), links
 
 
-def _repositories(paths: Collection[str]) -> set[str]:
-    """Folders that git takes for repositories, as these paths show."""
-    shown = {"objects": set[str](), "refs": set[str]()}
-    for path in paths:
-        at = PurePosixPath(path)
-        for each in (at, *at.parents):
-            if each.name in shown:
-                shown[each.name].add(str(each.parent))
-    return shown["objects"] & shown["refs"]
+async def _refuse_links_out(fresh: Sandbox, links: Sequence[str], comes: WhatComes) -> set[str]:
+    """Remove links whose target did not come; return their paths.
 
-
-def _is_of_git(path: str, repositories: Collection[str], top: str = "") -> bool:
-    at = PurePosixPath(path)
-    return any(
-        each.name in _OF_GIT and str(each.parent) in repositories and len(str(each.parent)) > len(top)
-        for each in (at, *at.parents)
+    The machine itself follows them: over other links, those of its image included. A file of the clean image
+    is copied to where the link was, so that nothing is written through it, or read that the tests make.
+    """
+    removed, linking = (
+        dict[str, str](),
+        [line for line in comes.solution.splitlines() if _LINKING.search(line)],
     )
+    for first in range(0, len(links), _LINKS_AT_ONCE):
+        batch = links[first : first + _LINKS_AT_ONCE]
+        listed = await _python(fresh, _TARGETS, batch)
+        for path, target in zip(batch, listed.split("\0")[:-1], strict=True):
+            if not target or _NOT_OF_TASK.match(target):
+                removed[path] = ""
+            elif not comes.has(target) and not any(target in line for line in linking):
+                removed[path] = target if len(removed) < _MOST_COPIED else ""
+    if removed:
+        await _python(fresh, _UNLINK, [each for pair in removed.items() for each in pair])
+    return set(removed)
 
 
-def _is_read_nowhere(path: str) -> bool:
-    """Whether no tool looks for a file of this name by itself."""
-    return not _READ_AT_START.match(path) and _READ_ANYWHERE.isdisjoint(path.split("/"))
+async def _python(fresh: Sandbox, program: str, paths: Sequence[str]) -> str:
+    done = await fresh.exec(
+        ["python3", "-I", "-S", "-c", program],
+        stdin="\0".join(paths).encode("utf-8", "surrogateescape"),
+        max_output_bytes=2 * _LINKS_AT_ONCE * _LONGEST_PATH,
+    )
+    if done.exit_code:
+        raise SandboxUnavailable(
+            f"links cannot be looked at: {done.stderr[-300:].decode('utf-8', 'replace')}"
+        )
+    return done.stdout.decode("utf-8", "surrogateescape")
 
 
-def _is_below(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(f"{folder.rstrip('/')}/")
+def _text_of(folder: Path) -> str:
+    """The text of the small files in a folder, and their names."""
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    small = [path for path in paths if path.stat().st_size <= _MOST_BYTES]
+    names = (path.relative_to(folder).as_posix() for path in paths)
+    return "\n".join([*names, *(path.read_text("utf-8", "replace") for path in small)])
 
 
 def _command(task: HarborTask, script: bytes) -> list[str]:
@@ -224,11 +266,13 @@ def _command(task: HarborTask, script: bytes) -> list[str]:
 async def _rewards(fresh: Sandbox) -> dict[str, float] | None:
     """What the tests wrote: `reward.json`, or else `reward.txt`; `None` where neither has numbers."""
     for name in ("reward.json", "reward.txt"):
-        with suppress(OSError, ValueError, TypeError, RecursionError):
+        with suppress(OSError, ValueError, TypeError, OverflowError, RecursionError, RewardError):
             data = await fresh.read_file(f"{LOGS}/{name}", max_bytes=_MOST_BYTES)
             found: Any = json.loads(data) if name.endswith("json") else float(data)
             rewards = cast("dict[str, Any]", found) if isinstance(found, dict) else {"reward": found}
-            numbers = {key: float(value) for key, value in rewards.items() if type(value) in (int, float)}
-            if numbers and len(numbers) == len(rewards) and all(map(math.isfinite, numbers.values())):
+            numbers = {checked_text(key, name): float(value) for key, value in rewards.items()}
+            is_finite = all(type(each) in (int, float) and math.isfinite(each) for each in rewards.values())
+            if numbers and is_finite:
+                bounded_reward(numbers.get("reward", math.fsum(numbers.values())), name)
                 return numbers
     return None

@@ -1,0 +1,109 @@
+"""Which of an agent's files come into the machine of a verdict, and which stay those of the clean image."""
+
+import posixpath
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+_OF_SYSTEM = re.compile(
+    r"/(bin|boot|dev|etc|lib(32|64|x32)?|logs|opt|proc|run|sbin|snap|solution|sys|tests|usr|verifier)?(/|$)"
+)
+"""The root itself, and folders of the file-system standard with programs, libraries and settings. What comes
+is in the others: the standard's folders of data, and those that it does not have."""
+_WORK_AMONG_PROGRAMS = re.compile(
+    r"/(opt|usr/src)/.|/usr/(local|share)/(?!(bin|etc|games|include|lib|libexec|man|sbin|share|src)(/|$))."
+)
+"""Working directories in such a folder that come all the same."""
+_NEVER = re.compile(
+    r"/(root|home/[^/]+)/\.[^/]|(.*/)?(\.git/(hooks|config)|__pycache__|(site|dist)-packages|node_modules|\.?venv"
+    r"|(conftest|sitecustomize|usercustomize)\.py|\.?pytest\.(ini|toml)|tox\.ini|setup\.cfg|pyproject\.toml"
+    r"|[^/]+\.pth|\.cargo|\.npmrc|bunfig\.toml|\.gitconfig|hgrc|\.Rprofile|\.rspec|\.bashrc|\.(bash_)?profile)(/|$)"
+)
+"""What interpreters, test runners and shells read wherever they find it."""
+_UNLESS_NAMED = re.compile(
+    r"(?:^|/)(\.[^/]*rc(?:\.[^/]+)?|\.[^/.]+\.(?:[cm]?js|cfg|conf|exs|ini|rb|toml)"
+    r"|\.[^/]*(?:env|environment[^/]*|init|opts|profile|versions?)|\.(?:Renviron|RData|busted|erlang|flake8|ghci)"
+    r"|\.(?:bundle|config|mvn|yarn)(?=/.)|gems(?=/.)|[^/]+\.conf(?:ig)?\.(?:[cm]?[jt]sx?|json5?|py|toml|ya?ml)"
+    r"|(?:jest|vitest)[.-][^/]+|(?:hatch|mise|pdm|poetry|ruff|tox|uv|rust-toolchain)\.toml|rust-toolchain"
+    r"|(?:mypy|behave)\.ini|(?:pylint|matplotlib)rc(?:\.toml)?|(?:nose2?|unittest)\.cfg|noxfile\.py"
+    r"|deno\.jsonc?|jasmine\.json|phpunit[^/]*\.xml[^/]*|hgrc[^/]+|(?<=/tmp/)(?:.*/)?[^/]*cache[^/]*|jest_[^/]*)(?=/|$)"
+)
+"""Settings by the shapes of their names, for tools that look for them: dot-files, `*rc`, `*.config.*`."""
+_OF_GIT = ("config", "config.worktree", "hooks")
+"""What git reads in a repository, of any name: `.git` may be a file or a link that leads there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatComes:
+    """The rule for one verdict."""
+
+    declared: Sequence[str]
+    """Artefacts that the task names: these alone; none: folders of data."""
+    workdir: str
+    programs: Sequence[str]
+    """Folders with programs that the clean image finds by itself."""
+    of_packages: Collection[str]
+    """Folders below `/var/lib` and `/var/cache` that the clean image's root has."""
+    repositories: Collection[str]
+    solution: str
+    """The text of the task's own solution: settings that it names are the task's subject."""
+
+    def has(self, path: str) -> bool:
+        """Whether an absolute path comes."""
+        if self.declared:
+            return any(is_below(path, each) and self._is_plain(path, each) for each in self.declared)
+        if any(is_below(path, each) for each in self.programs) or not self._is_plain(path):
+            return False
+        if is_below(path, self.workdir) and _WORK_AMONG_PROGRAMS.match(self.workdir):
+            return True
+        state = "/".join(path.split("/")[:4])
+        return not _OF_SYSTEM.match(path) and (state not in self.of_packages or state in self.solution)
+
+    def has_below(self, path: str) -> bool:
+        """Whether something below a folder may come, though it does not come itself."""
+        return any(is_below(each, path) for each in self.declared or [self.workdir])
+
+    def _is_plain(self, path: str, top: str = "") -> bool:
+        """Whether no tool looks by itself for what has this name below a folder."""
+        name = path[len(top) :]
+        if _NEVER.match(name) or _is_of_git(path, self.repositories, top):
+            return False
+        return all(found[1] in self.solution for found in _UNLESS_NAMED.finditer(name))
+
+
+def program_folders(search_path: Sequence[str], workdir: str) -> list[str]:
+    """Where programs are, by the folders on a search path.
+
+    With `…/bin` comes all of `…`, unless the agent works there.
+    """
+    found = list[str]()
+    for folder in filter(posixpath.isabs, search_path):
+        above = posixpath.dirname(folder)
+        is_prefix = above != "/" and posixpath.basename(folder) in ("bin", "sbin")
+        found.append(above if is_prefix and not is_below(workdir, above) else folder)
+    return found
+
+
+def repositories_in(paths: Collection[str]) -> set[str]:
+    """Folders that git takes for repositories, as these paths show."""
+    shown = {"objects": set[str](), "refs": set[str]()}
+    for path in paths:
+        at = PurePosixPath(path)
+        for each in (at, *at.parents):
+            if each.name in shown:
+                shown[each.name].add(str(each.parent))
+    return shown["objects"] & shown["refs"]
+
+
+def is_below(path: str, folder: str) -> bool:
+    """Whether a path is a folder or in it."""
+    return path == folder or path.startswith(f"{folder.rstrip('/')}/")
+
+
+def _is_of_git(path: str, repositories: Collection[str], top: str) -> bool:
+    at = PurePosixPath(path)
+    return any(
+        each.name in _OF_GIT and str(each.parent) in repositories and len(str(each.parent)) > len(top)
+        for each in (at, *at.parents)
+    )

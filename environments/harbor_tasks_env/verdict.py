@@ -149,17 +149,17 @@ async def _bring(task: HarborTask, agent: Sandbox, fresh: Sandbox) -> list[str]:
     listed = await fresh.exec(["sh", "-c", _CLEAN], max_output_bytes=_MOST_BYTES << 3)
     search_path, *found = listed.text().split("\0")
     programs = [posixpath.dirname(each) + "/bin" for each in found if each.endswith("/pyvenv.cfg")]
-    text = await asyncio.to_thread(_text_of, task.folder / "solution")
+    workdir = posixpath.join(agent.workdir, task.table.environment.workdir or "")
     known = partial(
         WhatComes,
         declared=[
             posixpath.normpath(posixpath.join(agent.workdir, each))
             for each in task.table.artifact_paths + (_PUBLISHED,) * task.table.is_separate
         ],
-        workdir=agent.workdir,
-        programs=program_folders([*programs, *search_path.split(":")], agent.workdir),
+        workdir=workdir,
+        programs=program_folders([*programs, *search_path.split(":")], workdir),
         of_packages={each for each in found if each.startswith(("/var/lib/", "/var/cache/"))},
-        solution=text,
+        solution=await asyncio.to_thread(_text_of, task.folder / "solution"),
     )
 
     def rule(changed: Collection[str]) -> WhatComes:

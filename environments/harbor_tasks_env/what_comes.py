@@ -58,7 +58,8 @@ class WhatComes:
         if is_below(path, self.workdir) and _WORK_AMONG_PROGRAMS.match(self.workdir):
             return True
         state = "/".join(path.split("/")[:4])
-        return not _OF_SYSTEM.match(path) and (state not in self.of_packages or state in self.solution)
+        is_tools = state in self.of_packages and state not in self.solution
+        return not _OF_SYSTEM.match(path) and (not is_tools or is_below(self.workdir, state))
 
     def has_below(self, path: str) -> bool:
         """Whether something below a folder may come, though it does not come itself."""

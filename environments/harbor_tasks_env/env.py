@@ -49,7 +49,10 @@ class HarborTasksConfig(AgentEnvConfig):
     )
     tool_timeout_s: float = Field(default=600.0, gt=0, description="Longest that a command may take.")
     verify_timeout_s: float = Field(
-        default=7_200.0, gt=0, description="Wall clock of a verdict; its tests have [verifier].timeout_sec."
+        default=7_200.0,
+        gt=0,
+        description="Wall clock of a verdict's machine, and of its tests, which have at most "
+        "[verifier].timeout_sec.",
     )
 
 

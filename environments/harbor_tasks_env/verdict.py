@@ -189,7 +189,7 @@ async def _bring(task: HarborTask, agent: Sandbox, fresh: Sandbox) -> list[str]:
 
 def _chosen(archive: bytes, rule: Callable[[Collection[str]], WhatComes]) -> tuple[bytes, list[str]]:
     """Return an archive of the members that come, and the links among them."""
-    kept, links = io.BytesIO(), list[str]()
+    kept, links, contents = io.BytesIO(), list[str](), set[str]()
     with (
         tarfile.open(fileobj=io.BytesIO(archive)) as source,
         tarfile.open(fileobj=kept, mode="w") as target,
@@ -197,15 +197,15 @@ def _chosen(archive: bytes, rule: Callable[[Collection[str]], WhatComes]) -> tup
         comes = rule([f"/{name}" for name in source.getnames()])
         for member in source:
             path = f"/{member.name}"
-            if member.isdir():
-                is_chosen = comes.has(path) or comes.has_below(path)
-            elif member.issym():
+            is_chosen = comes.has(path) or (member.isdir() and comes.has_below(path))
+            if member.issym():
                 around = any(is_below(each, path) for each in comes.programs) or _NEVER_A_LINK.match(path)
-                is_chosen = comes.has(path) and not around
+                is_chosen = is_chosen and not around
                 links += [path] if is_chosen else []
-            else:
-                leads_out = member.islnk() and not comes.has(f"/{member.linkname}")
-                is_chosen = (member.isreg() or member.islnk()) and comes.has(path) and not leads_out
+            elif member.isreg() and is_chosen:
+                contents.add(member.name)
+            elif not member.isdir():  # a hard link may be one to a link
+                is_chosen = is_chosen and member.islnk() and member.linkname in contents
             if is_chosen:
                 target.addfile(member, source.extractfile(member) if member.isreg() else None)
     return kept.getvalue(), links

@@ -16,7 +16,7 @@ _WORK_AMONG_PROGRAMS = re.compile(
 )
 """Working directories in such a folder that come all the same."""
 _NEVER = re.compile(
-    r"/(root|home/[^/]+)/\.[^/]|(.*/)?(\.git/(hooks|config)|__pycache__|(site|dist)-packages|node_modules|\.?venv"
+    r"/(root|home/[^/]+)/\.[^/]|/var/(lib|cache)/(apt|debconf|dpkg)(/|$)|(.*/)?(\.git/(hooks|config)|__pycache__|(site|dist)-packages|node_modules|\.?venv"
     r"|(conftest|sitecustomize|usercustomize)\.py|\.?pytest\.(ini|toml)|tox\.ini|setup\.cfg|pyproject\.toml"
     r"|[^/]+\.pth|\.cargo|\.npmrc|bunfig\.toml|\.gitconfig|hgrc|\.Rprofile|\.rspec|\.bashrc|\.(bash_)?profile)(/|$)"
 )
@@ -27,7 +27,7 @@ _UNLESS_NAMED = re.compile(
     r"|\.(?:bundle|config|mvn|yarn)(?=/.)|gems(?=/.)|[^/]+\.conf(?:ig)?\.(?:[cm]?[jt]sx?|json5?|py|toml|ya?ml)"
     r"|(?:jest|vitest)[.-][^/]+|(?:hatch|mise|pdm|poetry|ruff|tox|uv|rust-toolchain)\.toml|rust-toolchain"
     r"|(?:mypy|behave)\.ini|(?:pylint|matplotlib)rc(?:\.toml)?|(?:nose2?|unittest)\.cfg|noxfile\.py"
-    r"|deno\.jsonc?|jasmine\.json|phpunit[^/]*\.xml[^/]*|hgrc[^/]+|(?<=/tmp/)(?:.*/)?[^/]*cache[^/]*|jest_[^/]*)(?=/|$)"
+    r"|deno\.jsonc?|jasmine\.json|phpunit[^/]*\.xml[^/]*|hgrc[^/]+|(?<=/tmp/)(?:(?:.*/)?[^/]*cache[^/]*|jest_[^/]*))(?=/|$)"
 )
 """Settings by the shapes of their names, for tools that look for them: dot-files, `*rc`, `*.config.*`."""
 _OF_GIT = ("config", "config.worktree", "hooks")

@@ -33,6 +33,7 @@ LINKS = {
     "to what the test opened": "ln -s /proc/self/fd/3 answer",
     "to what tests will make": "ln -s /tmp/expected answer",
     "hard": "ln /etc/hostname answer; mkdir /tests; echo x > /tests/expected; ln /tests/expected b; rm -f answer; mv b answer",
+    "hard, to a link": "ln -s /tests/expected a; ln -P a answer; ln -P a b",
     "a folder of links": "mkdir d; ln -s /tests/expected d/answer; ln -s d/answer answer",
     "to the reward": f"ln -s {REWARD} answer; ln -s {REWARD} x",
     "in the place of a folder": "cd /; rm -rf /app; ln -s /tests /app",
@@ -43,7 +44,7 @@ FILES = {
     "no folder": "cd /; rm -rf /app",
     "a file for a folder": "cd /; rm -rf /app; echo > /app",
     "a closed folder": "chmod 0 /app",
-    "a FIFO": "mkfifo answer",
+    "a FIFO": "mkfifo answer; ln answer b",
     "a socket": "python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"answer\")'",
     "a device": "mknod answer c 1 5; mknod b b 8 0",
     "a folder": "mkdir answer",
@@ -86,7 +87,7 @@ CODE = {
     "endless output": "import sys\nwhile True: sys.stderr.write('x' * 100_000)",
 }
 IN_EACH_TEST = {
-    "links": ["a chain", "over the root", "to the reward", "in the place of a folder around"],
+    "links": ["a chain", "over the root", "hard, to a link", "in the place of a folder around"],
     "files": ["no folder", "a FIFO", "odd names", "many links"],
     "code": ["the parent killed", "memory of all", "a number without end"],
 }

@@ -5,7 +5,11 @@ from tests.tables import cases
 
 
 def rule(workdir="/app", search_path=("/usr/bin", "/root/miniconda3/bin", "/custom"), declared=(), **given):
-    known = {"of_packages": {"/var/lib/dpkg", "/var/cache/apt"}, "repositories": (), "solution": ""}
+    known = {
+        "of_packages": {"/var/lib/pam", "/var/cache/man", "/var/lib/app"},
+        "repositories": (),
+        "solution": "",
+    }
     programs = program_folders(search_path, workdir)
     return WhatComes(workdir=workdir, declared=declared, programs=programs, **known | given)
 
@@ -15,7 +19,7 @@ def rule(workdir="/app", search_path=("/usr/bin", "/root/miniconda3/bin", "/cust
     ["/", "/bin/sh", "/usr/local/bin/x", "/lib64/ld.so", "/etc/profile", "/opt/tools/pytest", "/tests/x",
      "/logs/verifier/x", "/root/.bashrc", "/home/me/.config/x", "/app/conftest.py", "/app/.venv/bin/python",
      "/x/site-packages/a.py", "/app/__pycache__/a.pyc", "/app/.git/hooks/post", "/app/x.pth", "/custom/run",
-     "/root/miniconda3/lib/x", "/var/lib/dpkg/info/a.postinst", "/var/cache/apt/x", "/proc/1/mem"],
+     "/root/miniconda3/lib/x", "/var/lib/dpkg/info/a.postinst", "/var/cache/apt/x", "/var/lib/pam/seen", "/var/cache/man/x", "/proc/1/mem"],
 )  # fmt: skip
 def test_tools_are_those_of_the_clean_image(path):
     assert not rule().has(path)
@@ -54,7 +58,7 @@ def test_what_the_agent_works_on_comes(path):
 
 @cases(
     "workdir",
-    ["/opt/app", "/usr/src/app", "/usr/local/tomcat/x", "/usr/share/nginx/html", "/root", "/var/lib/dpkg/x"],
+    ["/opt/app", "/usr/src/app", "/usr/local/tomcat/x", "/usr/share/nginx/html", "/root", "/var/lib/app"],
 )
 def test_a_working_directory_among_programs_comes(workdir):
     known = rule(workdir, ("/usr/bin", "/usr/local/bin"))
@@ -67,6 +71,11 @@ def test_a_working_directory_among_programs_comes(workdir):
 def test_no_working_directory_brings_the_tools_themselves(workdir):
     assert not rule(workdir, ("/usr/bin",)).has("/usr/bin/cc")
     assert not rule(workdir, ("/usr/bin",)).has("/opt/x")
+
+
+@cases("path", ["/tmp/node-compile-cache/v24/a", "/tmp/jest_rs/a", "/tmp/a/phpstan-cache/a.php"])
+def test_caches_of_tools_come_only_where_the_solution_names_them(path):
+    assert not rule().has(path)
 
 
 def test_state_of_packages_comes_where_the_solution_names_it():

@@ -8,15 +8,14 @@ import posixpath
 import re
 import shlex
 import tarfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 from environments.harbor_tasks_env.task_folder import HarborTask, files_below
-from environments.harbor_tasks_env.what_comes import WhatComes, is_below, program_folders, repositories_in
+from environments.harbor_tasks_env.what_comes import WhatComes, is_below
 from environments.turn_level_reward import bounded_reward, checked_text
 from tools.errors import AgentCausedError, RewardError, SandboxUnavailable
 from tools.sandbox import Opening
@@ -33,29 +32,20 @@ _MOST_CHANGED = 128 << 20
 """Bytes of what an agent changed: they pass through the memory of this process."""
 _MOST_EXCLUDED = 1000
 """Paths that the engine is told to leave out; it compares each with each change."""
-_LINKS_AT_ONCE, _MOST_COPIED, _LONGEST_PATH = 1000, 100, 4097
+_LINKS_AT_ONCE, _LONGEST_PATH = 1000, 4097
 _NOT_OF_TASK = re.compile(r"/(dev|logs|proc|run|solution|sys|tests|verifier)(/|$)|.*/__pycache__(/|$)")
 """What no task needs of the agent, so that nobody has to know that it was left out."""
 _NEVER_A_LINK = re.compile(r"/(home|root|tmp|var)(/(cache|lib|tmp))?$|/home/[^/]+$")
 """Folders of which a part does not come: a link in their place would bring another one."""
-_LINKING = re.compile(r"\bln\b|link")
+_LINKING, _BETWEEN_WORDS = re.compile(r"\bln\b|link"), re.compile(r"[\s\"'`();,]+")
 _CLEAN = """printf '%s\\0' "$PATH"
 find / -xdev '(' -name pyvenv.cfg -o -name objects -o -name refs ')' -print0
 find /var/lib /var/cache -mindepth 1 -maxdepth 1 -user root -print0"""
-_TARGETS = """
+_FOLLOW = """
 import os, sys
 for path in sys.stdin.buffer.read().split(b"\\0"):
     found = os.path.realpath(path) if os.path.exists(path) else b""
     sys.stdout.buffer.write(found + b"\\0")
-"""
-_UNLINK = """
-import os, shutil, sys
-paths = iter(sys.stdin.buffer.read().split(b"\\0"))
-for path, found in zip(paths, paths):
-    os.unlink(path)
-    try:
-        if os.path.isfile(found): shutil.copy2(found, path)
-    except OSError: pass
 """
 _AS_USER = (
     "import os, pwd, sys; user = sys.argv[1]; "
@@ -147,61 +137,54 @@ async def _bring(task: HarborTask, agent: Sandbox, fresh: Sandbox) -> list[str]:
         AgentCausedError: it is more than a verification takes, or does not fit the clean image.
     """
     listed = await fresh.exec(["sh", "-c", _CLEAN], max_output_bytes=_MOST_BYTES << 3)
-    search_path, *found = listed.text().split("\0")
-    programs = [posixpath.dirname(each) + "/bin" for each in found if each.endswith("/pyvenv.cfg")]
-    workdir = posixpath.join(agent.workdir, task.table.environment.workdir or "")
-    known = partial(
-        WhatComes,
-        declared=[
-            posixpath.normpath(posixpath.join(agent.workdir, each))
-            for each in task.table.artifact_paths + (_PUBLISHED,) * task.table.is_separate
-        ],
-        workdir=workdir,
-        programs=program_folders([*programs, *search_path.split(":")], workdir),
-        of_packages={each for each in found if each.startswith(("/var/lib/", "/var/cache/"))},
+    search_path, *marks = listed.text().split("\0")
+    declared = [
+        posixpath.normpath(posixpath.join(agent.workdir, each))
+        for each in task.table.artifact_paths + (_PUBLISHED,) * task.table.is_separate
+    ]
+    comes = WhatComes(
+        declared=declared,
+        workdir=posixpath.join(agent.workdir, task.table.environment.workdir or ""),
+        search_path=search_path.split(":"),
+        image=frozenset(marks),
         solution=await asyncio.to_thread(_text_of, task.folder / "solution"),
     )
-
-    def rule(changed: Collection[str]) -> WhatComes:
-        return known(repositories=repositories_in([*found, *changed]))
-
-    declared = known.keywords["declared"]
     if task.verifier_images or not task.has_image:
         room = min(agent.record.limits.disk_mb << 20, _MOST_CHANGED)
         taken = await transfer.take(agent, declared or (".",), max_bytes=room)
         places = {path: posixpath.join(agent.workdir, path) for path in taken}
-        comes = rule(places.values())
+        comes = replace(comes, changed=places.values())
         left_out = {path for path, place in places.items() if not comes.has(place)}
         await transfer.offer(fresh, {path: taken[path] for path in taken if path not in left_out})
         return sorted(left_out)
     changed = await changed_paths(agent)
-    comes = rule(changed)
+    comes = replace(comes, changed=changed)
     left_out = {path for path in changed if not comes.has(path) and not comes.has_below(path)}
     highest = sorted(path for path in left_out if posixpath.dirname(path) not in left_out)
     archive = await changed_files(agent, exclude=highest[:_MOST_EXCLUDED], max_bytes=_MOST_CHANGED)
     # What is of many names is in there still, and what its programs made meanwhile.
-    kept, links = await asyncio.to_thread(_chosen, archive, rule)
+    kept, links = await asyncio.to_thread(_chosen, archive, comes)
     await put_changed(fresh, kept)
-    left_out |= await _refuse_links_out(fresh, links, comes)
+    left_out |= await _remove_links_out(fresh, links, comes)
     around = set(map(posixpath.dirname, left_out))
     return [] if declared else sorted(each for each in left_out - around if not _NOT_OF_TASK.match(each))
 
 
-def _chosen(archive: bytes, rule: Callable[[Collection[str]], WhatComes]) -> tuple[bytes, list[str]]:
-    """Return an archive of the members that come, and the links among them."""
-    kept, links, contents = io.BytesIO(), list[str](), set[str]()
+def _chosen(archive: bytes, comes: WhatComes) -> tuple[bytes, dict[str, str]]:
+    """Return an archive of the members that come, and the links among them with what they say."""
+    kept, links, contents = io.BytesIO(), dict[str, str](), set[str]()
     with (
         tarfile.open(fileobj=io.BytesIO(archive)) as source,
         tarfile.open(fileobj=kept, mode="w") as target,
     ):
-        comes = rule([f"/{name}" for name in source.getnames()])
+        comes = replace(comes, changed=[f"/{name}" for name in source.getnames()])
         for member in source:
             path = f"/{member.name}"
             is_chosen = comes.has(path) or (member.isdir() and comes.has_below(path))
             if member.issym():
                 around = any(is_below(each, path) for each in comes.programs) or _NEVER_A_LINK.match(path)
                 is_chosen = is_chosen and not around
-                links += [path] if is_chosen else []
+                links |= {path: member.linkname} if is_chosen else {}
             elif member.isreg() and is_chosen:
                 contents.add(member.name)
             elif not member.isdir():  # a hard link may be one to a link
@@ -211,39 +194,35 @@ def _chosen(archive: bytes, rule: Callable[[Collection[str]], WhatComes]) -> tup
     return kept.getvalue(), links
 
 
-async def _refuse_links_out(fresh: Sandbox, links: Sequence[str], comes: WhatComes) -> set[str]:
-    """Remove links whose target did not come; return their paths.
+async def _remove_links_out(fresh: Sandbox, links: Mapping[str, str], comes: WhatComes) -> set[str]:
+    """Remove links whose target did not come, unless the solution makes them; return their paths.
 
-    The machine itself follows them: over other links, those of its image included. A file of the clean image
-    is copied to where the link was, so that nothing is written through it, or read that the tests make.
+    The machine itself follows them: over other links, those of its image included.
     """
-    removed, linking = (
-        dict[str, str](),
-        [line for line in comes.solution.splitlines() if _LINKING.search(line)],
-    )
-    for first in range(0, len(links), _LINKS_AT_ONCE):
-        batch = links[first : first + _LINKS_AT_ONCE]
-        listed = await _python(fresh, _TARGETS, batch)
-        for path, target in zip(batch, listed.split("\0")[:-1], strict=True):
-            if not target or _NOT_OF_TASK.match(target):
-                removed[path] = ""
-            elif not comes.has(target) and not any(target in line for line in linking):
-                removed[path] = target if len(removed) < _MOST_COPIED else ""
+    lines = filter(_LINKING.search, comes.solution.splitlines())
+    made = {word for line in lines for word in _BETWEEN_WORDS.split(line)}
+    removed, paths = list[str](), list(links)
+    for first in range(0, len(paths), _LINKS_AT_ONCE):
+        batch = paths[first : first + _LINKS_AT_ONCE]
+        followed = await _feed(fresh, ["python3", "-I", "-S", "-c", _FOLLOW], batch)
+        for path, target in zip(batch, followed.split("\0")[:-1], strict=True):
+            is_kept = target and (comes.has(target) or links[path] in made)
+            if not is_kept or _NOT_OF_TASK.match(target):
+                removed.append(path)
     if removed:
-        await _python(fresh, _UNLINK, [each for pair in removed.items() for each in pair])
+        await _feed(fresh, ["xargs", "-0", "rm", "-f", "--"], removed)
     return set(removed)
 
 
-async def _python(fresh: Sandbox, program: str, paths: Sequence[str]) -> str:
+async def _feed(fresh: Sandbox, argv: Sequence[str], paths: Sequence[str]) -> str:
     done = await fresh.exec(
-        ["python3", "-I", "-S", "-c", program],
+        argv,
         stdin="\0".join(paths).encode("utf-8", "surrogateescape"),
+        cwd="/",
         max_output_bytes=2 * _LINKS_AT_ONCE * _LONGEST_PATH,
     )
     if done.exit_code:
-        raise SandboxUnavailable(
-            f"links cannot be looked at: {done.stderr[-300:].decode('utf-8', 'replace')}"
-        )
+        raise SandboxUnavailable(f"links cannot be followed: {done.stderr[-300:].decode('utf-8', 'replace')}")
     return done.stdout.decode("utf-8", "surrogateescape")
 
 

@@ -4,6 +4,7 @@ import posixpath
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import PurePosixPath
 
 _OF_SYSTEM = re.compile(
@@ -34,20 +35,21 @@ _OF_GIT = ("config", "config.worktree", "hooks")
 """What git reads in a repository, of any name: `.git` may be a file or a link that leads there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class WhatComes:
     """The rule for one verdict."""
 
     declared: Sequence[str]
     """Artefacts that the task names: these alone; none: folders of data."""
     workdir: str
-    programs: Sequence[str]
-    """Folders with programs that the clean image finds by itself."""
-    of_packages: Collection[str]
-    """Folders below `/var/lib` and `/var/cache` that the clean image's root has."""
-    repositories: Collection[str]
+    search_path: Sequence[str]
+    """Of the clean image, for programs."""
+    image: Collection[str]
+    """Its paths that mark repositories and virtual environments, and root's own folders in `/var`."""
     solution: str
     """The text of the task's own solution: settings that it names are the task's subject."""
+    changed: Collection[str] = ()
+    """The agent's paths, which may mark repositories, too."""
 
     def has(self, path: str) -> bool:
         """Whether an absolute path comes."""
@@ -58,53 +60,50 @@ class WhatComes:
         if is_below(path, self.workdir) and _WORK_AMONG_PROGRAMS.match(self.workdir):
             return True
         state = "/".join(path.split("/")[:4])
-        is_tools = state in self.of_packages and state not in self.solution
+        is_tools = state in self.image and state not in self.solution
         return not _OF_SYSTEM.match(path) and (not is_tools or is_below(self.workdir, state))
 
     def has_below(self, path: str) -> bool:
         """Whether something below a folder may come, though it does not come itself."""
         return any(is_below(each, path) for each in self.declared or [self.workdir])
 
+    @cached_property
+    def programs(self) -> list[str]:
+        """Folders of programs; with `…/bin` comes all of `…`, unless the agent works there."""
+        environments = [
+            posixpath.dirname(path) + "/bin" for path in self.image if path.endswith("/pyvenv.cfg")
+        ]
+        found = list[str]()
+        for folder in filter(posixpath.isabs, [*environments, *self.search_path]):
+            above = posixpath.dirname(folder)
+            is_prefix = above != "/" and posixpath.basename(folder) in ("bin", "sbin")
+            found.append(above if is_prefix and not is_below(self.workdir, above) else folder)
+        return found
+
+    @cached_property
+    def _repositories(self) -> set[str]:
+        """Folders that git takes for repositories, as the paths show."""
+        shown = {"objects": set[str](), "refs": set[str]()}
+        for path in (*self.image, *self.changed):
+            at = PurePosixPath(path)
+            for each in (at, *at.parents):
+                if each.name in shown:
+                    shown[each.name].add(str(each.parent))
+        return shown["objects"] & shown["refs"]
+
     def _is_plain(self, path: str, top: str = "") -> bool:
         """Whether no tool looks by itself for what has this name below a folder."""
-        name = path[len(top) :]
-        if _NEVER.match(name) or _is_of_git(path, self.repositories, top):
-            return False
-        return all(found[1] in self.solution for found in _UNLESS_NAMED.finditer(name))
-
-
-def program_folders(search_path: Sequence[str], workdir: str) -> list[str]:
-    """Where programs are, by the folders on a search path.
-
-    With `…/bin` comes all of `…`, unless the agent works there.
-    """
-    found = list[str]()
-    for folder in filter(posixpath.isabs, search_path):
-        above = posixpath.dirname(folder)
-        is_prefix = above != "/" and posixpath.basename(folder) in ("bin", "sbin")
-        found.append(above if is_prefix and not is_below(workdir, above) else folder)
-    return found
-
-
-def repositories_in(paths: Collection[str]) -> set[str]:
-    """Folders that git takes for repositories, as these paths show."""
-    shown = {"objects": set[str](), "refs": set[str]()}
-    for path in paths:
-        at = PurePosixPath(path)
-        for each in (at, *at.parents):
-            if each.name in shown:
-                shown[each.name].add(str(each.parent))
-    return shown["objects"] & shown["refs"]
+        name, at = path[len(top) :], PurePosixPath(path)
+        of_git = any(
+            each.name in _OF_GIT
+            and str(each.parent) in self._repositories
+            and len(str(each.parent)) > len(top)
+            for each in (at, *at.parents)
+        )
+        is_named = all(found[1] in self.solution for found in _UNLESS_NAMED.finditer(name))
+        return is_named and not of_git and not _NEVER.match(name)
 
 
 def is_below(path: str, folder: str) -> bool:
     """Whether a path is a folder or in it."""
     return path == folder or path.startswith(f"{folder.rstrip('/')}/")
-
-
-def _is_of_git(path: str, repositories: Collection[str], top: str) -> bool:
-    at = PurePosixPath(path)
-    return any(
-        each.name in _OF_GIT and str(each.parent) in repositories and len(str(each.parent)) > len(top)
-        for each in (at, *at.parents)
-    )

@@ -1,16 +1,17 @@
-"""Some 150 small tasks in Harbor's format with their solutions, and what each solution scores.
+"""Some 170 small tasks in Harbor's format with their solutions, and what each solution scores.
 
-`python tests/environments/harbor_tasks_env/oracle_tasks.py` plays them with the code on `PYTHONPATH`, so that two versions can
-be compared: it prints the scores by task as JSON.
+`python tests/environments/harbor_tasks_env/oracle_tasks.py FILE` plays them with the code on `PYTHONPATH`, so that two versions
+can be compared: it adds a line with name and score of each task to the file, and skips those that it has.
 """
 
-# ruff: noqa: E501, T201  # a task is a line
+# ruff: noqa: E501  # a task is a line
 
 import asyncio
 import json
 import shlex
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from environments.harbor_tasks_env import HarborTasksEnv
@@ -18,8 +19,8 @@ from environments.harbor_tasks_env.env import HarborTasksConfig
 
 IMAGE = "turnwise-test"
 PLACES = [
-    "/app", "/root", "/root/work", "/home/me/work", "/srv/site", "/tmp/work", "/opt/work", "/usr/src/work", "/data",
-    "/workspace/a b", "/var/www/html", "/mnt/data", "/media/disk", "/var/lib/work", "/var/log/work", "/work-1",
+    "/app", "/root", "/home/me/work", "/srv/site", "/tmp/work", "/opt/work", "/usr/src/work", "/data",
+    "/workspace/a b", "/var/www/html", "/mnt/data", "/var/lib/work",
 ]  # fmt: skip
 SQL = "python3 -c \"import sqlite3; c = sqlite3.connect('a.db'); c.execute('{}'); c.commit()\""
 KINDS = {
@@ -117,17 +118,17 @@ MORE_FILES = {
 }
 
 
-def write_tasks(root: Path, names=None) -> list[str]:
-    """Write the tasks, or those that are named; returns their names."""
+def write_tasks(root: Path, is_wanted: Callable[[str], bool]) -> list[str]:
+    """Write the tasks that are wanted; returns their names."""
     listed = {
         f"{kind}_{place.strip('/').replace('/', '_').replace(' ', '_')}": (place, solve, test)
         for place in PLACES
         for kind, (solve, test) in KINDS.items()
     } | {name: ("/app", *parts) for name, parts in SPECIAL.items()}
     for name, (workdir, solve, test, *rest) in listed.items():
-        if names is None or name in names:
+        if is_wanted(name):
             _write(root / name, workdir, solve, test, *rest)
-    return [name for name in listed if names is None or name in names]
+    return [*filter(is_wanted, listed)]
 
 
 def _write(folder: Path, workdir: str, solve: str, test: str, setup: str = "", toml: str = "") -> None:
@@ -151,15 +152,23 @@ def _write(folder: Path, workdir: str, solve: str, test: str, setup: str = "", t
         target.write_text(text)
 
 
-async def scores(root: Path, *, at_once: int = 2) -> dict[str, float | None]:
-    """What the solution of each task scores; `None`: its rollout is missing."""
+async def scores(root: Path, *, at_once: int = 2, found: Callable[[str, float | None], None]) -> None:
+    """Play the solution of each task; `found` gets its score, or `None` where its rollout is missing."""
     config = HarborTasksConfig(tasks=root, scripted_skill=1.0, max_concurrent_rollouts=at_once)
     async with HarborTasksEnv(config) as env:
-        groups = await asyncio.gather(*(env.rollout_group(task, 1) for task in env.tasks()))
-    return {group.item_id: next((each.score for each in group.trajectories), None) for group in groups}
+        for played in asyncio.as_completed([env.rollout_group(task, 1) for task in env.tasks()]):
+            group = await played
+            found(group.item_id, next((each.score for each in group.trajectories), None))
+
+
+def main(output: Path) -> None:
+    """Add what is missing in a file."""
+    output.touch()
+    known = {line.partition(" ")[0] for line in output.read_text().splitlines()}
+    with tempfile.TemporaryDirectory() as made, output.open("a", buffering=1) as file:
+        if write_tasks(Path(made), lambda name: name not in known):
+            asyncio.run(scores(Path(made), found=lambda name, score: print(name, score, file=file)))
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as made:
-        write_tasks(Path(made), sys.argv[1:] or None)
-        print(json.dumps(asyncio.run(scores(Path(made))), indent=1))
+    main(Path(sys.argv[1]))

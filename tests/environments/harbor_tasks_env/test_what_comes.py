@@ -1,17 +1,12 @@
 import pytest
 
-from environments.harbor_tasks_env.what_comes import WhatComes, program_folders, repositories_in
+from environments.harbor_tasks_env.what_comes import WhatComes
 from tests.tables import cases
 
 
-def rule(workdir="/app", search_path=("/usr/bin", "/root/miniconda3/bin", "/custom"), declared=(), **given):
-    known = {
-        "of_packages": {"/var/lib/pam", "/var/cache/man", "/var/lib/app"},
-        "repositories": (),
-        "solution": "",
-    }
-    programs = program_folders(search_path, workdir)
-    return WhatComes(workdir=workdir, declared=declared, programs=programs, **known | given)
+def rule(workdir="/app", search_path=("/usr/bin", "/root/miniconda3/bin", "/custom"), **given):
+    known = {"declared": (), "image": {"/var/lib/pam", "/var/cache/man", "/var/lib/app"}, "solution": ""}
+    return WhatComes(workdir=workdir, search_path=search_path, **known | given)
 
 
 @cases(
@@ -19,7 +14,9 @@ def rule(workdir="/app", search_path=("/usr/bin", "/root/miniconda3/bin", "/cust
     ["/", "/bin/sh", "/usr/local/bin/x", "/lib64/ld.so", "/etc/profile", "/opt/tools/pytest", "/tests/x",
      "/logs/verifier/x", "/root/.bashrc", "/home/me/.config/x", "/app/conftest.py", "/app/.venv/bin/python",
      "/x/site-packages/a.py", "/app/__pycache__/a.pyc", "/app/.git/hooks/post", "/app/x.pth", "/custom/run",
-     "/root/miniconda3/lib/x", "/var/lib/dpkg/info/a.postinst", "/var/cache/apt/x", "/var/lib/pam/seen", "/var/cache/man/x", "/proc/1/mem"],
+     "/root/miniconda3/lib/x", "/var/lib/dpkg/info/a.postinst", "/var/cache/apt/x", "/var/lib/pam/seen",
+     "/var/cache/man/x",
+     "/proc/1/mem"],
 )  # fmt: skip
 def test_tools_are_those_of_the_clean_image(path):
     assert not rule().has(path)
@@ -79,7 +76,7 @@ def test_caches_of_tools_come_only_where_the_solution_names_them(path):
 
 
 def test_state_of_packages_comes_where_the_solution_names_it():
-    known = rule(of_packages={"/var/lib/app"}, solution="cp /solution/x /var/lib/app/x")
+    known = rule(solution="cp /solution/x /var/lib/app/x")
     assert known.has("/var/lib/app/x")
 
 
@@ -91,6 +88,6 @@ def test_of_what_is_declared_settings_below_it_stay_and_one_that_is_declared_its
 
 
 def test_settings_of_a_repository_of_any_name_stay_those_of_the_clean_image():
-    known = rule(repositories=repositories_in(["/app/g/objects/x", "/app/g/refs"]))
+    known = rule(changed=["/app/g/objects/x", "/app/g/refs"])
     assert not known.has("/app/g/config")
     assert known.has("/app/g/HEAD")

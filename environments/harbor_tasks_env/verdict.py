@@ -117,10 +117,12 @@ async def _test(
     """Return the rewards, the exit code of the tests and their last words."""
     table = task.table
     logs = LOGS if task.has_image else f"/tmp{LOGS}"  # to which a link leads
-    await fresh.exec(["sh", "-c", f"rm -rf {logs}; mkdir -p {logs} && chmod 777 {logs}"])
+    workdir = (task.has_image and table.environment.workdir) or fresh.workdir
+    made = f"rm -rf {logs}; mkdir -p {logs} {shlex.quote(workdir)}; chmod 777 {logs}"
+    await fresh.exec(["sh", "-c", made], cwd="/")
     result = await fresh.exec(
         _command(task, script),
-        cwd=table.environment.workdir if task.has_image else None,
+        cwd=workdir,
         env={**table.environment.env, **table.verifier.env},
         timeout_s=min(table.verifier.timeout_sec, limit_s),
     )
@@ -159,7 +161,9 @@ async def _bring(task: HarborTask, agent: Sandbox, fresh: Sandbox) -> list[str]:
         return sorted(left_out)
     changed = await changed_paths(agent)
     comes = replace(comes, changed=changed)
-    left_out = {path for path in changed if not comes.has(path) and not comes.has_below(path)}
+    left_out = await asyncio.to_thread(
+        lambda: {path for path in changed if not comes.has(path) and not comes.has_below(path)}
+    )
     highest = sorted(path for path in left_out if posixpath.dirname(path) not in left_out)
     archive = await changed_files(agent, exclude=highest[:_MOST_EXCLUDED], max_bytes=_MOST_CHANGED)
     # What is of many names is in there still, and what its programs made meanwhile.

@@ -93,15 +93,16 @@ class WhatComes:
 
     def _is_plain(self, path: str, top: str = "") -> bool:
         """Whether no tool looks by itself for what has this name below a folder."""
-        name, at = path[len(top) :], PurePosixPath(path)
-        of_git = any(
+        name = path[len(top) :]
+        if _NEVER.match(name) or not all(each[1] in self.solution for each in _UNLESS_NAMED.finditer(name)):
+            return False
+        at = PurePosixPath(path)
+        return not any(
             each.name in _OF_GIT
             and str(each.parent) in self._repositories
             and len(str(each.parent)) > len(top)
             for each in (at, *at.parents)
         )
-        is_named = all(found[1] in self.solution for found in _UNLESS_NAMED.finditer(name))
-        return is_named and not of_git and not _NEVER.match(name)
 
 
 def is_below(path: str, folder: str) -> bool:

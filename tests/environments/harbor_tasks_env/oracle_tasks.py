@@ -1,4 +1,4 @@
-"""Some 170 small tasks in Harbor's format with their solutions, and what each solution scores.
+"""Some 130 small tasks in Harbor's format with their solutions, and what each solution scores.
 
 `python tests/environments/harbor_tasks_env/oracle_tasks.py FILE` plays them with the code on `PYTHONPATH`, so that two versions
 can be compared: it adds a line with name and score of each task to the file, and skips those that it has.
@@ -18,10 +18,7 @@ from environments.harbor_tasks_env import HarborTasksEnv
 from environments.harbor_tasks_env.env import HarborTasksConfig
 
 IMAGE = "turnwise-test"
-PLACES = [
-    "/app", "/root", "/home/me/work", "/srv/site", "/tmp/work", "/opt/work", "/usr/src/work", "/data",
-    "/workspace/a b", "/var/www/html", "/mnt/data", "/var/lib/work",
-]  # fmt: skip
+PLACES = ["/app", "/root", "/home/me/work", "/srv/a b", "/tmp/work", "/opt/work", "/data", "/var/www/html"]
 SQL = "python3 -c \"import sqlite3; c = sqlite3.connect('a.db'); c.execute('{}'); c.commit()\""
 KINDS = {
     "text": ("echo 42 > answer.txt", "grep -qx 42 answer.txt"),

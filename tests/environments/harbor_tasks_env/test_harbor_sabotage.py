@@ -9,15 +9,16 @@ from tests.tables import seldom
 from tests.tools.sandbox.conftest import TEST_IMAGE, docker_engine
 
 __all__ = ["docker_engine"]
-pytestmark = pytest.mark.docker
-TOML = f"""
+LOCAL = """
 [verifier]
 timeout_sec = 6
 [environment]
+memory_mb = 512
+storage_mb = 64
+"""
+TOML = f"""{LOCAL}
 docker_image = "{TEST_IMAGE}"
 workdir = "/app"
-memory_mb = 256
-storage_mb = 64
 """
 REWARD = "/logs/verifier/reward.txt"
 COMPARED = f"if cmp -s /tests/expected /app/answer; then echo 1; else echo 0; fi > {REWARD}"
@@ -101,15 +102,34 @@ def sabotages():
             yield pytest.param(*param.values[0], id=f"{kind}-{param.id}", marks=param.marks)
 
 
+@pytest.mark.docker
 @pytest.mark.parametrize(("kind", "sabotage"), [*sabotages()])
 async def test_a_sabotaged_verdict_is_a_score_and_no_better_than_an_honest_failure(
     docker_engine, tmp_path, kind, sabotage
 ):
-    if kind == "code":
-        sabotage = f"cat > calc.py <<'EOF'\n{sabotage}\nEOF"
-    test = IMPORTED if kind == "code" else f"echo 7 > /tmp/expected; {COMPARED}"
-    write_task(tmp_path, "task", {"forge.sh": sabotage, "tests/expected": "0\n"}, test=test, toml=TOML)
-    async with opened(tmp_path, Forging, tool_timeout_s=20.0) as env:
+    task = code_task if kind == "code" else files_task
+    task(tmp_path, sabotage, TOML)
+    await assert_failed(tmp_path)
+
+
+@pytest.mark.parametrize("sabotage", seldom(CODE, ["the parent killed"]))
+async def test_code_that_sabotages_a_verdict_without_an_image_is_a_score(tmp_path, sabotage):
+    code_task(tmp_path, sabotage, LOCAL)
+    await assert_failed(tmp_path)
+
+
+def code_task(root, code, toml):
+    forge = f"cd /app; cat > calc.py <<'EOF'\n{code}\nEOF"
+    write_task(root, "task", {"forge.sh": forge}, test=IMPORTED, toml=toml)
+
+
+def files_task(root, forge, toml):
+    test = f"echo 7 > /tmp/expected; cd /app; {COMPARED}"
+    write_task(root, "task", {"forge.sh": forge, "tests/expected": "0\n"}, test=test, toml=toml)
+
+
+async def assert_failed(root):
+    async with opened(root, Forging, tool_timeout_s=20.0) as env:
         group = await env.rollout_group(env.tasks()[0], 1)
     assert [failure.error for failure in group.failures] == []
     assert [each.score for each in group.trajectories] == [0.0]

@@ -154,6 +154,19 @@ async def test_a_repository_and_a_virtual_environment_under_another_name_are_not
     assert await scores(root, Forging) == {"git": 0.0, "venv": 0.0}
 
 
+async def test_settings_and_scripts_that_tools_read_do_not_come(root):
+    read = (
+        "/var/lib/dpkg/info/forged.postinst", "/app/.coveragerc", "/app/jest.config.js", "/app/.yarnrc.yml",
+        "/app/uv.toml", "/tmp/node-compile-cache/a", "/app/.env",
+    )  # fmt: skip
+    forge = f"mkdir -p /tmp/node-compile-cache; touch {' '.join(read)} /app/seen"
+    test = PASS.format(f"test -e /app/seen && ! ls {' '.join(read)}")
+    toml = f"{TOML}[environment]\ndocker_image = '{UBUNTU}'\nworkdir = '/app'\n"
+    write_task(root, "tools", {"forge.sh": forge}, test=test, toml=toml)
+    found = (await played(root, Forging))["tools"]
+    assert (found.score, found.metrics["left_out"]) == (1.0, len(read))
+
+
 async def test_tasks_with_an_image_and_without_one_run_side_by_side(root, caplog):
     write_image_task(root, "image", UBUNTU, {**SOLVE, "forge.sh": FORGERS["replaced_shell"]}, ANSWER)
     write_task(root, "local", {**SOLVE, "forge.sh": "true"}, test=ANSWER)

@@ -234,21 +234,17 @@ class HarborTasksEnv(AgentEnv):
 
     def _report(self, task: HarborTask, found: Verdict) -> None:
         """Log once a task, for its author: what a solution may need, or why there is no verdict."""
-        if task.task_id in self._reported:
+        if task.task_id in self._reported or not (found.left_out or found.rewards is None):
             return
+        self._reported.add(task.task_id)
         if found.left_out:
-            _LOG.log(
-                logging.INFO if found.rewards and all(found.rewards.values()) else logging.WARNING,
-                "task %s: its tests do not see %d changes: %s; declare what a solution needs in `artifacts`",
-                task.task_id,
-                len(found.left_out),
-                ", ".join(found.left_out[:5]),
-            )
+            level = logging.INFO if found.rewards and all(found.rewards.values()) else logging.WARNING
+            names = f"{len(found.left_out)} changes: {', '.join(found.left_out[:5])}"
+            advice = "declare what a solution needs in `artifacts`"
+            _LOG.log(level, "task %s: its tests do not see %s; %s", task.task_id, names, advice)
         if found.rewards is None:
             words = " ".join(found.last_words.split())
             _LOG.warning("task %s: the tests wrote no reward: %s", task.task_id, words)
-        if found.left_out or found.rewards is None:
-            self._reported.add(task.task_id)
 
 
 def _solution(task: HarborTask) -> str:

@@ -37,6 +37,8 @@ _NOT_OF_TASK = re.compile(r"/(dev|logs|proc|run|solution|sys|tests|verifier)(/|$
 """What no task needs of the agent, so that nobody has to know that it was left out."""
 _NEVER_A_LINK = re.compile(r"/(home|root|tmp|var)(/(cache|lib|tmp))?$|/home/[^/]+$")
 """Folders of which a part does not come: a link in their place would bring another one."""
+_SCRATCH = re.compile(r"/(var/)?tmp/")
+"""Where tests write files of their own, to which a link of the agent's would lead."""
 _LINKING, _BETWEEN_WORDS = re.compile(r"\bln\b|link"), re.compile(r"[\s\"'`();,]+")
 _CLEAN = """printf '%s\\0' "$PATH"
 find / -xdev '(' -name pyvenv.cfg -o -name objects -o -name refs ')' -print0
@@ -63,26 +65,20 @@ class Verdict:
     """By name; `None`: no verdict, since they wrote none that can be read, or ran out of their time."""
     left_out: Sequence[str]
     """Paths that the agent changed and the tests did not get to see."""
-    exit_code: int
-    """Of the tests."""
     last_words: str
     """The end of what the tests wrote to stderr, or how their machine broke."""
+    exit_code: int = 1
+    """Of the tests."""
 
 
 async def verdict(task: HarborTask, agent: Sandbox, opening: Opening, *, limit_s: float) -> Verdict:
-    """Run the tests; nothing of the agent's but files gets to them.
+    """Run the tests in a fresh machine, to which nothing of the agent's comes but files.
 
     Code of the agent's that the tests run has their rights there, and can write the reward itself.
 
-    Args:
-        task: with the tests.
-        agent: its machine.
-        opening: of the fresh one, of the verifier's image.
-        limit_s: to open it and copy the files; once more for the tests, unless the task's limit is smaller.
-
     Raises:
         AgentCausedError: the agent's files cannot be judged.
-        SandboxError: one of the machines broke, or was not ready within the limit.
+        SandboxError: one of the machines broke, or was not ready within the limit, which the tests have anew.
     """
     files = {} if task.verifier_images else files_below(task.folder / "tests")
     held = {f"{TESTS}/{path}": each.data for path, each in files.items()}
@@ -96,11 +92,24 @@ async def verdict(task: HarborTask, agent: Sandbox, opening: Opening, *, limit_s
             if not limit.expired():
                 raise
             raise SandboxUnavailable(f"no machine with the agent's files within {limit_s:g} s") from error
+        logs = LOGS if task.has_image else f"/tmp{LOGS}"  # to which a link leads
+        workdir = (task.has_image and task.table.environment.workdir) or fresh.workdir
+        made = f"rm -rf {logs}; mkdir -p {logs} {shlex.quote(workdir)}; chmod 777 {logs}"
         try:
-            rewards, code, words = await _test(task, fresh, held.get(f"{TESTS}/test.sh", b""), limit_s)
+            await fresh.exec(["sh", "-c", made], cwd="/")
+            result = await fresh.exec(
+                _command(task, held.get(f"{TESTS}/test.sh", b"")),
+                cwd=workdir,
+                env={**task.table.environment.env, **task.table.verifier.env},
+                timeout_s=min(task.table.verifier.timeout_sec, limit_s),
+            )
+            async with fresh.paused():
+                rewards = None if result.timed_out else await _rewards(fresh)
         except AgentCausedError as error:  # by what the tests run, or by the tests: a control shows which
-            rewards, code, words = None, 1, str(error)
-    return Verdict(rewards=rewards, left_out=left_out, exit_code=code, last_words=words)
+            return Verdict(rewards=None, left_out=left_out, last_words=str(error))
+    words = b"they ran out of their time" if result.timed_out else result.stderr[-300:]
+    last_words = words.decode("utf-8", "replace")
+    return Verdict(rewards=rewards, left_out=left_out, last_words=last_words, exit_code=result.exit_code)
 
 
 async def put_folder(sandbox: Sandbox, folder: Path, at: str) -> None:
@@ -111,33 +120,8 @@ async def put_folder(sandbox: Sandbox, folder: Path, at: str) -> None:
     )
 
 
-async def _test(
-    task: HarborTask, fresh: Sandbox, script: bytes, limit_s: float
-) -> tuple[dict[str, float] | None, int, str]:
-    """Return the rewards, the exit code of the tests and their last words."""
-    table = task.table
-    logs = LOGS if task.has_image else f"/tmp{LOGS}"  # to which a link leads
-    workdir = (task.has_image and table.environment.workdir) or fresh.workdir
-    made = f"rm -rf {logs}; mkdir -p {logs} {shlex.quote(workdir)}; chmod 777 {logs}"
-    await fresh.exec(["sh", "-c", made], cwd="/")
-    result = await fresh.exec(
-        _command(task, script),
-        cwd=workdir,
-        env={**table.environment.env, **table.verifier.env},
-        timeout_s=min(table.verifier.timeout_sec, limit_s),
-    )
-    async with fresh.paused():
-        rewards = None if result.timed_out else await _rewards(fresh)
-    words = "they ran out of their time" if result.timed_out else result.stderr.decode("utf-8", "replace")
-    return rewards, result.exit_code, words[-300:]
-
-
 async def _bring(task: HarborTask, agent: Sandbox, fresh: Sandbox) -> list[str]:
-    """Copy what the tests are to see of the agent's files; what of its changes they are not to see.
-
-    Raises:
-        AgentCausedError: it is more than a verification takes, or does not fit the clean image.
-    """
+    """Copy what the tests are to see of the agent's files; return the changes that they are not to see."""
     listed = await fresh.exec(["sh", "-c", _CLEAN], max_output_bytes=_MOST_BYTES << 3)
     search_path, *marks = listed.text().split("\0")
     declared = [
@@ -199,9 +183,9 @@ def _chosen(archive: bytes, comes: WhatComes) -> tuple[bytes, dict[str, str]]:
 
 
 async def _remove_links_out(fresh: Sandbox, links: Mapping[str, str], comes: WhatComes) -> set[str]:
-    """Remove links whose target did not come, unless the solution makes them; return their paths.
+    """Remove links whose target did not come, as the machine follows them; return their paths.
 
-    The machine itself follows them: over other links, those of its image included.
+    One that the task's own solution makes may lead to the clean image.
     """
     lines = filter(_LINKING.search, comes.solution.splitlines())
     made = {word for line in lines for word in _BETWEEN_WORDS.split(line)}
@@ -210,8 +194,9 @@ async def _remove_links_out(fresh: Sandbox, links: Mapping[str, str], comes: Wha
         batch = paths[first : first + _LINKS_AT_ONCE]
         followed = await _feed(fresh, ["python3", "-I", "-S", "-c", _FOLLOW], batch)
         for path, target in zip(batch, followed.split("\0")[:-1], strict=True):
-            is_kept = target and (comes.has(target) or links[path] in made)
-            if not is_kept or _NOT_OF_TASK.match(target):
+            is_scratch = _SCRATCH.match(target) and not is_below(target, comes.workdir)
+            is_inside = comes.has(target) and not is_scratch
+            if not target or _NOT_OF_TASK.match(target) or not (is_inside or links[path] in made):
                 removed.append(path)
     if removed:
         await _feed(fresh, ["xargs", "-0", "rm", "-f", "--"], removed)
@@ -219,12 +204,11 @@ async def _remove_links_out(fresh: Sandbox, links: Mapping[str, str], comes: Wha
 
 
 async def _feed(fresh: Sandbox, argv: Sequence[str], paths: Sequence[str]) -> str:
-    done = await fresh.exec(
-        argv,
-        stdin="\0".join(paths).encode("utf-8", "surrogateescape"),
-        cwd="/",
-        max_output_bytes=2 * _LINKS_AT_ONCE * _LONGEST_PATH,
+    given, most_bytes = (
+        "\0".join(paths).encode("utf-8", "surrogateescape"),
+        2 * _LINKS_AT_ONCE * _LONGEST_PATH,
     )
+    done = await fresh.exec(argv, stdin=given, cwd="/", max_output_bytes=most_bytes)
     if done.exit_code:
         raise SandboxUnavailable(f"links cannot be followed: {done.stderr[-300:].decode('utf-8', 'replace')}")
     return done.stdout.decode("utf-8", "surrogateescape")

@@ -8,16 +8,12 @@ from tools.errors import AgentCausedError, SandboxError
 
 T = TypeVar("T")
 
-_TRIES = 2
-
 
 class Control:
     """Whether the tests of one task give a verdict over the clean image; kept once they did."""
 
     def __init__(self) -> None:
-        self._running = asyncio.Lock()
-        self._has_verdict = False
-        self._ended = 0
+        self._running, self._has_verdict, self._ended = asyncio.Lock(), False, 0
 
     async def has_verdict(self, run: Callable[[], Awaitable[object | None]]) -> bool:
         """Run the tests, unless they gave a verdict before; callers that wait meanwhile share the answer."""
@@ -32,32 +28,25 @@ class Control:
 async def decide(
     run: Callable[[], Awaitable[T | None]], clean: Callable[[], Awaitable[T | None]], control: Control
 ) -> T:
-    """Return the verdict of `run`, tried once more where it gives none or its sandbox breaks.
+    """Return the verdict of `run` in a fresh machine, tried once more where it gives none or breaks.
 
-    Args:
-        run: the tests over the agent's files in a fresh machine; `None`: they gave no verdict.
-        clean: the same tests with the same limit over the clean image.
-        control: of these tests, shared by all verdicts of a run.
+    `clean` is the same without the agent's files, and `control` is shared by all verdicts of these tests.
 
     Raises:
         AgentCausedError: no verdict with the agent's files, and one without them.
         SandboxError: no verdict without them either, or two tries met a broken sandbox.
     """
     missing = broken = 0
-    while missing < _TRIES:
+    while missing < 2:
         try:
-            verdict = await run()
+            if (verdict := await run()) is not None:
+                return verdict
+            missing += 1
         except SandboxError:
             broken += 1
-            if broken == _TRIES:
+            if broken == 2:
                 raise
-            continue
-        if verdict is not None:
-            return verdict
-        missing += 1
-    if await control.has_verdict(clean):
-        raise AgentCausedError(
-            "the tests give no verdict with the agent's files, and one over the clean image",
-            cause="no_verdict",
-        )
-    raise SandboxError("the tests give no verdict with the agent's files, nor over the clean image")
+    reason = "the tests give no verdict with the agent's files"
+    if not await control.has_verdict(clean):
+        raise SandboxError(f"{reason}, nor over the clean image")
+    raise AgentCausedError(f"{reason}, and one over the clean image", cause="no_verdict")

@@ -33,6 +33,7 @@ LINKS = {
     "to a link of the process": "ln -s /proc/self/root/tests/expected answer",
     "to what the test opened": "ln -s /proc/self/fd/3 answer",
     "to what tests will make": "ln -s /tmp/expected answer",
+    "to what tests will write": "touch /tmp/expected; ln -s /tmp/expected answer",
     "hard": "ln /etc/hostname answer; mkdir /tests; echo x > /tests/expected; ln /tests/expected b; rm -f answer; mv b answer",
     "hard, to a link": "ln -s /tests/expected a; ln -P a answer; ln -P a b",
     "a folder of links": "mkdir d; ln -s /tests/expected d/answer; ln -s d/answer answer",
@@ -124,7 +125,7 @@ def code_task(root, code, toml):
 
 
 def files_task(root, forge, toml):
-    test = f"echo 7 > /tmp/expected; cd /app; {COMPARED}"
+    test = f"cp /tests/expected /tmp/expected; cd /app; {COMPARED}"
     write_task(root, "task", {"forge.sh": forge, "tests/expected": "0\n"}, test=test, toml=toml)
 
 

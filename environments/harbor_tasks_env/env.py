@@ -239,7 +239,7 @@ class HarborTasksEnv(AgentEnv):
         self._reported.add(task.task_id)
         if found.left_out:
             level = logging.INFO if found.rewards and all(found.rewards.values()) else logging.WARNING
-            names = f"{len(found.left_out)} changes: {', '.join(found.left_out[:5])}"
+            names = f"all changes: {', '.join(found.left_out[:5])} ({len(found.left_out)} in all)"
             advice = "declare what a solution needs in `artifacts`"
             _LOG.log(level, "task %s: its tests do not see %s; %s", task.task_id, names, advice)
         if found.rewards is None:

@@ -165,4 +165,4 @@ def test_check_names_the_tasks_whose_own_solution_or_idle_agent_is_wrong(tmp_pat
     assert "wrong: its own solution scores 0" in shown
     assert "unsolved: its own solution broke: SandboxError: the tests give no verdict" in shown
     assert "tools: its own solution scores 0" in shown
-    assert "its tests do not see 1 changes: conftest.py; declare what a solution needs" in shown
+    assert "its tests do not see all changes: conftest.py (1 in all); declare what a solution needs" in shown

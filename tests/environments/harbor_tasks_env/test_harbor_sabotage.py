@@ -89,9 +89,9 @@ CODE = {
     "endless output": "import sys\nwhile True: sys.stderr.write('x' * 100_000)",
 }
 IN_EACH_TEST = {
-    "links": ["a chain", "over the root", "hard, to a link", "in the place of a folder around"],
-    "files": ["no folder", "a FIFO", "odd names", "many links"],
-    "code": ["the parent killed", "memory of all", "a number without end"],
+    "links": ["over the root", "hard, to a link"],
+    "files": ["many links"],
+    "code": ["memory of all"],
 }
 
 

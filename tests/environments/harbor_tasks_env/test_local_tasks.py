@@ -1,3 +1,4 @@
+import asyncio
 import logging
 
 import pytest
@@ -83,7 +84,7 @@ async def test_tests_without_a_verdict_over_the_clean_image_either_drop_the_sibl
     for name, test in WITHOUT_VERDICT.items():
         write_task(tmp_path, name, {}, test=test, toml=SHORT)
     async with opened(tmp_path) as env:
-        groups = [await env.rollout_group(task, 1) for task in env.tasks()]
+        groups = await asyncio.gather(*(env.rollout_group(task, 1) for task in env.tasks()))
     dropped = {group.item_id: each.error for group in groups for each in group.failures}
     assert dropped.keys() == WITHOUT_VERDICT.keys()
     assert {error.partition(",")[0] for error in dropped.values()} == {

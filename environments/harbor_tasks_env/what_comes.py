@@ -31,6 +31,7 @@ _UNLESS_NAMED = re.compile(
     r"|deno\.jsonc?|jasmine\.json|phpunit[^/]*\.xml[^/]*|hgrc[^/]+|(?<=/tmp/)(?:(?:.*/)?[^/]*cache[^/]*|jest_[^/]*))(?=/|$)"
 )
 """Settings by the shapes of their names, for tools that look for them: dot-files, `*rc`, `*.config.*`."""
+_STATE = re.compile(r"/var/(?:lib|cache)/[^/]+")
 _OF_GIT = ("config", "config.worktree", "hooks")
 """What git reads in a repository, of any name: `.git` may be a file or a link that leads there."""
 
@@ -59,9 +60,9 @@ class WhatComes:
             return False
         if is_below(path, self.workdir) and _WORK_AMONG_PROGRAMS.match(self.workdir):
             return True
-        state = "/".join(path.split("/")[:4])
-        is_tools = state in self.image and state not in self.solution
-        return not _OF_SYSTEM.match(path) and (not is_tools or is_below(self.workdir, state))
+        state = _STATE.match(path)
+        is_tools = state and state[0] in self.image and state[0] not in self.solution
+        return not _OF_SYSTEM.match(path) and (not is_tools or is_below(self.workdir, state[0]))
 
     def has_below(self, path: str) -> bool:
         """Whether something below a folder may come, though it does not come itself."""

@@ -87,6 +87,10 @@ def test_of_what_is_declared_settings_below_it_stay_and_one_that_is_declared_its
     assert known.has_below("/etc")
 
 
+def test_a_branch_of_a_repository_of_the_image_comes():
+    assert rule(image={"/app/.git/refs", "/app/.git/objects"}).has("/app/.git/refs/heads/main")
+
+
 def test_settings_of_a_repository_of_any_name_stay_those_of_the_clean_image():
     known = rule(changed=["/app/g/objects/x", "/app/g/refs"])
     assert not known.has("/app/g/config")

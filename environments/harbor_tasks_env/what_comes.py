@@ -60,9 +60,9 @@ class WhatComes:
             return False
         if is_below(path, self.workdir) and _WORK_AMONG_PROGRAMS.match(self.workdir):
             return True
-        state = _STATE.match(path)
-        is_tools = state and state[0] in self.image and state[0] not in self.solution
-        return not _OF_SYSTEM.match(path) and (not is_tools or is_below(self.workdir, state[0]))
+        if (state := _STATE.match(path)) and state[0] in self.image:
+            return state[0] in self.solution or is_below(self.workdir, state[0])
+        return not _OF_SYSTEM.match(path)
 
     def has_below(self, path: str) -> bool:
         """Whether something below a folder may come, though it does not come itself."""

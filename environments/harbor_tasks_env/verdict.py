@@ -176,7 +176,8 @@ def _chosen(archive: bytes, comes: WhatComes) -> tuple[bytes, dict[str, str]]:
             elif member.isreg() and is_chosen:
                 contents.add(member.name)
             elif not member.isdir():  # a hard link may be one to a link
-                is_chosen = is_chosen and member.islnk() and member.linkname in contents
+                is_pipe = member.isfifo() and posixpath.basename(path) in comes.solution
+                is_chosen = is_chosen and (is_pipe or (member.islnk() and member.linkname in contents))
             if is_chosen:
                 target.addfile(member, source.extractfile(member) if member.isreg() else None)
     return kept.getvalue(), links

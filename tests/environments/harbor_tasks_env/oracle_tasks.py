@@ -84,6 +84,7 @@ SPECIAL = {
     "link_replaced": ("rm current; ln -s v2 current", "grep -q 2 current/n", "mkdir v1 v2; echo 1 > v1/n; echo 2 > v2/n; ln -s v1 current"),
     "link_relative_up": ("mkdir a b; echo 1 > a/f; ln -s ../a/f b/f", "grep -q 1 b/f"),
     "libraries": ("mkdir lib; echo x > lib/libx.so.1.2; ln -s libx.so.1.2 lib/libx.so.1; ln -s libx.so.1 lib/libx.so", "grep -q x lib/libx.so"),
+    "pipe": ("mkfifo pipe", "test -p pipe"),
     "bytes": ("printf '\\000\\377' > raw", "test $(stat -c %s raw) = 2"),
     "sparse": ("truncate -s 3M s; echo 1 >> s", "test $(stat -c %s s) = 3145730"),
     "zip": ("python3 -c \"import zipfile; zipfile.ZipFile('a.zip', 'w').writestr('b', 'c')\"", "python3 -c \"import zipfile; assert zipfile.ZipFile('a.zip').read('b') == b'c'\""),

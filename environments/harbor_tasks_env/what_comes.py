@@ -26,7 +26,7 @@ _UNLESS_NAMED = re.compile(
     r"(?:^|/)(\.[^/]*rc(?:\.[^/]+)?|\.[^/.]+\.(?:[cm]?js|cfg|conf|exs|ini|rb|toml)"
     r"|\.[^/]*(?:env|environment[^/]*|init|opts|profile|versions?)|\.(?:Renviron|RData|busted|erlang|flake8|ghci)"
     r"|\.(?:bundle|config|mvn|yarn)(?=/.)|gems(?=/.)|[^/]+\.conf(?:ig)?\.(?:[cm]?[jt]sx?|json5?|py|toml|ya?ml)"
-    r"|(?:jest|vitest)[.-][^/]+|(?:hatch|mise|pdm|poetry|ruff|tox|uv|rust-toolchain)\.toml|rust-toolchain"
+    r"|(?:jest|vitest)[.-][^/]*\.[^/]+|(?:hatch|mise|pdm|poetry|ruff|tox|uv|rust-toolchain)\.toml|rust-toolchain"
     r"|(?:mypy|behave)\.ini|(?:pylint|matplotlib)rc(?:\.toml)?|(?:nose2?|unittest)\.cfg|noxfile\.py"
     r"|deno\.jsonc?|jasmine\.json|phpunit[^/]*\.xml[^/]*|hgrc[^/]+|(?<=/tmp/)(?:(?:.*/)?[^/]*cache[^/]*|jest_[^/]*))(?=/|$)"
 )

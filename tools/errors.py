@@ -32,9 +32,12 @@ TurnwiseError
 
 from typing import Literal
 
-AgentCause = Literal["sandbox_lost", "tool_timeout", "unreadable_files", "unusable_answer", "agent_error"]
+AgentCause = Literal[
+    "sandbox_lost", "tool_timeout", "unreadable_files", "unusable_answer", "agent_error", "no_verdict"
+]
 """What an agent can break: its sandbox, the limit of a tool, the files that a hook reads or writes, the
-answer of a second model that reads its text, its own program where hooks find nothing to score then."""
+answer of a second model that reads its text, its own program where hooks find nothing to score then, tests
+that give a verdict without its files and none with them."""
 
 
 class TurnwiseError(Exception):

@@ -63,24 +63,23 @@ _MOST_FILES = 20
 class _Warnings(logging.Handler):
     """What is logged while the environment opens; afterwards nothing is printed, since rows show it."""
 
-    def __init__(self) -> None:
+    def __init__(self, lines: list[str]) -> None:
         super().__init__(logging.WARNING)
-        self.lines: list[str] = []
+        self._lines = lines
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
+        self._lines.append(record.getMessage())
 
 
 async def run_checks(checked: CheckedEnv) -> None:
     """Make all checks and report them; what an environment's code raises is an answer."""
-    warnings = _Warnings()
-    logging.getLogger().addHandler(warnings)
+    logging.getLogger().addHandler(_Warnings(checked.warnings))
     report = checked.report
     watchdog = Watchdog(
         checked.env_cls, lambda line: report.add({"blocked": line}), ends_after_s=checked.block_s
     )
     with watchdog.watching():
-        before = await _check_open(checked, watchdog, warnings)
+        before = await _check_open(checked, watchdog)
         if before is not None:
             backend = checked.env.sandboxes.kind
             await _check(checked, "leaks", lambda _: left_behind(before, backend))
@@ -90,14 +89,14 @@ async def run_checks(checked: CheckedEnv) -> None:
     report.add({"check": None})
 
 
-async def _check_open(checked: CheckedEnv, watchdog: Watchdog, warnings: _Warnings) -> Belongings | None:
+async def _check_open(checked: CheckedEnv, watchdog: Watchdog) -> Belongings | None:
     """The checks of the open environment; what was there when it opened, if it did."""
     report, before = checked.report, None
     report.add({"check": "opens"})
     try:
         async with checked.opened():
             before = belongings()
-            report.add({"opens": _opened(checked, warnings.lines), "fingerprint": _covered(checked)})
+            report.add({"opens": _opened(checked, checked.warnings), "fingerprint": _covered(checked)})
             with watchdog.armed():
                 for name, check in _OF_OPEN.items():
                     await _check(checked, name, check)

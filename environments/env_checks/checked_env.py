@@ -135,6 +135,8 @@ class CheckedEnv:
     items: int
     """How many are played."""
     report: Report
+    warnings: list[str] = field(default_factory=list[str])
+    """What was logged so far."""
     env: AgentEnv = field(init=False)
     """While it is open."""
     policy: CheckPolicy = field(init=False)

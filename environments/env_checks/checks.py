@@ -202,6 +202,10 @@ async def _unsolved(checked: CheckedEnv) -> list[str]:
                 if (score >= checked.config.pass_score) is not expected:
                     facts = "".join(f", {name} {value:g}" for name, value in each.metrics.items() if value)
                     wrong.setdefault(task.item_id, f"{who} scores {score:g}{facts}")
+    for line in checked.warnings:
+        for name in wrong:
+            if line.startswith(f"task {name}: "):
+                wrong[name] += line.removeprefix(f"task {name}").replace(": ", "; ", 1)
     return [f"{name}: {reason}" for name, reason in wrong.items()]
 
 

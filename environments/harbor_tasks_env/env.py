@@ -13,11 +13,12 @@ from pydantic import Field
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
-from environments.harbor_tasks_env.task_folder import HarborTask, Images, files_below, find_tasks
-from environments.harbor_tasks_env.verdict import SOLUTION, verdict
+from environments.harbor_tasks_env.task_folder import HarborTask, Images, find_tasks
+from environments.harbor_tasks_env.verdict import SOLUTION, Verdict, put_folder, verdict
 from environments.hooks import is_recorded
 from environments.policy.scripted import Choice, PlaysByScript, call, choices, generic_script, say
 from environments.reward_context import Reward, RolloutContext
+from environments.rewards.controlled_verdict import Control, decide
 from environments.rewards.verification_time import off_the_clock
 from environments.time_profile import timed
 from environments.trajectory import Message, Trajectory
@@ -26,7 +27,6 @@ from tools.errors import ConfigError, DatasetError, IsolationError
 from tools.files import file
 from tools.sandbox import Opening, lent_folder
 from tools.sandbox.base import Sandbox, SandboxSpec
-from tools.sandbox.host import transfer
 from tools.terminal import terminal
 
 _LOG = logging.getLogger(__name__)
@@ -49,7 +49,10 @@ class HarborTasksConfig(AgentEnvConfig):
     )
     tool_timeout_s: float = Field(default=600.0, gt=0, description="Longest that a command may take.")
     verify_timeout_s: float = Field(
-        default=7_200.0, gt=0, description="Wall clock of a verdict; its tests have [verifier].timeout_sec."
+        default=7_200.0,
+        gt=0,
+        description="Wall clock of a verdict's machine, and of its tests, which have at most "
+        "[verifier].timeout_sec.",
     )
 
 
@@ -79,6 +82,7 @@ class HarborTasksEnv(AgentEnv):
             )
         found, refused = await asyncio.to_thread(find_tasks, root)
         self._machine_images, self._reported = dict[str, tuple[str | None, str | None]](), set[str]()
+        self._controls = dict[str, Control]()
         missing = await _missing_images(found)
         for task in found:
             try:
@@ -139,7 +143,7 @@ class HarborTasksEnv(AgentEnv):
                     f"task {task.task_id} has no Dockerfile, and its tests need the places /tests and /logs, "
                     f"which local sandboxes of tier {sandbox.record.tier} have not; give it a Dockerfile"
                 )
-            await _put(sandbox, task.folder / "environment", sandbox.workdir)
+            await put_folder(sandbox, task.folder / "environment", sandbox.workdir)
         elif machine.workdir:
             await sandbox.shell(
                 f"mkdir -p {shlex.quote(machine.workdir)} && cd {shlex.quote(machine.workdir)}"
@@ -149,25 +153,33 @@ class HarborTasksEnv(AgentEnv):
         # Else a model plays, which could find it.
         plays_script = self.policy is None or isinstance(self.policy, PlaysByScript)
         if task.solve is not None and plays_script and not is_recorded(self):
-            await _put(sandbox, task.solve.parent, _solution(task))
+            await put_folder(sandbox, task.solve.parent, _solution(task))
 
     async def compute_reward(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> Reward:
-        """What the tests wrote: `reward` alone where there is one, else all numbers; without any 0."""
+        """What the tests wrote: `reward` alone where there is one, else all numbers.
+
+        Raises:
+            AgentCausedError: the agent's files cannot be judged, or keep the tests from a verdict.
+            SandboxError: the tests give no verdict over the clean image either, or a machine broke.
+        """
         task = self._task(item)
-        rewards: Mapping[str, float] | None = None
+
+        async def judge(machine: Sandbox) -> Verdict | None:
+            found = await verdict(task, machine, self._fresh(item, ctx), limit_s=ctx.verify_timeout_s)
+            if machine is ctx.sandbox:
+                ctx.metrics |= {"tests_exit_code": found.exit_code, "left_out": len(found.left_out)}
+            self._report(task, found)
+            return None if found.rewards is None else found
+
+        async def judge_clean() -> Verdict | None:
+            async with cast("Opening", ctx.fresh_sandbox()) as machine:
+                await HarborTasksEnv.prepare(self, item, machine)
+                return await judge(machine)
+
         with timed("ctx.verify"), off_the_clock():
-            try:
-                async with asyncio.timeout(ctx.verify_timeout_s):
-                    found = await verdict(task, ctx.sandbox, self._fresh(item, ctx))
-            except TimeoutError:
-                _LOG.warning("task %s: no verdict within --env.verify_timeout_s", task.task_id)
-            else:
-                rewards = found.rewards
-                ctx.metrics |= {"tests_exit_code": found.result.exit_code, "left_out": len(found.left_out)}
-                self._report(task, found.left_out, found.result.stderr if rewards is None else b"")
-        ctx.metrics["no_verdict"] = float(rewards is None)
-        if rewards is None:
-            return 0.0
+            control = self._controls.setdefault(task.task_id, Control())
+            found = await decide(lambda: judge(ctx.sandbox), judge_clean, control)
+        rewards = found.rewards or {}
         if "reward" not in rewards:
             return rewards
         ctx.metrics |= {name: value for name, value in rewards.items() if name != "reward"}
@@ -220,34 +232,23 @@ class HarborTasksEnv(AgentEnv):
         spec = replace(self.sandbox_for(item), image=image)
         return cast("Opening", self.sandboxes.open_for_verification(spec))
 
-    def _report(self, task: HarborTask, left_out: Sequence[str], last_words: bytes) -> None:
-        """Once a task, for its author: what a solution may need, or why there is no verdict."""
-        if task.task_id in self._reported:
+    def _report(self, task: HarborTask, found: Verdict) -> None:
+        """Log once a task, for its author: what a solution may need, or why there is no verdict."""
+        if task.task_id in self._reported or not (found.left_out or found.rewards is None):
             return
-        if left_out:
-            names = ", ".join(left_out[:5])
-            _LOG.info(
-                "task %s: the tests do not see %d changes among its tools: %s",
-                task.task_id,
-                len(left_out),
-                names,
-            )
-        if last_words:
-            text = last_words[-300:].decode("utf-8", "replace")
-            _LOG.warning("task %s: the tests wrote no reward: %s", task.task_id, " ".join(text.split()))
-        if left_out or last_words:
-            self._reported.add(task.task_id)
+        self._reported.add(task.task_id)
+        if found.left_out:
+            level = logging.INFO if found.rewards and all(found.rewards.values()) else logging.WARNING
+            names = f"all changes: {', '.join(found.left_out[:5])} ({len(found.left_out)} in all)"
+            advice = "declare what a solution needs in `artifacts`"
+            _LOG.log(level, "task %s: its tests do not see %s; %s", task.task_id, names, advice)
+        if found.rewards is None:
+            words = " ".join(found.last_words.split())
+            _LOG.warning("task %s: the tests wrote no reward: %s", task.task_id, words)
 
 
 def _solution(task: HarborTask) -> str:
     return SOLUTION if task.has_image else _LOCAL_SOLUTION
-
-
-async def _put(sandbox: Sandbox, folder: Path, at: str) -> None:
-    files = await asyncio.to_thread(files_below, folder)
-    await transfer.put(
-        sandbox, {transfer.place(f"{at}/{path}", sandbox.workdir): files[path] for path in files}
-    )
 
 
 async def _missing_images(tasks: Sequence[HarborTask]) -> dict[str, str]:

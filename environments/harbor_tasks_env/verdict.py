@@ -8,16 +8,18 @@ import posixpath
 import re
 import shlex
 import tarfile
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import PurePosixPath
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, cast
 
 from environments.harbor_tasks_env.task_folder import HarborTask, files_below
-from tools.errors import AgentCausedError, SandboxUnavailable
+from environments.harbor_tasks_env.what_comes import WhatComes, is_below
+from environments.turn_level_reward import bounded_reward, checked_text
+from tools.errors import AgentCausedError, RewardError, SandboxUnavailable
 from tools.sandbox import Opening
-from tools.sandbox.base import ExecResult, Sandbox
+from tools.sandbox.base import Sandbox
 from tools.sandbox.changes import changed_files, changed_paths, put_changed
 from tools.sandbox.host import transfer
 
@@ -25,32 +27,28 @@ TESTS, LOGS, SOLUTION = "/tests", "/logs/verifier", "/solution"
 _PUBLISHED = "/logs/artifacts"
 """What Harbor gives to a verifier with a machine of its own, declared or not."""
 _MOST_BYTES = 1 << 20
-"""Of a file with the reward."""
+"""Of a file with the reward, and of one of the solution whose text is searched."""
 _MOST_CHANGED = 128 << 20
 """Bytes of what an agent changed: they pass through the memory of this process."""
 _MOST_EXCLUDED = 1000
 """Paths that the engine is told to leave out; it compares each with each change."""
-_PROGRAMS = re.compile(
-    r"/(bin|boot|dev|etc|lib(32|64|x32)?|logs|opt|proc|run|sbin|snap|solution|sys|tests|usr|var/lib/gems|verifier)"
-    r"(/|$)"
-)
-"""Where programs, libraries and shells live."""
+_LINKS_AT_ONCE, _LONGEST_PATH = 1000, 4097
 _NOT_OF_TASK = re.compile(r"/(dev|logs|proc|run|solution|sys|tests|verifier)(/|$)|.*/__pycache__(/|$)")
 """What no task needs of the agent, so that nobody has to know that it was left out."""
-_WORK_AMONG_PROGRAMS = re.compile(r"/(opt|usr/src)/.")
-_READ_AT_START = re.compile(r"/(root|home/[^/]+)/\.[^/]|(.*/)?\.git/(hooks|config)(/|$)|.*\.pth$")
-_READ_ANYWHERE = frozenset({
-    "__pycache__", "site-packages", "dist-packages", "sitecustomize.py", "usercustomize.py", "venv", ".venv",
-    "conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg",
-    "pyproject.toml", "node_modules", ".npmrc", "bunfig.toml", ".cargo", ".gitconfig", "hgrc", ".Rprofile",
-    ".rspec", ".bashrc", ".bash_profile", ".profile",
-})  # fmt: skip
-"""Names of what interpreters, test runners and shells read wherever they find it."""
-_OF_GIT = ("config", "config.worktree", "hooks")
-"""What git reads in a repository, of any name: `.git` may be a file or a link that leads there."""
-_CLEAN = (
-    """printf '%s\\0' "$PATH"; find / -xdev '(' -name pyvenv.cfg -o -name objects -o -name refs ')' -print0"""
-)
+_NEVER_A_LINK = re.compile(r"/(home|root|tmp|var)(/(cache|lib|tmp))?$|/home/[^/]+$")
+"""Folders of which a part does not come: a link in their place would bring another one."""
+_SCRATCH = re.compile(r"/(var/)?tmp/")
+"""Where tests write files of their own, to which a link of the agent's would lead."""
+_LINKING, _BETWEEN_WORDS = re.compile(r"\bln\b|link"), re.compile(r"[\s\"'`();,]+")
+_CLEAN = """printf '%s\\0' "$PATH"
+find / -xdev '(' -name pyvenv.cfg -o -name objects -o -name refs ')' -print0
+find /var/lib /var/cache -mindepth 1 -maxdepth 1 -user root -print0"""
+_FOLLOW = """
+import os, sys
+for path in sys.stdin.buffer.read().split(b"\\0"):
+    found = os.path.realpath(path) if os.path.exists(path) else b""
+    sys.stdout.buffer.write(found + b"\\0")
+"""
 _AS_USER = (
     "import os, pwd, sys; user = sys.argv[1]; "
     "found = pwd.getpwuid(int(user)) if user.isdigit() else pwd.getpwnam(user); "
@@ -64,153 +62,165 @@ class Verdict:
     """What a task's tests said."""
 
     rewards: Mapping[str, float] | None
-    """By name; `None`: they wrote none that can be read."""
+    """By name; `None`: no verdict, since they wrote none that can be read, or ran out of their time."""
     left_out: Sequence[str]
     """Paths that the agent changed and the tests did not get to see."""
-    result: ExecResult
+    last_words: str
+    """The end of what the tests wrote to stderr, or how their machine broke."""
+    exit_code: int = 1
     """Of the tests."""
 
 
-async def verdict(task: HarborTask, agent: Sandbox, opening: Opening) -> Verdict:
-    """Run the tests; nothing of the agent's but files gets to them.
+async def verdict(task: HarborTask, agent: Sandbox, opening: Opening, *, limit_s: float) -> Verdict:
+    """Run the tests in a fresh machine, to which nothing of the agent's comes but files.
 
     Code of the agent's that the tests run has their rights there, and can write the reward itself.
 
-    Args:
-        task: with the tests.
-        agent: its machine.
-        opening: of the fresh one, of the verifier's image.
+    Raises:
+        AgentCausedError: the agent's files cannot be judged.
+        SandboxError: one of the machines broke, or was not ready within the limit, which the tests have anew.
     """
     files = {} if task.verifier_images else files_below(task.folder / "tests")
     held = {f"{TESTS}/{path}": each.data for path, each in files.items()}
-    async with opening.for_verifier(held) as fresh:
-        left_out = await _bring(task, agent, fresh)
+    limit = asyncio.timeout(limit_s)
+    async with AsyncExitStack() as opened:
+        try:
+            async with limit:
+                fresh = await opened.enter_async_context(opening.for_verifier(held))
+                left_out = await _bring(task, agent, fresh)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise SandboxUnavailable(f"no machine with the agent's files within {limit_s:g} s") from error
         logs = LOGS if task.has_image else f"/tmp{LOGS}"  # to which a link leads
-        await fresh.exec(["sh", "-c", f"rm -rf {logs}; mkdir -p {logs} && chmod 777 {logs}"])
-        result = await fresh.exec(
-            _command(task, held.get(f"{TESTS}/test.sh", b"")),
-            cwd=task.table.environment.workdir if task.has_image else None,
-            env={**task.table.environment.env, **task.table.verifier.env},
-            timeout_s=task.table.verifier.timeout_sec,
-        )
-        async with fresh.paused():
-            rewards = None if result.timed_out else await _rewards(fresh)
-    return Verdict(rewards=rewards, left_out=left_out, result=result)
+        workdir = (task.has_image and task.table.environment.workdir) or fresh.workdir
+        made = f"rm -rf {logs}; mkdir -p {logs} {shlex.quote(workdir)}; chmod 777 {logs}"
+        try:
+            await fresh.exec(["sh", "-c", made], cwd="/")
+            result = await fresh.exec(
+                _command(task, held.get(f"{TESTS}/test.sh", b"")),
+                cwd=workdir,
+                env={**task.table.environment.env, **task.table.verifier.env},
+                timeout_s=min(task.table.verifier.timeout_sec, limit_s),
+            )
+            async with fresh.paused():
+                rewards = None if result.timed_out else await _rewards(fresh)
+        except AgentCausedError as error:  # by what the tests run, or by the tests: a control shows which
+            return Verdict(rewards=None, left_out=left_out, last_words=str(error))
+    words = b"they ran out of their time" if result.timed_out else result.stderr[-300:]
+    last_words = words.decode("utf-8", "replace")
+    return Verdict(rewards=rewards, left_out=left_out, last_words=last_words, exit_code=result.exit_code)
 
 
-def is_of_tools(path: str, search_path: Sequence[str] = (), workdir: str = "/") -> bool:
-    """Whether a file decides how others are judged, so that it is that of the clean image.
-
-    Args:
-        path: absolute, or below the workspace.
-        search_path: folders of programs; with `…/bin` comes all of `…`, unless the agent works there.
-        workdir: where the agent works.
-    """
-    if not _is_read_nowhere(path):
-        return True
-    for folder in search_path:
-        above = posixpath.dirname(folder)
-        is_prefix = above != "/" and posixpath.basename(folder) in ("bin", "sbin")
-        place = above if is_prefix and not _is_below(workdir, above) else folder
-        if place.startswith("/") and _is_below(path, place):
-            return True
-    works_here = _WORK_AMONG_PROGRAMS.match(workdir) and _is_below(path, workdir)
-    return not works_here and _PROGRAMS.match(path) is not None
+async def put_folder(sandbox: Sandbox, folder: Path, at: str) -> None:
+    """Write a folder of a task's into a sandbox."""
+    files = await asyncio.to_thread(files_below, folder)
+    await transfer.put(
+        sandbox, {transfer.place(f"{at}/{path}", sandbox.workdir): files[path] for path in files}
+    )
 
 
 async def _bring(task: HarborTask, agent: Sandbox, fresh: Sandbox) -> list[str]:
-    """Copy what the tests are to see of the agent's files; what of its changes they are not to see.
-
-    Raises:
-        AgentCausedError: it is more than a verification takes, or does not fit the clean image.
-    """
-    search_path, *found = (await fresh.exec(["sh", "-c", _CLEAN])).text().split("\0")
-    programs = [posixpath.dirname(each) + "/bin" for each in found if each.endswith("/pyvenv.cfg")]
-    programs += search_path.split(":")
+    """Copy what the tests are to see of the agent's files; return the changes that they are not to see."""
+    listed = await fresh.exec(["sh", "-c", _CLEAN], max_output_bytes=_MOST_BYTES << 3)
+    search_path, *marks = listed.text().split("\0")
     declared = [
         posixpath.normpath(posixpath.join(agent.workdir, each))
         for each in task.table.artifact_paths + (_PUBLISHED,) * task.table.is_separate
     ]
-
-    def rule(changed: Collection[str]) -> Callable[[str], bool]:
-        repositories = _repositories([*found, *changed])
-
-        def is_left_out(path: str) -> bool:
-            if not declared:
-                return _is_of_git(path, repositories) or is_of_tools(path, programs, agent.workdir)
-            tops = [each for each in declared if _is_below(path, each)]
-            is_seen = any(
-                _is_read_nowhere(path[len(each) :]) and not _is_of_git(path, repositories, each)
-                for each in tops
-            )
-            return not is_seen and not any(_is_below(each, path) for each in declared)
-
-        return is_left_out
-
+    comes = WhatComes(
+        declared=declared,
+        workdir=posixpath.join(agent.workdir, task.table.environment.workdir or ""),
+        search_path=search_path.split(":"),
+        image=frozenset(marks),
+        solution=await asyncio.to_thread(_text_of, task.folder / "solution"),
+    )
     if task.verifier_images or not task.has_image:
         room = min(agent.record.limits.disk_mb << 20, _MOST_CHANGED)
         taken = await transfer.take(agent, declared or (".",), max_bytes=room)
         places = {path: posixpath.join(agent.workdir, path) for path in taken}
-        is_left_out = rule(places.values())
-        left_out = {path for path, place in places.items() if is_left_out(place)}
+        comes = replace(comes, changed=places.values())
+        left_out = {path for path, place in places.items() if not comes.has(place)}
         await transfer.offer(fresh, {path: taken[path] for path in taken if path not in left_out})
         return sorted(left_out)
-    try:
-        changed = await changed_paths(agent)
-        left_out = set(filter(rule(changed), changed))
-        highest = sorted(path for path in left_out if posixpath.dirname(path) not in left_out)
-        archive = await changed_files(agent, exclude=highest[:_MOST_EXCLUDED], max_bytes=_MOST_CHANGED)
-        # What is of many names is in there still, and what its programs made meanwhile.
-        await put_changed(fresh, await asyncio.to_thread(_without, archive, rule))
-    except (OSError, SandboxUnavailable) as error:
-        # Where the engine is gone, this raises for the fresh one, too.
-        await fresh.exec(["true"])
-        reason = f"what the agent changed cannot be judged: {error}"
-        raise AgentCausedError(reason, cause="unreadable_files") from error
+    changed = await changed_paths(agent)
+    comes = replace(comes, changed=changed)
+    left_out = await asyncio.to_thread(
+        lambda: {path for path in changed if not comes.has(path) and not comes.has_below(path)}
+    )
+    highest = sorted(path for path in left_out if posixpath.dirname(path) not in left_out)
+    archive = await changed_files(agent, exclude=highest[:_MOST_EXCLUDED], max_bytes=_MOST_CHANGED)
+    # What is of many names is in there still, and what its programs made meanwhile.
+    kept, links = await asyncio.to_thread(_chosen, archive, comes)
+    await put_changed(fresh, kept)
+    left_out |= await _remove_links_out(fresh, links, comes)
     around = set(map(posixpath.dirname, left_out))
     return [] if declared else sorted(each for each in left_out - around if not _NOT_OF_TASK.match(each))
 
 
-def _without(archive: bytes, rule: Callable[[Collection[str]], Callable[[str], bool]]) -> bytes:
-    kept = io.BytesIO()
+def _chosen(archive: bytes, comes: WhatComes) -> tuple[bytes, dict[str, str]]:
+    """Return an archive of the members that come, and the links among them with what they say."""
+    kept, links, contents = io.BytesIO(), dict[str, str](), set[str]()
     with (
         tarfile.open(fileobj=io.BytesIO(archive)) as source,
         tarfile.open(fileobj=kept, mode="w") as target,
     ):
-        is_left_out = rule([f"/{name}" for name in source.getnames()])
+        comes = replace(comes, changed=[f"/{name}" for name in source.getnames()])
         for member in source:
-            leads_out = member.islnk() and is_left_out(f"/{member.linkname}")
-            if not leads_out and not is_left_out(f"/{member.name}"):
+            path = f"/{member.name}"
+            is_chosen = comes.has(path) or (member.isdir() and comes.has_below(path))
+            if member.issym():
+                around = any(is_below(each, path) for each in comes.programs) or _NEVER_A_LINK.match(path)
+                is_chosen = is_chosen and not around
+                links |= {path: member.linkname} if is_chosen else {}
+            elif member.isreg() and is_chosen:
+                contents.add(member.name)
+            elif not member.isdir():  # a hard link may be one to a link
+                is_pipe = member.isfifo() and posixpath.basename(path) in comes.solution
+                is_chosen = is_chosen and (is_pipe or (member.islnk() and member.linkname in contents))
+            if is_chosen:
                 target.addfile(member, source.extractfile(member) if member.isreg() else None)
-    return kept.getvalue()
+    return kept.getvalue(), links
 
 
-def _repositories(paths: Collection[str]) -> set[str]:
-    """Folders that git takes for repositories, as these paths show."""
-    shown = {"objects": set[str](), "refs": set[str]()}
-    for path in paths:
-        at = PurePosixPath(path)
-        for each in (at, *at.parents):
-            if each.name in shown:
-                shown[each.name].add(str(each.parent))
-    return shown["objects"] & shown["refs"]
+async def _remove_links_out(fresh: Sandbox, links: Mapping[str, str], comes: WhatComes) -> set[str]:
+    """Remove links whose target did not come, as the machine follows them; return their paths.
+
+    One that the task's own solution makes may lead to the clean image.
+    """
+    lines = filter(_LINKING.search, comes.solution.splitlines())
+    made = {word for line in lines for word in _BETWEEN_WORDS.split(line)}
+    removed, paths = list[str](), list(links)
+    for first in range(0, len(paths), _LINKS_AT_ONCE):
+        batch = paths[first : first + _LINKS_AT_ONCE]
+        followed = await _feed(fresh, ["python3", "-I", "-S", "-c", _FOLLOW], batch)
+        for path, target in zip(batch, followed.split("\0")[:-1], strict=True):
+            is_scratch = _SCRATCH.match(target) and not is_below(target, comes.workdir)
+            is_inside = comes.has(target) and not is_scratch
+            if not target or _NOT_OF_TASK.match(target) or not (is_inside or links[path] in made):
+                removed.append(path)
+    if removed:
+        await _feed(fresh, ["xargs", "-0", "rm", "-f", "--"], removed)
+    return set(removed)
 
 
-def _is_of_git(path: str, repositories: Collection[str], top: str = "") -> bool:
-    at = PurePosixPath(path)
-    return any(
-        each.name in _OF_GIT and str(each.parent) in repositories and len(str(each.parent)) > len(top)
-        for each in (at, *at.parents)
+async def _feed(fresh: Sandbox, argv: Sequence[str], paths: Sequence[str]) -> str:
+    given, most_bytes = (
+        "\0".join(paths).encode("utf-8", "surrogateescape"),
+        2 * _LINKS_AT_ONCE * _LONGEST_PATH,
     )
+    done = await fresh.exec(argv, stdin=given, cwd="/", max_output_bytes=most_bytes)
+    if done.exit_code:
+        raise SandboxUnavailable(f"links cannot be followed: {done.stderr[-300:].decode('utf-8', 'replace')}")
+    return done.stdout.decode("utf-8", "surrogateescape")
 
 
-def _is_read_nowhere(path: str) -> bool:
-    """Whether no tool looks for a file of this name by itself."""
-    return not _READ_AT_START.match(path) and _READ_ANYWHERE.isdisjoint(path.split("/"))
-
-
-def _is_below(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(f"{folder.rstrip('/')}/")
+def _text_of(folder: Path) -> str:
+    """The text of the small files in a folder, and their names."""
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    small = [path for path in paths if path.stat().st_size <= _MOST_BYTES]
+    names = (path.relative_to(folder).as_posix() for path in paths)
+    return "\n".join([*names, *(path.read_text("utf-8", "replace") for path in small)])
 
 
 def _command(task: HarborTask, script: bytes) -> list[str]:
@@ -224,11 +234,13 @@ def _command(task: HarborTask, script: bytes) -> list[str]:
 async def _rewards(fresh: Sandbox) -> dict[str, float] | None:
     """What the tests wrote: `reward.json`, or else `reward.txt`; `None` where neither has numbers."""
     for name in ("reward.json", "reward.txt"):
-        with suppress(OSError, ValueError, TypeError, RecursionError):
+        with suppress(OSError, ValueError, TypeError, OverflowError, RecursionError, RewardError):
             data = await fresh.read_file(f"{LOGS}/{name}", max_bytes=_MOST_BYTES)
             found: Any = json.loads(data) if name.endswith("json") else float(data)
             rewards = cast("dict[str, Any]", found) if isinstance(found, dict) else {"reward": found}
-            numbers = {key: float(value) for key, value in rewards.items() if type(value) in (int, float)}
-            if numbers and len(numbers) == len(rewards) and all(map(math.isfinite, numbers.values())):
+            numbers = {checked_text(key, name): float(value) for key, value in rewards.items()}
+            is_finite = all(type(each) in (int, float) and math.isfinite(each) for each in rewards.values())
+            if numbers and is_finite:
+                bounded_reward(numbers.get("reward", math.fsum(numbers.values())), name)
                 return numbers
     return None

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from environments.harbor_tasks_env import HarborTasksEnv
+from environments.harbor_tasks_env import HarborTasksEnv, verdict
 from tests.environments.harbor_tasks_env.task_folders import (
     PASS,
     TOML,
@@ -16,6 +16,7 @@ from tests.environments.harbor_tasks_env.task_folders import (
     write_task,
 )
 from tests.tools.sandbox.conftest import TEST_IMAGE, docker_engine
+from tools.errors import SandboxUnavailable
 from turnwise import Command
 
 __all__ = ["docker_engine"]
@@ -152,6 +153,39 @@ async def test_a_repository_and_a_virtual_environment_under_another_name_are_not
             "RUN cp /bin/true env/bin/python\n"
         )
     assert await scores(root, Forging) == {"git": 0.0, "venv": 0.0}
+
+
+async def test_settings_and_scripts_that_tools_read_do_not_come(root):
+    read = (
+        "/var/lib/dpkg/info/forged.postinst", "/app/.coveragerc", "/app/jest.config.js", "/app/.yarnrc.yml",
+        "/app/uv.toml", "/tmp/node-compile-cache/a", "/app/.env",
+    )  # fmt: skip
+    forge = f"mkdir -p /tmp/node-compile-cache; touch {' '.join(read)} /app/seen"
+    test = PASS.format(f"test -e /app/seen && ! ls {' '.join(read)}")
+    toml = f"{TOML}[environment]\ndocker_image = '{UBUNTU}'\nworkdir = '/app'\n"
+    write_task(root, "tools", {"forge.sh": forge}, test=test, toml=toml)
+    found = (await played(root, Forging))["tools"]
+    assert (found.score, found.metrics["left_out"]) == (1.0, len(read))
+
+
+@pytest.mark.parametrize(("failures", "scored"), [pytest.param(1, [1.0], marks=pytest.mark.soak), (9, [])])
+async def test_an_engine_that_fails_while_files_come_is_tried_once_more_and_never_a_score(
+    root, monkeypatch, failures, scored
+):
+    left, taken = iter(range(failures)), verdict.changed_paths
+
+    async def changed_paths(sandbox):
+        if next(left, None) is not None:
+            raise SandboxUnavailable("the engine does not answer")
+        return await taken(sandbox)
+
+    monkeypatch.setattr(verdict, "changed_paths", changed_paths)
+    toml = f"{TOML}[environment]\ndocker_image = '{UBUNTU}'\nworkdir = '/app'\n"
+    write_task(root, "task", SOLVE, test=ANSWER, toml=toml)
+    async with opened(root) as env:
+        group = await env.rollout_group(env.tasks()[0], 1)
+    assert [each.score for each in group.trajectories] == scored
+    assert [each.error_class for each in group.failures] == ["SandboxUnavailable"] * (1 - len(scored))
 
 
 async def test_tasks_with_an_image_and_without_one_run_side_by_side(root, caplog):

@@ -1,9 +1,9 @@
+import asyncio
 import logging
 
 import pytest
 
 from environments.cli.main import main
-from environments.harbor_tasks_env.verdict import is_of_tools
 from tests.environments.harbor_tasks_env.task_folders import (
     PASS,
     TOML,
@@ -65,16 +65,40 @@ async def test_several_numbers_are_components_and_reward_alone_is_the_reward(tmp
     assert found["whole"].metrics["speed"] == 0.5
 
 
-@pytest.mark.parametrize(
-    "test",
-    ["true", "exit 127", "echo nan > /logs/verifier/reward.txt",
-     "echo '{\"a\": \"b\"}' > /logs/verifier/reward.json",
-     "mkdir /logs/verifier/reward.txt", "echo 1 > /logs/verifier/reward.txt; sleep 60"],
-)  # fmt: skip
-async def test_a_verdict_that_cannot_be_read_is_no_reward(tmp_path, test):
-    write_task(tmp_path, "none", {}, test=test, toml="[verifier]\ntimeout_sec = 1")
-    found = (await played(tmp_path))["none"]
-    assert (found.score, found.metrics["no_verdict"]) == (0.0, 1.0)
+WITHOUT_VERDICT = {
+    "nothing": "true", "missing program": "exit 127", "nan": "echo nan > /logs/verifier/reward.txt",
+    "text": "echo '{\"a\": \"b\"}' > /logs/verifier/reward.json",
+    "folder": "mkdir /logs/verifier/reward.txt", "no numbers": "echo '{}' > /logs/verifier/reward.json",
+    "too large": "echo 1e300 > /logs/verifier/reward.txt",
+    "too many digits": "echo '{\"reward\": 1'$(printf '%0400d')'}' > /logs/verifier/reward.json",
+    "half a character": "echo '{\"\\ud800\": 1}' > /logs/verifier/reward.json",
+    "link to nothing": "ln -s gone /logs/verifier/reward.txt",
+    "huge": "echo 1 > /logs/verifier/reward.txt; head -c 3000000 /dev/zero >> /logs/verifier/reward.txt",
+    "written, and over its time": "echo 1 > /logs/verifier/reward.txt; sleep 60",
+    "killed": "kill -9 $PPID $$",
+}  # fmt: skip
+SHORT = TOML.replace("[verifier]\ntimeout_sec = 60", "[verifier]\ntimeout_sec = 1")
+
+
+async def test_tests_without_a_verdict_over_the_clean_image_either_drop_the_sibling(tmp_path):
+    for name, test in WITHOUT_VERDICT.items():
+        write_task(tmp_path, name, {}, test=test, toml=SHORT)
+    async with opened(tmp_path) as env:
+        groups = await asyncio.gather(*(env.rollout_group(task, 1) for task in env.tasks()))
+    dropped = {group.item_id: each.error for group in groups for each in group.failures}
+    assert dropped.keys() == WITHOUT_VERDICT.keys()
+    assert {error.partition(",")[0] for error in dropped.values()} == {
+        "SandboxError: the tests give no verdict with the agent's files"
+    }
+
+
+async def test_files_that_keep_the_tests_from_a_verdict_are_the_floor(tmp_path):
+    for name, test in WITHOUT_VERDICT.items():
+        made = {"solution/solve.sh": "touch made"}
+        unless = f"if ! test -e made; then echo 0 > /logs/verifier/reward.txt; exit; fi\n{test}"
+        write_task(tmp_path, name, made, test=unless, toml=SHORT)
+    found = await played(tmp_path, failed_score=-1.0)
+    assert {(each.score, each.agent_caused.cause) for each in found.values()} == {(-1.0, "no_verdict")}
 
 
 async def test_variables_of_the_file_reach_the_shell_the_solution_and_the_tests(tmp_path):
@@ -132,33 +156,14 @@ def test_check_names_the_tasks_whose_own_solution_or_idle_agent_is_wrong(tmp_pat
     write_task(tmp_path, "given", SOLVED, test=PASS.format("true"))
     write_task(tmp_path, "wrong", {"solution/solve.sh": "true"}, test=HELLO)
     write_task(tmp_path, "unsolved", {}, test="exit 127")
+    write_task(
+        tmp_path, "tools", {"solution/solve.sh": "touch conftest.py"}, test=PASS.format("test -e conftest.py")
+    )
     assert main(["check", "harbor_tasks", "--env.tasks", str(tmp_path), "--json"]) == 1
     shown = capfd.readouterr().out
-    assert "3 of 4 items: " in shown
+    assert "4 of 5 items: " in shown
     assert "given: an agent that does nothing scores 1" in shown
     assert "wrong: its own solution scores 0" in shown
-    assert "unsolved: its own solution scores 0, tests_exit_code 127" in shown
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["/bin/sh", "/usr/local/bin/x", "/lib64/ld.so", "/etc/profile", "/opt/tools/pytest", "/tests/x",
-     "/logs/verifier/x", "/root/.bashrc", "/home/me/.config/x", "/app/conftest.py", "/app/.venv/bin/python",
-     "/x/site-packages/a.py",
-     "/app/__pycache__/a.pyc", "/app/.git/hooks/post", "/app/x.pth", "/root/miniconda3/lib/x", "/custom/run"],
-)  # fmt: skip
-def test_tools_are_those_of_the_clean_image(path):
-    assert is_of_tools(path, ["/usr/bin", "/root/miniconda3/bin", "/custom"], "/app")
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["/app/main.py", "/app/bin/x", "/library/x", "/root/work", "/srv/x", "/var/lib/x", "/home/me/x", "a.py"],
-)
-def test_what_the_agent_works_on_is_not_of_tools(path):
-    assert not is_of_tools(path, ["/usr/bin", "/root/miniconda3/bin"], "/app")
-
-
-def test_a_workdir_among_programs_is_worked_on():
-    assert not is_of_tools("/usr/src/app/main.c", ["/usr/bin"], "/usr/src/app")
-    assert is_of_tools("/usr/bin/cc", ["/usr/bin"], "/usr")
+    assert "unsolved: its own solution broke: SandboxError: the tests give no verdict" in shown
+    assert "tools: its own solution scores 0" in shown
+    assert "its tests do not see all changes: conftest.py (1 in all); declare what a solution needs" in shown

@@ -1,0 +1,18 @@
+"""What a list of what comes may not cost: the solutions of many tasks score what they need to."""
+
+import pytest
+
+from tests.environments.harbor_tasks_env.oracle_tasks import NEED_MORE, scores, write_tasks
+from tests.tools.sandbox.conftest import docker_engine
+
+__all__ = ["docker_engine"]
+
+
+@pytest.mark.docker
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+async def test_each_solution_that_needs_no_tools_of_its_own_scores_1(docker_engine, tmp_path):
+    names, found = write_tasks(tmp_path, lambda _: True), {}
+    await scores(tmp_path, found=found.__setitem__)
+    assert len(names) >= 130
+    assert found == {name: float(name not in NEED_MORE) for name in names}

@@ -15,7 +15,6 @@ from pathlib import PurePosixPath
 from typing import Any, cast
 
 from environments.harbor_tasks_env.task_folder import HarborTask, files_below
-from tools.errors import AgentCausedError, SandboxUnavailable
 from tools.sandbox import Opening
 from tools.sandbox.base import ExecResult, Sandbox
 from tools.sandbox.changes import changed_files, changed_paths, put_changed
@@ -155,18 +154,12 @@ async def _bring(task: HarborTask, agent: Sandbox, fresh: Sandbox) -> list[str]:
         left_out = {path for path, place in places.items() if is_left_out(place)}
         await transfer.offer(fresh, {path: taken[path] for path in taken if path not in left_out})
         return sorted(left_out)
-    try:
-        changed = await changed_paths(agent)
-        left_out = set(filter(rule(changed), changed))
-        highest = sorted(path for path in left_out if posixpath.dirname(path) not in left_out)
-        archive = await changed_files(agent, exclude=highest[:_MOST_EXCLUDED], max_bytes=_MOST_CHANGED)
-        # What is of many names is in there still, and what its programs made meanwhile.
-        await put_changed(fresh, await asyncio.to_thread(_without, archive, rule))
-    except (OSError, SandboxUnavailable) as error:
-        # Where the engine is gone, this raises for the fresh one, too.
-        await fresh.exec(["true"])
-        reason = f"what the agent changed cannot be judged: {error}"
-        raise AgentCausedError(reason, cause="unreadable_files") from error
+    changed = await changed_paths(agent)
+    left_out = set(filter(rule(changed), changed))
+    highest = sorted(path for path in left_out if posixpath.dirname(path) not in left_out)
+    archive = await changed_files(agent, exclude=highest[:_MOST_EXCLUDED], max_bytes=_MOST_CHANGED)
+    # What is of many names is in there still, and what its programs made meanwhile.
+    await put_changed(fresh, await asyncio.to_thread(_without, archive, rule))
     around = set(map(posixpath.dirname, left_out))
     return [] if declared else sorted(each for each in left_out - around if not _NOT_OF_TASK.match(each))
 

@@ -89,7 +89,7 @@ class RewardError(RolloutError):
 
 
 class AgentCausedError(RolloutError):
-    """What broke because of what the agent did: its trajectory gets the floor as outcome."""
+    """What the agent broke, as the message shows: its trajectory gets the floor as outcome."""
 
     def __init__(self, message: str, *, cause: AgentCause) -> None:
         super().__init__(message)

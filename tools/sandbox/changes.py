@@ -16,7 +16,8 @@ async def changed_paths(sandbox: Sandbox) -> list[str]:
 
     Raises:
         IsolationError: the sandbox is not `whole`.
-        SandboxUnavailable: its container is gone.
+        AgentCausedError: they are more than its limits allow, or too long; with the number.
+        SandboxUnavailable: its container is gone, or the engine fails in whatever way.
     """
     return await _whole(sandbox).changed_paths()
 
@@ -34,9 +35,9 @@ async def changed_files(
         max_bytes: of the archive.
 
     Raises:
-        OSError: it would be larger.
+        AgentCausedError: it would be larger, or cannot be read for what it is; with the evidence.
         IsolationError: the sandbox is not `whole`.
-        SandboxUnavailable: its container is gone.
+        SandboxUnavailable: its container is gone, or the engine fails in whatever way.
     """
     return await _whole(sandbox).changed_files(exclude, max_bytes)
 
@@ -45,9 +46,8 @@ async def put_changed(sandbox: Sandbox, archive: bytes) -> None:
     """Make the same changes in a fresh sandbox of the same image, but to a verifier's files; before all else.
 
     Raises:
-        OSError: something cannot be removed.
         IsolationError: the sandbox is not `whole`.
-        SandboxUnavailable: its container is gone, or the engine does not take the archive.
+        SandboxUnavailable: its container is gone, or something cannot be removed or written.
     """
     await _whole(sandbox).put_changed(archive)
 

@@ -15,6 +15,7 @@ from tests.environments.harbor_tasks_env.task_folders import (
     scores,
     write_task,
 )
+from tests.equipment.engine_proxy import late, proxied
 from tests.tools.sandbox.conftest import TEST_IMAGE, docker_engine
 from tools.errors import SandboxUnavailable
 from turnwise import Command
@@ -233,6 +234,16 @@ async def test_what_is_too_much_to_be_judged_is_the_agents_doing(root):
         root, "big", UBUNTU, big, PASS.format("true"), f"{TOML}[environment]\nstorage_mb = 500\n"
     )
     assert await scores(root, Forging) == {"big": 0.0}
+
+
+async def test_an_engine_that_lists_changes_too_late_drops_the_sibling_with_its_cause(root, monkeypatch):
+    write_image_task(root, "file", UBUNTU, SOLVE, ANSWER)
+    with proxied(monkeypatch) as proxy:
+        async with opened(root) as env:
+            proxy.breaks("GET .*/changes", late)
+            group = await env.rollout_group(env.tasks()[0], 1)
+    assert (len(group.trajectories), len(group.failures)) == (0, 1)
+    assert "SandboxUnavailable: the engine does not give or take the files" in group.failures[0].error
 
 
 async def test_a_name_that_no_image_can_have_leaves_out_one_task(root):

@@ -64,7 +64,7 @@ async def open_docker(
             closing.push_async_callback(lambda: to_the_end(in_thread(pool.leave)))
             container = await made_in(threads(), pool.pop, managed.drop)
         if container is None:
-            container = await made_in(managed.creators, partial(managed.make, spec), managed.drop)
+            container = await managed.made(spec)
         closing.push_async_callback(lambda: to_the_end(in_thread(partial(managed.drop, container))))
         if verifier_files is not None and not whole:
             await in_thread(partial(containers.hold, managed.engine, container, verifier_files))
@@ -76,7 +76,7 @@ async def open_docker(
             closing.callback(asyncio.create_task(watch.run()).cancel)
         channel = RecoveringChannel(
             await container.connection.attach(**containers.judging(managed.engine, container)),
-            partial(_supervise, managed, container, watch),
+            partial(_supervise, managed, container, watch, [container.connection]),
         )
         closing.callback(channel.close, "the sandbox is closed")
         record = SandboxRecord(
@@ -112,7 +112,10 @@ async def missing_images(names: Sequence[str]) -> list[str]:
         IsolationError: no engine answers.
     """
     engine = (await in_thread(manager)).engine
-    found = [await in_thread(partial(engine.image, name)) for name in names]
+    try:
+        found = [await in_thread(partial(engine.image, name)) for name in names]
+    except EngineError as error:
+        raise IsolationError(f"the Docker engine does not say which images it has: {error}") from error
     return [name for name, image in zip(names, found, strict=True) if image is None]
 
 
@@ -121,20 +124,20 @@ async def _listener(managed: ContainerManager, container: Container) -> socket.s
     return await made_in(threads(), open_it, socket.socket.close)
 
 
-async def _supervise(managed: ContainerManager, container: Container, watch: DiskWatch) -> Channel:
+async def _supervise(
+    managed: ContainerManager, container: Container, watch: DiskWatch, connections: list[Connection]
+) -> Channel:
     """The channel to a new supervisor in the same container; everything that ran there is dead."""
     watch.refuse_over()
-
-    def start() -> Connection:
-        return _restarted(managed, container)
-
-    connection = await made_in(threads(), start, Connection.close)
-    return await connection.attach(**containers.judging(managed.engine, container))
+    start = partial(_restarted, managed, container, connections[-1])
+    connections.append(await made_in(threads(), start, Connection.close))
+    return await connections[-1].attach(**containers.judging(managed.engine, container))
 
 
-def _restarted(managed: ContainerManager, container: Container) -> Connection:
+def _restarted(managed: ContainerManager, container: Container, last: Connection) -> Connection:
     for attempt in range(1, _ATTEMPTS + 1):
         try:
+            containers.refuse_cut(managed.engine, last)
             containers.clear(managed.engine, container)
             return containers.supervise(
                 managed.engine, container.id, container.spec, container.uid, replaces=True
@@ -144,6 +147,7 @@ def _restarted(managed: ContainerManager, container: Container) -> Connection:
         except (SandboxCreateError, UsageError) as error:
             # Something of the agent's may have killed this one too, before it died itself.
             if attempt == _ATTEMPTS:
+                managed.drop(managed.make(container.spec))  # raises where none starts without that either
                 reason = "no supervisor starts any more over what the agent left in the container"
                 raise AgentCausedError(reason, cause="sandbox_lost") from error
     raise AssertionError

@@ -102,9 +102,11 @@ def _number(text: str) -> int | None:
 
 NEEDS = "an image needs python3 (3.9 or newer) on its PATH, /bin/sh and /bin/bash"
 
-_START_S = 60.0
+_START_S = 120.0
 _REMOVE_S = 20.0
 _END_IS_SEEN_S = 2.0
+_CLOSED_CODE = 0
+"""Of a supervisor whose host closed the connection, which nobody inside can make it end with."""
 _ANSWER_S = 10.0
 """For a container that waited; a new one would be there sooner."""
 _FEW_UIDS, _FEW_UIDS_COUNT = 10_000, 50_000
@@ -214,7 +216,7 @@ def supervise(
     """
     argv = ["python3", "-I", "-S", "-c", supervisor_code.CONTAINER]
     exec_id, sock = engine.open_exec(container, argv, f"{uid}:{uid}")
-    connection = Connection(sock)
+    connection = Connection(sock, exec_id)
     try:
         connection.send(_code() + _config(engine, spec, uid, replaces), _START_S)
         found = ContainerFacts.of(_expect(connection, Facts))
@@ -223,7 +225,7 @@ def supervise(
         _expect(connection, Ready)
     except (EOFError, OSError) as error:
         connection.close()
-        raise _explained(engine, exec_id, spec, connection.last_words) from error
+        raise _explained(engine, exec_id, spec, connection.last_words, error) from error
     except BaseException:
         connection.close()
         raise
@@ -304,6 +306,12 @@ def judging(engine: Engine, container: Container) -> dict[str, Callable[[], Any]
         return False
 
     return {"counters": partial(engine.counters, container.id), "wake": wake}
+
+
+def refuse_cut(engine: Engine, connection: Connection) -> None:
+    """Raise EngineError where nobody killed a supervisor: the engine lost the connection to it."""
+    if connection.is_cut and _exit_code(engine, connection.exec_id) in (None, _CLOSED_CODE):
+        raise EngineError("the connection to its supervisor was lost", None)
 
 
 def _run_as_root(engine: Engine, container: str, source: str) -> str:
@@ -465,6 +473,14 @@ def _check(found: ContainerFacts, spec: Spec) -> None:
         raise IsolationError(f"a container of this engine leaves the agent {', '.join(problems)}")
 
 
+def _exit_code(engine: Engine, exec_id: str) -> int | None:
+    """Of a program that ended, which the engine reports a moment later."""
+    deadline = time.monotonic() + _END_IS_SEEN_S
+    while (code := engine.exec_code(exec_id)) is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return code
+
+
 def _has_ended(engine: Engine, container: str) -> bool:
     # What ran in a container can be seen to end before the engine reports that the container did.
     deadline = time.monotonic() + _END_IS_SEEN_S
@@ -487,11 +503,14 @@ def _not_started(spec: Spec, error: EngineError, *, ended: bool) -> SandboxCreat
     return SandboxCreateError(f"a container of image {spec.image.digest} does not start: {error}")
 
 
-def _explained(engine: Engine, exec_id: str, spec: Spec, words: str) -> SandboxCreateError | ConfigError:
+def _explained(engine: Engine, exec_id: str, spec: Spec, words: str, error: Exception) -> Exception:
+    is_end = isinstance(error, EOFError)
     try:
-        code = engine.exec_code(exec_id)
-    except EngineError as error:
-        return SilentStartError(f"its supervisor is gone: {error}")
+        code = _exit_code(engine, exec_id)
+    except EngineError as gone:
+        return SilentStartError(f"its supervisor is gone: {gone}")
+    if code is None and is_end:
+        return EngineError("the connection to a program that runs was lost", None)
     if code is None:
         return SilentStartError(f"its supervisor does not answer: {words}")
     if code in _NOT_FOUND_CODES:

@@ -3,15 +3,20 @@
 Nothing else imports `docker`, which has no types. Each call blocks, so it belongs in a thread.
 """
 
-import math
+_TIMEOUT_S = 120
+"""For one request, from when it is sent: an engine that is merely busy has to come through."""
+_AGAIN_S = 1.0
+MOST_BUILD_S = 3600
+"""Of an image, whatever its Dockerfile runs."""
 import socket
 import struct
+import threading
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, cast
+from functools import cache, partial
+from typing import Any, TypeVar, cast
 
 import docker
 import docker.errors
@@ -23,16 +28,25 @@ from tools.sandbox.host.layout import RESERVED_PIDS
 from tools.sandbox.host.silence import Counters
 from tools.sandbox.inside.messages import Inbox, Message
 
-_TIMEOUT_S = 60
+_TIMEOUT_S = 120
+"""For one request, from when it is sent: an engine that is merely busy has to come through."""
+_AGAIN_S = 1.0
 MOST_BUILD_S = 3600
 """Of an image, whatever its Dockerfile runs."""
 _CHUNK_BYTES = 1 << 18
 THREADS = 24
 """Connections that the client keeps; callers use no more threads than this."""
-_FREEZE_TRIES, _FREEZE_AGAIN_S = 5, 1.0
+_FREEZE_TRIES = 5
 """A busy machine does not freeze at once what starts processes meanwhile."""
 _FIX = "start one (`systemctl start docker`) or say where it is (`DOCKER_HOST=unix:///path/to/docker.sock`)"
-_BAD_REQUEST, _NOT_FOUND, _CONFLICT = 400, 404, 409
+_BAD_REQUEST, _NOT_FOUND, _CONFLICT, _NO_ANSWER = 400, 404, 409, 500
+_SOCKET = 1 << 24
+"""In the mode of a file, as Go has it."""
+_FEWEST, _MOST_REQUESTS, _SLOW_S = 2, 16, 5.0
+# It would print a traceback for each answer that ends within its headers.
+logging.getLogger("urllib3.connection").addFilter(lambda record: record.exc_info is None)
+
+T = TypeVar("T")
 
 
 class EngineError(Exception):
@@ -56,6 +70,33 @@ class EngineError(Exception):
     def conflict(self) -> bool:
         """The call does not fit the state that something is in."""
         return self.status == _CONFLICT
+
+
+class Ramp:
+    """How many calls may run at once: few at first, one more after a quick one, else half as many."""
+
+    def __init__(self, most: int, slow_s: float = _SLOW_S) -> None:
+        self._most, self._slow_s = most, slow_s
+        self._allowed = self._fewest = min(_FEWEST, most)
+        self._running = 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def slot(self) -> Generator[None]:
+        """Wait for a turn, and hold it for one call."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._running < self._allowed)
+            self._running += 1
+        begun, worked = time.monotonic(), False
+        try:
+            yield
+            worked = time.monotonic() - begun < self._slow_s
+        finally:
+            with self._changed:
+                self._running -= 1
+                more, fewer = min(self._allowed + 1, self._most), max(self._fewest, self._allowed // 2)
+                self._allowed = more if worked else fewer
+                self._changed.notify_all()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,12 +125,12 @@ class Listed:
 
 
 class Engine:
-    """A Docker engine that answers."""
+    """A Docker engine that answers. A request waits for its turn before its time limit begins."""
 
     def __init__(self, api: Any) -> None:
         self._api = api
-        with _translated():
-            info: dict[str, Any] = api.info()
+        self._requests = Ramp(_MOST_REQUESTS)
+        info: dict[str, Any] = self._ask(api.info)
         options = [str(option) for option in info.get("SecurityOptions") or ()]
         self.arch: str = info.get("Architecture", "")
         self.runtime: str = info.get("DefaultRuntime", "") or "container"
@@ -103,8 +144,7 @@ class Engine:
     def image(self, name: str) -> Image | None:
         """The image of this name or id, or `None`, also where no image can have the name."""
         try:
-            with _translated():
-                found: dict[str, Any] = self._api.inspect_image(name)
+            found: dict[str, Any] = self._ask(lambda: self._api.inspect_image(name))
         except EngineError as error:
             if error.missing or error.refused:
                 return None
@@ -133,18 +173,15 @@ class Engine:
 
     def commit(self, container: str, config: Mapping[str, Any]) -> str:
         """Make an image of a container's file system; its id."""
-        with _translated():
-            return self._api.commit(container, conf=config)["Id"]
+        return self._ask(lambda: self._api.commit(container, conf=config)["Id"], tries=1)
 
     def remove_image(self, image: str) -> None:
         """Remove an image and the names that it has."""
-        with _translated():
-            self._api.remove_image(image, force=True)
+        self._ask(lambda: self._api.remove_image(image, force=True))
 
     def images(self, label: str) -> list[Listed]:
         """Every image with this label."""
-        with _translated():
-            found: list[dict[str, Any]] = self._api.images(filters={"label": label})
+        found: list[dict[str, Any]] = self._ask(lambda: self._api.images(filters={"label": label}))
         return [
             Listed(id=one["Id"], image=one["Id"], state="", created=one["Created"], labels=one["Labels"])
             for one in found
@@ -153,52 +190,65 @@ class Engine:
     # A container's files, as the engine sees them.
 
     def written_bytes(self, container: str) -> int:
-        """What a container has written beside its image."""
-        with _translated():
-            (found,) = self._api.containers(all=True, size=True, filters={"id": container})
-        return found.get("SizeRw") or 0
+        """What a container has written beside its image.
+
+        Raises:
+            EngineError: `missing` when it is gone.
+        """
+        request = partial(self._api.containers, all=True, size=True, filters={"id": container})
+        if not (found := self._ask(request, tries=1)):
+            raise EngineError(f"no such container: {container}", _NOT_FOUND)
+        return found[0].get("SizeRw") or 0
 
     def changed(self, container: str) -> list[tuple[str, int]]:
         """Paths that differ from the image, each with its kind: 0 is changed, 1 new, 2 removed."""
-        with _translated():
+
+        def ask() -> list[tuple[str, int]]:
             found: list[dict[str, Any]] = self._api.diff(container) or []
-        return [(each["Path"], each["Kind"]) for each in found]
+            return [(each["Path"], each["Kind"]) for each in found]
+
+        return self._ask(ask, tries=1)
 
     @contextmanager
     def frozen(self, container: str) -> Generator[None]:
         """Nothing in a container runs meanwhile."""
-        for left in reversed(range(_FREEZE_TRIES)):
-            try:
-                with _translated():
-                    self._api.pause(container)
-                break
-            except EngineError:
-                if not left:
-                    raise
-                time.sleep(_FREEZE_AGAIN_S)
+        thaw = partial(self._ask, lambda: self._api.unpause(container))
         try:
+            try:
+                self._ask(lambda: self._api.pause(container), tries=_FREEZE_TRIES)
+            except EngineError as error:
+                if not error.conflict:  # what it is after a request whose answer was lost
+                    raise
             yield
-        finally:
-            with _translated():
-                self._api.unpause(container)
+        except BaseException:
+            with suppress(EngineError):
+                thaw()
+            raise
+        thaw()
 
     def archive(self, container: str, path: str) -> Generator[bytes]:
         """A file, or a folder with all below it, as a tar archive with its own name at the top.
 
         Until it is closed or read to its end, the engine answers nothing else about the container.
         """
-        with _translated():
-            url = self._api._url("/containers/{0}/archive", container)
-            # Its own `get_archive` leaves the answer open that is not read to its end.
-            with closing(self._api._get(url, params={"path": path}, stream=True)) as answer:
-                self._api._raise_for_status(answer)
-                yield from answer.iter_content(_CHUNK_BYTES)
+        url = self._api._url("/containers/{0}/archive", container)
+        # Its own `get_archive` leaves the answer open that is not read to its end.
+        answer = self._ask(lambda: self._api._get(url, params={"path": path}, stream=True), tries=1)
+        with closing(answer), _translated():
+            self._api._raise_for_status(answer)
+            yield from answer.iter_content(_CHUNK_BYTES)
+
+    def is_socket(self, container: str, path: str) -> bool:
+        """Whether a path is a socket, which no archive has."""
+        url = self._api._url("/containers/{0}/archive", container)
+        ask = partial(self._api.head, url, params={"path": path}, timeout=_TIMEOUT_S)
+        state = self._ask(lambda: base64.b64decode(ask().headers["X-Docker-Container-Path-Stat"]))
+        return bool(json.loads(state)["mode"] & _SOCKET)
 
     def put_archive(self, container: str, archive: bytes) -> None:
         """Write the members of a tar archive below the root of a container."""
-        with _translated():
-            if not self._api.put_archive(container, "/", archive):
-                raise EngineError("the archive was not taken", None)
+        if not self._ask(lambda: self._api.put_archive(container, "/", archive), tries=1):
+            raise EngineError("the archive was not taken", None)
 
     # Containers.
 
@@ -211,24 +261,30 @@ class Engine:
             host: what it may use and see, in the words of `create_host_config`.
             settings: the rest, in the words of `create_container`.
         """
-        with _translated():
-            made = self._api.create_container(
-                image, entrypoint=list(command), command=[], host_config=self._api.create_host_config(**host),
-                # A proxy's address with its password is the host's, not the agent's.
-                use_config_proxy=False, **settings,
+        name = f"turnwise-{secrets.token_hex(8)}"
+        try:
+            return self._ask(
+                lambda: self._api.create_container(
+                    image, entrypoint=list(command), command=[], name=name,
+                    host_config=self._api.create_host_config(**host),
+                    # A proxy's address with its password is the host's, not the agent's.
+                    use_config_proxy=False, **settings,
+                )["Id"],
+                tries=1,
             )  # fmt: skip
-        return made["Id"]
+        except EngineError:
+            with suppress(EngineError):  # it may have been made, and the answer was lost
+                self.remove(name)
+            raise
 
     def start(self, container: str) -> None:
         """Start a created container."""
-        with _translated():
-            self._api.start(container)
+        self._ask(lambda: self._api.start(container), tries=1)
 
     def running(self, container: str) -> bool:
         """Whether a container exists and runs."""
         try:
-            with _translated():
-                return bool(self._api.inspect_container(container)["State"]["Running"])
+            return self._ask(lambda: bool(self._api.inspect_container(container)["State"]["Running"]))
         except EngineError as error:
             if error.missing:
                 return False
@@ -251,23 +307,23 @@ class Engine:
 
     def first_process(self, container: str) -> int:
         """The id of a container's first process on the machine of the engine."""
-        with _translated():
-            return int(self._api.inspect_container(container)["State"]["Pid"])
+        return self._ask(lambda: int(self._api.inspect_container(container)["State"]["Pid"]))
 
     def open_exec(self, container: str, argv: Sequence[str], user: str) -> tuple[str, socket.socket]:
         """Run a program in a container; its id, and a connection to its streams in the engine's framing."""
-        with _translated():
+
+        def run() -> tuple[str, socket.socket]:
             made = self._api.exec_create(container, list(argv), stdin=True, user=user, workdir="/")["Id"]
-            raw = self._api.exec_start(made, socket=True)
-        return made, _own_socket(raw)
+            return made, _own_socket(self._api.exec_start(made, socket=True))
+
+        return self._ask(run)
 
     def exec_code(self, exec_id: str) -> int | None:
         """The exit code of a program that ended, or `None`."""
-        with _translated():
-            return cast("int | None", self._api.exec_inspect(exec_id)["ExitCode"])
+        return cast("int | None", self._ask(lambda: self._api.exec_inspect(exec_id)["ExitCode"]))
 
     def remove(self, container: str) -> None:
-        """Kill and remove a container with its anonymous volumes, at once.
+        """Kill and remove a container with its anonymous volumes, at once and before other requests.
 
         Raises:
             EngineError: `missing` when it is gone already, `conflict` while it is being removed.
@@ -277,8 +333,8 @@ class Engine:
 
     def containers(self, label: str) -> list[Listed]:
         """Every container with this label, whatever its state."""
-        with _translated():
-            found: list[dict[str, Any]] = self._api.containers(all=True, filters={"label": label})
+        request = partial(self._api.containers, all=True, filters={"label": label})
+        found: list[dict[str, Any]] = self._ask(request)
         return [
             Listed(
                 id=one["Id"], image=one["Image"], state=one["State"], created=one["Created"],
@@ -286,6 +342,18 @@ class Engine:
             )
             for one in found
         ]  # fmt: skip
+
+    def _ask(self, request: Callable[[], T], *, tries: int = 2) -> T:
+        """The answer to a request, which is sent so many times where the engine fails."""
+        while True:
+            try:
+                with self._requests.slot(), _translated():
+                    return request()
+            except EngineError as error:
+                tries -= 1
+                if not tries or (error.status or _NO_ANSWER) < _NO_ANSWER:
+                    raise
+            time.sleep(_AGAIN_S)
 
 
 @cache
@@ -295,10 +363,14 @@ def connect() -> Engine:
     Raises:
         IsolationError: none answers there, or it is reached in a way that carries no session.
     """
-    try:
-        client: Any = docker.from_env(timeout=_TIMEOUT_S, max_pool_size=THREADS)
-    except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
-        raise IsolationError(f"no Docker engine answers: {error}. To fix it, {_FIX}") from error
+    client: Any = None
+    for left in (1, 0):
+        try:
+            client = docker.from_env(timeout=_TIMEOUT_S, max_pool_size=THREADS)
+            break
+        except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+            if not left or "timed out" not in str(error):
+                raise IsolationError(f"no Docker engine answers: {error}. To fix it, {_FIX}") from error
     api: Any = client.api
     if not str(api.base_url).startswith(("http+docker://localhost", "http://")):
         raise IsolationError(
@@ -321,8 +393,10 @@ def _translated() -> Generator[None]:
         yield
     except docker.errors.APIError as error:
         raise EngineError(str(error.explanation or error), error.status_code) from error
-    except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
-        raise EngineError(str(error), None) from error
+    except EngineError:
+        raise
+    except Exception as error:  # what is no answer breaks its reader in any way
+        raise EngineError(f"{type(error).__name__}: {error}", None) from error
 
 
 def _own_socket(raw: Any) -> socket.socket:
@@ -370,8 +444,9 @@ class Splitter:
 class Connection:
     """Both directions of a program's streams: blocking at first, then handed to an event loop."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
+    def __init__(self, sock: socket.socket, exec_id: str = "") -> None:
+        self._sock, self.exec_id = sock, exec_id
+        self._channel: _EngineChannel | None = None
         self._splitter = Splitter()
         self._inbox = Inbox()
         self._stderr = bytearray()
@@ -412,10 +487,20 @@ class Connection:
                 del self._stderr[:-_LAST_WORDS_BYTES]
         return b"".join(out)
 
-    async def attach(self, **judging: Any) -> Channel:
-        """Hand the connection to this event loop; nothing of it may be unread. Arguments: of `Channel`."""
-        return await Channel.over(self._sock, self.take, **judging)
+_TIMEOUT_S = 120
+"""For one request, from when it is sent: an engine that is merely busy has to come through."""
+_AGAIN_S = 1.0
+MOST_BUILD_S = 3600
+"""Of an image, whatever its Dockerfile runs."""
 
     def close(self) -> None:
         """Close the connection; the program sees the end of its stdin."""
         self._sock.close()
+
+
+class _EngineChannel(Channel):
+    is_cut = False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_cut = not self.broken
+        super().connection_lost(exc)

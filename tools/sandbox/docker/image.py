@@ -25,6 +25,7 @@ def prepare(engine: Engine, name: str, progress: Progress) -> Image:
 
     Raises:
         ConfigError: the image is not there and cannot be pulled, or cannot be built.
+        EngineError: the engine does not say whether it has it.
     """
     with _one_at_a_time():
         return _prepared(engine, name, progress)
@@ -42,17 +43,16 @@ def _one_at_a_time() -> Generator[None]:
 def _prepared(engine: Engine, name: str, progress: Progress) -> Image:
     if name.startswith(("./", "../", "/", "~")):
         return _built(engine, Path(name).expanduser(), progress)
+    if (found := engine.image(name)) is not None:
+        return found
     try:
-        found = engine.image(name)
-        if found is None:
-            _follow(f"pulling {name}", engine.pull(name), progress)
-            found = engine.image(name)
+        _follow(f"pulling {name}", engine.pull(name), progress)
     except EngineError as error:
         raise ConfigError(
             f"image {name!r} is not on the Docker engine and cannot be pulled: {error}; pull it by hand "
             "(`docker pull`), or name another one or a folder with a Dockerfile"
         ) from error
-    if found is None:
+    if (found := engine.image(name)) is None:
         raise ConfigError(f"image {name!r} was pulled, but the Docker engine does not know it by that name")
     return found
 

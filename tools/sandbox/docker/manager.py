@@ -4,54 +4,30 @@ import asyncio
 import logging
 import os
 import threading
+import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import cache, partial
 from typing import Generic, TypeVar
 
+from tools.errors import ConfigError, IsolationError, SandboxCreateError
 from tools.sandbox.docker import container as containers
 from tools.sandbox.docker import image as images
 from tools.sandbox.docker import orphans
 from tools.sandbox.docker.container import Container, Spec
-from tools.sandbox.docker.engine import THREADS, Engine, EngineError, Image, connect
+from tools.sandbox.docker.engine import THREADS, Engine, EngineError, Image, Ramp, connect
 from tools.sandbox.docker.image import Progress
 from tools.sandbox.docker.orphans import labels
 from tools.waiting import to_the_end
 
-_FIRST_CREATES = 2
 MOST_CREATES = max(4, 2 * (os.cpu_count() or 1))
 """Creates at once, over all pools: more only make each other slower."""
 _MOST_WARM = 8
+_SLOW_CREATE_S, _BOTTLENECK_S = 15.0, 20.0
+_BOTTLENECK = "the Docker engine is the bottleneck: a container took %.0f s to start; %d wait"
 
 T = TypeVar("T")
-
-
-class Ramp:
-    """How many creates may run at once: few at first, one more after a success, half after a failure."""
-
-    def __init__(self, most: int = MOST_CREATES) -> None:
-        self._most = most
-        self._allowed = min(_FIRST_CREATES, most)
-        self._running = 0
-        self._changed = threading.Condition()
-
-    @contextmanager
-    def slot(self) -> Generator[None]:
-        """Wait for a turn, and hold it for one create."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._running < self._allowed)
-            self._running += 1
-        worked = False
-        try:
-            yield
-            worked = True
-        finally:
-            with self._changed:
-                self._running -= 1
-                self._allowed = min(self._allowed + 1, self._most) if worked else max(1, self._allowed // 2)
-                self._changed.notify_all()
 
 
 class Pool(Generic[T]):
@@ -158,7 +134,9 @@ class ContainerManager:
         self.engine = engine
         self._labels = labels()
         self.creators = _started(MOST_CREATES, "turnwise-docker-create")
-        self._ramp = Ramp()
+        self._ramp = Ramp(MOST_CREATES, _SLOW_CREATE_S)
+        self._wanted = 0
+        self._is_slow = self._fails = False
         self._lock = threading.Lock()
         self._images: dict[str, Image] = {}
         self._image_locks: dict[str, threading.Lock] = {}
@@ -170,12 +148,16 @@ class ContainerManager:
 
         Raises:
             ConfigError: it cannot be had.
+            IsolationError: the engine does not say whether it has it.
         """
         with self._lock:
             lock = self._image_locks.setdefault(name, threading.Lock())
         with lock:
             if name not in self._images:
-                self._images[name] = images.prepare(self.engine, name, progress)
+                try:
+                    self._images[name] = images.prepare(self.engine, name, progress)
+                except EngineError as error:
+                    raise IsolationError(f"the Docker engine gives no answer on {name!r}: {error}") from error
             return self._images[name]
 
     def pool(self, spec: Spec) -> Pool[Container]:
@@ -188,10 +170,28 @@ class ContainerManager:
                 )  # fmt: skip
             return self._pools[spec]
 
+    async def made(self, spec: Spec) -> Container:
+        """A new container, when it is its turn."""
+        self._wanted += 1
+        try:
+            return await made_in(self.creators, partial(self.make, spec), self.drop)
+        finally:
+            self._wanted -= 1
+
     def make(self, spec: Spec) -> Container:
-        """A new container; blocks."""
+        """A new container, by another try where the first one failed; blocks."""
         with self._ramp.slot():
-            return containers.start(self.engine, spec, self._labels, self.discard)
+            begun = time.monotonic()
+            try:
+                return containers.start(self.engine, spec, self._labels, self.discard)
+            except (SandboxCreateError, ConfigError):
+                # One that ended with its engine looks as if its image lacked something.
+                return containers.start(self.engine, spec, self._labels, self.discard)
+            finally:
+                took_s, waiting = time.monotonic() - begun, max(0, self._wanted - 1)
+                if took_s > _BOTTLENECK_S and not self._is_slow:
+                    self._is_slow = True
+                    _LOG.warning(_BOTTLENECK, took_s, waiting)
 
     def drop(self, container: Container | None) -> None:
         """End a container; blocks."""
@@ -206,13 +206,20 @@ class ContainerManager:
             try:
                 one = self._unremoved.popleft()
             except IndexError:
-                return
+                break
             try:
                 containers.remove(self.engine, one)
             except EngineError as error:
                 self._unremoved.append(one)
-                if one == container:  # logged once, however often it is tried
-                    _LOG.warning("container %s is not removed yet: %s", one[:12], error)
+                with self._lock:
+                    is_first, self._fails = not self._fails, True
+                if is_first:  # one line, however many there are
+                    _LOG.warning(
+                        "the Docker engine removes no containers, which end by themselves: %s", error
+                    )
+                if error.status is None:
+                    return
+        self._fails = self._fails and bool(self._unremoved)
 
 
 def manager() -> ContainerManager:

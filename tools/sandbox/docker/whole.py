@@ -9,15 +9,16 @@ import posixpath
 import socket
 import tarfile
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, cast
+from typing import IO, TypeVar, cast
 
 from tools.errors import AgentCausedError, SandboxUnavailable
-from tools.sandbox.base import SandboxRecord, Snapshot
+from tools.sandbox.base import ExecResult, SandboxFileError, SandboxRecord, Snapshot
 from tools.sandbox.docker.container import Container
 from tools.sandbox.docker.engine import EngineError
 from tools.sandbox.docker.manager import ContainerManager, in_thread
@@ -26,10 +27,17 @@ from tools.sandbox.host.layout import RUN_DIR, VERIFIER_DIR, most_files
 from tools.sandbox.host.process_ids import identity
 from tools.sandbox.host.supervised import Requests, SupervisedSandbox
 from tools.sandbox.inside import held_files
+from tools.sandbox.inside.messages import FileRequest
 
 _LOOK_S = 2.0
 _LOOKS_PER_COUNT = 5
 """The engine lists every file to count them."""
+_LOOKS_APART = 10
+"""In times that one took, so that an engine that is slow has other things to do."""
+_LONGEST_PATH = 3584
+"""Bytes: the kernel takes 4,096, and the engine puts the folder of the container in front."""
+_HOST_DISK = (errno.ENOSPC, errno.EIO, errno.EDQUOT)
+"""Nothing of ours bounds the file system of such a container, but the small ones in memory."""
 _TESTS = "/tests"
 """A verifier's alone, as in the task folders that people publish."""
 _MOST_ARCHIVES = 4000
@@ -41,15 +49,43 @@ _OURS = (
     "/etc/resolv.conf", "/etc/mtab",
 )  # fmt: skip
 _CHANGED, _NEW, _REMOVED = range(3)
+_NO_UTF8 = "\ufffd"
+"""In the engine's list, of a name that is none; it cannot be asked for."""
+_IN_MEMORY = (RUN_DIR, "/dev")
 _GONE = "turnwise.gone"
 """A header of a member that stands for a path that was removed."""
+
+T = TypeVar("T")
 _REMOVE = """
-import os, shutil, sys
+import errno, os, shutil, sys
+def check(_, path, failure):
+    if failure[1].errno not in (errno.EBUSY, errno.ENOTEMPTY): raise failure[1]  # a verifier's file is there
 for path in filter(None, sys.stdin.buffer.read().split(b"\\0")):
-    if os.path.isdir(path) and not os.path.islink(path): shutil.rmtree(path)
+    if os.path.isdir(path) and not os.path.islink(path): shutil.rmtree(path, onerror=check)
     elif os.path.lexists(path): os.unlink(path)
 """
 _REMOVE_S = 120.0
+_COUNT = """
+import os, sys, time
+most = int(sys.stdin.read())
+boot, = [int(line.split()[1]) for line in open("/proc/stat") if line.startswith("btime")]
+started = int(open("/proc/1/stat").read().rpartition(")")[2].split()[19])
+since = boot + started // os.sysconf("SC_CLK_TCK") - 1
+device, left, new, longest = os.lstat("/").st_dev, ["/"], 0, 0
+while left:
+    try: entries = list(os.scandir(left.pop()))
+    except OSError: continue
+    for each in entries:
+        if time.process_time() > 5 or new > most: left.clear(); break
+        state = os.lstat(each.path) if len(os.fsencode(each.path)) < 4096 else None
+        longest = max(longest, len(os.fsencode(each.path)))
+        if state is None: continue
+        new += state.st_ctime >= since  # which no program can set
+        if each.is_dir(follow_symlinks=False) and state.st_dev == device: left.append(each.path)
+print(new, longest)
+"""
+_COUNT_S = 30.0
+"""For its 5 s of processor time."""
 
 
 @contextmanager
@@ -77,31 +113,50 @@ class DiskWatch:
     def __init__(self, managed: ContainerManager, container: Container) -> None:
         self.managed, self.container = managed, container
         self.most_bytes = container.spec.limits.disk_mb << 20
-        self.is_over = False
+        self.most_files = most_files(self.most_bytes)
+        self._evidence = ""
 
     async def run(self) -> None:
-        """Look until it is over, or gone."""
-        engine, container = self.managed.engine, self.container.id
+        """Look until it is over, or gone; at the pace of the engine."""
+        engine, container, took_s = self.managed.engine, self.container.id, 0.0
         for look in itertools.count():
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(max(_LOOK_S, _LOOKS_APART * took_s))
+            begun = time.monotonic()
             try:
                 written = await in_thread(partial(engine.written_bytes, container))
                 counts = look % _LOOKS_PER_COUNT == 0
                 files = len(await in_thread(partial(engine.changed, container))) if counts else 0
-            except ValueError:  # it is gone
-                return
-            except EngineError:
+            except EngineError as error:
+                if error.missing:
+                    return
                 continue
-            self.is_over = written > self.most_bytes or files > most_files(self.most_bytes)
-            if self.is_over:
+            finally:
+                took_s = time.monotonic() - begun
+            if written > self.most_bytes or files > self.most_files:
+                self._evidence = f"{files} files, {written} bytes"
                 break
         await in_thread(partial(self.managed.discard, container))
 
     def refuse_over(self) -> None:
-        """Raise AgentCausedError once it was ended."""
-        if self.is_over:
+        """Raise AgentCausedError once it was ended for what it wrote."""
+        if self._evidence:
             most = f"disk_mb={self.container.spec.limits.disk_mb}"
-            raise AgentCausedError(f"the agent wrote more than {most} allows", cause="sandbox_lost")
+            raise AgentCausedError(
+                f"the agent wrote more than {most} allows: {self._evidence}", cause="sandbox_lost"
+            )
+
+    def refuse_unreadable(self, files: int, longest: int) -> None:
+        """Raise AgentCausedError where an engine cannot be expected to read so many files, or such a path."""
+        if files > self.most_files:
+            most = f"the {self.most_files} that disk_mb={self.container.spec.limits.disk_mb} allows"
+            raise unreadable(f"more files were changed than {most}: {files}")
+        if longest > _LONGEST_PATH:
+            raise unreadable(f"a path of {longest} bytes, and an engine reads {_LONGEST_PATH}")
+
+
+def unreadable(evidence: str) -> AgentCausedError:
+    """The error for files that cannot be read because of what they are."""
+    return AgentCausedError(f"what the agent changed cannot be taken: {evidence}", cause="unreadable_files")
 
 
 class WholeSandbox(SupervisedSandbox):
@@ -120,52 +175,92 @@ class WholeSandbox(SupervisedSandbox):
 
     async def changed_paths(self) -> list[str]:
         """See `tools.sandbox.changes.changed_paths`."""
-        return sorted(await self._outside(lambda: self._changed(())))
+        return sorted(await self.outside(lambda: self._changed(())))
 
     async def changed_files(self, exclude: Collection[str], max_bytes: int) -> bytes:
         """See `tools.sandbox.changes.changed_files`."""
-        return await self._outside(lambda: self._packed(exclude, max_bytes))
+        return await self.outside(lambda: self._packed(exclude, max_bytes))
 
     async def put_changed(self, archive: bytes) -> None:
         """See `tools.sandbox.changes.put_changed`."""
         removed, rest = await asyncio.to_thread(self._split, archive)
-        argv = ["python3", "-I", "-S", "-c", _REMOVE]
-        done = await self.exec(argv, stdin=removed, timeout_s=_REMOVE_S)
-        if done.exit_code:
-            raise OSError(errno.EIO, f"not removed: {done.stderr.decode('utf-8', 'replace')[-200:]}")
-        await self._outside(lambda: self.engine.put_archive(self.container.id, rest))
+        if removed:
+            argv = ["python3", "-I", "-S", "-c", _REMOVE]
+            try:
+                done = await self.exec(argv, stdin=removed, timeout_s=_REMOVE_S)
+            except OSError as error:
+                raise SandboxUnavailable(f"a fresh machine starts no program: {error}") from error
+            if done.exit_code:
+                words = done.stderr.decode("utf-8", "replace")[-200:]
+                raise SandboxUnavailable(f"a fresh machine removes no files: {words or done}")
+        await self.outside(lambda: self.engine.put_archive(self.container.id, rest))
 
-    async def _outside(self, call: Any) -> Any:
+    async def outside(self, call: Callable[[], T]) -> T:
+        """What the engine gives, asked once more where it fails.
+
+        Raises:
+            SandboxUnavailable: it failed again.
+            AgentCausedError: what the agent wrote is why, as its number or its names show.
+        """
+        for left in (1, 0):
+            try:
+                return await in_thread(call)
+            except (EngineError, tarfile.TarError) as error:
+                self._watch.refuse_over()
+                if not left:
+                    raise SandboxUnavailable(
+                        f"the engine does not give or take the files: {error}"
+                    ) from error
+                await self._look_inside()
+        raise AssertionError
+
+    async def _look_inside(self) -> None:
+        """Raise AgentCausedError where a bounded count shows more than an engine can be asked to read."""
+        most = str(self._watch.most_files).encode()
         try:
-            return await in_thread(call)
-        except (EngineError, tarfile.TarError) as error:
-            self._watch.refuse_over()
-            raise SandboxUnavailable(f"the engine does not give or take the files: {error}") from error
+            async with self.paused():
+                found = await self.run_python(_COUNT, stdin=most, timeout_s=_COUNT_S)
+        except SandboxFileError as error:
+            if error.errno == errno.EAGAIN:
+                raise unreadable("its processes leave none to read them") from error
+            return
+        if not found.exit_code:
+            self._watch.refuse_unreadable(*map(int, found.stdout.split()))
 
+    async def _on_files(self, request: FileRequest) -> ExecResult:
+        try:
+            return await super()._on_files(request)
+        except SandboxFileError as error:
+            if error.errno in _HOST_DISK and not _is_in(request.path, _IN_MEMORY):
+                raise SandboxUnavailable(f"the disk of the engine: {error}") from error
+            raise
+
+    @cached_property
     def _own(self) -> tuple[str, ...]:
         return (*_OURS, *(place for _, place in self.container.spec.held))
 
     def _changed(self, exclude: Collection[str]) -> dict[str, int]:
         """Paths that the agent's programs changed, with how."""
-        own = (*self._own(), *(posixpath.normpath(path) for path in exclude))
+        own = (*self._own, *(posixpath.normpath(path) for path in exclude))
         found = dict(self.engine.changed(self.container.id))
+        self._watch.refuse_unreadable(len(found), max((len(os.fsencode(path)) for path in found), default=0))
         return {path: kind for path, kind in found.items() if not _is_in(path, own)}
 
     def _packed(self, exclude: Collection[str], max_bytes: int) -> bytes:
         made = io.BytesIO()
         with tarfile.open(fileobj=made, mode="w") as archive, self.engine.frozen(self.container.id):
             changed = self._changed(exclude)
+            for path in [path for path, kind in changed.items() if kind == _REMOVED]:
+                del changed[path]
+                gone = tarfile.TarInfo(path[1:])
+                gone.pax_headers = {_GONE: "1"}
+                archive.addfile(gone)
             # What is below a new folder comes with it.
             tops = [
                 path
                 for path, kind in changed.items()
                 if kind != _NEW or changed.get(posixpath.dirname(path)) != _NEW
             ]
-            for path in tops:
-                if changed[path] == _REMOVED:
-                    gone = tarfile.TarInfo(path[1:])
-                    gone.pax_headers = {_GONE: "1"}
-                    archive.addfile(gone)
             counts = Counter(map(posixpath.dirname, tops))
             crowded = {folder for folder, count in counts.items() if count > _CROWDED and folder != "/"}
             asked = [
@@ -174,12 +269,18 @@ class WholeSandbox(SupervisedSandbox):
                 if crowded.isdisjoint(map(str, PurePosixPath(path).parents))
             ]
             if len(asked) > _MOST_ARCHIVES:
-                raise OSError(
-                    errno.EFBIG, f"{len(asked)} files of the image were changed, or folders made in it"
-                )
+                raise unreadable(f"{len(asked)} files of the image were changed, or folders made in it")
+            absent = set(changed)
             for path in sorted(asked):
                 with_all = path in crowded or changed[path] == _NEW
-                self._add(archive, path, changed, max_bytes, with_all=with_all)
+                absent -= self._add(archive, path, changed, max_bytes, with_all=with_all)
+            # The engine skips what it cannot read, and does not say so.
+            absent = {path for path in absent if _NO_UTF8 not in path}
+            for path in itertools.islice(absent, _MOST_ARCHIVES):
+                if not self.engine.is_socket(self.container.id, path):
+                    raise EngineError(f"the engine left out {path}", None)
+            if len(absent) > _MOST_ARCHIVES:
+                raise unreadable(f"{len(absent)} sockets")
         return made.getvalue()
 
     def _add(
@@ -190,42 +291,46 @@ class WholeSandbox(SupervisedSandbox):
         max_bytes: int,
         *,
         with_all: bool,
-    ) -> None:
-        """What was changed of a path, and `with_all` of what is below it."""
-        around = posixpath.dirname(path)
+    ) -> set[str]:
+        """Add what was changed of a path, and `with_all` of what is below it; the paths that were read."""
+        around, read = posixpath.dirname(path), set[str]()
         with closing(self.engine.archive(self.container.id, path)) as chunks:
             try:
                 source = tarfile.open(fileobj=cast("IO[bytes]", _Chunks(chunks)), mode="r|")  # noqa: SIM115
             except EngineError as error:
-                if error.missing:
-                    return  # its name is no UTF-8, or it was removed and another folder took its place
+                if error.missing and _NO_UTF8 in path:
+                    return read
                 raise
             for member in source:
                 at, target = (
                     posixpath.normpath(posixpath.join(around, name))
                     for name in (member.name, member.linkname)
                 )
+                read.add(at)
                 if at not in changed or (member.islnk() and target not in changed):
                     continue
                 member.name = at[1:]
                 member.linkname = target[1:] if member.islnk() else member.linkname
                 if archive.offset + member.size > max_bytes:
-                    raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+                    raise unreadable(f"more than {max_bytes} bytes, with {at} of {member.size}")
                 archive.addfile(member, source.extractfile(member) if member.isreg() else None)
                 if not with_all:
-                    return
+                    break
+        return read
 
     def _split(self, archive: bytes) -> tuple[bytes, bytes]:
         """What is to be removed, and an archive of the rest; nothing where a verifier's files are."""
-        own, removed, rest = self._own(), list[bytes](), io.BytesIO()
+        own, removed, rest = self._own, list[bytes](), io.BytesIO()
         with (
             tarfile.open(fileobj=io.BytesIO(archive)) as source,
             tarfile.open(fileobj=rest, mode="w") as kept,
         ):
             for member in source:
-                if _is_in(f"/{member.name}", own):
+                at, is_gone = f"/{member.name}", _GONE in member.pax_headers
+                is_below = member.isdir() or is_gone or not any(each.startswith(f"{at}/") for each in own)
+                if _is_in(at, own) or not is_below:
                     continue
-                if _GONE in member.pax_headers:
+                if is_gone:
                     removed.append(os.fsencode(f"/{member.name}"))
                 else:
                     kept.addfile(member, source.extractfile(member) if member.isreg() else None)
@@ -237,7 +342,7 @@ async def _committed(sandbox: SupervisedSandbox) -> Snapshot:
     assert isinstance(sandbox, WholeSandbox)
     engine, container = sandbox.engine, sandbox.container
     config = {"WorkingDir": container.spec.workdir, "Labels": labels()}
-    image = await in_thread(partial(engine.commit, container.id, config))
+    image = await sandbox.outside(partial(engine.commit, container.id, config))
 
     async def discard() -> None:
         # What cannot be removed now is an orphan once this process has ended.

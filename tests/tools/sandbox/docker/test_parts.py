@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.docker.container import ContainerFacts
-from tools.sandbox.docker.engine import EngineError, Image, Splitter
-from tools.sandbox.docker.manager import ContainerManager, Pool, Ramp
+from tools.sandbox.docker.engine import EngineError, Image, Ramp, Splitter
+from tools.sandbox.docker.manager import ContainerManager, Pool
 from tools.sandbox.inside.messages import Facts
 
 LIMITS = SandboxLimits(memory_mb=100, pids=10, cpus=1.5)
@@ -43,13 +43,13 @@ class AwayEngine:
         self.removed.append(container)
 
 
-def test_a_container_that_cannot_be_removed_is_told_once_and_removed_later(caplog):
+def test_containers_that_cannot_be_removed_are_one_line_and_removed_later(caplog):
     engine = AwayEngine()
     managed = ContainerManager(engine)
     for name in ("a", "b", "c"):
         managed.discard(name)
-    told = [record.getMessage() for record in caplog.records]
-    assert told == [f"container {name} is not removed yet: away" for name in ("a", "b", "c")]
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("the Docker engine removes no containers")
     engine.away = False
     managed.discard("d")
     assert set(engine.removed) == {"a", "b", "c", "d"}
@@ -194,6 +194,15 @@ def test_creates_start_few_grow_with_success_and_halve_after_a_failure():
     assert ramp._allowed == 5
     with pytest.raises(OSError, match="engine"), ramp.slot():
         raise OSError("engine")
+    assert ramp._allowed == 2
+
+
+def test_a_slow_answer_halves_what_may_run_at_once_but_to_no_fewer_than_two():
+    ramp = Ramp(most=8, slow_s=0.0)
+    ramp._allowed = 8
+    for _ in range(4):
+        with ramp.slot():
+            pass
     assert ramp._allowed == 2
 
 

@@ -102,10 +102,10 @@ async def test_what_changed_is_the_same_in_a_fresh_one_but_for_what_is_left_out(
         assert (await fresh.exec(LOOK)).text().split("\n")[:-1] == LEFT
 
 
-async def test_more_than_the_bound_is_refused():
+async def test_more_than_the_bound_is_the_agents_doing_with_the_file_as_evidence():
     async with opened() as sandbox:
         await ran(sandbox, "head -c 3000000 /dev/urandom > /opt/large")
-        with pytest.raises(OSError, match="File too large"):
+        with pytest.raises(AgentCausedError, match="more than 1048576 bytes, with /opt/large of 3000000"):
             await changed_files(sandbox, max_bytes=1 << 20)
 
 

@@ -10,8 +10,8 @@ their floor; 512 in flight at most 1.3 times 64.
 
 Whole rollouts of eight calls, over prompts of 4,000 to 33,000 tokens with 1,000 sampled tokens each, beside
 a loop of `aiohttp` and `orjson` that asks the same and keeps ids and log-probabilities: CPU of this thread
-per call, the median of the two in turn. Aims: at most 1.15 times that loop, and 1.3 times with the line of the
-record.
+per call, the median of the two in turn. Aims: at most 1.15 times that loop, and 1.3 times with the line of
+the record.
 """
 
 import argparse

@@ -165,6 +165,8 @@ class CompactNumbers(Sequence[Number], Generic[Number]):
 
 def compact_ids(ids: Iterable[int]) -> CompactNumbers[int]:
     """The ids, copied. Raises ValueError for a number beyond 32 bits, TypeError for what is no integer."""
+    if isinstance(ids, CompactNumbers):
+        ids = ids._values  # pyright: ignore[reportPrivateUsage]  # copied at once, not id by id
     try:
         return CompactNumbers(array("i", ids))
     except OverflowError:

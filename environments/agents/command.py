@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 
 from environments.reward_context import AgentEndpoint
 from tools.errors import ConfigError, IsolationError, RolloutError
+from tools.json_input import read_json
 from tools.sandbox.base import NoSandbox, Sandbox, listener, run_python
 from tools.sandbox.local.guarded import end, guarded, home_variables, own_folder
 
@@ -22,6 +23,8 @@ PromptAs = Literal["argument", "stdin", "none"]
 TrainThreads = Literal["all", "with_tools"]
 _KEPT_BYTES = 16_384
 """Of a program's output, from its start and from its end."""
+_MAX_REPORT_BYTES = 16 * _KEPT_BYTES
+"""Each byte of output that is not UTF-8 takes six in a report."""
 _START_S = 30.0
 _DRAIN_S = 1.0
 """How long to wait for buffered output after exit; a child may keep the pipe open."""
@@ -285,8 +288,11 @@ class SandboxPlayer:
             try:
                 async with asyncio.timeout(_START_S):
                     sock, _ = await asyncio.get_running_loop().sock_accept(listening)
-                reader, writer = await asyncio.open_connection(sock=sock, limit=8 * _KEPT_BYTES)
-                report = await reader.read()
+                reader, writer = await asyncio.open_connection(sock=sock)
+                try:
+                    report = await reader.readexactly(_MAX_REPORT_BYTES)
+                except asyncio.IncompleteReadError as whole:
+                    report = whole.partial
                 writer.close()
             except BaseException:
                 group = started.text().strip()
@@ -296,10 +302,10 @@ class SandboxPlayer:
 
     def _reported(self, report: bytes) -> int:
         try:
-            code, output = json.loads(report)
+            code, output = read_json(report)
             self.output = str(output).encode()[: 2 * _KEPT_BYTES]
-            return int(code)
-        except (ValueError, TypeError):
+            return min(max(int(code), 0), 255)
+        except (ValueError, TypeError, OverflowError):
             self.output = b"the agent and the process that watches it were killed"
             return 137
 

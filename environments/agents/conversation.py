@@ -22,6 +22,8 @@ from tools.calls import ToolResult, ToolSpec
 FORK = "agent"
 """The cause of a fork: the agent rewrote what its model had seen."""
 _SEED_BITS = 31
+_LONG_CHARS = 1_000_000
+"""Of a text whose JSON would take ten times its memory."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -82,7 +84,12 @@ def opening_length(messages: Sequence[Message]) -> int:
 def opening_key(messages: Sequence[Message]) -> str:
     """A hash of the messages up to the first user message."""
     begin = messages[: opening_length(messages)]
-    return hashlib.blake2b(json.dumps([[each.role, each.content] for each in begin]).encode()).hexdigest()
+    texts = [each.content if len(each.content) < _LONG_CHARS else _hash(each.content) for each in begin]
+    return _hash(json.dumps([[each.role, text] for each, text in zip(begin, texts, strict=True)]))
+
+
+def _hash(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def thread_seed(seed: int, key: str, ordinal: int, *, prompt_key: str | None) -> int:

@@ -6,6 +6,7 @@ References: `POST /v1/chat/completions` and `POST /v1/messages`, as the two Pyth
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Protocol, cast
 
 import orjson
@@ -15,6 +16,11 @@ from environments.trajectory import Message
 from tools.calls import ToolCall, ToolSpec
 from tools.json_input import JsonError, read_json
 
+_MAX_WEIGHT = 250_000
+"""Of the values of a body: 3,000 messages that call tools, their results, and some 100 tools."""
+_MAX_TOOLS = 1000
+MAX_IGNORED, _MAX_NAME_CHARS = 20, 100
+_MAX_MODEL_CHARS, _MAX_REASON_CHARS = 1000, 1000
 NOT_RETRIED = {"x-should-retry": "false"}
 """The header by which both clients give up at once."""
 
@@ -26,7 +32,7 @@ class Refused(Exception):
         self, message: str, *, status: int = 400, kind: str = "invalid_request_error",
         param: str | None = None, code: str | None = None, details: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(message)
+        super().__init__(message[:_MAX_REASON_CHARS])
         self.status, self.kind, self.param, self.code = status, kind, param, code
         self.details = details
 
@@ -45,7 +51,7 @@ class AgentRequest:
     with_usage: bool
     """Whether the last part of a stream has the usage."""
     ignored: tuple[str, ...]
-    """Fields that change nothing here."""
+    """The first fields that change nothing here, their names cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +134,7 @@ def _read(
         Refused: it is no request, or asks for something that cannot be honoured.
     """
     try:
-        fields: Any = read_json(body)
+        fields: Any = read_json(body, most=_MAX_WEIGHT)
     except JsonError as error:
         raise Refused(f"the body is not valid JSON: {error}") from None
     if not isinstance(fields, dict):
@@ -145,18 +151,23 @@ def _read(
     if any(type(limit) is not int or limit < 1 for limit in limits):
         raise Refused(f"{max_tokens[0]} must be a whole number above 0", param=max_tokens[0])
     tools = given.get("tools", [])
-    if not isinstance(tools, list):
-        raise Refused("tools must be a list", param="tools")
+    if not isinstance(tools, list) or len(cast("list[Any]", tools)) > _MAX_TOOLS:
+        raise Refused(f"tools must be a list of at most {_MAX_TOOLS}", param="tools")
+    model = given.get("model", "")
+    if not isinstance(model, str) or len(model) > _MAX_MODEL_CHARS:
+        raise Refused("model must be a short text", param="model")
     options = given.get("stream_options")
+    understood = {*refused, *known, *max_tokens}
+    unknown = (name for name in given if name not in understood)
     return given, AgentRequest(
         body=body,
-        model=str(given.get("model", "")),
+        model=model,
         entries=cast("list[Any]", messages),
         tools=cast("list[Any]", tools) if given.get("tool_choice") not in _NO_TOOLS else [],
         max_tokens=min(limits, default=None),
         stream=given.get("stream") is True,
         with_usage=isinstance(options, dict) and cast("dict[str, Any]", options).get("include_usage") is True,
-        ignored=tuple(sorted(given.keys() - refused.keys() - {*known, *max_tokens})),
+        ignored=tuple(name[:_MAX_NAME_CHARS] for name in islice(unknown, MAX_IGNORED)),
     )
 
 

@@ -25,9 +25,10 @@ from environments.agents.conversation import (
     opening_key,
     with_contexts,
 )
-from environments.agents.dialects import AgentRequest, Refused, Reply, shown, tools_of
+from environments.agents.dialects import MAX_IGNORED, AgentRequest, Refused, Reply, shown, tools_of
 from environments.agents.endpoint import STRUCK, Connection, EndpointServer, struck
 from environments.policy.base import CompletionRequest
+from environments.policy.rendering.chatml import chars_of
 from environments.reward_context import AgentEndpoint
 from environments.rollout.agent_loop import Played
 from environments.rollout.boundary import raised_by_user, reason_of, traceback_of
@@ -46,6 +47,9 @@ from tools.errors import AgentCausedError, PolicyError, RolloutError, SandboxErr
 
 _LEAVE_S = 2.0
 """Grace period between the refusal of a request and the end of the agent."""
+_MAX_KEPT_BYTES, _REQUEST_BYTES = 64 << 20, 4 << 10
+"""Of the requests of a rollout, without what they repeat; and what each is counted as beside its text."""
+_IGNORED = "ignored "
 _HANGS = "the agent did not exit when its time was up"
 _NOTHING_CAME = "no request reached the endpoint; does the agent's client have its base URL (ctx.endpoint)?"
 _WHY_OVER = {
@@ -143,6 +147,7 @@ class RecordedLoop:
     """Turns of requests that the agent gave up, and at the end those that wait to be scored."""
     _admitted: int = field(default=0, init=False)
     """Requests that have, or get, a completion."""
+    _kept_bytes: int = field(default=0, init=False)
     _refused: str = field(default="", init=False)
     """The last refusal, for people."""
     _counts: Counter[str] = field(default_factory=Counter[str], init=False)
@@ -360,13 +365,17 @@ class RecordedLoop:
 
     def _begun(self, request: AgentRequest, connection: Connection) -> _Asked:
         """Take a request into its thread, which has then one in flight."""
-        self._counts.update(f"ignored {name}" for name in request.ignored)
         tools, is_first = self._specs(request), not self._last
         for number, asked in self._last.items():
             self._threads[number].is_busy = asked.is_in_flight
-        found = match(self._threads, request) or new_thread(
-            self._threads, request, self.calls, self._prompt_key
-        )
+        found = match(self._threads, request)
+        if found is None:
+            self._keep(len(request.body))
+            found = new_thread(self._threads, request, self.calls, self._prompt_key)
+        else:
+            longer = len(request.body) - len(self._last[found.thread.number].request.body)
+            self._keep(max(longer, chars_of(found.messages[found.common :])))
+        self._count_ignored(request.ignored)
         thread = found.thread
         if thread.number == len(self._threads):
             self._threads.append(thread)
@@ -400,6 +409,19 @@ class RecordedLoop:
             self._counts["undelivered"] += 1
             self._tick(asked.turn.index, 2)
             asked.turn, asked.found.thread.is_rewritten = None, True
+
+    def _keep(self, size: int) -> None:
+        """Count what a request adds to the conversations. Raises Refused above the most."""
+        if self._kept_bytes + size > _MAX_KEPT_BYTES:
+            problem = f"the requests of this rollout are longer than {_MAX_KEPT_BYTES >> 20} MiB together"
+            raise Refused(problem, status=413)
+        self._kept_bytes += size + _REQUEST_BYTES
+
+    def _count_ignored(self, names: Sequence[str]) -> None:
+        for name in names:
+            others = sum(each.startswith(_IGNORED) for each in self._counts)
+            is_listed = _IGNORED + name in self._counts or others < MAX_IGNORED - 1
+            self._counts[_IGNORED + (name if is_listed else "others")] += 1
 
     def _specs(self, request: AgentRequest) -> tuple[ToolSpec, ...]:
         if request.tools != self._tools[0]:
@@ -524,6 +546,7 @@ class RecordedLoop:
             raise Refused(
                 f"the model {request.model!r} answers with text alone; leave tools out", param="tools"
             )
+        self._keep(len(request.body))
         found = new_thread((), request, self.calls, None)
         try:
             answer = await model.ask(found.messages, seed=self.calls.seed)

@@ -14,7 +14,7 @@ from environments.inference.http_client import IncompleteError, list_in, mapping
 from environments.inference.server_kind import TEXT_ONLY, ServerFacts
 from environments.trajectory import NOT_SAMPLED, SEVERAL_VERSIONS, Message, WeightSpan
 from tools.calls import ToolCall
-from tools.json_input import JsonError, check_weight, read_exact_json, read_json
+from tools.json_input import JsonError, check_weight, collector_paused, read_exact_json, read_json
 
 _TEXTS = ("content", "refusal", "reasoning_content", "reasoning", "reasoning_details")
 _LISTS = ("token_ids", "response_token_ids", "weight_versions")
@@ -318,6 +318,7 @@ def call_id(*names_it: object) -> str:
     return "".join(_ID_CHARS[number // 62**place % 62] for place in range(_ID_LENGTH))
 
 
+@collector_paused()
 def read_reply(content: bytes, call_prefix: str, *, max_tokens: int | None = None) -> SampledMessage:
     """The message of a reply, with its tokens where the server gave them.
 

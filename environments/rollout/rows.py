@@ -2,11 +2,11 @@
 
 from array import array
 from dataclasses import replace
-from itertools import repeat
 
 from environments.policy.open_row import OpenRow
 from environments.trajectory import NOT_SAMPLED, Completion, Span, TokenRow
 
+_NOT_SAMPLED = array("d", [NOT_SAMPLED])
 UNEXPLAINED_FORK = "template"
 """Why a row forked where the policy names no cause: the server's prompt does not go on from the row."""
 
@@ -69,8 +69,8 @@ class RowBuilder:
         if row.logprobs is None or completion.logprobs is None:
             row.logprobs = None
         else:
-            row.logprobs.extend(repeat(NOT_SAMPLED, len(completion.prompt_ids)))
-            row.logprobs.extend(completion.logprobs)
+            row.logprobs.extend(_NOT_SAMPLED * len(completion.prompt_ids))
+            row.logprobs.extend(array("d", completion.logprobs))
 
 
 class _Row:

@@ -72,6 +72,18 @@ def http(body):
     return head.encode() + content
 
 
+def growing_replies(prompt_tokens, sampled_tokens, added_tokens, turns):
+    """The replies of a conversation, each prompt of which begins with the one before and what was sampled."""
+    replies, ids = [], list(range(1000, 1000 + prompt_tokens))
+    for turn in range(turns):
+        reply = chat_reply(0, sampled_tokens, call=turn < turns - 1)
+        sampled = list(range(len(ids), len(ids) + sampled_tokens))
+        reply["prompt_token_ids"], reply["choices"][0]["token_ids"] = ids, sampled
+        replies.append(http(reply))
+        ids = [*ids, *sampled, *range(added_tokens)]
+    return replies
+
+
 class Canned(asyncio.Protocol):
     """One connection. A request whose conversation has `last` tool results is answered without a call."""
 
@@ -80,6 +92,7 @@ class Canned(asyncio.Protocol):
         self.last = options.last
         self.call = http(chat_reply(options.prompt_tokens, options.sampled_tokens))
         self.done = http(chat_reply(options.prompt_tokens, options.sampled_tokens, call=False))
+        self.growing = REPLIES
         reply = completions_reply([int(each) for each in options.sampled_ids.split(",")])
         self.ids = json.dumps(reply, separators=(",", ":")).encode()
         self.models = http({"object": "list", "data": [{"id": "m", "object": "model", "owned_by": "vllm"}]})
@@ -107,6 +120,8 @@ class Canned(asyncio.Protocol):
             prompt = body[start : body.index(b"]", start) + 1]
             count = str(prompt.count(b",") + 1).encode()
             made = http(self.ids.replace(b'"PROMPT"', prompt).replace(b'"COUNT"', count))
+        elif self.growing:
+            made = self.growing[body.count(b'"role":"tool"')]
         else:
             made = self.done if self.last and body.count(b'"role":"tool"') >= self.last else self.call
         if self.latency_s:
@@ -119,7 +134,13 @@ class Canned(asyncio.Protocol):
             self.transport.write(made)
 
 
+REPLIES = []
+
+
 async def serve(options):
+    if options.added_tokens:
+        sizes = options.prompt_tokens, options.sampled_tokens, options.added_tokens
+        REPLIES.extend(growing_replies(*sizes, options.last + 1))
     with socket.create_server(("127.0.0.1", 0), backlog=8192) as listening:
         server = await asyncio.get_running_loop().create_server(lambda: Canned(options), sock=listening)
         print(f"http://127.0.0.1:{listening.getsockname()[1]}/v1", flush=True)
@@ -132,6 +153,9 @@ if __name__ == "__main__":
     parser.add_argument("--prompt-tokens", type=int, default=600)
     parser.add_argument("--sampled-ids", default="5,6,7", help="what /completions samples")
     parser.add_argument("--sampled-tokens", type=int, default=64)
+    parser.add_argument(
+        "--added-tokens", type=int, default=0, help="of each tool result, if prompts are to grow"
+    )
     parser.add_argument(
         "--last", type=int, default=0, help="tool results after which no call comes; 0: never"
     )

@@ -1,5 +1,6 @@
 """JSON from outside is read within bounds that nothing a model has sampled comes near."""
 
+import sys
 import time
 
 import orjson
@@ -73,3 +74,13 @@ def test_exact_json_is_refused_in_a_line(text, problem):
 
 def test_exact_json_keeps_what_is_written():
     assert read_exact_json("[18446744073709551617, 1.0]") == [2**64 + 1, 1.0]
+
+
+def test_reading_calls_nothing_for_each_number():
+    calls = []
+    sys.setprofile(lambda frame, event, argument: calls.append(event))
+    try:
+        read_json(b"[" + b"1," * 5000 + b"1]")
+    finally:
+        sys.setprofile(None)
+    assert len(calls) < 100

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from environments.agents.command import SandboxPlayer
 from environments.run.experiment import origin_of
 from tests.environments.agents.recorded import Talk, roll_out, rolled_out
 from tests.environments.env_checks.checked_envs import checked
@@ -248,3 +249,12 @@ def test_its_run_is_in_the_record_where_the_agent_broke_something_else(env_with)
 
     (trajectory,) = rolled_out(type("Broken", (env_class,), {"score_turn": score_turn}))
     assert (trajectory.agent_caused.cause, trajectory.agent.output) == ("unreadable_files", "hello\n")
+
+
+@cases(
+    "report",
+    [b"", b"[" * 100_000, b"[1e999, 0]", b"[NaN, 0]", b'["x", 0]', b"[0]", b"{}", b"[1" + b"0" * 5000],
+)
+def test_a_report_that_no_runner_wrote_is_that_of_a_killed_agent(report):
+    player = SandboxPlayer(Command(["agent"], where="sandbox"), "", None)
+    assert player._reported(report) == 137

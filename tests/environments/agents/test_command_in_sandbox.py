@@ -151,3 +151,14 @@ async def test_a_child_that_holds_its_output_open_does_not_delay_the_end():
     (trajectory,) = (await roll_out(inside(program))).group.trajectories
     assert (trajectory.stop_reason, trajectory.agent.output) == (StopReason.COMPLETED, "bye\n")
     assert trajectory.agent.wall_s < 20
+
+
+async def test_idle_connections_of_its_own_do_not_keep_it_from_asking():
+    program = """
+import os, socket, urllib.parse
+url = urllib.parse.urlsplit(os.environ["OPENAI_BASE_URL"])
+idle = [socket.create_connection((url.hostname, url.port)) for _ in range(40)]
+print(ask(user("x"))["content"])
+"""
+    (trajectory,) = (await roll_out(inside(program))).group.trajectories
+    assert trajectory.stop_reason is StopReason.COMPLETED

@@ -3,6 +3,7 @@ import gc
 
 import pytest
 
+from environments.lifecycle import env_lifecycle
 from environments.lifecycle.env_lifecycle import rare_full_collections
 
 USUAL = (700, 10, 10)
@@ -74,3 +75,21 @@ async def test_a_collector_that_is_off_is_left_alone():
     gc.disable()
     async with rare_full_collections():
         assert gc.get_threshold() == USUAL
+
+
+@pytest.mark.parametrize(("many", "growth", "is_made"), [(1 << 40, 1 << 40, 1), (0, 1 << 40, 0), (0, -1, 1)])
+async def test_a_long_pass_is_made_only_once_memory_has_grown(many, growth, is_made, monkeypatch):
+    passes, looked = [], asyncio.Event()
+
+    async def at_once(_):
+        if looked.is_set():
+            await asyncio.Event().wait()
+        looked.set()
+
+    monkeypatch.setattr(env_lifecycle, "_MANY_OBJECTS", many)
+    monkeypatch.setattr(env_lifecycle, "_GROWTH_BYTES", growth)
+    monkeypatch.setattr(env_lifecycle.asyncio, "sleep", at_once)
+    monkeypatch.setattr(env_lifecycle.gc, "collect", lambda: passes.append(1))
+    async with rare_full_collections():
+        await looked.wait()
+    assert len(passes) == is_made

@@ -3,11 +3,11 @@
 Nothing else imports `docker`, which has no types. Each call blocks, so it belongs in a thread.
 """
 
-_TIMEOUT_S = 120
-"""For one request, from when it is sent: an engine that is merely busy has to come through."""
-_AGAIN_S = 1.0
-MOST_BUILD_S = 3600
-"""Of an image, whatever its Dockerfile runs."""
+import base64
+import json
+import logging
+import math
+import secrets
 import socket
 import struct
 import threading
@@ -487,11 +487,15 @@ class Connection:
                 del self._stderr[:-_LAST_WORDS_BYTES]
         return b"".join(out)
 
-_TIMEOUT_S = 120
-"""For one request, from when it is sent: an engine that is merely busy has to come through."""
-_AGAIN_S = 1.0
-MOST_BUILD_S = 3600
-"""Of an image, whatever its Dockerfile runs."""
+    async def attach(self, **judging: Any) -> Channel:
+        """Hand the connection to this event loop; nothing of it may be unread. Arguments: of `Channel`."""
+        self._channel = await _EngineChannel.over(self._sock, self.take, **judging)
+        return self._channel
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the other side ended it: the program, or the engine."""
+        return self._channel is not None and self._channel.is_cut
 
     def close(self) -> None:
         """Close the connection; the program sees the end of its stdin."""

@@ -16,7 +16,7 @@ from environments.reward_context import AgentEndpoint
 from tools.errors import ConfigError, IsolationError, RolloutError
 from tools.json_input import read_json
 from tools.sandbox.base import NoSandbox, Sandbox, listener, run_python
-from tools.sandbox.local.guarded import end, guarded, home_variables, own_folder
+from tools.sandbox.host.guarded import end, guarded, home_variables, own_folder
 
 Where = Literal["host", "sandbox"]
 PromptAs = Literal["argument", "stdin", "none"]

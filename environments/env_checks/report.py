@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from environments.inference.http_client import one_line
 from environments.plain_text import printable
-from tools.sandbox.local.guarded import guarded
+from tools.sandbox.host.guarded import guarded
 
 Result = Literal["ok", "warn", "fail", "skipped"]
 Answer = tuple[Result, str]

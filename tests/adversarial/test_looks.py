@@ -280,7 +280,7 @@ class _Engine:
 
 def test_an_image_of_which_an_engine_did_not_answer_is_asked_for_again():
     managed = ContainerManager(_Engine())
-    with pytest.raises(ConfigError, match="it is restarting"):
+    with pytest.raises(IsolationError, match="it is restarting"):
         managed.image("img", str)
     assert managed.image("img", str).id == "img"
 

@@ -10,8 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from tools.sandbox.base import SandboxEntry
+from tools.sandbox.host import trees
 from tools.sandbox.host.process_ids import has_ended, owner_pid
-from tools.sandbox.local import cgroup, trees
+from tools.sandbox.local import cgroup
 
 
 async def entries() -> Sequence[SandboxEntry]:

@@ -13,14 +13,14 @@ from pathlib import Path
 
 from tools.errors import AgentCausedError, SandboxCreateError, SandboxUnavailable
 from tools.sandbox.base import SandboxLimits
-from tools.sandbox.host import seccomp
+from tools.sandbox.host import seccomp, trees
 from tools.sandbox.host.layout import VERIFIER_DIR, most_files
 from tools.sandbox.host.process_ids import identity
 from tools.sandbox.host.silence import SilentStartError, is_silence
 from tools.sandbox.inside import held_files
 from tools.sandbox.inside.held_files import Files
 from tools.sandbox.inside.processes import running
-from tools.sandbox.local import cgroup, rootfs, tiers, trees
+from tools.sandbox.local import cgroup, rootfs, tiers
 from tools.sandbox.local.cgroup import Group
 from tools.sandbox.local.fork_server import ForkedProcess, fork_server, numbers
 from tools.sandbox.local.packages import folder_of

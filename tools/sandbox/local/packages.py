@@ -18,8 +18,8 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from tools.errors import ConfigError
+from tools.sandbox.host.guarded import guarded
 from tools.sandbox.local import tiers
-from tools.sandbox.local.guarded import guarded
 
 _LOCK_FILES = (".txt", ".lock")
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][\w.-]*(\[[\w, .-]*\])?\s*([<>=!~(;].*)?")

@@ -7,10 +7,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Protocol
 
+from tools.sandbox.host import trees
 from tools.sandbox.host.layout import verifier_env
 from tools.sandbox.inside.account import Configuration
 from tools.sandbox.inside.messages import Died, Inbox, Message, Ready
-from tools.sandbox.local import cgroup, tiers, trees
+from tools.sandbox.local import cgroup, tiers
 
 _START_S = 30.0
 _STOP_S = 2.0

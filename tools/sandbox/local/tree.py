@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tools.sandbox.host import trees
 from tools.sandbox.host.process_ids import identity
 from tools.sandbox.inside.kernel import failure, libc
-from tools.sandbox.local import cgroup, tiers, trees
+from tools.sandbox.local import cgroup, tiers
 
 _OPEN_TREE, _MOUNT_SETATTR = 428, 442
 _AT_FDCWD, _EMPTY_PATH, _CLONE = -100, 0x1000, 1

@@ -233,13 +233,18 @@ async def test_an_answer_in_the_moment_of_a_cancellation_is_not_waited_for_once_
     assert not one.broken
 
 
-async def test_a_supervisor_whose_answer_still_comes_is_not_silent():
-    one = channel.Channel()
+async def test_a_supervisor_whose_answer_still_comes_is_not_silent(monkeypatch):
+    monkeypatch.setattr(channel, "_GRACE_S", 0.0)
+    judged = []
+    one = channel.Channel(counters=lambda: judged.append("counters") or {})
     one.connection_made(SimpleNamespace(write=lambda data: None, abort=lambda: None))
     asking = asyncio.create_task(one.request(messages.ReadFile("a", 1, 0.0, 1)))
     await asyncio.sleep(0)
     answer = messages.encode(messages.Refused(2))
     one.data_received(answer[:4])
-    one._end_silence(one._waiting)  # its time is over
+    one._heard_at += 3600.0  # as if a byte came until then
+    one._begin_judging(one._waiting)
+    await asyncio.sleep(0)
     one.data_received(answer[4:])
-    assert await asking == messages.Refused(2)
+    await one._judging
+    assert (await asking, judged) == (messages.Refused(2), [])

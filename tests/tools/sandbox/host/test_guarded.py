@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 from tests.tables import cases
-from tools.sandbox.local.guarded import guarded
+from tools.sandbox.host.guarded import guarded
 
 
 def run(*argv, **options):

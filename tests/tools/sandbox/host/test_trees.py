@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.sandbox.local import trees
+from tools.sandbox.host import trees
 
 
 @pytest.fixture

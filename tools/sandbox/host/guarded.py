@@ -10,10 +10,11 @@ from contextlib import asynccontextmanager, suppress
 from functools import cache
 from pathlib import Path
 
+from tools.sandbox.host import trees
 from tools.sandbox.host.process_ids import has_ended, identity
-from tools.sandbox.local import cgroup, trees
 from tools.waiting import to_the_end
 
+_PREFIX = "turnwise"
 _END_S = 5.0
 _XDG = {"CACHE": ".cache", "CONFIG": ".config", "DATA": ".local/share", "STATE": ".local/state"}
 _TOOLS = str(Path(__file__).parents[2])
@@ -23,7 +24,7 @@ import sys
 for name, path in ("tools", {_TOOLS!r}), ("tools.sandbox", {_TOOLS + "/sandbox"!r}):
     sys.modules[name] = type(sys)(name)
     sys.modules[name].__path__ = [path]
-from tools.sandbox.local.guard import main
+from tools.sandbox.host.guard import main
 main(int(sys.argv[1]), sys.argv[2], sys.argv[3:])
 """
 
@@ -57,7 +58,7 @@ async def own_folder() -> AsyncGenerator[str]:
             yield folder
         return
     await asyncio.to_thread(_remove_orphans)
-    folder = tempfile.mkdtemp(prefix=f"{cgroup.PREFIX}.{identity(os.getpid())}.rollout-")
+    folder = tempfile.mkdtemp(prefix=f"{_PREFIX}.{identity(os.getpid())}.rollout-")
     try:
         yield folder
     finally:
@@ -66,7 +67,7 @@ async def own_folder() -> AsyncGenerator[str]:
 
 @cache
 def _remove_orphans() -> None:
-    for folder in Path(tempfile.gettempdir()).glob(f"{cgroup.PREFIX}.*.rollout-*"):
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}.*.rollout-*"):
         if has_ended(folder.name.split(".")[1]):
             trees.remove(str(folder))
 

@@ -37,13 +37,11 @@ _KINDS = ("act", "summary")
 _SAID = Message(role="assistant")
 _NOTHING: Mapping[str, Any] = {}
 _RAN = (ToolResult(call_id="", name="", content=""),)
-_BLOCK_TOKENS = 1 << 17
+_BLOCK_TOKENS = 1 << 15
 """What is computed at once: some megabytes, whatever the size of a batch."""
-_Turns = tuple[Any, Any, Any, Any]
-"""Of some rows, whose turns are counted from 1: the first and last token of each; then stretches of tokens
-that are trained and of one turn, or are not: how many each has, and its turn, or 0."""
-_Block = tuple[list[list[float | None]], list[list[int]], Any, Any]
-"""Rewards and lengths, `[row][turn]`, and the stretches."""
+_Block = tuple[list[list[float | None]], list[list[int]], Any]
+"""Of some rows: rewards and lengths, `[row][turn]`; and per token the number of its turn, where it is
+trained, else 0. Turns are numbered from 1 through all of these rows."""
 
 
 def turn_advantages(
@@ -132,20 +130,23 @@ def token_advantages(
     rewards = _matrix(token_level_rewards, "token_level_rewards", None)
     count, width = shape = tuple(rewards.shape)
     mask = _matrix(response_mask, "response_mask", shape)
-    turns = None if turn_ids is None else _matrix(turn_ids, "turn_ids", shape)
+    given = (rewards, mask, None if turn_ids is None else _matrix(turn_ids, "turn_ids", shape))
     height = max(1, _BLOCK_TOKENS // max(1, width))
-    firsts = range(0, count, height)
-    blocks = [_read_block(first, first + height, rewards, mask, turns) for first in firsts]
-    params = {"lengths": [row for _, lengths, *_ in blocks for row in lengths], **params}
+    blocks = [
+        _read_block(
+            *(None if each is None else _as_numpy(each[first : first + height]) for each in given), first
+        )
+        for first in range(0, count, height)
+    ]
+    params = {"lengths": [row for _, lengths, _ in blocks for row in lengths], **params}
     turn_rewards = [row for rows, *_ in blocks for row in rows]
     of_turns = iter(turn_advantages(turn_rewards, group_ids, estimator=estimator, **params))
-    given: Any = token_level_rewards
-    result: Any = given.new_empty(given.shape) if _is_tensor(given) else np.empty_like(given)
-    for first, (rewards_of, _, sizes, owners) in zip(firsts, blocks, strict=True):
-        values = np.array([0.0, *chain.from_iterable(islice(of_turns, len(rewards_of)))])[owners]
-        _refuse_too_large(given, values)
-        of_tokens = np.repeat(values, sizes).reshape(len(rewards_of), width)
-        result[first : first + height] = given.new_tensor(of_tokens) if _is_tensor(given) else of_tokens
+    result: Any = rewards.new_empty(shape) if _is_tensor(rewards) else np.empty_like(rewards)
+    for first, (rows, _, owners) in zip(range(0, count, height), blocks, strict=True):
+        values = np.array([0.0, *chain.from_iterable(islice(of_turns, len(rows)))])
+        _refuse_too_large(rewards, values)
+        of_tokens = values[owners]
+        result[first : first + height] = rewards.new_tensor(of_tokens) if _is_tensor(rewards) else of_tokens
     return result
 
 
@@ -298,71 +299,62 @@ def _span(length: int) -> Span:
 # --- arrays --------------------------------------------------------------------------------------------
 
 
-def _read_block(first: int, end: int, rewards: Any, mask: Any, turn_ids: Any) -> _Block:
+def _read_block(rewards: Any, mask: Any, turn_ids: Any, first: int) -> _Block:
+    """Read some rows of a batch; the first of them has the number `first` there."""
     np: Any = import_module("numpy")
-    rewards, mask = _rows(rewards, first, end), _rows(mask, first, end)
     trained = mask == 1
-    wrong = np.flatnonzero(trained != (mask != 0))
-    _refuse(wrong, mask, first, "response_mask", "give 1 where a token is trained, else 0")
-    given = None if turn_ids is None else _rows(turn_ids, first, end)
-    begins, lasts, sizes, owners = _runs(trained) if given is None else _named_turns(trained, given, first)
-    counts = np.bincount(begins // max(1, mask.shape[1]), minlength=len(mask))
-    lengths = np.bincount(owners, sizes, minlength=len(begins) + 1)[1:].astype(int).tolist()
-    sums, bounds = _sums(rewards, begins, lasts, first), [*pairwise([0, *counts.cumsum().tolist()])]
-    return [sums[i:j] for i, j in bounds], [lengths[i:j] for i, j in bounds], sizes, owners
+    wrong = trained != (mask != 0)
+    _refuse(np.flatnonzero(wrong), mask, first, "response_mask", "give 1 where a token is trained, else 0")
+    if turn_ids is None:
+        is_of_turn, begins = trained, trained.copy()
+        begins[:, 1:] &= ~trained[:, :-1]
+    else:
+        begins = _turn_begins(turn_ids, trained, first)
+        is_of_turn = turn_ids >= 0
+    latest = begins.cumsum().reshape(begins.shape)
+    owners = np.where(trained, latest, 0)
+    counts = begins.sum(axis=1)
+    lengths = np.bincount(owners.ravel(), minlength=counts.sum() + 1)[1:].tolist()
+    sums = _sums(rewards, begins, latest, is_of_turn, first)
+    bounds = [*pairwise([0, *counts.cumsum().tolist()])]
+    owners = owners.astype("int32")
+    return [sums[start:end] for start, end in bounds], [lengths[start:end] for start, end in bounds], owners
 
 
-def _runs(trained: Any) -> _Turns:
-    """Each run of the mask in a row as a turn."""
+def _turn_begins(turn_ids: Any, trained: Any, first: int) -> Any:
+    """Whether a token is the first of its turn, `[row, token]`."""
     np: Any = import_module("numpy")
-    padded = np.pad(trained, ((0, 0), (0, 1))).ravel()
-    changes = np.flatnonzero(np.concatenate([padded[:1], padded[1:] != padded[:-1]]))
-    changes -= changes // (trained.shape[1] + 1)
-    owners = np.zeros(len(changes) + 1, dtype=int)
-    owners[1::2] = np.arange(1, len(changes) // 2 + 1)
-    return changes[::2], changes[1::2] - 1, np.diff(changes, prepend=0, append=trained.size), owners
-
-
-def _named_turns(trained: Any, given: Any, first: int) -> _Turns:
-    np: Any = import_module("numpy")
-    turns = given.astype("int64", copy=False)
-    refuse = partial(_refuse, values=given, first=first, name="turn_ids")
-    refuse(np.flatnonzero(turns != given), possible="give whole numbers")
+    turns = turn_ids.astype("int64", copy=False)
+    refuse = partial(_refuse, values=turn_ids, first=first, name="turn_ids")
+    refuse(np.flatnonzero(turns != turn_ids), possible="give whole numbers")
     reached = np.maximum.accumulate(turns, axis=1)
     before = np.pad(reached, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
     wrong = np.flatnonzero((turns != before) & (turns != before + 1) & (turns != -1))
     refuse(wrong, possible="number the turns of a row 0, 1, 2, …, and give -1 off turns")
     refuse(np.flatnonzero(trained & (turns < 0)), possible="a token that is trained has a turn")
-    begins = (reached > before).ravel()
-    numbers, tokens = begins.cumsum(), np.flatnonzero(turns >= 0)
-    lasts = np.zeros(begins.sum(), dtype=int)
-    lasts[numbers[tokens] - 1] = tokens  # of equal numbers the last one stays
-    owners = np.where(trained.ravel(), numbers, 0)
-    starts = np.flatnonzero(np.diff(owners, prepend=-1))
-    return np.flatnonzero(begins), lasts, np.diff(starts, append=owners.size), owners[starts]
+    return reached > before
 
 
-def _sums(rewards: Any, begins: Any, lasts: Any, first: int) -> list[float | None]:
+def _sums(rewards: Any, begins: Any, latest: Any, is_of_turn: Any, first: int) -> list[float | None]:
     """The reward of each turn, from its first token to the next turn's; `None`: not scored."""
     np: Any = import_module("numpy")
-    height, width = rewards.shape
     tokens = np.flatnonzero(rewards != 0)  # NaN is not 0 either
     values = rewards.ravel()[tokens].astype("float64")
-    # From the start of a row to that of its first turn they belong to none, 0.
-    numbers = np.concatenate([np.zeros(height, dtype=int), np.arange(1, len(begins) + 1)])
-    marks = np.concatenate([np.arange(height) * width, begins])
-    order = np.argsort(marks, kind="stable")
-    owners = np.repeat(numbers[order], np.diff(np.searchsorted(tokens, marks[order]), append=len(tokens)))
+    owners, starts = latest.ravel()[tokens], np.flatnonzero(begins)
+    rows_of_starts = np.concatenate([[-1], starts // max(1, begins.shape[1])])
     unscored = np.isnan(values)
-
-    is_early = unscored & (np.concatenate([[-1], lasts])[owners] != tokens)
     refuse = partial(_refuse, values=rewards, first=first, name="token_level_rewards")
-    refuse(tokens[is_early], possible="NaN is allowed only on a turn's last token")
+    if unscored.any():
+        of_turns = np.flatnonzero(is_of_turn)
+        ends = np.searchsorted(latest.ravel()[of_turns], np.arange(1, len(starts) + 1), side="right")
+        lasts = np.concatenate([[-1], of_turns[ends - 1]])
+        is_early = unscored & (lasts[owners] != tokens)
+        refuse(tokens[is_early], possible="NaN is allowed only on a turn's last token")
     refuse(tokens[np.isinf(values)], possible="rewards are finite")
-    refuse(tokens[owners == 0], possible="it belongs to no turn, since none has begun")
-    sums = np.bincount(owners[~unscored], values[~unscored], minlength=len(begins) + 1)
-    has_others = unscored & (sums[owners] != 0)
-    refuse(tokens[has_others], possible="other tokens of its turn have a reward")
+    is_before_all = rows_of_starts[owners] != tokens // max(1, begins.shape[1])
+    refuse(tokens[is_before_all], possible="it belongs to no turn, since none has begun")
+    sums = np.bincount(owners[~unscored], values[~unscored], minlength=len(starts) + 1)
+    refuse(tokens[unscored & (sums[owners] != 0)], possible="other tokens of its turn have a reward")
     scored: list[float | None] = sums.tolist()
     for turn in owners[unscored].tolist():
         scored[turn] = None
@@ -389,9 +381,7 @@ def _matrix(given: Any, name: str, shape: tuple[int, ...] | None) -> Any:
     return matrix
 
 
-def _rows(matrix: Any, first: int, end: int) -> Any:
-    """Some rows as a numpy array."""
-    rows = matrix[first:end]
+def _as_numpy(rows: Any) -> Any:
     if not _is_tensor(rows):
         return rows
     rows = rows.cpu()  # first: not every device has float64
@@ -399,18 +389,18 @@ def _rows(matrix: Any, first: int, end: int) -> Any:
 
 
 def _refuse(tokens: Any, values: Any, first: int, name: str, possible: str) -> None:
-    """Raises CreditError for the first of these tokens of rows from `first` on, if there are any."""
+    """Raise CreditError for the first of these tokens of rows from `first` on, if there are any."""
     if len(tokens):
         row, token = divmod(int(tokens[0]), values.shape[1])
         raise CreditError(f"{name}[{first + row}, {token}] is {values[row, token]}: {possible}")
 
 
 def _refuse_too_large(given: Any, advantages: Any) -> None:
-    """Raises CreditError for an advantage that is infinite in the dtype of what was given."""
+    """Raise CreditError for an advantage that is infinite in the dtype of what was given."""
     np: Any = import_module("numpy")
     with np.errstate(over="ignore"):
         cast = given.new_tensor(advantages) if _is_tensor(given) else advantages.astype(given.dtype)
-    if not math.isfinite(float(abs(cast).max()) if advantages.size else 0.0):
+    if not math.isfinite(float(abs(cast).max())):
         raise CreditError(
             f"an advantage of {abs(advantages).max():g} is too large for {given.dtype}; scale the rewards"
         )

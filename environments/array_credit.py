@@ -130,19 +130,15 @@ def token_advantages(
     rewards = _matrix(token_level_rewards, "token_level_rewards", None)
     count, width = shape = tuple(rewards.shape)
     mask = _matrix(response_mask, "response_mask", shape)
-    given = (rewards, mask, None if turn_ids is None else _matrix(turn_ids, "turn_ids", shape))
+    turns = None if turn_ids is None else _matrix(turn_ids, "turn_ids", shape)
     height = max(1, _BLOCK_TOKENS // max(1, width))
-    blocks = [
-        _read_block(
-            *(None if each is None else _as_numpy(each[first : first + height]) for each in given), first
-        )
-        for first in range(0, count, height)
-    ]
+    firsts = range(0, count, height)
+    blocks = [_read_block(first, first + height, rewards, mask, turns) for first in firsts]
     params = {"lengths": [row for _, lengths, _ in blocks for row in lengths], **params}
     turn_rewards = [row for rows, *_ in blocks for row in rows]
     of_turns = iter(turn_advantages(turn_rewards, group_ids, estimator=estimator, **params))
     result: Any = rewards.new_empty(shape) if _is_tensor(rewards) else np.empty_like(rewards)
-    for first, (rows, _, owners) in zip(range(0, count, height), blocks, strict=True):
+    for first, (rows, _, owners) in zip(firsts, blocks, strict=True):
         values = np.array([0.0, *chain.from_iterable(islice(of_turns, len(rows)))])
         _refuse_too_large(rewards, values)
         of_tokens = values[owners]
@@ -299,9 +295,10 @@ def _span(length: int) -> Span:
 # --- arrays --------------------------------------------------------------------------------------------
 
 
-def _read_block(rewards: Any, mask: Any, turn_ids: Any, first: int) -> _Block:
-    """Read some rows of a batch; the first of them has the number `first` there."""
+def _read_block(first: int, end: int, *matrices: Any) -> _Block:
+    """Read some rows of rewards, mask and, if there are any, ids of turns."""
     np: Any = import_module("numpy")
+    rewards, mask, turn_ids = (_rows(each, first, end) for each in matrices)
     trained = mask == 1
     wrong = trained != (mask != 0)
     _refuse(np.flatnonzero(wrong), mask, first, "response_mask", "give 1 where a token is trained, else 0")
@@ -381,7 +378,9 @@ def _matrix(given: Any, name: str, shape: tuple[int, ...] | None) -> Any:
     return matrix
 
 
-def _as_numpy(rows: Any) -> Any:
+def _rows(matrix: Any, first: int, end: int) -> Any:
+    """Some rows as a numpy array; `None` of `None`."""
+    rows: Any = None if matrix is None else matrix[first:end]
     if not _is_tensor(rows):
         return rows
     rows = rows.cpu()  # first: not every device has float64

@@ -325,17 +325,8 @@ async def _body(request: BaseRequest) -> bytes:
 
 
 def _models(rollout: Recorded, path: str) -> dict[str, Any]:
-    listed = [
-        {
-            "id": name,
-            "object": "model",
-            "type": "model",
-            "display_name": name,
-            "created": 0,
-            "owned_by": "turnwise",
-        }
-        for name in rollout.models
-    ]
+    kind = {"object": "model", "type": "model", "created": 0, "owned_by": "turnwise"}
+    listed = [{"id": name, "display_name": name, **kind} for name in rollout.models]
     _, is_one, name = path.partition("/")
     if not is_one:
         return {"object": "list", "data": listed, "has_more": False}

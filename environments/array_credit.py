@@ -220,22 +220,23 @@ def _rows_of(ids: Sequence[Any], shape: Sequence[int]) -> dict[Any, list[int]]:
 
 
 def _check_numbers(turn_rewards: Rows, outcomes: Sequence[float | None] | None) -> None:
-    of_turns = (
-        (value, "turn_rewards[{}][{}]", row, turn)
-        for row, values in enumerate(turn_rewards)
-        for turn, value in enumerate(values)
-    )
-    of_rows = ((value, "outcomes[{}]", row, 0) for row, value in enumerate(outcomes or ()))
-    for value, name, row, turn in chain(of_turns, of_rows):
-        try:
-            size = 0.0 if value is None else abs(float(value))
-        except (TypeError, ValueError, OverflowError):
-            size = math.inf
-        if not size <= LARGEST_REWARD:
-            raise CreditError(
-                f"{name.format(row, turn)} is {value!r:.100}; give a number up to {LARGEST_REWARD:g}, "
-                f"or None if not scored"
-            )
+    for row, values in enumerate(turn_rewards):
+        for turn, value in enumerate(values):
+            _check_number(value, "turn_rewards", row, turn)
+    for row, value in enumerate(outcomes or ()):
+        _check_number(value, "outcomes", row)
+
+
+def _check_number(value: float | None, name: str, *indices: int) -> None:
+    try:
+        size = 0.0 if value is None else abs(float(value))
+    except (TypeError, ValueError, OverflowError):
+        size = math.inf
+    if not size <= LARGEST_REWARD:
+        raise CreditError(
+            f"{name}{''.join(f'[{index}]' for index in indices)} is {value!r:.100}; give a number up to "
+            f"{LARGEST_REWARD:g}, or None if not scored"
+        )
 
 
 def _outcomes(

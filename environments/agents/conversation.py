@@ -8,7 +8,7 @@ import hashlib
 import json
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -266,64 +266,41 @@ Seen = tuple[list[Message], int]
 
 
 def with_contexts(turns: Sequence[Turn], seen: Sequence[Seen], prompt: Sequence[Message]) -> list[Turn]:
-    """The turns with what the policy saw, where that is not all that the trajectory has before them.
-
-    Turns of one thread share a list, which only grows: no part of it is compared or looked for twice.
-    """
-    conversation = _Conversation(prompt)
+    """Return the turns with what the policy saw, where that is not all that the trajectory has before."""
+    indices: defaultdict[Message, list[int]] = defaultdict(list)
     views: dict[int, _View] = {}
     found: list[Turn] = []
+    length, added = 0, prompt
     for turn, (messages, count) in zip(turns, seen, strict=True):
-        view = views.setdefault(id(messages), _View(messages))
-        if not view.is_all_of(conversation, count):
-            turn = replace(turn, context=view.context(conversation, count))
-        found.append(turn)
-        conversation.extend(turn.messages)
+        for each in added:
+            indices[each].append(length)
+            length += 1
+        context = views.setdefault(id(messages), _View(messages)).first(count, indices)
+        found.append(turn if context == (Kept(start=0, end=length),) else replace(turn, context=context))
+        added = turn.messages
     return found
 
 
-class _Conversation:
-    def __init__(self, messages: Sequence[Message]) -> None:
-        self.messages: list[Message] = []
-        self._indices: defaultdict[Message, list[int]] = defaultdict(list)
-        self.extend(messages)
-
-    def extend(self, messages: Sequence[Message]) -> None:
-        for each in messages:
-            self._indices[each].append(len(self.messages))
-            self.messages.append(each)
-
-    def find(self, message: Message, start: int) -> int | None:
-        """The first index from `start` on of an equal message."""
-        indices = self._indices.get(message, [])
-        at = bisect_left(indices, start)
-        return indices[at] if at < len(indices) else None
-
-
 class _View:
-    """The messages of one thread, as parts of a conversation."""
+    """The messages of one thread, as parts of the conversation.
+
+    Turns of one thread share their list of messages, which only grows, so each message is looked for once.
+    """
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self._messages = messages
-        self._common = 0
-        """Messages from the beginning that are those of the conversation."""
         self._parts: list[Kept | Message] = []
         """Stretches of the conversation, and messages that it lacks as they are."""
         self._ends = [(0, 0)]
-        """After so many messages: how many parts there are, and where in the conversation they end."""
+        """Of the first 0, 1, 2, … messages: the number of parts, and where in the conversation they end."""
 
-    def is_all_of(self, conversation: _Conversation, count: int) -> bool:
-        """Whether the first messages are the whole conversation."""
-        most = min(len(self._messages), len(conversation.messages))
-        while self._common < most and self._messages[self._common] == conversation.messages[self._common]:
-            self._common += 1
-        return count == len(conversation.messages) <= self._common
-
-    def context(self, conversation: _Conversation, count: int) -> tuple[Kept | Message, ...]:
-        """The first messages."""
+    def first(self, count: int, indices: Mapping[Message, Sequence[int]]) -> tuple[Kept | Message, ...]:
+        """Return the first messages, of which the conversation has those in `indices`."""
         for message in self._messages[len(self._ends) - 1 : count]:
             end = self._ends[-1][1]
-            at = conversation.find(message, end)
+            equal = indices.get(message, ())
+            next_equal = bisect_left(equal, end)
+            at = equal[next_equal] if next_equal < len(equal) else None
             last = self._parts[-1] if self._parts else None
             if at is None:
                 self._parts.append(message)
@@ -333,5 +310,5 @@ class _View:
                 self._parts.append(Kept(start=at, end=at + 1))
             self._ends.append((len(self._parts), end if at is None else at + 1))
         parts, end = self._ends[count]
-        *before, last = self._parts[:parts] or [Kept(start=0, end=0)]
-        return (*before, replace(last, end=end) if isinstance(last, Kept) else last) if parts else ()
+        *before, last = self._parts[:parts]
+        return (*before, replace(last, end=end) if isinstance(last, Kept) else last)

@@ -38,7 +38,7 @@ _LINGER_S = 5.0
 """For a client that is still sending to see why it was refused."""
 _PING_S = 5.0
 """Before a stream begins without its completion: until then an error has a status of its own."""
-STRUCK = "[secret]"
+REDACTED = "[secret]"
 
 
 class Connection:
@@ -83,11 +83,11 @@ class Recorded(Protocol):
         ...
 
 
-def struck(text: bytes, hidden: Sequence[bytes]) -> bytes:
-    """A text without secrets."""
+def redact(text: bytes, hidden: Sequence[bytes]) -> bytes:
+    """Replace the secrets in a text."""
     for secret in hidden:
         if secret in text:
-            text = text.replace(secret, STRUCK.encode())
+            text = text.replace(secret, REDACTED.encode())
     return text
 
 
@@ -279,7 +279,7 @@ class _Port:
         body = await _body(request)
 
         def read() -> AgentRequest:
-            return dialect.read(struck(body, self.rollout.secrets))
+            return dialect.read(redact(body, self.rollout.secrets))
 
         if len(body) < _LARGE_BYTES:
             return read()
@@ -325,17 +325,8 @@ async def _body(request: BaseRequest) -> bytes:
 
 
 def _models(rollout: Recorded, path: str) -> dict[str, Any]:
-    listed = [
-        {
-            "id": name,
-            "object": "model",
-            "type": "model",
-            "display_name": name,
-            "created": 0,
-            "owned_by": "turnwise",
-        }
-        for name in rollout.models
-    ]
+    kind = {"object": "model", "type": "model", "created": 0, "owned_by": "turnwise"}
+    listed = [{"id": name, "display_name": name, **kind} for name in rollout.models]
     _, is_one, name = path.partition("/")
     if not is_one:
         return {"object": "list", "data": listed, "has_more": False}

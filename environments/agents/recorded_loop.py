@@ -26,7 +26,7 @@ from environments.agents.conversation import (
     with_contexts,
 )
 from environments.agents.dialects import MAX_IGNORED, AgentRequest, Refused, Reply, shown, tools_of
-from environments.agents.endpoint import STRUCK, Connection, EndpointServer, struck
+from environments.agents.endpoint import REDACTED, Connection, EndpointServer, redact
 from environments.policy.base import CompletionRequest
 from environments.policy.rendering.chatml import chars_of
 from environments.reward_context import AgentEndpoint
@@ -47,10 +47,13 @@ from tools.errors import AgentCausedError, PolicyError, RolloutError, SandboxErr
 
 _LEAVE_S = 2.0
 """Grace period between the refusal of a request and the end of the agent."""
-_MAX_KEPT_BYTES, _REQUEST_BYTES = 64 << 20, 4 << 10
-"""Of the requests of a rollout, without what they repeat; and what each is counted as beside its text."""
+_MAX_KEPT_BYTES = 64 << 20
+"""Of the text of all requests of a rollout, not counting what they repeat."""
+_REQUEST_BYTES = 4 << 10
+"""Memory of a request beside its text."""
 _IGNORED = "ignored "
-_HANGS = "the agent did not exit when its time was up"
+_REQUESTED, _HANDED_OUT, _SCORED = range(3)
+_TIMEOUT_REASON = "the agent did not exit when its time was up"
 _NOTHING_CAME = "no request reached the endpoint; does the agent's client have its base URL (ctx.endpoint)?"
 _WHY_OVER = {
     StopReason.ENDED: "the environment has ended it",
@@ -98,7 +101,7 @@ class _Asked:
         """Whether it is being sampled, whoever waits for it, or its completion is about to be handed out."""
         if not self.sampling.done():
             return True
-        return self.reply is None and self.connection.is_open and not _failed(self.sampling)
+        return self.reply is None and self.connection.is_open and not _has_failed(self.sampling)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -162,15 +165,15 @@ class RecordedLoop:
     # What a rollout reads.
 
     def broken_off(self, caused: AgentCaused) -> list[Turn]:
-        """End the rollout for what the agent broke; the turns that are not handed on yet."""
+        """End the rollout for what the agent broke. Return the turns that `turns` has not yielded."""
         is_lost = caused.cause == "sandbox_lost"
         self.stop_reason = StopReason.SANDBOX_LOST if is_lost else StopReason.AGENT_CAUSED
-        return self._left()
+        return self._collect_unscored()
 
     def played(self, turns: Sequence[Turn], scores: list[Any]) -> Played:
-        """What it came to; turns stand in the order of their requests, and not of their ends.
+        """Return the finished rollout, its turns in the order of their requests.
 
-        So the index of a turn does not depend on what it says. Where turns overlap, each has its clock.
+        The order of their ends would depend on how long completions are. Turns that overlap have clocks.
 
         Raises:
             RolloutError: the agent received no completion.
@@ -209,7 +212,7 @@ class RecordedLoop:
         )
 
     async def turns(self) -> AsyncGenerator[Turn]:
-        """Each turn once its results are known; the last one of each thread when the agent has ended.
+        """Yield each turn once its results are known; the last of each thread when the agent has ended.
 
         Raises:
             RolloutError: the agent ended before it received a completion.
@@ -224,27 +227,27 @@ class RecordedLoop:
             self.on_endpoint(endpoint)
             agent = asyncio.create_task(self._run(endpoint))
             agent.add_done_callback(lambda _: self._queue.put_nowait(None))
-            closing.push_async_callback(_ended, self._sampling)
-            closing.push_async_callback(_ended, {agent})
+            closing.push_async_callback(_cancel, self._sampling)
+            closing.push_async_callback(_cancel, {agent})
             while (entry := await self._queue.get()) is not None:
                 turn, scored = entry
-                yield self._at_score(turn)
-                self._tick(turn.index, 2)
+                yield self._show_to_hooks(turn)
+                self._tick(turn.index, _SCORED)
                 if not scored.done():
                     scored.set_result(None)
             error = await agent
         self._conclude(error)
-        left = self._left()
+        left = self._collect_unscored()
         while left:
             turn = left.pop(0)
-            yield self._at_score(turn)
+            yield self._show_to_hooks(turn)
             if turn.kind == "act":
-                self._tick(turn.index, 2)
+                self._tick(turn.index, _SCORED)
 
     # The agent.
 
     async def _run(self, endpoint: AgentEndpoint) -> BaseException | None:
-        """Run the agent to its end, or end it; what it raised."""
+        """Run the agent to its end, or end it. Return what it raised."""
         started = monotonic()
         playing = asyncio.create_task(self.player.run(endpoint))
         over = asyncio.create_task(self._over.wait())
@@ -267,7 +270,7 @@ class RecordedLoop:
     def _note_run(
         self, playing: "asyncio.Task[int | None]", hangs: bool, started: float
     ) -> BaseException | None:
-        """Keep how the run of the agent went; what it raised."""
+        """Keep how the run of the agent went. Return what it raised."""
         error: BaseException | None = None
         exit_code: int | None = None
         if not playing.cancelled():
@@ -278,31 +281,31 @@ class RecordedLoop:
             last = self.player.output.decode("utf-8", "replace").rstrip().rpartition("\n")[2]
             problem = f"the command ended with exit code {exit_code}{last and ': '}{last:.300}"
         if hangs:
-            problem = f"{_HANGS} (--env.rollout_timeout_s), nor within {_LEAVE_S:g} s of it"
+            problem = f"{_TIMEOUT_REASON} (--env.rollout_timeout_s), nor within {_LEAVE_S:g} s of it"
         self.agent = AgentRun(
-            error=struck(problem.encode(), self.secrets).decode(),
+            error=redact(problem.encode(), self.secrets).decode(),
             exit_code=exit_code,
-            output=struck(self.player.output, self.secrets).decode("utf-8", "replace"),
+            output=redact(self.player.output, self.secrets).decode("utf-8", "replace"),
             wall_s=monotonic() - started,
         )
         return error
 
     def _conclude(self, error: BaseException | None) -> None:
-        """Why the rollout has ended; raises where it has come to nothing."""
+        """Set why the rollout has ended, or raise what makes it a failure."""
         assert self.agent is not None
         if isinstance(error, AgentCausedError | SandboxError):
             raise error
         if self._lost is not None:
             raise self._lost
         if self._handed_out == 0:
-            if error is not None and STRUCK not in self.agent.error:
+            if error is not None and REDACTED not in self.agent.error:
                 if not self._refused:
                     error.add_note(_NOTHING_CAME)
                 raise error
             last = [text.strip().rpartition("\n")[2] for text in (self.agent.error, self.agent.output)]
             why = "; ".join(filter(None, [*last, self._refused or _NOTHING_CAME]))
             raise RolloutError(f"the agent ended without a completion of the model: {why}")
-        if self.calls.stopped is not None and not self.agent.error.startswith(_HANGS):
+        if self.calls.stopped is not None and not self.agent.error.startswith(_TIMEOUT_REASON):
             self.stop_reason = self.calls.stopped
         elif self.is_ended():
             self.stop_reason = StopReason.ENDED
@@ -335,9 +338,9 @@ class RecordedLoop:
         """
         if request.model in self.others:
             return await self._other(request, self.others[request.model])
-        asked = self._retried(request, connection)
+        asked = self._find_retried(request, connection)
         if asked is None:
-            asked = self._begun(request, connection)
+            asked = self._begin(request, connection)
         else:
             self._counts["retries"] += 1
             asked.connection = connection
@@ -353,18 +356,18 @@ class RecordedLoop:
                 raise self._refusal() from None
             raise
 
-    def _retried(self, request: AgentRequest, connection: Connection) -> _Asked | None:
-        """The request that this one repeats."""
+    def _find_retried(self, request: AgentRequest, connection: Connection) -> _Asked | None:
+        """Return the request that this one repeats, if any."""
         same = [asked for asked in self._last.values() if asked.request.body == request.body]
-        failed = [asked for asked in same if asked.sampling.done() and _failed(asked.sampling)]
+        failed = [asked for asked in same if asked.sampling.done() and _has_failed(asked.sampling)]
         usable = [asked for asked in same if asked not in failed]
         for asked in usable:
             if not asked.connection.is_delivered and not asked.connection.is_open:
                 return asked
         return usable[0] if connection.is_retry and usable and not failed else None
 
-    def _begun(self, request: AgentRequest, connection: Connection) -> _Asked:
-        """Take a request into its thread, which has then one in flight."""
+    def _begin(self, request: AgentRequest, connection: Connection) -> _Asked:
+        """Match a request to its thread, and start to sample its completion."""
         tools, is_first = self._specs(request), not self._last
         for number, asked in self._last.items():
             self._threads[number].is_busy = asked.is_in_flight
@@ -403,15 +406,15 @@ class RecordedLoop:
         return asked
 
     def _give_up(self, asked: _Asked | None) -> None:
-        """Keep the completion of a request that no retry can ask for any more, unless it was handed out."""
+        """Keep the completion of a request as an undelivered turn, unless it was handed out."""
         if asked is not None and asked.turn is not None and asked.reply is None:
             self._unscored.append(replace(asked.turn, kind="undelivered"))
             self._counts["undelivered"] += 1
-            self._tick(asked.turn.index, 2)
+            self._tick(asked.turn.index, _SCORED)
             asked.turn, asked.found.thread.is_rewritten = None, True
 
     def _keep(self, size: int) -> None:
-        """Count what a request adds to the conversations. Raises Refused above the most."""
+        """Count the memory that a request takes. Raises Refused above the limit."""
         if self._kept_bytes + size > _MAX_KEPT_BYTES:
             problem = f"the requests of this rollout are longer than {_MAX_KEPT_BYTES >> 20} MiB together"
             raise Refused(problem, status=413)
@@ -476,7 +479,7 @@ class RecordedLoop:
         )
 
     def _admit(self, asked: _Asked) -> CompletionRequest:
-        """What the policy is asked; every reward that is given from now on counts for its turn.
+        """Return the policy's request. Every reward that is given from now on counts for its turn.
 
         Raises:
             Refused: the rollout is over.
@@ -489,7 +492,7 @@ class RecordedLoop:
             raise self._refusal()
         asked.index, self._admitted = len(self._clocks), self._admitted + 1
         self._clocks[asked.index] = [0, 0, 0]
-        self._tick(asked.index, 0)
+        self._tick(asked.index, _REQUESTED)
         thread = asked.found.thread
         prompt = self.calls.request(
             tuple(thread.seen),
@@ -503,7 +506,7 @@ class RecordedLoop:
         )
 
     def _refusal(self) -> Refused:
-        """The answer where there is no completion any more; who asks for less may have one."""
+        """Return the error of a rollout that is over, or of a prompt that has no room."""
         reason = self.calls.stopped
         if reason is StopReason.CONTEXT_OVERFLOW:
             self._overflow = self.calls.stopped_by or "the row has no more room (--env.max_token_length)"
@@ -515,7 +518,7 @@ class RecordedLoop:
         return Refused(f"this rollout is over: {why}", code="rollout_over")
 
     def _hand_out(self, asked: _Asked) -> Reply:
-        """The completion as its agent receives it, once."""
+        """Return the completion as its agent receives it, the same one for a retry."""
         if asked.reply is not None:
             return asked.reply
         assert asked.turn is not None
@@ -526,7 +529,7 @@ class RecordedLoop:
         thread.open_turn, thread.is_rewritten = turn, False
         self._handed_out += 1
         self._handed_at[turn.index] = monotonic()
-        self._tick(turn.index, 1)
+        self._tick(turn.index, _HANDED_OUT)
         asked.reply = Reply(
             id=f"turn-{thread.seed}-{thread.position}",
             model=asked.request.model or self.calls.policy.name,
@@ -563,15 +566,15 @@ class RecordedLoop:
 
     # Turns.
 
-    def _at_score(self, turn: Turn) -> Turn:
-        """The turn, once hooks see the conversation up to it."""
+    def _show_to_hooks(self, turn: Turn) -> Turn:
+        """Let hooks see the conversation up to a turn, and return the turn."""
         if turn.kind == "act":
             messages, count = self._seen[turn.index]
             self.on_messages((*messages[:count], *turn.messages))
         return turn
 
-    def _left(self) -> list[Turn]:
-        """The turns that have not been scored, after those that never are: they were not handed out."""
+    def _collect_unscored(self) -> list[Turn]:
+        """Return the turns that are not scored yet, after those whose completion was never handed out."""
         for asked in self._last.values():
             self._give_up(asked)
         while not self._queue.empty():
@@ -588,12 +591,12 @@ class RecordedLoop:
         self._clocks[index][event] = self._ticks
 
 
-def _failed(task: "asyncio.Task[None]") -> bool:
+def _has_failed(task: "asyncio.Task[None]") -> bool:
     return task.cancelled() or task.exception() is not None
 
 
-async def _ended(tasks: "set[asyncio.Task[None]] | set[asyncio.Task[BaseException | None]]") -> None:
-    """Cancel tasks, and wait for their ends."""
+async def _cancel(tasks: "set[asyncio.Task[None]] | set[asyncio.Task[BaseException | None]]") -> None:
+    """Cancel tasks and wait for their ends."""
     left = [task for task in tasks if not task.done()]
     for task in left:
         task.cancel()

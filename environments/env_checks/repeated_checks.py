@@ -57,8 +57,9 @@ async def check_siblings(checked: CheckedEnv) -> Answer:
                 f", of MCP server {each.server!r}" for each in tools if f"tool {each.name} " in difference
             )
             found = f"{difference}{next(servers, '')}, although the agent did the same"
-            if re.sub(r"\d", "", repr(one)) == re.sub(r"\d", "", repr(two)):
-                return "warn", f"{found}: a clock, chance, or a count that siblings share"
+            overlap = any(turn.clock is not None for turn in checked.first.turns)
+            if overlap or re.sub(r"\d", "", repr(one)) == re.sub(r"\d", "", repr(two)):
+                return "warn", f"{found}: a clock, chance, the pace of threads, or what siblings share"
             return "fail", (
                 f"{found}: state leaked from one rollout into another (name a server's files in its env, as "
                 f"{ROLLOUT}/FILE), or chance does not come from ctx.seed"

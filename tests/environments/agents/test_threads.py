@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections import defaultdict
+from itertools import count
 
 import pytest
 
@@ -19,6 +20,7 @@ from tests.environments.agents.recorded import (
     system,
     user,
 )
+from tests.environments.env_checks.checked_envs import checked
 from tests.environments.test_row_contract import check_masks
 from tools.errors import PolicyError
 from turnwise import AgentEnvConfig, Choice, Command, Completion, ConfigError, StopReason, say
@@ -497,3 +499,16 @@ async def test_the_state_of_a_turn_is_that_of_its_request_whatever_other_threads
 
     trajectory, _ = await trajectory_of(play, policy, state_key=state_key)
     assert [turn.anchor for turn in trajectory.turns] == ["start", "start", "work 2"]
+
+
+async def test_check_does_not_call_another_order_of_threads_a_leak(monkeypatch, tmp_path):
+    rollouts = count()
+
+    async def play(self, item, ctx):
+        names = ["planner", "worker"]
+        for name in names if next(rollouts) % 2 else reversed(names):
+            await ask(ctx.endpoint, system(name), user("x"))
+
+    result, found = (await checked(played(Talk, play), monkeypatch, tmp_path, items=1))["siblings"]
+    assert result == "warn"
+    assert "the pace of threads" in found

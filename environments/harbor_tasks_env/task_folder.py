@@ -18,6 +18,8 @@ _MOST_FILES, _MOST_CONTEXT = 100_000, 2 << 30
 """Of a part of a task, which may be what an image is built from."""
 _MOST_TEXT = 1 << 18
 """Bytes of `task.toml`, the instruction or a Dockerfile."""
+_MOST_STARS = 4
+"""In a pattern of `.dockerignore`: the time to match one multiplies by the length of a path with each."""
 _HERE_DOCUMENT = re.compile(r"<<-?([\"']?)(\w+)\1")
 _ARGUMENT = re.compile(r"\$\{?(\w+)(?::-([^}]*))?\}?")
 
@@ -61,8 +63,8 @@ def find_tasks(root: Path) -> tuple[list[HarborTask], dict[str, str]]:
         name = folder.relative_to(root).as_posix() if folder != root else folder.name
         try:
             tasks.append(_read(folder, name))
-        except (DatasetError, OSError, UnicodeDecodeError) as error:
-            reason = str(error) if isinstance(error, DatasetError | OSError) else f"it is not UTF-8: {error}"
+        except (DatasetError, OSError, RuntimeError, UnicodeDecodeError) as error:  # links in circles, say
+            reason = f"it is not UTF-8: {error}" if isinstance(error, UnicodeDecodeError) else str(error)
             refused[name] = " ".join(reason.replace(f"{folder}/", "").split())
     return tasks, refused
 
@@ -115,6 +117,11 @@ def _task_folders(root: Path) -> Iterator[Path]:
 def _read(folder: Path, name: str) -> HarborTask:
     for part in ("task.toml", "instruction.md", "tests", "solution", "environment"):
         _check_part(folder, part)
+    for part in ("environment", "tests"):
+        ignored = folder / part / ".dockerignore"
+        patterns = _text(ignored).splitlines() if ignored.exists() else ()
+        if any(pattern.count("*") > _MOST_STARS for pattern in patterns):
+            raise DatasetError(f"{part}/.dockerignore has a pattern with more than {_MOST_STARS} stars")
     table = read_table(_text(folder / "task.toml"))
     for composed in ("docker-compose.yaml", "docker-compose.yml"):
         if (folder / "environment" / composed).exists() or (folder / "tests" / composed).exists():

@@ -73,17 +73,15 @@ def files_below(folder: Path) -> dict[str, ArchivedFile]:
     """The files of a task, by their paths below a folder of it.
 
     Raises:
-        DatasetError: they are too many, or too many bytes.
+        DatasetError: they are too many bytes.
     """
     found, size = dict[str, ArchivedFile](), 0
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             status = path.stat()
             size += status.st_size
-            if size > _MOST_BYTES or len(found) == _MOST_FILES:
-                raise DatasetError(
-                    f"{folder.name}/ has more than {_MOST_BYTES >> 20} MB, or {_MOST_FILES} files"
-                )
+            if size > _MOST_BYTES:
+                raise DatasetError(f"{folder.name}/ has more than {_MOST_BYTES >> 20} MB")
             found[path.relative_to(folder).as_posix()] = ArchivedFile(
                 data=path.read_bytes(), mode=status.st_mode & 0o777
             )

@@ -25,7 +25,7 @@ from tools.sandbox.inside import tar
 _COMPRESSED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 _REVISION = re.compile(r"\w[\w./+-]*")
 _BLOB = re.compile(rb"(?P<mode>100\d{3}) blob (?P<name>\w+) +(?P<size>\w+)\t(?P<path>.+)", re.DOTALL)
-"""A plain file in what `git ls-tree -l` prints (its size is BAD if the object is missing): no link, and no submodule."""
+"""A plain file, no link or submodule, as `git ls-tree -l` prints it; the size of a missing one is BAD."""
 _LONG_HASH, _MOST_LISTED = 64, 8 << 20
 
 
@@ -81,7 +81,7 @@ def _check_digest(archive: Path, wanted: Any) -> None:
 
 @contextmanager
 def _own_git(repository: Path, commit: str) -> Generator[dict[str, str]]:
-    """Variables for a git that knows the objects and names of a repository and nothing else of it."""
+    """Environment variables for git: objects and refs of the repository, and none of its settings."""
     found = repository / ".git" if (repository / ".git").is_dir() else repository
     kept = [found, found / "objects", found / "refs", found / "HEAD", found / "packed-refs"]
     if not kept[1].is_dir():

@@ -453,6 +453,7 @@ LOCKS = [
     "--index-url http://127.0.0.1:9/\nevil==1.0 {digest}",
     "evil==1.0 \\\n {digest}\n--no-\\\nbinary=:all:",
     "iniconfig==2.1.0 # a comment \\\n--no-binary=:all:",
+    "# coding: utf-7\niniconfig==2.1.0 {digest}+AAo--r +AC8-etc/passwd",
 ]
 
 

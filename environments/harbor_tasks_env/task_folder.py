@@ -20,6 +20,7 @@ _MOST_TEXT = 1 << 18
 """Bytes of `task.toml`, the instruction or a Dockerfile."""
 _MOST_STARS = 4
 """In a pattern of `.dockerignore`: the time to match one multiplies by the length of a path with each."""
+_LONGEST_NAME = 512
 _HERE_DOCUMENT = re.compile(r"<<-?([\"']?)(\w+)\1")
 _ARGUMENT = re.compile(r"\$\{?(\w+)(?::-([^}]*))?\}?")
 
@@ -95,7 +96,7 @@ def base_images(dockerfile: str) -> tuple[str, ...]:
         named = [word for word in words if not word.startswith("--")]
         if kind == "ARG" and named and not found:
             name, _, default = named[0].partition("=")
-            arguments[name] = default.strip("\"'")
+            arguments[name] = default.strip("\"'")[:_LONGEST_NAME]
         elif kind == "FROM" and named:
             found.append(_with_arguments(named[0], arguments))
             stages |= {named[2].lower()} if len(named) > 2 else set()
@@ -115,11 +116,6 @@ def _task_folders(root: Path) -> Iterator[Path]:
 def _read(folder: Path, name: str) -> HarborTask:
     for part in ("task.toml", "instruction.md", "tests", "solution", "environment"):
         _check_part(folder, part)
-    for part in ("environment", "tests"):
-        ignored = folder / part / ".dockerignore"
-        patterns = _text(ignored).splitlines() if ignored.exists() else ()
-        if any(pattern.count("*") > _MOST_STARS for pattern in patterns):
-            raise DatasetError(f"{part}/.dockerignore has a pattern with more than {_MOST_STARS} stars")
     table = read_table(_text(folder / "task.toml"))
     for composed in ("docker-compose.yaml", "docker-compose.yml"):
         if (folder / "environment" / composed).exists() or (folder / "tests" / composed).exists():
@@ -130,8 +126,10 @@ def _read(folder: Path, name: str) -> HarborTask:
     if not (folder / "tests" / "test.sh").is_file():
         raise DatasetError("it has no tests/test.sh: nothing would give the verdict")
     has_image = bool(_images(table.environment.docker_image, folder / "environment"))
-    if not has_image and table.is_separate:
-        raise DatasetError("a verifier with a machine of its own needs an image or a Dockerfile")
+    if table.is_separate:
+        _images(None, folder / "tests")
+        if not has_image:
+            raise DatasetError("a verifier with a machine of its own needs an image or a Dockerfile")
     return HarborTask(task_id=name, folder=folder, instruction=instruction, table=table, has_image=has_image)
 
 
@@ -154,7 +152,11 @@ def _check_part(folder: Path, part: str) -> None:
 
 
 def _images(named: str | None, folder: Path) -> Images:
-    file = folder / "Dockerfile"
+    """What a machine may be made from; raises DatasetError for a folder that no engine should be sent."""
+    file, ignored = folder / "Dockerfile", folder / ".dockerignore"
+    patterns = _text(ignored).splitlines() if ignored.exists() else ()
+    if any(pattern.count("*") > _MOST_STARS for pattern in patterns):
+        raise DatasetError(f"{folder.name}/.dockerignore has a pattern with more than {_MOST_STARS} stars")
     built = ((str(folder.resolve()), base_images(_text(file))),) if file.is_file() else ()
     return ((named, (named,)), *built) if named else built
 

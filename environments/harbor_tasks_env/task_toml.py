@@ -28,11 +28,13 @@ def _megabytes(value: Any) -> Any:
 
 def _with_defaults(value: str) -> str:
     """With `${NAME:-default}` replaced; nothing here reads this machine's variables."""
-    for name, default in _HOST_VARIABLE.findall(value):
-        if f"${{{name}}}" in value:
-            raise ValueError(f"takes {name} from the host, and nothing here reads it; write its value")
-        value = value.replace(f"${{{name}:-{default}}}", default)
-    return value
+
+    def default(found: re.Match[str]) -> str:
+        if found[2] is None:
+            raise ValueError(f"takes {found[1]} from the host, and nothing here reads it; write its value")
+        return found[2]
+
+    return _HOST_VARIABLE.sub(default, value)
 
 
 def _inside(path: str) -> str:

@@ -531,12 +531,19 @@ def test_a_task_with_links_in_circles_is_refused_by_its_name(part, tmp_path):
 
 
 def test_a_pattern_of_files_to_ignore_that_takes_hours_to_match_is_refused(tmp_path):
-    ignored = {"environment/Dockerfile": "FROM x", "environment/.dockerignore": "*a" * 30 + "*b"}
-    write_task(tmp_path, "t", ignored, test="true")
-    assert find_tasks(tmp_path) == (
-        [],
-        {"t": "environment/.dockerignore has a pattern with more than 4 stars"},
-    )
+    for part in ("environment", "tests"):
+        files = {"environment/Dockerfile": "FROM x", f"{part}/.dockerignore": "*a" * 30 + "*b"}
+        write_task(tmp_path, part, files, test="true", toml='[verifier]\nenvironment_mode = "separate"')
+    tasks, refused = find_tasks(tmp_path)
+    assert not tasks
+    assert all("/.dockerignore has a pattern with more than 4 stars" in each for each in refused.values())
+
+
+def test_a_verifiers_dockerfile_that_is_no_text_refuses_its_task_alone(tmp_path):
+    files = {"environment/Dockerfile": "FROM x"}
+    task = write_task(tmp_path, "t", files, test="true", toml='[verifier]\nenvironment_mode = "separate"')
+    (task / "tests" / "Dockerfile").write_bytes(b"\xff")
+    assert "not UTF-8" in find_tasks(tmp_path)[1]["t"]
 
 
 @cases("name", ["/", "./image", "../image", "~/image"])
@@ -547,6 +554,15 @@ def test_a_task_has_no_folder_of_the_host_built_as_its_image(name):
 
 def test_a_dockerfile_of_empty_lines_is_read_once():
     assert base_images("\n" * 250_000 + "FROM x") == ("x",)
+
+
+def test_the_name_of_an_image_grows_by_no_argument():
+    tracemalloc.start()
+    try:
+        base_images(f"ARG A={'b' * 100_000}\nFROM {'$A' * 10_000}")
+        assert tracemalloc.get_traced_memory()[1] < _MOST_PEAK
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_size_that_no_machine_has_is_refused():

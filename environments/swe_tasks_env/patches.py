@@ -16,7 +16,7 @@ Tree = Mapping[str, ArchivedFile]
 """Plain files, by their paths below the repository."""
 _OURS = {
     "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_ATTR_NOSYSTEM": "1",
-    "GIT_DIR": os.devnull, "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C",
+    "GIT_DIR": os.devnull, "LC_ALL": "C",
 }  # fmt: skip
 """Without `GIT_DIR`, git would take the settings of a repository in or around the folder that it runs in."""
 _GIT_S = 120.0

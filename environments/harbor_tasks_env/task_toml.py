@@ -14,16 +14,14 @@ from tools.errors import DatasetError
 
 _SIZE = re.compile(r"\s*([0-9.]+)\s*([GMK])B?\s*", re.IGNORECASE)
 _SHARE_OF_MB = {"G": 1024.0, "M": 1.0, "K": 1 / 1024}
-_MOST_MB = 1 << 24
+_HUGE = 1 << 24
 _HOST_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 
 def _megabytes(value: Any) -> Any:
     """Of older files: `memory = "2G"`."""
     size = _SIZE.fullmatch(value) if isinstance(value, str) else None
-    if size is None:
-        return value
-    return max(1, int(min(_MOST_MB, float(size[1]) * _SHARE_OF_MB[size[2].upper()])))
+    return value if size is None else max(1, int(min(_HUGE, float(size[1]) * _SHARE_OF_MB[size[2].upper()])))
 
 
 def _with_defaults(value: str) -> str:
@@ -51,7 +49,7 @@ def _image_name(name: str) -> str:
 
 
 Seconds = Annotated[float, Field(gt=0, lt=1e7)]
-Megabytes = Annotated[int, BeforeValidator(_megabytes), Field(gt=0, lt=_MOST_MB)]
+Megabytes = Annotated[int, BeforeValidator(_megabytes), Field(gt=0, lt=_HUGE)]
 Variables = dict[str, Annotated[str, BeforeValidator(str), AfterValidator(_with_defaults)]]
 User = str | Annotated[int, Field(ge=0)]
 NetworkMode = Literal["public", "no-network", "allowlist"]

@@ -39,9 +39,14 @@ def find_repository(row: Mapping[str, Any], folder: Path | None, others: Sequenc
     for root in roots:
         path = (root / str(row["repo"])).resolve()
         if root in path.parents and (path.is_dir() or path.is_file()):
-            is_own = root == roots[0] and folder is not None
-            if path.is_file() and not (is_own and row.get("sha256") is None):
-                _check_digest(path, row.get("sha256"))
+            wanted, is_own = row.get("sha256"), root == roots[0] and folder is not None
+            if path.is_file() and not (is_own and wanted is None):
+                with path.open("rb") as file:
+                    digest = hashlib.file_digest(file, "sha256").hexdigest()
+                if digest != wanted:
+                    raise DatasetError(
+                        f"{path} has sha256 {digest}, and its row {wanted!r:.80}; give the right one"
+                    )
             return path
     where = " and ".join(map(str, roots)) or "a folder, since the dataset is none"
     raise DatasetError(
@@ -70,13 +75,6 @@ def read_tree(repository: Path, commit: str | None) -> Tree:
     else:
         files = tree_in(repository) if commit is None else _committed(repository, commit)
     return {path: file for path, file in files.items() if ".git" not in path.split("/")}
-
-
-def _check_digest(archive: Path, wanted: Any) -> None:
-    with archive.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != wanted:
-        raise DatasetError(f"{archive} has sha256 {digest}, and its row {wanted!r:.80}; give the right one")
 
 
 @contextmanager

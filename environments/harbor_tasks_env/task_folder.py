@@ -18,6 +18,9 @@ _MOST_FILES, _MOST_CONTEXT = 100_000, 2 << 30
 """Of a part of a task, which may be what an image is built from."""
 _MOST_TEXT = 1 << 18
 """Bytes of `task.toml`, the instruction or a Dockerfile."""
+_MOST_STARS = 4
+"""In a pattern of `.dockerignore`: the time to match one multiplies by the length of a path with each."""
+_LONGEST_NAME = 512
 _HERE_DOCUMENT = re.compile(r"<<-?([\"']?)(\w+)\1")
 _ARGUMENT = re.compile(r"\$\{?(\w+)(?::-([^}]*))?\}?")
 
@@ -61,8 +64,8 @@ def find_tasks(root: Path) -> tuple[list[HarborTask], dict[str, str]]:
         name = folder.relative_to(root).as_posix() if folder != root else folder.name
         try:
             tasks.append(_read(folder, name))
-        except (DatasetError, OSError, UnicodeDecodeError) as error:
-            reason = str(error) if isinstance(error, DatasetError | OSError) else f"it is not UTF-8: {error}"
+        except (DatasetError, OSError, RuntimeError, UnicodeDecodeError) as error:  # links in circles, say
+            reason = f"it is not UTF-8: {error}" if isinstance(error, UnicodeDecodeError) else str(error)
             refused[name] = " ".join(reason.replace(f"{folder}/", "").split())
     return tasks, refused
 
@@ -71,17 +74,15 @@ def files_below(folder: Path) -> dict[str, ArchivedFile]:
     """The files of a task, by their paths below a folder of it.
 
     Raises:
-        DatasetError: they are too many, or too many bytes.
+        DatasetError: they are too many bytes.
     """
     found, size = dict[str, ArchivedFile](), 0
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             status = path.stat()
             size += status.st_size
-            if size > _MOST_BYTES or len(found) == _MOST_FILES:
-                raise DatasetError(
-                    f"{folder.name}/ has more than {_MOST_BYTES >> 20} MB, or {_MOST_FILES} files"
-                )
+            if size > _MOST_BYTES:
+                raise DatasetError(f"{folder.name}/ has more than {_MOST_BYTES >> 20} MB")
             found[path.relative_to(folder).as_posix()] = ArchivedFile(
                 data=path.read_bytes(), mode=status.st_mode & 0o777
             )
@@ -95,7 +96,7 @@ def base_images(dockerfile: str) -> tuple[str, ...]:
         named = [word for word in words if not word.startswith("--")]
         if kind == "ARG" and named and not found:
             name, _, default = named[0].partition("=")
-            arguments[name] = default.strip("\"'")
+            arguments[name] = default.strip("\"'")[:_LONGEST_NAME]
         elif kind == "FROM" and named:
             found.append(_with_arguments(named[0], arguments))
             stages |= {named[2].lower()} if len(named) > 2 else set()
@@ -125,8 +126,10 @@ def _read(folder: Path, name: str) -> HarborTask:
     if not (folder / "tests" / "test.sh").is_file():
         raise DatasetError("it has no tests/test.sh: nothing would give the verdict")
     has_image = bool(_images(table.environment.docker_image, folder / "environment"))
-    if not has_image and table.is_separate:
-        raise DatasetError("a verifier with a machine of its own needs an image or a Dockerfile")
+    if table.is_separate:
+        _images(None, folder / "tests")
+        if not has_image:
+            raise DatasetError("a verifier with a machine of its own needs an image or a Dockerfile")
     return HarborTask(task_id=name, folder=folder, instruction=instruction, table=table, has_image=has_image)
 
 
@@ -149,7 +152,11 @@ def _check_part(folder: Path, part: str) -> None:
 
 
 def _images(named: str | None, folder: Path) -> Images:
-    file = folder / "Dockerfile"
+    """What a machine may be made from; raises DatasetError for a folder that no engine should be sent."""
+    file, ignored = folder / "Dockerfile", folder / ".dockerignore"
+    patterns = _text(ignored).splitlines() if ignored.exists() else ()
+    if any(pattern.count("*") > _MOST_STARS for pattern in patterns):
+        raise DatasetError(f"{folder.name}/.dockerignore has a pattern with more than {_MOST_STARS} stars")
     built = ((str(folder.resolve()), base_images(_text(file))),) if file.is_file() else ()
     return ((named, (named,)), *built) if named else built
 

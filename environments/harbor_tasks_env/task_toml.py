@@ -21,18 +21,18 @@ _HOST_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 def _megabytes(value: Any) -> Any:
     """Of older files: `memory = "2G"`."""
     size = _SIZE.fullmatch(value) if isinstance(value, str) else None
-    return (
-        value if size is None else max(1, int(min(1 << 24, float(size[1]) * _SHARE_OF_MB[size[2].upper()])))
-    )
+    return value if size is None else max(1, int(min(_HUGE, float(size[1]) * _SHARE_OF_MB[size[2].upper()])))
 
 
 def _with_defaults(value: str) -> str:
     """With `${NAME:-default}` replaced; nothing here reads this machine's variables."""
-    for name, default in _HOST_VARIABLE.findall(value):
-        if f"${{{name}}}" in value:
-            raise ValueError(f"takes {name} from the host, and nothing here reads it; write its value")
-        value = value.replace(f"${{{name}:-{default}}}", default)
-    return value
+
+    def default(found: re.Match[str]) -> str:
+        if found[2] is None:
+            raise ValueError(f"takes {found[1]} from the host, and nothing here reads it; write its value")
+        return found[2]
+
+    return _HOST_VARIABLE.sub(default, value)
 
 
 def _inside(path: str) -> str:
@@ -143,10 +143,10 @@ def read_table(text: str) -> TaskTable:
     """
     try:
         table = TaskTable.model_validate(tomllib.loads(text))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise DatasetError(f"task.toml is no TOML: {error}") from error
     except ValidationError as error:
         raise DatasetError("; ".join(_lines(error))) from error
+    except (ValueError, RecursionError) as error:
+        raise DatasetError(f"task.toml is no TOML: {error}") from error
     if reasons := [reason for reason, holds in _refusals(table).items() if holds]:
         raise DatasetError(f"{' and '.join(reasons)}: not supported")
     return table

@@ -45,11 +45,12 @@ def with_contents(credited: CreditedGroup, record: Path, *, max_bytes: int = _LA
     """
     group = credited.group
     wanted = {each.digest: each.size for t in group.trajectories for each in t.artefacts if each.digest}
-    if not wanted:
+    path = file_of(artefacts_of(record), group.group_id)
+    if not wanted or not path.is_file():  # to open a FIFO would wait for ever
         return credited
     known: dict[str, bytes] = {}
     try:
-        with zipfile.ZipFile(file_of(artefacts_of(record), group.group_id)) as packed:
+        with zipfile.ZipFile(path) as packed:
             left = _LARGEST
             for digest, size in wanted.items():
                 if (data := _content(packed, digest, min(size, max_bytes, left))) is not None:

@@ -90,16 +90,16 @@ class _Graph:
     def __init__(self, nodes: Sequence[Mapping[str, Any]]) -> None:
         self.nodes = nodes
         self._parents: list[int] = []
-        """-1: none."""
-        self._threads: list[Seen] = []
-        """The messages up to each node: those of a list that nodes of one branch share, and how many."""
-        self._assistants: list[int] = []
+        """-1 for a root."""
+        self._threads: dict[int, Seen] = {-1: ([], 0)}
+        """The messages up to each node: a list that the nodes of one branch share, and how many of it."""
+        self._assistants = {-1: -1}
         """The last node of an assistant up to each node."""
         self._repeated = 0
         for index, node in enumerate(nodes):
             self._add(index, node.get("parent"), self._message(index))
         self.sampled = [index for index, node in enumerate(nodes) if node.get("sampled")]
-        self.seen = [self._thread(self._parents[index]) for index in self.sampled]
+        self.seen = [self._threads[self._parents[index]] for index in self.sampled]
         """What the model saw before each turn."""
         messages, count = self.seen[0] if self.sampled else ([], 0)
         self.prompt = tuple(messages[:count])
@@ -108,18 +108,14 @@ class _Graph:
         if parent is not None and not (type(parent) is int and 0 <= parent < index):
             raise SessionError(f"nodes[{index}].parent is {parent!r:.100}; give the index of one before it")
         above: int = -1 if parent is None else parent
-        messages, count = self._thread(above)
+        messages, count = self._threads[above]
         if len(messages) > count:
             self._repeat(count)
             messages = messages[:count]
         messages.append(message)
         self._parents.append(above)
-        self._threads.append((messages, count + 1))
-        is_assistant = message.role == "assistant"
-        self._assistants.append(index if is_assistant else above if above < 0 else self._assistants[above])
-
-    def _thread(self, index: int) -> Seen:
-        return ([], 0) if index < 0 else self._threads[index]
+        self._threads[index] = (messages, count + 1)
+        self._assistants[index] = index if message.role == "assistant" else self._assistants[above]
 
     def _repeat(self, count: int) -> None:
         self._repeated += count
@@ -172,23 +168,22 @@ class _Graph:
         return spanned, next(iter(builders.values()), RowBuilder()).build()
 
     def _longest_branches(self) -> list[int]:
-        """Of each node the leaf of the longest branch that it is in; of equal ones the first."""
+        """For each node, the leaf of the longest branch that it is in; of equal ones the first."""
         leaves = list(range(len(self.nodes)))
-        for index in reversed(leaves.copy()):
-            above, leaf = self._parents[index], leaves[index]
-            if above >= 0 and (-self._threads[leaf][1], leaf) < (
-                -self._threads[leaves[above]][1],
-                leaves[above],
-            ):
-                leaves[above] = leaf
+        for index, above in reversed([*enumerate(self._parents)]):
+            if above >= 0:
+                found = (leaves[above], leaves[index])
+                leaves[above] = min(found, key=lambda leaf: (-self._threads[leaf][1], leaf))
         return leaves
 
     def _completion(self, index: int, turn: Turn, known: int) -> Completion:
         """What was sampled, and the tokens before it of the nodes that the row does not hold yet."""
-        path = self._path(index, self._threads[index][1] - known)
+        path = [index]
+        while len(path) < self._threads[index][1] - known:
+            path.append(self._parents[path[-1]])
         if not known:
             self._repeat(len(path))
-        *before, ids = [
+        ids, *before = [
             checked_ids(self.nodes[each].get("token_ids") or [], f"nodes[{each}].token_ids") for each in path
         ]
         mask = cast("list[bool]", field_of(self.nodes[index], "mask", list) or [])
@@ -199,23 +194,16 @@ class _Graph:
         return Completion(
             message=turn.message,
             finish_reason=turn.finish_reason,
-            prompt_ids=(*(each for part in before for each in part), *ids[:start]),
+            prompt_ids=(*(each for part in reversed(before) for each in part), *ids[:start]),
             extends_row=known > 0,
             token_ids=ids[start:],
             logprobs=checked_logprobs(logprobs or (None if any(mask) else ()), sum(mask)),
             exact=True,
         )
 
-    def _path(self, index: int, count: int) -> list[int]:
-        """The last nodes of the branch that ends there."""
-        path = [index]
-        while len(path) < count:
-            path.append(self._parents[path[-1]])
-        return path[::-1]
-
     def _answer(self, turns: list[Turn], end: int) -> None:
         """Give the last turn up to a node what follows it there, if nothing did before."""
-        last = -1 if end < 0 else self._assistants[end]
+        last = self._assistants[end]
         if last < 0:
             return
         # A row that repeats its history has the turn's message without its tokens.

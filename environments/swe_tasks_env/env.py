@@ -203,7 +203,7 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
     def _repository(self, row: Row) -> Path:
         config = self.config
         own = None if config.dataset_name else Path(config.dataset_path or _OWN_DATA / "tasks.jsonl")
-        return find_repository(row, own and own.resolve().parent, config.repositories)
+        return find_repository(row, own and own.parent, config.repositories)
 
     def _tree(self, row: Row) -> Tree:
         return self._tree_and_digests(row)[0]

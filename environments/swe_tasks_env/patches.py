@@ -16,8 +16,9 @@ Tree = Mapping[str, ArchivedFile]
 """Plain files, by their paths below the repository."""
 _OURS = {
     "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_ATTR_NOSYSTEM": "1",
-    "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C",
+    "GIT_DIR": os.devnull, "LC_ALL": "C",
 }  # fmt: skip
+"""Without `GIT_DIR`, git would take the settings of a repository in or around the folder that it runs in."""
 _GIT_S = 120.0
 _NOT_FOUND, _MOST_WORDS = 127, 4096
 MAX_TREE_BYTES = 128 << 20
@@ -109,9 +110,8 @@ def git(
         ConfigError: there is no git.
         DatasetError: it ended with another code, or wants more.
     """
-    # A repository around the folder would bring its settings, too.
     others = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    own = {**others, **_OURS, "GIT_CEILING_DIRECTORIES": str(cwd.parent), **(env or {})}
+    own = {**others, **_OURS, **(env or {})}
     limited = f'ulimit -f {max_bytes >> 9}; ulimit -v {1 << 20}; exec git "$@"'
     argv = ["sh", "-c", limited, "git", *_OWN_SETTINGS, *words]
     with TemporaryFile() as given, TemporaryFile() as printed, TemporaryFile() as errors:

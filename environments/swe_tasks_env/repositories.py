@@ -24,8 +24,8 @@ from tools.sandbox.inside import tar
 
 _COMPRESSED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 _REVISION = re.compile(r"\w[\w./+-]*")
-_BLOB = re.compile(rb"(?P<mode>100\d{3}) blob (?P<name>\w+) +(?P<size>\d+)\t(?P<path>.+)", re.DOTALL)
-"""A plain file in what `git ls-tree -l` prints: no link, and no repository within the repository."""
+_BLOB = re.compile(rb"(?P<mode>100\d{3}) blob (?P<name>\w+) +(?P<size>\w+)\t(?P<path>.+)", re.DOTALL)
+"""A plain file, no link or submodule, as `git ls-tree -l` prints it; the size of a missing one is BAD."""
 _LONG_HASH, _MOST_LISTED = 64, 8 << 20
 
 
@@ -39,9 +39,14 @@ def find_repository(row: Mapping[str, Any], folder: Path | None, others: Sequenc
     for root in roots:
         path = (root / str(row["repo"])).resolve()
         if root in path.parents and (path.is_dir() or path.is_file()):
-            is_own = root == roots[0] and folder is not None
-            if path.is_file() and not (is_own and row.get("sha256") is None):
-                _check_digest(path, row.get("sha256"))
+            wanted, is_own = row.get("sha256"), root == roots[0] and folder is not None
+            if path.is_file() and not (is_own and wanted is None):
+                with path.open("rb") as file:
+                    digest = hashlib.file_digest(file, "sha256").hexdigest()
+                if digest != wanted:
+                    raise DatasetError(
+                        f"{path} has sha256 {digest}, and its row {wanted!r:.80}; give the right one"
+                    )
             return path
     where = " and ".join(map(str, roots)) or "a folder, since the dataset is none"
     raise DatasetError(
@@ -56,35 +61,30 @@ def check_repository(repository: Path, commit: str | None) -> None:
         _archived(repository)
     elif commit is not None:
         with _own_git(repository, commit) as env:
-            git("cat-file", "-e", _tree_of(commit), cwd=repository, env=env)
+            _list_files(repository, commit, env)
 
 
 def read_tree(repository: Path, commit: str | None) -> Tree:
-    """The plain files at a commit, or those of a folder or an archive as they are.
+    """The plain files at a commit, or those of a folder or an archive as they are; nothing that git keeps.
 
     Raises:
         DatasetError: they cannot be read, are too many or too large.
     """
     if repository.is_file():
-        return _archived(repository)
-    return tree_in(repository) if commit is None else _committed(repository, commit)
-
-
-def _check_digest(archive: Path, wanted: Any) -> None:
-    with archive.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != wanted:
-        raise DatasetError(f"{archive} has sha256 {digest}, and its row {wanted!r:.80}; give the right one")
+        files = _archived(repository)
+    else:
+        files = tree_in(repository) if commit is None else _committed(repository, commit)
+    return {path: file for path, file in files.items() if ".git" not in path.split("/")}
 
 
 @contextmanager
 def _own_git(repository: Path, commit: str) -> Generator[dict[str, str]]:
-    """Variables for a git that knows the objects and names of a repository and nothing else of it."""
+    """Environment variables for git: objects and refs of the repository, and none of its settings."""
     found = repository / ".git" if (repository / ".git").is_dir() else repository
     kept = [found, found / "objects", found / "refs", found / "HEAD", found / "packed-refs"]
     if not kept[1].is_dir():
         raise DatasetError(f"no git at {repository}; give its folder, or base_commit null for plain files")
-    if any(path.is_symlink() for path in kept) or _leads_out(kept[1]):
+    if any(path.is_symlink() for path in kept) or not _is_complete(kept[1]):
         raise DatasetError(f"the git at {repository} has parts elsewhere; give a clone that has them all")
     with TemporaryDirectory() as name:
         own = Path(name, "git")
@@ -97,30 +97,34 @@ def _own_git(repository: Path, commit: str) -> Generator[dict[str, str]]:
         yield {"GIT_DIR": str(own), "GIT_OBJECT_DIRECTORY": str(kept[1]), "GIT_NO_REPLACE_OBJECTS": "1"}
 
 
-def _leads_out(objects: str | Path) -> bool:
-    """Whether a folder of objects has links, or borrows from another one."""
+def _is_complete(objects: str | Path) -> bool:
+    """Whether a folder of objects has plain files and folders alone, and none that names another one."""
     with os.scandir(objects) as entries:
-        return any(
-            each.is_symlink()
-            or each.name == "alternates"
-            or (each.is_dir(follow_symlinks=False) and _leads_out(each.path))
+        return all(
+            _is_complete(each.path)
+            if each.is_dir(follow_symlinks=False)
+            else each.is_file(follow_symlinks=False) and each.name != "alternates"
             for each in entries
         )
 
 
-def _tree_of(commit: str) -> str:
+def _list_files(repository: Path, commit: str, env: Mapping[str, str]) -> list[re.Match[bytes]]:
+    """Return the plain files of a commit, as `_BLOB` matches them."""
     if not _REVISION.fullmatch(commit):
         raise DatasetError(f"base_commit is {commit!r:.100}; give the hash of a commit, or its tag")
-    return f"{commit}^{{tree}}"
+    words = ("ls-tree", "-r", "-l", "-z", f"{commit}^{{tree}}")
+    listed = git(*words, cwd=repository, env=env, max_bytes=_MOST_LISTED)
+    entries = [each for each in map(_BLOB.fullmatch, listed.split(b"\0")) if each]
+    if not all(each["size"].isdigit() for each in entries):
+        raise DatasetError(f"{repository} lacks files of {commit}; give a clone that has them all")
+    check_size(len(entries), sum(int(each["size"]) for each in entries), f"{repository} at {commit}")
+    return entries
 
 
 def _committed(repository: Path, commit: str) -> Tree:
     """The files of a commit as git keeps them; none is written here, and no filter changes them."""
     with _own_git(repository, commit) as env:
-        words = ("ls-tree", "-r", "-l", "-z", _tree_of(commit))
-        listed = git(*words, cwd=repository, env=env, max_bytes=_MOST_LISTED)
-        entries = [each for each in map(_BLOB.fullmatch, listed.split(b"\0")) if each]
-        check_size(len(entries), sum(int(each["size"]) for each in entries), f"{repository} at {commit}")
+        entries = _list_files(repository, commit, env)
         names = b"".join(each["name"] + b"\n" for each in entries)
         content = git("cat-file", "--batch", cwd=repository, env=env, stdin=names)
     files: dict[str, ArchivedFile] = {}

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 READY = "ready"
-"""Has a word, too: pytest is there, and what comes now is the tests' doing."""
+"""Its word is printed once pytest is imported: a failure after it is due to the tests."""
 END = "end"
-"""Has a word, too: this program came to its end, whatever became of the tests."""
+"""Its word is printed when this program reaches its end, whatever the tests did."""
 _FIRST = ("pytest_impl", {"tryfirst": True})
 """What `pytest.hookimpl` sets; it is found later."""
 _BEGIN, _DONE = b"ready\n", b"done\n"
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def _agreed(report: bytes, *, is_over: bool) -> set[int]:
-    """The tests that passed, by a report in the one form that it can have; of another form none."""
+    """Return the numbers of the tests that passed; none if the report has a form that no honest run gives."""
     tests = list(_TEST.finditer(report))
     rest = report[tests[-1].end() :] if tests else report
     is_due = rest == _DONE or (is_over and (not rest or rest.startswith(b"begun ")))
@@ -82,7 +82,7 @@ def _agreed(report: bytes, *, is_over: bool) -> set[int]:
 
 
 def _be_child(requests: int, reports: int) -> None:
-    """Run the tests, and end; errors before there is pytest are for people."""
+    """Run the tests and exit; a traceback is printed if pytest cannot be imported."""
     try:
         _run_tests(requests, reports)
     except BaseException:  # noqa: BLE001  # nothing of the parent's may run here
@@ -184,7 +184,7 @@ class Reporter:
 
 
 def _ends_of(item: Any) -> list[bool]:
-    """Gets an entry when the function of a test comes to its end: not when it raises, and no other way."""
+    """Return a list that gets an entry when the test's function returns, and in no other way."""
     function, ended = item.obj, list[bool]()
 
     @functools.wraps(function)

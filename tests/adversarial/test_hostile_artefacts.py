@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import os
 import zipfile
 
 import pytest
@@ -164,4 +165,11 @@ def test_contents_are_unpacked_as_they_are_written_alone(path):
     with zipfile.ZipFile(packed_of(path), "w", zipfile.ZIP_BZIP2) as packed:
         for name, data in kept.items():
             packed.writestr(name, data)
+    assert not any(t.contents for t in with_contents(*read_groups(path), path).group.trajectories)
+
+
+def test_a_fifo_in_the_place_of_artefacts_is_not_waited_for(path):
+    packed = packed_of(path)
+    packed.unlink()
+    os.mkfifo(packed)
     assert not any(t.contents for t in with_contents(*read_groups(path), path).group.trajectories)

@@ -6,12 +6,14 @@ import gzip
 import hashlib
 import io
 import lzma
+import os
 import shutil
 import subprocess
 import tarfile
 import tracemalloc
 import zipfile
 import zlib
+from contextlib import suppress
 
 import pytest
 
@@ -23,10 +25,12 @@ from environments.sessions.verifiers_trace import read_traces
 from environments.swe_tasks_env import SweTasksEnv
 from environments.swe_tasks_env.env import SweTasksConfig
 from environments.swe_tasks_env.patches import patched_files
+from environments.swe_tasks_env.repositories import read_tree
 from tests.environments.harbor_tasks_env.task_folders import write_task
-from tests.environments.swe_tasks_env.small_repository import dataset, row, write
+from tests.environments.swe_tasks_env.small_repository import dataset, patch_of_tests, row, write
 from tests.tables import cases
 from tools.errors import ConfigError, DatasetError
+from tools.sandbox.archive import ArchivedFile
 from tools.sandbox.local import packages
 
 SECRET = "of the host"
@@ -117,6 +121,15 @@ async def test_an_archive_that_is_not_the_datasets_own_needs_its_digest(tmp_path
         with pytest.raises(DatasetError, match=f"has sha256 {digest}"):
             await load(tmp_path / "data", row("calc.tar", **given), repositories=[tmp_path])
     assert await load(tmp_path / "data", row("calc.tar", sha256=digest), repositories=[tmp_path])
+
+
+async def test_a_dataset_file_that_is_a_link_opens_no_other_folder(tmp_path):
+    write(tmp_path / "outside" / "calc", {"secret.py": SECRET})
+    rows = dataset(tmp_path / "outside", row("calc"))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "rows.jsonl").symlink_to(rows)
+    with pytest.raises(DatasetError, match="calc-1: no repository at"):
+        await SweTasksEnv(SweTasksConfig(dataset_path=str(tmp_path / "data" / "rows.jsonl"))).load_items()
 
 
 async def test_links_of_a_plain_folder_bring_nothing(tmp_path):
@@ -216,6 +229,49 @@ async def test_a_git_folder_brings_no_objects_of_another_one(make, tmp_path):
     make(folder, private)
     with pytest.raises(DatasetError, match=r"has parts elsewhere|no git at"):
         await load(tmp_path / "data", row("calc", head))
+
+
+def without_file(path):
+    path.unlink()
+
+
+def with_fifo(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+@cases("make", [without_file, with_fifo])
+async def test_a_git_folder_that_lacks_a_file_of_the_commit_is_refused(make, tmp_path):
+    folder = write(tmp_path / "calc")
+    head = commit(folder)
+    blob = git(folder, "rev-parse", "HEAD:calc.py")
+    make(folder / ".git" / "objects" / blob[:2] / blob[2:])
+    with pytest.raises(DatasetError, match="give a clone that has them all"):
+        await load(tmp_path, row("calc", head))
+
+
+def test_git_takes_no_settings_from_files_that_a_patch_touches(tmp_path):
+    run, ran = marker(tmp_path)
+    folder = write(tmp_path / "calc")
+    commit(folder)
+    with_filter(folder, run)
+    git(folder, "config", "filter.f.clean", run)
+    files = {path: ArchivedFile(data=(folder / path).read_bytes()) for path in paths_below(folder)}
+    modes = "".join(f"diff --git a/{path} b/{path}\nold mode 100644\nnew mode 100755\n" for path in files)
+    with suppress(DatasetError):
+        patched_files(files, (patch_of_tests() + modes).encode())
+    assert not ran.exists()
+
+
+def paths_below(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_what_git_keeps_in_an_archive_is_no_file_of_a_repository(tmp_path):
+    commit(write(tmp_path / "calc"))
+    with tarfile.open(tmp_path / "calc.tar", "w") as archive:
+        archive.add(tmp_path / "calc", "calc")
+    assert sorted(read_tree(tmp_path / "calc.tar", None)) == ["calc.py", "tests/test_calc.py"]
 
 
 @cases("name", ["--help", "-p", "HEAD:calc.py", ":/all", "HEAD@{1}", "../x"])
@@ -397,6 +453,7 @@ LOCKS = [
     "--index-url http://127.0.0.1:9/\nevil==1.0 {digest}",
     "evil==1.0 \\\n {digest}\n--no-\\\nbinary=:all:",
     "iniconfig==2.1.0 # a comment \\\n--no-binary=:all:",
+    "# coding: utf-7\niniconfig==2.1.0 {digest}+AAo--r +AC8-etc/passwd",
 ]
 
 
@@ -463,6 +520,32 @@ def test_texts_and_folders_of_a_task_are_bounded(part, tmp_path):
     assert "no file of at most" in refused["t"] or "has more than" in refused["t"]
 
 
+@cases("part", ["tests", "environment", "solution"])
+def test_a_task_with_links_in_circles_is_refused_by_its_name(part, tmp_path):
+    write_task(tmp_path, "good", {}, test="true")
+    folder = write_task(tmp_path, "t", {"environment/x": "", "solution/x": ""}, test="true") / part
+    (folder / "loop").symlink_to("loop")
+    tasks, refused = find_tasks(tmp_path)
+    assert [task.task_id for task in tasks] == ["good"]
+    assert "loop" in refused["t"]
+
+
+def test_a_pattern_of_files_to_ignore_that_takes_hours_to_match_is_refused(tmp_path):
+    for part in ("environment", "tests"):
+        files = {"environment/Dockerfile": "FROM x", f"{part}/.dockerignore": "*a" * 30 + "*b"}
+        write_task(tmp_path, part, files, test="true", toml='[verifier]\nenvironment_mode = "separate"')
+    tasks, refused = find_tasks(tmp_path)
+    assert not tasks
+    assert all("/.dockerignore has a pattern with more than 4 stars" in each for each in refused.values())
+
+
+def test_a_verifiers_dockerfile_that_is_no_text_refuses_its_task_alone(tmp_path):
+    files = {"environment/Dockerfile": "FROM x"}
+    task = write_task(tmp_path, "t", files, test="true", toml='[verifier]\nenvironment_mode = "separate"')
+    (task / "tests" / "Dockerfile").write_bytes(b"\xff")
+    assert "not UTF-8" in find_tasks(tmp_path)[1]["t"]
+
+
 @cases("name", ["/", "./image", "../image", "~/image"])
 def test_a_task_has_no_folder_of_the_host_built_as_its_image(name):
     with pytest.raises(DatasetError, match="docker_image: is no name of an image"):
@@ -471,6 +554,15 @@ def test_a_task_has_no_folder_of_the_host_built_as_its_image(name):
 
 def test_a_dockerfile_of_empty_lines_is_read_once():
     assert base_images("\n" * 250_000 + "FROM x") == ("x",)
+
+
+def test_the_name_of_an_image_grows_by_no_argument():
+    tracemalloc.start()
+    try:
+        base_images(f"ARG A={'b' * 100_000}\nFROM {'$A' * 10_000}")
+        assert tracemalloc.get_traced_memory()[1] < _MOST_PEAK
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_size_that_no_machine_has_is_refused():

@@ -52,6 +52,7 @@ def test_sizes_of_the_oldest_schema_are_read():
         ("agent = 3", "agent: .* got 3"),
         ("= 1", "task.toml is no TOML"),
         ("a = " + "[" * 5000, "task.toml is no TOML"),
+        ("a = " + "9" * 5000, "task.toml is no TOML"),
         ("artifacts = ['/app/../../etc']", "artifacts.0.*no path of a file"),
         ("[environment.env]\nKEY = '${OPENAI_API_KEY}'", "env.KEY: takes OPENAI_API_KEY from the host"),
         ("version = '2.0'", "version 2.0: not supported"),

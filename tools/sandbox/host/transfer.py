@@ -87,7 +87,7 @@ async def take(
 
 
 def digests_of(files: Mapping[str, ArchivedFile]) -> bytes:
-    """What a sandbox recognises files by; see `files_beside`."""
+    """Return the JSON by which a sandbox recognises files: size, mode and SHA-256 of each."""
     facts = {
         path: (len(each.data), each.mode, hashlib.sha256(each.data).hexdigest())
         for path, each in files.items()
@@ -98,7 +98,7 @@ def digests_of(files: Mapping[str, ArchivedFile]) -> bytes:
 async def files_beside(
     sandbox: Sandbox, known: Mapping[str, ArchivedFile], digests: bytes, *, max_bytes: int
 ) -> dict[str, ArchivedFile]:
-    """The plain files of a workspace but for git's and bytecode; those that are as known stay where they are.
+    """Return the plain files of a workspace without `.git` and `__pycache__`; known ones are not transferred.
 
     Raises:
         OSError: the others are more than `max_bytes`, holes counted, or cannot be read.

@@ -237,8 +237,8 @@ def unpack(path: str) -> int:
 def pack(path: str, max_bytes: int, known: bytes = b"") -> int:
     """Send a folder as an archive to stdout; the result is an errno, and stderr says for what.
 
-    Links, FIFOs, sockets and devices are left out. With `known` files (see `PackFolder`) what git and Python
-    keep is, too, and files that are equal.
+    Links, FIFOs, sockets and devices are left out; with `known` files (see `PackFolder`) also `.git`,
+    `__pycache__` and the files that are equal to a known one.
     """
     return _with_error(lambda: _Packer(max_bytes, known).pack(path))
 

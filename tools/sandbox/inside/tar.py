@@ -48,7 +48,7 @@ class Reader:
     """Goes through an archive; a member's content has to be read before the next member is asked for."""
 
     def __init__(self, read: Callable[[int], bytes], *, leaves_out_links: bool = False) -> None:
-        """Links are refused, or else come as the root's folder: they count as members."""
+        """Refuse links, or give the root's folder in the place of each, so that they count as members."""
         self._read = read
         self._leaves_out_links = leaves_out_links
         self.left = self._padding = 0
@@ -104,7 +104,7 @@ class Reader:
             data = self._exactly(size)
             self._exactly(-size % _BLOCK)
             if kind != _LONG_LINK:
-                extended.update(_extension(kind, data, self._name, self._leaves_out_links))
+                extended.update(_extension(kind, data, self._name))
         raise TarError(self._name, "too many headers")
 
     def _member(self, block: bytes, kind: bytes, size: int, extended: dict[bytes, bytes]) -> Member:
@@ -206,7 +206,7 @@ def _short_name(block: bytes) -> bytes:
     return prefix + b"/" + name if prefix else name
 
 
-def _extension(kind: bytes, data: bytes, member: bytes, leaves_out_links: bool) -> dict[bytes, bytes]:
+def _extension(kind: bytes, data: bytes, member: bytes) -> dict[bytes, bytes]:
     if kind == _LONG_NAME:
         return {b"path": data.rstrip(b"\0")}
     found: dict[bytes, bytes] = {}
@@ -216,11 +216,7 @@ def _extension(kind: bytes, data: bytes, member: bytes, leaves_out_links: bool) 
         key, equals, value = data[len(length) + 1 : end].partition(b"=")
         if end <= len(length) or end > len(data) or not equals or not value.endswith(b"\n") or not rest:
             raise TarError(member, "a broken header")
-        if (
-            key.startswith(b"GNU.sparse.")
-            or (key == b"linkpath" and not leaves_out_links)
-            or (kind == _GLOBAL and key in (b"path", b"size"))
-        ):
+        if key.startswith(b"GNU.sparse.") or (kind == _GLOBAL and key in (b"path", b"size")):
             raise TarError(member, f"a header with {key[:40].decode('utf-8', 'replace')}")
         if key in (b"path", b"size"):
             found[key] = value[:-1]

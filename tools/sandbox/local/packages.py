@@ -97,7 +97,8 @@ def _asked(packages: tuple[str, ...]) -> tuple[list[str], bytes]:
             content = Path(packages[0]).read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"the lock file of packages cannot be read: {error}") from error
-        for line in re.sub(r"\\\n|(^|\s)#.*", " ", content).splitlines():
+        # But for comments, except those by which pip would read the file in another encoding.
+        for line in re.sub(r"\\\n|(^|\s)#(?!.*coding[:=]).*", " ", content).splitlines():
             if line.strip() and not ("==" in line and _REQUIREMENT.fullmatch(line.strip())):
                 raise ConfigError(
                     f"{packages[0]} has the line {line.strip()!r:.100}; a lock file gives NAME==VERSION with "

@@ -309,6 +309,8 @@ class WholeSandbox(SupervisedSandbox):
                 read.add(at)
                 if at not in changed or (member.islnk() and target not in changed):
                     continue
+                for stale in ("path", "linkpath"):  # of odd and long names, and what would be written
+                    member.pax_headers.pop(stale, None)
                 member.name = at[1:]
                 member.linkname = target[1:] if member.islnk() else member.linkname
                 if archive.offset + member.size > max_bytes:

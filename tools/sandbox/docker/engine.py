@@ -42,6 +42,7 @@ _FIX = "start one (`systemctl start docker`) or say where it is (`DOCKER_HOST=un
 _BAD_REQUEST, _NOT_FOUND, _CONFLICT, _NO_ANSWER = 400, 404, 409, 500
 _SOCKET = 1 << 24
 """In the mode of a file, as Go has it."""
+_CACHES = ("active_file", "inactive_file")
 _FEWEST, _MOST_REQUESTS, _SLOW_S = 2, 16, 5.0
 # It would print a traceback for each answer that ends within its headers.
 logging.getLogger("urllib3.connection").addFilter(lambda record: record.exc_info is None)
@@ -296,8 +297,10 @@ class Engine:
             with _translated():
                 found: dict[str, Any] = self._api.stats(container, stream=False, one_shot=True)
             memory, pids, cpu = found["memory_stats"], found["pids_stats"], found["cpu_stats"]
+            kinds: dict[str, int] = memory["stats"]  # what is kept of files on disk can be dropped
+            cached = sum(kinds.get(f"total_{each}", kinds.get(each, 0)) for each in _CACHES)
             return {
-                "memory_full": memory["usage"] >= 0.98 * memory["limit"],
+                "memory_full": memory["usage"] - cached >= 0.98 * memory["limit"],
                 "pids_full": pids["current"] + RESERVED_PIDS >= (pids.get("limit") or math.inf),
                 "throttled": cpu["throttling_data"]["throttled_periods"],
                 "cpu_s": cpu["cpu_usage"]["total_usage"] / 1e9,

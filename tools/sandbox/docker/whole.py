@@ -309,8 +309,9 @@ class WholeSandbox(SupervisedSandbox):
                 read.add(at)
                 if at not in changed or (member.islnk() and target not in changed):
                     continue
-                for stale in ("path", "linkpath"):  # of odd and long names, and what would be written
-                    member.pax_headers.pop(stale, None)
+                # An odd or long name is in here, too, and would be written instead of the new one.
+                given = member.pax_headers.items()
+                member.pax_headers = {name: value for name, value in given if "path" not in name}
                 member.name = at[1:]
                 member.linkname = target[1:] if member.islnk() else member.linkname
                 if archive.offset + member.size > max_bytes:

@@ -102,6 +102,12 @@ async def test_what_changed_is_the_same_in_a_fresh_one_but_for_what_is_left_out(
         assert (await fresh.exec(LOOK)).text().split("\n")[:-1] == LEFT
 
 
+async def test_what_the_kernel_keeps_of_files_on_disk_is_no_full_memory():
+    async with opened() as sandbox:
+        await ran(sandbox, "head -c 400000000 /dev/zero > /opt/large; cat /opt/large > /dev/null")
+        assert sandbox.engine.counters(sandbox.container.id)["memory_full"] is False
+
+
 async def test_odd_and_long_names_in_new_folders_come():
     name = f"ä\n{'x' * 150}"
     async with opened() as agent, opened() as fresh:

@@ -43,7 +43,8 @@ _BAD_REQUEST, _NOT_FOUND, _CONFLICT, _NO_ANSWER = 400, 404, 409, 500
 _SOCKET = 1 << 24
 """In the mode of a file, as Go has it."""
 _CACHES = ("active_file", "inactive_file")
-_FEWEST, _MOST_REQUESTS, _SLOW_S = 2, 16, 5.0
+_FEWEST, _MOST_REQUESTS, _SLOW_S, _BOTTLENECK_S = 2, 16, 5.0, 15.0
+_LOG = logging.getLogger(__name__)
 # It would print a traceback for each answer that ends within its headers.
 logging.getLogger("urllib3.connection").addFilter(lambda record: record.exc_info is None)
 
@@ -130,7 +131,7 @@ class Engine:
 
     def __init__(self, api: Any) -> None:
         self._api = api
-        self._requests = Ramp(_MOST_REQUESTS)
+        self._requests, self._is_slow = Ramp(_MOST_REQUESTS), False
         info: dict[str, Any] = self._ask(api.info)
         options = [str(option) for option in info.get("SecurityOptions") or ()]
         self.arch: str = info.get("Architecture", "")
@@ -349,6 +350,7 @@ class Engine:
     def _ask(self, request: Callable[[], T], *, tries: int = 2) -> T:
         """The answer to a request, which is sent so many times where the engine fails."""
         while True:
+            begun = time.monotonic()
             try:
                 with self._requests.slot(), _translated():
                     return request()
@@ -356,6 +358,11 @@ class Engine:
                 tries -= 1
                 if not tries or (error.status or _NO_ANSWER) < _NO_ANSWER:
                     raise
+            finally:
+                took_s = time.monotonic() - begun
+                if took_s > _BOTTLENECK_S and not self._is_slow:
+                    self._is_slow = True  # one line is enough
+                    _LOG.warning("the Docker engine is the bottleneck: an answer took %.0f s", took_s)
             time.sleep(_AGAIN_S)
 
 

@@ -106,7 +106,7 @@ _START_S = 120.0
 _REMOVE_S = 20.0
 _END_IS_SEEN_S = 2.0
 _CLOSED_CODE = 0
-"""Of a supervisor whose host closed the connection, which nobody inside can make it end with."""
+"""A supervisor's exit code after its connection was closed; no signal from inside gives this one."""
 _ANSWER_S = 10.0
 """For a container that waited; a new one would be there sooner."""
 _FEW_UIDS, _FEW_UIDS_COUNT = 10_000, 50_000

@@ -41,7 +41,7 @@ _FREEZE_TRIES = 5
 _FIX = "start one (`systemctl start docker`) or say where it is (`DOCKER_HOST=unix:///path/to/docker.sock`)"
 _BAD_REQUEST, _NOT_FOUND, _CONFLICT, _NO_ANSWER = 400, 404, 409, 500
 _SOCKET = 1 << 24
-"""In the mode of a file, as Go has it."""
+"""The bit of a socket in a file's mode, as Go writes modes."""
 _CACHES = ("active_file", "inactive_file")
 _FEWEST, _MOST_REQUESTS, _SLOW_S, _BOTTLENECK_S = 2, 16, 5.0, 15.0
 _LOG = logging.getLogger(__name__)

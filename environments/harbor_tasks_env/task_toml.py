@@ -21,9 +21,7 @@ _HOST_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 def _megabytes(value: Any) -> Any:
     """Of older files: `memory = "2G"`."""
     size = _SIZE.fullmatch(value) if isinstance(value, str) else None
-    return (
-        value if size is None else max(1, int(min(1 << 24, float(size[1]) * _SHARE_OF_MB[size[2].upper()])))
-    )
+    return value if size is None else max(1, int(min(_HUGE, float(size[1]) * _SHARE_OF_MB[size[2].upper()])))
 
 
 def _with_defaults(value: str) -> str:

@@ -5,7 +5,7 @@ import base64
 import json
 import re
 import secrets
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
@@ -127,54 +127,44 @@ async def passing_tests(  # noqa: PLR0913  # one verdict
     """
     own = await asyncio.to_thread(_files_of_tests, row, base)
 
-    def run(patch: bytes) -> Awaitable[frozenset[str] | None]:
-        return _run_tests(verify, row, tests, base, patch, own, timeout_s)
+    async def run(patch: bytes) -> frozenset[str] | None:
+        """Those that pass; `None`: the runner did not come to its end, or its sandbox was lost with it."""
+        patched = await asyncio.to_thread(patched_files, base, patch)
+        changed = {path: file for path, file in patched.items() if path not in own}
+        words = {test: secrets.token_hex(16) for test in (READY, END, *tests)}
+        request = {
+            "words": words,
+            "test_s": TEST_S,
+            # The runner ends before it is ended, and that before its output would be lost.
+            "total_s": max(timeout_s - 2 * _TO_END_S, timeout_s / 2),
+            "deleted": [path for path, file in (*changed.items(), *own.items()) if file is None],
+            "written": {
+                path: (base64.b64encode(file.data).decode(), file.mode)
+                for path, file in changed.items()
+                if file
+            },
+        }
+        held = {path: file.data for path, file in own.items() if file}
+        try:
+            result = await verify(
+                command=["python3", "-I", _RUNNER],
+                files={**held, _RUNNER: Path(__file__).with_name("test_runner.py").read_bytes()},
+                stdin=json.dumps(request).encode(),
+                timeout_s=max(timeout_s - _TO_END_S, timeout_s * 0.75),
+            )
+        except AgentCausedError:  # by the patch or by the tests: a control shows which
+            return None
+        said = set(result.text().split())
+        if words[READY] not in said:
+            last = result.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+            if result.exit_code in (1, 127):
+                raise ConfigError(
+                    f"the tests of {row['instance_id']} need python3 with pytest in the sandbox: {last:.300}"
+                )
+            raise SandboxUnavailable(f"no test of {row['instance_id']} began: {last:.300}")
+        return frozenset(test for test in tests if words[test] in said) if words[END] in said else None
 
     return await decide(lambda: run(patch), lambda: run(b""), control)
-
-
-async def _run_tests(  # noqa: PLR0913  # one run
-    verify: Verify,
-    row: Row,
-    tests: Sequence[str],
-    base: Tree,
-    patch: bytes,
-    own: Mapping[str, ArchivedFile | None],
-    timeout_s: float,
-) -> frozenset[str] | None:
-    """The tests that pass; `None`: the runner did not come to its end, or its sandbox was lost with it."""
-    patched = await asyncio.to_thread(patched_files, base, patch)
-    changed = {path: file for path, file in patched.items() if path not in own}
-    words = {test: secrets.token_hex(16) for test in (READY, END, *tests)}
-    request = {
-        "words": words,
-        "test_s": TEST_S,
-        # The runner ends before it is ended, and that before its output would be lost.
-        "total_s": max(timeout_s - 2 * _TO_END_S, timeout_s / 2),
-        "deleted": [path for path, file in (*changed.items(), *own.items()) if file is None],
-        "written": {
-            path: (base64.b64encode(file.data).decode(), file.mode) for path, file in changed.items() if file
-        },
-    }
-    held = {path: file.data for path, file in own.items() if file}
-    try:
-        result = await verify(
-            command=["python3", "-I", _RUNNER],
-            files={**held, _RUNNER: Path(__file__).with_name("test_runner.py").read_bytes()},
-            stdin=json.dumps(request).encode(),
-            timeout_s=max(timeout_s - _TO_END_S, timeout_s * 0.75),
-        )
-    except AgentCausedError:  # by the patch or by the tests: a control shows which
-        return None
-    said = set(result.text().split())
-    if words[READY] not in said:
-        last = result.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
-        if result.exit_code in (1, 127):
-            raise ConfigError(
-                f"the tests of {row['instance_id']} need python3 with pytest in the sandbox: {last:.300}"
-            )
-        raise SandboxUnavailable(f"no test of {row['instance_id']} began: {last:.300}")
-    return frozenset(test for test in tests if words[test] in said) if words[END] in said else None
 
 
 def _files_of_tests(row: Row, base: Tree) -> dict[str, ArchivedFile | None]:

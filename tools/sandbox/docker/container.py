@@ -302,7 +302,7 @@ def judging(engine: Engine, container: Container) -> dict[str, Callable[[], Any]
 
     def wake() -> bool:
         with suppress(EngineError):
-            return _run_as_root(engine, container.id, supervisor_code.WAKE) == "stopped"
+            return "stopped" in _run_as_root(engine, container.id, supervisor_code.WAKE)
         return False
 
     return {"counters": partial(engine.counters, container.id), "wake": wake}

@@ -47,6 +47,10 @@ async def decide(
             if broken == 2:
                 raise
     reason = "the tests give no verdict with the agent's files"
-    if not await control.has_verdict(clean):
+    try:
+        has_verdict = await control.has_verdict(clean)
+    except AgentCausedError as error:  # in a machine without an agent
+        raise SandboxError(f"{reason}, and the control broke: {error}") from error
+    if not has_verdict:
         raise SandboxError(f"{reason}, nor over the clean image")
     raise AgentCausedError(f"{reason}, and one over the clean image", cause="no_verdict")

@@ -1,6 +1,7 @@
 """`SweTasksEnv`: a repository with a bug; tests that are not the agent's decide whether it is fixed."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -15,6 +16,7 @@ from environments.config import AgentEnvConfig
 from environments.data.items import load_items
 from environments.policy.scripted import Choice
 from environments.reward_context import Reward, RolloutContext
+from environments.rewards.controlled_verdict import Control
 from environments.swe_tasks_env.patches import Tree, git
 from environments.swe_tasks_env.repositories import check_repository, find_repository, read_tree
 from environments.swe_tasks_env.script import fix_script
@@ -189,8 +191,9 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
         self, item: Row, tests: Sequence[str], patch: bytes, ctx: RolloutContext
     ) -> frozenset[str]:
         base = await asyncio.to_thread(self._tree, item)
+        control = self._controls[str(item["instance_id"]), *tests]
         timeout_s = self.config.verify_timeout_s
-        return await passing_tests(ctx.verify, item, tests, base, patch, timeout_s=timeout_s)
+        return await passing_tests(ctx.verify, item, tests, base, patch, control, timeout_s=timeout_s)
 
     def _problem(self, row: Row) -> str:
         try:
@@ -210,6 +213,10 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
 
     def _tree_and_digests(self, row: Row) -> tuple[Tree, bytes]:
         return self._trees(str(row["repo"]), row.get("base_commit"), row.get("sha256"))
+
+    @cached_property
+    def _controls(self) -> defaultdict[tuple[str, ...], Control]:
+        return defaultdict(Control)
 
     @cached_property
     def _trees(self) -> Callable[[str, str | None, str | None], tuple[Tree, bytes]]:

@@ -52,8 +52,9 @@ def main() -> None:
     due = time.monotonic() + request["total_s"]
     words: dict[str, str] = request.pop("words")
     ready, end = words.pop(READY), words.pop(END)
-    with suppress(BrokenPipeError), os.fdopen(writable, "wb") as pipe:
-        pipe.write(json.dumps({**request, "tests": list(words)}).encode())
+    pipe = os.fdopen(writable, "wb", 0)
+    with suppress(BrokenPipeError):
+        pipe.write(json.dumps({**request, "tests": list(words)}).encode() + b"\n")
     report, data, is_ready = b"", b"-", False
     while data and len(report) < _MOST_BYTES:
         if not select.select([readable], [], [], max(0.0, due - time.monotonic()))[0]:
@@ -61,6 +62,7 @@ def main() -> None:
         report += (data := os.read(readable, 1 << 16))
         if not is_ready and (is_ready := report.startswith(_BEGIN)):
             print(ready, flush=True)  # noqa: T201
+            pipe.close()  # what may end this program begins now
     if is_over := bool(data):  # it takes too long, or says too much
         os.kill(child, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -95,8 +97,8 @@ def _run_tests(requests: int, reports: int) -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
     os.dup2(nowhere, 1)
-    with os.fdopen(requests, "rb") as pipe:
-        request = json.load(pipe)
+    pipe = os.fdopen(requests, "rb")
+    request = json.loads(pipe.readline())
     standard = [each for each in sys.path if "-packages" not in each]
     installed = [each for each in sys.path if "-packages" in each]
     lent = [each for each in os.environ.get("PYTHONPATH", "").split(":") if each]
@@ -105,6 +107,8 @@ def _run_tests(requests: int, reports: int) -> None:
     import pytest  # noqa: PLC0415  # of the folders above
 
     os.write(reports, b"ready\n")
+    pipe.read()  # until that is printed
+    pipe.close()
     os.dup2(nowhere, 2)
     for path in request["deleted"]:
         Path(path).unlink(missing_ok=True)

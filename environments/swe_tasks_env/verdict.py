@@ -11,9 +11,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from environments.rewards.code_cases import Verify
+from environments.rewards.controlled_verdict import Control, decide
 from environments.swe_tasks_env.patches import Tree, file_of, patch_between, patched_files
 from environments.swe_tasks_env.test_runner import END, READY
-from tools.errors import AgentCausedError, ConfigError, DatasetError, SandboxError
+from tools.errors import AgentCausedError, ConfigError, DatasetError, SandboxUnavailable
 from tools.sandbox.archive import ArchivedFile
 
 Row = Mapping[str, Any]
@@ -98,13 +99,17 @@ def patch_of_code(row: Row, base: Tree, found: Tree) -> bytes:
     return patch
 
 
-async def passing_tests(
-    verify: Verify, row: Row, tests: Sequence[str], base: Tree, patch: bytes, *, timeout_s: float
+async def passing_tests(  # noqa: PLR0913  # one verdict
+    verify: Verify,
+    row: Row,
+    tests: Sequence[str],
+    base: Tree,
+    patch: bytes,
+    control: Control,
+    *,
+    timeout_s: float,
 ) -> frozenset[str]:
-    """Those of the tests that pass with a patch.
-
-    A runner that did not come to its end runs once more, and then over the repository without the patch: if
-    it does end there, the patch is the cause, and nothing has passed.
+    """Return those of the tests that pass with a patch.
 
     Args:
         verify: as `ctx.verify`, in sandboxes that begin with the repository.
@@ -112,63 +117,54 @@ async def passing_tests(
         tests: to be run, by their ids.
         base: the repository.
         patch: of code alone, as `patch_of_code` makes it.
+        control: of all verdicts over these tests.
         timeout_s: wall clock of all.
 
     Raises:
+        AgentCausedError: the runner comes to its end without the patch alone.
         ConfigError: the sandbox has no pytest.
-        SandboxError: it is broken.
+        SandboxError: the runner comes to no end without the patch either, or no test begins.
     """
     own = await asyncio.to_thread(_files_of_tests, row, base)
-    is_ready = False
-    for tried in (patch, patch, b""):
-        is_control = tried != patch
-        if is_control and not is_ready:
-            break
-        is_ready, passed = await _run_tests(verify, row, tests, base, tried, own, timeout_s)
-        if passed is not None:
-            return frozenset() if is_control else passed
-    raise SandboxError(f"the tests of {row['instance_id']} come to no end, and the patch is not the cause")
 
+    async def run(patch: bytes) -> frozenset[str] | None:
+        """Those that pass; `None`: the runner did not come to its end, or its sandbox was lost with it."""
+        patched = await asyncio.to_thread(patched_files, base, patch)
+        changed = {path: file for path, file in patched.items() if path not in own}
+        words = {test: secrets.token_hex(16) for test in (READY, END, *tests)}
+        request = {
+            "words": words,
+            "test_s": TEST_S,
+            # The runner ends before it is ended, and that before its output would be lost.
+            "total_s": max(timeout_s - 2 * _TO_END_S, timeout_s / 2),
+            "deleted": [path for path, file in (*changed.items(), *own.items()) if file is None],
+            "written": {
+                path: (base64.b64encode(file.data).decode(), file.mode)
+                for path, file in changed.items()
+                if file
+            },
+        }
+        held = {path: file.data for path, file in own.items() if file}
+        try:
+            result = await verify(
+                command=["python3", "-I", _RUNNER],
+                files={**held, _RUNNER: Path(__file__).with_name("test_runner.py").read_bytes()},
+                stdin=json.dumps(request).encode(),
+                timeout_s=max(timeout_s - _TO_END_S, timeout_s * 0.75),
+            )
+        except AgentCausedError:  # by the patch or by the tests: a control shows which
+            return None
+        said = set(result.text().split())
+        if words[READY] not in said:
+            last = result.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+            if result.exit_code in (1, 127):
+                raise ConfigError(
+                    f"the tests of {row['instance_id']} need python3 with pytest in the sandbox: {last:.300}"
+                )
+            raise SandboxUnavailable(f"no test of {row['instance_id']} began: {last:.300}")
+        return frozenset(test for test in tests if words[test] in said) if words[END] in said else None
 
-async def _run_tests(  # noqa: PLR0913  # one run
-    verify: Verify,
-    row: Row,
-    tests: Sequence[str],
-    base: Tree,
-    patch: bytes,
-    own: Mapping[str, ArchivedFile | None],
-    timeout_s: float,
-) -> tuple[bool, frozenset[str] | None]:
-    """Whether tests began, and those that pass; `None`: the runner did not come to its end."""
-    patched = await asyncio.to_thread(patched_files, base, patch)
-    changed = {path: file for path, file in patched.items() if path not in own}
-    words = {test: secrets.token_hex(16) for test in (READY, END, *tests)}
-    request = {
-        "words": words,
-        "test_s": TEST_S,
-        # The runner ends before it is ended, and that before its output would be lost.
-        "total_s": max(timeout_s - 2 * _TO_END_S, timeout_s / 2),
-        "deleted": [path for path, file in (*changed.items(), *own.items()) if file is None],
-        "written": {
-            path: (base64.b64encode(file.data).decode(), file.mode) for path, file in changed.items() if file
-        },
-    }
-    held = {path: file.data for path, file in own.items() if file}
-    result = await verify(
-        command=["python3", "-I", _RUNNER],
-        files={**held, _RUNNER: Path(__file__).with_name("test_runner.py").read_bytes()},
-        stdin=json.dumps(request).encode(),
-        timeout_s=max(timeout_s - _TO_END_S, timeout_s * 0.75),
-    )
-    said = set(result.text().split())
-    is_ready = words[READY] in said
-    if not is_ready and result.exit_code in (1, 127):
-        last = result.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
-        raise ConfigError(
-            f"the tests of {row['instance_id']} need python3 with pytest in the sandbox: {last:.300}"
-        )
-    passed = frozenset(test for test in tests if words[test] in said)
-    return is_ready, passed if words[END] in said else None
+    return await decide(lambda: run(patch), lambda: run(b""), control)
 
 
 def _files_of_tests(row: Row, base: Tree) -> dict[str, ArchivedFile | None]:

@@ -1,6 +1,7 @@
 """Ten tasks over images that are built here: an honest solution gets 1, and each of five forgers 0."""
 
 import hashlib
+import os
 import subprocess
 
 import pytest
@@ -23,9 +24,9 @@ from turnwise import Command
 __all__ = ["docker_engine"]
 pytestmark = pytest.mark.docker
 UBUNTU, DEBIAN, PYTHON = BASES = tuple(
-    f"turnwise-test-harbor:{name}" for name in ("24.04", "bookworm", "3.11")
+    f"turnwise-test-harbor-{os.getpid()}:{name}" for name in ("24.04", "bookworm", "3.11")
 )
-"""Three names of the test image."""
+"""Three names of the test image, of this process: others remove theirs."""
 REWARD = "/logs/verifier/reward.txt"
 ANSWER = PASS.format("grep -qx 42 /app/answer.txt")
 SOLVE = {"solution/solve.sh": "echo 42 > /app/answer.txt"}

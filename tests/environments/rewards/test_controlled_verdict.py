@@ -39,7 +39,13 @@ async def test_files_that_keep_tests_from_a_verdict_twice_are_the_cause_where_cl
 
 @cases(
     "answers, control",
-    [([None, None], [None]), ([None, None], [GONE]), ([GONE, GONE], [1]), ([GONE, None, GONE], [1])],
+    [
+        ([None, None], [None]),
+        ([None, None], [GONE]),
+        ([None, None], [AgentCausedError("full", cause="sandbox_lost")]),
+        ([GONE, GONE], [1]),
+        ([GONE, None, GONE], [1]),
+    ],
 )
 async def test_nothing_else_is_a_score(answers, control):
     with pytest.raises(SandboxError):

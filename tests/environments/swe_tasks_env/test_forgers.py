@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from environments.rewards.controlled_verdict import Control
 from environments.swe_tasks_env.patches import patch_between
 from environments.swe_tasks_env.test_runner import END, READY
 from environments.swe_tasks_env.verdict import SUSPICIOUS, passing_tests
@@ -21,7 +22,7 @@ from tests.environments.swe_tasks_env.small_repository import (
     write,
 )
 from tests.tables import cases, seldom
-from tools.errors import SandboxError
+from tools.errors import AgentCausedError, SandboxError
 from tools.sandbox.archive import ArchivedFile
 from tools.sandbox.base import ExecResult
 
@@ -223,6 +224,8 @@ class Verdicts:
         request = json.loads(stdin)
         self.patched.append(bool(request["written"]))
         said = next(self.ends)
+        if isinstance(said, AgentCausedError):
+            raise said
         text = "\n".join(request["words"][word] for word in said).encode()
         return ExecResult(
             exit_code=137, stdout=text, stderr=b"", stdout_total=0, stderr_total=0, timed_out=True
@@ -231,7 +234,7 @@ class Verdicts:
     async def passing(self):
         item, base = row("calc"), tree(BUGGY, FILES["tests/test_calc.py"])
         patch = patch_between(tree(BUGGY), tree(FIXED))
-        return await passing_tests(self, item, FAILING, base, patch, timeout_s=9)
+        return await passing_tests(self, item, FAILING, base, patch, Control(), timeout_s=9)
 
 
 def tree(code, test=None):
@@ -241,20 +244,30 @@ def tree(code, test=None):
 
 async def test_a_sandbox_in_which_no_test_began_gives_no_verdict():
     verdicts = Verdicts([], [])
-    with pytest.raises(SandboxError, match="the patch is not the cause"):
+    with pytest.raises(SandboxError, match="no test of calc-1 began"):
         await verdicts.passing()
     assert verdicts.patched == [True, True]
 
 
 async def test_a_runner_that_ends_without_the_patch_alone_was_ended_by_it():
     verdicts = Verdicts([READY], [READY, *FAILING], [READY, END])
-    assert await verdicts.passing() == frozenset()
-    assert verdicts.patched == [True, True, False]
+    with pytest.raises(AgentCausedError) as caught:
+        await verdicts.passing()
+    assert (caught.value.cause, verdicts.patched) == ("no_verdict", [True, True, False])
 
 
 async def test_a_runner_that_ends_nowhere_was_not_ended_by_the_patch():
-    with pytest.raises(SandboxError, match="the patch is not the cause"):
+    with pytest.raises(SandboxError, match="nor over the clean image"):
         await Verdicts([READY], [READY], [READY]).passing()
+
+
+async def test_a_sandbox_that_is_lost_beside_a_patch_alone_was_lost_by_it():
+    lost = AgentCausedError("memory", cause="sandbox_lost")
+    with pytest.raises(AgentCausedError) as caught:
+        await Verdicts(lost, lost, [READY, END]).passing()
+    assert caught.value.cause == "no_verdict"
+    with pytest.raises(SandboxError):
+        await Verdicts(lost, lost, lost).passing()
 
 
 async def test_a_runner_that_ends_the_second_time_has_judged():

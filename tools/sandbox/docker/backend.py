@@ -64,7 +64,7 @@ async def open_docker(
             closing.push_async_callback(lambda: to_the_end(in_thread(pool.leave)))
             container = await made_in(threads(), pool.pop, managed.drop)
         if container is None:
-            container = await managed.made(spec)
+            container = await made_in(managed.creators, partial(managed.make, spec), managed.drop)
         closing.push_async_callback(lambda: to_the_end(in_thread(partial(managed.drop, container))))
         if verifier_files is not None and not whole:
             await in_thread(partial(containers.hold, managed.engine, container, verifier_files))

@@ -106,7 +106,7 @@ _START_S = 120.0
 _REMOVE_S = 20.0
 _END_IS_SEEN_S = 2.0
 _CLOSED_CODE = 0
-"""Of a supervisor whose host closed the connection, which nobody inside can make it end with."""
+"""A supervisor's exit code after its connection was closed; no signal from inside gives this one."""
 _ANSWER_S = 10.0
 """For a container that waited; a new one would be there sooner."""
 _FEW_UIDS, _FEW_UIDS_COUNT = 10_000, 50_000
@@ -302,7 +302,7 @@ def judging(engine: Engine, container: Container) -> dict[str, Callable[[], Any]
 
     def wake() -> bool:
         with suppress(EngineError):
-            return _run_as_root(engine, container.id, supervisor_code.WAKE) == "stopped"
+            return "stopped" in _run_as_root(engine, container.id, supervisor_code.WAKE)
         return False
 
     return {"counters": partial(engine.counters, container.id), "wake": wake}

@@ -41,8 +41,10 @@ _FREEZE_TRIES = 5
 _FIX = "start one (`systemctl start docker`) or say where it is (`DOCKER_HOST=unix:///path/to/docker.sock`)"
 _BAD_REQUEST, _NOT_FOUND, _CONFLICT, _NO_ANSWER = 400, 404, 409, 500
 _SOCKET = 1 << 24
-"""In the mode of a file, as Go has it."""
-_FEWEST, _MOST_REQUESTS, _SLOW_S = 2, 16, 5.0
+"""The bit of a socket in a file's mode, as Go writes modes."""
+_CACHES = ("active_file", "inactive_file")
+_FEWEST, _MOST_REQUESTS, _SLOW_S, _BOTTLENECK_S = 2, 16, 5.0, 15.0
+_LOG = logging.getLogger(__name__)
 # It would print a traceback for each answer that ends within its headers.
 logging.getLogger("urllib3.connection").addFilter(lambda record: record.exc_info is None)
 
@@ -129,7 +131,7 @@ class Engine:
 
     def __init__(self, api: Any) -> None:
         self._api = api
-        self._requests = Ramp(_MOST_REQUESTS)
+        self._requests, self._is_slow = Ramp(_MOST_REQUESTS), False
         info: dict[str, Any] = self._ask(api.info)
         options = [str(option) for option in info.get("SecurityOptions") or ()]
         self.arch: str = info.get("Architecture", "")
@@ -296,8 +298,10 @@ class Engine:
             with _translated():
                 found: dict[str, Any] = self._api.stats(container, stream=False, one_shot=True)
             memory, pids, cpu = found["memory_stats"], found["pids_stats"], found["cpu_stats"]
+            kinds: dict[str, int] = memory["stats"]  # what is kept of files on disk can be dropped
+            cached = sum(kinds.get(f"total_{each}", kinds.get(each, 0)) for each in _CACHES)
             return {
-                "memory_full": memory["usage"] >= 0.98 * memory["limit"],
+                "memory_full": memory["usage"] - cached >= 0.98 * memory["limit"],
                 "pids_full": pids["current"] + RESERVED_PIDS >= (pids.get("limit") or math.inf),
                 "throttled": cpu["throttling_data"]["throttled_periods"],
                 "cpu_s": cpu["cpu_usage"]["total_usage"] / 1e9,
@@ -346,6 +350,7 @@ class Engine:
     def _ask(self, request: Callable[[], T], *, tries: int = 2) -> T:
         """The answer to a request, which is sent so many times where the engine fails."""
         while True:
+            begun = time.monotonic()
             try:
                 with self._requests.slot(), _translated():
                     return request()
@@ -353,6 +358,11 @@ class Engine:
                 tries -= 1
                 if not tries or (error.status or _NO_ANSWER) < _NO_ANSWER:
                     raise
+            finally:
+                took_s = time.monotonic() - begun
+                if took_s > _BOTTLENECK_S and not self._is_slow:
+                    self._is_slow = True  # one line is enough
+                    _LOG.warning("the Docker engine is the bottleneck: an answer took %.0f s", took_s)
             time.sleep(_AGAIN_S)
 
 

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,8 +23,7 @@ from tools.waiting import to_the_end
 MOST_CREATES = max(4, 2 * (os.cpu_count() or 1))
 """Creates at once, over all pools: more only make each other slower."""
 _MOST_WARM = 8
-_SLOW_CREATE_S, _BOTTLENECK_S = 15.0, 20.0
-_BOTTLENECK = "the Docker engine is the bottleneck: a container took %.0f s to start; %d wait"
+_SLOW_CREATE_S = 15.0
 
 T = TypeVar("T")
 
@@ -135,8 +133,7 @@ class ContainerManager:
         self._labels = labels()
         self.creators = _started(MOST_CREATES, "turnwise-docker-create")
         self._ramp = Ramp(MOST_CREATES, _SLOW_CREATE_S)
-        self._wanted = 0
-        self._is_slow = self._fails = False
+        self._fails = False
         self._lock = threading.Lock()
         self._images: dict[str, Image] = {}
         self._image_locks: dict[str, threading.Lock] = {}
@@ -170,28 +167,14 @@ class ContainerManager:
                 )  # fmt: skip
             return self._pools[spec]
 
-    async def made(self, spec: Spec) -> Container:
-        """A new container, when it is its turn."""
-        self._wanted += 1
-        try:
-            return await made_in(self.creators, partial(self.make, spec), self.drop)
-        finally:
-            self._wanted -= 1
-
     def make(self, spec: Spec) -> Container:
         """A new container, by another try where the first one failed; blocks."""
         with self._ramp.slot():
-            begun = time.monotonic()
             try:
                 return containers.start(self.engine, spec, self._labels, self.discard)
             except (SandboxCreateError, ConfigError):
                 # One that ended with its engine looks as if its image lacked something.
                 return containers.start(self.engine, spec, self._labels, self.discard)
-            finally:
-                took_s, waiting = time.monotonic() - begun, max(0, self._wanted - 1)
-                if took_s > _BOTTLENECK_S and not self._is_slow:
-                    self._is_slow = True
-                    _LOG.warning(_BOTTLENECK, took_s, waiting)
 
     def drop(self, container: Container | None) -> None:
         """End a container; blocks."""

@@ -33,15 +33,15 @@ _LOOK_S = 2.0
 _LOOKS_PER_COUNT = 5
 """The engine lists every file to count them."""
 _LOOKS_APART = 10
-"""In times that one took, so that an engine that is slow has other things to do."""
+"""How many times as long as one look took the next one waits: a slow engine has other things to do."""
 _LONGEST_PATH = 3584
 """Bytes: the kernel takes 4,096, and the engine puts the folder of the container in front."""
 _HOST_DISK = (errno.ENOSPC, errno.EIO, errno.EDQUOT)
-"""Nothing of ours bounds the file system of such a container, but the small ones in memory."""
+"""Errors of the host's disk: no limit of ours bounds a `whole` container's, but for what is in memory."""
 _TESTS = "/tests"
 """A verifier's alone, as in the task folders that people publish."""
 _MOST_ARCHIVES = 4000
-"""The engine is asked for one per changed file, and one per new folder."""
+"""Requests for one verdict: one for each changed file of the image, and for each new folder."""
 _CROWDED = 100
 """Changes in a folder for which it is asked for the folder instead."""
 _OURS = (
@@ -50,7 +50,7 @@ _OURS = (
 )  # fmt: skip
 _CHANGED, _NEW, _REMOVED = range(3)
 _NO_UTF8 = "\ufffd"
-"""In the engine's list, of a name that is none; it cannot be asked for."""
+"""What the engine's list has for a byte that is no text; a path with it cannot be asked for."""
 _IN_MEMORY = (RUN_DIR, "/dev")
 _GONE = "turnwise.gone"
 """A header of a member that stands for a path that was removed."""
@@ -309,6 +309,9 @@ class WholeSandbox(SupervisedSandbox):
                 read.add(at)
                 if at not in changed or (member.islnk() and target not in changed):
                     continue
+                # An odd or long name is in here, too, and would be written instead of the new one.
+                given = member.pax_headers.items()
+                member.pax_headers = {name: value for name, value in given if "path" not in name}
                 member.name = at[1:]
                 member.linkname = target[1:] if member.islnk() else member.linkname
                 if archive.offset + member.size > max_bytes:

@@ -28,6 +28,8 @@ from tools.waiting import or_undo, to_the_end
 
 _GRACE_S = 15.0
 """What the supervisor may take beyond a command's own time before it counts as silent."""
+_TRICKLE_S = 150.0
+"""For an answer that comes in pieces, after its time."""
 _ANSWER_BYTES = 2048
 
 
@@ -188,10 +190,11 @@ class Channel(asyncio.Protocol):
             await self._wait_for_silence(answer)
             if answer.done():
                 return
-            before = await asyncio.to_thread(self._counters)
+            began, before = self._loop.time(), await asyncio.to_thread(self._counters)
             await self._wait_for_silence(answer)
             if not answer.done():
-                hit = limit_hit(before, await asyncio.to_thread(self._counters), _GRACE_S / 2)
+                after = await asyncio.to_thread(self._counters)
+                hit = limit_hit(before, after, self._loop.time() - began)
             if hit is None and not answer.done() and await asyncio.to_thread(self._wake):
                 # Somebody outside may have stopped it; who does it again is inside.
                 await asyncio.wait({answer}, timeout=_GRACE_S)
@@ -206,10 +209,11 @@ class Channel(asyncio.Protocol):
                 self.close(reason)
 
     async def _wait_for_silence(self, answer: "asyncio.Future[Reply]") -> None:
-        """Wait until the answer is complete, or no byte of it came for half of the grace."""
+        """Wait until the answer is complete, no byte of it came for half of the grace, or it trickles on."""
         began = self._loop.time()
         while not answer.done():
-            left_s = max(began, self._heard_at) + _GRACE_S / 2 - self._loop.time()
+            due = min(max(began, self._heard_at) + _GRACE_S / 2, began + _TRICKLE_S)
+            left_s = due - self._loop.time()
             if left_s <= 0:
                 return
             await asyncio.wait({answer}, timeout=left_s)

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from functools import cache
 from typing import Protocol
 
-from tools.errors import IsolationError
+from tools.errors import IsolationError, SandboxUnavailable
 from tools.sandbox import archive as archives
 from tools.sandbox.base import (
     MAX_OUTPUT_BYTES,
@@ -241,8 +241,9 @@ class SupervisedSandbox:
 
 
 def _check_file(result: ExecResult, path: str) -> None:
-    if result.timed_out:
-        raise file_error(errno.ETIMEDOUT, path, "the file operation took too long")
+    if result.timed_out and not result.shell_restarted:
+        # The agent's processes stood still, and what there is to read or write is bounded.
+        raise SandboxUnavailable(f"an operation on {path!r} took too long")
     if result.exit_code >= 128:
         raise file_error(errno.ENOMEM, path)
     if result.exit_code:

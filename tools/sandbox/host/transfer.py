@@ -60,6 +60,9 @@ async def take(
         paths: a later one wins over an earlier one.
         max_bytes: for all of them on disk.
         beside: places of files that win over all of them.
+
+    Raises:
+        SandboxUnavailable: the sandbox does not say what is there.
     """
     taken: list[dict[str, ArchivedFile]] = []
     for path in paths:

@@ -21,7 +21,7 @@ from tests.tools.sandbox.conftest import TEST_IMAGE
 from tools.errors import AgentCausedError, IsolationError, SandboxError, SandboxUnavailable
 from tools.sandbox import open_sandbox
 from tools.sandbox.changes import changed_files, changed_paths, put_changed
-from tools.sandbox.docker import engine, manager
+from tools.sandbox.docker import engine
 from tools.sandbox.docker.backend import prepare_image
 from tools.sandbox.snapshot import take_snapshot
 
@@ -164,9 +164,10 @@ async def test_sixteen_at_once_come_through_an_engine_that_serves_one_at_a_time(
 
 
 async def test_an_engine_that_is_the_bottleneck_is_named_once(proxy, monkeypatch, caplog):
-    monkeypatch.setattr(manager, "_BOTTLENECK_S", 0.0)
-    async with opened(), opened():
-        pass
+    async with opened() as sandbox:
+        monkeypatch.setattr(engine, "_BOTTLENECK_S", 0.0)
+        for _ in range(2):
+            await changed_paths(sandbox)
     lines = [each.getMessage() for each in caplog.records if "bottleneck" in each.getMessage()]
     assert len(lines) == 1
     assert lines[0].startswith("the Docker engine is the bottleneck: ")

@@ -102,6 +102,24 @@ async def test_what_changed_is_the_same_in_a_fresh_one_but_for_what_is_left_out(
         assert (await fresh.exec(LOOK)).text().split("\n")[:-1] == LEFT
 
 
+async def test_what_the_kernel_keeps_of_files_on_disk_is_no_full_memory():
+    async with opened() as sandbox:
+        await ran(sandbox, "head -c 400000000 /dev/zero > /opt/large; cat /opt/large > /dev/null")
+        assert sandbox.engine.counters(sandbox.container.id)["memory_full"] is False
+
+
+async def test_odd_and_long_names_in_new_folders_come():
+    name = f"ä\n{'x' * 150}"
+    async with opened() as agent, opened() as fresh:
+        await agent.write_file(f"/srv/new/er/{name}", b"here")
+        await ran(agent, "cd /srv/new/er; ln ä* hard; ln -s ä* soft")
+        await put_changed(fresh, await changed_files(agent))
+        assert await ran(fresh, "cd /srv/new; cat er/soft er/hard; stat -c %h er/hard; ls") == [
+            "herehere2",
+            "er",
+        ]
+
+
 async def test_more_than_the_bound_is_the_agents_doing_with_the_file_as_evidence():
     async with opened() as sandbox:
         await ran(sandbox, "head -c 3000000 /dev/urandom > /opt/large")

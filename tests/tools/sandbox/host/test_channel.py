@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +19,7 @@ from tools.sandbox.docker.container import Spec
 from tools.sandbox.docker.engine import connect
 from tools.sandbox.docker.manager import manager
 from tools.sandbox.host import channel, silence
+from tools.sandbox.host.supervised import SupervisedSandbox
 from tools.sandbox.inside import messages
 
 DOCKER = Target(backend="docker", options={"image": TEST_IMAGE}, limits=SMALL)
@@ -233,18 +235,55 @@ async def test_an_answer_in_the_moment_of_a_cancellation_is_not_waited_for_once_
     assert not one.broken
 
 
-async def test_a_supervisor_whose_answer_still_comes_is_not_silent(monkeypatch):
-    monkeypatch.setattr(channel, "_GRACE_S", 0.0)
-    judged = []
-    one = channel.Channel(counters=lambda: judged.append("counters") or {})
+ANSWER = messages.encode(messages.Refused(2))
+
+
+async def asked(**options):
+    """A channel and its request, whose time is over."""
+    one = channel.Channel(**options)
     one.connection_made(SimpleNamespace(write=lambda data: None, abort=lambda: None))
     asking = asyncio.create_task(one.request(messages.ReadFile("a", 1, 0.0, 1)))
     await asyncio.sleep(0)
-    answer = messages.encode(messages.Refused(2))
-    one.data_received(answer[:4])
-    one._heard_at += 3600.0  # as if a byte came until then
-    one._begin_judging(one._waiting)
-    await asyncio.sleep(0)
-    one.data_received(answer[4:])
-    await one._judging
-    assert (await asking, judged) == (messages.Refused(2), [])
+    return one, asking
+
+
+async def test_a_supervisor_whose_answer_still_comes_is_not_silent():
+    one, asking = await asked()
+    for each in ANSWER:
+        one.data_received(bytes([each]))
+        await asyncio.wait({asking}, timeout=0.1)  # a fifth of the grace; all of it takes many
+    assert await asking == messages.Refused(2)
+
+
+async def test_an_answer_that_trickles_on_is_none(monkeypatch):
+    monkeypatch.setattr(channel, "_TRICKLE_S", 0.5)
+    one, asking = await asked()
+    async with asyncio.timeout(_WITHIN_S):
+        while not asking.done():
+            one.data_received(b"")
+            await asyncio.wait({asking}, timeout=0.1)
+    with pytest.raises(SandboxUnavailable, match="does not answer"):
+        await asking
+
+
+async def test_what_an_agent_used_is_compared_with_how_long_the_silence_was():
+    used = iter([0.0, 0.1])
+
+    def counters():  # on a machine that is as busy as that
+        time.sleep(1.0)
+        return {"cpu_s": next(used)}
+
+    _, asking = await asked(counters=counters)
+    with pytest.raises(SandboxUnavailable):
+        await asking
+
+
+async def test_a_file_operation_that_comes_to_no_end_while_nothing_else_runs_is_not_the_agents():
+    late = messages.Done(137, b"", b"", 0, 0, True, False, False, 1.0)
+
+    async def answer(request):
+        return late if isinstance(request, messages.ReadFile) else late._replace(exit_code=0)
+
+    asked = SimpleNamespace(request=answer)
+    with pytest.raises(SandboxUnavailable, match="'a' took too long"):
+        await SupervisedSandbox(asked, "/", None).read_file("a")

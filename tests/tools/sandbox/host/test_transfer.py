@@ -141,6 +141,35 @@ async def test_holes_count_as_content_and_are_not_read(sandbox):
         await found_beside(sandbox, "truncate -s 8M holes", max_bytes=4 << 20)
 
 
+LEASES = """
+import fcntl, os, signal, time
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+for number in range(180):
+    if not os.fork():
+        fcntl.fcntl(os.open(f"d/{number}", os.O_RDWR | os.O_CREAT), 1024, 1)
+        time.sleep(1000)
+"""
+SHARED_LEASES = """
+import fcntl, os, signal, time
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+files = [os.open(f"d/{number}", os.O_RDWR | os.O_CREAT) for number in range(9)]
+if os.fork():  # takes the leases, and ends; the other process has the files open
+    for each in files: fcntl.fcntl(each, 1024, 1)
+else:
+    time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "count"), [(LEASES, 180), pytest.param(SHARED_LEASES, 0, marks=pytest.mark.soak)]
+)
+async def test_leases_hold_no_reading_up(program, count):
+    async with open_local(replace(SMALL, pids=200)) as one:
+        await one.write_file("leases.py", program.encode())
+        await one.exec("mkdir d; setsid python3 leases.py > /dev/null 2>&1")
+        assert len(await take(one, ["d"], max_bytes=PLENTY)) == count
+
+
 async def test_a_backend_that_does_not_compare_brings_all(sandbox):
     await put(sandbox, KNOWN)
     plain = SimpleNamespace(get_archive=sandbox.get_archive)

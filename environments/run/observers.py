@@ -1,29 +1,23 @@
-"""One bounded queue for what only watches a run: traces, charts and all that is shown never hold it."""
+"""One bounded queue for what only watches a run: traces and charts never hold it."""
 
 import logging
-import sys
 from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from select import select
-from threading import Condition, RLock, Thread, current_thread
+from threading import Condition, Thread, current_thread
 from time import monotonic
-from typing import Any
-
-from rich.console import Console
 
 from environments.inference.endpoint import without_credentials
-from environments.run.console_streams import HUNG, OutlivedText, lead_nowhere
 
 MOST_JOBS = 100
 """A job of a trace holds the line of its group, which may have megabytes."""
-MOST_CHARS = 1 << 20
-"""Text of a stream that waits to be written."""
 HUNG_S = 5.0
 """Of one job. Then another thread does the others, but none of the same observer until that job ends."""
 END_S = 10.0
 MOST_WARNINGS = 3
 """Of one observer."""
+HUNG_THREAD = "turnwise-hung-observer"
+"""The name of a thread that may never end."""
 logger = logging.getLogger(__name__)
 _Job = tuple[str, Callable[[], object]]
 
@@ -61,7 +55,6 @@ class Observers:
                 self._changed.wait(min(left_s, HUNG_S))
                 self._keep_serving()
             self.dropped.update(what for what, _ in self._jobs)
-            self._hung.update(what for what, _ in self._jobs)
             self._jobs.clear()
             if self._running is not None:
                 self._give_up(self._running[0])
@@ -69,26 +62,12 @@ class Observers:
             self._changed.notify_all()
 
     @contextmanager
-    def of_run(self, console: Console) -> Generator[None]:
-        """While entered, writing to the console, stdout and stderr is a job. Then log what was dropped."""
-        texts = list[tuple[Any, str, ObservedText]]()
-        for owner, name in ((sys, "stdout"), (sys, "stderr"), (console, "file")):
-            file = getattr(owner, name)
-            if not isinstance(file, ObservedText):  # by this run, or by one around it
-                texts.append((owner, name, ObservedText(f"lines of {name}", file, self)))
-                setattr(owner, name, texts[-1][2])
+    def of_run(self) -> Generator[None]:
+        """At the end, wait for the jobs, and log how many were dropped."""
         try:
             yield
         finally:
             self.end()
-            for owner, name, text in texts:
-                # What is written from now on does not wait in the queue.
-                if self._hung and isinstance(text.file, OutlivedText):
-                    descriptor = text.file.fileno()
-                    if not select([], [descriptor], [], 0)[1]:
-                        lead_nowhere(descriptor)
-                if getattr(owner, name) is text:
-                    setattr(owner, name, text.file)
             if self.dropped:
                 counts = ", ".join(f"{count} {what}" for what, count in self.dropped.items())
                 logger.warning("dropped, since whoever takes them hangs or is too slow: %s", counts)
@@ -105,7 +84,7 @@ class Observers:
 
     def _give_up(self, what: str) -> None:
         assert self._thread is not None
-        self._thread.name = HUNG
+        self._thread.name = HUNG_THREAD
         self._hung.add(what)
         self.dropped[what] += 1
         self._thread = self._running = None
@@ -115,7 +94,7 @@ class Observers:
             what, do = job
             try:
                 do()
-            except BaseException as error:  # noqa: BLE001  # whatever an exporter, a client of a service or a file raises
+            except BaseException as error:  # noqa: BLE001  # whatever an exporter or a client of a service raises
                 self._warned[what] += 1
                 if self._warned[what] <= MOST_WARNINGS:
                     text = without_credentials(f"{type(error).__name__}: {error}")
@@ -128,7 +107,7 @@ class Observers:
                 self._changed.notify_all()
 
     def _next(self) -> _Job | None:
-        """The next job, once there is one; `None`: another thread does them."""
+        """Wait for the next job and return it; `None` where another thread does the jobs now."""
         with self._changed:
             while self._thread is current_thread():
                 for number, (what, _) in enumerate(self._jobs):
@@ -137,38 +116,3 @@ class Observers:
                         return self._jobs.pop(number)
                 self._changed.wait()
         return None
-
-
-class ObservedText:
-    """A text file that is written by a job. No class of `io`, which would answer what only the file knows."""
-
-    def __init__(self, what: str, file: Any, observers: Observers) -> None:
-        self.what, self.file = what, file
-        self._observers = observers
-        self._one_at_a_time = RLock()
-        self._text = list[str]()
-        self._chars = 0
-
-    def write(self, text: str) -> int:
-        """Take text, as long as it fits."""
-        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # click finds out so
-            raise TypeError(f"text is written here, not {type(text).__name__}")
-        with self._one_at_a_time:
-            if self._text and self._chars > MOST_CHARS:
-                self._observers.dropped[self.what] += 1
-            elif self._text or self._observers.put(self.what, self._write):
-                self._text.append(text)
-                self._chars += len(text)
-        return len(text)
-
-    def flush(self) -> None:
-        """Do nothing: it is flushed after it is written."""
-
-    def _write(self) -> None:
-        with self._one_at_a_time:
-            text, self._text, self._chars = "".join(self._text), [], 0
-        self.file.write(text)
-        self.file.flush()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.file, name)

@@ -12,10 +12,12 @@ import weakref
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from time import monotonic
 from typing import Any, TextIO
 
-HUNG_S = 5.0
-"""How long a run waits for a reader of its output; what is written after that is dropped, until one reads."""
+WAIT_S, WAIT_SHARE = 5.0, 0.05
+"""How long a run waits for readers of its output: so many seconds, and a share of the time that it runs. What
+does not fit then is dropped."""
 logger = logging.getLogger(__name__)
 
 
@@ -24,10 +26,12 @@ class _OutlivedFile(io.FileIO):
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(descriptor, "wb", closefd=False)
-        self.drops_unread = self.is_stuck = False
+        self.running_since: float | None = None
+        """When a run began, which drops what nobody reads; `None` before."""
+        self.is_stuck = False
         self.dropped = 0
         """Writes of which something was dropped."""
-        self._own = descriptor
+        self._own, self._waited_s = descriptor, 0.0
         with suppress(OSError):
             if os.isatty(descriptor) or stat.S_ISFIFO(os.fstat(descriptor).st_mode):
                 # Opened again, since other programs that have the descriptor would see O_NONBLOCK too.
@@ -51,8 +55,11 @@ class _OutlivedFile(io.FileIO):
         return size
 
     def _is_ready(self) -> bool:
-        limit_s = (0.0 if self.is_stuck else HUNG_S) if self.drops_unread else None
-        self.is_stuck = not select.select([], [self._own], [], limit_s)[1]
+        now, left_s = monotonic(), None
+        if self.running_since is not None:
+            left_s = max(0.0, WAIT_S + WAIT_SHARE * (now - self.running_since) - self._waited_s)
+        self.is_stuck = not select.select([], [self._own], [], left_s)[1]
+        self._waited_s += monotonic() - now
         return not self.is_stuck
 
 
@@ -94,10 +101,10 @@ def outlived_console() -> Generator[None]:
 
 
 def drop_unread_output() -> None:
-    """From now on, output that nobody reads holds no writer for longer than `HUNG_S`."""
+    """From now on, wait for readers of output no longer than `WAIT_S` and `WAIT_SHARE` allow."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, _OutlivedText):
-            stream.file.drops_unread = True
+            stream.file.running_since = monotonic()
 
 
 def lead_nowhere(descriptor: int) -> None:

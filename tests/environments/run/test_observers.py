@@ -122,7 +122,7 @@ def test_an_observer_that_no_longer_hangs_gets_what_waits_for_it(released):
 FULL_PIPE = """
 import os, sys
 from environments.run import console_streams
-console_streams.HUNG_S = 0.2
+console_streams.WAIT_S = 0.2
 from turnwise.__main__ import main
 main()
 """

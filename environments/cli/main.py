@@ -21,7 +21,8 @@ from typing import Any, NoReturn, cast
 import click
 
 from environments.inference.endpoint import without_credentials
-from environments.run.console_streams import HUNG, lead_nowhere, open_closed_descriptors, outlived_console
+from environments.run.console_streams import lead_nowhere, open_closed_descriptors, outlived_console
+from environments.run.observers import HUNG_THREAD
 from tools.errors import TurnwiseError, UsageError
 
 FAILED_EXIT = 1
@@ -206,7 +207,7 @@ def main_for(env_cls: type, args: Sequence[str] | None = None) -> NoReturn:
 
 def leave(code: int) -> NoReturn:
     """End the process, without what waits for an observer that hangs, as OpenTelemetry does at an exit."""
-    if any(each.name == HUNG for each in enumerate_threads()):
+    if any(each.name == HUNG_THREAD for each in enumerate_threads()):
         os._exit(code)
     sys.exit(code)
 

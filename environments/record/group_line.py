@@ -70,50 +70,48 @@ def with_crc(line: bytes) -> bytes:
 
 
 class LineChecks:
-    """Checks the lines of one record, in their order, for damage and for groups that an earlier line has."""
+    """Checks the lines of one record, in their order, for damage and for repetitions of earlier lines."""
 
     def __init__(self, path: Path) -> None:
         self.has_crc: bool | None = None
-        """Whether the lines end with their CRC-32, as the first does; `None` before it."""
+        """Whether the first line ends with its CRC-32, as all have to then; `None` before the first line."""
         self._path = path
-        self._groups = dict[tuple[int, int], int]()
-        """Their lines."""
+        self._first = dict[tuple[int, int], int]()
+        """Line numbers, by the fields that identify a line's group and its CRC-32."""
 
     def is_new(self, line: bytes, number: int) -> bool:
-        """Check the next line; False, and a warning, where its group is in an earlier line.
+        """Check the next line; return False where an earlier line is equal, which is logged once per file.
 
         Raises RecordError if the line is damaged.
         """
-        field = line[-_CRC_BYTES:]
-        has_crc = field.startswith(_CRC)
+        has_crc = line[-_CRC_BYTES:].startswith(_CRC)
         if self.has_crc is None:
             self.has_crc = has_crc
             if not has_crc:
-                _warn_of_unchecked(self._path)
+                _warn_once(
+                    self._path, "its lines have no CRC32, so damage shows only where a line cannot be read"
+                )
         if has_crc != self.has_crc:
             is_, first = ("a", "none") if has_crc else ("no", "one")
             raise RecordError(
                 f"{self._path}, line {number} ends with {is_} CRC32, and line 1 with {first}: one of them is "
                 "damaged, or was written by something else"
             )
-        content = memoryview(line)[: len(line) - len(field) * has_crc]
-        # The parts of its fingerprint stand in the first line of a run alone.
-        origin = line.rfind(_ORIGIN)
-        of_group = content[: origin if origin >= 0 else len(content)]
-        crc = zlib.crc32(of_group)
-        if has_crc and field != b'%s%08x"}\n' % (_CRC, zlib.crc32(content[len(of_group) :], crc)):
+        crc = zlib.crc32(memoryview(line)[: -_CRC_BYTES if has_crc else None])
+        if has_crc and not line.endswith(b'%08x"}\n' % crc):
             raise RecordError(
-                f"{self._path}, line {number} is damaged: its bytes have another CRC32 than it says"
+                f"{self._path}, line {number} is damaged: its bytes have another CRC32 than it says; if it "
+                "was edited, remove crc32 from every line"
             )
-        first = self._groups.setdefault((hash(line[: line.find(_COLUMNS)]), crc), number)
+        first = self._first.setdefault((hash(line[: line.find(_COLUMNS)]), crc), number)
         if first != number:
-            logger.warning("%s: line %d is line %d once more, and is left out", self._path, number, first)
+            _warn_once(self._path, "lines that are equal to an earlier one are left out")
         return first == number
 
 
 @cache
-def _warn_of_unchecked(path: Path) -> None:
-    logger.warning("%s: its lines have no CRC32, so damage shows only where a line cannot be read", path)
+def _warn_once(path: Path, text: str) -> None:
+    logger.warning("%s: %s", path, text)
 
 
 def decode_group(line: bytes, path: Path, number: int, *, rows: bool = True) -> CreditedGroup:

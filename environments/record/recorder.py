@@ -102,7 +102,7 @@ class Recorder:
             shutil.rmtree(self.artefacts, ignore_errors=True)
         try:
             self.contents = self._found()
-            """What the file held when it was opened; groups that are appended are `finished`, too."""
+            """What the file holds."""
             self.torn_bytes = self._file.cut_torn_line()
             """Length of the unfinished last line that was dropped."""
         except BaseException:
@@ -191,10 +191,7 @@ class Recorder:
                 content = with_origin(content, origin)
             self._file.append(with_crc(content) if self._has_crc else content)
             self.written += 1
-            if line.status != "failed":
-                self.finished.add((line.item_id, line.epoch))
-            else:
-                self.contents.add(parse_head(line.content, self.path, 0))
+            self.contents.add(parse_head(line.content, self.path, 0))
 
     def wait_for_disk(self) -> None:
         """Wait until every group is on disk. Raises RecordError if the disk is full or gone."""

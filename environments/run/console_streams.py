@@ -1,39 +1,76 @@
 """Standard streams that a run outlives: without a reader or space for its output it goes on in silence."""
 
 import io
+import logging
 import os
+import select
 import signal
+import stat
 import sys
 import threading
+import weakref
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from time import monotonic
 from typing import Any, TextIO
 
-HUNG = "turnwise-hung-observer"
-"""The name of a thread of `environments.run.observers` that may never end."""
+WAIT_S, WAIT_SHARE = 5.0, 0.05
+"""How long a run waits for readers of its output: so many seconds, and a share of the time that it runs. What
+does not fit then is dropped."""
+logger = logging.getLogger(__name__)
 
 
 class _OutlivedFile(io.FileIO):
     """A descriptor that leads nowhere after its first error, for all of its writers."""
 
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(descriptor, "wb", closefd=False)
+        self.running_since: float | None = None
+        """When a run began, which drops what nobody reads; `None` before."""
+        self.is_stuck = False
+        self.dropped = 0
+        """Writes of which something was dropped."""
+        self._own, self._waited_s = descriptor, 0.0
+        with suppress(OSError):
+            if os.isatty(descriptor) or stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+                # Opened again, since other programs that have the descriptor would see O_NONBLOCK too.
+                flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+                self._own = os.open(f"/dev/fd/{descriptor}", flags)
+                weakref.finalize(self, os.close, self._own)
+
     def write(self, data: object, /) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]  # `None` there: would block
         view = memoryview(data).cast("B")  # pyright: ignore[reportArgumentType]
         size = view.nbytes
         try:
-            # `None`: a terminal that another program made non-blocking is full; what does not fit is lost.
-            while view and (written := super().write(view)) is not None:
-                view = view[written:]
+            while view and self._is_ready():
+                with suppress(BlockingIOError):
+                    # So much never blocks where a pipe could not be opened again.
+                    view = view[os.write(self._own, view[: select.PIPE_BUF]) :]
         except OSError:
             lead_nowhere(self.fileno())
+            self._own = self.fileno()
+        else:
+            self.dropped += bool(view)
         return size
 
+    def _is_ready(self) -> bool:
+        now, left_s = monotonic(), None
+        if self.running_since is not None:
+            left_s = max(0.0, WAIT_S + WAIT_SHARE * (now - self.running_since) - self._waited_s)
+        self.is_stuck = not select.select([], [self._own], [], left_s)[1]
+        self._waited_s += monotonic() - now
+        return not self.is_stuck
 
-class OutlivedText(io.TextIOWrapper):
+
+class _OutlivedText(io.TextIOWrapper):
     """A stream with several writers: closing it only flushes it."""
 
+    def __init__(self, file: _OutlivedFile, **options: Any) -> None:
+        super().__init__(io.BufferedWriter(file), **options)
+        self.file = file
+
     def close(self) -> None:
-        """Flush."""
         self.flush()
 
 
@@ -50,11 +87,24 @@ def outlived_console() -> Generator[None]:
     try:
         yield
     finally:
+        files = [stream.file for stream in ours if isinstance(stream, _OutlivedText)]
+        if dropped := sum(file.dropped for file in files):
+            logger.warning("%d writes of output were dropped, since nobody read them", dropped)
         for stream in ours:
             stream.flush()
+        for file in files:
+            if file.is_stuck:
+                lead_nowhere(file.fileno())
         sys.stdout, sys.stderr = before
         for number, handler in earlier.items():
             signal.signal(number, handler)
+
+
+def drop_unread_output() -> None:
+    """From now on, wait for readers of output no longer than `WAIT_S` and `WAIT_SHARE` allow."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, _OutlivedText):
+            stream.file.running_since = monotonic()
 
 
 def lead_nowhere(descriptor: int) -> None:
@@ -85,10 +135,9 @@ def _outlived(stream: TextIO | None) -> TextIO:
         stream.flush()
     except OSError:
         lead_nowhere(stream.fileno())
-    # Without a buffer, whose lock a thread would hold that hangs here.
-    file: Any = _OutlivedFile(stream.fileno(), "wb", closefd=False)
     # Text that the console cannot show, such as half a surrogate pair, ends nothing either.
-    return OutlivedText(file, encoding=stream.encoding, errors="backslashreplace", line_buffering=True)
+    file = _OutlivedFile(stream.fileno())
+    return _OutlivedText(file, encoding=stream.encoding, errors="backslashreplace", line_buffering=True)
 
 
 def _end(number: int, frame: object) -> None:

@@ -13,11 +13,9 @@ from rich.console import Console
 from environments.base_env import AgentEnv
 from environments.containment.hook_calls import HookCalls
 from environments.containment.user_code import InFlight
-from environments.credit.crediting import UNSCORED
 from environments.data.tasks import GroupTask, PastGroup, RunHistory
 from environments.hooks import writes
 from environments.plain_text import printable
-from environments.record.diagnosis import UNSCORED_KIND, Cause
 from environments.record.origin import GroupKey
 from environments.record.recorder import Recorder, past_groups
 from environments.record.summary import print_summary
@@ -56,7 +54,6 @@ WITHOUT_REWARD = 3
 """Exit code of a run of which all is done and nothing was scored."""
 _FEWEST_GROUPS = 3
 """Fewer say nothing of the rewards."""
-_NOTHING_SCORED = str(Cause(kind=UNSCORED_KIND, why=UNSCORED))
 FAILED = 1
 """Exit code of a run that did not do what it was asked for."""
 
@@ -151,11 +148,9 @@ async def _process_opened(
     left = tasks.total - tasks.done - summary.done
     if left or (tasks.total and not recorder.contents.finished):
         code = code or FAILED
-    scored = summary.groups["ok"] + summary.groups["no_credit"]
-    scored -= summary.totals["reasons"].counts().get(_NOTHING_SCORED, 0)
     is_whole = run.shard is None and env.config.group_size > 1 and tasks.total >= _FEWEST_GROUPS
-    if code == 0 and is_whole and not (scored or recorder.contents.has_reward):
-        progress.say(f"no reward in the record is a number: {_NOTHING_SCORED}")
+    if code == 0 and is_whole and not recorder.contents.has_reward:
+        progress.say("nothing in the record was scored: every reward is None")
         code = WITHOUT_REWARD
     loop = watchdog.utilisation
     await run.end(summary, done=tasks.held(), planned=tasks.total, code=code)

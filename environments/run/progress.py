@@ -4,7 +4,6 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
-from functools import partial
 from time import monotonic
 from types import TracebackType
 from typing import Self
@@ -98,13 +97,16 @@ class LiveView:
 
     def __enter__(self) -> Self:
         if self._live.console.is_terminal:
-            self._live.start()
+            with suppress(OSError, ValueError):
+                self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._live.stop()
+        # The terminal may be gone.
+        with suppress(OSError, ValueError):
+            self._live.stop()
 
     @property
     def is_shown(self) -> bool:
@@ -168,7 +170,6 @@ class Progress:
         self.rollout = self.in_flight.watch
         self._console, self._log = console, log
         self.observers = Observers()
-        self.observed = partial(self.observers.of_run, console)
         self._live = LiveView(console, self._picture)
         self._is_ready = False
         self._total: int | None = None

@@ -21,6 +21,7 @@ import environments
 import tools
 from environments.base_env import AgentEnv
 from environments.containment.user_code import InFlight, rollout_at
+from environments.run.console_streams import drop_unread_output
 from environments.run.progress import Progress
 from environments.trajectory import Failure
 
@@ -48,14 +49,13 @@ class Watchdog:
         *,
         ends_after_s: float,
         on_tick: Callable[[str | None], None] = lambda _: None,
-        on_last_words: Callable[[], object] = lambda: None,
         what: str = "run",
     ) -> None:
         """`on_tick` is called twice a second, with the place that the loop is blocked at, if it is at one.
 
-        `what` is ended, in a word; then `on_last_words` waits until what was said is shown.
+        `what` is ended, in a word.
         """
-        self._what, self._on_last_words = what, on_last_words
+        self._what = what
         self._env_cls, self._say, self._ends_after_s, self._on_tick = env_cls, say, ends_after_s, on_tick
         self.on_end: Callable[[InFlight, Failure], object] | None = None
         """Takes the rollout whose code blocks the loop, as its failure, before that ends the run."""
@@ -159,6 +159,8 @@ class Watchdog:
 
     def _last_words(self, text: str, loop: asyncio.AbstractEventLoop, where: str) -> None:
         self._say(text)
+        sys.stdout.flush()
+        sys.stderr.flush()
         rollout = rollout_at(loop)
         if self.on_end is not None and rollout is not None and rollout.item_id:
             name = "BlockedLoop"
@@ -172,20 +174,15 @@ class Watchdog:
                 turns=0,
             )
             self.on_end(rollout, failure)
-        self._on_last_words()
 
 
 @contextmanager
 def watched_run(env: AgentEnv, progress: Progress) -> Generator[Watchdog]:
     """While entered, code that blocks the event loop is noticed, and no observer holds the run."""
-    watchdog = Watchdog(
-        type(env),
-        progress.say,
-        ends_after_s=env.config.hook_block_s,
-        on_tick=progress.heartbeat,
-        on_last_words=progress.observers.end,
-    )
-    with progress.observed(), watchdog.watching():
+    limit_s = env.config.hook_block_s
+    watchdog = Watchdog(type(env), progress.say, ends_after_s=limit_s, on_tick=progress.heartbeat)
+    drop_unread_output()
+    with progress.observers.of_run(), watchdog.watching():
         yield watchdog
 
 

@@ -158,7 +158,7 @@ def test_a_line_that_stands_twice_is_one_group_and_said(whole, tmp_path, caplog)
     path = tmp_path / "r.jsonl"
     path.write_bytes(whole + whole.splitlines(keepends=True)[1])
     assert len(groups(path)) == 3
-    assert caplog.messages == [f"{path}: line 4 is line 2 once more, and is left out"]
+    assert caplog.messages == [f"{path}: lines that are equal to an earlier one are left out"]
 
 
 def test_a_record_without_crc_is_read_and_said_once(whole, tmp_path, caplog):

@@ -12,7 +12,6 @@ from environments.containment.user_code import InFlight
 from environments.credit import credited
 from environments.record.totals import Summary
 from environments.run.group_source import note_of
-from environments.run.observers import Observers
 from environments.run.progress import LiveView, Progress, RolloutsInFlight, picture
 from environments.testing import group_of
 from environments.trajectory import (
@@ -210,8 +209,7 @@ def test_a_terminal_that_is_gone_ends_nothing_and_without_one_nothing_is_shown()
         def write(self, _):
             raise OSError("gone")
 
-    console = Console(file=Gone(), force_terminal=True)
-    with Observers().of_run(console), LiveView(console, lambda: "x"):
+    with LiveView(Console(file=Gone(), force_terminal=True), lambda: "x"):
         pass
     out = io.StringIO()
     with LiveView(Console(file=out), lambda: "x") as view:

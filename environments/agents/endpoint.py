@@ -229,7 +229,7 @@ class _Port:
         connection.idle_since = math.inf
         try:
             response = await self._answer(request)
-            with suppress(ConnectionResetError):
+            with suppress(ConnectionError):  # the agent is gone
                 await self._begin(response, request)
                 await response.write_eof()
         finally:
@@ -296,7 +296,7 @@ class _Port:
             asking = asyncio.ensure_future(self.rollout.ask(asked, connection))
             while not (await asyncio.wait({asking}, timeout=_PING_S))[0] and connection.is_open:
                 await self._begin(response, request)
-                with suppress(ConnectionResetError):
+                with suppress(ConnectionError):
                     await response.write(dialect.ping)
             reply = await asking
             await self._begin(response, request)

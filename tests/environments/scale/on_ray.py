@@ -25,7 +25,7 @@ PACED = Path(__file__).with_name("paced_env.py")
 MARK = "TURNWISE_TESTED_BY"
 """A variable that all processes of one test have, also those that belong to nobody any more."""
 _STORE_BYTES = 100 << 20
-_NOT_COMPARED = {"group_id", "origin", "profile", "sandbox", "clock"}
+_NOT_COMPARED = {"crc32", "group_id", "origin", "profile", "sandbox", "clock"}
 
 
 @contextmanager

@@ -261,7 +261,7 @@ class _Port:
             if not response.prepared:
                 return _json(dialect.error(refused), refused.status)
             await response.write(dialect.error_event(refused))
-        except ConnectionResetError:
+        except ConnectionError:
             pass  # nobody waits for it
         return response
 

@@ -374,7 +374,7 @@ def _is_tensor(given: Any) -> bool:
 
 
 def _matrix(given: Any, name: str, shape: tuple[int, ...] | None) -> Any:
-    """An array or a tensor of two dimensions; without a shape to have, that of rewards."""
+    """Return an array or tensor of two dimensions; `shape` is checked where it is given."""
     np: Any = import_module("numpy")
     if shape is None and not _is_tensor(given) and not isinstance(given, np.ndarray):
         raise CreditError(f"{name} is a {type(given).__name__}; give a numpy array or a torch tensor")

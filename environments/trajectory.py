@@ -264,7 +264,7 @@ class Turn:
     thread: int = 0
     """Which conversation of a recorded agent it belongs to; agents of our own loop have one."""
     without_tools: bool = False
-    """Whether no request of its thread had offered tools by then (`train_threads`)."""
+    """Whether its thread had offered no tools up to this turn's request (see `train_threads`)."""
     clock: TurnClock | None = None
     """Set where turns of several threads overlapped; `None`: each was scored before the next began."""
     weight_version: str | None = None

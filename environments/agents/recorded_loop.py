@@ -479,7 +479,7 @@ class RecordedLoop:
         )
 
     def _admit(self, asked: _Asked) -> CompletionRequest:
-        """Return the policy's request. Every reward that is given from now on counts for its turn.
+        """Return the policy's request. Rewards that are given from now on count for its turn.
 
         Raises:
             Refused: the rollout is over.

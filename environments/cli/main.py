@@ -206,7 +206,7 @@ def main_for(env_cls: type, args: Sequence[str] | None = None) -> NoReturn:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process, without what waits for an observer that hangs, as OpenTelemetry does at an exit."""
+    """Exit the process. If an observer hangs, skip exit handlers, since OpenTelemetry's would wait for it."""
     if any(each.name == HUNG_THREAD for each in enumerate_threads()):
         os._exit(code)
     sys.exit(code)

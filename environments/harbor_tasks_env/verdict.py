@@ -27,7 +27,7 @@ TESTS, LOGS, SOLUTION = "/tests", "/logs/verifier", "/solution"
 _PUBLISHED = "/logs/artifacts"
 """What Harbor gives to a verifier with a machine of its own, declared or not."""
 _MOST_BYTES = 1 << 20
-"""Of a file with the reward, and of one of the solution whose text is searched."""
+"""Largest reward file that is read, and largest solution file whose text is searched."""
 _MOST_CHANGED = 128 << 20
 """Bytes of what an agent changed: they pass through the memory of this process."""
 _MOST_EXCLUDED = 1000

@@ -152,7 +152,7 @@ class Contents:
     has_credit: bool = False
     """Whether a group among them can be learned from."""
     has_reward: bool = False
-    """Whether anything of a group among them was scored."""
+    """Whether any group of the record has a reward."""
     estimators: set[str] = field(default_factory=set[str])
     """With their parameters, see `credit_text`."""
     fingerprints: set[str | None] = field(default_factory=set["str | None"])

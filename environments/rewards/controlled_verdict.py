@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Control:
-    """Whether the tests of one task give a verdict over the clean image; kept once they did."""
+    """Whether the tests of one task give a verdict over the clean image. A positive answer is kept."""
 
     def __init__(self) -> None:
         self._running, self._has_verdict, self._ended = asyncio.Lock(), False, 0

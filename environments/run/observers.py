@@ -10,7 +10,7 @@ from threading import Condition, Thread
 from environments.inference.endpoint import without_credentials
 
 MOST_JOBS = 100
-"""Of one observer. A job of a trace holds the line of its group, which may have megabytes."""
+"""Most jobs that wait for one observer. A trace job holds its group's line, which may have megabytes."""
 END_S = 10.0
 MOST_WARNINGS = 3
 """Of one observer."""

@@ -122,7 +122,7 @@ def _list_files(repository: Path, commit: str, env: Mapping[str, str]) -> list[r
 
 
 def _committed(repository: Path, commit: str) -> Tree:
-    """The files of a commit as git keeps them; none is written here, and no filter changes them."""
+    """Return the files of a commit from git's objects, without a checkout and so without filters."""
     with _own_git(repository, commit) as env:
         entries = _list_files(repository, commit, env)
         names = b"".join(each["name"] + b"\n" for each in entries)

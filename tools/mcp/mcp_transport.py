@@ -52,7 +52,7 @@ class StdioServer:
 
     @asynccontextmanager
     async def streams(self) -> AsyncGenerator[Streams]:
-        """The process, for as long as this is open; it and all that it started are dead afterwards.
+        """Start the process, and kill it with everything that it started on leaving.
 
         Raises:
             ToolServerLost: it cannot be started.

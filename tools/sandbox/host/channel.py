@@ -42,7 +42,7 @@ class Channel(asyncio.Protocol):
         counters: Callable[[], Counters] = dict[str, float],
         wake: Callable[[], bool] = bool,
     ) -> None:
-        """Wait for a socket, see `over`.
+        """Create a channel that is not connected yet; `over` connects one.
 
         `take` picks our bytes from what comes; `counters` and `wake`, which lets a supervisor go on that was
         stopped and returns whether it was, are called in threads.

@@ -1,5 +1,6 @@
 """A Unix socket in front of the real Docker engine that breaks the requests that a test names."""
 
+import os
 import re
 import shutil
 import socket
@@ -16,7 +17,8 @@ import docker
 
 from tools.sandbox.docker import engine, manager, orphans
 
-ENGINE = "/var/run/docker.sock"
+ENGINE = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://")
+"""Read once, before any test sets it to a proxy."""
 _BYTES = 1 << 16
 _LATE_S = 0.3
 _SEND = docker.APIClient.send

@@ -9,8 +9,9 @@ WORKERS ?= 4
 LINT := environments scripts tools tests turnwise
 # What starts sandboxes, servers or other processes.
 SLOW := tests/adversarial tests/test_docs.py tests/turnwise tests/tools/sandbox tests/tools/mcp tests/tools/test_files.py tests/tools/test_terminal.py \
-	$(addprefix tests/environments/,cli code_debug_env lab/probe lifecycle real_model retail_env rewards/code_judge run serve swe_tasks_env terminal_tasks_env trainers \
-	test_base_env.py test_credit_settings.py test_extras.py test_mcp_env.py test_sandbox_settings.py test_start.py)
+	tests/tools/test_extras.py $(addprefix tests/environments/,real_model rewards/code_judge rollout/lifecycle run serve trainers \
+	$(addprefix shipped/,code_debug retail swe_tasks terminal_tasks) \
+	test_base_env.py test_credit_settings.py test_mcp_env.py test_sandbox_settings.py test_start.py)
 
 .PHONY: demo test test-fast compiled check docs mutate format lock upgrade clean
 

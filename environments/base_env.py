@@ -22,18 +22,31 @@ from environments.config import (
     checked_config,
     server_configs,
 )
-from environments.containment.hook_calls import HookCalls
-from environments.containment.hook_threads import MOST_PINNED
-from environments.containment.user_code import InFlight, Watch
 from environments.credit import GroupRules, comparable, credited, describe, missing_outcome_of, read_params
-from environments.data.item_json import item_hash, recorded_item
-from environments.data.tasks import GroupTask
-from environments.hooks import Item, pins_thread, plays_on_thread, refuse_missing_parts, refuse_no_reward
-from environments.lifecycle.env_lifecycle import Lifecycle
-from environments.lifecycle.group_reward import NewJudge, not_compared, with_group_reward
-from environments.lifecycle.hook_signatures import check_hooks, refuse_other_states
-from environments.lifecycle.rollout_hooks import RolloutHooks
-from environments.lifecycle.rollout_parts import (
+from environments.policy.base import Policy, checked_policy
+from environments.policy.rendering.chatml import ChatMLRenderer
+from environments.policy.scripted import ScriptedPolicy, playing
+from environments.rewards.reward_context import RolloutContext
+from environments.rollout.agent_loop import AgentLoop, Loop
+from environments.rollout.boundary import Boundary, Slots, caused_by_agent
+from environments.rollout.condensing import model_summary
+from environments.rollout.containment.hook_calls import HookCalls
+from environments.rollout.containment.hook_threads import MOST_PINNED
+from environments.rollout.containment.user_code import InFlight, Watch
+from environments.rollout.hooks import (
+    Item,
+    pins_thread,
+    plays_on_thread,
+    refuse_missing_parts,
+    refuse_no_reward,
+)
+from environments.rollout.items.item_json import item_hash, recorded_item
+from environments.rollout.items.tasks import GroupTask
+from environments.rollout.lifecycle.env_lifecycle import Lifecycle
+from environments.rollout.lifecycle.group_reward import NewJudge, not_compared, with_group_reward
+from environments.rollout.lifecycle.hook_signatures import check_hooks, refuse_other_states
+from environments.rollout.lifecycle.rollout_hooks import RolloutHooks
+from environments.rollout.lifecycle.rollout_parts import (
     below_floor,
     env_condensers,
     failed_score_of,
@@ -43,13 +56,6 @@ from environments.lifecycle.rollout_parts import (
     served_policy,
     split_servers,
 )
-from environments.policy.base import Policy, checked_policy
-from environments.policy.rendering.chatml import ChatMLRenderer
-from environments.policy.scripted import ScriptedPolicy, playing
-from environments.reward_context import RolloutContext
-from environments.rollout.agent_loop import AgentLoop, Loop
-from environments.rollout.boundary import Boundary, Slots, caused_by_agent
-from environments.rollout.condensing import model_summary
 from environments.rollout.prompt_tokens import TokenEstimate
 from environments.trajectory import (
     AgentCaused,
@@ -351,5 +357,5 @@ class AgentEnv(Lifecycle):
     @classmethod
     def cli(cls) -> NoReturn:
         """The command line of this one environment: `python my_env.py process --env.group_size 4`."""
-        import_module("environments.cli.main").main_for(cls)
+        import_module("turnwise.cli.main").main_for(cls)
         raise AssertionError("main_for ends the process")

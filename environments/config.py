@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from environments.inference.dialect import checked_extra_body
+from environments.policy.inference.dialect import checked_extra_body
 from tools.errors import ConfigError
 from tools.json_input import JsonError, read_exact_json
 

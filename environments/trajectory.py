@@ -7,11 +7,11 @@ from enum import StrEnum
 from itertools import zip_longest
 from typing import Any, Generic, Literal, TypeVar, cast, get_args, overload
 
-from environments.plain_text import first_clause, is_utf8
-from environments.time_profile import TimeProfile
 from tools.calls import CachedJson, ToolCall, ToolResult, ToolSpec
 from tools.errors import AgentCause, ConfigError
+from tools.plain_text import first_clause, is_utf8
 from tools.sandbox.base import SandboxRecord
+from tools.time_profile import TimeProfile
 
 IGNORED = -100
 """Mask value of a token that is not trained (PyTorch's `ignore_index`)."""
@@ -543,7 +543,7 @@ class TrajectoryGroup:
     epoch: int = 0
     """How often the item had been rolled out before."""
     item: Any = None
-    """The item as JSON values; `None` where a record cannot hold it (see `environments.data.item_json`)."""
+    """The item as JSON values (`rollout.items.item_json`); `None` where a record cannot hold it."""
     item_hash: str | None = None
     """Equal for equal items; `None` when unknown."""
     fingerprint: str | None = None

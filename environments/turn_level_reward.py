@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, ParamSpec, Protocol, cast, get_args
 
-from environments.plain_text import is_utf8
-from environments.reward_context import Reward, RolloutContext
+from environments.rewards.reward_context import Reward, RolloutContext
 from environments.rewards.rubric import WeightedParts
 from environments.trajectory import LARGEST_REWARD, Rewards, Trajectory, Turn
 from tools.errors import ConfigError, GroupRefused, RewardError
+from tools.plain_text import is_utf8
 
 FAILED = "failed"
 """The part of an outcome that an agent gets which broke its rollout."""

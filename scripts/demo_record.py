@@ -9,11 +9,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from environments.cli.view import DEMO
 from environments.record.group_line import with_crc
-from environments.reward_context import RolloutContext
-from environments.sales_chat_env.env import Item, SalesChatEnv
+from environments.rewards.reward_context import RolloutContext
+from environments.shipped.sales_chat.env import Item, SalesChatEnv
 from environments.trajectory import Turn
+from turnwise.cli.view import DEMO
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = (

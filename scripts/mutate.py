@@ -28,11 +28,11 @@ WALKED = (
     "environments/serve",
     "environments/wire",
     "environments/run",
-    "environments/containment",
+    "environments/rollout/containment",
     "environments/credit",
     "environments/rollout/rows.py",
     "environments/rollout/completion_check.py",
-    "environments/inference/http_client.py",
+    "environments/policy/inference/http_client.py",
 )
 """Folders and modules whose mutants have to be noticed."""
 FURTHER = {
@@ -40,9 +40,9 @@ FURTHER = {
     "environments/serve/trajectory_api": ("tests/adversarial/test_hostile_api.py",),
     "environments/record/": ("tests/adversarial/test_hostile_records.py",),
     "environments/run/watchdog": ("tests/adversarial/test_blocked_loop.py",),
-    "environments/containment/": ("tests/environments/containment",),
+    "environments/rollout/containment/": ("tests/environments/rollout/containment",),
     "environments/rollout/completion_check": ("tests/adversarial/test_hostile_completions.py",),
-    "environments/inference/http_client": ("tests/adversarial/test_hostile_api.py",),
+    "environments/policy/inference/http_client": ("tests/adversarial/test_hostile_api.py",),
 }
 """Tests that are near modules although neither path nor imports say so, by how a module's path begins."""
 _LONGEST_S = 240

@@ -12,7 +12,6 @@ from typing import Any
 import click
 from pydantic.fields import FieldInfo
 
-from environments.cli.main import COMMANDS, LazyGroup
 from environments.config import (
     AgentEnvConfig,
     JudgeConfig,
@@ -21,6 +20,7 @@ from environments.config import (
     SummariserConfig,
     UserConfig,
 )
+from turnwise.cli.main import COMMANDS, LazyGroup
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
 SECTIONS: tuple[tuple[type[Section], str], ...] = (

@@ -12,8 +12,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/architecture.md"
 PACKAGES = ("turnwise", "environments", "tools")
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
-MODULE = re.compile(r"^(environments|tools)(\.\w+)+(:\w+)?$")
-WAYS_UP = {("environments.base_env", "environments.cli.main")}
+MODULE = re.compile(r"^(environments|tools|turnwise)(\.\w+)+(:\w+)?$")
+WAYS_UP = {("environments.base_env", "turnwise.cli.main")}
 """Imports by name that may go up: `MyEnv.cli()`."""
 
 
@@ -35,29 +35,43 @@ def module_of(path):
 
 
 def rank(module):
-    """How high a module stands: environments above tools, then its layer."""
+    """How high a module stands: turnwise above environments above tools, then its layer."""
     package, _, rest = module.partition(".")
+    height = -PACKAGES.index(package)
     layers = layers_of(package)
     for depth, layer in enumerate(layers):
         if rest.partition(".")[0] in layer:
-            return (package == "environments", len(layers) - depth)
-    return (package == "environments", len(layers) + 1)  # the package itself
+            return (height, len(layers) - depth)
+    return (height, len(layers) + 1)  # the package itself
 
 
-@pytest.mark.parametrize("package", ["environments", "tools"])
+@pytest.mark.parametrize("package", ["turnwise", "environments", "tools"])
 def test_the_layers_of_the_page_are_those_that_are_enforced(package):
-    block = re.search(r"```text\nturnwise .*?```", PAGE.read_text(), re.DOTALL)[0]
+    block = re.search(r"```text\nturnwise\n.*?```", PAGE.read_text(), re.DOTALL)[0]
     lines = re.search(rf"^{package}\n((?:  .*\n)+)", block, re.MULTILINE)[1].splitlines()
     shown = [set(re.split(r"\s{2,}", line.strip())[0].split(" | ")) for line in lines]
     assert shown == [set(layer) for layer in layers_of(package)]
+
+
+KNOWN = {module_of(path) for path in SOURCES}
 
 
 def strings_that_name_modules():
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text())):
             text = node.value if isinstance(node, ast.Constant) else None
-            if isinstance(text, str) and MODULE.match(text):
+            # `turnwise.turn` may be an attribute of a span.
+            if (
+                isinstance(text, str)
+                and MODULE.match(text)
+                and not (text.startswith("turnwise.") and text.partition(":")[0] not in KNOWN)
+            ):
                 yield module_of(path), text.partition(":")[0]
+
+
+def test_every_string_that_looks_like_a_module_names_one():
+    named = {name for _, name in strings_that_name_modules()}
+    assert sorted(name for name in named if name not in KNOWN and name.rpartition(".")[0] not in KNOWN) == []
 
 
 def test_no_module_is_imported_upward_by_a_string():

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
     ROOT / "README.md",
     *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "reference"),
-    *sorted(ROOT.glob("environments/*/README.md")),
+    *sorted(ROOT.glob("environments/shipped/*/README.md")),
 ]
 # What a newcomer types runs always; with `--soak`, too, what explains one subject. Each command is a process.
 FIRST = {

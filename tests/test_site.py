@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import turnwise
-from environments.hooks import Hooks
+from environments.rollout.hooks import Hooks
 from scripts.reference_pages import commands_page, settings_page
 from turnwise import condensers, credit, records, rewards
 

@@ -7,15 +7,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from environments.agents.command import Command
     from environments.base_env import AgentEnv
     from environments.config import AgentEnvConfig, JudgeConfig, ServerConfig, SummariserConfig, UserConfig
-    from environments.data.tasks import GroupTask
     from environments.policy.base import CompletionRequest, Policy
     from environments.policy.scripted import Choice, call, say
-    from environments.reward_context import GroupContext, Reward, RolloutContext
-    from environments.scale.workers import Workers
-    from environments.simulated_user import SimulatedUser
+    from environments.rewards.reward_context import GroupContext, Reward, RolloutContext
+    from environments.rollout.agents.command import Command
+    from environments.rollout.items.tasks import GroupTask
+    from environments.rollout.simulated_user import SimulatedUser
+    from environments.run.workers.workers import Workers
     from environments.testing import group_of
     from environments.trajectory import (
         Completion,
@@ -97,27 +97,27 @@ _MODULES = {
     "AgentEnv": "environments.base_env",
     "AgentEnvConfig": "environments.config",
     "Choice": "environments.policy.scripted",
-    "Command": "environments.agents.command",
+    "Command": "environments.rollout.agents.command",
     "Completion": "environments.trajectory",
     "CompletionRequest": "environments.policy.base",
     "ConfigError": "tools.errors",
     "CreditedGroup": "environments.trajectory",
     "ExecResult": "tools.sandbox",
-    "GroupContext": "environments.reward_context",
-    "GroupTask": "environments.data.tasks",
+    "GroupContext": "environments.rewards.reward_context",
+    "GroupTask": "environments.rollout.items.tasks",
     "JudgeConfig": "environments.config",
     "MCPToolset": "tools.mcp.mcp_toolset",
     "Message": "environments.trajectory",
     "Policy": "environments.policy.base",
-    "Reward": "environments.reward_context",
+    "Reward": "environments.rewards.reward_context",
     "Rewards": "environments.trajectory",
-    "RolloutContext": "environments.reward_context",
+    "RolloutContext": "environments.rewards.reward_context",
     "RolloutError": "tools.errors",
     "Sandbox": "tools.sandbox",
     "SandboxLimits": "tools.sandbox",
     "SandboxSpec": "tools.sandbox",
     "ServerConfig": "environments.config",
-    "SimulatedUser": "environments.simulated_user",
+    "SimulatedUser": "environments.rollout.simulated_user",
     "State": "tools.tool_context",
     "StopReason": "environments.trajectory",
     "SummariserConfig": "environments.config",
@@ -135,7 +135,7 @@ _MODULES = {
     "TurnwiseError": "tools.errors",
     "UsageError": "tools.errors",
     "UserConfig": "environments.config",
-    "Workers": "environments.scale.workers",
+    "Workers": "environments.run.workers.workers",
     "call": "environments.policy.scripted",
     "file": "tools.files",
     "group_of": "environments.testing",

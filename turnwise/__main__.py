@@ -17,8 +17,8 @@ def main() -> None:
         sys.stderr.write(f"turnwise: error: {error}\n")
         sys.exit(2)
     # Only now: an import at the top would already have run the wrong package.
-    from environments.cli.main import leave  # noqa: PLC0415
-    from environments.cli.main import main as cli_main  # noqa: PLC0415
+    from turnwise.cli.main import leave  # noqa: PLC0415
+    from turnwise.cli.main import main as cli_main  # noqa: PLC0415
 
     if is_ours:
         signal.signal(signal.SIGINT, signal.default_int_handler)

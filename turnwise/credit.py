@@ -4,7 +4,6 @@ from turnwise.own_packages import refuse_foreign_packages
 
 refuse_foreign_packages()
 
-from environments.array_credit import token_advantages, turn_advantages, turn_ledger
 from environments.credit import (
     Param,
     Pool,
@@ -15,6 +14,7 @@ from environments.credit import (
     minus_others,
     register_estimator,
 )
+from environments.credit.array_credit import token_advantages, turn_advantages, turn_ledger
 
 __all__ = [
     "Param",

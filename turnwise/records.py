@@ -6,7 +6,7 @@ refuse_foreign_packages()
 
 from environments.record.record_feed import FollowedGroup, follow
 from environments.record.recorder import read_groups
-from environments.tables.loading import features, load
+from environments.record.tables.loading import features, load
 
 __all__ = [
     "FollowedGroup",

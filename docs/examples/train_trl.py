@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from trl import GRPOConfig
 
-from environments.stations_env.env import StationsEnv  # your environment
+from environments.shipped.stations.env import StationsEnv  # your environment
 from environments.trainers.trl import Rollouts, TurnwiseGRPOTrainer
 
 

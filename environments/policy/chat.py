@@ -9,7 +9,8 @@ from typing import Any
 
 import orjson
 
-from environments.inference.chat_reply import (
+from environments.policy.base import CompletionRequest
+from environments.policy.inference.chat_reply import (
     ReplyError,
     SampledMessage,
     SampledTokens,
@@ -17,10 +18,14 @@ from environments.inference.chat_reply import (
     read_reply,
     without_row,
 )
-from environments.inference.dialect import Dialect, RefusedSettingError, is_context_overflow, sampling_of
-from environments.inference.http_client import NoAnswerError, StatusError, request_body
-from environments.inference.server_kind import ServedModel
-from environments.policy.base import CompletionRequest
+from environments.policy.inference.dialect import (
+    Dialect,
+    RefusedSettingError,
+    is_context_overflow,
+    sampling_of,
+)
+from environments.policy.inference.http_client import NoAnswerError, StatusError, request_body
+from environments.policy.inference.server_kind import ServedModel
 from environments.policy.rendering.chatml import LONGEST_TOKEN, ChatMLRenderer, rendered
 from environments.policy.rendering.families import family_of
 from environments.policy.rendering.text_calls import read_text_calls

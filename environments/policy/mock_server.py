@@ -21,8 +21,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from environments.inference.http_client import list_in, mapping
 from environments.policy.base import CompletionRequest
+from environments.policy.inference.http_client import list_in, mapping
 from environments.policy.rendering.chatml import RESPONSE, TOOLS, ChatMLRenderer, rendered
 from environments.policy.rendering.renderer import first_stop
 from environments.policy.scripted import Script, ScriptedPolicy, generic_script

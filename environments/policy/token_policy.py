@@ -8,12 +8,12 @@ from typing import Any
 
 import orjson
 
-from environments.inference.chat_reply import ReplyError
-from environments.inference.dialect import is_context_overflow, sampling_of, shaping
-from environments.inference.http_client import NoAnswerError, StatusError
-from environments.inference.server_kind import ServedModel
-from environments.inference.token_wires import TokenReply, TokenRequest, TokenWire
 from environments.policy.base import CompletionRequest
+from environments.policy.inference.chat_reply import ReplyError
+from environments.policy.inference.dialect import is_context_overflow, sampling_of, shaping
+from environments.policy.inference.http_client import NoAnswerError, StatusError
+from environments.policy.inference.server_kind import ServedModel
+from environments.policy.inference.token_wires import TokenReply, TokenRequest, TokenWire
 from environments.policy.open_row import OpenRow
 from environments.policy.rendering.chatml import parsed, rendered
 from environments.policy.rendering.renderer import CannotExtendError, Renderer, first_stop

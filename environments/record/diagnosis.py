@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from environments.credit.crediting import ALONE, UNSCORED, UNTRAINED
-from environments.plain_text import PLACE_OF_ITEM
 from environments.trajectory import CreditedGroup, Trajectory
+from tools.plain_text import PLACE_OF_ITEM
 
 REFUSED, BROKEN, STALE = "refused", "broken", "too old"
 UNSCORED_KIND, ALIKE, NO_CREDIT_KIND = "unscored", "all alike", "no credit"

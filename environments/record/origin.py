@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from environments.credit.crediting import UNSCORED
-from environments.data.item_json import item_hash
+from environments.rollout.items.item_json import item_hash
 from tools.errors import RecordError
 
 LATER = "later data of "

@@ -15,10 +15,10 @@ from typing import BinaryIO
 
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
-from environments.lifecycle.weight_versions import STALE, staleness, withheld
 from environments.record.group_line import LineChecks, decode_group
 from environments.record.private_file import write_private
 from environments.record.run_folder import record_at
+from environments.rollout.lifecycle.weight_versions import STALE, staleness, withheld
 from environments.trajectory import CreditedGroup
 from environments.wire.columns import MADE_UP, Columns, columns_in
 from environments.wire.views import TOKENS_PER_TURN, VIEWS, Divisor

@@ -12,7 +12,6 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, Self
 
-from environments.data.tasks import PastGroup
 from environments.record.append_file import AppendFile, is_whole
 from environments.record.artefact_file import artefacts_of, file_of, packed_artefacts
 from environments.record.group_line import (
@@ -28,6 +27,7 @@ from environments.record.group_line import (
 from environments.record.origin import SHARD, Contents, GroupKey, OtherRunError, RunOrigin, refuse_other_run
 from environments.record.private_file import folder_for, write_private, write_whole
 from environments.record.run_folder import Shard, missing_shards, records_of
+from environments.rollout.items.tasks import PastGroup
 from environments.trajectory import CreditedGroup
 from tools.errors import RecordError
 

@@ -11,7 +11,6 @@ from typing import Any, Literal
 import orjson
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from environments.time_profile import TimeProfile
 from environments.trajectory import (
     CreditedGroup,
     Failure,
@@ -25,6 +24,7 @@ from environments.trajectory import (
 )
 from environments.wire.columns import list_scores
 from tools.calls import ToolSpec
+from tools.time_profile import TimeProfile
 
 SCHEMA = "turnwise.group/2"
 NO_ROWS: Mapping[str, Any] = {"tokens": [], "inference_logprobs": None, "row_logprobs": None}

@@ -16,7 +16,6 @@ from typing import Any, cast
 
 from environments.credit import without_peer_of
 from environments.credit.terms import vary
-from environments.plain_text import printable
 from environments.record.diagnosis import cause_of
 from environments.trajectory import (
     CreditedGroup,
@@ -27,6 +26,7 @@ from environments.trajectory import (
     TrajectoryGroup,
     Turn,
 )
+from tools.plain_text import printable
 
 EVALUATED = "evaluated"
 """The status of a group that was given no credit."""

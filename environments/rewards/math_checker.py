@@ -13,8 +13,8 @@ from collections.abc import MutableMapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from environments.extras import needs_extra
 from tools.errors import ConfigError, RewardError
+from tools.extras import needs_extra
 
 TIMEOUTS = "math_timeouts"
 """The metric that counts answers which hung their check."""

@@ -6,10 +6,10 @@ from functools import partial
 from time import monotonic
 from typing import Any, Protocol
 
-from environments.containment.hook_calls import HookCalls
 from environments.policy.base import Policy
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.rollout.condensing import Condensing, Summariser
+from environments.rollout.containment.hook_calls import HookCalls
 from environments.rollout.context import Condenser
 from environments.rollout.model_calls import Budget, ModelCalls, Sampled, Stopped
 from environments.rollout.prompt_tokens import PromptTokens, TokenEstimate

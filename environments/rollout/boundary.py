@@ -10,8 +10,8 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TypeVar, cast
 
-from environments.containment import user_code
-from environments.inference.endpoint import without_credentials
+from environments.policy.inference.endpoint import without_credentials
+from environments.rollout.containment import user_code
 from environments.trajectory import AgentCaused, Failure, JudgeCall, StopReason
 from tools.errors import (
     AgentCause,

@@ -7,12 +7,12 @@ from typing import Any, cast, get_args
 
 import orjson
 
-from environments.plain_text import is_utf8
 from environments.policy.base import CompletionRequest
 from environments.rollout.rows import going_on
 from environments.trajectory import LARGEST_FLOAT32, SEVERAL_VERSIONS, Completion, Message, WeightSpan
 from tools.calls import CallStatus, ToolCall
 from tools.errors import PolicyError
+from tools.plain_text import is_utf8
 
 LARGEST_LOGPROB = 1e-3
 """A log-probability is at most 0; what a server's rounding adds stays below this."""

@@ -7,16 +7,16 @@ from itertools import pairwise
 from time import monotonic
 from typing import Any, Literal, cast
 
-from environments.containment.hook_calls import HookCalls
 from environments.policy.base import CompletionRequest, window_of
+from environments.policy.second_models.asked_model import AskedModel
+from environments.policy.second_models.text_model import without_reasoning
 from environments.rewards.judge import quoted
 from environments.rollout.boundary import reason_of
 from environments.rollout.completion_check import text_problem, texts_problem
+from environments.rollout.containment.hook_calls import HookCalls
 from environments.rollout.context import Condenser, Entry, History, name_of
 from environments.rollout.model_calls import ModelCalls, Stopped
 from environments.rollout.prompt_tokens import PromptTokens
-from environments.second_models.asked_model import AskedModel
-from environments.second_models.text_model import without_reasoning
 from environments.trajectory import Condensed, Kept, Message, StopReason, Turn
 from tools.errors import ConfigError, ContextOverflow
 

@@ -10,10 +10,10 @@ from typing import Any, Literal, cast
 from pydantic import ConfigDict, ValidationError, create_model
 
 from environments.config import AgentEnvConfig
-from environments.containment.hook_calls import HookCalls
 from environments.policy.base import CompletionRequest, Policy, vocabulary_size
 from environments.rollout.boundary import reason_of
 from environments.rollout.completion_check import checked_completion
+from environments.rollout.containment.hook_calls import HookCalls
 from environments.rollout.prompt_tokens import PromptTokens
 from environments.rollout.rows import RowBuilder
 from environments.trajectory import Completion, Message, StopReason, TokenRow, Turn

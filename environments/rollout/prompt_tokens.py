@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, log2
 
-from environments.containment.hook_calls import HookCalls
 from environments.policy.base import CompletionRequest, Policy, prompt_counter
 from environments.policy.rendering.chatml import ChatMLRenderer, chars_of, rendered
 from environments.policy.row_prompt import unseen
+from environments.rollout.containment.hook_calls import HookCalls
 from environments.trajectory import Completion, Message
 from tools.calls import ToolSpec
 from tools.errors import ContextOverflow, PolicyError

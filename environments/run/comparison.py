@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from environments.inference.http_client import one_line
+from environments.policy.inference.http_client import one_line
 from environments.record.recorder import Record, read_contents
 from environments.record.summary import flat
 from environments.record.totals import Summary

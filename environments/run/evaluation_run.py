@@ -14,12 +14,12 @@ from rich.console import Console
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
-from environments.data.tasks import plan
 from environments.record.private_file import private, write_private, write_whole
 from environments.record.recorder import Recorder
 from environments.record.run_folder import RunFolder, run_folder
 from environments.record.summary import flat, loop_rows, measured_rows, print_rows, print_side_notes
 from environments.record.totals import Summary
+from environments.rollout.items.tasks import plan
 from environments.run.evaluation import (
     Evaluation,
     ItemTotals,

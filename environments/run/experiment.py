@@ -23,19 +23,19 @@ from typing import cast, get_args
 
 import orjson
 
-from environments.agents.command import Command
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig, ServerConfig
 from environments.credit import recorded_params
-from environments.data.item_json import stable_text
-from environments.inference.endpoint import without_credentials
-from environments.lifecycle.opened_files import OpenedFiles
-from environments.lifecycle.rollout_parts import condenser_facts
-from environments.python_syntax import parse_python
+from environments.policy.inference.endpoint import without_credentials
+from environments.policy.second_models.asked_model import SCRIPTED
 from environments.record.origin import LATER, RunOrigin, digest, refuse_other_run
 from environments.record.recorder import Recorder
 from environments.record.run_folder import RUNS
-from environments.second_models.asked_model import SCRIPTED
+from environments.rollout.agents.command import Command
+from environments.rollout.items.item_json import stable_text
+from environments.rollout.lifecycle.opened_files import OpenedFiles
+from environments.rollout.lifecycle.rollout_parts import condenser_facts
+from tools.python_syntax import parse_python
 from tools.registry import Tool, Toolset
 
 WHERE_WRITTEN = frozenset({
@@ -302,7 +302,7 @@ def _classes(env_cls: type) -> list[type]:
         cls
         for cls in env_cls.__mro__
         if (parts := cls.__module__.split("."))[0] != "builtins"
-        and (parts[0] not in _TURNWISE or (len(parts) > 2 and parts[1].endswith("_env")))
+        and (parts[0] not in _TURNWISE or parts[:2] == ["environments", "shipped"])
     ]
 
 

@@ -13,9 +13,7 @@ from time import monotonic
 from typing import Protocol
 
 from environments.base_env import AgentEnv
-from environments.containment.user_code import InFlight, Watch
 from environments.credit import recorded_params
-from environments.data.tasks import GroupTask, PastGroup, past_group
 from environments.record.diagnosis import REFUSED, Cause, cause_of, diagnosis_by
 from environments.record.group_line import decode_group
 from environments.record.origin import is_outage
@@ -23,6 +21,8 @@ from environments.record.recorder import GroupLine, serialised
 from environments.record.summary import CHARTED_TURNS
 from environments.record.totals import Summary
 from environments.rollout.boundary import failure_of
+from environments.rollout.containment.user_code import InFlight, Watch
+from environments.rollout.items.tasks import GroupTask, PastGroup, past_group
 from environments.run.observers import Observers
 from environments.run.spans import configured_tracer, trace_group
 from environments.run.worker_pool import StoppedError, groups_at_once

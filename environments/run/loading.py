@@ -18,7 +18,7 @@ from tools.errors import ConfigError, TurnwiseError
 
 Loaded = TypeVar("Loaded")
 
-_OWN_PACKAGES = ("environments", "tools")
+_OWN_PACKAGES = ("environments", "tools", "turnwise")
 
 
 def load(source: str) -> ModuleType:
@@ -172,4 +172,4 @@ SHIPPED: Mapping[str, str] = {
 
 def shipped_target(name: str) -> str:
     """Return `module:Class` of a shipped environment, which follows from its name."""
-    return f"environments.{name}_env:{name.title().replace('_', '')}Env"
+    return f"environments.shipped.{name}:{name.title().replace('_', '')}Env"

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 from threading import Condition, Thread
 
-from environments.inference.endpoint import without_credentials
+from environments.policy.inference.endpoint import without_credentials
 
 MOST_JOBS = 100
 """Most jobs that wait for one observer. A trace job holds its group's line, which may have megabytes."""

@@ -20,7 +20,7 @@ from pydantic_core import PydanticSerializationError
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig, Section
-from environments.inference.endpoint import shown_url, without_credentials
+from environments.policy.inference.endpoint import shown_url, without_credentials
 from environments.record.append_file import AppendFile
 from environments.record.origin import RunOrigin, credit_text, in_short
 from environments.record.private_file import read_small, write_private

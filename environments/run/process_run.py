@@ -11,15 +11,14 @@ from functools import partial
 from rich.console import Console
 
 from environments.base_env import AgentEnv
-from environments.containment.hook_calls import HookCalls
-from environments.containment.user_code import InFlight
-from environments.data.tasks import GroupTask, PastGroup, RunHistory
-from environments.hooks import writes
-from environments.plain_text import printable
 from environments.record.origin import GroupKey
 from environments.record.recorder import Recorder, past_groups
 from environments.record.summary import print_summary
 from environments.rollout.boundary import traceback_of
+from environments.rollout.containment.hook_calls import HookCalls
+from environments.rollout.containment.user_code import InFlight
+from environments.rollout.hooks import writes
+from environments.rollout.items.tasks import GroupTask, PastGroup, RunHistory
 from environments.run.experiment import origin_of
 from environments.run.group_source import (
     FIRST_PAUSE_S,
@@ -46,6 +45,7 @@ from environments.run.worker_pool import (
 )
 from environments.trajectory import Failure
 from tools.errors import ConfigError, RunError, UsageError
+from tools.plain_text import printable
 
 MOST_TRIES = 3
 """Starts in which a group may fail before it is passed over."""

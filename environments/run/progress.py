@@ -14,8 +14,6 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from environments.containment.user_code import InFlight, InFlightNow
-from environments.plain_text import printable
 from environments.record.summary import (
     counts,
     duration,
@@ -25,9 +23,11 @@ from environments.record.summary import (
     weights_text,
 )
 from environments.record.totals import Summary
+from environments.rollout.containment.user_code import InFlight, InFlightNow
 from environments.run.group_source import GroupNote
 from environments.run.observers import Observers
 from environments.run.run_log import RunLog
+from tools.plain_text import printable
 
 _ITEM_CHARS = 80
 _DOING_CHARS = 40

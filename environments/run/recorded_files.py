@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import NoReturn, cast
 
-from environments.artefacts import TakenFiles, utf8_path
+from environments.rewards.artefacts import TakenFiles, utf8_path
 from environments.trajectory import Trajectory
 from tools.sandbox.archive import check
 from tools.sandbox.base import MAX_READ_BYTES, NoSandbox, Sandbox, SandboxRecord

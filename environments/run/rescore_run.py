@@ -16,12 +16,8 @@ from rich.console import Console
 from rich.text import Text
 
 from environments.base_env import AgentEnv
-from environments.containment.hook_calls import HookCalls
-from environments.containment.user_code import InFlight, Watch
-from environments.data.item_json import item_hash
-from environments.data.tasks import GroupTask
-from environments.lifecycle.env_lifecycle import SandboxOpener
-from environments.lifecycle.rollout_hooks import RolloutHooks
+from environments.policy.second_models.asked_model import SCRIPTED, AskedModel, ScriptedAnswers
+from environments.policy.second_models.text_model import TextAnswer
 from environments.record.artefact_file import with_contents
 from environments.record.diagnosis import cause_of
 from environments.record.group_line import decode_group
@@ -29,15 +25,19 @@ from environments.record.origin import SHARD, Contents, differences
 from environments.record.recorder import Record, Recorder, new_record, numbered_lines
 from environments.record.summary import counts, lines
 from environments.record.totals import Summary, Tally
-from environments.reward_context import RolloutContext
+from environments.rewards.reward_context import RolloutContext
 from environments.rewards.verification_time import off_the_clock
 from environments.rollout.boundary import Boundary, Slots, caused_by_agent, failure_of
+from environments.rollout.containment.hook_calls import HookCalls
+from environments.rollout.containment.user_code import InFlight, Watch
+from environments.rollout.items.item_json import item_hash
+from environments.rollout.items.tasks import GroupTask
+from environments.rollout.lifecycle.env_lifecycle import SandboxOpener
+from environments.rollout.lifecycle.rollout_hooks import RolloutHooks
 from environments.run.experiment import origin_of
 from environments.run.progress import Progress
 from environments.run.recorded_files import RecordedFiles
 from environments.run.watchdog import watched_run
-from environments.second_models.asked_model import SCRIPTED, AskedModel, ScriptedAnswers
-from environments.second_models.text_model import TextAnswer
 from environments.trajectory import (
     CreditedGroup,
     Failure,

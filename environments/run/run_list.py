@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from environments.plain_text import printable
 from environments.record.recorder import read_contents
 from environments.record.run_folder import RunFolder, Shard, missing_shards, run_folder, shard_records
 from environments.run.run_log import MOMENT, goes_on, read_summary
 from tools.errors import RecordError
+from tools.plain_text import printable
 
 _DEPTH = 4
 """Folders of environments, and runs: `ENV/NAME`, those of `turnwise learn` as `ENV/learn/ARM/seed-N`."""

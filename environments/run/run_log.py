@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from rich.console import Console
 
-from environments.inference.endpoint import without_credentials
+from environments.policy.inference.endpoint import without_credentials
 from environments.record.origin import GroupKey
 from environments.record.private_file import private, read_small, write_private
 from environments.record.recorder import Record, groups_of

@@ -12,14 +12,14 @@ from typing import Any
 import yaml
 
 from environments.base_env import AgentEnv
-from environments.extras import needs_extra
-from environments.inference.endpoint import without_credentials
+from environments.policy.inference.endpoint import without_credentials
 from environments.record.summary import flat
 from environments.record.totals import Summary
 from environments.run.group_source import GroupNote, ShownGroups
 from environments.run.observers import Observers
 from environments.run.open_run import settings_text
 from tools.errors import ConfigError
+from tools.extras import needs_extra
 
 PROJECT = "turnwise"
 BINS = 32

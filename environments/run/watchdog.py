@@ -18,9 +18,8 @@ from types import FrameType
 from typing import Self
 
 import environments
-import tools
 from environments.base_env import AgentEnv
-from environments.containment.user_code import InFlight, rollout_at
+from environments.rollout.containment.user_code import InFlight, rollout_at
 from environments.run.console_streams import drop_unread_output
 from environments.run.progress import Progress
 from environments.trajectory import Failure
@@ -31,7 +30,9 @@ BLOCKED = 1
 _TICK_S = 0.5
 _LAST_WORDS_S = 3.0
 _YIELD_CPU_S = 2.0
-_OURS = tuple(f"{folder}/" for package in (environments, tools) for folder in package.__path__)
+_OURS = tuple(
+    f"{Path(environments.__file__).parents[1] / name}/" for name in ("environments", "tools", "turnwise")
+)
 _LIBRARIES = ("<frozen ", *{f"{sysconfig.get_path(name)}/" for name in ("stdlib", "purelib", "platlib")})
 
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
-from environments.data.tasks import GroupTask
+from environments.rollout.items.tasks import GroupTask
 from environments.run.whole_run import StopSignals
 from environments.trajectory import Failure, StopReason, Trajectory, TrajectoryGroup
 from tools.errors import ConfigError

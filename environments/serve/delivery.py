@@ -11,7 +11,7 @@ from typing import Self
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential, wait_random
 
-from environments.lifecycle.weight_versions import WeightVersions
+from environments.rollout.lifecycle.weight_versions import WeightVersions
 from environments.run.group_source import FinishedGroup, GroupNote
 from environments.serve.outbox import Outbox, OutboxThread, Post
 from environments.serve.registration import Registration

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from time import monotonic
 
-from environments.data.tasks import GroupTask
 from environments.record.origin import RunOrigin
+from environments.rollout.items.tasks import GroupTask
 from environments.run.group_source import (
     Breaker,
     FinishedGroup,

@@ -10,12 +10,12 @@ from rich.console import Console
 
 from environments.base_env import AgentEnv
 from environments.config import sampling_of
-from environments.containment.hook_calls import HookCalls
-from environments.containment.user_code import InFlight
-from environments.hooks import writes
 from environments.record.origin import RunOrigin, differences, refuse_other_run
 from environments.record.recorder import Recorder, past_groups
 from environments.record.summary import loop_rows, print_rows
+from environments.rollout.containment.hook_calls import HookCalls
+from environments.rollout.containment.user_code import InFlight
+from environments.rollout.hooks import writes
 from environments.run.experiment import later_files, origin_of
 from environments.run.group_source import Finishing, GroupSource, Traces, withhold_stale
 from environments.run.open_run import DEFAULTS, RunOptions, begin_record

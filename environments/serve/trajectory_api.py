@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, TypeVar
 import aiohttp
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from environments.inference.endpoint import endpoint
-from environments.inference.http_client import (
+from environments.policy.inference.endpoint import endpoint
+from environments.policy.inference.http_client import (
     ACCEPTED_ENCODINGS,
     BodyError,
     one_line,

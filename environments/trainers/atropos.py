@@ -31,12 +31,12 @@ from environments.config import (
     sampling_of,
 )
 from environments.config import server_configs as server_configs_of
-from environments.data.item_json import item_id
-from environments.data.tasks import GroupTask
-from environments.lifecycle.group_reward import has_group_reward
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
 from environments.record.summary import flat
 from environments.record.totals import EVALUATED, Summary
+from environments.rollout.items.item_json import item_id
+from environments.rollout.items.tasks import GroupTask
+from environments.rollout.lifecycle.group_reward import has_group_reward
 from environments.run.evaluation import ItemTotals, evaluate_results, item_totals
 from environments.run.group_source import score_eval
 from environments.trajectory import CreditedGroup

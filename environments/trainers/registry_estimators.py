@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from environments.array_credit import token_advantages
 from environments.credit import ESTIMATORS
+from environments.credit.array_credit import token_advantages
 from environments.trainers.settings import entry
 from tools.errors import ConfigError
 

@@ -13,7 +13,7 @@ import torch
 from tinker_cookbook.rl import data_processing, train
 from tinker_cookbook.rl.types import PARSE_ERROR_MASKED_METRIC_KEY, TrajectoryGroup
 
-from environments.array_credit import turn_advantages
+from environments.credit.array_credit import turn_advantages
 from tools.errors import ConfigError
 
 Credit = list[list[float]]

@@ -21,9 +21,9 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from environments.base_env import AgentEnv
 from environments.config import EMBEDDED_TOKENIZER
-from environments.data.tasks import GroupTask
-from environments.hooks import writes
 from environments.policy.rendering.families import load_renderer
+from environments.rollout.hooks import writes
+from environments.rollout.items.tasks import GroupTask
 from environments.trainers.completion_columns import COUNTED, StepColumns, step_columns
 from environments.trainers.in_process_policy import InProcessPolicy
 from environments.trainers.settings import Exact, check_grpo_config, inexact

@@ -7,7 +7,7 @@ import torch
 from accelerate.utils import gather_object
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from environments.array_credit import turn_advantages
+from environments.credit.array_credit import turn_advantages
 from environments.trainers.registry_estimators import turn_slices
 from environments.trainers.settings import OWN_ROLLOUTS, Exact, check_grpo_config
 from tools.errors import ConfigError

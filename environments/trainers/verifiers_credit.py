@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from math import fsum
 from typing import Any
 
-from environments.array_credit import turn_advantages
 from environments.credit import describe
+from environments.credit.array_credit import turn_advantages
 from tools.errors import CreditError
 
 TURN_REWARDS = "turn_rewards"

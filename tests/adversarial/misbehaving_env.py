@@ -6,9 +6,9 @@ from itertools import count
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
-from environments.data.tasks import GroupTask
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, call, say
+from environments.rollout.items.tasks import GroupTask
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tools.registry import tool
 from tools.sandbox.base import Sandbox, SandboxLimits, SandboxRecord

@@ -5,8 +5,8 @@
 import pytest
 
 from environments.base_env import AgentEnv
-from environments.data.tasks import GroupTask
 from environments.policy.scripted import Choice, call, say
+from environments.rollout.items.tasks import GroupTask
 from tests.adversarial.tiers import OPENERS, docker_engine, fresh, in_each_tier, tier_c  # noqa: F401  # fixtures
 from tools import files
 from tools.files import file

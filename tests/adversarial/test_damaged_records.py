@@ -9,18 +9,18 @@ from contextlib import aclosing
 
 import pytest
 
-from environments.cli.main import main
 from environments.record.group_line import with_crc
 from environments.record.record_feed import follow
 from environments.record.recorder import Recorder, read_contents, read_groups
 from environments.run.process_run import process
 from environments.run.rescore_run import rescore
-from environments.viewer.page_server import LiveRecord
 from tests.environments.chat.chat_env import Chat, chat
-from tests.environments.viewer.pages import content, page
 from tests.environments.write_file import quiet
+from tests.turnwise.viewer.pages import content, page
 from tools.errors import RecordError
 from turnwise import records
+from turnwise.cli.main import main
+from turnwise.viewer.page_server import LiveRecord
 
 LATEST = 8.0
 """Seconds after which a feed that gives nothing more is a defect."""

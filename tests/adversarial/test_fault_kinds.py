@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from environments.inference.model_server import ModelServer
-from environments.inference.token_wires import WIRES
 from environments.policy.base import CompletionRequest, vocabulary_size
+from environments.policy.inference.model_server import ModelServer
+from environments.policy.inference.token_wires import WIRES
 from environments.policy.token_policy import TokenPolicy
 from environments.rollout.boundary import failure_of
 from environments.rollout.completion_check import checked_completion

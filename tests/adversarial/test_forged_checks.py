@@ -4,8 +4,8 @@ from time import monotonic
 
 import pytest
 
-from environments.reward_context import RolloutContext
 from environments.rewards.code_judge.checks import CheckLimits, run_checks
+from environments.rewards.reward_context import RolloutContext
 from tools.sandbox import open_sandbox
 
 QUICK = CheckLimits(cpu_s=0.5, wall_s=0.8, next_cpu_s=0.1, next_wall_s=0.3, total_s=2.0)

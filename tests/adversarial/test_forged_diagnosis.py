@@ -2,9 +2,9 @@
 
 import pytest
 
-from environments.code_debug_env.env import embedded_tasks, workspace_files
-from environments.reward_context import RolloutContext
 from environments.rewards.code_judge.checks import CheckLimits, calls_fail, note_calls
+from environments.rewards.reward_context import RolloutContext
+from environments.shipped.code_debug.env import embedded_tasks, workspace_files
 from tools.sandbox import open_sandbox
 
 TASK = next(task for task in embedded_tasks() if task["entry_point"] == "moving_average")

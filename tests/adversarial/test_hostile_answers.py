@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from environments.reward_context import RolloutContext
+from environments.rewards.reward_context import RolloutContext
 from tests.tables import cases
 from tools.sandbox import open_sandbox
 from turnwise.rewards import (

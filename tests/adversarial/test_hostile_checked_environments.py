@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from environments.cli.main import main
 from tests.tables import cases
+from turnwise.cli.main import main
 
 HOSTILE = """
 import asyncio, ctypes, os, signal, sys, time

@@ -4,16 +4,16 @@ import asyncio
 import json
 import random
 
-from environments.inference import http_client
-from environments.inference.model_server import ModelServer
-from environments.lab.model_check import CheckedModel, check_model
+from environments.policy.inference import http_client
+from environments.policy.inference.model_server import ModelServer
 from tests.adversarial.hostile_server import hostile
 from tests.adversarial.test_hostile_api import ANSWERS
 from tests.adversarial.test_mutated_replies import paths
-from tests.environments.lab.test_model_check import RENDERER, examined
 from tests.equipment.quirky_server import Quirk
 from tests.tables import cases
+from tests.turnwise.lab.test_model_check import RENDERER, examined
 from tools.errors import ServerAway
+from turnwise.lab.model_check import CheckedModel, check_model
 
 ODD = [
     None, 0, -1, 1e308, 2**70, float("nan"), True, "", "x" * 100, "\x1b[2J\ud83d", [], [[]], [None], {},

@@ -5,16 +5,16 @@ import json
 
 import pytest
 
-from environments.cli.main import main
 from environments.config import JudgeConfig, UserConfig
 from tests.adversarial.heartbeat import heartbeat
 from tests.adversarial.hostile_server import OK, answer, endless, hostile
 from tests.environments.policy.chat_server import Server, failed
-from tests.environments.second_models.text_server import said, verdict
+from tests.environments.policy.second_models.text_server import said, verdict
 from tests.environments.talk import Talk, talk
 from tests.equipment.running_server import running_server
 from tests.tables import cases
 from tools.errors import ConfigError
+from turnwise.cli.main import main
 
 LONGEST_HOLD_S = 0.2
 MODELS = answer({"data": [{"id": "m"}]})

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from environments.cli.main import main
-from environments.lab.learning.arms import opened_folder
+from turnwise.cli.main import main
+from turnwise.lab.learning.arms import opened_folder
 
 
 def refused(out, capfd):

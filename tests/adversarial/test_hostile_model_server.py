@@ -5,8 +5,8 @@ import time
 import pytest
 from starlette.responses import JSONResponse
 
-from environments.inference import http_client
 from environments.policy.base import CompletionRequest
+from environments.policy.inference import http_client
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, say
 from environments.rollout.boundary import failure_of

@@ -7,21 +7,21 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import environments.viewer
-from environments.cli.view import command
+import turnwise.viewer
 from environments.credit import credited
 from environments.record.recorder import Recorder
 from environments.testing import group_of
 from environments.trajectory import Failure, JudgeCall, Message, StopReason
-from tests.environments.viewer.chromium import opened, watched_page
+from tests.turnwise.viewer.chromium import opened, watched_page
 from tools.calls import ToolCall, ToolResult
+from turnwise.cli.view import command
 
 MARKUP = (
     "<img src=x onerror=window.ran=1></script><script>window.ran=1</script><!--<script>"
     "</textarea></title><svg onload=window.ran=1><a href=javascript:window.ran=1>link</a>{{hit}}${hit}"
 )
 TERMINAL = "\x1b[31mred\x1b[0m\x07\r\x08 \u202egnp.exe\u2066 \u200b\ufeff \x00"
-FOLDER = Path(environments.viewer.__file__).parent / "page"
+FOLDER = Path(turnwise.viewer.__file__).parent / "page"
 FORBIDDEN = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|srcdoc")
 
 

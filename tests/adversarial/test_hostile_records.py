@@ -8,12 +8,12 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from environments.cli.main import main
 from environments.record.recorder import Recorder, read_groups
 from environments.testing import group_of
 from environments.trajectory import JudgeCall, Message, Rewards, StopReason
 from tests.environments.record.recorded import TWO, credited
 from tools.errors import RecordError
+from turnwise.cli.main import main
 
 
 def renamed(path):

@@ -8,13 +8,13 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from environments.cli.main import main
 from environments.testing import group_of
 from environments.trajectory import Failure, JudgeCall, Message
-from environments.viewer.record_page import IndexBuilder
 from tests.environments.record.any_group import Draw
-from tests.environments.viewer.pages import content, page, recorded
 from tests.tables import cases
+from tests.turnwise.viewer.pages import content, page, recorded
+from turnwise.cli.main import main
+from turnwise.viewer.record_page import IndexBuilder
 
 HOSTILE = "</script><script>alert(1)</script><!--\"'>&amp;\u2028\x00\u202e\U0001f600<style>"
 GROUP = group_of([[1.0, 2.0], [0.0]])

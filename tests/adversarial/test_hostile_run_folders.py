@@ -10,8 +10,6 @@ import pytest
 from pydantic import Field, SecretStr
 
 from environments.base_env import AgentEnv
-from environments.cli.main import main
-from environments.cli.settings import Overrides, merge_settings, read_yaml
 from environments.config import AgentEnvConfig, JudgeConfig, ServerConfig
 from environments.record.recorder import read_groups
 from environments.record.run_folder import RunFolder
@@ -21,6 +19,8 @@ from environments.run.run_log import MOST_BYTES, RunLog
 from tests.environments.chat.chat_env import Chat, chat
 from tests.environments.write_file import quiet
 from tools.errors import RecordError, UsageError
+from turnwise.cli.main import main
+from turnwise.cli.settings import Overrides, merge_settings, read_yaml
 
 FOLDER = RunFolder(Path("runs/chat/default"))
 FILES = [FOLDER.path / name for name in ("config.yaml", "summary.json", "fingerprint", "log", "environment")]

@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from environments.cli.main import main
-from environments.sessions import session_file
-from tests.environments.sessions.logs import call, chat, result, said, user, voted
+from environments.record.sessions import session_file
+from tests.environments.record.sessions.logs import call, chat, result, said, user, voted
 from tests.tables import cases
+from turnwise.cli.main import main
 
 GOOD = voted(1, 0, outcome=1)
 IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}

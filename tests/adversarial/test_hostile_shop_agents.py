@@ -6,7 +6,7 @@ import pytest
 
 from environments.policy.scripted import call, say
 from environments.trajectory import Message
-from tests.environments.retail_env.retail_play import play
+from tests.environments.shipped.retail.retail_play import play
 from tests.tables import cases
 from tools.calls import ToolCall
 

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from environments.inference.chat_reply import read_reply, weight_version_of
+from environments.policy.inference.chat_reply import read_reply, weight_version_of
 from environments.record.summary import weights_text
 from environments.record.totals import EVALUATED, Summary
 from environments.testing import group_of
 from environments.trajectory import SEVERAL_VERSIONS
-from tests.environments.lifecycle.test_weight_versions import met
 from tests.environments.record.test_totals import sampled
+from tests.environments.rollout.lifecycle.test_weight_versions import met
 from tests.tables import cases
 
 NAMES = {

@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from environments.inference.model_server import ModelServer
-from environments.inference.token_wires import WIRES
+from environments.policy.inference.model_server import ModelServer
+from environments.policy.inference.token_wires import WIRES
 from environments.policy.token_policy import TokenPolicy
 from tests.adversarial.fault_kinds import Fault
 from tests.adversarial.faulty_server import Plan, faulty
 from tests.adversarial.hostile_server import OK, answer
 from tests.adversarial.test_fault_kinds import REQUEST
 from tests.environments.policy.chat_server import RENDERER, chat_policy
-from tests.environments.second_models.text_server import QUESTION, text_model
+from tests.environments.policy.second_models.text_server import QUESTION, text_model
 from tools.errors import PolicyError
 
 WAITS = {"first_wait_s": 0.001, "longest_wait_s": 0.002}

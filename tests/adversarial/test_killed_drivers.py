@@ -52,7 +52,7 @@ async def main():
 asyncio.run(main())
 """,
     "check": """
-from environments.env_checks.report import supervised
+from turnwise.check.report import supervised
 supervised([sys.executable, *sys.argv[1:]], ["opens"], limit_s=600)
 """,
     "installer": """
@@ -69,8 +69,8 @@ packages.folder_of(("held==1",))
 IMPORTS = """
 import asyncio, os, shlex, sys, tempfile
 from pathlib import Path
-from tests.environments.agents.recorded import roll_out
-from tests.environments.agents.test_command import Prompted
+from tests.environments.rollout.agents.recorded import roll_out
+from tests.environments.rollout.agents.test_command import Prompted
 from tools.mcp.mcp_servers import MCPServers
 from turnwise import Command, MCPToolset
 """

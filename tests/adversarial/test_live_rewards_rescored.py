@@ -171,7 +171,7 @@ async def test_a_hook_that_hangs_costs_its_rollout_alone(record):
 
 
 async def test_too_many_that_hang_in_threads_end_the_command_and_leave_no_record(record, monkeypatch):
-    monkeypatch.setattr("environments.containment.hook_threads.MOST_ABANDONED", 3)
+    monkeypatch.setattr("environments.rollout.containment.hook_threads.MOST_ABANDONED", 3)
 
     def compute_outcome(self, item, trajectory, ctx):
         threading.Event().wait()

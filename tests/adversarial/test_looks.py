@@ -9,8 +9,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from environments.config import ServerConfig
-from environments.inference.model_server import ModelServer
-from environments.inference.server_kind import ServerFacts, look
+from environments.policy.inference.model_server import ModelServer
+from environments.policy.inference.server_kind import ServerFacts, look
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
 from tests.adversarial.hostile_server import OK, answer, hostile
 from tests.environments.write_file import made

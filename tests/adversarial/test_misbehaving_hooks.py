@@ -6,8 +6,8 @@ from contextlib import nullcontext
 
 import pytest
 
-from environments.containment import hook_calls
-from environments.lifecycle import rollout_hooks
+from environments.rollout.containment import hook_calls
+from environments.rollout.lifecycle import rollout_hooks
 from environments.run.group_source import score_eval
 from tests.adversarial.misbehaving_env import AROUND_A_YIELD, NO_HOOKS, ORDINARY, TASK, first, misbehaving
 from tests.adversarial.misbehaviour import HANGS, KINDS, RAISED, breaks

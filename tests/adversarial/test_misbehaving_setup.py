@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from environments.cli.main import main
 from tests.adversarial.misbehaving_env import misbehaving
 from tests.adversarial.misbehaviour import HANGS, KINDS
 from tests.tables import cases
 from tools.errors import ConfigError, RunError
+from turnwise.cli.main import main
 
 RAISING = {name: kind for name, kind in KINDS.items() if "long text" not in name}
 FILE = """

@@ -4,8 +4,8 @@ import copy
 
 import pytest
 
-from environments.inference.model_server import ModelServer
-from environments.inference.server_kind import check, look
+from environments.policy.inference.model_server import ModelServer
+from environments.policy.inference.server_kind import check, look
 from environments.trajectory import Completion
 from tests.adversarial.fault_kinds import DEEP, nested
 from tests.adversarial.faulty_server import Call, Plan, reply_to

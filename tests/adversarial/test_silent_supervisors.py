@@ -6,8 +6,8 @@ import signal
 import pytest
 
 from environments.base_env import AgentEnv
-from environments.data.tasks import GroupTask
 from environments.policy.scripted import Choice, call, say
+from environments.rollout.items.tasks import GroupTask
 from environments.trajectory import StopReason
 from tests.adversarial.tiers import OPENERS, docker_engine, tier_c  # noqa: F401  # fixtures
 from tests.tools.sandbox.host.test_channel import at_a_limit, docker_supervisor

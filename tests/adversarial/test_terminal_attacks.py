@@ -10,9 +10,9 @@ import unicodedata
 import pytest
 from click.testing import CliRunner
 
-from environments.cli.view import command
 from environments.record.group_line import encode_group
 from tests.environments.record import any_group
+from turnwise.cli.view import command
 
 ATTACKS = {
     "clear": "\x1b[2J\x1b[H",

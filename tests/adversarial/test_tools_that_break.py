@@ -10,9 +10,9 @@ from pydantic import AfterValidator, BaseModel, PlainSerializer
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
-from environments.containment import hook_calls
-from environments.data.tasks import GroupTask
 from environments.policy.scripted import Choice, call, say
+from environments.rollout.containment import hook_calls
+from environments.rollout.items.tasks import GroupTask
 from environments.trajectory import TrajectoryGroup
 from tools.registry import Tool, tool
 from tools.tool_context import ToolContext

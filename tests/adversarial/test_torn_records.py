@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from environments.cli.main import main
 from environments.record.recorder import read_contents, read_groups
 from environments.testing import group_of
-from tests.environments.viewer.pages import recorded
+from tests.turnwise.viewer.pages import recorded
 from turnwise import records
+from turnwise.cli.main import main
 
 READERS = {
     "groups": lambda path, _: len(list(read_groups(path))),

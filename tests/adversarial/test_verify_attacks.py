@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from environments.code_debug_env import CodeDebugEnv
-from environments.data.tasks import GroupTask
 from environments.policy.scripted import Choice, call, say
-from environments.reward_context import RolloutContext
+from environments.rewards.reward_context import RolloutContext
+from environments.rollout.items.tasks import GroupTask
+from environments.shipped.code_debug import CodeDebugEnv
 from tests.tables import across, seldom
 from tests.tools.sandbox.conftest import TEST_IMAGE, docker_engine  # noqa: F401  # a fixture
 from tools.sandbox import open_sandbox

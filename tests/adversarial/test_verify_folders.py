@@ -2,7 +2,7 @@
 
 import pytest
 
-from environments.reward_context import RolloutContext
+from environments.rewards.reward_context import RolloutContext
 from tools.sandbox import open_sandbox
 from tools.sandbox.conformance.file_safety import hostile_archives
 

@@ -17,17 +17,17 @@ from contextlib import suppress
 
 import pytest
 
-from environments.harbor_tasks_env.task_folder import base_images, find_tasks
-from environments.harbor_tasks_env.task_toml import read_table
+from environments.record.sessions.logged_session import Scale, SessionError
+from environments.record.sessions.verifiers_trace import read_traces
 from environments.rewards.code_judge.prepared_test import prepare_test
-from environments.sessions.logged_session import Scale, SessionError
-from environments.sessions.verifiers_trace import read_traces
-from environments.swe_tasks_env import SweTasksEnv
-from environments.swe_tasks_env.env import SweTasksConfig
-from environments.swe_tasks_env.patches import patched_files
-from environments.swe_tasks_env.repositories import read_tree
-from tests.environments.harbor_tasks_env.task_folders import write_task
-from tests.environments.swe_tasks_env.small_repository import dataset, patch_of_tests, row, write
+from environments.shipped.harbor_tasks.task_folder import base_images, find_tasks
+from environments.shipped.harbor_tasks.task_toml import read_table
+from environments.shipped.swe_tasks import SweTasksEnv
+from environments.shipped.swe_tasks.env import SweTasksConfig
+from environments.shipped.swe_tasks.patches import patched_files
+from environments.shipped.swe_tasks.repositories import read_tree
+from tests.environments.shipped.harbor_tasks.task_folders import write_task
+from tests.environments.shipped.swe_tasks.small_repository import dataset, patch_of_tests, row, write
 from tests.tables import cases
 from tools.errors import ConfigError, DatasetError
 from tools.sandbox.archive import ArchivedFile

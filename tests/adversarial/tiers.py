@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from environments.reward_context import RolloutContext
+from environments.rewards.reward_context import RolloutContext
 from tests.tables import MARKS, across
 from tests.tools.sandbox.conftest import TEST_IMAGE, docker_engine, tier_c
 from tools.sandbox import Opening, SandboxLimits

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from environments.array_credit import token_advantages
 from environments.credit import ESTIMATORS, describe, estimate
+from environments.credit.array_credit import token_advantages
 from environments.testing import group_of
 from environments.trajectory import TrajectoryGroup
 

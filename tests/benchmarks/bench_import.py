@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.environments.sessions.test_verifiers_trace import long_trace
+from tests.environments.record.sessions.test_verifiers_trace import long_trace
 
 SHAPES = ("chain", "rewritten", "siblings")
 

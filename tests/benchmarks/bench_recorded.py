@@ -5,8 +5,8 @@ call the endpoint; and of the same clients against a server that answers at once
 ratio is of the two on one machine in one run.
 
 `python -m tests.benchmarks.bench_recorded --hostile`: six honest rollouts beside a program of
-`tests/environments/agents/hostile.py`, one attack after another; how long the event loop was busy at a
-stretch at most, in CPU of its own thread. Aim: 0.3 s at most, and all six end as they do alone.
+`tests/environments/rollout/agents/hostile.py`, one attack after another; how long the event loop was busy at
+a stretch at most, in CPU of its own thread. Aim: 0.3 s at most, and all six end as they do alone.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import orjson
 from aiohttp import web
 
 from tests.benchmarks.bench_in_flight import Heartbeat
-from tests.environments.agents.neighbours import ATTACKS, roll_out_beside
+from tests.environments.rollout.agents.neighbours import ATTACKS, roll_out_beside
 from turnwise import AgentEnv, AgentEnvConfig, Choice, TurnLevelRewardMixin, call, say, tool
 
 _TASK = "Count the boxes on the shelves of the cellar, one after another, and add them up. " * 10

@@ -37,14 +37,14 @@ from rich.console import Console
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig, ServerConfig
-from environments.data.tasks import GroupTask
 from environments.record.recorder import GroupLine
+from environments.rollout.items.tasks import GroupTask
 from environments.run.experiment import origin_of
 from environments.run.group_source import FinishedGroup, finished, source_in_process
 from environments.run.process_run import in_this_process, process
-from environments.scale.dispatch import WorkerPool
-from environments.scale.messages import Answer, Beat, Cancelled, Opened, read_value
-from environments.scale.worker_process import WorkerStart
+from environments.run.workers.dispatch import WorkerPool
+from environments.run.workers.messages import Answer, Beat, Cancelled, Opened, read_value
+from environments.run.workers.worker_process import WorkerStart
 from tests.benchmarks.bench_client import canned_server
 from tests.benchmarks.bench_in_flight import InFlight
 
@@ -112,7 +112,7 @@ class ReadyWorker:
 
 def ready_engine(actors):
     """Starts at most so many actors; those who ask for more share them."""
-    from environments.scale import ray_workers
+    from environments.run.workers import ray_workers
 
     class Engine(ray_workers.RayEngine):
         supervisor = ReadyWorker
@@ -173,7 +173,7 @@ def worker_start(spec, *, count, at_once):
 def ready_source(options, figures):
     @asynccontextmanager
     async def opened(env, wanted):
-        from environments.scale.ray_workers import connected
+        from environments.run.workers.ray_workers import connected
         from tests.benchmarks.bench_record import sampled_group  # a file that workers of `pairs` do not load
 
         done = finished(sampled_group(8, *LINES[options.line]), wanted.finishing)
@@ -302,7 +302,7 @@ class Watched:
 def one_run(options, begun):
     """A run of the toy environment: the figures of its processes."""
     if options.workers:
-        from environments.scale.workers import OnWorkers
+        from environments.run.workers.workers import OnWorkers
 
         source = OnWorkers(count=options.workers).opened
     else:

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
 from environments.config import AgentEnvConfig
-from environments.sales_chat_env import SalesChatEnv
-from environments.sales_chat_env.customer import PRODUCTS, move_of
+from environments.shipped.sales_chat import SalesChatEnv
+from environments.shipped.sales_chat.customer import PRODUCTS, move_of
 from environments.trajectory import CreditedGroup
 
 SKILLS = (0.0, 0.3, 0.6, 1.0)

@@ -86,9 +86,9 @@ def _ours():
 
 async def chat(url, in_flight):
     """Ours: `ChatPolicy.complete` and the check that every completion passes."""
-    from environments.inference.model_server import ModelServer
     from environments.policy.base import CompletionRequest
     from environments.policy.chat import ChatPolicy
+    from environments.policy.inference.model_server import ModelServer
     from environments.policy.rendering.chatml import ChatMLRenderer
     from environments.rollout.completion_check import checked_completion
 
@@ -124,8 +124,8 @@ def token_loop():
 
 async def tokens(url, in_flight):
     """Ours: `TokenPolicy.complete`, which goes on from an open row, and the same check."""
-    from environments.inference.model_server import ModelServer
-    from environments.inference.token_wires import WIRES
+    from environments.policy.inference.model_server import ModelServer
+    from environments.policy.inference.token_wires import WIRES
     from environments.policy.token_policy import TokenPolicy
     from environments.rollout.completion_check import checked_completion
 

@@ -21,9 +21,9 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from environments.credit import credited
-from environments.lab.credit_report.report import credit_report
 from environments.testing import group_of
 from environments.trajectory import NOT_SAMPLED, Span, TokenRow
+from turnwise.lab.credit_report.report import credit_report
 
 TURNS = SIGNS = 8
 KEYS = 4

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from environments.lab.learning.curve_plot import curve_plot
+from turnwise.lab.learning.curve_plot import curve_plot
 
 RESULTS = Path(__file__).with_name("learning_table.json")
 ROOT = Path(__file__).resolve().parents[2]

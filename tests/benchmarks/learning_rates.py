@@ -16,10 +16,10 @@ from pathlib import Path
 from statistics import median
 from typing import get_args
 
-from environments.lab.learning.arms import Arm, run_arm
-from environments.lab.learning.stations_arms import stations_setup
 from environments.record.run_folder import RunFolder
-from environments.stations_env.env import StationsConfig, Task
+from environments.shipped.stations.env import StationsConfig, Task
+from turnwise.lab.learning.arms import Arm, run_arm
+from turnwise.lab.learning.stations_arms import stations_setup
 
 SEEDS = (100, 101, 102, 103, 104)
 GRID = (0.05, 0.1, 0.14, 0.2, 0.28, 0.4, 0.56, 0.8, 1.1, 1.6, 2.3, 3.2, 4.5, 6.4, 9.0, 12.8)

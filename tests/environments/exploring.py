@@ -4,18 +4,18 @@ import re
 from contextlib import asynccontextmanager
 
 from environments.base_env import AgentEnv
-from environments.cli.mock_model import items_by_opening, script_for
 from environments.config import AgentEnvConfig, ServerConfig
-from environments.data.tasks import GroupTask
 from environments.policy.mock_server import MockSettings, mock_app
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, ChatMLRenderer
 from environments.policy.scripted import Choice, call, say
+from environments.rollout.items.tasks import GroupTask
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tests.environments.policy.token_server import server_type_of
 from tests.equipment.quirky_server import QuirkyServer
 from tests.equipment.running_server import running_server
 from tests.equipment.server_quirks import quirks_named
 from tools.registry import Toolset, tool
+from turnwise.cli.mock_model import items_by_opening, script_for
 
 RENDERER = ChatMLRenderer.embedded()
 TASK = GroupTask(item={"id": "house"}, item_id="house")

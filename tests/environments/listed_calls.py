@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from environments.base_env import AgentEnv
-from environments.data.tasks import GroupTask
 from environments.policy.scripted import Choice, call, say
+from environments.rollout.items.tasks import GroupTask
 from environments.trajectory import Trajectory, TrajectoryGroup
 from tools.registry import tool
 from tools.tool_context import State, ToolContext

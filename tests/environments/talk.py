@@ -4,7 +4,7 @@ from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.policy.scripted import Choice, say
 from environments.rewards.judge import quoted
-from environments.simulated_user import SimulatedUser
+from environments.rollout.simulated_user import SimulatedUser
 from environments.turn_level_reward import TurnLevelRewardMixin
 
 PERSONAS = ("Ada wants a cat", "Bob wants a dog")

@@ -2,8 +2,8 @@
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
-from environments.data.tasks import GroupTask
 from environments.policy.scripted import Choice, call, say
+from environments.rollout.items.tasks import GroupTask
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tests.adversarial.misbehaving_env import no_sandbox
 from tools.registry import Toolset, tool

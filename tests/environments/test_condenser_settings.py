@@ -4,16 +4,16 @@ from dataclasses import dataclass
 
 import pytest
 
-from environments.cli.main import main
 from environments.config import AgentEnvConfig
-from environments.lifecycle.rollout_parts import condenser_facts
 from environments.record.origin import differences
 from environments.rollout.context import fit_context, keep_last_turns, summarise, trim_tool_output
+from environments.rollout.lifecycle.rollout_parts import condenser_facts
 from environments.run.experiment import origin_of
 from environments.trajectory import Failure, StopReason
 from tests.environments.talking import TASK, Talking
 from tests.tables import cases
 from tools.errors import ConfigError, NoModelError
+from turnwise.cli.main import main
 
 
 def made(own=None, **settings):

@@ -10,13 +10,13 @@ from environments.credit import estimate
 from environments.policy.mock_server import MockSettings, mock_app
 from environments.policy.scripted import Choice, call, say
 from environments.record.group_line import decode_group, encode_group
-from environments.sales_chat_env import SalesChatEnv
-from environments.sales_chat_env.customer import move_of
+from environments.shipped.sales_chat import SalesChatEnv
+from environments.shipped.sales_chat.customer import move_of
+from environments.shipped.word_guess import WordGuessEnv
+from environments.shipped.word_guess.embedded_words import guess_in, marks_shown
 from environments.trajectory import CreditedGroup, StopReason, Trajectory
 from environments.wire.training_rows import check_rows
 from environments.wire.views import VIEWS
-from environments.word_guess_env import WordGuessEnv
-from environments.word_guess_env.embedded_words import guess_in, marks_shown
 from tests.environments.policy.chat_server import chat_policy
 from tests.environments.policy.token_server import token_policy
 from tests.equipment.running_server import running_server

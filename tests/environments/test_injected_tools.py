@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar, cast
 import pytest
 
 from environments.base_env import AgentEnv
-from environments.data.tasks import GroupTask
+from environments.rollout.items.tasks import GroupTask
 from environments.run.experiment import origin_of
 from environments.trajectory import StopReason
 from tests.environments.listed_calls import (

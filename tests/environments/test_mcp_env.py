@@ -9,9 +9,9 @@ from rich.console import Console
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
-from environments.data.tasks import GroupTask
 from environments.policy.scripted import Choice, call, say
 from environments.record.recorder import read_groups
+from environments.rollout.items.tasks import GroupTask
 from environments.run.experiment import origin_of
 from environments.run.process_run import process
 from tools.errors import ConfigError

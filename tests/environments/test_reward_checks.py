@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import pytest
 
-from environments.reward_context import RolloutContext
+from environments.rewards.reward_context import RolloutContext
 from environments.turn_level_reward import checked_metrics
 from tools.errors import RewardError
 

@@ -9,17 +9,17 @@ from importlib import import_module
 
 import pytest
 
-from environments.cli.mock_model import script_for
 from environments.config import ServerConfig
-from environments.data.tasks import GroupTask
-from environments.hooks import Hooks
 from environments.policy.mock_server import MockSettings, mock_app
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, ChatMLRenderer
+from environments.rollout.hooks import Hooks
+from environments.rollout.items.tasks import GroupTask
 from environments.run.loading import shipped_target
 from environments.trajectory import IGNORED, Kept
 from environments.wire.credited_rows import credited_rows
 from tests.equipment.running_server import running_server
 from tests.equipment.shipped import WITH_ITEMS
+from turnwise.cli.mock_model import script_for
 
 RENDERER = ChatMLRenderer.embedded()
 WIRES = ("scripted", "chat", "vllm")

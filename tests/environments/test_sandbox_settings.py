@@ -7,7 +7,7 @@ import pytest
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
-from environments.data.tasks import GroupTask
+from environments.rollout.items.tasks import GroupTask
 from tests.tools.sandbox.conftest import TEST_IMAGE, docker_engine
 from tools.terminal import terminal
 

@@ -14,11 +14,11 @@ HEAVY = ("atroposlib", "datasets", "docker", "numpy", "openai", "torch", "transf
         ("environments.base_env", ()),
         ("environments.turn_level_reward", ()),
         ("environments.testing", ()),
-        ("environments.cli.main", ()),
-        ("environments.cli.process", ()),
-        ("environments.cli.serve", ()),
-        ("environments.cli.evaluate", ("numpy",)),
-        ("environments.code_debug_env", ()),
+        ("turnwise.cli.main", ()),
+        ("turnwise.cli.process", ()),
+        ("turnwise.cli.serve", ()),
+        ("turnwise.cli.evaluate", ("numpy",)),
+        ("environments.shipped.code_debug", ()),
     ],
 )
 def test_a_module_loads_no_heavy_package_that_it_does_not_use(module, used):
@@ -29,7 +29,7 @@ def test_a_module_loads_no_heavy_package_that_it_does_not_use(module, used):
 
 def test_a_run_with_the_scripted_agent_loads_no_heavy_package(tmp_path):
     code = (
-        "import sys; from environments.cli.main import main; "
+        "import sys; from turnwise.cli.main import main; "
         f"main(['process', 'terminal_tasks', '--env.max_items', '1', '--out', {str(tmp_path / 'r')!r}]); "
         f"print([name for name in {HEAVY} if name in sys.modules])"
     )

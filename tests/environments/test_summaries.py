@@ -14,13 +14,13 @@ from environments.record.summary import summary_rows
 from environments.record.totals import Summary
 from environments.rollout import model_calls
 from environments.rollout.context import SUMMARY_HEADING, SUMMARY_REQUEST, summarise
-from environments.simulated_user import SimulatedUser
+from environments.rollout.simulated_user import SimulatedUser
 from environments.trajectory import IGNORED, Failure, Message, StopReason
 from environments.wire.columns import list_scores
 from tests.environments.policy.chat_server import Server
+from tests.environments.policy.second_models.played_roles import playing
+from tests.environments.policy.second_models.text_server import said
 from tests.environments.rollout.condensed_play import BUDGET, OPENING, Recorded, Step, played
-from tests.environments.second_models.played_roles import playing
-from tests.environments.second_models.text_server import said
 from tests.environments.talking import TASK, Talking
 from tests.equipment.running_server import running_server
 

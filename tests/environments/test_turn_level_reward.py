@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.reward_context import RolloutContext
+from environments.rewards.reward_context import RolloutContext
 from environments.rewards.rubric import Rubric
 from environments.trajectory import Message, Span, Trajectory, Turn
 from environments.turn_level_reward import (

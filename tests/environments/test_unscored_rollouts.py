@@ -7,11 +7,11 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from environments.cli.credit import command
 from environments.config import AgentEnvConfig
 from environments.record.recorder import read_groups
 from environments.run.process_run import process
 from turnwise import AgentEnv, Choice, TurnLevelRewardMixin, say
+from turnwise.cli.credit import command
 
 
 class Game(TurnLevelRewardMixin, AgentEnv):

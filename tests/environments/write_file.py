@@ -6,8 +6,8 @@ from rich.console import Console
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
-from environments.data.tasks import GroupTask
 from environments.policy.scripted import Choice, call, say
+from environments.rollout.items.tasks import GroupTask
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tools.terminal import terminal
 

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from environments.inference.chat_reply import call_id
+from environments.policy.inference.chat_reply import call_id
 from tests.equipment.quirky_server import Fields, Quirk, calls_of
 
 Refusal = Callable[[Fields], Response | None]

@@ -12,13 +12,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA_FILES = {
-    "environments/code_debug_env/bugs.jsonl",
+    "environments/shipped/code_debug/bugs.jsonl",
     "environments/policy/rendering/embedded_tokenizer/chat_template.jinja",
     "environments/policy/rendering/embedded_tokenizer/tokenizer.json",
     "environments/policy/rendering/embedded_tokenizer/tokenizer_config.json",
     "environments/py.typed",
-    "environments/viewer/demo/demo.jsonl.gz",
-    *(f"environments/viewer/page/{path.name}" for path in (ROOT / "environments/viewer/page").iterdir()),
+    "turnwise/viewer/demo/demo.jsonl.gz",
+    *(f"turnwise/viewer/page/{path.name}" for path in (ROOT / "turnwise/viewer/page").iterdir()),
     "tools/py.typed",
     "turnwise/py.typed",
 }

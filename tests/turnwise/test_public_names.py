@@ -42,8 +42,12 @@ def test_the_public_names_are_sorted_and_differ():
 
 
 def test_every_name_that_the_documentation_imports_is_public():
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *ROOT.glob("environments/*/README.md")]
-    imports = re.compile(r"^from (turnwise[.\w]*) import (?:\(([^)]*)\)|(.*))$", re.MULTILINE)
+    pages = [
+        ROOT / "README.md",
+        *(ROOT / "docs").glob("*.md"),
+        *ROOT.glob("environments/shipped/*/*.md"),
+    ]
+    imports = re.compile(r"^from (turnwise(?!\.lab)[.\w]*) import (?:\(([^)]*)\)|(.*))$", re.MULTILINE)
     found = [(module, a or b) for page in pages for module, a, b in imports.findall(page.read_text())]
     named = {(module, name) for module, names in found for name in re.findall(r"\w+", names)}
     assert ("turnwise", "AgentEnv") in named

@@ -19,10 +19,10 @@ from tokenizers import AddedToken, Tokenizer
 
 from environments.policy.rendering.renderer import CannotExtendError, Renderer, first_stop
 from environments.policy.rendering.text_formats import JsonCall, checked_call, read_json_call
-from environments.time_profile import timed
 from environments.trajectory import Message
 from tools.calls import ToolCall, ToolSpec
 from tools.errors import ConfigError, ContextOverflow
+from tools.time_profile import timed
 
 THINK: Final = ("<think>", "</think>")
 CALL: Final = ("<tool_call>", "</tool_call>")

@@ -16,7 +16,6 @@ from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
-from environments.extras import needs_extra
 from environments.policy.rendering.chatml import LONG_CHARS, THINK
 from environments.policy.rendering.renderer import CannotExtendError, first_stop
 from environments.policy.rendering.text_formats import (
@@ -29,6 +28,7 @@ from environments.policy.rendering.text_formats import (
 from environments.trajectory import Message
 from tools.calls import CallStatus, ToolCall, ToolSpec
 from tools.errors import ConfigError, PolicyError
+from tools.extras import needs_extra
 
 _STATUSES: Final[Mapping[str, CallStatus]] = {
     "ok": "ok",

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from environments.python_syntax import parse_expression
 from tools.calls import CallStatus
+from tools.python_syntax import parse_expression
 
 _CODE_START = re.compile(r"(?m)^[ \t]{0,20}(?:```|~~~)|`[^`\n]{1,2000}`")
 _FENCE = re.compile(r"(?m)^[ \t]{0,20}(```|~~~)")

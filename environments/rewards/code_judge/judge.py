@@ -12,7 +12,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Generic, Literal, TypeVar, get_args
 
-from environments.artefacts import TakenFiles
+from environments.rewards.artefacts import TakenFiles
 from environments.rewards.code_cases import Verify
 from environments.rewards.code_judge.checks import (
     CheckLimits,

@@ -3,8 +3,8 @@
 import ast
 from typing import cast
 
-from environments.python_syntax import parse_python
 from tools.errors import DatasetError
+from tools.python_syntax import parse_python
 
 RECORDS = "__assertions__"
 """The name of the `Records` that the rewritten test talks to."""

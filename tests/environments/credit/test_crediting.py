@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from environments.credit import GroupRules, credited, missing_outcome_of, register_estimator
 from environments.testing import group_of
-from environments.time_profile import TimeProfile
 from environments.trajectory import Failure
 from tools.errors import ConfigError, CreditError
+from tools.time_profile import TimeProfile
 
 
 def test_every_parameter_is_recorded_with_the_value_that_was_used():

@@ -8,9 +8,9 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from environments.inference.model_server import ModelServer
 from environments.policy.base import CompletionRequest
 from environments.policy.chat import ChatPolicy
+from environments.policy.inference.model_server import ModelServer
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.trajectory import Message
 from tests.equipment.running_server import running_server

@@ -4,9 +4,9 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from environments.inference.model_server import ModelServer
 from environments.policy.base import CompletionRequest
 from environments.policy.chat import ChatPolicy
+from environments.policy.inference.model_server import ModelServer
 from environments.policy.mock_server import MockSettings, mock_app
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, call, generic_script, say

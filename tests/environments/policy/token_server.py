@@ -2,9 +2,9 @@
 
 from contextlib import asynccontextmanager
 
-from environments.inference.model_server import ModelServer
-from environments.inference.token_wires import WIRES
 from environments.policy.base import CompletionRequest
+from environments.policy.inference.model_server import ModelServer
+from environments.policy.inference.token_wires import WIRES
 from environments.policy.mock_server import MockSettings, mock_app
 from environments.policy.open_row import OpenRow
 from environments.policy.rendering.chatml import ChatMLRenderer

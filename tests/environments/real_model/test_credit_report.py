@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from environments.lab.credit_report.arms import read_for_report
-from environments.lab.credit_report.model_gradients import model_gradients
-from environments.lab.credit_report.report import credit_report
-from environments.lab.credit_report.signal_noise import measure
 from environments.trajectory import NOT_SAMPLED, TokenRow
-from tests.environments.lab.credit_report.token_games import game
+from tests.turnwise.lab.credit_report.token_games import game
 from tools.errors import ConfigError, CreditError
+from turnwise.lab.credit_report.arms import read_for_report
+from turnwise.lab.credit_report.model_gradients import model_gradients
+from turnwise.lab.credit_report.report import credit_report
+from turnwise.lab.credit_report.signal_noise import measure
 
 torch = pytest.importorskip("torch", reason="needs torch, for a real model")
 GROUPS, TURNS = 40, 3

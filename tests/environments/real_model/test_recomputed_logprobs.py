@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from environments.config import ServerConfig
-from environments.inference.model_server import ModelServer
-from environments.inference.token_wires import WIRES
+from environments.policy.inference.model_server import ModelServer
+from environments.policy.inference.token_wires import WIRES
 from environments.policy.rendering.chatml import THINK, ChatMLRenderer
 from environments.policy.rendering.renderer import CannotExtendError
 from environments.policy.token_policy import TokenPolicy

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from environments.inference.http_client import StatusError
-from environments.inference.model_server import ModelServer
-from environments.inference.server_kind import check
+from environments.policy.inference.http_client import StatusError
+from environments.policy.inference.model_server import ModelServer
+from environments.policy.inference.server_kind import check
 from environments.record.recorder import read_groups
 from tests.environments.real_model import looking_env
 from tests.environments.serve.loopback import TURNWISE, free_port, running, wait_for_port

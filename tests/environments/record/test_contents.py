@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from environments.data.item_json import item_hash
 from environments.record.origin import RunOrigin
 from environments.record.recorder import Recorder, read_contents
+from environments.rollout.items.item_json import item_hash
 from tests.environments.record.recorded import TWO, credited, edit
 from tools.errors import RecordError
 

@@ -13,7 +13,6 @@ import orjson
 import pytest
 from click.testing import CliRunner
 
-from environments.cli.export import command as export
 from environments.record import record_feed
 from environments.record.group_line import encode_group, with_crc
 from environments.record.record_feed import follow
@@ -25,6 +24,7 @@ from tests.environments.record.any_group import all_withheld
 from tests.environments.record.recorded import TWO, credited
 from tests.tables import cases
 from tools.errors import RecordError, UsageError
+from turnwise.cli.export import command as export
 
 
 @pytest.fixture

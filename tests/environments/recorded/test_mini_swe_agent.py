@@ -7,11 +7,11 @@ from types import MappingProxyType
 
 import pytest
 
-from environments.agents.command import Command
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, call, say
+from environments.rollout.agents.command import Command
 from tests.environments.recorded.examples import example
 from tests.environments.test_row_contract import check_masks, contexts
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from environments.reward_context import RolloutContext
+from environments.rewards.reward_context import RolloutContext
 from tests.tables import cases
 from tools.errors import RewardError
 from tools.sandbox import open_sandbox

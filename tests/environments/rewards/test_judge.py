@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
-from environments.record.group_line import decode_group, encode_group
-from environments.record.totals import Summary
-from environments.rewards.judge import Judging, ScoreVerdict, UnreadableError, quoted, read_verdict
-from environments.second_models.asked_model import (
+from environments.policy.second_models.asked_model import (
     AskedModel,
     ScriptedAnswers,
     asking_for_id,
     question_id,
 )
+from environments.record.group_line import decode_group, encode_group
+from environments.record.totals import Summary
+from environments.rewards.judge import Judging, ScoreVerdict, UnreadableError, quoted, read_verdict
 from environments.trajectory import JudgeCall, Message
 from tests.environments.talk import Talk, talk
 from tests.tables import cases

@@ -5,9 +5,9 @@ import weakref
 
 import pytest
 
-from environments.data.tasks import GroupTask
 from environments.rollout.boundary import let_go
-from environments.word_guess_env.env import WordGuessEnv
+from environments.rollout.items.tasks import GroupTask
+from environments.shipped.word_guess.env import WordGuessEnv
 from tests.environments.write_file import HELLO, WriteFile, made
 from tools.errors import PolicyError
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from environments.cli.compare_runs import command
-from environments.data.item_json import item_hash
 from environments.record.recorder import Recorder
+from environments.rollout.items.item_json import item_hash
 from environments.run.comparison import compared, print_comparison, read_side
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup, Failure
 from tests.environments.counted_items import shown_console
 from tools.errors import RecordError
+from turnwise.cli.compare_runs import command
 
 LOST = Failure(sibling=9, stop_reason=None, error="E: x", traceback="", turns=0, error_class="E")
 

@@ -5,16 +5,16 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from environments.cli import credit, export
-from environments.long_math_env import LongMathEnv
 from environments.record.recorder import read_contents, read_groups
 from environments.run.evaluation_run import evaluate
 from environments.run.process_run import process
 from environments.run.rescore_run import rescore
-from environments.sales_chat_env import SalesChatEnv
+from environments.shipped.long_math import LongMathEnv
+from environments.shipped.sales_chat import SalesChatEnv
 from environments.wire.views import VIEWS
 from tests.environments.write_file import quiet
 from tests.tables import cases
+from turnwise.cli import credit, export
 
 CONDENSERS = {
     "keep_last_turns": {"condenser": ["keep_last_turns"], "condenser_turns": 2},

@@ -6,9 +6,9 @@ from itertools import count
 
 import pytest
 
-from environments.data.tasks import GroupTask
 from environments.record.origin import OtherRunError
 from environments.record.recorder import read_groups
+from environments.rollout.items.tasks import GroupTask
 from environments.run import evaluation_run
 from environments.run.evaluation_run import evaluate, evaluation_folder
 from environments.run.group_source import score_eval

@@ -15,7 +15,7 @@ from environments.config import AgentEnvConfig, ServerConfig
 from environments.record.origin import differences
 from environments.record.recorder import Recorder, read_contents, read_groups
 from environments.run.experiment import NOT_COUNTED, code_facts, has_file, origin_of
-from environments.word_guess_env import WordGuessEnv
+from environments.shipped.word_guess import WordGuessEnv
 from tests.environments.record.recorded import TWO, credited
 from tests.environments.write_file import WriteFile, made
 from tools.errors import RecordError

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from environments.data.tasks import GroupTask
 from environments.record.recorder import Recorder, read_groups
+from environments.rollout.items.tasks import GroupTask
 from environments.run import group_source
 from environments.run.group_source import (
     FinishedGroups,

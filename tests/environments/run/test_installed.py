@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from environments.cli.main import main
 from environments.run.discovery import find_environment
 from environments.run.loading import SHIPPED
-from environments.scaffold.new_environment import make_environment
 from tests.tables import cases
 from tools.errors import ConfigError
+from turnwise.cli.main import main
+from turnwise.scaffold.new_environment import make_environment
 
 ENV = """
 from turnwise import AgentEnv

@@ -2,8 +2,8 @@
 
 import pytest
 
-from environments.data.tasks import PastGroup
 from environments.record.recorder import read_groups
+from environments.rollout.items.tasks import PastGroup
 from environments.run.process_run import AskedTasks, process
 from tests.environments.counted_items import Counted, counted, shown_console
 from tools.errors import ConfigError, SandboxError

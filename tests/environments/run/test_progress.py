@@ -8,9 +8,9 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from environments.containment.user_code import InFlight
 from environments.credit import credited
 from environments.record.totals import Summary
+from environments.rollout.containment.user_code import InFlight
 from environments.run.group_source import note_of
 from environments.run.progress import LiveView, Progress, RolloutsInFlight, picture
 from environments.testing import group_of

@@ -5,15 +5,15 @@ import zipfile
 
 import pytest
 
-from environments.artefacts import TakenFiles
 from environments.base_env import AgentEnv
-from environments.code_debug_env import CodeDebugEnv
 from environments.record.artefact_file import artefacts_of, with_contents
 from environments.record.recorder import read_contents, read_groups, serialised
+from environments.rewards.artefacts import TakenFiles
 from environments.run.open_run import RunOptions
 from environments.run.process_run import process
 from environments.run.rescore_run import rescore
-from environments.terminal_tasks_env import TerminalTasksEnv
+from environments.shipped.code_debug import CodeDebugEnv
+from environments.shipped.terminal_tasks import TerminalTasksEnv
 from environments.trajectory import Artefact
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tests.environments.keeping_env import Keeping, keeping, recorded, rescored, rewards

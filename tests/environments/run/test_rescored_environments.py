@@ -4,16 +4,16 @@ import pytest
 
 from environments.base_env import AgentEnv
 from environments.config import JudgeConfig
-from environments.judged_writing_env import JudgedWritingEnv
-from environments.long_math_env import LongMathEnv
 from environments.policy.scripted import Choice, say
 from environments.record.recorder import read_contents, read_groups
-from environments.retail_env import RetailEnv
 from environments.run.process_run import process
 from environments.run.rescore_run import rescore
-from environments.sales_chat_env import SalesChatEnv
-from environments.word_guess_env import WordGuessEnv
-from tests.environments.second_models.played_roles import playing
+from environments.shipped.judged_writing import JudgedWritingEnv
+from environments.shipped.long_math import LongMathEnv
+from environments.shipped.retail import RetailEnv
+from environments.shipped.sales_chat import SalesChatEnv
+from environments.shipped.word_guess import WordGuessEnv
+from tests.environments.policy.second_models.played_roles import playing
 from tests.environments.write_file import quiet
 from tools.errors import ConfigError
 from tools.sandbox.base import SandboxSpec

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from environments.cli.settings import EnvCall, Overrides, merge_settings, read_yaml, split_overrides
 from environments.record.origin import OtherRunError
 from environments.record.recorder import read_contents, read_groups
 from environments.record.run_folder import RunFolder, record_at, run_folder
@@ -21,6 +20,7 @@ from tests.environments.chat import chat_env
 from tests.environments.chat.chat_env import Chat, chat
 from tests.environments.write_file import quiet
 from tools.errors import ConfigError, RecordError
+from turnwise.cli.settings import EnvCall, Overrides, merge_settings, read_yaml, split_overrides
 
 FOLDER = RunFolder(Path("runs/chat/default"))
 

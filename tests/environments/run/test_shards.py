@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from environments.cli.main import main
 from environments.record.recorder import read_contents, records_at
 from environments.record.run_folder import record_at
 from tests.environments.serve.loopback import TURNWISE, without_torch
 from tools.errors import RecordError
+from turnwise.cli.main import main
 from turnwise.records import load, read_groups
 
 ENV = """

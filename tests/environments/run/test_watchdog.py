@@ -4,8 +4,8 @@ import json
 import sys
 
 import environments.testing
-from environments.code_debug_env.env import CodeDebugEnv
 from environments.run.watchdog import place_in
+from environments.shipped.code_debug.env import CodeDebugEnv
 
 
 def hook():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from environments.data.tasks import GroupTask
+from environments.rollout.items.tasks import GroupTask
 from environments.run.worker_pool import MOST_ALIKE, AlikeFailuresError, first_alone, run_groups
 from environments.testing import group_of
 from environments.trajectory import Failure, StopReason

@@ -11,8 +11,8 @@ from dataclasses import replace
 from rich.console import Console
 
 from environments.credit.crediting import GroupRules, credited
-from environments.data.tasks import plan_for_ever
 from environments.record.origin import RunOrigin
+from environments.rollout.items.tasks import plan_for_ever
 from environments.run.group_source import FinishedGroups, Finishing
 from environments.serve.delivery import Delivery, DeliveryRules
 from environments.serve.group_tries import Rollouts

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from environments.base_env import AgentEnv
 from environments.policy.scripted import Choice, call, say
-from environments.retail_env import RetailEnv
+from environments.shipped.retail import RetailEnv
 from environments.testing import group_of
 from environments.turn_level_reward import TurnLevelRewardMixin
-from tests.environments.agents.recorded import Talk as Spoken
-from tests.environments.agents.recorded import ask, system, user
+from tests.environments.rollout.agents.recorded import Talk as Spoken
+from tests.environments.rollout.agents.recorded import ask, system, user
 from tools.terminal import terminal
 
 

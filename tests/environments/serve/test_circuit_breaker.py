@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from environments.data.tasks import GroupTask
+from environments.rollout.items.tasks import GroupTask
 from environments.run.group_source import FIRST_PAUSE_S, LONGEST_PAUSE_S, Streak, note_of
 from environments.run.worker_pool import StoppedError
 from environments.serve.group_tries import OPEN_AFTER, CircuitBreaker

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from environments.data.tasks import GroupTask
 from environments.record.origin import RunOrigin
+from environments.rollout.items.tasks import GroupTask
 from environments.run.group_source import Finishing, finished
 from environments.serve.group_tries import GroupTries, ModelWatch, Rollouts
 from environments.testing import group_of

@@ -2,8 +2,8 @@
 
 import pytest
 
-from environments.containment.user_code import InFlight
-from environments.data.tasks import PastGroup
+from environments.rollout.containment.user_code import InFlight
+from environments.rollout.items.tasks import PastGroup
 from environments.run.process_run import AskedTasks
 from tests.environments.counted_items import Counted, counted
 from tests.environments.serve.serve_world import World, serving

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from environments.data.tasks import GroupTask
 from environments.record.recorder import Recorder, read_groups
+from environments.rollout.items.tasks import GroupTask
 from environments.serve.outbox import Outbox
 from environments.serve.serve_loop import API_AWAY, STOPPED
 from tests.environments.serve.serve_world import World, group_for, lost_model, serving, terminate, until

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from environments.config import AgentEnvConfig
-from environments.lifecycle.weight_versions import WeightVersions
 from environments.record.recorder import read_groups
+from environments.rollout.lifecycle.weight_versions import WeightVersions
 from environments.run.open_run import RunOptions
 from environments.serve.serving import serve
 from environments.trajectory import TrajectoryGroup

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from environments.lab.probe.canaries import CANARIES
 from tests.environments.wire.forked_groups import forked_group, with_credit
+from turnwise.lab.probe.canaries import CANARIES
 
 CANARY_GROUPS = {name: make() for name, make in CANARIES.items()}
 UNTRAINED = with_credit(

@@ -5,9 +5,9 @@ import importlib
 from dataclasses import replace
 from types import SimpleNamespace
 
-from environments.lab.probe.canaries import VOCABULARY
-from environments.lab.probe.trainer_probe import probe_trainer
 from environments.trajectory import NOT_SAMPLED
+from turnwise.lab.probe.canaries import VOCABULARY
+from turnwise.lab.probe.trainer_probe import probe_trainer
 
 torch = importlib.import_module("torch")
 

@@ -10,7 +10,7 @@ import pytest
 from atroposlib.envs.base import APIServerConfig, BaseEnv, ServerBaseline
 
 from environments.config import JudgeConfig, ServerConfig, sampling_of
-from environments.data.tasks import GroupTask
+from environments.rollout.items.tasks import GroupTask
 from environments.trainers.atropos import atropos_env
 from tests.environments.serve.served_env import Talk
 from tests.environments.wire.forked_groups import forked_group, with_credit

@@ -6,7 +6,6 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from environments.lab.probe.canaries import CANARIES, GROUP_SIZE, VOCABULARY, condensed_context
 from environments.trainers.completion_columns import (
     GroupLeftOut,
     completion_columns,
@@ -20,6 +19,7 @@ from environments.wire.payloads import Shape, pack, post_text
 from tests.environments.wire.forked_groups import forked_group, with_credit
 from tests.tables import cases
 from tools.errors import WireError
+from turnwise.lab.probe.canaries import CANARIES, GROUP_SIZE, VOCABULARY, condensed_context
 
 GROUPS = {name: make() for name, make in CANARIES.items()}
 UNEQUAL, UNSCORED = GROUPS["unequal lengths"], GROUPS["unscored turns"]

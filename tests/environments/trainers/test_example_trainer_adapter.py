@@ -8,7 +8,6 @@ import warnings
 import orjson
 import pytest
 
-from environments.lab.probe.canaries import CANARIES, GROUP_SIZE
 from environments.trainers.completion_columns import shifted_post
 from environments.trainers.settings import EXAMPLE_TRAINER_DEFAULTS, check_example_trainer
 from environments.trajectory import IGNORED
@@ -16,6 +15,7 @@ from environments.wire.credited_rows import credited_rows
 from environments.wire.payloads import Shape, pack, post_text
 from tests.environments.wire.forked_groups import forked_group, with_credit
 from tools.errors import ConfigError
+from turnwise.lab.probe.canaries import CANARIES, GROUP_SIZE
 
 if not os.environ.get("TURNWISE_REQUIRE_TORCH"):
     pytest.importorskip("torch", reason="needs torch, to run the example trainer's step")

@@ -16,12 +16,12 @@ from types import SimpleNamespace
 import pytest
 import typing_extensions
 
-from environments.lab.probe.canaries import GROUP_SIZE
 from environments.trainers.completion_columns import completion_columns
 from environments.trainers.settings import SKYRL, InexactStepWarning, check_settings
 from tests.environments.trainers.groups import CANARY_GROUPS as GROUPS
 from tests.environments.trainers.groups import WITHHELD, every_canary
 from tools.errors import ConfigError
+from turnwise.lab.probe.canaries import GROUP_SIZE
 
 if not os.environ.get("TURNWISE_REQUIRE_SKYRL"):
     pytest.importorskip("skyrl", reason="needs skyrl, to run its data path and loss")

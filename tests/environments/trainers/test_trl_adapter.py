@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from environments.lab.probe import canaries as canary
-from environments.lab.probe.canaries import CanaryEnv
+from environments.shipped.word_guess.env import WordGuessEnv
 from environments.trainers.settings import TRL_LOSSES
 from environments.wire.columns import columns_of
 from environments.wire.views import token_advantages
-from environments.word_guess_env.env import WordGuessEnv
 from tests.environments.trainers.groups import WITHHELD
 from tests.environments.wire.forked_groups import forked_group, with_credit
 from tools.errors import ConfigError, RunError
+from turnwise.lab.probe import canaries as canary
+from turnwise.lab.probe.canaries import CanaryEnv
 
 if not os.environ.get("TURNWISE_REQUIRE_TORCH"):
     pytest.importorskip("trl", reason="needs torch and TRL, to run TRL's own trainer")

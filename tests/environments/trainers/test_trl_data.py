@@ -10,9 +10,9 @@ import datasets
 import pytest
 
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
-from environments.retail_env.env import RetailEnv
-from environments.text_exports.line_file import LineFile
-from environments.text_exports.text_views import TEXT_VIEWS
+from environments.record.text_exports.line_file import LineFile
+from environments.record.text_exports.text_views import TEXT_VIEWS
+from environments.shipped.retail.env import RetailEnv
 
 if not os.environ.get("TURNWISE_REQUIRE_TORCH"):
     pytest.importorskip("trl", reason="needs torch and TRL, to run TRL's preparation of data")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from environments.lab.probe.canaries import CanaryEnv
 from tools.errors import ConfigError
+from turnwise.lab.probe.canaries import CanaryEnv
 
 if not os.environ.get("TURNWISE_REQUIRE_TORCH"):
     pytest.importorskip("trl", reason="needs torch and TRL, to run TRL's own trainer")

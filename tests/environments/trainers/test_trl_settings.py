@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from environments.lab.probe import canaries as canary
-from environments.lab.probe.canaries import CanaryEnv
 from environments.trainers.settings import InexactStepWarning
 from tools.errors import ConfigError
+from turnwise.lab.probe import canaries as canary
+from turnwise.lab.probe.canaries import CanaryEnv
 
 if not os.environ.get("TURNWISE_REQUIRE_TORCH"):
     pytest.importorskip("trl", reason="needs torch and TRL, to run TRL's own trainer")

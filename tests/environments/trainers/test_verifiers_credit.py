@@ -6,8 +6,8 @@ import os
 import pytest
 
 from environments.credit import ESTIMATORS, describe
+from environments.shipped.word_guess.env import WordGuessEnv
 from environments.trainers.verifiers_credit import stamp_advantages
-from environments.word_guess_env.env import WordGuessEnv
 from tests.environments.trainers.groups import GROUPS, every_group
 from tests.environments.wire.forked_groups import with_credit
 from tools.errors import CreditError

@@ -6,10 +6,10 @@ import os
 from types import SimpleNamespace
 
 from environments.base_env import AgentEnv
-from environments.lab.probe import canaries as canary
-from environments.lab.probe.canaries import CanaryEnv
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, ChatMLRenderer
 from environments.turn_level_reward import TurnLevelRewardMixin
+from turnwise.lab.probe import canaries as canary
+from turnwise.lab.probe.canaries import CanaryEnv
 
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 torch, trl, transformers = map(importlib.import_module, ("torch", "trl", "transformers"))

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from environments.data.tasks import GroupTask
+from environments.rollout.items.tasks import GroupTask
 from environments.wire.payloads import MOST_IN_A_ROW, ExactTokens, only_exact
 from tests.environments.serve.serve_world import credit, group_for
 from tools.errors import ConfigError

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.environments.env_checks.checked_envs import checked
 from tests.tools.mcp.test_mcp_servers import called
+from tests.turnwise.check.checked_envs import checked
 from tools.errors import ConfigError
 from tools.mcp.mcp_servers import MCPServers
 from tools.mcp.mcp_toolset import MCPToolset

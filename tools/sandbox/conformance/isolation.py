@@ -186,7 +186,7 @@ def _secret_file() -> Generator[tuple[Path, str]]:
 
 
 _SETTINGS = ("/usr/local/etc", "/usr/etc")
-_MODULES = "tools environments turnwise environments.code_debug_env environments.rewards.code_judge"
+_MODULES = "tools environments turnwise environments.shipped.code_debug environments.rewards.code_judge"
 _IMPORTS = f"""
 import importlib
 for name in "{_MODULES}".split():

@@ -2,11 +2,11 @@ import math
 from functools import partial
 from types import SimpleNamespace
 
-from environments.code_debug_env.env import embedded_tasks, workspace_files
-from environments.reward_context import RolloutContext
 from environments.rewards.code_judge import observer
 from environments.rewards.code_judge.checks import CheckLimits, calls_fail, note_calls
 from environments.rewards.code_judge.comparison import NotedCall, Outcome, alike, noted_calls
+from environments.rewards.reward_context import RolloutContext
+from environments.shipped.code_debug.env import embedded_tasks, workspace_files
 from tests.tools.sandbox.conftest import tier_c  # noqa: F401  # a fixture
 from tools.sandbox import Opening, SandboxLimits, open_sandbox
 from tools.sandbox.local.backend import open_local

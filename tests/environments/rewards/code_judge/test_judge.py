@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from environments.code_debug_env import CodeDebugEnv
-from environments.code_debug_env.env import CodeDebugConfig
 from environments.rewards.code_judge.checks import CheckLimits
 from environments.rewards.code_judge.judge import CodeJudge
+from environments.shipped.code_debug import CodeDebugEnv
+from environments.shipped.code_debug.env import CodeDebugConfig
 from tools.errors import DatasetError
 from tools.sandbox import open_sandbox
 from tools.sandbox.base import ExecResult

@@ -1,5 +1,0 @@
-"""`code_debug`: find and fix the bug in a Python function, with a reward for every turn."""
-
-from environments.code_debug_env.env import CodeDebugEnv
-
-__all__ = ["CodeDebugEnv"]

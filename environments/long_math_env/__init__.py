@@ -1,5 +1,0 @@
-"""`long_math`: a chain of facts over many pages, each read once; what is forgotten is gone."""
-
-from environments.long_math_env.env import LongMathEnv
-
-__all__ = ["LongMathEnv"]

@@ -1,0 +1,717 @@
+"""Reads replies to chat requests, whole or streamed, tolerantly: the message, its tokens, why it ended."""
+
+import json
+import re
+import reprlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import groupby
+from math import isfinite
+from typing import Any, Literal, cast
+
+from environments.policy.inference.http_client import IncompleteError, list_in, mapping, one_line, start_of
+from environments.policy.inference.server_kind import TEXT_ONLY, ServerFacts
+from environments.trajectory import NOT_SAMPLED, SEVERAL_VERSIONS, Message, WeightSpan
+from tools.calls import ToolCall
+from tools.json_input import JsonError, check_weight, collector_paused, read_exact_json, read_json
+
+_TEXTS = ("content", "refusal", "reasoning_content", "reasoning", "reasoning_details")
+_LISTS = ("token_ids", "response_token_ids", "weight_versions")
+_REPLY_FIELDS = ("prompt_token_ids", "usage", "metadata")
+_COMMENTS = re.compile(rb"\A(?:\s*:[^\n]*\n)+\s*")
+LARGEST_ID = 2**31
+"""No vocabulary is larger; a negative id could be `IGNORED` and leave its turn's mask."""
+CLAMPED = -9999.0
+"""What vLLM reports for a token whose logprob it does not know."""
+NO_NUMBERS = "NaN happened"
+"""SGLang's stop reason when it put a stop token in the place of an id that cannot be."""
+_NUMBERS = frozenset({float, int})
+_KINDS: Mapping[type, str] = {str: "text", int: "an integer", list: "a list", dict: "an object"}
+CallIds = Callable[[int], str]
+"""The id of the call at an index, for one that has none of its own."""
+REASONING_FIELDS = ("reasoning_content", "reasoning")
+"""Of a message, as text; the same names are understood when it is sent back."""
+_MORE_REASONING = ("reasoning_details", "thinking")
+_TEXT_PARTS = frozenset({"text", "output_text", "refusal"})
+_REASONING_PARTS = frozenset({"thinking", "reasoning", "reasoning_text", "redacted_thinking"})
+_CALL_PARTS = frozenset({"tool_use", "tool_call", "function_call"})
+_TEXT_KEYS = ("text", "content", "thinking", "reasoning", "summary", "refusal")
+_DEEPEST = 5
+_ID_CHARS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_ID_LENGTH = 9
+_FINISHED: Mapping[str, re.Pattern[str]] = {
+    "filtered": re.compile(
+        "filter|safety|blocked|blocklist|prohibited|recitation|sensitive|refusal|guardrail"
+    ),
+    "lost": re.compile("abort|error|cancel|fail|time_?out|insufficient|interrupt|unload"),
+    "length": re.compile("length|max|limit|truncat|window"),
+}
+"""What the finish reasons of servers mean, by what they contain."""
+_LONGEST_REASON = 100
+_NAME = b"prompt_token_ids"
+_START = b'"%b":[' % _NAME
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "temperature": (1,),
+    "top_p": (1,),
+    "top_k": (None, 0, -1),
+    "min_p": (None, 0),
+    "repetition_penalty": (None, 1),
+    "presence_penalty": (None, 0),
+    "frequency_penalty": (None, 0),
+    "logit_bias": (None, {}),
+}
+"""Settings that reshape the distribution, and their values that do not."""
+_AFTER_LOGPROBS = frozenset({"top_p", "top_k", "min_p"})
+"""What SGLang applies after it has taken its logprobs."""
+
+
+class ReplyError(ValueError):
+    """A reply that cannot be used."""
+
+
+class NoReplyError(IncompleteError, ReplyError):
+    """A reply without a whole completion: the same request may get one later."""
+
+
+def field_of(fields: Mapping[str, Any], name: str, *kinds: type, where: str = "") -> Any:
+    """A field of a reply; `None` where it is absent or null.
+
+    Raises:
+        ReplyError: it is of none of these kinds; a boolean never is.
+    """
+    value = fields.get(name)
+    if value is None or (isinstance(value, kinds) and not isinstance(value, bool)):
+        return value
+    wanted = " or ".join(_KINDS[kind] for kind in kinds)
+    raise ReplyError(f"{where}{name} is {reprlib.repr(value)}; {wanted} is possible")
+
+
+def object_in(fields: Mapping[str, Any], name: str, *, where: str = "") -> Mapping[str, Any]:
+    """The object that a field holds; empty where it is absent, null or empty."""
+    return cast("dict[str, Any]", field_of(fields, name, dict, where=where) or {})
+
+
+def is_event_stream(content: bytes) -> bool:
+    """Whether a body is one: it begins with a field of server-sent events, or with a comment."""
+    return content[:200].lstrip().startswith((b"data:", b"event:", b"id:", b"retry:", b":"))
+
+
+def merged_stream(content: bytes) -> dict[str, Any]:
+    """The one reply that the chunks of an event stream add up to.
+
+    A body of comments and one object after them, as OpenRouter sends while it waits, is that object.
+
+    Raises:
+        ReplyError: a chunk that is no object, an error in one, or no end.
+    """
+    after_comments = _COMMENTS.sub(b"", content)
+    if after_comments.startswith(b"{"):
+        return _object(after_comments)
+    reply: dict[str, Any] = {}
+    choice = _Choice()
+    done = False
+    for data in _events(content):
+        if data == b"[DONE]":
+            done = True
+            continue
+        chunk = _object(data)
+        if chunk.get("error"):
+            raise NoReplyError(f"the server gave up in the middle of its answer: {chunk['error']!r:.200}")
+        for part in field_of(chunk, "choices", list) or ():
+            if _is_first(part):
+                choice.add(part)
+        reply |= {name: chunk[name] for name in _REPLY_FIELDS if chunk.get(name) is not None}
+    if not done and choice.fields.get("finish_reason") is None:
+        raise NoReplyError("the event stream breaks off before its end")
+    return {**reply, "choices": [choice.whole()]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledTokens:
+    """The token ids that a server gave."""
+
+    prompt_ids: tuple[int, ...]
+    extends_row: bool = False
+    """Whether `prompt_ids` are only those that follow the open row."""
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...] | None
+    """One per sampled token; `None`: the server gave none."""
+
+
+def tokens_of(reply: Mapping[str, Any], choice: Mapping[str, Any]) -> SampledTokens | None:
+    """What was sampled, or `None` where the server gave text alone.
+
+    vLLM gives `token_ids` and the prompt's ids at the top, SGLang `response_token_ids` and the prompt's ids
+    in the choice, or pairs of logprob and id in `meta_info`.
+
+    Raises:
+        ReplyError: what it gives does not fit together.
+    """
+    pairs = token_pairs(object_in(choice, "meta_info"))
+    given = [
+        (name, choice[name]) for name in ("token_ids", "response_token_ids") if choice.get(name) is not None
+    ]
+    if not given and pairs is None:
+        return None
+    name, ids = given[0] if given else ("output_token_logprobs", [pair[1] for pair in pairs or ()])
+    prompt = reply.get("prompt_token_ids") or choice.get("prompt_token_ids")
+    if not prompt:
+        raise ReplyError(
+            f"the server gave {name} without prompt_token_ids, and nobody can tell what the model saw: "
+            "update it, or send it the prompt's ids with --openai.server_type"
+        )
+    if not ids:
+        raise NoReplyError(f"the server gave empty {name}; a completion has at least its stop token")
+    token_ids = checked_ids(ids, name)
+    return SampledTokens(
+        prompt_ids=checked_ids(prompt, "prompt_token_ids"),
+        token_ids=token_ids,
+        logprobs=checked_logprobs(_logprobs_of(choice, pairs), len(token_ids)),
+    )
+
+
+def checked_ids(ids: object, name: str) -> tuple[int, ...]:
+    """Token ids of a reply.
+
+    Raises:
+        ReplyError: one of them is no integer, or no vocabulary has it.
+    """
+    if not isinstance(ids, list):
+        raise ReplyError(f"{name} is no list: {ids!r:.100}")
+    values = cast("list[int]", ids)
+    if set(map(type, values)) - {int} or min(values, default=0) < 0 or max(values, default=0) >= LARGEST_ID:
+        wrong = next(
+            i for i, each in enumerate(values) if type(each) is not int or not 0 <= each < LARGEST_ID
+        )
+        raise ReplyError(f"{name}.{wrong} is {values[wrong]!r:.100}; a token id is an integer from 0 on")
+    return tuple(values)
+
+
+def checked_logprobs(logprobs: Sequence[object] | None, tokens: int) -> tuple[float, ...] | None:
+    """One logprob for each sampled token; `None` stays what it is.
+
+    Raises:
+        ReplyError: another number of them, or one that no sampler gave.
+    """
+    if logprobs is None:
+        return None
+    if len(logprobs) != tokens:
+        raise ReplyError(f"the server gave {len(logprobs)} logprobs for {tokens} token_ids")
+    numbers = cast("Sequence[float]", logprobs)
+    if set(map(type, numbers)) <= _NUMBERS and _in_range(numbers):
+        return tuple(map(float, numbers))
+    for index, value in enumerate(numbers):
+        # NaN is in no range.
+        if type(value) not in _NUMBERS or not CLAMPED < value < NOT_SAMPLED:
+            raise ReplyError(
+                f"the server gave the logprob {value!r:.100} at token {index} of {tokens}; a sampled token "
+                f"has a finite one above {CLAMPED:g}"
+            )
+    raise AssertionError("one of them is no logprob")
+
+
+def _in_range(numbers: Sequence[float]) -> bool:
+    """Whether all are logprobs; NaN leaves no finite sum."""
+    if not numbers:
+        return True
+    return min(numbers) > CLAMPED and max(numbers) < NOT_SAMPLED and isfinite(sum(numbers))
+
+
+def read_message(given: Mapping[str, Any], call_ids: CallIds) -> tuple[Message, str | None]:
+    """The message, and the field that its reasoning came in, where that is one that takes it back.
+
+    Args:
+        given: the message of a choice.
+        call_ids: names the calls without an id, or with that of another.
+
+    Raises:
+        ReplyError: a message of another role, or a content that is neither text nor a part of a known kind.
+    """
+    role = given.get("role")
+    if role not in (None, "", "assistant"):
+        raise ReplyError(
+            f"the server answered with a message of role {role!r:.100}; an answer is the assistant's"
+        )
+    text, thoughts, called = _parts(given.get("content"))
+    refusal = field_of(given, "refusal", str)
+    reasoning_field, reasoning = _reasoning(given)
+    calls = field_of(given, "tool_calls", list) or called
+    if not calls and (function := object_in(given, "function_call")):
+        calls = [{"function": function}]
+    message = Message(
+        role="assistant",
+        content=text or refusal or "",
+        reasoning=reasoning or thoughts or None,
+        tool_calls=_calls(calls, call_ids),
+    )
+    return message, reasoning_field
+
+
+def is_empty(message: Message) -> bool:
+    """Whether it has neither text nor calls."""
+    return not (message.content or message.reasoning or message.tool_calls)
+
+
+def weight_spans_of(choice: Mapping[str, Any]) -> tuple[WeightSpan, ...]:
+    """What each of several versions sampled of one completion; none where that is unknown."""
+    spans = [mapping(span) for span in list_in(choice.get("weight_versions"))]
+    spans = [span for span in spans if span.get("start") != span.get("end") or span.get("end") is None]
+    found = [(span.get("start"), _name(span.get("version"))) for span in spans]
+    known = [
+        WeightSpan(start=start, version=name)
+        for start, name in found
+        if isinstance(start, int) and name is not None
+    ]
+    starts = [span.start for span in known]
+    if len(known) < len(found) or starts[:1] != [0] or starts != sorted(set(starts)):
+        return ()
+    changes = tuple(next(same) for _, same in groupby(known, key=lambda span: span.version))
+    return changes if len(changes) > 1 else ()
+
+
+def weight_version_of(choice: Mapping[str, Any], *facts: object) -> str | None:
+    """The version of the weights, or of all that one completion was sampled by; `None`: unknown.
+
+    Args:
+        choice: of the reply; vLLM's `weight_versions` has a version per stretch of tokens.
+        facts: where SGLang's `weight_version` may be.
+    """
+    # Where one stretch has no version, the others would give too young an age.
+    names = [_name(mapping(span).get("version")) for span in list_in(choice.get("weight_versions"))]
+    if not names:
+        given = [mapping(each).get("weight_version") for each in facts]
+        names = [_name(version) for version in given if version is not None]
+    return SEVERAL_VERSIONS.join(dict.fromkeys(cast("list[str]", names))) if names and all(names) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledMessage:
+    """What a server sampled."""
+
+    message: Message
+    finish_reason: Literal["stop", "tool_calls", "length"]
+    tokens: SampledTokens | None
+    """`None`: the server gave text alone."""
+    reasoning_field: str | None = None
+    """The field that the message's reasoning came in, where it can be sent back in it."""
+    weight_version: str | None = None
+    """Which weights sampled it, if the server states it."""
+    weight_spans: tuple[WeightSpan, ...] = ()
+    """Where they changed, likewise."""
+    usage: Mapping[str, int] = field(default_factory=dict[str, int])
+    """The tokens that the server counted."""
+    is_refusal: bool = False
+    """Whether its text is what the server calls a refusal."""
+
+
+class FilteredReplyError(ReplyError):
+    """The server filtered the answer."""
+
+
+def call_id(*names_it: object) -> str:
+    """An id for a call that a server gave none: equal for equal reasons, and of the form that all accept.
+
+    Mistral wants nine letters and digits; others take any text.
+    """
+    number = int.from_bytes(blake2b(repr(names_it).encode(), digest_size=8).digest(), "big")
+    return "".join(_ID_CHARS[number // 62**place % 62] for place in range(_ID_LENGTH))
+
+
+@collector_paused()
+def read_reply(content: bytes, call_prefix: str, *, max_tokens: int | None = None) -> SampledMessage:
+    """The message of a reply, with its tokens where the server gave them.
+
+    Args:
+        content: the body of the reply, JSON or an event stream.
+        call_prefix: distinguishes the calls of this reply from others, for calls without an id.
+        max_tokens: how many were asked for: without a finish reason, so many tokens were cut.
+
+    Raises:
+        ReplyError: no completion, one that the server gave up or filtered, or one that does not fit together.
+    """
+    reply = _parsed(content)
+    choice, given = _choice_and_message(reply, content)
+    message, reasoning_field = read_message(given, lambda index: call_id(call_prefix, index))
+    tokens, usage = tokens_of(reply, choice), _usage(reply)
+    sampled = usage.get("completion_tokens") if tokens is None else len(tokens.token_ids)
+    reason = _finish_reason(choice, message, sampled, max_tokens)
+    # An empty text is one that a model may write: it sampled its stop token first.
+    if is_empty(message) and not (isinstance(given.get("content"), str) or reason == "length" or sampled):
+        raise NoReplyError(f"the answer is empty, without a word, a call or a token: {start_of(content)}")
+    return SampledMessage(
+        message=message,
+        finish_reason=reason,
+        tokens=tokens,
+        reasoning_field=reasoning_field,
+        weight_version=weight_version_of(choice, choice.get("meta_info"), reply.get("metadata")),
+        weight_spans=weight_spans_of(choice),
+        usage=usage,
+        is_refusal=bool(given.get("refusal")) and message.content == given["refusal"],
+    )
+
+
+def without_row(content: bytes, row_json: bytes) -> bytes | None:
+    """A reply whose prompt's ids are those that follow a row, where they begin with all of it.
+
+    A reply that has the name twice, however it is written there, is left alone: the other might be read.
+
+    Args:
+        content: JSON, or events of it.
+        row_json: the row's ids as they stand in a JSON list, without its brackets.
+
+    Returns:
+        The reply; `None` where its prompt begins otherwise, ends with the row, or is written otherwise.
+    """
+    start = content.find(_START) + len(_START)
+    end = start + len(row_json)
+    if start < len(_START) or not row_json or content[end : end + 1] != b",":
+        return None
+    if not content.startswith(row_json, start) or content.count(_NAME) > 1:
+        return None
+    return content[:start] + content[end + 1 :]
+
+
+def logprobs_warning(sampling: Mapping[str, Any], facts: ServerFacts) -> str | None:
+    """What is wrong with the logprobs that a server gives for these settings, and what to change."""
+    reshaping = [name for name, neutral in _NEUTRAL.items() if sampling.get(name, neutral[0]) not in neutral]
+    if facts.kind == "sglang":
+        reshaping = [name for name in reshaping if name in _AFTER_LOGPROBS]
+    processed = str(facts.logprobs_mode).startswith("processed")
+    if not reshaping or processed or facts.kind in TEXT_ONLY:
+        return None
+    shown = ", ".join(f"{name} {sampling[name]}" for name in reshaping)
+    if facts.kind == "sglang":
+        return (
+            f"{shown}: SGLang's logprobs are those before this, so a trainer's ratios are off; leave it out"
+        )
+    server = "vLLM's" if facts.kind == "vllm" else "the server's"
+    return (
+        f"{shown}: {server} logprobs are those of the model before any such setting, so a trainer's ratios "
+        f"are off, unless vLLM is started with --logprobs-mode processed_logprobs"
+    )
+
+
+class _Choice:
+    """What the chunks of a choice add up to; texts are joined once, at the end."""
+
+    def __init__(self) -> None:
+        self.fields: dict[str, Any] = {}
+        self._message: dict[str, Any] = {}
+        self._texts: dict[str, list[Any]] = {}
+        self._calls: list[dict[str, Any]] = []
+        self._latest: dict[object, dict[str, Any]] = {}
+
+    def add(self, part: Mapping[str, Any]) -> None:
+        self._add_delta(object_in(part, "delta") or object_in(part, "message"))
+        for name in _LISTS:
+            if ids := field_of(part, name, list):
+                self.fields.setdefault(name, []).extend(ids)
+        if logprobs := field_of(object_in(part, "logprobs"), "content", list, where="logprobs."):
+            self.fields.setdefault("logprobs", {"content": []})["content"].extend(logprobs)
+        for name in ("finish_reason", "prompt_token_ids", "meta_info", "error"):
+            if part.get(name) is not None:
+                self.fields[name] = part[name]
+
+    def whole(self) -> dict[str, Any]:
+        """The choice of a reply."""
+        message = self._message | {name: _joined(pieces) for name, pieces in self._texts.items()}
+        if self._calls:
+            message["tool_calls"] = [
+                {**call, "function": _whole_function(call["function"])} for call in self._calls
+            ]
+        if "function_call" in message:
+            message["function_call"] = _whole_function(message["function_call"])
+        return {**self.fields, "message": message}
+
+    def _add_delta(self, delta: Mapping[str, Any]) -> None:
+        if delta.get("role"):
+            self._message["role"] = delta["role"]
+        for name in _TEXTS:
+            kinds = (str, list) if name in ("content", "refusal") else (str, list, dict)
+            if (given := field_of(delta, name, *kinds)) is not None:
+                self._texts.setdefault(name, []).extend(
+                    cast("list[Any]", given) if isinstance(given, list) else [given]
+                )
+        if function := object_in(delta, "function_call"):
+            _add_function(self._message.setdefault("function_call", {}), function)
+        for number, call in enumerate(field_of(delta, "tool_calls", list) or ()):
+            if call is not None:
+                self._add_call(_checked_call(call, number))
+
+    def _add_call(self, piece: Mapping[str, Any]) -> None:
+        """Join a piece to the latest call of its index, unless it is another's: ollama calls each 0."""
+        function = object_in(piece, "function")
+        index, given = piece.get("index"), field_of(piece, "id", str, where="a tool call's ")
+        call = self._latest.get(str(index))
+        another = call is not None and given and call["id"] not in (None, given)
+        if call is None or another or (index is None and not given and function.get("name")):
+            call = dict[str, Any](id=given, function={})
+            self._calls.append(call)
+            self._latest[str(index)] = call
+        call["id"] = call["id"] or given
+        _add_function(call["function"], function)
+
+
+def _events(content: bytes) -> Iterator[bytes]:
+    """The data of each event."""
+    lines: list[bytes] = []
+    for line in content.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n"):
+        if line.startswith(b"data:"):
+            lines.append(line[5:])
+        elif not line and lines:
+            yield b"\n".join(lines).strip()
+            lines = []
+    if lines:
+        yield b"\n".join(lines).strip()
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        chunk: object = read_json(data)
+    except JsonError as error:
+        raise NoReplyError(f"a chunk of the event stream is no JSON ({error}): {data[:100]!r}") from error
+    if not isinstance(chunk, dict):
+        raise NoReplyError(f"a chunk of the event stream is no object: {data[:100]!r}")
+    return cast("dict[str, Any]", chunk)
+
+
+def _joined(pieces: list[Any]) -> Any:
+    """One text; where some of it came as content parts, as Mistral streams what it thinks, a list of all."""
+    return "".join(pieces) if all(isinstance(piece, str) for piece in pieces) else pieces
+
+
+def _add_function(function: dict[str, Any], piece: Mapping[str, Any]) -> None:
+    if name := field_of(piece, "name", str, where="a tool call's "):
+        function["name"] = name
+    if piece.get("arguments") is not None:
+        function.setdefault("arguments", []).append(piece["arguments"])
+
+
+def _whole_function(function: dict[str, Any]) -> dict[str, Any]:
+    pieces: list[Any] = function.get("arguments", [])
+    if not all(isinstance(piece, str) for piece in pieces):
+        return {**function, "arguments": pieces[-1]}  # an object, in one piece
+    return {**function, "arguments": "".join(pieces) if pieces else None}
+
+
+def _logprobs_of(choice: Mapping[str, Any], pairs: list[list[Any]] | None) -> list[Any] | None:
+    content = field_of(object_in(choice, "logprobs"), "content", list, where="logprobs.")
+    if content is None:
+        return None if pairs is None else [pair[0] for pair in pairs]
+    try:
+        return [entry["logprob"] for entry in content]
+    except (KeyError, TypeError, IndexError):
+        raise ReplyError(
+            f"logprobs.content holds an entry without a logprob: {reprlib.repr(content)}"
+        ) from None
+
+
+def token_pairs(meta_info: Mapping[str, Any]) -> list[list[Any]] | None:
+    """SGLang's logprob, id and text of each sampled token; `None` where it gave none."""
+    pairs = field_of(meta_info, "output_token_logprobs", list)
+    if pairs is None:
+        return None
+    if not all(isinstance(pair, list) and len(cast("list[Any]", pair)) >= 2 for pair in pairs):
+        raise ReplyError(f"output_token_logprobs is no list of (logprob, id, text): {reprlib.repr(pairs)}")
+    return pairs
+
+
+def _parts(content: object) -> tuple[str, str, list[dict[str, Any]]]:
+    """The text, the reasoning and the calls of a content, which is text or a list of parts."""
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[dict[str, Any]] = []
+    if isinstance(content, dict):
+        content = cast("object", content)
+        raise ReplyError(f"content is {reprlib.repr(content)}; text or a list of its parts is possible")
+    for part in cast("list[object]", content) if isinstance(content, list) else [content]:
+        if isinstance(part, str):
+            texts.append(part)
+        elif isinstance(part, dict):
+            fields = cast("dict[str, Any]", part)
+            kind = fields.get("type", "text")
+            if not isinstance(kind, str):
+                raise ReplyError(f"the message has a content part of type {kind!r:.100}; text is possible")
+            if kind in _TEXT_PARTS:
+                where = "a content part's "
+                held: list[str | None] = [field_of(fields, key, str, where=where) for key in _TEXT_KEYS]
+                texts.append(next((each for each in held if each), ""))
+            elif kind in _REASONING_PARTS:
+                thoughts.append(_text_in(fields))
+            elif kind in _CALL_PARTS:
+                calls.append(fields)
+            else:
+                raise ReplyError(f"the message has a content part of type {kind!r:.100}; text is possible")
+        elif part is not None:
+            raise ReplyError(f"content holds {reprlib.repr(part)}; text or its parts are possible")
+    return "".join(texts), "".join(thoughts), calls
+
+
+def _reasoning(given: Mapping[str, Any]) -> tuple[str | None, str]:
+    """The field that reasoning came in, if it is sent back there, and the reasoning."""
+    for name in (*REASONING_FIELDS, *_MORE_REASONING):
+        if text := _text_in(field_of(given, name, str, list, dict)):
+            return (name if name in REASONING_FIELDS and isinstance(given[name], str) else None), text
+    return None, ""
+
+
+def _text_in(value: object, deepest: int = _DEEPEST) -> str:
+    """All text in a value: itself, or that of an object or of a list of them."""
+    if isinstance(value, str):
+        return value
+    if deepest == 0 or value is None:
+        return ""
+    if isinstance(value, list):
+        return "".join(_text_in(each, deepest - 1) for each in cast("list[object]", value))
+    if not isinstance(value, dict):
+        raise ReplyError(f"a text of the message is {reprlib.repr(value)}; text is possible")
+    fields = cast("dict[str, object]", value)
+    return next((text for key in _TEXT_KEYS if (text := _text_in(fields.get(key), deepest - 1))), "")
+
+
+def _is_first(part: object) -> bool:
+    """Whether a part of a stream is of the choice that was asked for."""
+    if not isinstance(part, dict):
+        raise ReplyError(f"choices holds {reprlib.repr(part)}; an object is possible")
+    return (field_of(cast("dict[str, Any]", part), "index", int, where="a choice's ") or 0) == 0
+
+
+def _checked_call(call: object, number: int) -> dict[str, Any]:
+    if not isinstance(call, dict):
+        raise ReplyError(f"tool call {number} is {reprlib.repr(call)}; an object is possible")
+    return cast("dict[str, Any]", call)
+
+
+def _calls(given: Sequence[object], call_ids: CallIds) -> tuple[ToolCall, ...]:
+    read: list[ToolCall] = []
+    # Two results for one id could not be told apart, nor is an empty one an id.
+    ids = {""}
+    for call in given:
+        if call is None:
+            continue
+        where = f"tool call {len(read)}: "
+        fields = _checked_call(call, len(read))
+        inner = (object_in(fields, key, where=where) for key in ("function", "custom"))
+        function = next(filter(None, inner), fields)
+        given_id = field_of(fields, "id", str, where=where) or ""
+        name = field_of(function, "name", str, where=where) or ""
+        read.append(
+            ToolCall(
+                id=call_ids(len(read)) if given_id in ids else given_id,
+                name=name,
+                arguments=_arguments(function),
+                status="ok" if name else "missing_name",
+            )
+        )
+        ids.add(read[-1].id)
+    return tuple(read)
+
+
+def _arguments(function: Mapping[str, Any]) -> str:
+    """Their text, verbatim; what came as an object is written, and none at all are no arguments."""
+    for name in ("arguments", "input", "parameters"):
+        arguments = function.get(name)
+        if isinstance(arguments, str):
+            return arguments
+        if arguments is not None:
+            return json.dumps(arguments, ensure_ascii=False)
+    return "{}"
+
+
+def _name(version: object) -> str | None:
+    """One line for each version; a digest is added to a name that is not one line."""
+    if not isinstance(version, str | int) or isinstance(version, bool):
+        return None
+    text = str(version).strip()
+    line = one_line(text).replace(SEVERAL_VERSIONS, " ")
+    if line in ("", text):
+        return line or None
+    return f"{line} #{blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=4).hexdigest()}"
+
+
+def _parsed(content: bytes) -> dict[str, Any]:
+    try:
+        check_weight(content)  # all events of a stream together, too
+        if is_event_stream(content):
+            return merged_stream(content)
+        reply = _json(content)
+    except ReplyError:
+        raise
+    except ValueError as error:
+        reason = error if isinstance(error, JsonError) else "no UTF-8"
+        raise NoReplyError(f"no chat completion (no JSON: {reason}): {start_of(content)}") from error
+    if not isinstance(reply, dict):
+        raise NoReplyError(f"no chat completion (no object): {start_of(content)}")
+    return cast("dict[str, Any]", reply)
+
+
+def _json(content: bytes) -> object:
+    """JSON, or what Python servers write for it: NaN, and text that ends in the middle of a character."""
+    try:
+        return read_json(content)
+    except JsonError:
+        return _without_surrogates(
+            read_exact_json(content.decode(json.detect_encoding(content)), lenient=True)
+        )
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_without_surrogates(each) for each in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        return {key: _without_surrogates(each) for key, each in cast("dict[str, Any]", value).items()}
+    return value
+
+
+def _choice_and_message(
+    reply: Mapping[str, Any], content: bytes
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    choices = field_of(reply, "choices", list)
+    choice: Mapping[str, Any] = choices[0] if choices and _is_first(choices[0]) else {}
+    if choice.get("error"):
+        raise NoReplyError(f"the server gave up: {choice['error']!r:.200}")
+    if choice.get("matched_stop") == NO_NUMBERS:
+        raise ReplyError(f"the server gave up (it stopped at {NO_NUMBERS!r})")
+    message = field_of(choice, "message", dict) or field_of(choice, "delta", dict)
+    if message is None:
+        lacking = "choices.0.message is missing" if choice else "choices are missing or empty"
+        raise NoReplyError(f"no chat completion ({lacking}): {start_of(content)}")
+    return choice, message
+
+
+def meaning_of(reason: str) -> str:
+    """Classify a server's finish reason: `filtered`, `lost`, `length` or `stop`."""
+    word = reason[:_LONGEST_REASON].lower().replace("-", "_")
+    return next((name for name, pattern in _FINISHED.items() if pattern.search(word)), "stop")
+
+
+def _finish_reason(
+    choice: Mapping[str, Any], message: Message, sampled: int | None, max_tokens: int | None
+) -> Literal["stop", "tool_calls", "length"]:
+    """`stop`, `tool_calls` or `length`, whatever words the server has for it."""
+    given = field_of(choice, "finish_reason", str, dict)
+    if isinstance(given, dict):  # as in SGLang's own API
+        given = field_of(cast("dict[str, Any]", given), "type", str, where="finish_reason.")
+    if given:
+        meaning = meaning_of(given)
+        if meaning == "filtered":
+            raise FilteredReplyError(f"the server filtered the answer (finish_reason {given!r:.100})")
+        if meaning == "lost":
+            raise NoReplyError(f"the server gave up (finish_reason {given!r:.100})")
+        if meaning == "length":
+            return "length"
+    elif None not in (sampled, max_tokens) and cast("int", sampled) >= cast("int", max_tokens):
+        return "length"
+    return "tool_calls" if message.tool_calls else "stop"
+
+
+def _usage(reply: Mapping[str, Any]) -> dict[str, int]:
+    """The tokens that the server counted, as far as it did."""
+    counted = object_in(reply, "usage")
+    counts = {
+        name: field_of(counted, name, int, where="usage.") for name in ("prompt_tokens", "completion_tokens")
+    }
+    return {name: count for name, count in counts.items() if count is not None and 0 <= count < LARGEST_ID}

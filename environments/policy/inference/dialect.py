@@ -1,0 +1,324 @@
+"""Which fields a chat server takes, and how: learned from its refusals."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import orjson
+
+from environments.policy.inference.http_client import StatusError
+from tools.errors import PolicyError
+from tools.json_input import JsonError, read_json
+
+_TOKENS_ARE_ASKED_FOR = "token ids and logprobs are asked for where a server has them"
+_IDS_ARE_SENT = "ids are sent with --openai.server_type vllm or sglang"
+SET_ELSEWHERE: Mapping[str, str] = {
+    "messages": "format_prompt of the environment writes them",
+    "model": "set --openai.model_name",
+    "n": "set --env.group_size",
+    "stream": "answers are read whole",
+    "seed": "set --env.seed",
+    "temperature": "set --openai.temperature",
+    "top_p": "set --openai.top_p",
+    "max_tokens": "set --env.max_tokens_per_turn",
+    "max_completion_tokens": "set --env.max_tokens_per_turn",
+    "max_new_tokens": "set --env.max_tokens_per_turn",
+    "tools": "set `tools` of the environment, or --env.enabled_toolsets",
+    "logprobs": _TOKENS_ARE_ASKED_FOR,
+    "top_logprobs": _TOKENS_ARE_ASKED_FOR,
+    "return_token_ids": _TOKENS_ARE_ASKED_FOR,
+    "prompt": _IDS_ARE_SENT,
+    "input_ids": _IDS_ARE_SENT,
+    "token_ids": _IDS_ARE_SENT,
+    "prompt_token_ids": _IDS_ARE_SENT,
+}
+"""Fields of requests that are ours, and what decides them."""
+_SHAPES_NOTHING = frozenset({
+    "cache_salt", "data_parallel_rank", "extra_key", "kv_transfer_params", "metadata", "priority",
+    "prompt_cache_key", "request_id", "return_weight_versions", "rid", "routed_dp_rank", "safety_identifier",
+    "service_tier", "store", "stream_options", "user",
+})  # fmt: skip
+"""Fields that do not shape what is sampled."""
+_STATUSES = frozenset({400, 403, 404, 422, 500, 501})
+"""llama.cpp answers 500 for a field that it does not take."""
+_DEEPEST = 6
+_ARGUMENT = r"(?:argument|parameter|param|field|propert(?:y|ie)|input|keyword|key|option)s?"
+_REFUSED = (
+    rf"(?:unrecognized|unknown|unsupported|unexpected|extra|forbidden)\s+(?:\w+\s+){{0,2}}?{_ARGUMENT}\b"
+    r"[^.;\n]{0,80}?",
+    r"extra inputs are not permitted[^.;\n]{0,40}?",
+    r"unsupported value:\s*",
+    r"does not support\s+(?:the\s+)?(?:\w+\s+)?",
+    r"not allowed to request\s+",
+)
+"""How servers begin to refuse what they name then."""
+_IS_REFUSED = (
+    r"[^.;\n]{0,30}?\b(?:is|are)\s+(?:not\s+(?:yet\s+)?(?:supported|permitted|allowed|enabled|available|recognized|"
+    r"implemented)|unsupported|forbidden|deprecated)",
+    r"[^.;\n]{0,30}?\s+(?:not\s+(?:supported|permitted|allowed|recognized)|unsupported|cannot both be)\b",
+    r"\s+param\w*\s+requires\b",
+)
+"""How they go on from the name."""
+_QUOTED_TEXT = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")
+_IDENTIFIER = re.compile(r"[\w.\[\]]+")
+CAPTURE = frozenset({"logprobs", "top_logprobs", "return_token_ids"})
+"""Asks for token ids and their logprobs: a server that refuses one of them gives neither."""
+_SAMPLING = frozenset({"temperature", "top_p"})
+_PROVEN_WITH_IDS = CAPTURE | {"max_tokens", "stream"}
+"""What a server that has given token ids has taken, and takes again."""
+_REASONING = frozenset({"messages.reasoning_content", "messages.reasoning"})
+_TOOLS = frozenset({"tools", "tool_choice"})
+_OPTIONAL = frozenset({"seed", "n", "max_tokens", "stream", *CAPTURE, *_SAMPLING, *_REASONING, *_TOOLS})
+_TAKES_NO_TOOLS = re.compile(
+    r"requires --enable-auto-tool-choice|requires --jinja|that support tool use|tool use is not supported",
+    re.IGNORECASE,
+)
+_ONLY_STREAMS = re.compile(
+    r"only (?:\w+ ){0,2}stream(?:ing)?\b|non-?stream\w* (?:\w+ ){0,3}not supported|not support non-?stream"
+    r"|stream(?:ing)? (?:must be (?:set to )?|is )(?:true|required)|stream mode is required",
+    re.IGNORECASE,
+)
+"""The wording of transformers, DashScope and gateways."""
+_WANTS_COMPLETION_TOKENS = re.compile(r"\buse\W+max_completion_tokens\b", re.IGNORECASE)
+_CONTEXT = re.compile(
+    r"context[ _](length|size|window)|maximum model length|max_model_len|prompt is too long"
+    r"|max_new_tokens\W+must be <=",
+    re.IGNORECASE,
+)
+"""The wording of OpenAI, vLLM, SGLang, llama.cpp and TGI for a prompt that does not fit."""
+_FILTER = re.compile(
+    r"content[ _-]?(filter|policy|management)|moderation_blocked|safety system", re.IGNORECASE
+)
+"""The wording of OpenAI, Azure and gateways for a filtered text."""
+
+
+def checked_extra_body(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields, when requests can have them.
+
+    Raises:
+        ValueError: one of them is set elsewhere, is no name, or its value no JSON.
+    """
+    for name, value in fields.items():
+        if name in SET_ELSEWHERE:
+            raise ValueError(f"cannot set {name}: {SET_ELSEWHERE[name]}")
+        if "." in name or not name:
+            outer, _, inner = name.partition(".")
+            raise ValueError(
+                f"has no entry {name}: a value within another is JSON, "
+                f"--openai.extra_body.{outer} '{{\"{inner}\": …}}'"
+            )
+        try:
+            orjson.dumps(value)
+            json.dumps(value, allow_nan=False)  # orjson writes a NaN as null
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"cannot send {name}: {error}") from error
+    return fields
+
+
+def sampling_of(temperature: float, top_p: float, extra_body: Mapping[str, Any]) -> dict[str, Any]:
+    """How a server is asked to sample: the settings, and what `extra_body` adds that may shape it."""
+    return {"temperature": temperature, "top_p": top_p, **shaping(extra_body)}
+
+
+def shaping(extra_body: Mapping[str, Any]) -> dict[str, Any]:
+    """What may shape the distribution that a server samples from."""
+    return {name: value for name, value in extra_body.items() if name not in _SHAPES_NOTHING}
+
+
+def refused_fields(error: StatusError, fields: Iterable[str]) -> frozenset[str]:
+    """Those of `fields` that an error refuses.
+
+    A field is `temperature` or, for one of a message, `messages.reasoning_content`. An error that points to
+    one (`param` of OpenAI, `loc` of FastAPI) refuses that one alone; any other's text has to state that a
+    field is unknown or unsupported, since it may as well quote a conversation that mentions it.
+    """
+    if error.status not in _STATUSES:
+        return frozenset()
+    pointed, texts = _taken_apart(error)
+    if pointed:
+        return frozenset(fields) & pointed
+    own = [without_quotes(text) for text in texts]
+    return frozenset(field for field in fields if any(_says_refused(text, field) for text in own))
+
+
+def without_quotes(text: str) -> str:
+    """An error's own words, without the conversation that it may quote; names stay."""
+    return _QUOTED_TEXT.sub(_without_sentences, text)
+
+
+class RefusedSettingError(PolicyError):
+    """A refused field cannot be left out; the text names the setting or flag to change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """What differs between servers."""
+
+    refused: frozenset[str] = frozenset()
+    """Fields that it does not take; those of a message are `messages.NAME`."""
+    max_tokens: str = "max_tokens"
+    streams: bool = False
+    """Whether it answers as an event stream only."""
+    reasoning: str | None = None
+    """The field of a message in which it gave reasoning, and is given it back."""
+    section: str = "openai"
+    """Of the sampling settings."""
+
+    @property
+    def captures(self) -> bool:
+        """Whether token ids and logprobs are asked for."""
+        return not self.refused & CAPTURE
+
+    @property
+    def reasoning_field(self) -> str | None:
+        """Where reasoning is sent back; `None`: nowhere, for many servers refuse what they do not know."""
+        return None if f"messages.{self.reasoning}" in self.refused else self.reasoning
+
+    def fields(self, sampling: Mapping[str, Any], *, seed: int, max_tokens: int) -> dict[str, Any]:
+        """The fields of a request that servers differ in."""
+        fields: dict[str, Any] = {"n": 1, **sampling, "seed": seed}
+        if self.captures:
+            # With `top_logprobs` unset, vLLM gives no logprobs at all.
+            fields |= {"logprobs": True, "top_logprobs": 0, "return_token_ids": True}
+        taken = {name: value for name, value in fields.items() if name not in self.refused}
+        return taken | {self.max_tokens: max_tokens} | ({"stream": True} if self.streams else {})
+
+    def joined(self, learned: "Dialect") -> "Dialect":
+        """All that two requests found out."""
+        return replace(
+            self,
+            refused=self.refused | learned.refused,
+            max_tokens=max(self.max_tokens, learned.max_tokens, key=len),
+            streams=self.streams or learned.streams,
+            reasoning=learned.reasoning or self.reasoning,
+        )
+
+    def proven(self) -> "Dialect":
+        """The same of a server that is to be asked for token ids, whatever it refused before."""
+        return self if self.captures else replace(self, refused=self.refused - CAPTURE)
+
+    def without_refused(
+        self, error: StatusError, sampling: Mapping[str, Any], *, gives_ids: bool
+    ) -> "Dialect | None":
+        """The dialect without what an error refuses, or `None` when that is nothing optional.
+
+        Args:
+            error: what the server answered.
+            sampling: the settings that shape the distribution; those that are 1 may be left out.
+            gives_ids: whether it has given token ids, so that it is about this one request.
+
+        Raises:
+            RefusedSettingError: it refuses what a setting or its own flags have to change.
+        """
+        refused = refused_fields(error, _OPTIONAL) - self.refused
+        _refuse_needed(refused, error, sampling, self.section)
+        if gives_ids:
+            refused -= _PROVEN_WITH_IDS
+            return replace(self, refused=self.refused | refused) if refused else None
+        reason = without_quotes(error.reason)
+        streams = self.streams or "stream" in refused or bool(_ONLY_STREAMS.search(reason))
+        renames = "max_tokens" in refused or bool(_WANTS_COMPLETION_TOKENS.search(reason))
+        simpler = replace(
+            self,
+            refused=self.refused | refused - {"max_tokens", "stream"},
+            max_tokens="max_completion_tokens" if renames else self.max_tokens,
+            streams=streams,
+        )
+        return None if simpler == self else simpler
+
+
+def is_context_overflow(error: StatusError) -> bool:
+    """Whether a refusal means that the conversation does not fit the model's context."""
+    return error.status in (400, 413, 422) and bool(_CONTEXT.search(f"{error.reason} {error.code}"))
+
+
+def is_filtered(error: StatusError) -> bool:
+    """Whether a refusal is of the conversation's content."""
+    return error.status in (400, 403, 422) and bool(_FILTER.search(f"{error.reason} {error.code}"))
+
+
+def _taken_apart(error: StatusError) -> tuple[frozenset[str], list[str]]:
+    """The fields that an error points to, and its text."""
+    pointed: set[str] = set()
+    texts = [error.reason]
+    try:
+        answer: object = read_json(error.details)
+    except JsonError:
+        return frozenset(), texts
+    _collect(answer, pointed, texts, _DEEPEST)
+    return frozenset(pointed), texts
+
+
+def _collect(value: object, pointed: set[str], texts: list[str], deepest: int) -> None:
+    """What an answer holds, however it is wrapped: OpenRouter and Mistral put JSON into its text."""
+    if deepest == 0:
+        return
+    if isinstance(value, str):
+        texts.append(value)
+        value = _json_in(value)
+    if isinstance(value, list):
+        for each in cast("list[object]", value)[:100]:
+            _collect(each, pointed, texts, deepest - 1)
+    elif isinstance(value, dict):
+        fields = cast("dict[str, object]", value)
+        pointed |= _pointed_by(fields)
+        for name in ("error", "message", "msg", "detail", "metadata", "raw"):
+            _collect(fields.get(name), pointed, texts, deepest - 1)
+
+
+def _json_in(text: str) -> object:
+    if not text.lstrip().startswith(("{", "[")):
+        return None
+    try:
+        return read_json(text)
+    except JsonError:
+        return None
+
+
+def _pointed_by(fields: dict[str, object]) -> set[str]:
+    param, loc = fields.get("param"), fields.get("loc")
+    pointed = {_name_of(param.split("."))} if isinstance(param, str) else set[str]()
+    if isinstance(loc, list):
+        pointed.add(_name_of([step for step in cast("list[object]", loc) if step != "body"]))
+    return pointed
+
+
+def _name_of(steps: list[object] | list[str]) -> str:
+    """`messages.reasoning_content` of `messages, 6, assistant, reasoning_content`; else the first step."""
+    names = [step for step in steps if isinstance(step, str) and not step.strip("[]").isdigit()]
+    if len(names) > 1 and names[0].startswith("messages"):
+        return f"messages.{names[-1]}"
+    return names[0] if names else ""
+
+
+def _without_sentences(quoted: re.Match[str]) -> str:
+    """Nothing for a quoted text, the name alone for a quoted name."""
+    inner = quoted[0][1:-1]
+    return inner if _IDENTIFIER.fullmatch(inner) else " "
+
+
+def _says_refused(text: str, field: str) -> bool:
+    name = rf"(?<![\w.]){re.escape(field.removeprefix('messages.'))}(?![\w])"
+    return any(re.search(begin + name, text, re.IGNORECASE) for begin in _REFUSED) or any(
+        re.search(name + end, text, re.IGNORECASE) for end in _IS_REFUSED
+    )
+
+
+def _refuse_needed(
+    refused: frozenset[str], error: StatusError, sampling: Mapping[str, Any], section: str
+) -> None:
+    """Raise where a server refuses what a rollout needs."""
+    why = f"({error.status}: {error.reason})"
+    if refused & _TOOLS or _TAKES_NO_TOOLS.search(error.reason):
+        raise RefusedSettingError(
+            f"the server takes no tools {why}: start vLLM with --enable-auto-tool-choice --tool-call-parser "
+            "NAME, SGLang with --tool-call-parser NAME, llama.cpp with --jinja, or take one that calls tools"
+        )
+    for name in sorted(refused & _SAMPLING):
+        if sampling[name] != 1:
+            raise RefusedSettingError(
+                f"the server refuses {name} {sampling[name]:g} {why}: set --{section}.{name} to 1, which is "
+                "not sent then"
+            )

@@ -1,0 +1,397 @@
+"""HTTP to a model server: requests over kept connections, bounded bodies, and the ways in which they fail."""
+
+import asyncio
+import math
+import re
+import resource
+import select
+import ssl
+from collections import deque
+from collections.abc import AsyncIterable, Iterable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, cast
+
+import aiohttp
+import orjson
+from aiohttp import TCPConnector
+
+from environments.policy.inference.endpoint import Endpoint, shown_url
+from tools.errors import ConfigError
+from tools.json_input import JsonError, read_json
+from tools.plain_text import printable
+
+if TYPE_CHECKING:
+    from aiohttp.client_reqrep import ConnectionKey
+    from aiohttp.connector import Connection
+    from aiohttp.tracing import Trace
+
+_FOR_THE_REST = 64
+"""File descriptors for the record, standard streams, the event loop and libraries."""
+_LONGEST_ERROR = 100_000
+_STATUS_BY_NAME = (
+    (429, re.compile(r"rate.?limit|too.?many|throttl|resource.?exhausted", re.IGNORECASE)),
+    (
+        503,
+        re.compile(
+            r"overload|unavailable|busy|capacity|internal|server.?error|api.?error|time.?out|timed.?out"
+            r"|deadline|upstream|bad.?gateway",
+            re.IGNORECASE,
+        ),
+    ),
+)
+"""How OpenAI, Anthropic, vLLM, SGLang, Google and gateways name what may pass."""
+ACCEPTED_ENCODINGS = "gzip, deflate"
+_LONGEST = 300
+_MAX_ANSWER_BYTES = 64 << 20
+"""Two million token ids with their logprobs fit."""
+_MAX_ERROR_BYTES = 100_000
+_DETAILS_CHARS = 10_000
+
+
+def refuse_more_connections(asked: int, setting: str) -> None:
+    """Raise ConfigError where this process may not open so many at once."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed == resource.RLIM_INFINITY or asked + _FOR_THE_REST <= allowed:
+        return
+    raise ConfigError(
+        f"{setting} {asked} needs as many open connections, and this process may open {allowed} files: give "
+        f"{max(1, allowed - _FOR_THE_REST)} or less, or raise the limit, `ulimit -n {asked + _FOR_THE_REST}`"
+    )
+
+
+def error_fields(content: str | bytes) -> Mapping[str, Any]:
+    """The fields of an error answer, in OpenAI's shape with `error` around them or not; empty for others."""
+    fields = _object(content)
+    return _error_in(fields) or fields
+
+
+def error_in_success(content: bytes) -> Mapping[str, Any]:
+    """The fields of an error that came with a status of success; empty where none did."""
+    # In a JSON text every quote inside a string is escaped: what has no such key or value costs no parsing.
+    if len(content) > _LONGEST_ERROR or b'"error"' not in content:
+        return {}
+    # One object, alone or behind comments, or one in an event.
+    for line in (content, *content.splitlines()):
+        if b'"error"' in line and (error := _error_in(_object(line.removeprefix(b"data:")))):
+            return error
+        if line.startswith(b"data:") and b'"choices"' in line:
+            break  # an error in the middle of an answer leaves it incomplete
+    return {}
+
+
+def error_message(fields: Mapping[str, Any]) -> str | None:
+    """The message of an error, with what OpenRouter passes on from the server behind it."""
+    message = fields.get("message")
+    raw = mapping(fields.get("metadata")).get("raw")
+    if isinstance(raw, dict | list):
+        raw = orjson.dumps(raw).decode()
+    behind = f": {raw}" if isinstance(raw, str) and raw else ""
+    return f"{message}{behind}" if isinstance(message, str) else None
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """The object that a value of JSON is; empty for anything else."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def list_in(value: object) -> list[Any]:
+    """The list that a value of JSON is; empty for anything else."""
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+class BodyError(Exception):
+    """A body that is longer than it may be."""
+
+
+async def read_body(chunks: AsyncIterable[bytes], *, max_bytes: int, cut: bool = False) -> bytes:
+    """The decoded body, of which aiohttp decodes a bounded piece at a time.
+
+    Raises:
+        BodyError: it is longer, unless it is to be `cut`.
+    """
+    read = bytearray()
+    async for chunk in chunks:
+        read += chunk
+        if len(read) > max_bytes:
+            if not cut:
+                raise BodyError(f"the answer is longer than {max_bytes} bytes")
+            break
+    return bytes(read[:max_bytes])
+
+
+class KeptConnections(TCPConnector):
+    """Uses no connection again on which something came between two requests.
+
+    What came would be taken for the answer to the next request, and each answer for that to a later one
+    (https://github.com/aio-libs/aiohttp/issues/13656); proxies say 408 before they close an idle connection.
+    """
+
+    async def _get(self, key: "ConnectionKey", traces: list["Trace"]) -> "Connection | None":
+        while (kept := await super()._get(key, traces)) is not None:
+            if _is_silent(kept):
+                return kept
+            kept.close()
+        return None
+
+
+class Pace:
+    """Callers in the order they came, so many in each iteration of one event loop."""
+
+    def __init__(self, per_iteration: int) -> None:
+        self._per_iteration = per_iteration
+        self._left = per_iteration
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def step(self) -> None:
+        """Go on now where few did in this iteration, and else in a later one."""
+        if self._left == self._per_iteration:
+            self._loop.call_soon(self._next_iteration)
+        if self._left > 0:
+            self._left -= 1
+            return
+        turn = self._loop.create_future()
+        self._waiting.append(turn)
+        await turn
+
+    def _next_iteration(self) -> None:
+        self._left = self._per_iteration
+        while self._waiting and self._left > 0:
+            turn = self._waiting.popleft()
+            if not turn.done():  # cancelled
+                turn.set_result(None)
+                self._left -= 1
+        if self._left < self._per_iteration:
+            self._loop.call_soon(self._next_iteration)
+
+
+def request_body(fields: Mapping[str, Any], lists: Mapping[str, Iterable[bytes]]) -> bytes:
+    """A JSON object.
+
+    Args:
+        fields: its values.
+        lists: more of them, each a list of what is JSON already.
+    """
+    # Joined once: a long conversation is as large as all the rest, and every copy of it costs.
+    parts = [b"{", orjson.dumps(dict(fields))[1:-1]]
+    for name, items in lists.items():
+        parts += (b"," if parts[1] else b"", b'"%b":[' % name.encode(), b",".join(items), b"]")
+    return b"".join((*parts, b"}"))
+
+
+def one_line(text: str) -> str:
+    """The text without line breaks and what would steer a terminal, cut where it gets long."""
+    line = " ".join(text[: 100 * _LONGEST].split())
+    line = line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
+    return printable(line, "\N{REPLACEMENT CHARACTER}")
+
+
+def start_of(content: bytes) -> str:
+    """The beginning of an answer."""
+    return one_line(content[: 400 * _LONGEST].decode("utf-8", "replace")) or "(empty)"
+
+
+def retry_after_s(header: str | None) -> float | None:
+    """The seconds that a server asks to wait, as a number or up to a date."""
+    if header is None:
+        return None
+    try:
+        seconds = float(header)
+    except ValueError:
+        try:
+            seconds = (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds()
+        except (ValueError, TypeError, OverflowError):  # no date either, or one without a time zone
+            return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
+def reason_of_loss(error: Exception) -> str:
+    """The library's text for a request without an answer; aiohttp's `ssl:default` is dropped."""
+    return str(error).replace(" ssl:default", "") or type(error).__name__
+
+
+class StatusError(Exception):
+    """The server answered with an error."""
+
+    def __init__(
+        self, status: int, reason: str, *, code: str | None, details: str, retry_after_s: float | None
+    ) -> None:
+        """Take the answer apart.
+
+        Args:
+            status: of HTTP; of an error that came with a 200, the one that it names.
+            reason: the server's error, in a short line.
+            code: the server's name for it.
+            details: the whole answer, as far as one would search it for names.
+            retry_after_s: the wait that it asks for.
+        """
+        super().__init__(f"{status}: {reason}")
+        self.status = status
+        self.reason = reason
+        self.code = code
+        self.details = details
+        self.retry_after_s = retry_after_s
+
+
+class NoAnswerError(Exception):
+    """No whole answer came; the text is the cause."""
+
+    def __init__(self, text: str, *, may_pass: bool = True) -> None:
+        """Say what came instead.
+
+        Args:
+            text: for people.
+            may_pass: whether the same request may get an answer later.
+        """
+        super().__init__(text)
+        self.may_pass = may_pass
+
+
+class IncompleteError(NoAnswerError):
+    """A reply came whose content is missing or cut, whatever its status and its framing say."""
+
+
+class HttpClient:
+    """Connections to one server. Each call is exactly one request."""
+
+    def __init__(
+        self, server: Endpoint, *, proxy: Endpoint | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._server = server
+        self._proxy = proxy
+        self._tls = tls
+        self._session: aiohttp.ClientSession | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def request(self, path: str, body: bytes | None = None, *, at_root: bool = False) -> bytes:
+        """The body of an answer: to a POST of some JSON, or to a GET.
+
+        Args:
+            path: below the base URL.
+            body: the JSON.
+            at_root: the path is beside `/v1` instead.
+
+        Raises:
+            StatusError: an error, or another place to ask.
+            NoAnswerError: no answer, or one that is too long or breaks off.
+        """
+        try:
+            async with self._open().request(
+                "GET" if body is None else "POST",
+                self._server.at(path, at_root=at_root),
+                data=None if body is None else aiohttp.BytesPayload(body),
+                allow_redirects=False,
+                proxy=self._proxy and self._proxy.with_credentials,
+            ) as response:
+                failed = response.status >= 300
+                answer = await read_body(
+                    response.content.iter_any(),
+                    max_bytes=_MAX_ERROR_BYTES if failed else _MAX_ANSWER_BYTES,
+                    cut=failed,
+                )
+        except (aiohttp.ClientError, BodyError, OSError, TimeoutError, ValueError) as error:
+            # Not as its cause: a library's text may quote the URL.
+            text = self._without_secrets(reason_of_loss(error))
+            raise NoAnswerError(one_line(text), may_pass=not isinstance(error, BodyError)) from None
+        error = error_fields(answer) if failed else error_in_success(answer)
+        if failed or error:
+            raise self._refusal(response, answer, error)
+        return answer
+
+    async def close(self) -> None:
+        """Close the connections; a later request opens new ones."""
+        closing, self._session = self._session, None
+        if closing is not None:
+            await closing.close()
+
+    def _refusal(
+        self, response: aiohttp.ClientResponse, body: bytes, error: Mapping[str, Any]
+    ) -> StatusError:
+        text = self._without_secrets(body.decode("utf-8", "replace"))
+        status, message, code = response.status, error_message(error), _word(error.get("code"))
+        if status < 300:
+            status = _status(error)
+        elif status < 400:
+            message = f"it leads to {shown_url(response.headers.get('Location', 'nowhere'))}; ask there"
+        return StatusError(
+            status,
+            start_of(text.encode()) if message is None else one_line(self._without_secrets(message)),
+            code=code and self._without_secrets(code),
+            details=text[:_DETAILS_CHARS],
+            retry_after_s=retry_after_s(response.headers.get("Retry-After")),
+        )
+
+    def _without_secrets(self, text: str) -> str:
+        return self._server.without_secrets(
+            text if self._proxy is None else self._proxy.without_secrets(text)
+        )
+
+    def _open(self) -> aiohttp.ClientSession:
+        loop = asyncio.get_running_loop()
+        # Connections of a loop that has ended are of no use in another.
+        if self._session is None or self._loop is not loop:
+            self._loop = loop
+            self._session = aiohttp.ClientSession(
+                # The caller bounds time and requests at once.
+                connector=KeptConnections(limit=0, ssl=True if self._tls is None else self._tls),
+                timeout=aiohttp.ClientTimeout(total=None),
+                headers={
+                    "Content-Type": "application/json",
+                    "Accept-Encoding": ACCEPTED_ENCODINGS,
+                    **self._server.headers,
+                },
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=False,
+            )
+        return self._session
+
+
+def tls_context() -> ssl.SSLContext:
+    """Checks certificates and host names, by the system's certificates or those of `SSL_CERT_FILE`."""
+    # Not `create_default_context`, which takes a file for the session's keys from the process environment.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_alpn_protocols(["http/1.1"])
+    context.load_default_certs()
+    return context
+
+
+def _object(content: str | bytes) -> Mapping[str, Any]:
+    try:
+        return mapping(read_json(content))
+    except JsonError:
+        return {}
+
+
+def _error_in(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The error of an answer, of its first choice (OpenRouter), or the answer that is one (vLLM)."""
+    error = fields.get("error")
+    if not error and (choices := list_in(fields.get("choices"))):
+        error = mapping(choices[0]).get("error")
+    if isinstance(error, str) and error:
+        return {"message": error}
+    return mapping(error) or (fields if fields.get("object") == "error" else {})
+
+
+def _status(fields: Mapping[str, Any]) -> int:
+    """The status that an error with a 200 names; 400 where neither its code nor its type says it may pass."""
+    words = [_word(fields.get(name)) for name in ("code", "status", "status_code", "type")]
+    named = [word for word in words if word]
+    for text in named:
+        if re.fullmatch("[45][0-9]{2}", text):
+            return int(text)
+    return next((status for status, names in _STATUS_BY_NAME if any(map(names.search, named))), 400)
+
+
+def _word(value: object) -> str | None:
+    """A name or a number; lists in lists are neither, and too deep ones have no text."""
+    return str(value)[:100] if isinstance(value, str | int | float) else None
+
+
+def _is_silent(kept: "Connection") -> bool:
+    protocol, transport = kept.protocol, kept.transport
+    if protocol is None or transport is None or protocol.should_close:
+        return False
+    readable = select.poll()
+    readable.register(transport.get_extra_info("socket"), select.POLLIN)
+    return not readable.poll(0)

@@ -1,0 +1,195 @@
+"""One OpenAI-compatible server: so many requests at once, a bounded number of tries, waits between them."""
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+from environments.policy.inference.endpoint import Endpoint, endpoint
+from environments.policy.inference.http_client import (
+    HttpClient,
+    NoAnswerError,
+    Pace,
+    StatusError,
+    tls_context,
+)
+from tools.time_profile import timed
+
+T = TypeVar("T")
+CHECK_TIMEOUT_S = 15.0
+_PER_ITERATION = 16
+"""Of the event loop; what follows a reply, up to the next request, takes about a millisecond."""
+_LONGEST_RETRY_AFTER_S = 60.0
+_PASSING = frozenset({408, 409, 425, 429})
+"""Statuses below 500 of a request that may succeed later: time-out, conflict, too early, too many."""
+_LOG = logging.getLogger(__name__)
+_JITTER = random.Random()
+"""Its own generator: waiting never disturbs a seed that someone gave to `random`."""
+
+
+@dataclass(kw_only=True, eq=False)
+class ModelServer:
+    """Sends requests to one server."""
+
+    base_url: str
+    """Up to and with `/v1`; once this is made, without credentials, so that it can be shown."""
+    api_key: str = field(repr=False)
+    request_timeout_s: float = 120.0
+    """Wall clock of one request."""
+    tries: int = 4
+    """Requests for one call before it is lost."""
+    max_concurrency: int = 64
+    """Requests in flight at once."""
+    first_wait_s: float = 0.5
+    longest_wait_s: float = 30.0
+    proxy: str | None = field(default=None, repr=False)
+    """Its URL; `None`, `none`: none. The process environment is not asked."""
+    _new_client: Callable[[], HttpClient] = field(init=False, repr=False)
+    _client: HttpClient = field(init=False, repr=False)
+    _lanes: "_Lanes | None" = field(init=False, repr=False, default=None)
+    _said_to_wait: bool = field(init=False, repr=False, default=False)
+
+    def __post_init__(self) -> None:
+        where = endpoint(
+            self.base_url, name="base_url", example="http://localhost:8000/v1", api_key=self.api_key or "none"
+        )
+        self.base_url = where.url
+        through = proxy_endpoint(self.proxy)
+        encrypted = any(each.url.startswith("https:") for each in (where, through) if each is not None)
+        tls = tls_context() if encrypted else None
+        self._new_client = partial(HttpClient, where, proxy=through, tls=tls)
+        self._client = self._new_client()
+
+    @property
+    def chat_url(self) -> str:
+        """Where chat completions are."""
+        return f"{self.base_url}/chat/completions"
+
+    async def chat(self, body: bytes, read: Callable[[bytes], Awaitable[T]]) -> T:
+        """Ask for a chat completion, see `ask`."""
+        return await self.ask("/chat/completions", body, read)
+
+    async def ask(
+        self, path: str, body: bytes | None, read: Callable[[bytes], Awaitable[T]], *, at_root: bool = False
+    ) -> T:
+        """Send a request until a whole reply comes, and return what `read` makes of it.
+
+        Args:
+            path: below the base URL.
+            body: JSON, to be posted; `None` gets a page about the server.
+            read: raises NoAnswerError for a reply that is not whole: the request is then sent again.
+            at_root: the path is beside `/v1` instead, as SGLang's `/generate` is.
+
+        Raises:
+            StatusError: an error, the last one.
+            NoAnswerError: no answer.
+        """
+        lanes = self._lanes_here()
+        timeout_s = min(self.request_timeout_s, CHECK_TIMEOUT_S) if body is None else self.request_timeout_s
+        for tried in range(1, self.tries + 1):
+            try:
+                # Waiting for a slot is no time of the request.
+                async with lanes.slot():
+                    reply = await _within(timeout_s, self._client.request(path, body, at_root=at_root))
+                await lanes.replies.step()
+                return await read(reply)
+            except (StatusError, NoAnswerError) as error:
+                if tried == self.tries or not may_pass(error):
+                    raise
+                wait_s = self._wait_s(error, tried)
+            with timed("waiting between tries"):
+                await asyncio.sleep(wait_s)
+        raise AssertionError("a server is asked at least once")
+
+    async def ask_once(self, path: str, body: bytes | None = None, *, at_root: bool = False) -> bytes:
+        """The answer to one request outside a run, a POST when it has a body.
+
+        Raises:
+            StatusError: an error.
+            NoAnswerError: no answer.
+        """
+        # On a connection of its own: servers end one after an error, and what is sent on it then is lost.
+        client = self._new_client()
+        request = client.request(path, body, at_root=at_root)
+        try:
+            return await _within(min(self.request_timeout_s, CHECK_TIMEOUT_S), request)
+        finally:
+            await client.close()
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+    def _lanes_here(self) -> "_Lanes":
+        loop = asyncio.get_running_loop()
+        if self._lanes is None or self._lanes.loop is not loop:
+            slots = asyncio.Semaphore(self.max_concurrency)
+            requests, replies = Pace(_PER_ITERATION), Pace(_PER_ITERATION)
+            self._lanes = _Lanes(loop=loop, slots=slots, requests=requests, replies=replies)
+        return self._lanes
+
+    def wait_for(self, asked_s: float) -> float:
+        """How long is waited for a server that asks for a wait."""
+        return min(asked_s, _LONGEST_RETRY_AFTER_S, self.request_timeout_s)
+
+    def _wait_s(self, error: StatusError | NoAnswerError, tried: int) -> float:
+        if isinstance(error, StatusError) and error.retry_after_s is not None:
+            seconds = self.wait_for(error.retry_after_s)
+            if seconds < error.retry_after_s and not self._said_to_wait:
+                self._said_to_wait = True
+                what = f"{error.status}, asks to wait {error.retry_after_s:g} s"
+                _LOG.warning("%s answered %s: asked again after %g s", self.base_url, what, seconds)
+            return seconds
+        longest = min(self.longest_wait_s, self.first_wait_s * 2 ** (tried - 1))
+        return _JITTER.uniform(longest / 2, longest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lanes:
+    """What orders the requests of one event loop; a training loop may start one for every step."""
+
+    loop: asyncio.AbstractEventLoop
+    slots: asyncio.Semaphore
+    requests: Pace
+    replies: Pace
+
+    @asynccontextmanager
+    async def slot(self) -> AsyncGenerator[None]:
+        """Wait until a request may begin, and hold its slot."""
+        with timed("waiting for a connection"):
+            await self.slots.acquire()
+        try:
+            await self.requests.step()
+            yield
+        finally:
+            self.slots.release()
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether the same request may succeed later."""
+    if isinstance(error, StatusError):
+        return error.status in _PASSING or 500 <= error.status < 600
+    return isinstance(error, NoAnswerError) and error.may_pass
+
+
+def proxy_endpoint(proxy: str | None) -> Endpoint | None:
+    """Where a proxy is; `None` for none.
+
+    Raises:
+        ConfigError: it is no http or https URL.
+    """
+    if proxy in (None, "", "none"):
+        return None
+    return endpoint(str(proxy), name="the proxy", example="http://proxy:3128, or `none`")
+
+
+async def _within(timeout_s: float, request: Awaitable[bytes]) -> bytes:
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await request
+    except TimeoutError as error:
+        raise NoAnswerError("timed out") from error

@@ -1,0 +1,335 @@
+"""What a model server is, from its own information: no completion is bought."""
+
+import asyncio
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast
+
+import orjson
+
+from environments.policy.inference.http_client import (
+    IncompleteError,
+    NoAnswerError,
+    StatusError,
+    list_in,
+    mapping,
+    one_line,
+    start_of,
+)
+from environments.policy.inference.model_server import ModelServer, may_pass
+from tools.errors import ConfigError, ServerAway
+from tools.json_input import JsonError, read_json
+
+ServerKind = Literal["vllm", "sglang", "llama.cpp", "ollama", "openai", "mistral", "openrouter", "unknown"]
+TEXT_ONLY: frozenset[ServerKind] = frozenset({"llama.cpp", "ollama", "openai", "mistral", "openrouter"})
+"""These give no token ids, whatever they are asked."""
+_BY_OWNER: Mapping[str, ServerKind] = {
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "llamacpp": "llama.cpp",
+    "library": "ollama",
+    "mistralai": "mistral",
+    # Not `openai`, which gateways to anything claim.
+    "system": "openai",
+    "openai-internal": "openai",
+}
+_HOSTED: frozenset[ServerKind] = frozenset({"openai", "mistral", "openrouter"})
+_LOGPROBS_MODE = re.compile(rb"logprobs_mode\W{1,8}((?:raw|processed)_log(?:probs|its))")
+_PAGES: tuple[tuple[ServerKind, str], ...] = (
+    ("sglang", "/server_info"),
+    ("sglang", "/get_model_info"),
+    ("vllm", "/version"),
+    ("vllm", "/server_info"),
+    ("llama.cpp", "/props"),
+    ("ollama", "/api/version"),
+)
+"""Beside `/v1`."""
+_SIGNS: Mapping[ServerKind, frozenset[str]] = {
+    "sglang": frozenset({"model_path"}),
+    "vllm": frozenset({"version"}),
+    "llama.cpp": frozenset({"default_generation_settings"}),
+    "ollama": frozenset({"version"}),
+}
+"""Fields without which a page is of another server."""
+_LOG = logging.getLogger(__name__)
+_BROKEN = frozenset({500, 501})
+"""What servers answer for ever on pages that they do not have; proxies of a busy one say 502 to 504."""
+_NAMES = ("id", "name", "model")
+"""Where the entries of a list of models have their names: OpenAI's, ollama's own, llama.cpp's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFacts:
+    """A server's information about itself."""
+
+    kind: ServerKind = "unknown"
+    version: str | None = None
+    context_tokens: int | None = None
+    """The model's window."""
+    logprobs_mode: str | None = None
+    """vLLM's setting of this name, which it shows in its development mode alone."""
+
+    def __str__(self) -> str:
+        """In a few words."""
+        kind = "a server that does not say what it is" if self.kind == "unknown" else self.kind
+        version = f" {self.version}" if self.version else ""
+        window = f", window {self.context_tokens} tokens" if self.context_tokens else ""
+        return f"{kind}{version}{window}"
+
+
+async def look(server: ModelServer, model: str) -> ServerFacts:
+    """Query a server about itself; what it leaves out stays unknown.
+
+    Args:
+        server: that is asked for its models, and then for the page that each kind of server has.
+        model: the one in use.
+
+    Raises:
+        ServerAway: a page could not be had, after the server's tries.
+    """
+    entry = _entry_of(await _page(server, "/models"), model)
+    facts = ServerFacts(kind=_kind_of(entry), context_tokens=_window_of(entry))
+    if facts.kind in _HOSTED:
+        return facts
+    asked: list[tuple[ServerKind, str]] = [
+        (kind, path) for kind, path in _PAGES if facts.kind in (kind, "unknown")
+    ]
+    pages = await asyncio.gather(*(_page(server, path, at_root=True) for _, path in asked))
+    for (kind, _), page in zip(asked, pages, strict=True):
+        if facts.kind in (kind, "unknown"):
+            facts = _with_page(facts, kind, page)
+    return facts
+
+
+@dataclass(kw_only=True, eq=False)
+class ServedModel:
+    """A model of a server, whatever it is asked for."""
+
+    server: ModelServer
+    model: str
+
+    async def check(self) -> None:
+        """Find out before a run whether the server can be used, without buying a completion.
+
+        Raises:
+            ConfigError: one line that says what to change.
+        """
+        await check(self.server, self.model)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self.server.aclose()
+
+    def answered(self, error: StatusError | NoAnswerError) -> str:
+        """What the server answered last, and after how many tries."""
+        tried = f"tried {self.server.tries} times" if may_pass(error) else ""
+        if isinstance(error, StatusError) and tried and error.retry_after_s:
+            waited_s = self.server.wait_for(error.retry_after_s)
+            tried += f", {waited_s:g} s apart where it asks for {error.retry_after_s:g} s"
+        tried = f" ({tried})" if tried else ""
+        if isinstance(error, NoAnswerError):
+            return f"gave no answer{tried}: {error}"
+        return f"answered {error.status}{tried}: {error.reason}"
+
+
+async def check(server: ModelServer, model: str) -> None:
+    """Find out whether the server can be used.
+
+    Asks `GET /models`. A server that has no such path, breaks there or lists nothing is accepted, its model
+    unverified, when it understands an empty `POST /chat/completions` well enough to refuse it.
+
+    Raises:
+        ConfigError: one line that says what to change.
+    """
+    url = server.base_url
+    try:
+        page = await _json(server, "/models")
+    except IncompleteError as error:
+        raise _wrong(url, str(error)) from error
+    except StatusError as error:
+        if error.status in (401, 403):
+            raise _refused(url, error) from error
+        await _check_chat(server, None if error.status == 404 else _refused(url, error))
+        return
+    except NoAnswerError as error:
+        raise _unreachable(url, error) from error
+    models = _models_in(page)
+    if models:
+        _check_listed(url, model, models)
+        return
+    wrong = _wrong(url, f"its /models is {start_of(orjson.dumps(page))}")
+    await _check_chat(server, wrong if models is None else None)
+    _LOG.info("%s does not list its models; whether it has %r shows with the first answer", url, model)
+
+
+async def model_names(server: ModelServer) -> list[str]:
+    """The models that a server lists; empty where it lists none."""
+    try:
+        return _models_in(await _json(server, "/models")) or []
+    except (StatusError, NoAnswerError):
+        return []
+
+
+async def _json(server: ModelServer, path: str, *, at_root: bool = False) -> object:
+    async def read(content: bytes) -> object:
+        try:
+            return read_json(content)
+        except JsonError as error:
+            raise IncompleteError(f"its {path} is {start_of(content)}") from error
+
+    return await server.ask(path, None, read, at_root=at_root)
+
+
+async def _page(server: ModelServer, path: str, *, at_root: bool = False) -> object:
+    """The JSON of a page; `None` where the server has no such page, or breaks there at every try."""
+    try:
+        return await _json(server, path, at_root=at_root)
+    except IncompleteError:
+        return None
+    except (StatusError, NoAnswerError) as error:
+        if not may_pass(error) or (isinstance(error, StatusError) and error.status in _BROKEN):
+            return None
+        raise ServerAway(
+            f"{server.base_url} could not be examined: its {path}: {error}; is it busy?"
+        ) from error
+
+
+def _entry_of(page: object, model: str) -> Mapping[str, Any]:
+    """The entry of `/models` for the model in use, or else the first."""
+    entries = [mapping(each) for each in list_in(mapping(page).get("data", page))]
+    named = [entry for entry in entries if _text(entry.get("id")).endswith(model)]
+    return next(iter(named or entries), mapping(None))
+
+
+def _kind_of(entry: Mapping[str, Any]) -> ServerKind:
+    if "top_provider" in entry:
+        return "openrouter"
+    if "max_context_length" in entry and "capabilities" in entry:
+        return "mistral"
+    return _BY_OWNER.get(_text(entry.get("owned_by")), "unknown")
+
+
+def _window_of(entry: Mapping[str, Any]) -> int | None:
+    meta = mapping(entry.get("meta"))
+    provider = mapping(entry.get("top_provider"))
+    candidates = (
+        entry.get("max_model_len"),
+        entry.get("max_context_length"),
+        provider.get("context_length"),
+        entry.get("context_length"),
+        meta.get("n_ctx"),
+    )
+    return next((each for each in candidates if _is_window(each)), None)
+
+
+def _with_page(facts: ServerFacts, kind: ServerKind, page: object) -> ServerFacts:
+    fields = mapping(page)
+    mode = _LOGPROBS_MODE.search(orjson.dumps(page)) if facts.kind == kind == "vllm" else None
+    if mode is not None:
+        return replace(facts, logprobs_mode=mode[1].decode())
+    if not _SIGNS[kind] <= fields.keys():
+        return facts
+    version = fields.get("version", fields.get("build_info"))
+    slot = mapping(fields.get("default_generation_settings")).get("n_ctx")
+    return replace(
+        facts,
+        kind=kind,
+        version=one_line(version)[:40] if isinstance(version, str) else facts.version,
+        # What one slot of llama.cpp has is less than the window of the model that it lists.
+        context_tokens=slot if _is_window(slot) else facts.context_tokens,
+    )
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _is_window(value: object) -> bool:
+    return type(value) is int and value > 0
+
+
+def _models_in(answer: object) -> list[str] | None:
+    """The names of a server's models; `None` where this is no list of them.
+
+    `{"data": [{"id"}]}` as OpenAI has it, the list alone (Together), `{"models": [{"name"}]}` (ollama).
+    """
+    if isinstance(answer, dict):
+        fields = cast("dict[str, object]", answer)
+        if not fields.keys() & {"data", "models"}:
+            return None
+        answer = fields.get("data") or fields.get("models") or []
+    if not isinstance(answer, list):
+        return None
+    names = [_name_of(entry) for entry in cast("list[object]", answer)]
+    return None if None in names else cast("list[str]", names)
+
+
+def _name_of(entry: object) -> str | None:
+    names = [entry, *(mapping(entry).get(name) for name in _NAMES)]
+    return next((name for name in names if isinstance(name, str)), None)
+
+
+def _check_listed(url: str, model: str, models: list[str]) -> None:
+    # ollama adds `:latest`; OpenRouter takes `:nitro` and others after any name that it lists.
+    wanted = {model, f"{model}:latest", model.rpartition(":")[0] or model}
+    if not any(name in wanted or name.endswith(f"/{model}") for name in models):
+        raise ConfigError(f"{url} has no model {model!r}; it has {_listed(models)}")
+
+
+async def _check_chat(server: ModelServer, problem: ConfigError | None) -> None:
+    """Accept a server whose chat path refuses an empty request; else it is the problem that it had before."""
+    url = server.base_url
+    # transformers serve breaks on `{}`, but refuses what is no object.
+    for body in (b"{}", b"[]"):
+        try:
+            content = await server.ask_once("/chat/completions", body)
+        except StatusError as error:
+            if error.status in (404, 405):
+                raise problem or ConfigError(
+                    f"{url} has neither /models nor /chat/completions{_hint(url)}"
+                ) from error
+            if error.status in (400, 422):
+                return
+            if error.status < 500:
+                raise _refused(url, error) from error
+            problem = problem or _refused(url, error)
+        except NoAnswerError as error:
+            raise problem or _unreachable(url, error) from error
+        else:
+            if _has_choices(content):
+                return
+            problem = problem or _wrong(url, f"it answers a chat with {start_of(content)}")
+    assert problem is not None
+    raise problem
+
+
+def _has_choices(content: bytes) -> bool:
+    try:
+        return "choices" in mapping(read_json(content))
+    except JsonError:
+        return False
+
+
+def _wrong(url: str, what: str) -> ConfigError:
+    return ConfigError(f"{url} does not speak the OpenAI API{_hint(url)}; {what}")
+
+
+def _refused(url: str, error: StatusError) -> ConfigError:
+    if error.status in (401, 403):
+        return ConfigError(f"{url} refuses the API key ({error.status}): {error.reason}")
+    return (ServerAway if may_pass(error) else ConfigError)(f"{url} answered {error.status}: {error.reason}")
+
+
+def _unreachable(url: str, error: NoAnswerError) -> ConfigError:
+    return (ServerAway if may_pass(error) else ConfigError)(f"no model server answers at {url}: {error}")
+
+
+def _hint(url: str) -> str:
+    return "" if url.endswith("/v1") else f" (did you mean {url}/v1?)"
+
+
+def _listed(models: list[str]) -> str:
+    more = f" and {len(models) - 10} more" if len(models) > 10 else ""
+    return ", ".join(one_line(name) for name in sorted(models)[:10]) + more

@@ -1,0 +1,395 @@
+"""Token wires: how a server is asked to go on from token ids, and its reply read, one pair per wire."""
+
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import orjson
+
+from environments.policy.inference.chat_reply import (
+    NO_NUMBERS,
+    NoReplyError,
+    ReplyError,
+    checked_ids,
+    checked_logprobs,
+    field_of,
+    meaning_of,
+    object_in,
+    token_pairs,
+    weight_spans_of,
+    weight_version_of,
+)
+from environments.policy.inference.http_client import list_in, mapping, one_line, start_of
+from environments.trajectory import WeightSpan
+from tools.json_input import JsonError, read_json
+
+_ECHO = b'"prompt_token_ids":['
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRequest:
+    """What a server is asked to go on from."""
+
+    model: str
+    prompt_json: tuple[bytes, ...]
+    """The ids as they stand in a JSON list, in pieces: a row of many is copied into the body alone."""
+    prompt_tokens: int
+    max_tokens: int
+    seed: int
+    stop_ids: tuple[int, ...]
+    """Every id that ends the turn."""
+    sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """`temperature`, `top_p` and whatever else shapes what is sampled."""
+    more: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Other fields of the request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenReply:
+    """What a server sampled."""
+
+    token_ids: tuple[int, ...]
+    """With the stop token."""
+    logprobs: tuple[float, ...]
+    """One per id."""
+    finish_reason: str | None
+    stopped_by: int | str | None
+    """The id or the text that ended it, if the server states it."""
+    weight_version: str | None
+    weight_spans: tuple[WeightSpan, ...] = ()
+    """Where several versions sampled it."""
+
+
+def object_of(content: bytes) -> Mapping[str, Any]:
+    """The JSON object that a reply is."""
+    try:
+        reply: object = read_json(content)
+    except JsonError as error:
+        raise NoReplyError(f"no JSON ({error}): {start_of(content)}") from error
+    if not isinstance(reply, dict) or not reply:
+        raise NoReplyError(f"no completion: {start_of(content)}")
+    return cast("dict[str, Any]", reply)
+
+
+def one_choice(reply: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The one completion of a reply."""
+    choices = list_of(reply.get("choices") or [], "choices")
+    if choices in ([], [{}]):
+        raise NoReplyError("no completion (choices are missing or empty)")
+    if len(choices) != 1:
+        raise ReplyError(f"the server gave {len(choices)} choices; one was asked for")
+    return mapping(choices[0])
+
+
+def list_of(value: object, name: str) -> list[object]:
+    """The list that a field holds; ReplyError for anything else."""
+    if not isinstance(value, list):
+        raise ReplyError(f"the server gave no {name}, but {reprlib.repr(value)}; a list is possible")
+    return cast("list[object]", value)
+
+
+def without_echo(content: bytes, request: TokenRequest) -> bytes:
+    """A reply without the prompt's ids, where those are byte for byte what was sent: compared, not parsed.
+
+    A turn's cost would grow with its row. The name cannot stand inside a text: a quote in one is escaped.
+    """
+    start = content.find(_ECHO)
+    if start < 0:
+        return content
+    end = after = start + len(_ECHO)
+    for piece in request.prompt_json:
+        if not content.startswith(piece, end):
+            return content
+        end += len(piece)
+    if content[end : end + 1] != b"]":
+        return content
+    return b"".join((content[: after - 1], b"null", content[end + 1 :]))
+
+
+def check_prompt(reply: Mapping[str, Any], choice: Mapping[str, Any], request: TokenRequest) -> None:
+    """Raise ReplyError if the model saw other ids than were sent."""
+    counted = field_of(object_in(reply, "usage"), "prompt_tokens", int, where="usage.")
+    check_prompt_tokens(counted, request)
+    for where in (reply, choice):
+        seen = where.get("prompt_token_ids")
+        if seen is None:
+            continue
+        sent = orjson.loads(b"[%b]" % b"".join(request.prompt_json))
+        if seen != sent:
+            raise ReplyError(f"the model saw other prompt ids than were sent{_first_difference(seen, sent)}")
+
+
+def _first_difference(seen: object, sent: Sequence[int]) -> str:
+    given = list_in(seen)
+    if not isinstance(seen, list):
+        return ""
+    pairs = zip(given, sent, strict=False)  # the shorter one ends the comparison
+    index = next((index for index, (one, other) in enumerate(pairs) if one != other), None)
+    return f": {len(given)} for {len(sent)}" if index is None else f", the first at {index}"
+
+
+def check_prompt_tokens(counted: int | None, request: TokenRequest) -> None:
+    """Raise ReplyError where the server counted another prompt than was sent."""
+    if counted is not None and counted != request.prompt_tokens:
+        raise ReplyError(
+            f"the model saw {counted} prompt tokens; {request.prompt_tokens} were sent, so the server has "
+            f"tokenised or cut them anew"
+        )
+
+
+def ids_of(value: object, request: TokenRequest, name: str, since: str = "") -> tuple[int, ...]:
+    """The ids that were sampled, no more than were asked for; `since` says which server gives this field."""
+    if value is None:
+        raise ReplyError(f"the server gave no {name}{since}")
+    token_ids = checked_ids(value, name)
+    if not token_ids:
+        raise NoReplyError(f"the server gave empty {name}; a completion has at least one")
+    if len(token_ids) > request.max_tokens:
+        raise ReplyError(f"the server gave {len(token_ids)} token ids; {request.max_tokens} were asked for")
+    return token_ids
+
+
+def check_same_ids(named: Sequence[object], token_ids: Sequence[int]) -> None:
+    """Raise ReplyError where logprobs are of other ids than were sampled; `None` names none."""
+    if len(named) != len(token_ids):
+        raise ReplyError(f"the server gave {len(named)} logprobs for {len(token_ids)} token ids")
+    for index, (name, token_id) in enumerate(zip(named, token_ids, strict=True)):
+        if name is not None and (type(name) is not int or name != token_id):
+            raise ReplyError(f"the logprob at token {index} is of {name!r:.40}, the token is {token_id}")
+
+
+def logprobs_of(value: object, tokens: int) -> tuple[float, ...]:
+    """Finite logprobs, one per token."""
+    logprobs = checked_logprobs(list_of(value, "logprobs"), tokens)
+    assert logprobs is not None
+    return logprobs
+
+
+def finish_reason_of(reason: object, detail: object) -> str | None:
+    """`stop`, `length`, or `None` if the server states neither."""
+    if reason is None:
+        return None
+    if reason in ("stop", "length"):
+        return str(reason)
+    more = f": {one_line(detail)}" if isinstance(detail, str) else ""
+    error = NoReplyError if meaning_of(str(reason)) == "lost" else ReplyError
+    raise error(f"the server gave up (finish_reason {one_line(str(reason))!r}){more}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenWire:
+    """How one kind of server takes and gives token ids."""
+
+    path: str
+    at_root: bool = False
+    """Whether the path is beside `/v1`, see `ModelServer.ask`."""
+    body: Callable[[TokenRequest], bytes]
+    read: Callable[[bytes, TokenRequest], TokenReply]
+    """Raises ReplyError for what cannot be used."""
+    absent: str
+    """What to change when the server does not know the path."""
+
+
+def _joined(name: str, request: TokenRequest, fields: Mapping[str, Any]) -> bytes:
+    """A JSON object: the prompt's ids, whose bytes are there already, and some fields."""
+    # Joined, as `%` takes 25 times as long for a long row.
+    return b"".join((b'{"%b":[' % name.encode(), *request.prompt_json, b"],", orjson.dumps(fields)[1:]))
+
+
+# vLLM and servers with its dialect of OpenAI's `/v1/completions`.
+
+
+def _completions_body(request: TokenRequest) -> bytes:
+    fields = {
+        "model": request.model,
+        "max_tokens": request.max_tokens,
+        "seed": request.seed,
+        "stop_token_ids": request.stop_ids,
+        "logprobs": 0,
+        "return_token_ids": True,
+    }
+    return _joined("prompt", request, {**request.more, **request.sampling, **fields})
+
+
+def _read_completions(content: bytes, request: TokenRequest) -> TokenReply:
+    reply = object_of(without_echo(content, request))
+    choice = one_choice(reply)
+    check_prompt(reply, choice, request)
+    token_ids = ids_of(choice.get("token_ids"), request, "token_ids", ", which vLLM gives from 0.10.2 on")
+    logprobs = mapping(choice.get("logprobs")).get("token_logprobs")
+    return _vllm_reply(choice, token_ids, logprobs)
+
+
+# vLLM's own, `--enable-scale-out` or `--tokens-only`.
+
+
+def _vllm_generate_body(request: TokenRequest) -> bytes:
+    sampling = {
+        **request.sampling,
+        "max_tokens": request.max_tokens,
+        "seed": request.seed,
+        "stop_token_ids": request.stop_ids,
+        "logprobs": 0,
+        "detokenize": False,
+    }
+    if "stop" in request.sampling:  # text is found in text alone
+        del sampling["detokenize"]
+    return _joined(
+        "token_ids", request, {**request.more, "model": request.model, "sampling_params": sampling}
+    )
+
+
+def _read_vllm_generate(content: bytes, request: TokenRequest) -> TokenReply:
+    reply = object_of(content)
+    choice = one_choice(reply)
+    check_prompt(reply, choice, request)
+    token_ids = ids_of(choice.get("token_ids"), request, "token_ids")
+    entries = list_of(mapping(choice.get("logprobs")).get("content"), "logprobs")
+    named = [_named_id(entry) for entry in entries]
+    check_same_ids(named, token_ids)
+    return _vllm_reply(choice, token_ids, [mapping(entry).get("logprob") for entry in entries])
+
+
+def _named_id(entry: object) -> object:
+    """The id of an entry of logprobs; before 0.20 or so it was a text, `token_id:17`."""
+    fields = mapping(entry)
+    name = fields.get("token_id", fields.get("token"))
+    if isinstance(name, str) and name.startswith("token_id:") and name[9:].isdecimal():
+        return int(name[9:])
+    return name
+
+
+def _vllm_reply(choice: Mapping[str, Any], token_ids: tuple[int, ...], logprobs: object) -> TokenReply:
+    return TokenReply(
+        token_ids=token_ids,
+        logprobs=logprobs_of(logprobs, len(token_ids)),
+        finish_reason=finish_reason_of(choice.get("finish_reason"), choice.get("stop_reason")),
+        stopped_by=field_of(choice, "stop_reason", int, str),
+        weight_version=weight_version_of(choice),
+        weight_spans=weight_spans_of(choice),
+    )
+
+
+# SGLang's own.
+
+
+def _sglang_generate_body(request: TokenRequest) -> bytes:
+    params, beside = _split(request.sampling)
+    sampling = {
+        **params,
+        "max_new_tokens": request.max_tokens,
+        "sampling_seed": request.seed,
+        "stop_token_ids": request.stop_ids,
+        "skip_special_tokens": False,
+    }
+    return _joined(
+        "input_ids", request, {**request.more, **beside, "sampling_params": sampling, "return_logprob": True}
+    )
+
+
+def _read_sglang_generate(content: bytes, request: TokenRequest) -> TokenReply:
+    reply = object_of(content)
+    meta = object_in(reply, "meta_info")
+    check_prompt_tokens(field_of(meta, "prompt_tokens", int, where="meta_info."), request)
+    token_ids = ids_of(reply.get("output_ids"), request, "output_ids")
+    return _sglang_reply(token_ids, meta)
+
+
+def _sglang_reply(token_ids: tuple[int, ...], meta: Mapping[str, Any]) -> TokenReply:
+    pairs = token_pairs(meta)
+    if pairs is None:
+        raise ReplyError("the server gave no output_token_logprobs")
+    check_same_ids([pair[1] for pair in pairs], token_ids)
+    finish = field_of(meta, "finish_reason", str, dict)
+    how = mapping(finish)
+    matched = field_of(how, "matched", int, str, where="finish_reason.")
+    if matched == NO_NUMBERS:
+        raise ReplyError(f"the server gave up ({matched}): its last id was not sampled")
+    return TokenReply(
+        token_ids=token_ids,
+        logprobs=logprobs_of([pair[0] for pair in pairs], len(token_ids)),
+        finish_reason=finish_reason_of(
+            how.get("type", finish if isinstance(finish, str) else None), how.get("message")
+        ),
+        stopped_by=matched,
+        weight_version=weight_version_of({}, meta),
+    )
+
+
+# SGLang's `/v1/chat/completions` with `input_ids`: the messages beside them are not read.
+
+
+def _sglang_chat_body(request: TokenRequest) -> bytes:
+    fields = {
+        "model": request.model,
+        "messages": [{"role": "user", "content": ""}],
+        "max_tokens": request.max_tokens,
+        "seed": request.seed,
+        "stop_token_ids": request.stop_ids,
+        "logprobs": True,
+        "return_token_ids": True,
+        "return_meta_info": True,
+        "separate_reasoning": False,
+        "skip_special_tokens": False,
+    }
+    return _joined("input_ids", request, {**request.more, **request.sampling, **fields})
+
+
+def _read_sglang_chat(content: bytes, request: TokenRequest) -> TokenReply:
+    reply = object_of(without_echo(content, request))
+    choice = one_choice(reply)
+    check_prompt(reply, choice, request)
+    given = choice.get("response_token_ids", choice.get("token_ids"))
+    token_ids = ids_of(given, request, "response_token_ids", ", which SGLang gives from 0.5.13 on")
+    finish = {"type": choice.get("finish_reason"), "matched": choice.get("matched_stop")}
+    meta = object_in(choice, "meta_info")
+    if meta.get("output_token_logprobs") is None:
+        entries = list_of(mapping(choice.get("logprobs")).get("content"), "logprobs")
+        # These name no id: `None` is that of any.
+        pairs = [[mapping(entry).get("logprob"), None] for entry in entries]
+        meta = {**meta, "output_token_logprobs": pairs}
+    return _sglang_reply(token_ids, {**meta, "finish_reason": finish})
+
+
+WIRES: Mapping[tuple[str, str], TokenWire] = {
+    ("vllm", "completions"): TokenWire(
+        path="/completions",
+        body=_completions_body,
+        read=_read_completions,
+        absent="it has no /completions; ask by messages, with --openai.server_type chat",
+    ),
+    ("vllm", "generate"): TokenWire(
+        path="/inference/v1/generate",
+        at_root=True,
+        body=_vllm_generate_body,
+        read=_read_vllm_generate,
+        absent="vLLM has /inference/v1/generate when it is started with --enable-scale-out or --tokens-only; "
+        "--openai.server_type vllm needs no flag",
+    ),
+    ("sglang", "generate"): TokenWire(
+        path="/generate",
+        at_root=True,
+        body=_sglang_generate_body,
+        read=_read_sglang_generate,
+        absent="SGLang has /generate beside /v1; is it SGLang?",
+    ),
+    ("sglang", "chat"): TokenWire(
+        path="/chat/completions",
+        body=_sglang_chat_body,
+        read=_read_sglang_chat,
+        absent="it has no /chat/completions; is it SGLang?",
+    ),
+}
+"""By the kind of the server and the wire of `--openai.server_type`; the first of a kind is its default."""
+
+MESSAGE_FIELDS = frozenset({"chat_template", "chat_template_kwargs", "tool_choice", "reasoning_effort"})
+"""Fields that act on messages, and so on nothing where ids are sent."""
+_NO_SAMPLING_PARAMS = frozenset({"custom_logit_processor", "lora_path", "session_params"})
+"""Fields that shape what SGLang samples and stand beside its `sampling_params`."""
+
+
+def _split(sampling: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What stands in `sampling_params`, and what beside them."""
+    beside = {name: value for name, value in sampling.items() if name in _NO_SAMPLING_PARAMS}
+    return {name: value for name, value in sampling.items() if name not in beside}, beside

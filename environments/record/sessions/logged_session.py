@@ -1,0 +1,259 @@
+"""One logged session as a conversation of turns with their votes, before it has token rows.
+
+Its messages are OpenAI's chat messages; content blocks with `tool_use` and `tool_result`, as Anthropic has
+them; or `{"from": …, "value": …}`, as ShareGPT has them. What could mean two things is refused. Of votes and
+outcomes, a missing value is `None`, and never 0.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any, cast
+
+from environments.policy.inference.written_messages import MessageError as SessionError
+from environments.policy.inference.written_messages import (
+    WrittenMessage,
+    messages_of,
+    system_messages,
+    tools_in,
+)
+from environments.record.sessions.api_call import LISTS, as_session
+from environments.trajectory import LARGEST_REWARD, Message, Rewards, Span, TokenRow, Turn
+from environments.turn_level_reward import aggregate
+from tools.calls import ToolCall, ToolResult, ToolSpec
+
+_UP = frozenset({"up", "upvote", "thumbs_up"})
+_DOWN = frozenset({"down", "downvote", "thumbs_down"})
+NO_SPAN = Span(row=0, start=0, end=0)
+"""Of a turn that has no row yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """Where votes and outcomes stand, and what a vote in words is worth."""
+
+    vote_fields: tuple[str, ...] = ("vote", "reward")
+    """Of a message, one of them; `a.b` is field `b` of the object in `a`."""
+    outcome_field: str = "outcome"
+    """Of the session, likewise."""
+    upvote: float = 1.0
+    downvote: float = -1.0
+
+    def vote(self, message: Mapping[str, Any], where: str) -> float | None:
+        """What a message was rated.
+
+        Raises:
+            SessionError: several fields have one, or it is not a vote.
+        """
+        given = {name: value for name in self.vote_fields if (value := _at(message, name)) is not None}
+        if len(given) > 1:
+            raise SessionError(f"{where} has {' and '.join(given)}; a message has one vote")
+        for name, value in given.items():
+            return self._vote(value, f"{where}.{name}")
+        return None
+
+    def outcome(self, session: Mapping[str, Any]) -> float | None:
+        """What the session came to.
+
+        Raises:
+            SessionError: it is neither a number nor true or false.
+        """
+        value = _at(session, self.outcome_field)
+        if value is None:
+            return None
+        return number(value, self.outcome_field, "give a number, true (1), false (0) or null (not known)")
+
+    def _vote(self, value: Any, where: str) -> float:
+        if value is True or (isinstance(value, str) and value in _UP):
+            return self.upvote
+        if value is False or (isinstance(value, str) and value in _DOWN):
+            return self.downvote
+        return number(value, where, 'give a number, true, false, "up", "down" or null (nobody voted)')
+
+
+def number(value: Any, where: str, possible: str) -> float:
+    """A number of JSON that credit can be computed from.
+
+    Raises:
+        SessionError: it is not one.
+    """
+    if not isinstance(value, int | float):
+        raise SessionError(f"{where} is {value!r:.100}; {possible}")
+    try:
+        given = float(value)
+    except OverflowError:
+        given = math.inf
+    if not abs(given) <= LARGEST_REWARD:
+        raise SessionError(f"{where} is {value!r:.100}; numbers up to {LARGEST_REWARD:g} are possible")
+    return given
+
+
+def _at(fields: Mapping[str, Any], path: str) -> Any:
+    """The value at `a.b`, or `None`."""
+    value: Any = fields
+    for name in path.split("."):
+        if not isinstance(value, Mapping):
+            return None
+        value = cast("Mapping[str, Any]", value).get(name)
+    return value
+
+
+def messages_in(session: Mapping[str, Any]) -> list[WrittenMessage]:
+    """All messages of a session, in order.
+
+    Raises:
+        SessionError: there are none, or one cannot be taken.
+    """
+    named = [name for name in LISTS if session.get(name) is not None]
+    if len(named) != 1:
+        has = " and ".join(named) or f"only {sorted(session)!s:.200}"
+        raise SessionError(f"has {has}; a session has one list of messages, in one of {', '.join(LISTS)}")
+    entries = session[named[0]]
+    if not isinstance(entries, list) or not entries:
+        raise SessionError(f"{named[0]} is {entries!r:.100}; give a list of at least one message")
+    said = list(system_messages(session.get("system")))
+    for index, entry in enumerate(cast("list[Any]", entries)):
+        said += messages_of(entry, f"{named[0]}[{index}]", index)
+    return said
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """A conversation of a line of the file."""
+
+    session_id: str | None
+    item_id: str | None
+    """Names the prompt; `None`: the prompt is its own name."""
+    prompt: tuple[Message, ...]
+    turns: tuple[Turn, ...]
+    """Without trajectory if the assistant is silent."""
+    tools: tuple[ToolSpec, ...]
+    model: str | None
+    rewards: Rewards
+    metrics: Mapping[str, float]
+    rows: tuple[TokenRow, ...] | None = None
+    """As they were sampled; `None`: text alone is known."""
+    item: Mapping[str, Any] | None = None
+    """What the agent was given, where the log has more than its opening."""
+    group: str = ""
+    """Which of several groups of the item it belongs to."""
+    error: str | None = None
+    """Why it is a dropped rollout; `None`: it is none."""
+
+
+def read_session(fields: object, scale: Scale) -> Session:
+    """The session that a JSON value is.
+
+    Raises:
+        SessionError: something in it cannot be taken.
+    """
+    if not isinstance(fields, dict):
+        raise SessionError(f"is {fields!r:.100}; a session is a JSON object")
+    session = as_session(cast("dict[str, Any]", fields))
+    said = messages_in(session)
+    prompt = list(takewhile(lambda each: each.message.role != "assistant", said))
+    for each in prompt:
+        if each.message.role == "tool":
+            raise SessionError(f"{each.where} is a tool's result, and nothing was called before it")
+    if not prompt:
+        raise SessionError(f"{said[0].where} is the assistant's; a session begins with what it was asked")
+    model = _name(session, "model")
+    spoken = _turns(said[len(prompt) :])
+    votes = tuple(scale.vote(each[0].fields, each[0].where) for each in spoken)
+    for each in said:
+        if each.message.role != "assistant" and scale.vote(each.fields, each.where) is not None:
+            raise SessionError(
+                f"{each.where} has a vote; it belongs on the assistant's message that it rates"
+            )
+    outcome = scale.outcome(session)
+    return Session(
+        session_id=_name(session, "id"),
+        item_id=_name(session, "item_id"),
+        prompt=tuple(each.message for each in prompt),
+        turns=tuple(_turn(index, each, model) for index, each in enumerate(spoken)),
+        tools=tools_in(session.get("tools")),
+        model=model,
+        rewards=Rewards(turns=votes, outcome=outcome, score=aggregate(votes, outcome, "sum")),
+        metrics=metrics_in(session.get("metrics")),
+    )
+
+
+def _turns(said: Sequence[WrittenMessage]) -> list[list[WrittenMessage]]:
+    """Each assistant message with what follows it."""
+    turns: list[list[WrittenMessage]] = []
+    for each in said:
+        if each.message.role == "assistant":
+            turns.append([each])
+        else:
+            turns[-1].append(each)
+    return turns
+
+
+def _turn(index: int, said: Sequence[WrittenMessage], model: str | None) -> Turn:
+    spoke, *answers = said
+    message = spoke.message
+    results = list(takewhile(lambda each: each.message.role == "tool", answers))
+    replies = answers[len(results) :]
+    for each in replies:
+        if each.message.role == "tool":
+            raise SessionError(f"{each.where} is a tool's result after a reply; results come before replies")
+    return Turn(
+        index=index,
+        message=message,
+        tool_results=_results(message.tool_calls, results),
+        replies=tuple(each.message for each in replies),
+        finish_reason="tool_calls" if message.tool_calls else "stop",
+        span=NO_SPAN,
+        trained=_trained(spoke),
+        weight_version=model,
+    )
+
+
+def _results(calls: Sequence[ToolCall], answers: Sequence[WrittenMessage]) -> tuple[ToolResult, ...]:
+    """The results of a message's calls; one without an id answers the next call that has none yet."""
+    unanswered = {call.id: call for call in calls}
+    results: list[ToolResult] = []
+    for each in answers:
+        named = each.message.tool_call_id
+        call_id = next(iter(unanswered), None) if named is None else named
+        call = None if call_id is None else unanswered.pop(call_id, None)
+        if call is None:
+            open_calls = ", ".join(map(repr, unanswered)) or "none"
+            raise SessionError(
+                f"{each.where} answers the call {named!r:.100}; calls of the message before it that have no "
+                f"result yet: {open_calls:.200}"
+            )
+        results.append(ToolResult(call_id=call.id, name=call.name, content=each.message.content))
+    return tuple(results)
+
+
+def _trained(said: WrittenMessage) -> bool:
+    """OpenAI's `weight` of a message: 0 leaves it out of training."""
+    weight = said.fields.get("weight")
+    if weight not in (None, 0, 1):
+        raise SessionError(f"{said.where}.weight is {weight!r:.100}; give 0 (not trained), 1 or null")
+    return weight is None or bool(weight)
+
+
+def metrics_in(given: Any) -> dict[str, float]:
+    """Numbers by name, without those that are null. Raises SessionError where one is no number."""
+    if given is None:
+        return {}
+    if not isinstance(given, dict):
+        raise SessionError(f"metrics is {given!r:.100}; give numbers by name")
+    named = cast("dict[str, Any]", given)
+    return {
+        name: number(value, f"metrics.{name}", "a metric is a number")
+        for name, value in named.items()
+        if value is not None
+    }
+
+
+def _name(session: Mapping[str, Any], field: str) -> str | None:
+    value = session.get(field)
+    if value is None or (isinstance(value, str) and value):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    raise SessionError(f"{field} is {value!r:.100}; give text, a whole number or null")

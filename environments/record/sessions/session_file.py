@@ -1,0 +1,366 @@
+"""`import`: the logged sessions of a file become groups of trajectories with credit, in a new record.
+
+The file has one JSON object a line and is read twice: first for its groups, then group by group.
+So memory holds one group and some 500 bytes for each session, however large the file is.
+"""
+
+import codecs
+import hashlib
+import json
+import os
+from array import array
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn, cast
+
+from environments.policy.rendering.chatml import ChatMLRenderer
+from environments.record.origin import RunOrigin
+from environments.record.recorder import Recorder
+from environments.record.sessions.logged_session import Scale, Session, SessionError, read_session
+from environments.record.sessions.verifiers_trace import is_trace, read_traces
+from environments.record.totals import Summary
+from environments.rollout.items.item_json import item_hash, item_id, json_text, recorded_item
+from environments.rollout.rows import RowBuilder
+from environments.trajectory import (
+    Completion,
+    CreditedGroup,
+    Failure,
+    Message,
+    TokenRow,
+    Trajectory,
+    TrajectoryGroup,
+    Turn,
+)
+from tools.calls import ToolSpec
+from tools.errors import DatasetError
+from tools.json_input import JsonError, read_exact_json
+from tools.plain_text import is_utf8
+
+MAX_LINE_BYTES = 64 * 1024 * 1024
+"""Of a session: more is no conversation."""
+MAX_SIBLINGS = 1024
+"""Of a group, as in a run: more sessions of one opening are several groups, each an epoch of the item."""
+_SHOWN_LINES = 5
+_GZIP = b"\x1f\x8b"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedSession:
+    """A session and where it stands."""
+
+    session: Session
+    line: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedGroup:
+    """Sessions with one opening, in the order of the file."""
+
+    item_id: str
+    epoch: int
+    """How many groups of this opening come before it."""
+    item: Mapping[str, Any]
+    """What the agent was given: the opening messages and the tools."""
+    sessions: tuple[LoggedSession, ...]
+
+
+class SessionFile:
+    """Sessions by their openings; made by `open_sessions`, which has read all of them once."""
+
+    def __init__(self, path: Path, file: BinaryIO, scale: Scale) -> None:
+        """Read every session.
+
+        Raises:
+            DatasetError: names the first line that cannot be taken, and how many more there are.
+        """
+        self.sessions = 0
+        self.turns = 0
+        self.votes = 0
+        """Turns with a vote."""
+        self.outcomes = 0
+        """Sessions with an outcome."""
+        self._path, self._file, self._scale = path, file, scale
+        self._before = _identity(file)
+        self._openings: dict[tuple[str, str], _Opening] = {}
+        """By item id and group, in the order they came."""
+        self._ids: dict[bytes, int] = {}
+        """The first line of each session's id."""
+        self.digest = self._read()
+        """Of the file's bytes."""
+
+    def groups(self) -> Iterator[LoggedGroup]:
+        """Every group, in the order in which their first sessions stand.
+
+        Raises:
+            DatasetError: the file changed meanwhile.
+        """
+        epochs = Counter[str]()
+        for (identity, _), opening in self._openings.items():
+            for part in _parts(opening.places):
+                sessions = tuple(self._at(*place) for place in part)
+                item = item_of(sessions[0].session)
+                yield LoggedGroup(item_id=identity, epoch=epochs[identity], item=item, sessions=sessions)
+                epochs[identity] += 1
+        if _identity(self._file) != self._before:
+            self._refuse_change()
+
+    def _read(self) -> str:
+        """Index the sessions; the digest of the file."""
+        hashed = hashlib.sha256()
+        problem, refused = "", array("Q")
+        for line, offset, content in self._lines(hashed.update):
+            try:
+                for index, session in enumerate(_read(content, self._scale)):
+                    self._add(session, (offset, line, index))
+            except (SessionError, DatasetError) as error:
+                problem = problem or str(error)
+                refused.append(line)
+        if refused:
+            raise DatasetError(f"{self._path}, line {refused[0]}: {problem}{_more(refused[1:])}")
+        if not self._openings:
+            raise DatasetError(f"{self._path} has no sessions; give one JSON object a line")
+        return hashed.hexdigest()
+
+    def _add(self, session: Session, place: tuple[int, int, int]) -> None:
+        """Count and index one more.
+
+        Raises:
+            SessionError: its name is taken, or that of its prompt is another prompt's.
+        """
+        line = place[1]
+        if session.session_id is not None:
+            before = self._ids.setdefault(_short(session.session_id), line)
+            if before != line:
+                raise SessionError(f"the id {session.session_id!r:.100} is that of line {before}, too")
+        item = item_of(session)
+        digest = _short(json_text(item))
+        identity = item_id(item) if session.item_id is None else session.item_id
+        opening = self._openings.setdefault((identity, session.group), _Opening(digest=digest, line=line))
+        if opening.digest != digest:
+            raise SessionError(
+                f"the item_id {identity!r:.100} is that of line {opening.line}, which begins otherwise; "
+                f"sessions of one item have equal openings and tools: without item_id they are grouped by "
+                f"those"
+            )
+        opening.places.append(place)
+        self.sessions += 1
+        self.turns += len(session.turns)
+        self.votes += sum(vote is not None for vote in session.rewards.turns or ())
+        self.outcomes += session.rewards.outcome is not None
+
+    def _lines(self, also: Callable[[bytes], None]) -> Iterator[tuple[int, int, bytes]]:
+        """The lines that are not blank, each with its number and offset."""
+        line = offset = 0
+        while content := self._file.readline(MAX_LINE_BYTES + 1):
+            line += 1
+            if len(content) > MAX_LINE_BYTES:
+                most = f"{MAX_LINE_BYTES >> 20} MiB"
+                raise DatasetError(f"{self._path}, line {line}: over {most}; give one session a line")
+            if line == 1 and content.startswith(_GZIP):
+                raise DatasetError(f"{self._path} is compressed; give the file that gunzip makes of it")
+            also(content)
+            if content.strip():
+                yield line, offset, content
+            offset += len(content)
+
+    def _at(self, offset: int, line: int, index: int) -> LoggedSession:
+        self._file.seek(offset)
+        content = self._file.readline(MAX_LINE_BYTES)
+        try:
+            return LoggedSession(session=_read(content, self._scale)[index], line=line)
+        except (SessionError, IndexError):
+            self._refuse_change()
+
+    def _refuse_change(self) -> NoReturn:
+        raise DatasetError(f"{self._path} was changed while it was imported; nothing was written")
+
+
+@contextmanager
+def open_sessions(path: Path, scale: Scale) -> Generator[SessionFile]:
+    """The sessions of a file, all of them read and checked once.
+
+    Raises:
+        DatasetError: it cannot be read, or a line of it is no session.
+    """
+    if str(path) == "-":
+        raise DatasetError("sessions are read twice: give a file, not - (standard input)")
+    try:
+        # Before it is opened: that would wait for the writer of a pipe.
+        if path.exists() and not path.is_file():
+            raise DatasetError(f"{path} is no plain file; sessions are read twice")
+        with path.open("rb") as file:
+            yield SessionFile(path, file, scale)
+    except OSError as error:
+        raise DatasetError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def item_of(session: Session) -> dict[str, Any]:
+    """What the agent was given, as a record holds it: equal for sessions that can be compared."""
+    if session.item is not None:
+        return dict(session.item)
+    prompt: dict[str, Any] = {"prompt": [message.to_openai() for message in session.prompt]}
+    return prompt | ({"tools": [tool.to_openai() for tool in session.tools]} if session.tools else {})
+
+
+@dataclass(slots=True, kw_only=True)
+class _Opening:
+    """Where the sessions of one opening stand."""
+
+    digest: bytes
+    line: int
+    """Of the first of them."""
+    places: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+    """Of each, the offset and the line, and which of its line it is."""
+
+
+def _parts(places: Sequence[tuple[int, int, int]]) -> Iterator[Sequence[tuple[int, int, int]]]:
+    """Parts of at most `MAX_SIBLINGS`, of nearly one size, so that none of them is left alone."""
+    count = -(-len(places) // MAX_SIBLINGS)
+    for number in range(count):
+        yield places[len(places) * number // count : len(places) * (number + 1) // count]
+
+
+def _read(line: bytes, scale: Scale) -> list[Session]:
+    """The sessions of a line: of an episode of verifiers there may be several."""
+    value = _parsed(line)
+    if is_trace(value):
+        return read_traces(cast("dict[str, Any]", value), scale)
+    return [read_session(value, scale)]
+
+
+def _parsed(line: bytes) -> object:
+    """A line as JSON values.
+
+    Raises:
+        SessionError: it is not JSON, or holds what no record can.
+    """
+    try:
+        value = read_exact_json(line.removeprefix(codecs.BOM_UTF8).decode())
+    except UnicodeDecodeError:
+        raise SessionError("not UTF-8 text") from None
+    except JsonError as error:
+        raise SessionError(f"not valid JSON: {error}; expected one JSON object a line") from None
+    if b"\\u" in line and not is_utf8(json.dumps(value, ensure_ascii=False)):
+        raise SessionError("half of a surrogate pair in a text, which no UTF-8 file holds")
+    return value
+
+
+def _more(lines: Sequence[int]) -> str:
+    shown = ", ".join(map(str, lines[:_SHOWN_LINES])) + ", …" * (len(lines) > _SHOWN_LINES)
+    return f"; refused, too, {len(lines)} more: {shown}" if lines else ""
+
+
+def _short(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def _identity(file: BinaryIO) -> tuple[int, int]:
+    now = os.fstat(file.fileno())
+    return now.st_size, now.st_mtime_ns
+
+
+def with_row(
+    prompt: tuple[Message, ...], turns: Sequence[Turn], tools: Sequence[ToolSpec], renderer: ChatMLRenderer
+) -> tuple[tuple[Turn, ...], tuple[TokenRow, ...]]:
+    """The turns with their spans in the row, without logprobs, as of a model server that gives text alone."""
+    builder = RowBuilder()
+    spanned: list[Turn] = []
+    sampled: tuple[int, ...] = ()
+    for turn in turns:
+        before = spanned[-1].messages[1:] if spanned else ()
+        goes_on = bool(spanned) and spanned[-1].context is None and turn.context is None
+        if goes_on:
+            seen = renderer.extend(sampled, before, tools)
+        else:
+            so_far = Trajectory(item_id="", prompt=prompt, turns=(*spanned, turn), rows=())
+            seen = renderer.prompt_ids(so_far.thread_until(turn.index)[: -len(turn.messages)], tools)
+        sampled = renderer.completion_ids(turn.message)
+        completion = Completion(
+            message=turn.message,
+            finish_reason=turn.finish_reason,
+            prompt_ids=seen,
+            extends_row=goes_on,
+            token_ids=sampled,
+            logprobs=None,
+            exact=False,
+        )
+        spanned.append(replace(turn, span=builder.append(completion)))
+    return tuple(spanned), builder.build()
+
+
+UNKNOWN_POLICY = "unknown"
+"""Who played, where no session of a group names its model."""
+Credit = Callable[[TrajectoryGroup, str], CreditedGroup]
+"""Advantages for a group that a policy of that name played."""
+
+
+def record_sessions(
+    sessions: SessionFile, recorder: Recorder, origin: RunOrigin, renderer: ChatMLRenderer, credit: Credit
+) -> Summary:
+    """Write a group for each opening, in the order of the file; what they came to.
+
+    Raises:
+        DatasetError: the file was changed meanwhile.
+        RecordError: the record cannot be written.
+    """
+    summary = Summary()
+    recorder.begin(origin)
+    for logged in sessions.groups():
+        group = _group(logged, origin, renderer)
+        models = {each.session.model for each in logged.sessions} - {None}
+        policy = ", ".join(sorted(map(str, models))) or UNKNOWN_POLICY
+        summary.add(recorder.append(credit(group, policy)))
+    return summary
+
+
+def _group(logged: LoggedGroup, origin: RunOrigin, renderer: ChatMLRenderer) -> TrajectoryGroup:
+    siblings = [_sibling(each, index, logged.item_id, renderer) for index, each in enumerate(logged.sessions)]
+    name = f"{origin.fingerprint}/{logged.item_id}/{logged.epoch}"
+    return TrajectoryGroup(
+        group_id=hashlib.sha256(name.encode()).hexdigest()[:32],
+        env=origin.env,
+        item_id=logged.item_id,
+        epoch=logged.epoch,
+        item=recorded_item(logged.item),
+        item_hash=item_hash(logged.item),
+        trajectories=tuple(each for each in siblings if isinstance(each, Trajectory)),
+        failures=tuple(each for each in siblings if isinstance(each, Failure)),
+    )
+
+
+def _sibling(
+    logged: LoggedSession, sibling: int, item_id: str, renderer: ChatMLRenderer
+) -> Trajectory | Failure:
+    session = logged.session
+    name = session.session_id or f"line {logged.line}"
+    if not session.turns:
+        return _unanswered(sibling, name, session.error)
+    turns, rows = session.turns, session.rows
+    if rows is None:
+        turns, rows = with_row(session.prompt, turns, session.tools, renderer)
+    return Trajectory(
+        item_id=item_id,
+        sibling=sibling,
+        session_id=name,
+        prompt=session.prompt,
+        turns=turns,
+        rows=rows,
+        tools=session.tools,
+        exact=session.rows is not None,
+        rewards=session.rewards,
+        metrics=session.metrics,
+    )
+
+
+def _unanswered(sibling: int, name: str, error: str | None) -> Failure:
+    return Failure(
+        sibling=sibling,
+        stop_reason=None,
+        error=f"RolloutError: {error or 'the assistant said nothing'}; session {name}",
+        traceback="",
+        turns=0,
+        error_class="RolloutError",
+    )

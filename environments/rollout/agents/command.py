@@ -1,0 +1,332 @@
+"""Agents that are programs: started for one rollout, on the host or in its sandbox, and ended with it."""
+
+import asyncio
+import json
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from environments.rewards.reward_context import AgentEndpoint
+from tools.errors import ConfigError, IsolationError, RolloutError
+from tools.json_input import read_json
+from tools.sandbox.base import NoSandbox, Sandbox, listener, run_python
+from tools.sandbox.host.guarded import end, guarded, home_variables, own_folder
+
+Where = Literal["host", "sandbox"]
+PromptAs = Literal["argument", "stdin", "none"]
+TrainThreads = Literal["all", "with_tools"]
+_KEPT_BYTES = 16_384
+"""Of a program's output, from its start and from its end."""
+_MAX_REPORT_BYTES = 16 * _KEPT_BYTES
+"""Each byte of output that is not UTF-8 takes six in a report."""
+_START_S = 30.0
+_DRAIN_S = 1.0
+"""How long to wait for buffered output after exit; a child may keep the pipe open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A program that is the agent: `agent = Command(["python", "agent.py"])`.
+
+    It gets `OPENAI_BASE_URL`, `OPENAI_API_KEY`, `ANTHROPIC_BASE_URL`, `ANTHROPIC_API_KEY`, `TURNWISE_MODEL`,
+    `PATH`, `LANG`, a `HOME`, what `env` names, and nothing else. On the host it has the rights of our own
+    user; relative paths start at the working directory, `python` is the interpreter that runs Turnwise, and
+    `HOME`, `TMPDIR` and XDG folders are of the rollout (caches of npm, pip and uv are the user's). In the
+    sandbox it starts in the workspace, where Python is `python3`, and reaches no network but the endpoint.
+    """
+
+    argv: Sequence[str]
+    _: KW_ONLY
+    where: Where = "host"
+    read_only: Sequence[str] = ()
+    """Folders of the host that the sandbox shows at the same paths, such as a virtual environment."""
+    prompt: PromptAs = "argument"
+    """How it gets what `format_prompt` gives: as its last argument, on standard input, or not at all."""
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    """More variables of its environment."""
+    train_threads: TrainThreads = "all"
+    """`with_tools`: leaves threads untrained whose requests offer no tools, as an environment's does."""
+    share_home: bool = False
+    """Whether its home and XDG folders on the host are those of the user, as where it has logged in there."""
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError where nothing could be started like this."""
+        argv: Any = self.argv
+        if isinstance(argv, str) or not argv or not all(isinstance(each, str) for each in argv):
+            raise ConfigError(
+                f'Command takes a program and its arguments, ["python", "agent.py"], got {argv!r}'
+            )
+        chosen = (("where", Where), ("prompt", PromptAs), ("train_threads", TrainThreads))
+        for name, choices in ((name, get_args(kind)) for name, kind in chosen):
+            if getattr(self, name) not in choices:
+                possible = ", ".join(map(repr, choices))
+                raise ConfigError(f"Command has {name}={getattr(self, name)!r}; choose one of {possible}")
+        if isinstance(self.read_only, str):
+            raise ConfigError(
+                f"Command has read_only={self.read_only!r}; give a tuple, ({self.read_only!r},)"
+            )
+        if self.read_only and self.where == "host":
+            raise ConfigError("Command(read_only=…) lends folders to a sandbox; add where='sandbox'")
+        if self.share_home and self.where == "sandbox":
+            raise ConfigError("Command(share_home=True) shares a home of the host; add where='host'")
+        env: Any = self.env
+        if not all(isinstance(each, str) for pair in env.items() for each in pair):
+            raise ConfigError(f"Command has env={env!r:.200}; names and values are text")
+
+    @property
+    def lent(self) -> tuple[str, ...]:
+        """`read_only`, and what the interpreters of virtual environments among them are links to."""
+        settings = [Path(folder, "pyvenv.cfg") for folder in self.read_only]
+        homes = [
+            Path(line.partition("=")[2].strip()).parent
+            for each in settings
+            if each.is_file()
+            for line in each.read_text().splitlines()
+            if line.partition("=")[0].strip() == "home"
+        ]
+        bases = [str(home) for home in homes if not home.is_relative_to("/usr")]
+        return tuple(dict.fromkeys([*self.read_only, *bases]))
+
+    def refuse_missing(self, env: str) -> None:
+        """Raise ConfigError where the host has no such program."""
+        if self.where == "host" and shutil.which(self.argv[0], path=host_path()) is None:
+            raise ConfigError(f"environment {env!r}: agent: there is no program {self.argv[0]!r} on the PATH")
+
+    def environment(self, endpoint: AgentEndpoint) -> dict[str, str]:
+        """The variables that name the endpoint, and those of `env`."""
+        return {
+            "OPENAI_BASE_URL": endpoint.base_url,
+            "OPENAI_API_KEY": endpoint.api_key,
+            "ANTHROPIC_BASE_URL": endpoint.anthropic_base_url,
+            "ANTHROPIC_API_KEY": endpoint.api_key,
+            "TURNWISE_MODEL": endpoint.model,
+            **self.env,
+        }
+
+    def with_prompt(self, prompt: str) -> list[str]:
+        """Program and arguments."""
+        return [*self.argv, prompt] if self.prompt == "argument" else list(self.argv)
+
+
+def host_path() -> str:
+    """`PATH` on the host: `python` is the one that runs here, also where its environment is not activated."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+
+
+class HookPlayer:
+    """The hook `play`, on the event loop or on a thread of its own."""
+
+    output = b""
+
+    def __init__(self, play: Callable[[], Awaitable[Any]]) -> None:
+        self._play = play
+
+    async def listener(self) -> socket.socket | None:
+        """`None`: it reaches the host's loopback."""
+        return None
+
+    async def run(self, endpoint: AgentEndpoint) -> int | None:
+        """Run the hook; it reaches the endpoint through `ctx.endpoint`."""
+        await self._play()
+        return None
+
+
+class HostPlayer:
+    """A command on the host."""
+
+    def __init__(self, command: Command, prompt: str) -> None:
+        self._command, self._prompt = command, prompt
+        self._head, self._tail = bytearray(), bytearray()
+
+    @property
+    def output(self) -> bytes:
+        """The first and the last 16 KiB of its output."""
+        return bytes(
+            self._head + (b"\n[...]\n" if len(self._tail) > _KEPT_BYTES else b"") + self._tail[-_KEPT_BYTES:]
+        )
+
+    async def listener(self) -> socket.socket | None:
+        """`None`: it reaches the host's loopback."""
+        return None
+
+    async def run(self, endpoint: AgentEndpoint) -> int | None:
+        """Start it and wait for its end; then, or when cancelled, end all that it started.
+
+        Raises:
+            ConfigError: it cannot be started.
+        """
+        async with own_folder() as folder:
+            command = self._command
+            home = home_variables(folder, shares_home=command.share_home)
+            lang = {"LANG": os.environ["LANG"]} if "LANG" in os.environ else {}
+            env = {"PATH": host_path(), **lang, **home, **command.environment(endpoint)}
+            return await self._run(guarded(command.with_prompt(self._prompt), folder), env)
+
+    async def _run(self, argv: Sequence[str], env: Mapping[str, str]) -> int:
+        # A file and a pipe of our own: with one of asyncio's, a child that holds it open delays the end.
+        with tempfile.TemporaryFile() as stdin:
+            stdin.write(self._prompt.encode() if self._command.prompt == "stdin" else b"")
+            stdin.seek(0)
+            ours, theirs = os.pipe()
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *argv, stdin=stdin, stdout=theirs, stderr=theirs, env=env, start_new_session=True
+                )
+            except (OSError, ValueError) as error:
+                os.close(ours)
+                raise ConfigError(
+                    f"the agent {self._command.argv[0]!r} cannot be started: {error}"
+                ) from error
+            finally:
+                os.close(theirs)
+        reader = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(ours, "rb", 0)
+        )
+        reading = asyncio.create_task(self._read(reader))
+        try:
+            return await process.wait()
+        finally:
+            await end(process)
+            await asyncio.wait({reading}, timeout=_DRAIN_S)
+            reading.cancel()
+            transport.close()
+
+    async def _read(self, stream: asyncio.StreamReader) -> None:
+        while data := await stream.read(1 << 16):
+            room = max(0, _KEPT_BYTES - len(self._head))
+            self._head += data[:room]
+            self._tail += data[room:]
+            if len(self._tail) > 4 * _KEPT_BYTES:
+                del self._tail[: -_KEPT_BYTES - 1]
+
+
+# Runs in the sandbox as the agent's user, in a fork of its supervisor: starts the agent, returns at once, and
+# reports over a socket of its own when it has ended. A report that never comes is an agent that was killed.
+_RUNNER = r"""
+import json, os, socket, subprocess, sys, threading
+task = json.load(sys.stdin)
+if child := os.fork():
+    print(child)
+    sys.stdout.flush()
+    os._exit(0)
+os.setsid()
+nowhere = os.open(os.devnull, os.O_RDWR)
+for fd in (0, 1, 2):
+    os.dup2(nowhere, fd)
+report = socket.create_connection(("127.0.0.1", task["port"]))
+env = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "PYTHONPATH") if name in os.environ}
+head, tail, kept = b"", b"", task["kept"]
+try:
+    agent = subprocess.Popen(task["argv"], env={**env, **task["env"]}, stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    try:
+        agent.stdin.write(task["stdin"].encode())
+        agent.stdin.close()
+    except BrokenPipeError:
+        pass
+    def read():
+        global head, tail
+        while data := agent.stdout.read1(1 << 16):
+            room = max(0, kept - len(head))
+            head, tail = head + data[:room], (tail + data[room:])[-kept:]
+    reading = threading.Thread(target=read, daemon=True)
+    reading.start()
+    code = agent.wait()
+    reading.join(1)
+    code = 128 - code if code < 0 else code
+except OSError as error:
+    head, code = str(error).encode(), 127
+report.sendall(json.dumps([code, (head + tail).decode("utf-8", "replace")]).encode())
+os._exit(0)
+"""
+
+
+class SandboxPlayer:
+    """A command in the rollout's sandbox, which reaches the endpoint on a loopback of its own."""
+
+    def __init__(self, command: Command, prompt: str, sandbox: Sandbox) -> None:
+        self._command, self._prompt, self._sandbox = command, prompt, sandbox
+        self.output = b""
+
+    async def listener(self) -> socket.socket | None:
+        """A socket that listens in the sandbox.
+
+        Raises:
+            IsolationError: its network is not its own.
+        """
+        return await listener_of(self._sandbox)
+
+    async def run(self, endpoint: AgentEndpoint) -> int | None:
+        """Start it and wait for its end; cancelled, end its process group.
+
+        Raises:
+            RolloutError: it does not start.
+            SandboxError: the sandbox is broken.
+        """
+        command = self._command
+        with await listener_of(self._sandbox) as listening:
+            listening.setblocking(False)
+            task = {
+                "port": listening.getsockname()[1],
+                "argv": command.with_prompt(self._prompt),
+                "env": command.environment(endpoint),
+                "stdin": self._prompt if command.prompt == "stdin" else "",
+                "kept": _KEPT_BYTES,
+            }
+            started = await run_python(
+                self._sandbox, _RUNNER, stdin=json.dumps(task).encode(), timeout_s=_START_S
+            )
+            if started.exit_code or not started.text().strip().isdigit():
+                raise RolloutError(f"the agent cannot be started in its sandbox: {started.stderr[-500:]!r}")
+            try:
+                async with asyncio.timeout(_START_S):
+                    sock, _ = await asyncio.get_running_loop().sock_accept(listening)
+                reader, writer = await asyncio.open_connection(sock=sock)
+                try:
+                    report = await reader.readexactly(_MAX_REPORT_BYTES)
+                except asyncio.IncompleteReadError as whole:
+                    report = whole.partial
+                writer.close()
+            except BaseException:
+                group = started.text().strip()
+                await self._sandbox.exec(["kill", "-KILL", f"-{group}"], timeout_s=_START_S)
+                raise
+        return self._reported(report)
+
+    def _reported(self, report: bytes) -> int:
+        try:
+            code, output = read_json(report)
+            self.output = str(output).encode()[: 2 * _KEPT_BYTES]
+            return min(max(int(code), 0), 255)
+        except (ValueError, TypeError, OverflowError):
+            self.output = b"the agent and the process that watches it were killed"
+            return 137
+
+
+async def listener_of(sandbox: Sandbox) -> socket.socket:
+    """A socket that listens on the loopback of a sandbox, and is accepted here.
+
+    Raises:
+        IsolationError: the sandbox does not keep an agent off the network, or nothing can listen there.
+    """
+    if isinstance(sandbox, NoSandbox):
+        raise ConfigError(
+            "agent: where='sandbox' needs one, and `sandbox` is 'none'; choose --env.sandbox local"
+        )
+    if sandbox.record.limits.network != "none":
+        raise IsolationError(
+            "agent: where='sandbox' promises no network but the endpoint; set --env.sandbox_network none"
+        )
+    if "network" in sandbox.record.lacks:
+        raise IsolationError(
+            f"agent: where='sandbox' promises no network but the endpoint, which tier {sandbox.record.tier} "
+            f"cannot keep an agent from; use tier B or --env.sandbox docker"
+        )
+    return await listener(sandbox)

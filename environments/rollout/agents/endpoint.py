@@ -1,0 +1,351 @@
+"""The model endpoint of recorded agents: a port on loopback and a secret for each rollout."""
+
+import asyncio
+import hmac
+import math
+import secrets
+import socket
+from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from contextvars import Context
+from time import monotonic
+from typing import Any, Protocol, cast
+
+import orjson
+from aiohttp import web
+from aiohttp.web_request import BaseRequest
+
+from environments.rewards.reward_context import AgentEndpoint
+from environments.rollout.agents.dialects import (
+    CHAT,
+    MESSAGES,
+    NOT_RETRIED,
+    AgentRequest,
+    Dialect,
+    Refused,
+    Reply,
+)
+
+_MAX_CONNECTIONS = 16
+_BACKLOG = 1024
+"""Connections that wait in the kernel until they are accepted."""
+_WAIT_S = 0.2
+"""How long to wait for a connection to close before looking again."""
+_IDLE_S = 1.0
+"""After which a connection may be closed for another: its client may be about to send a request."""
+_MAX_BODY_BYTES = 32 << 20
+_BODY_S = 30.0
+"""For a body to arrive, which keeps the other requests of its rollout waiting."""
+_LARGE_BYTES = 1 << 20
+"""Bytes of a body from which parsing it takes some 10 ms."""
+_BUFFERED_BYTES = 64 << 10
+_READ_BYTES = 16 << 10
+"""Read at once: parsing them takes 5 ms where each byte is a chunk of its own."""
+_LINGER_S = 5.0
+"""For a client that is still sending to see why it was refused."""
+_PING_S = 5.0
+"""Before a stream begins without its completion: until then an error has a status of its own."""
+REDACTED = "[secret]"
+
+
+class Connection:
+    """The way back to an agent."""
+
+    def __init__(self, request: BaseRequest) -> None:
+        self._request = request
+        self.is_delivered = False
+        """Whether the last byte of a completion was written to it."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the agent still waits at the other end."""
+        transport = self._request.transport
+        return transport is not None and not transport.is_closing()
+
+    @property
+    def is_retry(self) -> bool:
+        """Whether the client calls its request one."""
+        return self._request.headers.get("x-stainless-retry-count", "0") != "0"
+
+
+class Recorded(Protocol):
+    """One rollout, as the endpoint asks it."""
+
+    models: Sequence[str]
+    """The names that its agent may ask for."""
+    secrets: Sequence[bytes]
+    """What its agent must not hand to the model, or to the record."""
+
+    def note_refusal(self, problem: str) -> None:
+        """Take into account that a request was refused."""
+        ...
+
+    async def ask(self, request: AgentRequest, connection: Connection) -> Reply:
+        """The completion of a request.
+
+        Raises:
+            Refused: there is none.
+            ConnectionResetError: the agent does not wait for it any more.
+        """
+        ...
+
+
+def redact(text: bytes, hidden: Sequence[bytes]) -> bytes:
+    """Replace the secrets in a text."""
+    for secret in hidden:
+        if secret in text:
+            text = text.replace(secret, REDACTED.encode())
+    return text
+
+
+class EndpointServer:
+    """Opens a port on loopback for each rollout, so that none can take the connections of another."""
+
+    def __init__(self) -> None:
+        self._parser = ThreadPoolExecutor(1, thread_name_prefix="endpoint")
+        """Reads large bodies, one at a time."""
+
+    @asynccontextmanager
+    async def rollout(
+        self, recorded: Callable[[str], Recorded], model: str, sock: socket.socket | None = None
+    ) -> AsyncGenerator[tuple[Recorded, AgentEndpoint]]:
+        """The endpoint of one rollout.
+
+        Args:
+            recorded: makes what answers, with the rollout's secret.
+            model: the name of the policy.
+            sock: listens already, where the agent reaches no other address; it is closed afterwards.
+        """
+        key = f"sk-{secrets.token_hex(20)}"
+        answers = recorded(key)
+        port = _Port(answers, key, self._parser)
+        with sock or socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG) as listening:
+            # In a context of its own: requests belong to no one's hooks.
+            accepting = asyncio.get_running_loop().create_task(port.accept(listening), context=Context())
+            try:
+                base_url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+                yield answers, AgentEndpoint(base_url=base_url, api_key=key, model=model)
+            finally:
+                accepting.cancel()
+                await asyncio.wait({accepting})
+                port.close()
+                if not accepting.cancelled():
+                    accepting.result()  # raises what has ended it
+
+
+class _Connection(web.RequestHandler):
+    """One connection of an agent."""
+
+    def __init__(self, port: "_Port", server: web.Server) -> None:
+        super().__init__(
+            server, loop=asyncio.get_running_loop(), lingering_time=_LINGER_S, access_log=cast("Any", None),
+            read_bufsize=_BUFFERED_BYTES, auto_decompress=False,
+        )  # fmt: skip
+        self._port = port
+        self.idle_since = monotonic()
+        """When it was opened or its last request was answered; infinite while one is being answered."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it may be closed: nothing was asked for a while, and every answer was sent."""
+        is_old = monotonic() - self.idle_since > _IDLE_S
+        return is_old and self.transport is not None and self.transport.get_write_buffer_size() == 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        with suppress(AttributeError):  # of another event loop, which may choose
+            transport.max_size = _READ_BYTES  # pyright: ignore[reportAttributeAccessIssue]  # asyncio's
+        self._port.connections.add(self)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        self._port.connections.discard(self)
+        self._port.has_changed.set()
+
+    def close_now(self) -> None:
+        """Close it, whatever was not received yet."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    def handle_error(
+        self, request: BaseRequest, status: int = 500, exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:  # fmt: skip
+        """Count bytes that are not HTTP as a refused request; `aiohttp` logs a traceback for each."""
+        if status >= 500:
+            return super().handle_error(request, status, exc, message)
+        self._port.rollout.note_refusal(f"{status}: no HTTP")
+        response = web.Response(status=status, text="no HTTP")
+        response.force_close()
+        return response
+
+
+class _Port:
+    """Accepts the connections of one rollout and answers their requests."""
+
+    def __init__(self, rollout: Recorded, key: str, parser: ThreadPoolExecutor) -> None:
+        self.rollout = rollout
+        self.connections: set[_Connection] = set()
+        self.has_changed = asyncio.Event()
+        """Set when a connection was closed."""
+        self._is_full = False
+        """Whether a connection waits for another to be closed."""
+        self._key, self._parser = key.encode(), parser
+        self._server = web.Server(self._handle)
+        self._reading = asyncio.Lock()
+        """Held while a body is read and parsed."""
+
+    async def accept(self, listening: socket.socket) -> None:
+        """Accept connections up to a limit; more of them wait in the kernel."""
+        loop = asyncio.get_running_loop()
+        listening.setblocking(False)
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(listening)
+            except OSError:  # this process has no descriptor left
+                await asyncio.sleep(_WAIT_S)
+                continue
+            try:
+                await self._make_room()
+                await loop.connect_accepted_socket(lambda: _Connection(self, self._server), accepted)
+            except BaseException as error:
+                accepted.close()
+                if not isinstance(error, OSError):
+                    raise
+
+    async def _make_room(self) -> None:
+        """Wait until one more connection may be open, and close the one that has been idle longest."""
+        while len(self.connections) >= _MAX_CONNECTIONS:
+            self._is_full = True
+            self.has_changed.clear()
+            idle = [each for each in self.connections if each.is_idle]
+            if idle:
+                min(idle, key=lambda each: each.idle_since).close_now()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_WAIT_S):  # `wait_for` may swallow a cancellation
+                    await self.has_changed.wait()
+        self._is_full = False
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in list(self.connections):
+            connection.close_now()
+
+    async def _handle(self, request: BaseRequest) -> web.StreamResponse:
+        connection = cast("_Connection", request.protocol)
+        connection.idle_since = math.inf
+        try:
+            response = await self._answer(request)
+            with suppress(ConnectionError):  # the agent is gone
+                await self._begin(response, request)
+                await response.write_eof()
+        finally:
+            connection.idle_since = monotonic()
+        return response
+
+    async def _begin(self, response: web.StreamResponse, request: BaseRequest) -> None:
+        """Send the head of a response, unless it was sent."""
+        if self._is_full and not response.prepared:
+            response.force_close()
+        await response.prepare(request)
+
+    async def _answer(self, request: BaseRequest) -> web.StreamResponse:
+        path = request.path.lstrip("/").removeprefix("v1/")
+        dialect = MESSAGES if path.startswith("messages") else CHAT
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        try:
+            self._refuse_others(request)
+            if request.method == "GET" and path.split("/")[0] == "models":
+                return _json(_models(self.rollout, path))
+            if request.method != "POST" or path not in ("chat/completions", "messages"):
+                possible = "POST /v1/chat/completions, POST /v1/messages, GET /v1/models"
+                raise Refused(f"{request.method} {request.path:.200}: possible is {possible}", status=404)
+            async with self._reading:
+                asked = await self._read(request, dialect)
+            return await self._complete(dialect, asked, request, response)
+        except Refused as refused:
+            self.rollout.note_refusal(f"{refused.status}: {refused}")
+            if not response.prepared:
+                return _json(dialect.error(refused), refused.status)
+            await response.write(dialect.error_event(refused))
+        except ConnectionError:
+            pass  # nobody waits for it
+        return response
+
+    def _refuse_others(self, request: BaseRequest) -> None:
+        """Raise Refused where a request does not have the secret of the rollout."""
+        given = (
+            request.headers.get("authorization", "").partition(" ")[2],
+            request.headers.get("x-api-key", ""),
+        )
+        if not any(hmac.compare_digest(each.strip().encode("utf-8", "replace"), self._key) for each in given):
+            problem = "wrong API key: each rollout has its own, in the same place as its base URL"
+            raise Refused(problem, status=401, kind="authentication_error", code="invalid_api_key")
+
+    async def _read(self, request: BaseRequest, dialect: Dialect) -> AgentRequest:
+        body = await _body(request)
+
+        def read() -> AgentRequest:
+            return dialect.read(redact(body, self.rollout.secrets))
+
+        if len(body) < _LARGE_BYTES:
+            return read()
+        return await asyncio.get_running_loop().run_in_executor(self._parser, read)
+
+    async def _complete(
+        self, dialect: Dialect, asked: AgentRequest, request: BaseRequest, response: web.StreamResponse
+    ) -> web.StreamResponse:
+        connection = Connection(request)
+        if not asked.stream:
+            response = _json(dialect.reply(await self.rollout.ask(asked, connection)))
+            await self._begin(response, request)
+        else:
+            asking = asyncio.ensure_future(self.rollout.ask(asked, connection))
+            while not (await asyncio.wait({asking}, timeout=_PING_S))[0] and connection.is_open:
+                await self._begin(response, request)
+                with suppress(ConnectionError):
+                    await response.write(dialect.ping)
+            reply = await asking
+            await self._begin(response, request)
+            await response.write(dialect.events(reply, with_usage=asked.with_usage))
+        await response.write_eof()
+        connection.is_delivered = True
+        return response
+
+
+async def _body(request: BaseRequest) -> bytes:
+    too_large = Refused(f"the body is larger than {_MAX_BODY_BYTES >> 20} MiB", status=413)
+    if (request.content_length or 0) > _MAX_BODY_BYTES:
+        raise too_large
+    body = bytearray()
+    try:
+        async with asyncio.timeout(_BODY_S):
+            while chunk := await request.content.readany():
+                body += chunk
+                if len(body) > _MAX_BODY_BYTES:
+                    raise too_large
+    except TimeoutError:
+        raise Refused(f"the body did not end within {_BODY_S:g} s") from None
+    except web.RequestPayloadError as error:
+        raise Refused(f"the body cannot be read: {error}") from None
+    return bytes(body)
+
+
+def _models(rollout: Recorded, path: str) -> dict[str, Any]:
+    kind = {"object": "model", "type": "model", "created": 0, "owned_by": "turnwise"}
+    listed = [{"id": name, "display_name": name, **kind} for name in rollout.models]
+    _, is_one, name = path.partition("/")
+    if not is_one:
+        return {"object": "list", "data": listed, "has_more": False}
+    found = next((each for each in listed if each["id"] == name), None)
+    if found is None:
+        raise Refused(f"no model {name!r:.100}; choose from {', '.join(rollout.models)}", status=404)
+    return found
+
+
+def _json(fields: dict[str, Any], status: int = 200) -> web.Response:
+    headers = {} if status < 400 or status >= 500 else NOT_RETRIED
+    return web.Response(
+        body=orjson.dumps(fields), status=status, content_type="application/json", headers=headers
+    )

@@ -1,0 +1,604 @@
+"""The loop of a recorded agent: its requests become turns, scored as soon as their results are known."""
+
+import asyncio
+import socket
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from time import monotonic
+from typing import Any, Protocol, cast
+
+from environments.policy.base import CompletionRequest
+from environments.policy.rendering.chatml import chars_of
+from environments.policy.second_models.asked_model import AskedModel
+from environments.rewards.reward_context import AgentEndpoint
+from environments.rollout.agent_loop import Played
+from environments.rollout.agents.conversation import (
+    FORK,
+    Match,
+    Seen,
+    Thread,
+    advance,
+    after_turn,
+    answered,
+    match,
+    new_thread,
+    opening_key,
+    with_contexts,
+)
+from environments.rollout.agents.dialects import MAX_IGNORED, AgentRequest, Refused, Reply, shown, tools_of
+from environments.rollout.agents.endpoint import REDACTED, Connection, EndpointServer, redact
+from environments.rollout.boundary import raised_by_user, reason_of, traceback_of
+from environments.rollout.model_calls import ModelCalls, Stopped
+from environments.trajectory import (
+    AgentCaused,
+    AgentRun,
+    Message,
+    StopReason,
+    Turn,
+    TurnClock,
+)
+from tools.calls import ToolSpec
+from tools.errors import AgentCausedError, PolicyError, RolloutError, SandboxError
+
+_LEAVE_S = 2.0
+"""Grace period between the refusal of a request and the end of the agent."""
+_MAX_KEPT_BYTES = 64 << 20
+"""Of the text of all requests of a rollout, not counting what they repeat."""
+_REQUEST_BYTES = 4 << 10
+"""Memory of a request beside its text."""
+_IGNORED = "ignored "
+_REQUESTED, _HANDED_OUT, _SCORED = range(3)
+_TIMEOUT_REASON = "the agent did not exit when its time was up"
+_NOTHING_CAME = "no request reached the endpoint; does the agent's client have its base URL (ctx.endpoint)?"
+_WHY_OVER = {
+    StopReason.ENDED: "the environment has ended it",
+    StopReason.MAX_TURNS: "its turns are used up",
+    StopReason.TOKEN_BUDGET: "its tokens are used up",
+    StopReason.TIME_BUDGET: "its time is up",
+}
+
+
+class Player(Protocol):
+    """What plays: a hook, or a command."""
+
+    async def listener(self) -> socket.socket | None:
+        """Where its requests come in, if it does not reach our loopback."""
+        ...
+
+    async def run(self, endpoint: AgentEndpoint) -> int | None:
+        """Play until the agent is done; its exit code, for a command. Cancelled, it ends the agent."""
+        ...
+
+    @property
+    def output(self) -> bytes:
+        """What it wrote so far."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Asked:
+    """One request of an agent, from its arrival until another of its thread comes."""
+
+    request: AgentRequest
+    found: Match
+    rewritten: str | None
+    connection: Connection
+    sampling: "asyncio.Task[None]" = field(init=False)
+    index: int = -1
+    """Of its turn."""
+    turn: Turn | None = None
+    """Once the completion was sampled to its end."""
+    reply: Reply | None = None
+    """Once the completion was handed out."""
+
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether it is being sampled, whoever waits for it, or its completion is about to be handed out."""
+        if not self.sampling.done():
+            return True
+        return self.reply is None and self.connection.is_open and not _has_failed(self.sampling)
+
+
+@dataclass(slots=True, kw_only=True)
+class RecordedLoop:
+    """One rollout of a recorded agent. It is used as an `AgentLoop` is."""
+
+    player: Player
+    server: EndpointServer
+    calls: ModelCalls
+    is_ended: Callable[[], bool]
+    """Whether the environment has ended the rollout."""
+    on_messages: Callable[[tuple[Message, ...]], None]
+    """Takes the conversation of a turn before it is scored."""
+    on_endpoint: Callable[[AgentEndpoint], None]
+    prompt: tuple[Message, ...]
+    """The environment's, where it writes one; then that of the agent's first request."""
+    others: dict[str, AskedModel]
+    """By their names at the endpoint, the models beside the policy."""
+    hidden: Sequence[str] = ()
+    """Keys that must not stand in the record."""
+    stop_reason: StopReason | None = field(default=None, init=False)
+    agent: AgentRun | None = field(default=None, init=False)
+    models: Sequence[str] = field(init=False)
+    secrets: Sequence[bytes] = field(default=(), init=False)
+    _threads: list[Thread] = field(default_factory=list[Thread], init=False)
+    _last: dict[int, _Asked] = field(default_factory=dict[int, _Asked], init=False)
+    """The last request of each thread."""
+    _queue: "asyncio.Queue[tuple[Turn, asyncio.Future[None]] | None]" = field(init=False)
+    _over: asyncio.Event = field(init=False)
+    """Set when a request was refused because the rollout is over."""
+    _sampling: "set[asyncio.Task[None]]" = field(default_factory=set["asyncio.Task[None]"], init=False)
+    _lost: Exception | None = field(default=None, init=False)
+    """Why the last request had no completion, where the agent is not the cause."""
+    _overflow: str | None = field(default=None, init=False)
+    """Why the last request had no room."""
+    _context: Context = field(init=False)
+    _prompt_key: str | None = field(init=False)
+    _first_tools: tuple[ToolSpec, ...] = field(default=(), init=False)
+    _tools: tuple[Sequence[object], tuple[ToolSpec, ...]] = field(default=((), ()), init=False)
+    _seen: dict[int, Seen] = field(default_factory=dict[int, Seen], init=False)
+    _ticks: int = field(default=0, init=False)
+    _clocks: dict[int, list[int]] = field(default_factory=dict[int, list[int]], init=False)
+    _handed_at: dict[int, float] = field(default_factory=dict[int, float], init=False)
+    _handed_out: int = field(default=0, init=False)
+    _unscored: list[Turn] = field(default_factory=list[Turn], init=False)
+    """Turns of requests that the agent gave up, and at the end those that wait to be scored."""
+    _admitted: int = field(default=0, init=False)
+    """Requests that have, or get, a completion."""
+    _kept_bytes: int = field(default=0, init=False)
+    _refused: str = field(default="", init=False)
+    """The last refusal, for people."""
+    _counts: Counter[str] = field(default_factory=Counter[str], init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing runs yet."""
+        self._queue, self._over = asyncio.Queue(), asyncio.Event()
+        self._context = copy_context()
+        self._prompt_key = opening_key(self.prompt) if self.prompt else None
+        self.models = (self.calls.policy.name, *self.others)
+
+    # What a rollout reads.
+
+    def broken_off(self, caused: AgentCaused) -> list[Turn]:
+        """End the rollout for what the agent broke. Return the turns that `turns` has not yielded."""
+        is_lost = caused.cause == "sandbox_lost"
+        self.stop_reason = StopReason.SANDBOX_LOST if is_lost else StopReason.AGENT_CAUSED
+        return self._collect_unscored()
+
+    def played(self, turns: Sequence[Turn], scores: list[Any]) -> Played:
+        """Return the finished rollout, its turns in the order of their requests.
+
+        The order of their ends would depend on how long completions are. Turns that overlap have clocks.
+
+        Raises:
+            RolloutError: the agent received no completion.
+        """
+        if not self._handed_out:
+            raise RolloutError("the agent's sandbox was lost before it received a completion")
+        acts = [turn.index for turn in turns if turn.kind == "act"]
+        given = dict(zip(acts, scores, strict=False))
+        ordered = sorted(turns, key=lambda turn: turn.index)
+        ordered = with_contexts(ordered, [self._seen[turn.index] for turn in ordered], self.prompt)
+        clocks = [
+            TurnClock(
+                requested=requested,
+                handed_out=handed_out or None,
+                scored=scored or self._ticks + 1,
+                unfinished_before=turn.index - index,
+            )
+            for index, turn in enumerate(ordered)
+            for requested, handed_out, scored in [self._clocks[turn.index]]
+        ]
+        overlap = any(one.scored > two.requested for one, two in pairwise(clocks))
+        overlap = overlap or clocks[-1].unfinished_before > 0
+        return Played(
+            prompt=self.prompt,
+            turns=[
+                replace(turn, index=index, clock=clocks[index] if overlap else None)
+                for index, turn in enumerate(ordered)
+            ],
+            scores=[given.get(index) for index in sorted(acts)] if scores else [],
+            tools=self._first_tools,
+            rows=self.calls.rows,
+            stop_reason=self.stop_reason or StopReason.COMPLETED,
+            exact=self.calls.exact,
+            agent=self.agent and replace(self.agent, counts=dict(sorted((+self._counts).items()))),
+            other_calls=tuple(call for model in self.others.values() for call in model.calls),
+        )
+
+    async def turns(self) -> AsyncGenerator[Turn]:
+        """Yield each turn once its results are known; the last of each thread when the agent has ended.
+
+        Raises:
+            RolloutError: the agent ended before it received a completion.
+            PolicyError: the policy is down.
+            SandboxError, AgentCausedError: the agent's sandbox is.
+        """
+        async with AsyncExitStack() as closing:
+            sock = await self.player.listener()
+            _, endpoint = await closing.enter_async_context(
+                self.server.rollout(self._with_key, self.calls.policy.name, sock)
+            )
+            self.on_endpoint(endpoint)
+            agent = asyncio.create_task(self._run(endpoint))
+            agent.add_done_callback(lambda _: self._queue.put_nowait(None))
+            closing.push_async_callback(_cancel, self._sampling)
+            closing.push_async_callback(_cancel, {agent})
+            while (entry := await self._queue.get()) is not None:
+                turn, scored = entry
+                yield self._show_to_hooks(turn)
+                self._tick(turn.index, _SCORED)
+                if not scored.done():
+                    scored.set_result(None)
+            error = await agent
+        self._conclude(error)
+        left = self._collect_unscored()
+        while left:
+            turn = left.pop(0)
+            yield self._show_to_hooks(turn)
+            if turn.kind == "act":
+                self._tick(turn.index, _SCORED)
+
+    # The agent.
+
+    async def _run(self, endpoint: AgentEndpoint) -> BaseException | None:
+        """Run the agent to its end, or end it. Return what it raised."""
+        started = monotonic()
+        playing = asyncio.create_task(self.player.run(endpoint))
+        over = asyncio.create_task(self._over.wait())
+        hangs = False
+        try:
+            limits = {playing, over}
+            await asyncio.wait(limits, timeout=self.calls.seconds_left, return_when=asyncio.FIRST_COMPLETED)
+            if not playing.done():
+                if not over.done():
+                    self.calls.stop(StopReason.TIME_BUDGET)
+                await asyncio.wait({playing}, timeout=_LEAVE_S)
+            hangs = not playing.done() and not over.done()
+        finally:
+            over.cancel()
+            playing.cancel()
+            await asyncio.wait({playing})
+            error = self._note_run(playing, hangs, started)  # also where something else ended the rollout
+        return error
+
+    def _note_run(
+        self, playing: "asyncio.Task[int | None]", hangs: bool, started: float
+    ) -> BaseException | None:
+        """Keep how the run of the agent went. Return what it raised."""
+        error: BaseException | None = None
+        exit_code: int | None = None
+        if not playing.cancelled():
+            error = playing.exception()
+            exit_code = None if error else playing.result()
+        problem = "" if error is None else traceback_of(raised_by_user(error))
+        if exit_code:
+            last = self.player.output.decode("utf-8", "replace").rstrip().rpartition("\n")[2]
+            problem = f"the command ended with exit code {exit_code}{last and ': '}{last:.300}"
+        if hangs:
+            problem = f"{_TIMEOUT_REASON} (--env.rollout_timeout_s), nor within {_LEAVE_S:g} s of it"
+        self.agent = AgentRun(
+            error=redact(problem.encode(), self.secrets).decode(),
+            exit_code=exit_code,
+            output=redact(self.player.output, self.secrets).decode("utf-8", "replace"),
+            wall_s=monotonic() - started,
+        )
+        return error
+
+    def _conclude(self, error: BaseException | None) -> None:
+        """Set why the rollout has ended, or raise what makes it a failure."""
+        assert self.agent is not None
+        if isinstance(error, AgentCausedError | SandboxError):
+            raise error
+        if self._lost is not None:
+            raise self._lost
+        if self._handed_out == 0:
+            if error is not None and REDACTED not in self.agent.error:
+                if not self._refused:
+                    error.add_note(_NOTHING_CAME)
+                raise error
+            last = [text.strip().rpartition("\n")[2] for text in (self.agent.error, self.agent.output)]
+            why = "; ".join(filter(None, [*last, self._refused or _NOTHING_CAME]))
+            raise RolloutError(f"the agent ended without a completion of the model: {why}")
+        if self.calls.stopped is not None and not self.agent.error.startswith(_TIMEOUT_REASON):
+            self.stop_reason = self.calls.stopped
+        elif self.is_ended():
+            self.stop_reason = StopReason.ENDED
+        elif self._overflow is not None:
+            self.stop_reason = StopReason.CONTEXT_OVERFLOW
+        else:
+            self.stop_reason = StopReason.AGENT_ERROR if self.agent.error else StopReason.COMPLETED
+        if self.stop_reason is not StopReason.AGENT_ERROR:  # it met the end that it was told of
+            self.agent = replace(self.agent, error="")
+
+    # The endpoint.
+
+    def _with_key(self, key: str) -> "RecordedLoop":
+        self.secrets = [each.encode() for each in (key, *self.hidden)]
+        return self
+
+    def note_refusal(self, problem: str) -> None:
+        """Count a refused request; the last one is named where nothing else explains an end."""
+        if self.agent is not None:
+            return  # it has ended, and reads no refusal
+        self._counts["refused"] += 1
+        self._refused = f"{self._counts['refused']} requests were refused, the last with {problem}"
+
+    async def ask(self, request: AgentRequest, connection: Connection) -> Reply:
+        """The completion of a request, in its thread; a retry has the one that there is.
+
+        Raises:
+            Refused: the rollout is over, the request cannot be honoured, or the policy has no completion.
+            ConnectionResetError: the agent does not wait for it any more.
+        """
+        if request.model in self.others:
+            return await self._other(request, self.others[request.model])
+        asked = self._find_retried(request, connection)
+        if asked is None:
+            asked = self._begin(request, connection)
+        else:
+            self._counts["retries"] += 1
+            asked.connection = connection
+        try:
+            await asyncio.shield(asked.sampling)
+            if not connection.is_open:
+                raise ConnectionResetError
+            if self.agent is not None:
+                raise self._refusal()
+            return self._hand_out(asked)
+        except asyncio.CancelledError:
+            if asked.sampling.cancelled():
+                raise self._refusal() from None
+            raise
+
+    def _find_retried(self, request: AgentRequest, connection: Connection) -> _Asked | None:
+        """Return the request that this one repeats, if any."""
+        same = [asked for asked in self._last.values() if asked.request.body == request.body]
+        failed = [asked for asked in same if asked.sampling.done() and _has_failed(asked.sampling)]
+        usable = [asked for asked in same if asked not in failed]
+        for asked in usable:
+            if not asked.connection.is_delivered and not asked.connection.is_open:
+                return asked
+        return usable[0] if connection.is_retry and usable and not failed else None
+
+    def _begin(self, request: AgentRequest, connection: Connection) -> _Asked:
+        """Match a request to its thread, and start to sample its completion."""
+        tools, is_first = self._specs(request), not self._last
+        for number, asked in self._last.items():
+            self._threads[number].is_busy = asked.is_in_flight
+        found = match(self._threads, request)
+        if found is None:
+            self._keep(len(request.body))
+            found = new_thread(self._threads, request, self.calls, self._prompt_key)
+        else:
+            longer = len(request.body) - len(self._last[found.thread.number].request.body)
+            self._keep(max(longer, chars_of(found.messages[found.common :])))
+        self._count_ignored(request.ignored)
+        thread = found.thread
+        if thread.number == len(self._threads):
+            self._threads.append(thread)
+            thread.tools = tools
+        if is_first:
+            self.prompt = tuple(found.messages)
+            self.on_messages(self.prompt)
+        self._counts["normalised"] += found.is_reserialised
+        thread.is_rewritten |= not found.goes_on or tools != thread.tools
+        thread.tools, thread.has_tools = tools, thread.has_tools or bool(tools)
+        self._give_up(self._last.get(thread.number))
+        self._first_tools = self._first_tools or tools  # a title may be asked for without any
+        turn, thread.open_turn = thread.open_turn, None
+        if turn is not None:
+            waited = monotonic() - self._handed_at[turn.index]
+            turn = replace(answered(turn, after_turn(thread, found)), tools_s=waited)
+        rewritten = FORK if thread.is_rewritten else None
+        asked = _Asked(request=request, found=found, rewritten=rewritten, connection=connection)
+        advance(thread, found, request)
+        self._last[thread.number] = asked
+        loop = asyncio.get_running_loop()
+        asked.sampling = loop.create_task(self._sample(asked, turn), context=self._context.copy())
+        self._sampling.add(asked.sampling)
+        asked.sampling.add_done_callback(self._sampling.discard)
+        return asked
+
+    def _give_up(self, asked: _Asked | None) -> None:
+        """Keep the completion of a request as an undelivered turn, unless it was handed out."""
+        if asked is not None and asked.turn is not None and asked.reply is None:
+            self._unscored.append(replace(asked.turn, kind="undelivered"))
+            self._counts["undelivered"] += 1
+            self._tick(asked.turn.index, _SCORED)
+            asked.turn, asked.found.thread.is_rewritten = None, True
+
+    def _keep(self, size: int) -> None:
+        """Count the memory that a request takes. Raises Refused above the limit."""
+        if self._kept_bytes + size > _MAX_KEPT_BYTES:
+            problem = f"the requests of this rollout are longer than {_MAX_KEPT_BYTES >> 20} MiB together"
+            raise Refused(problem, status=413)
+        self._kept_bytes += size + _REQUEST_BYTES
+
+    def _count_ignored(self, names: Sequence[str]) -> None:
+        for name in names:
+            others = sum(each.startswith(_IGNORED) for each in self._counts)
+            is_listed = _IGNORED + name in self._counts or others < MAX_IGNORED - 1
+            self._counts[_IGNORED + (name if is_listed else "others")] += 1
+
+    def _specs(self, request: AgentRequest) -> tuple[ToolSpec, ...]:
+        if request.tools != self._tools[0]:
+            self._tools = request.tools, tools_of(request)
+        return self._tools[1]
+
+    async def _sample(self, asked: _Asked, before: Turn | None) -> None:
+        """Score the turn before, then sample.
+
+        Raises:
+            Refused: there is no completion.
+        """
+        if before is not None:
+            scored = asyncio.get_running_loop().create_future()
+            self._queue.put_nowait((before, scored))
+            await asyncio.wait({scored}, timeout=self.calls.seconds_left)
+            if not scored.done():  # the agent waits for us, and is told so
+                self.calls.stop(StopReason.TIME_BUDGET)
+        thread, prompt = asked.found.thread, self._admit(asked)
+        started, completion = monotonic(), None
+        try:
+            completion = await self.calls.complete(prompt)
+        except asyncio.CancelledError:
+            self._counts["cut off"] += 1
+            raise
+        except Stopped:
+            self._counts["cut off"] += self.calls.stopped is StopReason.TIME_BUDGET
+            raise self._refusal() from None
+        except Exception as error:  # noqa: BLE001  # raised again when the agent has ended
+            self._lost = error
+            is_policy = isinstance(error, PolicyError)
+            raise Refused(
+                f"the policy gave no completion: {reason_of(error)}",
+                status=503 if is_policy else 500, kind="api_error", code="policy_error",
+            ) from None  # fmt: skip
+        finally:
+            if completion is None:
+                self._admitted -= 1
+                if asked.index == len(self._clocks) - 1:  # no request has been counted after it
+                    del self._clocks[asked.index]
+        assert completion is not None
+        self._lost = self._overflow = None
+        sampled = self.calls.joined(completion, prompt, rewritten=asked.rewritten, thread=thread.rows)
+        self._seen[asked.index] = (thread.seen, len(thread.seen))
+        asked.turn = replace(
+            sampled.turn,
+            index=asked.index,
+            thread=thread.number,
+            without_tools=not thread.has_tools,
+            anchor=prompt.anchor,
+            model_s=monotonic() - started,
+        )
+
+    def _admit(self, asked: _Asked) -> CompletionRequest:
+        """Return the policy's request. Rewards that are given from now on count for its turn.
+
+        Raises:
+            Refused: the rollout is over.
+        """
+        if self.is_ended():
+            self.calls.stop(StopReason.ENDED)
+        elif self._admitted >= self.calls.budget.max_turns:
+            self.calls.stop(StopReason.MAX_TURNS)
+        if self.calls.stopped is not None:
+            raise self._refusal()
+        asked.index, self._admitted = len(self._clocks), self._admitted + 1
+        self._clocks[asked.index] = [0, 0, 0]
+        self._tick(asked.index, _REQUESTED)
+        thread = asked.found.thread
+        prompt = self.calls.request(
+            tuple(thread.seen),
+            position=thread.position,
+            goes_on=asked.rewritten is None,
+            thread=thread.rows,
+        )
+        limit = min(prompt.max_tokens, asked.request.max_tokens or prompt.max_tokens)
+        return replace(
+            prompt, tools=thread.tools, seed=thread.seed, rollout_seed=self.calls.seed, max_tokens=limit
+        )
+
+    def _refusal(self) -> Refused:
+        """Return the error of a rollout that is over, or of a prompt that has no room."""
+        reason = self.calls.stopped
+        if reason is StopReason.CONTEXT_OVERFLOW:
+            self._overflow = self.calls.stopped_by or "the row has no more room (--env.max_token_length)"
+            self.calls.go_on()
+            problem = f"prompt is too long: it exceeds the model's maximum context length; {self._overflow}"
+            return Refused(problem, param="messages", code="context_length_exceeded")
+        self._over.set()
+        why = _WHY_OVER.get(cast("StopReason", reason), "its agent has ended")
+        return Refused(f"this rollout is over: {why}", code="rollout_over")
+
+    def _hand_out(self, asked: _Asked) -> Reply:
+        """Return the completion as its agent receives it, the same one for a retry."""
+        if asked.reply is not None:
+            return asked.reply
+        assert asked.turn is not None
+        thread, turn = asked.found.thread, asked.turn
+        message = shown(turn.message)
+        thread.seen.append(turn.message)
+        thread.written.append(message)
+        thread.open_turn, thread.is_rewritten = turn, False
+        self._handed_out += 1
+        self._handed_at[turn.index] = monotonic()
+        self._tick(turn.index, _HANDED_OUT)
+        asked.reply = Reply(
+            id=f"turn-{thread.seed}-{thread.position}",
+            model=asked.request.model or self.calls.policy.name,
+            message=message,
+            finish_reason=turn.finish_reason
+            if message.tool_calls or turn.finish_reason == "length"
+            else "stop",
+            prompt_tokens=turn.span.start,
+            completion_tokens=turn.span.end - turn.span.start,
+            created=int(time.time()),
+        )
+        return asked.reply
+
+    async def _other(self, request: AgentRequest, model: AskedModel) -> Reply:
+        """The answer of another model, which is recorded and not trained."""
+        if request.tools:
+            raise Refused(
+                f"the model {request.model!r} answers with text alone; leave tools out", param="tools"
+            )
+        self._keep(len(request.body))
+        found = new_thread((), request, self.calls, None)
+        try:
+            answer = await model.ask(found.messages, seed=self.calls.seed)
+            self._lost = None
+        except Exception as error:  # noqa: BLE001  # raised again when the agent has ended
+            self._lost = error
+            raise Refused(f"{request.model}: {reason_of(error)}", status=503, kind="api_error") from None
+        used = answer.usage
+        return Reply(
+            id=f"other-{len(model.calls)}", model=request.model, finish_reason="stop",
+            created=int(time.time()), message=Message(role="assistant", content=answer.text or ""),
+            prompt_tokens=used.get("prompt_tokens", 0), completion_tokens=used.get("completion_tokens", 0),
+        )  # fmt: skip
+
+    # Turns.
+
+    def _show_to_hooks(self, turn: Turn) -> Turn:
+        """Let hooks see the conversation up to a turn, and return the turn."""
+        if turn.kind == "act":
+            messages, count = self._seen[turn.index]
+            self.on_messages((*messages[:count], *turn.messages))
+        return turn
+
+    def _collect_unscored(self) -> list[Turn]:
+        """Return the turns that are not scored yet, after those whose completion was never handed out."""
+        for asked in self._last.values():
+            self._give_up(asked)
+        while not self._queue.empty():
+            if (entry := self._queue.get_nowait()) is not None:
+                self._unscored.append(entry[0])
+        for thread in self._threads:
+            if thread.open_turn is not None:
+                self._unscored.append(thread.open_turn)
+                thread.open_turn = None
+        return self._unscored
+
+    def _tick(self, index: int, event: int) -> None:
+        self._ticks += 1
+        self._clocks[index][event] = self._ticks
+
+
+def _has_failed(task: "asyncio.Task[None]") -> bool:
+    return task.cancelled() or task.exception() is not None
+
+
+async def _cancel(tasks: "set[asyncio.Task[None]] | set[asyncio.Task[BaseException | None]]") -> None:
+    """Cancel tasks and wait for their ends."""
+    left = [task for task in tasks if not task.done()]
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left)

@@ -1,0 +1,404 @@
+"""Calls of an environment's own code: `def` or `async def`, within a limit, and nothing of it breaks out."""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from contextvars import Context, copy_context
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Self
+
+from environments.rewards.verification_time import CLOCK, HookClock
+from environments.rollout.containment.hook_threads import HookThreads, OwnThread
+from environments.rollout.containment.user_code import (
+    IN_USER_CODE,
+    ContainedCoroutine,
+    Ended,
+    InFlight,
+    UserCode,
+    contain,
+    end_of,
+    ended_await,
+    ended_call,
+)
+from environments.trajectory import JudgeCall
+from tools.errors import ConfigError, RewardError, TimeLimitExceeded
+from tools.sandbox.base import Sandbox
+from tools.time_profile import Profiler, TimeProfile, handed_on, handed_to, profiled, timed
+from tools.waiting import to_the_end
+
+END: Final = object()
+"""What a generator gives that has ended."""
+_CANCEL_S = 5.0
+"""For code to end after it was cancelled; what goes on is abandoned."""
+_KILL_S = 5.0
+"""For a sandbox to end a command that reached its own limit while its caller reached this one."""
+_CLOSE_S = 30.0
+"""For a sandbox to close; one that takes longer is closed while other rollouts go on."""
+_POLL_S = 0.1
+
+_LOG = logging.getLogger(__name__)
+
+
+class HookCalls:
+    """The calls of one rollout, or of an environment's setup: one after the other, or one in another.
+
+    `async def` runs in a task of its own, `def` on a thread. Code that is over its limit is cancelled, and
+    abandoned when it goes on. What it raises comes out as an `Exception`, whatever it is.
+    """
+
+    def __init__(
+        self,
+        in_flight: InFlight,
+        threads: HookThreads,
+        *,
+        hook_timeout_s: float,
+        own_thread: bool = False,
+        is_profiled: bool = False,
+    ) -> None:
+        """Nothing is called yet; with `own_thread` all `def` code is called on the same thread."""
+        self._in_flight = in_flight
+        self._threads = threads
+        self._hook_timeout_s = hook_timeout_s
+        self._has_own_thread = own_thread
+        self._own_thread: OwnThread | None = None
+        self._running: list[str] = []
+        self._profiler = Profiler() if is_profiled else None
+        self._profiled = profiled(self._profiler)
+        self._is_over = self._has_abandoned = False
+        self.asked: dict[str, list[JudgeCall]] = {}
+        """What its hooks asked second models so far, by their role."""
+        self._code = UserCode(threads=threads, in_flight=in_flight)
+        # One for all calls, so that what `prepare` sets is there for the rewards.
+        self._context = copy_context()
+        self._context.run(IN_USER_CODE.set, self._code)
+
+    def __enter__(self) -> Self:
+        contain(asyncio.get_running_loop())
+        self._profiled.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_over = True
+        self._code.is_given_up = self._has_abandoned
+        self._profiled.__exit__(kind, error, trace)
+        if self._own_thread is not None:
+            self._own_thread.close()
+
+    @property
+    def profile(self) -> TimeProfile | None:
+        """Where the time went so far; `None` without a profiler."""
+        return None if self._profiler is None else self._profiler.profile()
+
+    @property
+    def doing(self) -> str:
+        """What was called last, for people: `score_turn`, `tool terminal, turn 3`."""
+        return self._in_flight.doing
+
+    async def hook(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Returns what a hook returns.
+
+        Raises:
+            TimeLimitExceeded: it took longer than `hook_timeout_s`.
+            UserCodeBroke: it raised something else than an `Exception`.
+            Exception: what it raised.
+        """
+        try:
+            given = await self.run(
+                partial(function, *args), doing=name, limit_s=self._hook_timeout_s, setting="hook_timeout_s"
+            )
+        except RewardError as error:
+            if name not in str(error):  # of what rewards are made with, which knows neither
+                error.args = (f"item {self._in_flight.item_id!r}: {name}: {error}",)
+            raise
+        return finished(given, name)
+
+    async def run(
+        self,
+        function: Callable[[], Any],
+        *,
+        doing: str,
+        limit_s: float | None = None,
+        setting: str = "",
+        busy: Callable[[], bool] = bool,
+        is_parallel: bool = False,
+    ) -> Any:
+        """Returns what a function of the environment's returns.
+
+        Args:
+            function: `def`, `async def`, or anything else that gives a value or an awaitable.
+            doing: what it is, for people: its name in a profile, and behind a comma which of those it is. It
+                stands behind a `: ` where the hook named before it waits for it.
+            limit_s: wall clock, without what a `def` waits for a thread and without `ctx.verify`; `None`: no
+                limit.
+            setting: where the limit comes from, if it can be set.
+            busy: whether the sandbox is just ending a command for it, which is waited for.
+            is_parallel: whether others run beside it, so that it gets context variables of its own.
+
+        Raises:
+            TimeLimitExceeded, UserCodeBroke, Exception: as for `hook`.
+            ConfigError: the rollout is over.
+        """
+        if self._is_over:
+            raise ConfigError(f"{doing} is called after its rollout was over; use ctx while it goes on")
+        limit = doing if limit_s is None else f"{doing} took longer than {limit_s:.3g} s"
+        limit = f"{limit} (--env.{setting})" if setting else limit
+        with self._doing(doing), timed(doing.rpartition(": ")[2].partition(", ")[0]):
+            if inspect.iscoroutinefunction(function):
+                given, left_s = function(), limit_s
+            else:
+                given, left_s = await self._in_thread(function, limit_s, limit)
+            if inspect.isawaitable(given):
+                context = handed_to(self._context.copy()) if is_parallel else self._context
+                given = await self._in_task(given, left_s, limit, busy=busy, context=context)
+        return given
+
+    async def beside(self, function: Callable[[], Any], *, doing: str) -> Any:
+        """Returns what a function returns that runs beside all other calls: a `def` on a thread of its own.
+
+        Raises:
+            UserCodeBroke, Exception: as for `hook`.
+        """
+        if inspect.iscoroutinefunction(function):
+            return finished(await self.run(function, doing=doing, is_parallel=True), doing)
+        thread = await self._new_thread()
+        try:
+            with self._doing(doing):
+                return finished((await self._on(thread, function, None, doing))[0], doing)
+        finally:
+            thread.close()
+
+    @contextmanager
+    def _doing(self, doing: str) -> Generator[None]:
+        """Shown while it runs; then what it ran in or beside, if that goes on."""
+        self._running.append(doing)
+        self._in_flight.doing = doing
+        try:
+            yield
+        finally:
+            self._running.remove(doing)
+            if self._running:
+                self._in_flight.doing = self._running[-1]
+
+    async def _in_thread(
+        self, function: Callable[[], Any], limit_s: float | None, limit: str
+    ) -> tuple[Any, float | None]:
+        """What it returns, and what is left of the limit."""
+        thread = await self._pinned() if self._has_own_thread else self._threads
+        try:
+            return await self._on(thread, function, limit_s, limit)
+        except TimeLimitExceeded:
+            # The thread hangs; what has to be closed there waits for it, and all else goes to others.
+            self._has_own_thread = False
+            raise
+
+    async def _pinned(self) -> OwnThread:
+        if self._own_thread is None:
+            self._own_thread = await self._new_thread()
+        return self._own_thread
+
+    async def _new_thread(self) -> OwnThread:
+        thread = self._threads.own_thread()
+        while thread is None:
+            await asyncio.sleep(_POLL_S)  # until a rollout that has one is over
+            thread = self._threads.own_thread()
+        return thread
+
+    async def _on(
+        self,
+        thread: HookThreads | OwnThread,
+        function: Callable[[], Any],
+        limit_s: float | None = None,
+        limit: str = "a generator",
+    ) -> tuple[Any, float | None]:
+        # With a copy of the variables, as `asyncio.to_thread` does it: a task may be using the others.
+        context = handed_to(self._context.copy())
+        call = thread.submit(ended_call, partial(context.run, function))
+        call.what = limit
+        answer = asyncio.wrap_future(call)
+        try:
+            while not call.done() and (left_s := call.seconds_left(limit_s)) != 0.0:
+                await asyncio.wait({answer}, timeout=left_s)
+        finally:
+            if not call.done():
+                call.cancel()
+                answer.cancel()
+        if call.cancelled() or not call.done():
+            raise TimeLimitExceeded(f"{limit}; its thread goes on", still_running=True)
+        return call.result().result(), call.seconds_left(limit_s)
+
+    async def _in_task(
+        self,
+        awaitable: Awaitable[Any],
+        limit_s: float | None,
+        limit: str,
+        *,
+        busy: Callable[[], bool] = bool,
+        context: Context | None = None,
+        cancel_s: float | None = None,
+    ) -> Any:
+        clock = HookClock()
+        task = self._new_task(handed_on(_clocked(clock, awaitable)), context or copy_context())
+        try:
+            left_s = limit_s
+            while not task.done() and (left_s is None or left_s > 0):
+                # While a verification runs nothing is used up, however little is left.
+                wait_s = max(left_s, _POLL_S) if clock.is_stopped and left_s is not None else left_s
+                await asyncio.wait({task}, timeout=wait_s)
+                left_s = None if limit_s is None else limit_s - clock.spent_s()
+            if not task.done() and busy():
+                await asyncio.wait({task}, timeout=_KILL_S)
+            in_time = task.done()
+        finally:
+            await self._stop(task, limit, _CANCEL_S if cancel_s is None else cancel_s)
+        if in_time:
+            return end_of(task).result()
+        if task.done():
+            raise TimeLimitExceeded(limit)
+        raise TimeLimitExceeded(f"{limit}; it goes on although it was cancelled", still_running=True)
+
+    def _new_task(self, coro: Any, context: Context) -> "asyncio.Task[Ended]":
+        loop = asyncio.get_running_loop()
+        return loop.create_task(ContainedCoroutine(coro, self._code), context=context)
+
+    async def _stop(self, task: "asyncio.Task[Ended]", limit: str, cancel_s: float) -> None:
+        if task.done():
+            return
+        task.cancel()
+        try:
+            await asyncio.wait({task}, timeout=cancel_s)
+        finally:
+            if not task.done():
+                self._has_abandoned = True
+                self._threads.abandon(limit, lambda: not task.done())
+
+    # What one task, or one thread, opens and closes.
+
+    def owned(self, generator: Iterator[Any] | AsyncGenerator[Any, Any]) -> Callable[[], Awaitable[Any]]:
+        """Returns what gives the next value of a generator that yields once, or `END`.
+
+        It is always called on this rollout's thread, or in the same task.
+        """
+        if isinstance(generator, AsyncGenerator):
+            return _OwnedGenerator(generator, partial(self._new_task, context=self._context)).next
+
+        async def following() -> Any:
+            return (await self._on(await self._pinned(), partial(next, generator, END)))[0]
+
+        return following
+
+    @asynccontextmanager
+    async def sandbox(
+        self, opener: Callable[[], AbstractAsyncContextManager[Sandbox]]
+    ) -> AsyncGenerator[Sandbox]:
+        """A sandbox; one that does not close as it should is logged, and costs nothing that was scored.
+
+        Raises:
+            TimeLimitExceeded: it could not be opened in time.
+            UserCodeBroke, Exception: what opening it raised.
+        """
+
+        async def opened() -> AsyncGenerator[Sandbox]:
+            async with opener() as sandbox:
+                yield sandbox
+
+        # In a context of our own: what backends open is no file of the environment's.
+        owner = _OwnedGenerator(opened(), partial(self._new_task, context=copy_context()))
+        limit_s = self._hook_timeout_s
+        limit = f"opening a sandbox took longer than {limit_s:g} s (--env.hook_timeout_s)"
+        with self._doing("opening a sandbox"), timed("opening a sandbox"):
+            sandbox = await self._in_task(owner.next(), limit_s, limit, cancel_s=_CLOSE_S)
+        try:
+            yield sandbox
+        finally:
+            limit = f"closing a sandbox took longer than {_CLOSE_S:g} s"
+            with timed("closing a sandbox"):
+                try:
+                    await to_the_end(self._in_task(owner.next(), _CLOSE_S, limit))
+                except Exception as error:  # noqa: BLE001  # logged: what was scored stays
+                    _LOG.warning("a sandbox did not close as it should", exc_info=error.__cause__ or error)
+
+
+async def _clocked(clock: HookClock, awaitable: Awaitable[Any]) -> Ended:
+    token = CLOCK.set(clock)
+    try:
+        return await ended_await(awaitable)
+    finally:
+        with suppress(ValueError):  # of one that was abandoned, and is collected elsewhere
+            CLOCK.reset(token)
+
+
+class _OwnedGenerator:
+    """An async generator whose task begins with its first step and ends with it.
+
+    Cancel scopes and task groups belong to a task. A generator that is cancelled at its `yield`, as by a task
+    group whose child broke, sees it there.
+    """
+
+    def __init__(
+        self, generator: AsyncGenerator[Any], new_task: Callable[[Any], "asyncio.Task[Ended]"]
+    ) -> None:
+        self._generator, self._new_task = generator, new_task
+        self._yielded: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._goes_on = asyncio.Event()
+        self._task: asyncio.Task[Ended] | None = None
+        self._is_given_up = False
+
+    async def next(self) -> Any:
+        """Returns the value that it yields, and then what follows it; `END`, too, once it was cancelled.
+
+        Raises:
+            Exception: what it raised, as for `HookCalls`.
+        """
+        if self._is_given_up:
+            return END
+        awaited: set[asyncio.Future[Any]]
+        if self._task is None:
+            self._task = self._new_task(ended_await(self._run()))
+            awaited = {self._task, self._yielded}
+        else:
+            self._goes_on.set()
+            awaited = {self._task}
+        try:
+            await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self._is_given_up = True
+            self._task.cancel()
+            await asyncio.wait({self._task})
+            raise
+        if not self._task.done():
+            return self._yielded.result()
+        ended = end_of(self._task)
+        return END if isinstance(ended.error, StopAsyncIteration) else ended.result()
+
+    async def _run(self) -> Any:
+        state = await anext(self._generator, END)
+        if state is END:
+            return END
+        task = asyncio.current_task()
+        try:
+            if task is not None and task.cancelling():
+                await asyncio.sleep(0)  # where the cancellation arrives that its own code asked for
+            self._yielded.set_result(state)
+            await self._goes_on.wait()
+        except asyncio.CancelledError as error:
+            return await self._generator.athrow(error)
+        return await anext(self._generator, END)
+
+
+def finished(given: Any, doing: str) -> Any:
+    """Returns what a hook returned, if nothing of it is left to be run.
+
+    Raises:
+        ConfigError: it is a generator, or a call that was not awaited.
+    """
+    if inspect.isgenerator(given) or inspect.isasyncgen(given):
+        raise ConfigError(f"{doing} is a generator; return what it gives, with no `yield`")
+    if inspect.iscoroutine(given):
+        given.close()
+        raise ConfigError(f"{doing} gave a call that nobody awaited, {given.__qualname__}; write `await`")
+    return given

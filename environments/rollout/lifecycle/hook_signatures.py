@@ -1,0 +1,166 @@
+"""Hooks as an environment wrote them: what could never be called as meant is refused before anything runs."""
+
+import inspect
+import logging
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+)
+from difflib import get_close_matches
+from inspect import Parameter, Signature, isfunction, signature
+from types import SimpleNamespace
+from typing import Any, get_args, get_origin, get_type_hints
+
+from environments.rollout.hooks import Hooks
+from environments.turn_level_reward import TurnLevelRewardMixin
+from tools.errors import ConfigError
+from tools.injection import is_state, state_class, why_unreadable
+from tools.registry import Toolset
+from tools.toolsets import refuse_state
+
+_LOG = logging.getLogger(__name__)
+_PLACES = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+_CLOSE = 0.7
+"""How alike a near miss is: `prepares` is one of `prepare`, `preview` is not."""
+_OURS = ("environments", "tools", "turnwise")
+_ATTRIBUTES = tuple(
+    name for name, given in vars(Hooks).items() if not name.startswith("_") and not callable(given)
+)
+
+
+def check_hooks(env: Hooks) -> None:
+    """Refuse hooks that cannot be called, and warn of names that are nearly those of hooks.
+
+    Raises:
+        ConfigError: a hook is no method, or its parameters are not those that it is called with; or a setting
+            is a class attribute, where it has no effect.
+    """
+    hooks = {**_methods(TurnLevelRewardMixin), **_methods(Hooks)}
+    for name, ours in hooks.items():
+        own = getattr(type(env), name, ours)
+        if own is not ours and own is not getattr(Hooks, name, None):
+            _refuse_other_parameters(env, name, ours)
+    cls = type(env)
+    written = {
+        name: given
+        for each in reversed(cls.__mro__)
+        if not _is_ours(each)
+        for name, given in vars(each).items()
+    }
+    own = written.keys() - {name for each in cls.__mro__ if _is_ours(each) for name in dir(each)}
+    ignored = sorted(
+        name for name in own & env.env_config_cls.model_fields.keys() if not callable(written[name])
+    )
+    if ignored:
+        raise ConfigError(
+            f"environment {env.name!r}: {ignored[0]} is a setting, which a class attribute does not set; "
+            f"give it as --env.{ignored[0]}, or as a default in "
+            f"`config_init`: `return cls.env_config_cls({ignored[0]}=…), [ServerConfig()]`"
+        )
+    for name in sorted(own):
+        # Near to `play` is much that is meant to be something else: `plays`, `player`.
+        known = {*hooks, *_ATTRIBUTES} - {"play"} - written.keys()
+        close = get_close_matches(name, known, n=1, cutoff=_CLOSE)
+        if close and not name.startswith("_"):
+            _LOG.warning("%s.%s is no hook; if it is meant to be %s, rename it", cls.__name__, name, close[0])
+
+
+def takes_context(hook: Callable[..., Any], others: int) -> bool:
+    """Whether a hook names one more argument than `others`, which it calls `ctx` or has no default for.
+
+    What a wrapper's `*args` may take is unknown.
+    """
+    named = [each for each in signature(hook).parameters.values() if each.kind in _PLACES]
+    return len(named) > others and (named[others].name == "ctx" or named[others].default is Parameter.empty)
+
+
+def _methods(cls: type) -> dict[str, Callable[..., Any]]:
+    """The hooks of a base class; `scoring` is how the mixin is asked for its own."""
+    public = {name: given for name, given in vars(cls).items() if not name.startswith("_")}
+    return {name: given for name, given in public.items() if isfunction(given) and name != "scoring"}
+
+
+def _refuse_other_parameters(env: Hooks, name: str, ours: Callable[..., Any]) -> None:
+    own: Any = getattr(env, name)
+    if not callable(own):
+        raise ConfigError(f"environment {env.name!r}: {name} is a hook, and so a method; got {own!r:.100}")
+    declared = signature(ours).parameters.values()
+    arguments = [each.name for each in declared if each.name != "self" and each.kind in _PLACES]
+    is_context_optional = any(each.kind is Parameter.VAR_POSITIONAL for each in declared)
+    try:
+        written = signature(own)
+    except ValueError:  # of a function of C
+        return
+    more = ["ctx"] if is_context_optional and takes_context(own, len(arguments)) else []
+    if _takes(written, [*arguments, *more]):
+        return
+    wanted = ", ".join(["self", *arguments, *(["ctx"] if is_context_optional else [])])
+    hint = " (ctx may be left out)" if is_context_optional else ""
+    raise ConfigError(
+        f"environment {env.name!r}: {name}{_shown(written)} has other parameters than it is called with; "
+        f"write {name}({wanted}){hint}"
+    )
+
+
+def _takes(written: Signature, given: list[str]) -> bool:
+    """Whether such a call can work, and no argument lands on a parameter with the name of another."""
+    try:
+        bound = written.bind(*given).arguments
+    except TypeError:
+        return False
+    return all(name == argument for name, argument in bound.items() if name in {*given, "ctx"})
+
+
+def _shown(written: Signature) -> str:
+    """As it was written, without annotations."""
+    bare = [each.replace(annotation=Parameter.empty) for each in written.parameters.values()]
+    return f"(self, {str(Signature(bare))[1:]}" if bare else "(self)"
+
+
+def _is_ours(cls: type) -> bool:
+    return cls is object or cls.__module__.partition(".")[0] in _OURS
+
+
+_YIELDING = (Iterator, Iterable, Generator, AsyncIterator, AsyncIterable, AsyncGenerator)
+
+
+def refuse_other_states(toolset: Toolset, prepare: Callable[..., Any], env: str) -> None:
+    """Raise ConfigError where a tool takes a state that `prepare` is not annotated to give."""
+    wanted = next(((tool.name, state) for tool in toolset.tools for state in tool.states), None)
+    if wanted is None:
+        return
+    given = _given(prepare, env)
+    if not is_state(given):
+        name, state = wanted[0], wanted[1].__name__
+        raise ConfigError(
+            f"environment {env!r}: tool {name!r} takes {state}, and prepare is annotated to give "
+            + _named(given)
+            + f"; write `def prepare(self, item, sandbox) -> {state}`, or `-> Iterator[{state}]` with a yield"
+        )
+    refuse_state(toolset, given, f"environment {env!r}: prepare is annotated to give")
+
+
+def _given(prepare: Callable[..., Any], env: str) -> Any:
+    """What stands after `->`, by itself or yielded; `None` for nothing."""
+    function: Any = inspect.unwrap(prepare)
+    # The other annotations may name what is imported for type checkers alone.
+    only_return = SimpleNamespace(__annotations__={"return": inspect.get_annotations(function).get("return")})
+    try:
+        hint = get_type_hints(only_return, getattr(function, "__globals__", {}))["return"]
+    except Exception as error:  # noqa: BLE001  # an annotation is any expression
+        raise ConfigError(
+            f"environment {env!r}: what prepare is annotated to give cannot be read: {why_unreadable(error)}"
+        ) from None
+    given = next(iter(get_args(hint)), None) if get_origin(hint) in _YIELDING else hint
+    return state_class(given) or given
+
+
+def _named(annotation: Any) -> str:
+    if annotation in (None, type(None)):
+        return "nothing"
+    return annotation.__name__ if inspect.isclass(annotation) else str(annotation)

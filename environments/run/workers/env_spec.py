@@ -1,0 +1,167 @@
+"""An environment as data, of which another process makes an equal one."""
+
+import importlib
+import os
+import pickle
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from operator import attrgetter
+from typing import Any, TypeVar
+
+from environments.base_env import AgentEnv
+from environments.config import AgentEnvConfig, ModelServerConfig
+from environments.run.experiment import environment_files, has_file
+from environments.run.group_source import Finishing
+from environments.run.loading import load_file
+from environments.run.process_run import SourceOptions
+from environments.run.workers.shipped_files import below
+from tools.errors import ConfigError
+
+_MAIN = "__main__"
+_OF_A_FILE = "turnwise_file_"
+"""How modules are called that `load_file` made of a file which has no name of its own."""
+ServerT = TypeVar("ServerT", bound=ModelServerConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerJob:
+    """What a worker does with its environment."""
+
+    config: AgentEnvConfig
+    servers: tuple[ModelServerConfig, ...]
+    """With their keys."""
+    is_evaluation: bool = False
+    waits: bool = False
+    """For model servers that do not answer yet."""
+    finishing: Finishing
+    packages: tuple[str, ...]
+    """Whose versions are to be as the driver's."""
+    files: Mapping[str, str]
+    """Those of the fingerprint, see `environment_files`: what else the driver has loaded is of it, too."""
+
+    @classmethod
+    def of(cls, env: AgentEnv, options: SourceOptions) -> "WorkerJob":
+        """What workers do for an environment that is open here, all of them together."""
+        return cls(
+            config=env.config,
+            servers=(*env.servers, *env.second_servers),
+            finishing=options.finishing,
+            packages=_loaded_packages(),
+            files={name: str(path) for name, path in environment_files(env).items()},
+            is_evaluation=options.evaluation,
+            waits=options.waits,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvSpec:
+    """The class by its names, and what a worker does with it."""
+
+    module: str
+    file: str
+    class_name: str
+    job: bytes
+    """Pickled apart: its values may be of the class's module, which is loaded first."""
+
+    @classmethod
+    def of(cls, env_cls: type, job: WorkerJob) -> "EnvSpec":
+        """Of a class that another process can load.
+
+        Raises ConfigError if it cannot.
+        """
+        file = getattr(sys.modules.get(env_cls.__module__), "__file__", None)
+        if not has_file(env_cls) or "<locals>" in env_cls.__qualname__ or file is None:
+            raise ConfigError(
+                f"{env_cls.__name__} is defined in a notebook, a shell or a function, where workers cannot "
+                f"load it from: put it into a file, and import it from there, or name it as "
+                f"path/to/file.py:{env_cls.__name__}"
+            )
+        try:
+            job_bytes = pickle.dumps(job)
+        except Exception as error:
+            raise ConfigError(
+                f"the settings of {env_cls.__name__} cannot be sent to workers: {error}"
+            ) from error
+        return cls(
+            module=env_cls.__module__,
+            file=os.path.abspath(file),  # noqa: PTH100  # a link is named as it is here
+            class_name=env_cls.__qualname__,
+            job=job_bytes,
+        )
+
+    def load(self, root: str) -> tuple[AgentEnv, WorkerJob]:
+        """The environment, not open yet, and what to do; its files lie below `root`, see `below`.
+
+        Raises ConfigError if its code fails.
+        """
+        if self.module == _MAIN or self.module.startswith(_OF_A_FILE):
+            module = load_file(below(root, self.file))
+            if self.module == _MAIN:
+                sys.modules[_MAIN] = module  # pickled values name it so
+        else:
+            module = importlib.import_module(self.module)
+        env_cls: Any = attrgetter(self.class_name)(module)
+        job: WorkerJob = pickle.loads(self.job)  # of the driver, the same user
+        dataset = job.config.dataset_path
+        if root and dataset is not None and os.path.isfile(below(root, dataset)):  # noqa: PTH113
+            job = replace(job, config=job.config.model_copy(update={"dataset_path": below(root, dataset)}))
+        return env_cls(job.config, job.servers), job
+
+
+def shares(job: WorkerJob, count: int) -> list[WorkerJob]:
+    """What each of so many workers does, with its share of what may be in flight at once.
+
+    Raises ConfigError if a limit leaves some of them nothing.
+    """
+    limit = job.config.max_concurrent_rollouts
+    _refuse_too_few(limit, count, "--env.max_concurrent_rollouts")
+    for server in job.servers:
+        name = f"--{server.section}.num_max_requests_at_once"
+        _refuse_too_few(server.num_max_requests_at_once, count, name)
+    return [
+        replace(
+            job,
+            config=job.config.model_copy(update={"max_concurrent_rollouts": _share(limit, count, number)}),
+            servers=tuple(_with_share(server, count, number) for server in job.servers),
+        )
+        for number in range(count)
+    ]
+
+
+def _with_share(server: ServerT, count: int, number: int) -> ServerT:
+    share = _share(server.num_max_requests_at_once, count, number)
+    shared = server.model_copy(update={"num_max_requests_at_once": share})
+    # What was set by hand is told from a default.
+    shared.model_fields_set.intersection_update(server.model_fields_set)
+    return shared
+
+
+def _share(limit: int, count: int, number: int) -> int:
+    return limit // count + (number < limit % count)
+
+
+def _refuse_too_few(limit: int, count: int, what: str) -> None:
+    if limit < count:
+        raise ConfigError(
+            f"{what} {limit} is shared by {count} workers, and some get none: raise it, or use fewer"
+        )
+
+
+def _loaded_packages() -> tuple[str, ...]:
+    """The packages that this process has loaded modules of."""
+    loaded = {name.partition(".")[0] for name in list(sys.modules)}
+    known = packages_distributions()
+    return tuple(sorted({package for name in loaded for package in known.get(name, ())}))
+
+
+def versions_of(packages: Iterable[str]) -> dict[str, str]:
+    """What is installed of packages, by their names."""
+    versions: dict[str, str] = {}
+    for each in packages:
+        try:
+            versions[each] = version(each)
+        except PackageNotFoundError:
+            versions[each] = "not installed"
+    return versions

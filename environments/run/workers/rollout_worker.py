@@ -1,0 +1,234 @@
+"""A worker: an environment that is open in a process of its own and rolls out what it is asked for."""
+
+import asyncio
+import ctypes
+import faulthandler
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import cast
+
+from environments.base_env import AgentEnv
+from environments.rollout.boundary import traceback_of
+from environments.rollout.containment.user_code import InFlight
+from environments.rollout.items.item_json import item_hash
+from environments.rollout.items.tasks import GroupTask
+from environments.rollout.lifecycle.opened_files import OpenedFiles
+from environments.run.experiment import origin_of
+from environments.run.group_source import source_in_process
+from environments.run.progress import RolloutsInFlight
+from environments.run.watchdog import Watchdog
+from environments.run.whole_run import run_whole
+from environments.run.workers.env_spec import EnvSpec, WorkerJob, versions_of
+from environments.run.workers.messages import (
+    CANCEL,
+    HEAD,
+    NEWS,
+    Answer,
+    Beat,
+    Blocked,
+    Cancelled,
+    Opened,
+    Refused,
+    Request,
+    packed,
+    read_value,
+)
+from environments.run.workers.shipped_files import below
+from environments.trajectory import Failure
+from tools.errors import ConfigError, RunError, TurnwiseError, UsageError
+from tools.sandbox.inventory import reap_sandboxes
+
+_PARENT_DEATH_SIGNAL = 1
+
+
+def main(fd: int, parent: int) -> None:
+    """Work for the supervisor at the other end of a socket, for as long as it lives."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent:
+        return
+    faulthandler.enable(all_threads=False)
+    channel = Channel(socket.socket(fileno=fd))
+    number, content = channel.next()
+    try:
+        spec: EnvSpec = read_value(content)
+        env, job = spec.load(sys.argv[1])
+    except BaseException as error:  # noqa: BLE001  # of the environment's code, shown to who asked
+        channel.send(number, refusal(error))
+        return
+    run_whole(RolloutWorker(channel, env, job, sys.argv[1]).work(number))
+
+
+class Channel:
+    """The worker's end of the connection; any thread may send."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection, self._one_at_a_time = connection, threading.Lock()
+        self._reader = connection.makefile("rb")
+
+    def send(self, number: int, value: object) -> None:
+        """Send a message."""
+        content = packed(number, value)
+        with self._one_at_a_time, suppress(OSError):  # without a supervisor this process ends
+            self._connection.sendall(content)
+
+    def next(self) -> tuple[int, bytes]:
+        """The next message; without a supervisor the process ends, and with it what it has in flight."""
+        head = self._reader.read(HEAD.size)
+        if len(head) < HEAD.size:
+            os._exit(1)
+        number, size = HEAD.unpack(head)
+        return number, self._reader.read(size)
+
+
+class RolloutWorker:
+    """Answers requests side by side until it is to close."""
+
+    def __init__(self, channel: Channel, env: AgentEnv, job: WorkerJob, root: str) -> None:
+        self._channel, self._env, self._job = channel, env, job
+        self._watched = RolloutsInFlight()
+        self._source = source_in_process(
+            env, self._watched.watch, job.finishing, evaluation=job.is_evaluation
+        )
+        self._lines: list[str] = []
+        self._root, self._opened = root, OpenedFiles(in_hooks=True)
+        self._told, self._one_at_a_time = set[str](), threading.Lock()
+        self._running: dict[int, asyncio.Task[None]] = {}
+
+    async def work(self, number: int) -> None:
+        """Open the environment, which answers the request `number`, and work until it is to close."""
+        env, job = self._env, self._job
+        self._close = asyncio.get_running_loop().create_future()
+        try:
+            async with AsyncExitStack() as closing:
+                watchdog = Watchdog(
+                    type(env),
+                    self._lines.append,
+                    ends_after_s=env.config.hook_block_s,
+                    on_tick=self._beat,
+                    what="worker",
+                )
+                closing.enter_context(watchdog.watching())
+                for backend in {env.sandboxes.kind, env.sandboxes.verifier_kind}:  # what a killed worker left
+                    with suppress(UsageError):
+                        await reap_sandboxes(backend)
+                opened = env.opened(evaluation=job.is_evaluation, waits=job.waits, notify=self._lines.append)
+                await closing.enter_async_context(opened)
+                self._items = dict(zip(env.item_ids, env.items, strict=True))
+                there = {name: Path(below(self._root, path)) for name, path in job.files.items()}
+                files = {name: path for name, path in there.items() if path.is_file()}
+                facts = origin_of(env, evaluation=job.is_evaluation, more_files=files).facts()
+                packages, tier = versions_of(job.packages), env.sandboxes.tier
+                self._channel.send(number, Opened(facts=facts, packages=packages, tier=tier))
+                watchdog.on_end = self._blocked
+                closing.enter_context(watchdog.armed())
+                closing.enter_context(self._opened.watched())
+                loop = asyncio.get_running_loop()
+                threading.Thread(
+                    target=self._read, args=[loop], name="turnwise-requests", daemon=True
+                ).start()
+                number = await self._close
+                for task in self._running.values():
+                    task.cancel()
+                await asyncio.wait(self._running.values()) if self._running else None
+        except Exception as error:  # noqa: BLE001  # of the environment's code, shown to who asked
+            answer = refusal(error)
+        else:
+            answer = Cancelled()
+        self._beat(None)  # what was said last
+        self._channel.send(number, answer)
+
+    def _read(self, loop: asyncio.AbstractEventLoop) -> None:
+        while True:
+            number, content = self._channel.next()
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._take, number, read_value(content))
+
+    def _take(self, number: int, request: "Request | int") -> None:
+        if isinstance(request, int):
+            assert number == CANCEL
+            if (task := self._running.get(request)) is not None:
+                task.cancel()
+        elif request.what == "close":
+            self._close.set_result(number)
+        else:
+            task = self._running[number] = asyncio.create_task(self._answer(number, request))
+            task.add_done_callback(lambda _: self._running.pop(number))
+
+    async def _answer(self, number: int, request: Request) -> None:
+        try:
+            answer = await self._result(request)
+        except asyncio.CancelledError:
+            answer = Cancelled()
+        except Exception as error:  # noqa: BLE001  # handed on
+            answer = refusal(error)
+        await asyncio.to_thread(self._channel.send, number, answer)
+
+    async def _result(self, request: Request) -> Answer:
+        item = self._items.get(request.item_id)
+        if item is None or item_hash(item) != request.item_hash:
+            raise ConfigError(
+                f"item {request.item_id!r} is another one in a worker than where the run is planned: "
+                f"load_items has to give equal items in every process"
+            )
+        task = GroupTask(
+            item=item, item_id=request.item_id, epoch=request.epoch, rolled_out=request.rolled_out
+        )
+        if request.what == "first":
+            value = await self._source.first(task)
+        else:
+            value = await self._source.run(task, request.size, max_row_tokens=request.max_row_tokens)
+        return Answer(
+            value=value,
+            met=self._newly_met(),
+            read=self._taken(self._opened.read),
+            written=self._taken(self._opened.written),
+        )
+
+    def _taken(self, paths: dict[str, None]) -> tuple[str, ...]:
+        """Paths as the driver has them; code on other threads may open more meanwhile."""
+        taken = tuple(paths)
+        for each in taken:
+            del paths[each]
+        return tuple(each.removeprefix(self._root) for each in taken)
+
+    def _beat(self, _: str | None) -> None:
+        """Called twice a second, by the thread of the watchdog."""
+        lines = tuple(self._lines)
+        del self._lines[: len(lines)]
+        self._channel.send(NEWS, Beat(in_flight=self._watched.now(), met=self._newly_met(), lines=lines))
+
+    def _newly_met(self) -> tuple[str, ...]:
+        """Each version once: a name that comes again is news where a trainer began anew."""
+        with self._one_at_a_time:
+            new = tuple(each for each in self._env.weight_versions.met if each not in self._told)
+            self._told.update(new)
+        return new
+
+    def _blocked(self, rollout: InFlight, failure: Failure) -> None:
+        self._channel.send(NEWS, Blocked(item_id=rollout.item_id, epoch=rollout.epoch, failure=failure))
+
+
+def refusal(error: BaseException) -> Refused:
+    """An error as it is sent; of several the first, which people can act on."""
+    if isinstance(error, BaseExceptionGroup):
+        return refusal(cast("BaseExceptionGroup[BaseException]", error).exceptions[0])
+    cause = error.__cause__
+    key = error if isinstance(error, KeyError) else cause
+    if not isinstance(error, TurnwiseError):
+        text, trace = f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
+    else:
+        text = str(error)
+        trace = traceback_of(cause) if isinstance(error, RunError) and cause is not None else ""
+    return Refused(
+        text=text,
+        is_usage=isinstance(error, UsageError),
+        trace=trace,
+        missing_key=str(key.args[0]) if isinstance(key, KeyError) and key.args else "",
+    )

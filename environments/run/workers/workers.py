@@ -1,0 +1,244 @@
+"""Workers for the groups of a run, or of your own loop: more processes, of this machine or a Ray cluster."""
+
+import asyncio
+import logging
+import os
+import pickle
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from environments.base_env import AgentEnv
+from environments.config import AgentEnvConfig, ModelServerConfig
+from environments.record.group_line import decode_group
+from environments.rollout.items.tasks import GroupTask
+from environments.run.experiment import environment_files, origin_of
+from environments.run.group_source import Finishing, source_in_process, withhold_stale
+from environments.run.process_run import SourceOptions
+from environments.run.progress import RolloutsInFlight
+from environments.run.worker_pool import groups_at_once
+from environments.run.workers.dispatch import Engine, WorkerPool
+from environments.run.workers.env_spec import EnvSpec, WorkerJob, shares
+from environments.run.workers.worker_process import WorkerStart
+from environments.trajectory import CreditedGroup
+from tools.errors import ConfigError
+
+MOST_BYTES = 512 << 20
+"""Of an environment's files that are sent to each worker of a cluster."""
+SANDBOXES_PER_CORE = 16
+"""Of a node that does not say how many `sandbox` it has among its resources."""
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnWorkers:
+    """Opens workers as the source of a run's groups."""
+
+    count: int | None = None
+    """`None`: one for each core of the cluster."""
+    ray: str | None = None
+    """A running cluster, `auto` or HOST:PORT; `None`: a Ray of this machine, for as long as it is needed."""
+    variables: Sequence[str] = ()
+    """Names of environment variables that workers of a cluster get."""
+    max_memory: int | None = None
+    """Bytes of one worker's process; `None`: its share of 80 % of its machine's."""
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError if there can be no such workers."""
+        if self.count is not None and self.count < 1:
+            raise ConfigError(
+                f"--workers {self.count}: give 1 or more; without it this process rolls out itself"
+            )
+        if self.count is None and self.ray is None:
+            raise ConfigError("give the number of workers, --workers N, or a cluster, --ray auto")
+        if self.ray is not None and "://" in self.ray:
+            raise ConfigError(
+                f"--ray {self.ray}: give auto or HOST:PORT, on a node of the cluster; from elsewhere use "
+                f"`ray job submit -- turnwise …`"
+            )
+        if missing := [name for name in self.variables if name not in os.environ]:
+            raise ConfigError(f"--worker-env {missing[0]}: there is no such variable here")
+
+    @asynccontextmanager
+    async def opened(self, env: AgentEnv, options: SourceOptions) -> AsyncGenerator[WorkerPool]:
+        """With workers for the groups of an environment that is open here.
+
+        Raises:
+            ConfigError: class, policy or files cannot be had elsewhere; there is no such cluster, or no room
+                in it; or a worker has another experiment.
+            RunError: workers die as they open, or code of the environment's setup broke.
+        """
+        _refuse_live_policy(env)
+        # Ray loads slowly, and only this needs it.
+        from environments.run.workers.ray_workers import RayEngine, cluster_resources, connected  # noqa: PLC0415
+
+        job = WorkerJob.of(env, options)
+        # What can be refused before Ray is started.
+        EnvSpec.of(type(env), job)
+        shares(job, self.count or 1)
+        limit, some = env.config.max_concurrent_rollouts, self.count or 1
+        sandboxes = max((os.cpu_count() or 1) * SANDBOXES_PER_CORE, -(-limit // some) * some)
+        local = {"CPU": float(some), "sandbox": float(sandboxes)}
+        async with connected(self.ray, local=local) as are_here:
+            there = cluster_resources()
+            count = self.count or min(int(there.get("CPU", 0)), limit)
+            if not count:
+                raise ConfigError("the cluster has no core yet: give the number of workers, --workers N")
+            if self.count is None:
+                options.say(f"{count} workers, as many as the cluster has cores")
+            starts = await asyncio.to_thread(self.starts, env, job, count, are_here=are_here)
+            sandboxes = -(-limit // count) if env.sandboxes.are_opened else 0
+            asked = _asked(there, sandboxes, self.max_memory)
+            engine = RayEngine(asked=asked, at_once=max(each.at_once for each in starts))
+            async with pool_of(env, engine, starts, options).opened() as pool:
+                yield pool
+
+    def starts(self, env: AgentEnv, job: WorkerJob, count: int, *, are_here: bool) -> list[WorkerStart]:
+        """What each worker is started with; `are_here`: on this machine, where its files are.
+
+        Raises ConfigError if the class or its files cannot be had elsewhere, or there are too many workers.
+        """
+        files = None if are_here else files_of(env)
+        names = os.environ if are_here else self.variables
+        return [
+            WorkerStart(
+                spec=pickle.dumps(EnvSpec.of(type(env), each)),
+                path=sys.path,
+                folder=str(Path.cwd()),
+                files=files,
+                variables={name: os.environ[name] for name in names},
+                max_memory=self.max_memory,
+                count=count,
+                at_once=groups_at_once(
+                    each.config.max_concurrent_rollouts,
+                    each.config.eval_rollouts if each.is_evaluation else each.config.group_size,
+                ),
+                blocked_s=each.config.hook_block_s,
+            )
+            for each in shares(job, count)
+        ]
+
+
+def pool_of(
+    env: AgentEnv, engine: Engine, starts: Sequence[WorkerStart], options: SourceOptions
+) -> WorkerPool:
+    """Workers of any engine, not started yet, for an environment that is open here."""
+    is_evaluation, watch = options.evaluation, options.in_flight.watch
+    pool = WorkerPool(
+        env,
+        engine,
+        starts,
+        own=source_in_process(env, watch, options.finishing, evaluation=is_evaluation),
+        facts=origin_of(env, evaluation=is_evaluation).facts(),
+        say=options.say,
+    )
+    options.in_flight.elsewhere = pool.in_flight
+    return pool
+
+
+def files_of(env: AgentEnv) -> dict[str, bytes]:
+    """The files that the fingerprint of an open environment covers, and its dataset, by absolute path.
+
+    Raises ConfigError if they are too large to be sent to each worker.
+    """
+    paths = set(environment_files(env).values())
+    dataset = env.config.dataset_path
+    if dataset is not None and os.path.isfile(dataset):  # noqa: PTH113  # may raise
+        paths.add(Path(dataset).resolve())
+    size = sum(each.stat().st_size for each in paths)
+    if size > MOST_BYTES:
+        largest = max(paths, key=lambda each: each.stat().st_size)
+        raise ConfigError(
+            f"the environment's files are {size >> 20:,} MB, the largest is {largest}, and at most "
+            f"{MOST_BYTES >> 20} MB are sent to workers: put the data where every node finds it, and open it "
+            f"by its absolute path in a hook"
+        )
+    return {str(each): each.read_bytes() for each in sorted(paths)}
+
+
+def _refuse_live_policy(env: AgentEnv) -> None:
+    if env.policy is None:
+        return
+    from environments.policy.server_policy import ServedPolicy  # noqa: PLC0415  # loads slowly
+
+    if not isinstance(env.policy, ServedPolicy):
+        raise ConfigError(
+            f"the policy {env.policy.name!r} is an object of this process, which workers cannot have: serve "
+            f"the model, and name its server (--openai.base_url, or ServerConfig(base_url=…))"
+        )
+
+
+def _asked(there: dict[str, float], sandboxes: int, memory: int | None) -> dict[str, float]:
+    """The resources of one worker. Nodes that count no sandboxes have some for each core."""
+    asked = {"CPU": 1.0}
+    if sandboxes and "sandbox" in there:
+        asked["sandbox"] = float(sandboxes)
+    elif sandboxes:
+        asked["CPU"] = max(1.0, sandboxes / SANDBOXES_PER_CORE)
+    return asked if memory is None else asked | {"memory": float(memory)}
+
+
+class Workers:
+    """Rolls groups of an environment out on workers, for your own loop or a trainer's generator.
+
+    `async with Workers(MyEnv, config, servers, count=8) as workers: group = await
+    workers.run_group(workers.env.tasks()[0])`. In a program that uses Ray already, it is that Ray's cluster.
+    """
+
+    def __init__(
+        self,
+        env_cls: type[AgentEnv],
+        config: AgentEnvConfig | None = None,
+        servers: Sequence[ModelServerConfig] | None = None,
+        *,
+        count: int | None = None,
+        on: OnWorkers | None = None,
+    ) -> None:
+        """Nothing is started yet.
+
+        Args:
+            env_cls: the class, which has to be in a file.
+            config: as of `AgentEnv`; limits such as `max_concurrent_rollouts` are of all workers together.
+            servers: likewise.
+            count: how many workers of this machine, or of the Ray that this program uses.
+            on: instead of a count: where workers are, and what they get.
+
+        Raises:
+            UsageError: the class lacks something, or a setting cannot work.
+        """
+        self._on = OnWorkers(count=count) if on is None else on
+        self.env = env_cls(config, servers)
+        """The environment as it is open in this process: its tasks, its estimator."""
+        self._closing = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as closing:
+            env = await closing.enter_async_context(self.env)
+            options = SourceOptions(
+                finishing=Finishing(fingerprint=None), say=logger.info, in_flight=RolloutsInFlight()
+            )
+            self._pool = await closing.enter_async_context(self._on.opened(env, options))
+            self._closing = closing.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._closing.__aexit__(kind, error, trace)
+
+    async def run_group(self, task: GroupTask, size: int | None = None) -> CreditedGroup:
+        """Return a group of `size` siblings, or `group_size`, with its advantages; as `AgentEnv.run_group`.
+
+        A group that workers die of is a failed one, with the cause.
+
+        Raises:
+            RunError: no worker can be had any more.
+            UsageError: it is another item in a worker.
+        """
+        done = await withhold_stale(self.env, Finishing(fingerprint=None), await self._pool.run(task, size))
+        assert done.line is not None
+        return await asyncio.to_thread(decode_group, done.line.content, Path("the line of a worker"), 1)

@@ -1,5 +1,0 @@
-"""`sales_chat`: sell in a chat whose customer upvotes, stays silent, buys or leaves; every turn is scored."""
-
-from environments.sales_chat_env.env import SalesChatEnv
-
-__all__ = ["SalesChatEnv"]

@@ -1,0 +1,251 @@
+"""`CodeDebugEnv`: find and fix the bug in a Python function, with a reward for every turn."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.resources import files
+from typing import Any, Self, cast
+
+import jsonlines
+from pydantic import Field, model_validator
+
+from environments.base_env import AgentEnv
+from environments.config import AgentEnvConfig
+from environments.policy.scripted import Choice
+from environments.rewards.code_judge.checks import REQUIRED_FIELDS, Task, buggy_text
+from environments.rewards.code_judge.judge import CodeJudge, Unsound
+from environments.rewards.reward_context import Reward, RolloutContext
+from environments.shipped.code_debug.script import debug_script
+from environments.trajectory import Message, Trajectory, Turn
+from environments.turn_level_reward import TurnLevelRewardMixin
+from tools.calls import ToolSpec
+from tools.files import file
+from tools.sandbox.base import Sandbox
+from tools.terminal import terminal
+
+logger = logging.getLogger(__name__)
+
+SOLUTION, EXAMPLES = "solution.py", "test_example.py"
+EXAMPLES_CPU_S = 0.1
+"""Of the embedded tasks: a hundred times what right solutions take, so that a bug that hangs costs little."""
+
+
+class CodeDebugConfig(AgentEnvConfig):
+    """The most that each signal can give in one trajectory."""
+
+    weight_test_signal: float = Field(
+        default=0.5, ge=0, le=1, description="What fixing every hidden check is worth."
+    )
+    weight_diagnosis: float = Field(
+        default=0.3, ge=0, le=1, description="What showing the failure before the first edit is worth."
+    )
+    weight_efficiency: float = Field(default=0.2, ge=0, le=1, description="What fixing in one turn is worth.")
+
+    unsound_items: Unsound = Field(
+        default="drop",
+        description="Items of a dataset whose own solution fails a hidden check, or whose buggy one fails "
+        "none: leave them out, start nothing, or roll them out all the same. They are named in each case.",
+    )
+
+    @model_validator(mode="after")
+    def _at_most_one(self) -> Self:
+        total = self.weight_test_signal + self.weight_diagnosis + self.weight_efficiency
+        if total > 1 + 1e-9:
+            raise ValueError(f"the three --env.weight_* add up to {total:g}; a trajectory is worth at most 1")
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnFacts:
+    """What is known about one turn."""
+
+    fraction: float
+    """Hidden checks that hold after the turn, from 0 to 1."""
+    changed: bool = False
+    """Whether the solution file was changed in this turn."""
+    reproduced: bool = False
+    """Whether a command of this turn made the function fail as it was at the start, and showed it."""
+    called: bool = True
+    """Whether the turn called a tool."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """What is known about one rollout so far."""
+
+    start: float
+    """The share of hidden checks that the buggy solution holds."""
+    solution: bytes
+    """The solution file after the last turn."""
+    fraction: float
+    """The share that it holds."""
+    facts: list[TurnFacts] = field(default_factory=list[TurnFacts])
+
+
+class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
+    """A buggy function, its docstring and a few examples; hidden checks measure how much of it works."""
+
+    name = "code_debug"
+    tools = (terminal, file)
+    system_prompt = (
+        "You are a careful software engineer. You work in a sandbox through tools, one small step at a time. "
+        "First see the failure, then change the code, then check that it works. When you are done, answer "
+        "without calling a tool."
+    )
+    required_fields = REQUIRED_FIELDS
+    env_config_cls = CodeDebugConfig
+    config: CodeDebugConfig  # pyright: ignore[reportIncompatibleVariableOverride]  # narrowed, as env_config_cls says
+
+    @cached_property
+    def judge(self) -> CodeJudge:
+        """Runs the hidden checks, in sandboxes of their own."""
+        return CodeJudge()
+
+    async def load_items(self) -> Sequence[Task]:
+        """The tasks that the config names, or the embedded ones."""
+        if self.config.dataset_name or self.config.dataset_path:
+            return await super().load_items()
+        return embedded_tasks()[: self.config.max_items]
+
+    async def preflight(self, notify: Callable[[str], None] = logger.info) -> None:
+        """As every environment, and the items of a dataset against their own solutions.
+
+        Raises:
+            DatasetError: an item cannot be judged and `unsound_items` is `refuse`, or none can.
+        """
+        await super().preflight(notify)
+        if self.config.dataset_name or self.config.dataset_path:  # our own are checked by the tests
+            items = dict(zip(self.item_ids, self.items, strict=True))
+            kept = await self.judge.sound_items(items, self.open_sandbox, self.config.unsound_items, notify)
+            self._items, self.item_ids = list(kept.values()), list(kept)
+
+    def format_prompt(self, item: Task) -> str:
+        """What is broken and how it is judged."""
+        examples = f"`{EXAMPLES}` holds a few examples (run `python3 {EXAMPLES}`). "
+        return (
+            f"The function `{item['entry_point']}` in `{SOLUTION}` has a bug: it does not do what its "
+            f"docstring says. Find the bug and fix it in `{SOLUTION}`. "
+            f"{examples if item.get('example_test') else ''}"
+            f"Your fix is judged by hidden checks of the described behaviour, so keep the name and the "
+            f"parameters of the function."
+        )
+
+    async def prepare(self, item: Task, sandbox: Sandbox) -> None:
+        """The buggy solution and its example test."""
+        limits = self.judge.learned_limits.get(item["task_id"])
+        examples_cpu_s = EXAMPLES_CPU_S if limits is None else limits.total_s
+        for name, text in workspace_files(item, examples_cpu_s).items():
+            await sandbox.write_file(name, text.encode())
+
+    async def score_turn(self, item: Task, turn: Turn, ctx: RolloutContext) -> None:
+        """Note what this turn did to the solution; the rewards follow when the last turn is known."""
+        progress = await self._progress(item, ctx)
+        async with ctx.files.paused():
+            solution = await _read_solution(ctx)
+            changed = solution != progress.solution
+            if changed:
+                report = await self.judge.check(ctx.verify, ctx.item_id, item, solution)
+                progress.solution, progress.fraction = solution, report.fraction
+            is_open = not changed and not any(fact.changed or fact.reproduced for fact in progress.facts)
+            reproduced = is_open and await self.judge.shows_failure(
+                ctx.verify, ctx.item_id, item, turn, ctx.files
+            )
+        called = bool(turn.message.tool_calls)
+        progress.facts.append(
+            TurnFacts(fraction=progress.fraction, changed=changed, reproduced=reproduced, called=called)
+        )
+
+    async def compute_turn_rewards(
+        self, item: Task, trajectory: Trajectory, ctx: RolloutContext
+    ) -> Sequence[Reward]:
+        """Per turn: what its tests, its diagnosis and its economy are worth."""
+        progress = await self._progress(item, ctx)
+        ctx.metrics["checks_held"] = progress.fraction
+        return turn_signals(progress.start, progress.facts, self.config)
+
+    def passed(self, item: Task, trajectory: Trajectory) -> bool:
+        """Passed is fixed: every hidden check holds at the end."""
+        return trajectory.metrics.get("checks_held") == 1.0
+
+    def scripted_choices(
+        self, item: Task, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
+    ) -> Sequence[Choice]:
+        """An agent that knows the fix, and makes mistakes as its skill allows."""
+        return debug_script(item, messages, tools, skill)
+
+    async def _progress(self, item: Task, ctx: RolloutContext) -> Progress:
+        """The notes of this rollout, started when there are none."""
+        if "progress" not in ctx.notes:
+            if self.config.dataset_name or self.config.dataset_path:
+                await self.judge.learn(ctx.verify, item)
+            solution = buggy_text(item).encode()
+            start = (await self.judge.check(ctx.verify, ctx.item_id, item, solution)).fraction
+            ctx.notes["progress"] = Progress(start=start, solution=solution, fraction=start)
+        return cast(Progress, ctx.notes["progress"])
+
+
+def embedded_tasks() -> list[dict[str, Any]]:
+    """The bugs that come with this environment."""
+    with files("environments.shipped.code_debug").joinpath("bugs.jsonl").open("rb") as lines:
+        return list(jsonlines.Reader(lines))
+
+
+def workspace_files(task: Task, examples_cpu_s: float = EXAMPLES_CPU_S) -> dict[str, str]:
+    """The files that the agent finds, by name; the examples end themselves after that processor time."""
+    contents = {SOLUTION: buggy_text(task)}
+    if task.get("example_test"):
+        contents[EXAMPLES] = (
+            "import signal\n\n"
+            f"from solution import *\nfrom solution import {task['entry_point']}\n\n"
+            "# The examples take far less processor time: a loop without an end is stopped.\n"
+            f"signal.setitimer(signal.ITIMER_VIRTUAL, {examples_cpu_s:g})\n\n\n"
+            f"{task['example_test'].strip()}\nprint('all examples pass')\n"
+        )
+    return contents
+
+
+def turn_signals(start: float, facts: Sequence[TurnFacts], config: CodeDebugConfig) -> list[dict[str, float]]:
+    """Per turn, its reward by signal.
+
+    `test_signal`: progress p = (f - f₀) / (1 - f₀), kept in 0..1; each turn gets its difference, so the
+    turns add up to the final progress. `diagnosis`: once, for the first turn that reproduced the failure
+    before the solution was touched, times the final progress; nothing where the solution changed in a turn
+    that called no tool, by what an earlier call left running. `efficiency`: on the last turn, the final
+    progress times the share of turns that were not needed. The agent's own end, an answer without a call,
+    is one of those needed. So without progress there is nothing to gain, and neither one more turn nor an end
+    by a limit gains.
+    """
+    signals: list[dict[str, float]] = []
+    before, diagnosed, touched = 0.0, False, False
+    final = mended(facts[-1].fraction, start) if facts else 0.0
+    in_background = any(turn.changed and not turn.called for turn in facts)
+    for index, turn in enumerate(facts):
+        after = mended(turn.fraction, start)
+        touched = touched or turn.changed
+        diagnosis = turn.reproduced and not touched and not diagnosed
+        diagnosed = diagnosed or diagnosis
+        last = index == len(facts) - 1
+        unused = max(0.0, 1 - (index + turn.called) / config.max_turns)
+        signals.append(
+            {
+                "test_signal": config.weight_test_signal * (after - before),
+                "diagnosis": config.weight_diagnosis * final * (diagnosis and not in_background),
+                "efficiency": config.weight_efficiency * final * unused * last,
+            }
+        )
+        before = after
+    return signals
+
+
+def mended(fraction: float, start: float) -> float:
+    """How much of what was broken at the start is mended, from 0 to 1."""
+    return 0.0 if start >= 1 else min(max((fraction - start) / (1 - start), 0.0), 1.0)
+
+
+async def _read_solution(ctx: RolloutContext) -> bytes:
+    """The solution file as it is now; one that is gone, or is no file any more, solves nothing."""
+    try:
+        return await ctx.artefact(SOLUTION)
+    except OSError:
+        return b""

@@ -1,0 +1,275 @@
+"""`HarborTasksEnv`: tasks in Harbor's format, each judged by its own tests in a fresh machine."""
+
+import asyncio
+import logging
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import Field
+
+from environments.base_env import AgentEnv
+from environments.config import AgentEnvConfig
+from environments.policy.scripted import Choice, PlaysByScript, call, choices, generic_script, say
+from environments.rewards.controlled_verdict import Control, decide
+from environments.rewards.reward_context import Reward, RolloutContext
+from environments.rewards.verification_time import off_the_clock
+from environments.rollout.hooks import is_recorded
+from environments.shipped.harbor_tasks.task_folder import HarborTask, Images, find_tasks
+from environments.shipped.harbor_tasks.verdict import SOLUTION, Verdict, put_folder, verdict
+from environments.trajectory import Message, Trajectory
+from tools.calls import ToolSpec
+from tools.errors import ConfigError, DatasetError, IsolationError
+from tools.files import file
+from tools.sandbox import Opening, lent_folder
+from tools.sandbox.base import Sandbox, SandboxSpec
+from tools.terminal import terminal
+from tools.time_profile import timed
+
+_LOG = logging.getLogger(__name__)
+_LOCAL_SOLUTION = "/tmp/solution"
+
+Item = Mapping[str, Any]
+"""`task_id`, the task's folder, and its `instruction`."""
+
+
+class HarborTasksConfig(AgentEnvConfig):
+    """Settings of `HarborTasksEnv`; a task's own limits count where they are smaller."""
+
+    tasks: Path | None = Field(
+        default=None, description="A task in Harbor's format, or a folder with tasks somewhere below it."
+    )
+    max_turns: int = Field(default=50, ge=1, le=10_000, description="Model calls per rollout.")
+    token_budget: int = Field(default=65_536, ge=1, description="Tokens one rollout may sample in all.")
+    rollout_timeout_s: float = Field(
+        default=14_400.0, gt=0, description="Wall clock of a rollout's turns: at most [agent].timeout_sec."
+    )
+    tool_timeout_s: float = Field(default=600.0, gt=0, description="Longest that a command may take.")
+    verify_timeout_s: float = Field(
+        default=7_200.0,
+        gt=0,
+        description="Wall clock of a verdict's machine, and of its tests, which have at most "
+        "[verifier].timeout_sec.",
+    )
+
+
+class HarborTasksEnv(AgentEnv):
+    """What a task's tests say: the reward they write, in a machine in which the agent never was."""
+
+    name = "harbor_tasks"
+    tools = (terminal, file)
+    system_prompt = (
+        "You work in a Linux machine through tools. Do what the task says, check the result, then answer "
+        "without calling a tool. Hidden tests judge the files that you leave; nobody answers questions."
+    )
+    scripted_solves = True
+    env_config_cls = HarborTasksConfig
+    config: HarborTasksConfig  # pyright: ignore[reportIncompatibleVariableOverride]  # narrowed, as env_config_cls says
+
+    async def load_items(self) -> Sequence[Item]:
+        """The tasks that can be rolled out here; the others are named in the log, with the reason.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        config, root = self.config, self.config.tasks
+        if config.dataset_name or config.dataset_path or root is None or not root.is_dir():
+            raise ConfigError(
+                f"{self.name} reads a folder of tasks: --env.tasks PATH, and no dataset; got {str(root)!r}"
+            )
+        found, refused = await asyncio.to_thread(find_tasks, root)
+        self._machine_images, self._reported = dict[str, tuple[str | None, str | None]](), set[str]()
+        self._controls = dict[str, Control]()
+        missing = await _missing_images(found)
+        for task in found:
+            try:
+                self._machine_images[task.task_id] = self._chosen_images(task, missing)
+            except DatasetError as error:
+                refused[task.task_id] = str(error)
+        self._tasks = {task.task_id: task for task in found if task.task_id in self._machine_images}
+        if not self._tasks:
+            reasons = "; ".join(f"{name}: {refused[name]}" for name in sorted(refused)[:3])
+            more = f" and {len(refused) - 3} more" if len(refused) > 3 else ""
+            found_none = "no folder there has a task.toml"
+            raise ConfigError(f"no task below {str(root)!r} can be rolled out: {reasons or found_none}{more}")
+        for name in sorted(refused):
+            _LOG.warning("task %s is left out: %s", name, refused[name])
+        return [{"task_id": task.task_id, "instruction": task.instruction} for task in self._tasks.values()][
+            : config.max_items
+        ]
+
+    def sandbox_for(self, item: Item) -> SandboxSpec:
+        """The task's image as a whole machine, with the limits of its file; without one a local sandbox."""
+        task, image = self._task(item), self._machine_images[item["task_id"]][0]
+        machine = task.table.environment
+        memory_mb = machine.memory_mb or machine.memory
+        disk_mb = machine.storage_mb or machine.storage
+        if image is None and disk_mb is not None:
+            # In the memory of the sandbox, beside its programs.
+            disk_mb = min(disk_mb, (memory_mb or self.config.sandbox_memory_mb) // 4)
+        cores = os.cpu_count() or 1
+        return SandboxSpec(
+            image=image,
+            whole=image is not None,
+            memory_mb=memory_mb,
+            disk_mb=disk_mb,
+            cpus=None if image is None or machine.cpus is None else min(machine.cpus, cores),
+            network="none" if machine.is_offline else None,
+        )
+
+    def limits_for(self, item: Item) -> Mapping[str, float]:
+        """The agent's time."""
+        seconds = self._task(item).table.agent.timeout_sec
+        return {} if seconds is None else {"rollout_timeout_s": min(seconds, self.config.rollout_timeout_s)}
+
+    def format_prompt(self, item: Item) -> str:
+        """The task's instruction."""
+        return item["instruction"]
+
+    async def prepare(self, item: Item, sandbox: Sandbox) -> None:
+        """The task's variables and folder in the shell; its files, where no image brings them.
+
+        Raises:
+            IsolationError: a task without an image, where local sandboxes have no `/tests`.
+        """
+        task = self._task(item)
+        machine = task.table.environment
+        if not task.has_image:
+            if sandbox.record.tier != "B":
+                raise IsolationError(
+                    f"task {task.task_id} has no Dockerfile, and its tests need the places /tests and /logs, "
+                    f"which local sandboxes of tier {sandbox.record.tier} have not; give it a Dockerfile"
+                )
+            await put_folder(sandbox, task.folder / "environment", sandbox.workdir)
+        elif machine.workdir:
+            await sandbox.shell(
+                f"mkdir -p {shlex.quote(machine.workdir)} && cd {shlex.quote(machine.workdir)}"
+            )
+        for name, value in machine.env.items():
+            await sandbox.shell(f"export {shlex.quote(name)}={shlex.quote(value)}")
+        # Else a model plays, which could find it.
+        plays_script = self.policy is None or isinstance(self.policy, PlaysByScript)
+        if task.solve is not None and plays_script and not is_recorded(self):
+            await put_folder(sandbox, task.solve.parent, _solution(task))
+
+    async def compute_reward(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> Reward:
+        """What the tests wrote: `reward` alone where there is one, else all numbers.
+
+        Raises:
+            AgentCausedError: the agent's files cannot be judged, or keep the tests from a verdict.
+            SandboxError: the tests give no verdict over the clean image either, or a machine broke.
+        """
+        task = self._task(item)
+
+        async def judge(machine: Sandbox) -> Verdict | None:
+            found = await verdict(task, machine, self._fresh(item, ctx), limit_s=ctx.verify_timeout_s)
+            if machine is ctx.sandbox:
+                ctx.metrics |= {"tests_exit_code": found.exit_code, "left_out": len(found.left_out)}
+            self._report(task, found)
+            return None if found.rewards is None else found
+
+        async def judge_clean() -> Verdict | None:
+            async with cast("Opening", ctx.fresh_sandbox()) as machine:
+                await HarborTasksEnv.prepare(self, item, machine)
+                return await judge(machine)
+
+        with timed("ctx.verify"), off_the_clock():
+            control = self._controls.setdefault(task.task_id, Control())
+            found = await decide(lambda: judge(ctx.sandbox), judge_clean, control)
+        rewards = found.rewards or {}
+        if "reward" not in rewards:
+            return rewards
+        ctx.metrics |= {name: value for name, value in rewards.items() if name != "reward"}
+        return rewards["reward"]
+
+    def scripted_choices(
+        self, item: Item, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
+    ) -> Sequence[Choice]:
+        """An agent that runs the task's own solution, as often as its skill says, or does nothing."""
+        task = self._task(item)
+        if "terminal" not in {tool.name for tool in tools}:
+            return generic_script(messages, tools, skill)
+        if task.solve is None or any(message.tool_calls for message in messages):
+            return choices((1.0, [say("That is all.")]))
+        variables = "".join(
+            f"{name}={shlex.quote(value)} " for name, value in task.table.solution.env.items()
+        )
+        command = {
+            "command": f"{variables}bash {_solution(task)}/solve.sh", "timeout_s": self.config.tool_timeout_s,
+        }  # fmt: skip
+        return choices((skill, [call("terminal", command)]), (1 - skill, [say("I leave it as it is.")]))
+
+    def _task(self, item: Item) -> HarborTask:
+        return self._tasks[item["task_id"]]
+
+    def _chosen_images(self, task: HarborTask, missing: Mapping[str, str]) -> tuple[str | None, str | None]:
+        """The agent's image and the verifier's own.
+
+        Raises:
+            DatasetError: it cannot be had, or there are none where rollouts run.
+        """
+        kind = self.config.sandbox
+        if not task.has_image:
+            if lent := lent_folder("local", task.folder):
+                raise DatasetError(
+                    f"it lies below {lent}, where every local sandbox can read its tests; move it"
+                )
+            if kind not in (None, "local"):
+                raise DatasetError(f"no image and no Dockerfile: it runs on the local sandbox, not on {kind}")
+            return None, None
+        if kind not in (None, "docker"):
+            raise DatasetError(f"it has an image, and --env.sandbox is {kind}; choose docker")
+        verifier = task.verifier_images
+        return _first(task.images, missing), _first(verifier, missing) if verifier else None
+
+    def _fresh(self, item: Item, ctx: RolloutContext) -> Opening:
+        image = self._machine_images[item["task_id"]][1]
+        if image is None:
+            return cast("Opening", ctx.fresh_sandbox())
+        spec = replace(self.sandbox_for(item), image=image)
+        return cast("Opening", self.sandboxes.open_for_verification(spec))
+
+    def _report(self, task: HarborTask, found: Verdict) -> None:
+        """Log once a task, for its author: what a solution may need, or why there is no verdict."""
+        if task.task_id in self._reported or not (found.left_out or found.rewards is None):
+            return
+        self._reported.add(task.task_id)
+        if found.left_out:
+            level = logging.INFO if found.rewards and all(found.rewards.values()) else logging.WARNING
+            names = f"all changes: {', '.join(found.left_out[:5])} ({len(found.left_out)} in all)"
+            advice = "declare what a solution needs in `artifacts`"
+            _LOG.log(level, "task %s: its tests do not see %s; %s", task.task_id, names, advice)
+        if found.rewards is None:
+            words = " ".join(found.last_words.split())
+            _LOG.warning("task %s: the tests wrote no reward: %s", task.task_id, words)
+
+
+def _solution(task: HarborTask) -> str:
+    return SOLUTION if task.has_image else _LOCAL_SOLUTION
+
+
+async def _missing_images(tasks: Sequence[HarborTask]) -> dict[str, str]:
+    """Of all images that tasks need those that the engine does not have, each with what to do."""
+    needed = {name for task in tasks for _, names in (*task.images, *task.verifier_images) for name in names}
+    if not needed:
+        return {}
+    from tools.sandbox.docker.backend import missing_images  # noqa: PLC0415  # an optional backend
+
+    try:
+        missing = await missing_images(sorted(needed))
+    except IsolationError as error:
+        return dict.fromkeys(needed, str(error))
+    return {name: f"the Docker engine does not have {name}; `docker pull {name}`" for name in missing}
+
+
+def _first(images: Images, missing: Mapping[str, str]) -> str:
+    """The first that can be had; raises DatasetError where none can."""
+    for image, needed in images:
+        if missing.keys().isdisjoint(needed):
+            return image
+    raise DatasetError(
+        "; ".join({missing[name]: None for _, names in images for name in names if name in missing})
+    )

@@ -1,0 +1,151 @@
+"""`LongMathEnv`: read a ledger that does not fit into the window, and say what it comes to."""
+
+from collections.abc import Sequence
+from typing import Self, cast
+
+from pydantic import Field, model_validator
+
+from environments.base_env import AgentEnv
+from environments.config import AgentEnvConfig
+from environments.policy.scripted import Choice
+from environments.rewards.economy import context_efficiency
+from environments.rewards.reward_context import Reward, RolloutContext
+from environments.rewards.rubric import Rubric
+from environments.rewards.text_format import numeric_match, tagged
+from environments.shipped.long_math.ledgers import (
+    FIELDS,
+    STORES,
+    Item,
+    OpenLedger,
+    made_ledgers,
+    refuse_unreadable,
+)
+from environments.shipped.long_math.script import ledger_script, ledger_summary, second_summary
+from environments.trajectory import Message, Trajectory, Turn
+from environments.turn_level_reward import TurnLevelRewardMixin
+from tools.calls import ToolSpec
+from tools.sandbox.base import Sandbox
+
+CARRIED_WEIGHT = 0.5
+"""What all turn rewards of a ledger add up to at most."""
+
+
+class LongMathConfig(AgentEnvConfig):
+    """Settings of `LongMathEnv`: a window of 2,048 tokens, and summaries that keep the ledger in it."""
+
+    facts: int = Field(default=24, ge=2, le=1000, description="Pages of a ledger, each with one fact.")
+    stores: int = Field(
+        default=6, ge=2, le=len(STORES), description="Stores of a ledger: numbers to keep in mind."
+    )
+    ledgers: int = Field(
+        default=32, ge=1, le=1_000_000, description="Ledgers that are made, for training as for evaluation."
+    )
+    ledger_seed: int = Field(default=0, ge=0, description="Seed that the ledgers are made from.")
+    max_turns: int = Field(default=40, ge=1, le=10_000, description="Model calls per rollout.")
+    max_token_length: int = Field(
+        default=2048, ge=16, description="Tokens one training row may have; a rollout stops before it."
+    )
+    max_tokens_per_turn: int = Field(default=512, ge=1, description="Tokens one model call may sample.")
+    condenser: list[str] | None = Field(
+        default=["summarise"],
+        description="What keeps long conversations short, asked in this order before each model call: "
+        "trim_tool_output, keep_last_turns, fit_context, summarise; none: nothing, and the window overflows.",
+    )
+
+    @model_validator(mode="after")
+    def _can_be_finished(self) -> Self:
+        if self.facts < self.stores:
+            raise ValueError(
+                f"--env.facts {self.facts} are too few: each of --env.stores {self.stores} is counted"
+            )
+        if self.max_turns <= self.facts:
+            raise ValueError(
+                f"--env.max_turns {self.max_turns} are too few: a ledger of --env.facts {self.facts} needs a "
+                f"turn for each page and one for the answer"
+            )
+        return self
+
+
+class LongMathEnv(TurnLevelRewardMixin, AgentEnv):
+    """Each page is read once, and builds on numbers from far back: what the context loses is lost."""
+
+    name = "long_math"
+    tools = (OpenLedger,)
+    sandbox = "none"
+    required_fields = FIELDS
+    env_config_cls = LongMathConfig
+    config: LongMathConfig  # pyright: ignore[reportIncompatibleVariableOverride]  # narrowed, as env_config_cls says
+    outcome = Rubric(answer=1.0, context=128.0)
+    system_prompt = (
+        "You audit the ledger of a grain trade. Read it page by page with next_page, and say with each call "
+        "how many sacks the store that the last page is about now holds. A page cannot be read again, and "
+        "older parts of this conversation may be cut away: write down what you will need. After the last "
+        "page answer with the number alone between tags, like <answer>1234</answer>."
+    )
+
+    async def load_items(self) -> Sequence[Item]:
+        """The ledgers that the config names, or those made for training."""
+        if not (self.config.dataset_name or self.config.dataset_path):
+            return self._made("train")
+        items = await super().load_items()
+        refuse_unreadable(items)
+        return items
+
+    async def load_eval_items(self) -> Sequence[Item]:
+        """The ledgers that the config names, or those made for evaluation."""
+        named = self.config.dataset_name or self.config.dataset_path
+        return await self.load_items() if named else self._made("eval")
+
+    def prepare(self, item: Item, sandbox: Sandbox, ctx: RolloutContext) -> OpenLedger:
+        """A ledger of which nothing was read."""
+        ctx.metrics.update(pages_read=0.0, carried_right=0.0)
+        return OpenLedger(pages=item["pages"], stocks=item["stocks"])
+
+    def format_prompt(self, item: Item) -> str:
+        """Which ledger, and what is asked."""
+        stores = ", ".join(item["stores"])
+        return (
+            f"Ledger {item['id']} has {len(item['pages'])} pages. Its stores: {stores}. "
+            f"How many sacks do all of them hold together after the last page?"
+        )
+
+    async def score_turn(self, item: Item, turn: Turn, ctx: RolloutContext) -> float:
+        """A share for each page whose number was carried over right; being right is not told to the agent."""
+        before = cast(float, ctx.notes.get("carried_right", 0.0))
+        ctx.notes["carried_right"] = now = ctx.metrics["carried_right"]
+        return CARRIED_WEIGHT * (now - before) / max(1, len(item["pages"]) - 1)
+
+    async def compute_outcome(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> Reward | None:
+        """1 for the right answer after the last page, and more the shorter the longest context was."""
+        last = trajectory.acts[-1].message.content if trajectory.acts else None
+        is_read = ctx.metrics["pages_read"] == len(
+            item["pages"]
+        )  # a sum of half of a ledger may be right, too
+        is_right = is_read and numeric_match(tagged(last, "answer"), item["answer"])
+        return self.outcome(answer=is_right, context=context_efficiency(trajectory, correct=is_right))
+
+    def scripted_choices(
+        self, item: Item, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
+    ) -> Sequence[Choice]:
+        """An auditor who knows what the messages show, and takes notes as its skill allows."""
+        return ledger_script(messages, skill)
+
+    def scripted_summary(
+        self, item: Item, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
+    ) -> Sequence[Choice]:
+        """What it knows by then, or too little of it."""
+        return ledger_summary(messages, skill)
+
+    def scripted_summariser(self, item: Item, messages: Sequence[Message]) -> str:
+        """A second model that keeps what matters."""
+        return second_summary(messages)
+
+    def _made(self, split: str) -> Sequence[Item]:
+        count = min(self.config.ledgers, self.config.max_items or self.config.ledgers)
+        return made_ledgers(
+            split,
+            seed=self.config.ledger_seed,
+            count=count,
+            facts=self.config.facts,
+            stores=self.config.stores,
+        )

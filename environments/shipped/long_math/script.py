@@ -1,0 +1,158 @@
+"""The scripted agent of `long_math`: it knows what it sees, and takes notes as its skill allows."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from environments.policy.scripted import Choice, call, choices, say
+from environments.shipped.long_math.ledgers import change_in
+from environments.trajectory import Message
+
+_ASKED = re.compile(r"has (\d+) pages\. Its stores: ([a-z, ]+)\.")
+_PAGE = re.compile(r"Page (\d+) of \d+\n")
+_NOTE = re.compile(r"After page (\d+): ([a-z\d, ]+)\.")
+_STOCK = re.compile(r"([a-z]+) (\d{1,6})")
+_CLOSED = "That was the last page."
+
+
+@dataclass(slots=True, kw_only=True)
+class AuditMemory:
+    """Grows with each message that is seen."""
+
+    pages: int = 0
+    """Of the ledger."""
+    stores: tuple[str, ...] = ()
+    page: int = 0
+    """The last one that is known to be read."""
+    about: str | None = None
+    """The store that this page is about, where the page was seen."""
+    stocks: dict[str, int] = field(default_factory=dict[str, int])
+    """Sacks by store, where they are known."""
+
+    @classmethod
+    def of(cls, messages: Sequence[Message]) -> "AuditMemory":
+        """What a conversation shows."""
+        memory = cls()
+        for message in messages:
+            memory.see(message)
+        return memory
+
+    @property
+    def note(self) -> str:
+        """All that is known, in a line that a later reader understands."""
+        return self.note_of(self.stores)
+
+    @property
+    def last_stock(self) -> int | None:
+        """Sacks in the store of the last page."""
+        return None if self.about is None else self.stocks.get(self.about)
+
+    def note_of(self, stores: Sequence[str]) -> str:
+        """What is known of some stores."""
+        known = [f"{store} {self.stocks[store]}" for store in stores if store in self.stocks]
+        return f"After page {self.page}: {', '.join(known) or 'nothing'}."
+
+    def see(self, message: Message) -> None:
+        """Take in a message."""
+        if message.role == "tool":
+            self._see_page(message.content)
+            return
+        if message.role == "user" and (asked := _ASKED.search(message.content)):
+            self.pages, self.stores = int(asked[1]), tuple(asked[2].split(", "))
+        for note in _NOTE.finditer(message.content):
+            self.page = int(note[1])
+            self.stocks.update((store, int(sacks)) for store, sacks in _STOCK.findall(note[2]))
+        for tool_call in message.tool_calls:
+            carried = _carried(tool_call.arguments)
+            if carried is not None and self.about is not None:
+                self.stocks[self.about] = carried
+
+    def _see_page(self, text: str) -> None:
+        if _CLOSED in text:
+            self.page = self.pages
+        heading = _PAGE.match(text)
+        if heading is None:
+            return
+        page, change = int(heading[1]), change_in(text)
+        self.about = None if change is None or page < self.page else change.store
+        # Turns that a summary knows of already may follow it.
+        if change is not None and (page > self.page or change.store not in self.stocks):
+            stock = change.stock(self.stocks)
+            self.stocks.pop(change.store, None)
+            if stock is not None:
+                self.stocks[change.store] = stock
+        self.page = max(self.page, page)
+
+
+def _carried(arguments: str) -> int | None:
+    try:
+        given: Any = json.loads(arguments)
+    except ValueError:
+        return None
+    value = cast("dict[str, Any]", given).get("carried") if isinstance(given, dict) else None
+    return value if type(value) is int else None
+
+
+_SLIP = 10
+"""How far off a sum is that was done wrong."""
+_ROLE = re.compile(r"^\[(system|user|assistant|tool)\]\n", re.MULTILINE)
+_CALL = re.compile(r"^next_page\((.*)\)$", re.MULTILINE)
+
+
+def ledger_script(messages: Sequence[Message], skill: float) -> Sequence[Choice]:
+    """What comes next: mostly the next page with the right number, or at the end the sum of what is known.
+
+    With skill 1 each call has a note of all stocks beside it; without skill none has, and what is no longer
+    in the context is lost. Other mistakes, rarer with skill: a slip in a sum, a call that cannot be read, a
+    tool that does not exist, an answer before the last page.
+    """
+    memory = AuditMemory.of(messages)
+    if memory.page >= memory.pages:
+        p_right = 1 - 0.1 * (1 - skill)
+        return choices((p_right, [_answer(memory)]), (1 - p_right, [_answer(memory, slip=_SLIP)]))
+    p_right = 1 - 0.06 * (1 - skill)
+    stock = memory.last_stock
+    carried = {} if stock is None else {"carried": stock}
+    slipped = {} if stock is None else {"carried": stock + _SLIP}
+    wrong = [
+        call("next_page", slipped),
+        call("next_page", '{"carried": '),
+        call("turn_page", {}),
+        _answer(memory),
+    ]
+    return choices(
+        (p_right * skill, [call("next_page", carried, content=memory.note)]),
+        (p_right * (1 - skill), [call("next_page", carried)]),
+        (1 - p_right, wrong),
+    )
+
+
+def ledger_summary(messages: Sequence[Message], skill: float) -> Sequence[Choice]:
+    """A summary: mostly of all that is known; else of half of the stores, or of nothing that matters."""
+    memory = AuditMemory.of(messages)
+    half = memory.note_of(memory.stores[::2])
+    lost = "I have read some pages of the ledger and shall go on with the next one."
+    p_right = 0.4 + 0.6 * skill
+    return choices((p_right, [say(memory.note)]), (1 - p_right, [say(half), say(lost)]))
+
+
+def second_summary(messages: Sequence[Message]) -> str:
+    """All that a second model knows, which reads the conversation as the text of one message."""
+    return AuditMemory.of(_conversation_in(messages[-1].content)).note
+
+
+def _conversation_in(text: str) -> Sequence[Message]:
+    _, *parts = _ROLE.split(text)
+    messages: list[Message] = []
+    for role, said in zip(parts[::2], parts[1::2], strict=True):
+        if role == "assistant" and (called := _CALL.search(said)):
+            messages.append(call("next_page", called[1], content=said))
+        else:
+            messages.append(Message(role="tool" if role == "tool" else "user", content=said))
+    return messages
+
+
+def _answer(memory: AuditMemory, *, slip: int = 0) -> Message:
+    return say(f"<answer>{sum(memory.stocks.values()) + slip}</answer>")

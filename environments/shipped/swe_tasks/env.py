@@ -1,0 +1,229 @@
+"""`SweTasksEnv`: a repository with a bug; tests that are not the agent's decide whether it is fixed."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import cast
+
+from pydantic import Field
+
+from environments.base_env import AgentEnv
+from environments.config import AgentEnvConfig
+from environments.policy.scripted import Choice
+from environments.rewards.controlled_verdict import Control
+from environments.rewards.reward_context import Reward, RolloutContext
+from environments.rollout.items.items import load_items
+from environments.shipped.swe_tasks.patches import Tree, git
+from environments.shipped.swe_tasks.repositories import check_repository, find_repository, read_tree
+from environments.shipped.swe_tasks.script import fix_script
+from environments.shipped.swe_tasks.verdict import (
+    MAX_PATCH_BYTES,
+    SUSPICIOUS,
+    Row,
+    all_tests,
+    passing_tests,
+    patch_of_code,
+    tests_of,
+)
+from environments.trajectory import Message, Trajectory, Turn
+from environments.turn_level_reward import TurnLevelRewardMixin
+from tools.calls import ToolSpec
+from tools.errors import AgentCausedError, DatasetError
+from tools.files import file
+from tools.sandbox.archive import pack
+from tools.sandbox.base import Sandbox, SandboxFileError, SandboxSpec
+from tools.sandbox.host import transfer
+from tools.terminal import terminal
+
+TURN_SHARE = 0.5
+"""What the turn rewards of a rollout add up to when every test of `FAIL_TO_PASS` passes in the end."""
+_PATCH = "model.patch"
+_MOST_NAMED = 20
+_MOST_CHANGED = 4 * MAX_PATCH_BYTES
+"""Bytes of what an agent changed, tests and all that is no part of a patch among it."""
+_OWN_DATA = Path(str(files("environments.shipped.swe_tasks")))
+
+
+class SweTasksConfig(AgentEnvConfig):
+    """Room for the files of a repository, and how often tests run."""
+
+    max_turns: int = Field(default=30, ge=1, le=10_000, description="Model calls per rollout.")
+    max_tokens_per_turn: int = Field(default=4096, ge=1, description="Tokens one model call may sample.")
+    token_budget: int = Field(default=65_536, ge=1, description="Tokens one rollout may sample in all.")
+    max_token_length: int = Field(
+        default=65_536, ge=16, description="Tokens one training row may have; a rollout stops before it."
+    )
+    repositories: list[Path] = Field(
+        default=[],
+        description="Folders that rows may name repositories below, beside that of the dataset; an archive "
+        "there needs the row's `sha256`.",
+    )
+    verify_every: int = Field(
+        default=1,
+        ge=0,
+        description="Run the tests of FAIL_TO_PASS after every so many turns, where files changed, for turn "
+        "rewards; 0: only at the end, without turn rewards.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """What is known about the last patch that was verified."""
+
+    patch: bytes = b""
+    share: float = 0.0
+    """Of the tests of `FAIL_TO_PASS`, those that pass."""
+
+
+class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
+    """A repository and what is wrong with it: 1 when its failing tests pass and the others still do."""
+
+    name = "swe_tasks"
+    tools = (terminal, file)
+    system_prompt = (
+        "You are a careful software engineer. You work in a sandbox through tools, one small step at a time; "
+        "your working directory is the repository. Change the code so that the problem is solved. When you "
+        "are done, answer without calling a tool."
+    )
+    packages = ("pytest==8.4.2",)
+    data = ("repositories",)
+    required_fields = ("instance_id", "repo", "problem_statement", "FAIL_TO_PASS")
+    env_config_cls = SweTasksConfig
+    config: SweTasksConfig  # pyright: ignore[reportIncompatibleVariableOverride]  # narrowed, as env_config_cls says
+
+    async def load_items(self) -> Sequence[Row]:
+        """The rows that the config names, or the embedded ones.
+
+        Raises:
+            DatasetError: a repository cannot be had, or tests are no list.
+            ConfigError: there is no git.
+        """
+        if self.config.dataset_name or self.config.dataset_path:
+            rows = await super().load_items()
+        else:
+            rows = load_items(path=_OWN_DATA / "tasks.jsonl", limit=self.config.max_items)
+        await asyncio.to_thread(git, "--version", cwd=_OWN_DATA)
+        problems = await asyncio.to_thread(lambda: [each for row in rows if (each := self._problem(row))])
+        if problems:
+            raise DatasetError(
+                f"{len(problems)} of {len(rows)} rows cannot be used: {'; '.join(problems[:_MOST_NAMED])}"
+            )
+        return [{**row, "item_id": row["instance_id"]} for row in rows]
+
+    def sandbox_for(self, item: Row) -> SandboxSpec:
+        """One that begins with the repository."""
+        return SandboxSpec(prepared=f"{item['repo']}@{item.get('base_commit')}")
+
+    async def prepare_sandbox(self, item: Row, sandbox: Sandbox) -> None:
+        """The repository at its commit, without its history."""
+        tree = await asyncio.to_thread(self._tree, item)
+        await sandbox.put_archive(await asyncio.to_thread(pack, tree))
+
+    def format_prompt(self, item: Row) -> str:
+        """The problem."""
+        return (
+            f"The repository in your working directory has this problem:\n\n{item['problem_statement']}\n\n"
+            f"Solve it in the code. Hidden tests decide; changes to tests and their settings do not count."
+        )
+
+    async def score_turn(self, item: Row, turn: Turn, ctx: RolloutContext) -> Reward | None:
+        """The tests of `FAIL_TO_PASS` that this turn, or those since the last verification, made pass."""
+        every = self.config.verify_every
+        if not every or (len(ctx.turn_scores) + 1) % every:
+            return None
+        try:
+            return await self._progress(item, ctx)
+        except (AgentCausedError, SandboxFileError):
+            return None  # at the end that decides; a later turn may take away what is in the way
+
+    async def compute_turn_rewards(
+        self, item: Row, trajectory: Trajectory, ctx: RolloutContext
+    ) -> Sequence[Reward | None]:
+        """What was given after each turn; what is not verified yet counts for the last one."""
+        rewards = list(ctx.turn_scores)
+        if self.config.verify_every and rewards and rewards[-1] is None:
+            rewards[-1] = await self._progress(item, ctx)
+        return rewards
+
+    async def compute_outcome(self, item: Row, trajectory: Trajectory, ctx: RolloutContext) -> float:
+        """1 when all tests of both kinds pass, else 0."""
+        failing, passing = tests_of(item, "FAIL_TO_PASS"), tests_of(item, "PASS_TO_PASS")
+        patch = await self._patch(item, ctx)
+        ctx.metrics["suspicious_patch"] = float(SUSPICIOUS.search(patch) is not None)
+        passed = await self._passing(item, [*failing, *passing], patch, ctx)
+        ctx.metrics["fail_to_pass"] = len(passed.intersection(failing)) / len(failing)
+        ctx.metrics["pass_to_pass"] = len(passed.intersection(passing)) / len(passing) if passing else 1.0
+        return float(passed.issuperset([*failing, *passing]))
+
+    def scripted_choices(
+        self, item: Row, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
+    ) -> Sequence[Choice]:
+        """An agent that knows the patch, and makes mistakes as its skill allows."""
+        return fix_script(item, messages, tools, skill)
+
+    async def _progress(self, item: Row, ctx: RolloutContext) -> Reward:
+        """The reward for the change in passing tests since this was asked last."""
+        before = cast(Verified, ctx.notes.get("verified", Verified()))
+        patch = await self._patch(item, ctx)
+        if patch == before.patch:
+            return {"tests_pass": 0.0}
+        failing = tests_of(item, "FAIL_TO_PASS")
+        passed = await self._passing(item, failing, patch, ctx)
+        after = ctx.notes["verified"] = Verified(patch=patch, share=len(passed) / len(failing))
+        return {"tests_pass": TURN_SHARE * (after.share - before.share)}
+
+    async def _patch(self, item: Row, ctx: RolloutContext) -> bytes:
+        """What the agent changed, but for tests; its own git has no part in it."""
+
+        async def make() -> bytes:
+            base, digests = await asyncio.to_thread(self._tree_and_digests, item)
+            async with ctx.sandbox.paused():
+                found = await transfer.files_beside(ctx.sandbox, base, digests, max_bytes=_MOST_CHANGED)
+            return await asyncio.to_thread(patch_of_code, item, base, found)
+
+        return await ctx.artefact(_PATCH, make)
+
+    async def _passing(
+        self, item: Row, tests: Sequence[str], patch: bytes, ctx: RolloutContext
+    ) -> frozenset[str]:
+        base = await asyncio.to_thread(self._tree, item)
+        control = self._controls[str(item["instance_id"]), *tests]
+        timeout_s = self.config.verify_timeout_s
+        return await passing_tests(ctx.verify, item, tests, base, patch, control, timeout_s=timeout_s)
+
+    def _problem(self, row: Row) -> str:
+        try:
+            all_tests(row)
+            check_repository(self._repository(row), row.get("base_commit"))
+        except (DatasetError, OSError, RuntimeError, TypeError, ValueError) as error:
+            return f"{row['instance_id']}: {error}"
+        return ""
+
+    def _repository(self, row: Row) -> Path:
+        config = self.config
+        own = None if config.dataset_name else Path(config.dataset_path or _OWN_DATA / "tasks.jsonl")
+        return find_repository(row, own and own.parent, config.repositories)
+
+    def _tree(self, row: Row) -> Tree:
+        return self._tree_and_digests(row)[0]
+
+    def _tree_and_digests(self, row: Row) -> tuple[Tree, bytes]:
+        return self._trees(str(row["repo"]), row.get("base_commit"), row.get("sha256"))
+
+    @cached_property
+    def _controls(self) -> defaultdict[tuple[str, ...], Control]:
+        return defaultdict(Control)
+
+    @cached_property
+    def _trees(self) -> Callable[[str, str | None, str | None], tuple[Tree, bytes]]:
+        @lru_cache(maxsize=4)
+        def tree(repo: str, commit: str | None, sha256: str | None) -> tuple[Tree, bytes]:
+            row = {"repo": repo, "base_commit": commit, "sha256": sha256}
+            found = read_tree(self._repository(row), commit)
+            return found, transfer.digests_of(found)
+
+        return tree

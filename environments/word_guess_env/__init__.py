@@ -1,5 +1,0 @@
-"""`word_guess`: find a word of five letters in six guesses, with a reward for what each guess reveals."""
-
-from environments.word_guess_env.env import WordGuessEnv
-
-__all__ = ["WordGuessEnv"]

@@ -1,0 +1,232 @@
+import orjson
+import pytest
+
+from environments.policy.inference.chat_reply import ReplyError
+from environments.policy.inference.token_wires import WIRES, TokenRequest
+from environments.trajectory import WeightSpan
+from tests.tables import cases
+
+PROMPT = (5, 6, 7)
+REQUEST = TokenRequest(
+    model="m",
+    prompt_json=(b"5,6", b",", b"7"),
+    prompt_tokens=3,
+    max_tokens=4,
+    seed=9,
+    stop_ids=(2,),
+    sampling={"temperature": 0.5, "top_p": 1.0, "top_k": 3},
+    more={"cache_salt": "s"},
+)
+COMPLETIONS, GENERATE = WIRES["vllm", "completions"], WIRES["vllm", "generate"]
+SGLANG, SGLANG_CHAT = WIRES["sglang", "generate"], WIRES["sglang", "chat"]
+
+
+def completions(**changes):
+    choice = {
+        "index": 0,
+        "text": "",
+        "finish_reason": "stop",
+        "stop_reason": 2,
+        "logprobs": {"token_logprobs": [-0.1, -0.30000000000000004], "tokens": ["token_id:11", "token_id:2"]},
+        "token_ids": [11, 2],
+        "prompt_token_ids": list(PROMPT),
+    }
+    return {"choices": [choice | changes], "usage": {"prompt_tokens": 3}}
+
+
+def generate(**changes):
+    entries = [{"token_id": 11, "logprob": -0.1}, {"token_id": 2, "logprob": -0.30000000000000004}]
+    choice = {"finish_reason": "stop", "token_ids": [11, 2], "logprobs": {"content": entries}}
+    return {"request_id": "r", "choices": [choice | changes], "prompt_logprobs": None}
+
+
+def sglang(**changes):
+    meta = {
+        "finish_reason": {"type": "stop", "matched": 2},
+        "prompt_tokens": 3,
+        "weight_version": "v7",
+        "output_token_logprobs": [[-0.1, 11, None], [-0.30000000000000004, 2, None]],
+    }
+    return {"text": "", "output_ids": [11, 2], "meta_info": meta | changes}
+
+
+def sglang_chat(**changes):
+    choice = {
+        "finish_reason": "stop",
+        "matched_stop": 2,
+        "response_token_ids": [11, 2],
+        "prompt_token_ids": list(PROMPT),
+        "logprobs": {
+            "content": [{"token": "a", "logprob": -0.1}, {"token": "b", "logprob": -0.30000000000000004}]
+        },
+    }
+    return {"choices": [choice | changes], "usage": {"prompt_tokens": 3}}
+
+
+REPLIES = [(COMPLETIONS, completions), (GENERATE, generate), (SGLANG, sglang), (SGLANG_CHAT, sglang_chat)]
+each_wire = pytest.mark.parametrize(
+    ("wire", "reply"), REPLIES, ids=["completions", "generate", "sglang", "sglang-chat"]
+)
+
+
+def read(wire, reply, request=REQUEST):
+    return wire.read(reply if isinstance(reply, bytes) else orjson.dumps(reply), request)
+
+
+@each_wire
+def test_ids_and_logprobs_are_read_as_they_are(wire, reply):
+    given = read(wire, reply())
+    assert (given.token_ids, given.logprobs) == ((11, 2), (-0.1, -0.30000000000000004))
+    assert given.finish_reason == "stop"
+
+
+@each_wire
+def test_what_ended_a_turn_is_read(wire, reply):
+    assert read(wire, reply()).stopped_by == (None if reply is generate else 2)
+
+
+def test_an_older_generate_names_ids_as_text():
+    entries = [{"token": "token_id:11", "logprob": -0.1}, {"token": "token_id:2", "logprob": -0.2}]
+    assert read(GENERATE, generate(logprobs={"content": entries})).logprobs == (-0.1, -0.2)
+
+
+def test_the_versions_of_a_completion_that_lived_through_an_update_are_all_named():
+    spans = [{"version": "v7", "start": 0, "end": 1}, {"version": "v8", "start": 1, "end": 2}]
+    assert read(COMPLETIONS, completions(weight_versions=spans)).weight_version == "v7 → v8"
+
+
+@pytest.mark.parametrize(
+    ("told", "spans"),
+    [
+        (
+            [("v7", 0, 1), ("v8", 1, 2)],
+            (WeightSpan(start=0, version="v7"), WeightSpan(start=1, version="v8")),
+        ),
+        ([("v7", 0, 2)], ()),
+        ([("v7", 0, 1), ("v7", 1, 2)], ()),
+        ([("v7", 1, 2), ("v8", 0, 1)], ()),
+        ([("v7", None, None), ("v8", 1, 2)], ()),
+    ],
+    ids=["changed", "one", "same", "in_no_order", "unknown_where"],
+)
+def test_where_the_weights_changed_in_a_completion_is_read(told, spans):
+    given = [{"version": version, "start": start, "end": end} for version, start, end in told]
+    assert read(COMPLETIONS, completions(weight_versions=given)).weight_spans == spans
+
+
+def test_sglang_says_its_weight_version():
+    assert read(SGLANG, sglang()).weight_version == "v7"
+
+
+def test_a_body_is_joined_from_the_ids_that_are_there():
+    body = orjson.loads(COMPLETIONS.body(REQUEST))
+    assert body == {
+        "prompt": [5, 6, 7], "cache_salt": "s", "temperature": 0.5, "top_p": 1.0, "top_k": 3, "model": "m",
+        "max_tokens": 4, "seed": 9, "stop_token_ids": [2], "logprobs": 0, "return_token_ids": True,
+    }  # fmt: skip
+
+
+def test_generate_has_what_shapes_sampling_in_one_place():
+    body = orjson.loads(GENERATE.body(REQUEST))
+    assert body["sampling_params"] == {
+        "temperature": 0.5, "top_p": 1.0, "top_k": 3, "max_tokens": 4, "seed": 9, "stop_token_ids": [2],
+        "logprobs": 0, "detokenize": False,
+    }  # fmt: skip
+    assert (body["token_ids"], body["cache_salt"], "top_k" in body) == ([5, 6, 7], "s", False)
+
+
+def test_sglang_has_what_shapes_sampling_in_one_place():
+    body = orjson.loads(SGLANG.body(REQUEST))
+    assert body["sampling_params"] == {
+        "temperature": 0.5, "top_p": 1.0, "top_k": 3, "max_new_tokens": 4, "sampling_seed": 9,
+        "stop_token_ids": [2], "skip_special_tokens": False,
+    }  # fmt: skip
+    assert (body["input_ids"], body["return_logprob"]) == ([5, 6, 7], True)
+
+
+REFUSED = [
+    ("no-json", COMPLETIONS, b"{", "no JSON"),
+    ("list", COMPLETIONS, b"[]", "no completion"),
+    ("nan", COMPLETIONS, b'{"choices":[{"logprobs":{"token_logprobs":[NaN]}}]}', "no JSON"),
+    ("no-choice", COMPLETIONS, {"choices": []}, "choices are missing or empty"),
+    ("two", COMPLETIONS, {"choices": [{}, {}]}, "2 choices"),
+    ("no-ids", COMPLETIONS, completions(token_ids=None), "no token_ids, which vLLM gives from 0.10.2"),
+    ("empty", COMPLETIONS, completions(token_ids=[]), "empty token_ids"),
+    ("bool", COMPLETIONS, completions(token_ids=[True, 2]), "token_ids.0 is True"),
+    ("float", COMPLETIONS, completions(token_ids=[11.0, 2]), "token_ids.0 is 11.0"),
+    ("text", GENERATE, generate(token_ids="11 2"), "token_ids is no list"),
+    ("negative", SGLANG, {**sglang(), "output_ids": [-1, 2]}, "output_ids.0 is -1"),
+    ("huge", COMPLETIONS, completions(token_ids=[2**31, 2]), "token_ids.0 is 2147483648"),
+    ("too-many", COMPLETIONS, completions(token_ids=[1] * 5), "5 token ids; 4 were asked for"),
+    (
+        "prompt",
+        COMPLETIONS,
+        completions(prompt_token_ids=[5, 6, 8]),
+        "other prompt ids than were sent, the first at 2",
+    ),
+    ("longer", COMPLETIONS, completions(prompt_token_ids=[5, 6, 7, 8]), "than were sent: 4 for 3"),
+    ("no-prompt", COMPLETIONS, completions(prompt_token_ids=[]), "than were sent: 0 for 3"),
+    (
+        "counted",
+        COMPLETIONS,
+        {**completions(), "usage": {"prompt_tokens": 4}},
+        "saw 4 prompt tokens; 3 were sent",
+    ),
+    (
+        "no-numbers",
+        SGLANG,
+        sglang(finish_reason={"type": "stop", "matched": "NaN happened"}),
+        "gave up (NaN happened)",
+    ),
+    ("no-numbers-chat", SGLANG_CHAT, sglang_chat(matched_stop="NaN happened"), "gave up (NaN happened)"),
+    ("counted-sglang", SGLANG, sglang(prompt_tokens=4), "saw 4 prompt tokens; 3 were sent"),
+    ("no-logprobs", COMPLETIONS, completions(logprobs=None), "no logprobs"),
+    (
+        "null",
+        COMPLETIONS,
+        completions(logprobs={"token_logprobs": [None, -1]}),
+        "logprob None at token 0 of 2",
+    ),
+    (
+        "clamped",
+        COMPLETIONS,
+        completions(logprobs={"token_logprobs": [-9999.0, -1]}),
+        "logprob -9999.0 at token 0 of 2",
+    ),
+    ("one-short", COMPLETIONS, completions(logprobs={"token_logprobs": [-1]}), "1 logprobs for 2 token_ids"),
+    (
+        "shifted",
+        GENERATE,
+        generate(logprobs={"content": [{"token_id": 2, "logprob": -1}] * 2}),
+        "token 0 is of 2",
+    ),
+    ("shifted-sglang", SGLANG, sglang(output_token_logprobs=[[-1, 2, None]] * 2), "token 0 is of 2"),
+    ("pairs", SGLANG, sglang(output_token_logprobs=[-1, -2]), "no list of (logprob, id, text)"),
+    ("abort", COMPLETIONS, completions(finish_reason="abort"), "gave up (finish_reason 'abort')"),
+    (
+        "abort-sglang",
+        SGLANG,
+        sglang(finish_reason={"type": "abort", "message": "out of\nmemory"}),
+        "'abort'): out of memory",
+    ),
+    ("odd", SGLANG, sglang(finish_reason="content_filter"), "gave up (finish_reason 'content_filter')"),
+]
+
+
+@cases(("wire", "reply", "message"), [each[1:] for each in REFUSED], ids=[e[0] for e in REFUSED])
+def test_a_reply_that_does_not_fit_together_is_refused_in_a_line(wire, reply, message):
+    with pytest.raises(ReplyError) as refused:
+        read(wire, reply)
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("spaced", [False, True], ids=["compact", "spaced"])
+def test_the_echo_of_a_prompt_may_be_written_in_any_way(spaced):
+    content = orjson.dumps(completions(), option=orjson.OPT_INDENT_2 if spaced else None)
+    assert read(COMPLETIONS, content).token_ids == (11, 2)
+
+
+def test_a_prompt_that_begins_like_the_echo_is_another_one():
+    with pytest.raises(ReplyError, match="other prompt ids"):
+        read(COMPLETIONS, completions(prompt_token_ids=[5, 6, 71]))

@@ -1,0 +1,71 @@
+import asyncio
+from collections import Counter
+
+from environments.rewards.code_judge.checks import buggy_text, fixed_text, run_checks
+from environments.rewards.code_judge.prepared_test import prepare_test
+from environments.shipped.code_debug.env import embedded_tasks
+
+BUGS = embedded_tasks()
+NAMES = [bug["entry_point"] for bug in BUGS]
+
+
+def assertions(test: str) -> set[str]:
+    return {line.strip() for line in test.splitlines() if line.strip().startswith("assert ")}
+
+
+async def held(verify, bug, solution: str) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
+    """Hidden checks and examples, judged in one go."""
+    both = {**bug, "test": f"{bug['test']}\n\n{bug['example_test']}"}
+    report = await run_checks(verify, both, solution)
+    hidden = prepare_test(bug["test"], bug["task_id"])[1]
+    return report.held[:hidden], report.held[hidden:]
+
+
+async def names_where(expected, judge):
+    """The bugs whose judgement is not as expected; four are judged at a time."""
+    slots = asyncio.Semaphore(4)
+
+    async def wrong(bug):
+        async with slots:
+            return await judge(bug) != expected
+
+    judged = await asyncio.gather(*map(wrong, BUGS))
+    return [name for name, is_wrong in zip(NAMES, judged, strict=True) if is_wrong]
+
+
+async def test_every_fix_holds_every_check(verify):
+    async def judge(bug):
+        hidden, examples = await held(verify, bug, fixed_text(bug))
+        return all(hidden + examples)
+
+    assert await names_where(True, judge) == []
+
+
+async def test_every_bug_fails_some_checks_and_the_examples_show_it(verify):
+    async def judge(bug):
+        hidden, examples = await held(verify, bug, buggy_text(bug))
+        return any(hidden), all(hidden), all(examples)
+
+    assert await names_where((True, False, False), judge) == []
+
+
+def test_most_hidden_checks_of_every_bug_are_not_among_its_examples():
+    few = []
+    for bug in BUGS:
+        hidden, shown = assertions(bug["test"]), assertions(bug["example_test"])
+        checks = prepare_test(bug["test"], bug["task_id"])[1]
+        if not (5 <= checks <= 12 and len(hidden - shown) >= len(hidden) - 1):
+            few.append(bug["entry_point"])
+    assert few == []
+
+
+def test_there_are_enough_bugs_of_many_kinds():
+    kinds = Counter(bug["bug_type"] for bug in BUGS)
+    symptoms = Counter(bug["failure_symptoms"] for bug in BUGS)
+    assert (len(BUGS) >= 44, len(kinds) >= 15) == (True, True)
+    assert symptoms["infinite loop"] >= 3
+    assert symptoms["stackoverflow"] >= 2
+
+
+def test_every_bug_has_a_name_of_its_own():
+    assert len(set(NAMES)) == len({bug["task_id"] for bug in BUGS}) == len(BUGS)

@@ -1,0 +1,117 @@
+import pytest
+
+from environments.shipped.harbor_tasks.task_folder import base_images, files_below, find_tasks
+from environments.shipped.harbor_tasks.task_toml import read_table
+from tests.environments.shipped.harbor_tasks.task_folders import TOML, write_task
+from tools.errors import DatasetError
+
+NEWEST = """
+schema_version = "1.4"
+artifacts = ["/app/out.json", {source = "/var/log/app", exclude = ["*.tmp"]}]
+[task]
+name = "org/name"
+[metadata]
+made = 2026-01-02
+[verifier]
+timeout_sec = 30
+environment_mode = "separate"
+user = "nobody"
+env = {LEVEL = "${LEVEL:-3}"}
+[environment]
+network_mode = "no-network"
+cpus = 2.0
+memory_mb = 2048
+workdir = "/app"
+env = {PORT = 8080}
+"""
+OLDEST = 'version = "1.0"\n[environment]\nmemory = "2G"\nstorage = "512M"\nallow_internet = true\n'
+
+
+def test_the_newest_schema_is_read():
+    table = read_table(NEWEST)
+    assert table.is_separate
+    assert table.artifact_paths == ("/app/out.json", "/var/log/app")
+    assert table.verifier.env == {"LEVEL": "3"}
+    assert table.environment.env == {"PORT": "8080"}
+    assert table.environment.is_offline
+
+
+def test_sizes_of_the_oldest_schema_are_read():
+    machine = read_table(OLDEST).environment
+    assert (machine.memory, machine.storage, machine.is_offline) == (2048, 512, False)
+
+
+@pytest.mark.parametrize(
+    ("toml", "reason"),
+    [
+        ("[environment]\nmemory_mb = -1", "environment.memory_mb: .* got -1"),
+        ("[environment]\nmemory = 'lots'", "environment.memory: .* got 'lots'"),
+        ("[agent]\ntimeout_sec = inf", "agent.timeout_sec"),
+        ("[agent]\ntimeout_sec = nan", "agent.timeout_sec"),
+        ("[verifier]\ntimeout_sec = true\nenv = 3", "verifier.env: .* got 3"),
+        ("agent = 3", "agent: .* got 3"),
+        ("= 1", "task.toml is no TOML"),
+        ("a = " + "[" * 5000, "task.toml is no TOML"),
+        ("a = " + "9" * 5000, "task.toml is no TOML"),
+        ("artifacts = ['/app/../../etc']", "artifacts.0.*no path of a file"),
+        ("[environment.env]\nKEY = '${OPENAI_API_KEY}'", "env.KEY: takes OPENAI_API_KEY from the host"),
+        ("version = '2.0'", "version 2.0: not supported"),
+        ("schema_version = '2.0'", "schema_version 2.0: not supported"),
+        ("[[steps]]\nname = 'one'", r"several steps \(\[\[steps\]\]\): not supported"),
+        ("[environment]\ngpus = 1", "GPUs"),
+        ("[environment]\nos = 'Windows'", "other than Linux"),
+        ("[[environment.mcp_servers]]\nname = 'x'", "MCP servers"),
+        ("[environment]\nnetwork_mode = 'allowlist'", "a list of hosts"),
+        ("[environment.healthcheck]\ncommand = 'true'", "healthcheck"),
+        ("[agent]\nuser = 'me'", "agent.user = 'me'"),
+        ("[[artifacts]]\nsource = '/a'\nservice = 'db'", "several containers"),
+        ("[[verifier.collect]]\ncommand = 'x'", "verifier.collect"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_by_field(toml, reason):
+    with pytest.raises(DatasetError, match=reason):
+        read_table(toml)
+
+
+def test_tasks_are_found_at_any_depth_and_the_others_have_a_reason(tmp_path):
+    write_task(tmp_path, "a/good", {"environment/Dockerfile": "FROM x\n"}, test="true")
+    write_task(tmp_path, "b", {}, test="true", toml="[[steps]]\n")
+    write_task(tmp_path, "c", {"environment/docker-compose.yaml": ""}, test="true")
+    write_task(tmp_path, "d", {"instruction.md": "  \n"}, test="true")
+    (write_task(tmp_path, "e", {}, test="true") / "tests/test.sh").unlink()
+    (write_task(tmp_path, "f", {}, test="true") / "instruction.md").unlink()
+    (write_task(tmp_path, "g", {}, test="true") / "instruction.md").write_bytes(b"\xff")
+    (write_task(tmp_path, "h", {}, test="true") / "tests/secret").symlink_to("/etc/passwd")
+    tasks, refused = find_tasks(tmp_path)
+    assert [task.task_id for task in tasks] == ["a/good"]
+    assert list(refused) == list("bcdefgh")
+    assert "docker-compose.yaml" in refused["c"]
+    assert "instruction.md is empty" in refused["d"]
+    assert "no tests/test.sh" in refused["e"]
+    assert "instruction.md" in refused["f"]
+    assert "not UTF-8" in refused["g"]
+    assert refused["h"] == "tests/secret is a link out of the task's folder"
+
+
+def test_a_task_folder_is_a_dataset_of_one(tmp_path):
+    assert [task.task_id for task in find_tasks(write_task(tmp_path, "one", {}, test="true"))[0]] == ["one"]
+
+
+def test_what_lies_in_a_tasks_environment_is_no_task(tmp_path):
+    write_task(tmp_path, "one", {"environment/inner/task.toml": TOML}, test="true")
+    assert [task.task_id for task in find_tasks(tmp_path)[0]] == ["one"]
+
+
+def test_files_of_a_task_are_read_through_links_inside_it(tmp_path):
+    task = write_task(tmp_path, "one", {"shared/data": "x"}, test="true")
+    (task / "tests/data").symlink_to("../shared/data")
+    assert files_below(task / "tests")["data"].data == b"x"
+
+
+def test_a_dockerfile_names_the_images_that_it_needs():
+    text = (
+        "# FROM no\nARG TAG=3.11-slim\nFROM --platform=linux/amd64 python:${TAG} AS build\n"
+        "RUN apt-get update && \\\n  # FROM no\n  from no\nRUN cat > x.py <<'EOF'\nfrom os import path\nEOF\n"
+        "FROM $OTHER\nCOPY --from=build /a /a\nCOPY --from=ghcr.io/astral-sh/uv:0.8 /uv /bin/\nFROM scratch\n"
+    )  # fmt: skip
+    assert base_images(text) == ("python:3.11-slim", "$OTHER", "ghcr.io/astral-sh/uv:0.8")

@@ -1,0 +1,136 @@
+"""The customer is the market of docs/credit.md, on which the bias of estimators is measured."""
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from environments.shipped.sales_chat import customer as shipped
+from environments.shipped.sales_chat.customer import (
+    CONVERTS,
+    MOODS,
+    READ_CHARS,
+    SILENT,
+    TOPICS,
+    UPVOTE,
+    WARMS_UP,
+    Customer,
+    SellerMove,
+    move_of,
+)
+from tests.benchmarks import credit_bias as market
+from tests.tables import cases
+
+MANY = 4_000
+PITCH, GOODBYE = SellerMove(kind="pitch"), SellerMove(kind="goodbye")
+ON_TOPIC, OFF_TOPIC = SellerMove(kind="chat", topic="looks"), SellerMove(kind="chat", topic="comfort")
+
+
+def customers(mood: int = 0) -> list[Customer]:
+    return [Customer(mood=mood, taste="looks", chances=random.Random(seed)) for seed in range(MANY)]
+
+
+def answered(move: SellerMove, mood: int = 0) -> list[Customer]:
+    met = customers(mood)
+    for customer in met:
+        customer.answer(move)
+    return met
+
+
+def share(met: list[Customer], of) -> float:
+    return sum(map(of, met)) / len(met)
+
+
+def test_the_constants_are_those_of_the_market():
+    assert (MOODS, UPVOTE, WARMS_UP, CONVERTS) == (
+        market.STATES, market.UPVOTE, market.WARMS_UP, market.CONVERTS
+    )  # fmt: skip
+    assert market.Market().taken.shape[1] == shipped.PATIENCE
+
+
+@cases("mood", range(3))
+def test_a_pitch_sells_as_often_as_the_mood_says(mood: int):
+    met = answered(PITCH, mood)
+    assert share(met, lambda customer: customer.end == "sold") == pytest.approx(CONVERTS[mood], abs=0.03)
+    assert {(customer.vote, customer.end is None) for customer in met} == {(0.0, False)}
+
+
+@cases("mood", range(3))
+def test_talk_of_what_matters_warms_up_as_often_as_the_mood_says(mood: int):
+    warmer = share(answered(ON_TOPIC, mood), lambda customer: customer.mood == mood + 1)
+    assert warmer == pytest.approx(WARMS_UP[mood], abs=0.03)
+
+
+@cases(("move", "vote"), [(ON_TOPIC, UPVOTE), (OFF_TOPIC, 0.0)], ids=["on", "off"])
+def test_a_vote_is_for_what_matters_and_now_and_then_there_is_none(move: SellerMove, vote: float):
+    votes = Counter(customer.vote for customer in answered(move))
+    assert set(votes) == {vote, None}
+    assert votes[None] / MANY == pytest.approx(SILENT, abs=0.03)
+
+
+def test_talk_of_something_else_warms_nobody():
+    assert share(answered(OFF_TOPIC), lambda customer: customer.mood) == 0
+
+
+def test_a_goodbye_ends_the_chat_unscored():
+    assert {(customer.vote, customer.end) for customer in answered(GOODBYE)} == {(None, "left")}
+
+
+def test_the_third_message_is_the_last_one():
+    (customer, *_) = customers()
+    ends = [(customer.answer(OFF_TOPIC), customer.end)[1] for _ in range(3)]
+    assert ends == [None, None, "left"]
+
+
+def test_siblings_meet_the_same_customer():
+    def met(seed: int, group_seed: int) -> Customer:
+        return replace(Customer.arrive(seed=seed, group_seed=group_seed), chances=random.Random(0))
+
+    assert all(met(seed, 5).opening == met(0, 5).opening for seed in range(9))
+    assert len({met(0, group_seed).opening for group_seed in range(99)}) == 9
+
+
+@cases("group_seed", range(12))
+def test_the_customer_says_what_matters(group_seed: int):
+    customer = Customer.arrive(seed=0, group_seed=group_seed)
+    assert move_of(customer.opening).topic == customer.taste
+
+
+@cases("text", ["Want to buy it?", "ORDER NOW", "bye, or do you buy?", "It is soft. Buy!"])
+def test_a_word_that_asks_for_the_sale_makes_a_pitch(text: str):
+    assert move_of(text).kind == "pitch"
+
+
+@cases("text", ["Goodbye.", "bye bye", "It is soft; farewell"])
+def test_a_word_of_parting_is_a_goodbye(text: str):
+    assert move_of(text).kind == "goodbye"
+
+
+@cases("text", ["", " \n", "buyer", "\ud800", "買う", "🙂", "1234", "a" * 9])
+def test_all_else_is_chat_about_nothing(text: str):
+    move = move_of(text)
+    assert (move.kind, move.topic) == ("chat", None)
+
+
+@cases("topic", sorted(TOPICS))
+def test_telling_words_name_their_topic(topic: str):
+    assert all(move_of(f"It is so {word}!").topic == topic for word in TOPICS[topic])
+
+
+def test_no_word_tells_of_two_topics():
+    words = [word for telling in TOPICS.values() for word in telling]
+    assert len(set(words)) == len(words)
+
+
+def test_of_several_topics_the_one_spoken_of_most_counts():
+    assert move_of("Soft and light, and it lasts.").topic == "comfort"
+
+
+def test_naming_every_topic_names_none():
+    assert move_of(" ".join(word for telling in TOPICS.values() for word in telling)).topic is None
+    assert move_of("comfort durability looks").topic is None
+
+
+def test_nobody_reads_on_in_a_long_message():
+    assert move_of("x" * READ_CHARS + " buy").kind == "chat"

@@ -1,0 +1,153 @@
+import asyncio
+import json
+import math
+from collections.abc import Sequence
+from functools import cache
+from statistics import fmean
+
+import pytest
+
+from environments.config import AgentEnvConfig
+from environments.policy.scripted import Choice, say
+from environments.rollout.items.tasks import GroupTask
+from environments.shipped.sales_chat import SalesChatEnv
+from environments.shipped.sales_chat.customer import (
+    CONVERTS,
+    PATIENCE,
+    SILENT,
+    TOPICS,
+    UPVOTE,
+    WARMS_UP,
+    move_of,
+)
+from environments.shipped.sales_chat.script import sales_script
+from environments.trajectory import CreditedGroup, Message, StopReason, TrajectoryGroup
+from tests.benchmarks.chat_credit import credit_by_kind, played
+from tests.tables import cases
+
+STARTS = (0.5, 0.3, 0.2)
+WANTS = Message(role="user", content="It should look good.")
+
+
+class Played(SalesChatEnv):
+    """Sends given messages one after the other."""
+
+    texts: Sequence[str] = ()
+
+    def scripted_choices(self, item, messages, tools, skill):
+        done = sum(message.role == "assistant" for message in messages)
+        return [Choice(probability=1.0, message=say(self.texts[done]))]
+
+
+async def play(*texts: str, size: int = 8, **settings: object) -> TrajectoryGroup:
+    env = Played(AgentEnvConfig(**settings))
+    env.texts = texts
+    group = await env.rollout_group(GroupTask(item={"product": "tent"}, item_id="tent"), size)
+    assert group.failures == ()
+    return group
+
+
+@cache
+def many_groups() -> Sequence[CreditedGroup]:
+    """Groups of a middling seller, for several tests."""
+    return asyncio.run(played(epochs=4, group_size=8, scripted_skill=0.6))
+
+
+@cache
+def expected_score(skill: float, mood: int, left: int = PATIENCE) -> float:
+    """What the scripted seller earns from a customer who likes looks, computed and not played."""
+    if not left:
+        return 0.0
+    before = [WANTS] + [Message(role="assistant", content="")] * (PATIENCE - left)
+    score = 0.0
+    for choice in sales_script(before, skill):
+        move = move_of(choice.message.content)
+        if move.kind == "pitch":
+            score += choice.probability * CONVERTS[mood]
+        elif move.kind == "chat":
+            pleased = move.topic == "looks"
+            warmer = WARMS_UP[mood] * pleased
+            following = (1 - warmer) * expected_score(skill, mood, left - 1)
+            following += warmer * expected_score(skill, mood + 1, left - 1) if warmer else 0.0
+            score += choice.probability * ((1 - SILENT) * UPVOTE * pleased + following)
+    return score
+
+
+def mean_expected(skill: float) -> float:
+    return math.fsum(share * expected_score(skill, mood) for mood, share in enumerate(STARTS))
+
+
+def test_every_bit_of_skill_is_worth_something():
+    scores = [mean_expected(skill / 10) for skill in range(11)]
+    assert scores == sorted(scores)
+    assert (round(scores[0], 3), round(scores[6], 3), round(scores[10], 3)) == (0.161, 0.414, 0.721)
+
+
+def test_rollouts_earn_what_is_computed():
+    scores = [t.score for credited in many_groups() for t in credited.group.trajectories]
+    # Siblings share their customer: a group is one observation.
+    assert fmean(scores) == pytest.approx(mean_expected(0.6), abs=0.1)
+
+
+def test_credit_puts_the_messages_of_a_first_turn_in_their_order():
+    credit = {kind: fmean(given) for (turn, kind), given in credit_by_kind(many_groups()).items() if not turn}
+    assert credit["on topic"] > 0 > credit["off topic"] > credit["goodbye"]
+    assert credit["on topic"] > credit["pitch"] > credit["goodbye"]
+
+
+def test_credit_prefers_a_pitch_to_more_chat_in_the_last_turn():
+    credit = credit_by_kind(many_groups())
+    assert fmean(credit[2, "pitch"]) > 0 > fmean(credit[2, "on topic"])
+
+
+async def test_a_pitch_is_bought_or_not_and_ends_the_chat():
+    group = await play("Buy it!", size=32)
+    ends = {(t.stop_reason, t.end_reason, t.rewards.outcome) for t in group.trajectories}
+    assert ends == {(StopReason.ENDED, "sold", 1.0), (StopReason.ENDED, "left", 0.0)}
+
+
+async def test_silence_is_not_a_vote_of_zero():
+    group = await play("Nice weather.", "Goodbye.", size=32)
+    first = {t.rewards.turns[0] for t in group.trajectories}
+    assert first == {None, 0.0}
+    assert {(t.rewards.turns[1], t.rewards.outcome) for t in group.trajectories} == {(None, 0.0)}
+
+
+async def test_siblings_start_from_one_customer_and_go_their_own_ways():
+    group = await play("It is comfortable.", "Buy it!", size=16)
+    assert len({t.prompt for t in group.trajectories}) == 1
+    assert len({(t.messages, t.rewards.turns) for t in group.trajectories}) > 1
+
+
+async def test_the_customer_leaves_after_three_messages():
+    group = await play("", "", "")
+    assert {(len(t.turns), t.end_reason) for t in group.trajectories} == {(PATIENCE, "left")}
+
+
+async def test_a_chat_that_is_cut_short_has_sold_nothing():
+    (trajectory, *_) = (await play("", "", max_turns=2)).trajectories
+    assert (trajectory.stop_reason, trajectory.rewards.outcome) == (StopReason.MAX_TURNS, 0.0)
+
+
+async def test_a_state_is_the_messages_so_far_the_mood_and_the_taste():
+    (trajectory, *_) = (await play("", "", "")).trajectories
+    first, *others = [turn.anchor.split(maxsplit=1) for turn in trajectory.turns]
+    assert first[0] == "0"
+    assert others == [["1", first[1]], ["2", first[1]]]
+
+
+@cases("topic", sorted(TOPICS))
+def test_a_skilled_seller_speaks_of_what_the_customer_wants_then_pitches(topic: str):
+    heard = Message(role="user", content=f"I want {min(TOPICS[topic])}.")
+    said = Message(role="assistant", content="Hm.")
+    first, last = (
+        max(sales_script(messages, 1.0), key=lambda choice: choice.probability).message.content
+        for messages in ([heard], [heard, said, said])
+    )
+    assert (move_of(first).topic, move_of(last).kind) == (topic, "pitch")
+
+
+async def test_a_dataset_of_products_can_replace_the_embedded_ones(tmp_path):
+    (tmp_path / "own.jsonl").write_text(json.dumps({"product": "yurt"}) + "\n")
+    env = SalesChatEnv(AgentEnvConfig(dataset_path=str(tmp_path / "own.jsonl")))
+    assert await env.load_items() == [{"product": "yurt"}]

@@ -1,0 +1,306 @@
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from environments.run.loading import SHIPPED
+from tests.tables import cases
+from tools.errors import RunError
+from turnwise.cli.main import COMMANDS, exit_code_of, main
+
+ROOT = Path(__file__).resolve().parents[3]
+ENV_FILE = """
+import asyncio
+
+from environments.base_env import AgentEnv
+from environments.policy.scripted import Choice, call, say
+from tools.terminal import terminal
+
+
+class Echo(AgentEnv):
+    "Write a word into a file."
+
+    name = "echo"
+    tools = (terminal,)
+
+    async def load_items(self):
+        return [{"id": word} for word in ("one", "two", "three")]
+
+    def format_prompt(self, item):
+        return f"Write {item['id']} into out.txt."
+
+    async def compute_reward(self, item, trajectory, ctx):
+        written = await ctx.sandbox.exec("cat out.txt")
+        return float(written.text().strip() == item["id"])
+
+    def scripted_choices(self, item, messages, tools, skill):
+        if messages[-1].role == "tool":
+            return [Choice(probability=1.0, message=say("done"))]
+        right = call("terminal", {"command": f"echo {item['id']} > out.txt"})
+        wrong = call("terminal", {"command": "echo nothing > out.txt"})
+        return [Choice(probability=skill, message=right), Choice(probability=1 - skill, message=wrong)]
+
+
+class Alike(Echo):
+    "Asks the same for every item."
+
+    name = "alike"
+
+    def format_prompt(self, item):
+        return "Write the word into out.txt."
+
+
+class Stuck(Echo):
+    "Never ends on its second item."
+
+    name = "stuck"
+
+    async def compute_reward(self, item, trajectory, ctx):
+        if item["id"] == "two":
+            print("stuck", flush=True)
+            await asyncio.Event().wait()
+        return await super().compute_reward(item, trajectory, ctx)
+
+
+if __name__ == "__main__":
+    Echo.cli()
+"""
+
+
+@pytest.fixture
+def env_file(tmp_path):
+    path = tmp_path / "echo_env.py"
+    path.write_text(ENV_FILE)
+    return path
+
+
+@pytest.fixture
+def failing(capsys, monkeypatch):
+    """Run a command that must fail as bad input does; gives its one line."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def run(*args):
+        assert main(args) == 2
+        captured = capsys.readouterr()
+        (line,) = captured.err.splitlines()
+        assert line.startswith("turnwise: error: ")
+        return line
+
+    return run
+
+
+def python(*args, cwd, path=(ROOT,)):
+    """A process of the user's: our packages are found as an editable install finds them."""
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))}
+    return subprocess.run(
+        [sys.executable, *map(str, args)], cwd=cwd, env=env, capture_output=True, text=True, check=False
+    )
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_help_names_every_command(capsys):
+    main(["--help"])
+    out = capsys.readouterr().out
+    assert all(f"\n  {name} " in out for name in COMMANDS)
+
+
+def test_help_shows_commands_by_what_they_are_for(capsys):
+    main(["--help"])
+    first_steps, run = capsys.readouterr().out.partition("First steps:")[2].split("Run:")
+    assert "  list " in first_steps
+    assert "  process " in run.partition("\n\n")[0]
+
+
+@pytest.mark.parametrize("args", [["--help"], ["list"]])
+def test_help_and_list_import_nothing_heavy(args, tmp_path):
+    code = (
+        f"import sys; from turnwise.cli.main import main; main({args}); "
+        "print(sorted({'atroposlib', 'transformers', 'datasets', 'openai', 'numpy'} & set(sys.modules)))"
+    )
+    assert python("-c", code, cwd=tmp_path).stdout.splitlines()[-1] == "[]"
+
+
+def test_an_environment_that_makes_its_own_items_does_not_wait_for_dataset_readers(tmp_path):
+    code = "import sys, environments.base_env; print(sorted({'datasets', 'pyarrow'} & set(sys.modules)))"
+    assert python("-c", code, cwd=tmp_path).stdout.splitlines()[-1] == "[]"
+
+
+@cases("name", COMMANDS)
+def test_every_command_can_be_loaded(name):
+    assert isinstance(importlib.import_module(COMMANDS[name].module).command, click.Command)
+
+
+@cases("name", COMMANDS)
+def test_the_commands_that_take_an_environment_are_marked(name):
+    command = importlib.import_module(COMMANDS[name].module).command
+    assert COMMANDS[name].runs_env == any(param.name == "env" for param in command.params)
+
+
+def test_list_names_each_environment_in_one_line(capsys):
+    assert main(["list"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(SHIPPED)
+
+
+def test_help_of_a_command_with_an_environment_lists_its_settings(capsys, env_file, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert main(["process", f"{env_file}:Echo", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "--env.max_turns" in out
+    assert "--openai.base_url" in out
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["bogus"], "No such command 'bogus'"),
+        (["proces"], "No such command 'proces'; did you mean 'process'?; see turnwise --help"),
+        (["process"], "no environment given"),
+        (["process", "bogus"], "no environment 'bogus'; choose one of code_debug, "),
+        (["process", "code_debug", "--frsh"], "no option --frsh; did you mean --fresh?"),
+        (["process", "code_debug", "more"], "unexpected extra argument"),
+        (["process", "{env}", "--env.group_sise", "4"], "did you mean --env.group_size?"),
+        (["process", "{env}", "--env.group_size", "0"], "--env.group_size should be greater"),
+        (["process", "{env}", "--config", "gone.yaml"], "cannot read --config gone.yaml"),
+        (["process", "{env}", "--out", "{folder}"], "Is a directory"),
+        (["process", "{env}", "--env.enabled_toolsets", "bogus"], "bogus"),
+        (["process", "{env}", "--env.estimator", "bogus"], "bogus"),
+        (["process", "code_debug", "--env.dataset_path", "gone.jsonl"], "no dataset file at gone.jsonl"),
+        (["process", "{env}", "--openai.base_url", "http://127.0.0.1:9/v1"], "http://127.0.0.1:9/v1"),
+        (["process", "{env}", "--openai.model_name", "x"], "model_name is for a model server, and none"),
+        (["process", "judged_writing", "--judge.model_name", "x"], "give --judge.base_url"),
+        (["evaluate", "{env}", "--out", "{env_path}"], "cannot write"),
+        (["mock-model", "{env}", "--host", "256.0.0.1"], "cannot listen on 256.0.0.1:8000"),
+        (["mock-model", "{env}", "--port", "x"], "'x' is not a valid integer"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(failing, env_file, tmp_path, monkeypatch, args, said):
+    monkeypatch.chdir(tmp_path)
+    filled = [arg.format(env=f"{env_file}:Echo", env_path=env_file, folder=tmp_path) for arg in args]
+    assert said in failing(*filled)
+
+
+@pytest.mark.parametrize(
+    ("init", "said"),
+    [
+        ("def __init__(self): pass", "Own.__init__ takes other arguments; write `def __init__(self, *args"),
+        ("def __init__(self, *args): pass", "Own.__init__ does not call the one of AgentEnv; write `def"),
+        ("def __init__(self, *args): open('gone.json')", "line 3: FileNotFoundError"),
+    ],
+    ids=["arguments", "super", "raises"],
+)
+def test_an_init_that_does_not_work_is_one_line(failing, env_file, tmp_path, monkeypatch, init, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(f"import echo_env\nclass Own(echo_env.Echo):\n    {init}\n")
+    assert said in failing("process", "own.py:Own")
+
+
+def test_bad_input_writes_nothing(failing, env_file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*.jsonl"))
+    failing("process", f"{env_file}:Echo", "--env.group_size", "0")
+    assert sorted(tmp_path.rglob("*.jsonl")) == before == []
+
+
+def test_process_rolls_out_a_users_file_and_ends_with_the_path(env_file, tmp_path):
+    run = python("-m", "turnwise", "process", "echo_env.py:Echo", "--out", "o.jsonl", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines()[-1] == "o.jsonl"
+    assert sorted(line["item_id"] for line in lines(tmp_path / "o.jsonl")) == ["one", "three", "two"]
+
+
+def test_the_same_command_again_resumes_and_fresh_starts_over(env_file, tmp_path):
+    command = ("-m", "turnwise", "process", "echo_env.py:Echo", "--out", "o.jsonl")
+    python(*command, "--env.max_items", "3", "--env.total_steps", "2", cwd=tmp_path)
+    first = lines(tmp_path / "o.jsonl")
+    assert python(*command, cwd=tmp_path).returncode == 0
+    resumed = lines(tmp_path / "o.jsonl")
+    assert (len(first), len(resumed)) == (2, 3)
+    assert resumed[:2] == first
+    python(*command, "--fresh", "--env.total_steps", "1", cwd=tmp_path)
+    assert len(lines(tmp_path / "o.jsonl")) == 1
+
+
+def test_a_script_runs_its_own_environment_as_atropos_scripts_do(env_file, tmp_path):
+    run = python("echo_env.py", "process", "--env.group_size", "2", "--env.seed=1", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert [len(line["scores"]) for line in lines(tmp_path / "runs/echo/default/record.jsonl")] == [2, 2, 2]
+
+
+def test_evaluate_writes_metrics_and_samples(env_file, tmp_path):
+    run = python(
+        *("-m", "turnwise", "evaluate", "echo_env.py:Echo", "--out", "ev", "--env.eval_rollouts", "2"),
+        cwd=tmp_path,
+    )
+    assert run.returncode == 0, run.stderr
+    metrics = json.loads((tmp_path / "ev/metrics.json").read_text())["results"]["all"]
+    samples = lines(tmp_path / "ev/samples.jsonl")
+    assert len(samples) == metrics["eval/rollouts"] == 6
+    assert metrics["eval/passed"] == sum(sample["passed"] for sample in samples)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_keeps_what_is_finished_and_ends_with_its_code(env_file, tmp_path, number, code):
+    command = ["-m", "turnwise", "process", "echo_env.py:Stuck", "--out", "o.jsonl"]
+    options = ["--env.group_size", "2", "--env.max_concurrent_rollouts", "2"]
+    with subprocess.Popen(
+        [sys.executable, *command, *options],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        # Both slots are taken by the second item, so the first one has ended.
+        assert [process.stdout.readline() for _ in range(2)] == ["stuck\n"] * 2
+        process.send_signal(number)
+        assert process.wait(timeout=60) == code
+    assert [line["item_id"] for line in lines(tmp_path / "o.jsonl")] == ["one"]
+
+
+def test_a_mock_model_plays_the_scripted_agent_over_http(env_file, tmp_path):
+    with subprocess.Popen(
+        [sys.executable, "-m", "turnwise", "mock-model", "echo_env.py:Echo", "--port", "0"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        url = server.stdout.readline().split()[0]
+        options = ("--openai.base_url", url, "--openai.model_name", "scripted", "--out", "http.jsonl")
+        over_http = python("-m", "turnwise", "process", "echo_env.py:Echo", *options, cwd=tmp_path)
+        server.send_signal(signal.SIGINT)
+    assert over_http.returncode == 0, over_http.stderr
+    python("-m", "turnwise", "process", "echo_env.py:Echo", "--out", "here.jsonl", cwd=tmp_path)
+    tokens = [
+        {line["item_id"]: line["tokens"] for line in lines(tmp_path / name)}
+        for name in ("http.jsonl", "here.jsonl")
+    ]
+    assert tokens[0] == tokens[1]
+
+
+def test_a_mock_model_says_which_items_it_cannot_tell_apart(env_file, tmp_path):
+    # A port that is none ends it right after it said so.
+    done = python("-m", "turnwise", "mock-model", "echo_env.py:Alike", "--host", "256.0.0.1", cwd=tmp_path)
+    assert "3 items have 1 different openings" in done.stderr
+
+
+def test_a_command_may_use_as_many_descriptors_as_the_machine_allows(tmp_path):
+    code = (
+        "import resource; from turnwise.cli.main import main; resource.setrlimit(resource.RLIMIT_NOFILE, "
+        "(256, 4096)); main(['list']); print(resource.getrlimit(resource.RLIMIT_NOFILE))"
+    )
+    assert python("-c", code, cwd=tmp_path).stdout.splitlines()[-1] == "(4096, 4096)"
+
+
+def test_one_error_of_several_tasks_is_one_line(capfd):
+    error = ExceptionGroup("tasks", [RunError("a worker process was ended with -9")])
+    assert exit_code_of(error) == 1
+    assert capfd.readouterr().err == "turnwise: error: a worker process was ended with -9\n"

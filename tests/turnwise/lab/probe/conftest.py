@@ -1,0 +1,16 @@
+"""The canaries, once for all tests."""
+
+import pytest
+
+from turnwise.lab.probe.diagnosis import CanaryTokens
+from turnwise.lab.probe.trainer_probe import Asked, begin_probe
+
+
+@pytest.fixture(scope="session")
+def probe(tmp_path_factory):
+    return begin_probe(tmp_path_factory.mktemp("probe"), Asked(lr=1.0))
+
+
+@pytest.fixture(scope="session")
+def tokens(probe):
+    return CanaryTokens.of(probe.before, probe.groups)

@@ -1,0 +1,227 @@
+"""Probes of steps that torch takes: of the unmodified Atropos example trainer, and of wrong loops."""
+
+import importlib
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.environments.serve.loopback import TURNWISE, running
+from tools.errors import ConfigError
+from turnwise.cli.main import main
+from turnwise.lab.probe.canaries import VOCABULARY
+from turnwise.lab.probe.trainer_probe import probe_trainer
+
+if not os.environ.get("TURNWISE_REQUIRE_TORCH"):
+    pytest.importorskip("torch", reason="needs torch, to take the steps")
+torch = importlib.import_module("torch")
+transformers = importlib.import_module("transformers")
+torch.set_num_threads(1)
+
+
+def loaded(folder):
+    return transformers.AutoModelForCausalLM.from_pretrained(folder)
+
+
+def test_the_forward_pass_in_numpy_is_that_of_transformers(probe):
+    token_ids = [*range(4, VOCABULARY), *range(4, VOCABULARY)]
+    with torch.no_grad():
+        logits = loaded(probe.model).double()(torch.tensor([token_ids])).logits[0]
+    log_p = torch.log_softmax(logits, dim=-1).numpy()
+    assert abs(log_p - probe.before.forward(token_ids)[1]).max() < 1e-5
+
+
+def rows_of(probe):
+    """Prompt, completion, mask and advantages of each row."""
+    for columns in probe.columns(rows=None):
+        table = zip(
+            columns.prompt_ids, columns.completion_ids, columns.tool_mask, columns.advantages, strict=True
+        )
+        for prompt, completion, mask, advantages in table:
+            yield prompt, completion, torch.tensor(mask), torch.tensor(advantages)
+
+
+def log_p_of(model, prompt, completion, before=()):
+    ids = [*before, *prompt, *completion]
+    log_p = torch.log_softmax(model(torch.tensor([ids])).logits[0].double(), dim=-1)
+    start = len(ids) - len(completion)
+    return log_p[range(start - 1, len(ids) - 1), completion]
+
+
+def trainer(weigh, optimizer=torch.optim.SGD, before=()):
+    """A training loop that weighs the log-probabilities of completions with what `weigh` says."""
+
+    def step(probe):
+        model = loaded(probe.model)
+        taker = optimizer(model.parameters(), lr=probe.lr)
+        objective = 0.0
+        for prompt, completion, *row in rows_of(probe):
+            objective = objective + (weigh(*row) * log_p_of(model, prompt, completion, before)).sum()
+        (-objective / 16).backward()
+        taker.step()
+        return model
+
+    return step
+
+
+WRONG = {
+    "mean": (
+        trainer(lambda mask, advantages: mask * advantages.sum() / mask.sum()),
+        "every token of a row gets the sum of its row's advantages; rows weigh 1/their trained tokens",
+    ),
+    "context": (
+        trainer(lambda mask, advantages: advantages, before=[5, 6, 7, 8]),
+        "% of the step is no gradient of these tokens in their contexts",
+    ),
+}
+
+
+def test_the_policy_gradient_is_exact_whatever_it_is_divided_by():
+    verdict = probe_trainer(trainer(lambda mask, advantages: advantages), lr=0.5)
+    assert verdict.exact
+    assert verdict.scale == "1/16 rows, 4 of every group"
+
+
+@pytest.mark.parametrize(("step", "said"), WRONG.values(), ids=WRONG)
+def test_a_loop_that_is_wrong_on_purpose_is_told_what_it_does(step, said):
+    verdict = probe_trainer(step)
+    assert not verdict.exact
+    assert [finding for finding in verdict.findings if said in finding] == list(verdict.findings)
+
+
+PAGE = (Path(__file__).resolve().parents[4] / "docs" / "trainers.md").read_text()
+
+
+def shown_code(name):
+    (code,) = re.findall(rf'^```python title="{name}"\n(.*?)^```$', PAGE, re.MULTILINE | re.DOTALL)
+    return code
+
+
+def test_trl_is_probed_through_the_adapter_as_the_docs_show(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    Path("my_trl.py").write_text(shown_code("my_trl.py"))
+    assert main(["doctor", "trainer", "step", "my_trl.py:step"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] in PAGE.splitlines()
+
+
+@pytest.mark.parametrize(("divided", "verdict"), [(True, 0), (False, 1)], ids=["as it is", "mended"])
+def test_the_trainer_of_the_docs_is_told_what_the_docs_say(tmp_path, capsys, divided, verdict):
+    code = shown_code("my_trainer.py")
+    shown = re.findall(r"^```text\n((?:wrong|exact):.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (tmp_path / "my_trainer.py").write_text(
+        code if divided else code.replace(" / mask.sum().clamp(min=1)", "")
+    )
+    assert main(["doctor", "trainer", "step", f"{tmp_path}/my_trainer.py:step"]) == 1 - verdict
+    said = capsys.readouterr().out
+    number = r"\d+\.\d+"
+    assert re.sub(number, "N", said) == re.sub(number, "N", shown[verdict])
+    expected = list(map(float, re.findall(number, shown[verdict])))
+    assert list(map(float, re.findall(number, said))) == pytest.approx(expected, rel=1e-3)
+
+
+def ppo(probe):
+    """Clipped at 0.8 and 1.28, by the log-probabilities that were recorded."""
+    model, objective = loaded(probe.model), 0.0
+    taker = torch.optim.SGD(model.parameters(), lr=probe.lr)
+    for columns in probe.columns(rows=None):
+        old = columns.logprobs
+        rows = zip(columns.prompt_ids, columns.completion_ids, columns.advantages, old, strict=True)
+        for prompt, completion, advantages, recorded in rows:
+            credit = torch.tensor(advantages, dtype=torch.float64)
+            ratio = (log_p_of(model, prompt, completion) - torch.tensor(recorded, dtype=torch.float64)).exp()
+            objective = objective + torch.minimum(ratio * credit, ratio.clamp(0.8, 1.28) * credit).sum()
+    (-objective / 16).backward()
+    taker.step()
+    return model
+
+
+def test_clipping_is_read_from_a_step_of_stale_canaries():
+    rule = "a token weighs its ratio, and 0 above 1.28 where A > 0, and 0 below 0.8 where A < 0"
+    assert str(probe_trainer(ppo, is_stale=True)) == f"stale: {rule}"
+    assert probe_trainer(ppo).exact
+
+
+def adam(weigh, *, clip=0.0):
+    """A loop with AdamW as people have it: weight decay, a clipped norm; it gives its optimizer."""
+    kept = []
+
+    class Clipping(torch.optim.AdamW):
+        def step(self):
+            if clip:
+                torch.nn.utils.clip_grad_norm_(self.param_groups[0]["params"], clip)
+            super().step()
+
+    def optimizer(parameters, lr):
+        kept.append(Clipping(parameters, lr=1e-3 * lr, weight_decay=0.1))
+        return kept[-1]
+
+    def step(probe):
+        trainer(weigh, optimizer)(probe)
+        return kept[-1]
+
+    return step
+
+
+def test_what_adam_was_given_is_read_from_the_optimizer():
+    verdict = probe_trainer(adam(lambda mask, advantages: advantages))
+    assert (verdict.exact, verdict.scale) == (True, "1/16 rows, 4 of every group")
+    assert verdict.source == "Adam's first moment"
+
+
+def test_the_checkpoint_of_a_loop_with_adam_is_read_with_its_optimizer(tmp_path):
+    def step(probe):
+        optimizer = adam(lambda mask, advantages: advantages / mask.sum())(probe)
+        loaded(probe.model).save_pretrained(tmp_path)
+        torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
+        return tmp_path
+
+    assert probe_trainer(step).findings == ("rows weigh 1/their trained tokens",)
+
+
+def test_weights_after_adam_are_refused_with_what_to_give_instead():
+    with pytest.raises(ConfigError, match=r"a step of Adam .* return the optimizer"):
+        probe_trainer(trainer(lambda mask, advantages: advantages, torch.optim.AdamW), lr=0.001)
+
+
+@pytest.mark.parametrize(
+    ("view", "rows", "code", "said"),
+    [
+        ("turn_rows", 33, 0, "exact: cosine 1.0000"),
+        (
+            "token_advantages",
+            16,
+            1,
+            "advantages are ignored: scores of rows are used, normalised in each group; "
+            "rows weigh 1/their trained tokens",
+        ),
+    ],
+)
+def test_the_example_trainer_is_told_what_it_does_with_a_view(api, tmp_path, capsys, view, rows, code, said):
+    training = importlib.import_module("example_trainer.training")
+    data = importlib.import_module("example_trainer.data")
+    trainer_api = importlib.import_module("example_trainer.api")
+    config = importlib.import_module("example_trainer.config").TrainingConfig(
+        model_name="canary", device="cpu", batch_size=rows, gradient_accumulation_steps=1, lr=1.0,
+        atropos_url=api.url, seq_len=4096, training_steps=1, save_path=str(tmp_path),
+    )  # fmt: skip
+    trainer_api.register_trainer(config)
+    trainer_api.get_batch(api.url)
+    folder = tmp_path / "probe"
+    command = [TURNWISE, "doctor", "trainer", "begin", str(folder), "--api", api.url, "--view", view]
+    with running(command, stdout=subprocess.DEVNULL) as process:
+        (batches,), _ = data.get_data(rows, config.seq_len, api.url)
+        assert process.wait(60) == 0
+    model = loaded(folder / "model")
+    optimizer = torch.optim.SGD(model.parameters(), lr=config.lr)
+    training.run_training_step(
+        model, optimizer, *batches[:4], config, 0, inference_logprob_batches=batches[4]
+    )
+    checkpointing = importlib.import_module("example_trainer.checkpointing")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "model")
+    saved = checkpointing.save_checkpoint(model, tokenizer, str(tmp_path / "saved"), 1)
+    capsys.readouterr()
+    assert main(["doctor", "trainer", "read", str(folder), saved]) == code
+    assert said in capsys.readouterr().out

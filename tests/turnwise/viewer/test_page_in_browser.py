@@ -1,0 +1,434 @@
+"""The viewer's page in a real Chromium, made from a record of real runs and of groups made by hand."""
+
+import asyncio
+import hashlib
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+from environments.credit import credited
+from environments.record.recorder import Recorder, read_groups
+from environments.run.process_run import process
+from environments.shipped.long_math import LongMathEnv
+from environments.testing import group_of
+from environments.trajectory import AgentRun, Artefact, Failure, StopReason
+from tests.environments.write_file import quiet
+from tests.turnwise.viewer.chromium import opened, texts, watched_page
+from turnwise.cli.view import command
+
+SAID = "the word xylophone stands once"
+CONDENSED = {
+    "facts": 8,
+    "max_items": 1,
+    "group_size": 2,
+    "scripted_skill": 0.6,
+    "seed": 7,
+    "condenser": ["summarise", "fit_context"],
+    "condenser_turns": 4,
+    "condenser_tokens": 1200,
+}
+
+
+def chats():
+    """The seller's three chats of docs/credit.md: A sells, B chats, C bores and is not scored once."""
+    group = group_of([[0.5, 0.0], [0.5, 0.5, 0.5], [0.0, None]], outcomes=[1.0, 0.0, 0.0])
+    a, b, c = group.trajectories
+    second = replace(c.turns[1], trained=False, message=replace(c.turns[1].message, content=SAID))
+    c = replace(c, turns=(c.turns[0], second), stop_reason=StopReason.ENDED, end_reason="bored")
+    lost = Failure(
+        sibling=3,
+        stop_reason=None,
+        error="ShopClosed: nobody there",
+        error_class="ShopClosed",
+        traceback="Traceback (most recent call last):\n  shop.py, line 3",
+        turns=1,
+    )
+    versions = [b"<img src=x onerror=window.ran=1>\n", b"</details><script>window.ran=1</script>\n"]
+    contents = {hashlib.sha256(data).hexdigest(): data for data in versions}
+    named = zip((0, None), contents, versions, strict=True)
+    artefacts = [Artefact(turn=turn, path="<b>.py", digest=key, size=len(data)) for turn, key, data in named]
+    a = replace(a, artefacts=tuple(artefacts), contents=contents)
+    return replace(group, trajectories=(a, b, c), failures=(lost,), item_id="chats", group_id="chats/0")
+
+
+def recorded_agent():
+    """The same chats, of which an agent with two threads played the second and then broke."""
+    a, b, c = chats().trajectories
+    turns = (b.turns[0], replace(b.turns[1], thread=1), b.turns[2])
+    run = AgentRun(error="Boom: it broke", exit_code=3, output="bye", wall_s=2.0, counts={"retries": 2})
+    b = replace(b, turns=turns, agent=run, stop_reason=StopReason.AGENT_ERROR)
+    return replace(chats(), trajectories=(a, b, c), failures=(), item_id="again", group_id="again/0")
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "record.jsonl"
+    env = LongMathEnv(LongMathEnv.env_config_cls(**CONDENSED, data_path_to_save_groups=str(path)), ())
+    assert asyncio.run(process(env, quiet())) == 0
+    real = list(read_groups(path))
+    path.unlink()
+    with Recorder(path) as recorder:
+        for group in (chats(), recorded_agent()):
+            recorder.append(credited(group, "turn_return", policy="scripted"))
+        for group in real:
+            recorder.append(group)
+    return path
+
+
+@pytest.fixture(scope="module")
+def url(record):
+    out = record.with_suffix(".html")
+    result = CliRunner().invoke(
+        command, [str(record), "--out", str(out), "--estimator", "mt_grpo"], catch_exceptions=False
+    )
+    assert result.exit_code == 0
+    return out.as_uri()
+
+
+@pytest.fixture(scope="module")
+def window(url):  # after the record: the browser has an event loop of its own
+    with watched_page() as page:
+        yield page
+
+
+@pytest.fixture
+def at(window, url):
+    def go(address="", wait=None):
+        page = opened(window, url, address)
+        if wait:
+            page.wait_for_selector(wait)
+        return page
+
+    return go
+
+
+def test_siblings_stand_side_by_side_and_their_turns_in_rows_of_one_index(at):
+    page = at("#g=chats%2F0", ".turn")
+    boxes = page.evaluate(
+        "[...document.querySelectorAll('.turn')].map((turn) => [turn.dataset.turn, turn.dataset.column,"
+        "turn.closest('.mrow').getBoundingClientRect().top, turn.getBoundingClientRect().left])"
+    )
+    tops, lefts = {}, {}
+    for turn, column, top, left in boxes:
+        tops.setdefault(turn, set()).add(top)
+        lefts.setdefault(column, set()).add(left)
+    assert len(boxes) == 7
+    assert all(len(seen) == 1 for seen in [*tops.values(), *lefts.values()])
+    assert len(set.union(*tops.values())) == 3
+    assert len(set.union(*lefts.values())) == 3
+
+
+def test_a_ledger_adds_up_on_screen_to_the_advantage_of_the_record(at, record):
+    page = at("#g=chats%2F0&s=1&t=1", "#drawer .ledger")
+    rows = page.locator("#drawer .ledger tr:not(.total):not(.last) td.n").evaluate_all(
+        "cells => cells.map((cell) => Number(cell.dataset.exact))"
+    )
+    shown = float(page.locator("#drawer .ledger tr.last td.n").get_attribute("data-exact"))
+    recorded = next(read_groups(record)).advantages[1][1]
+    assert (sum(rows), shown) == (pytest.approx(recorded, abs=1e-12), recorded)
+    assert rows == [0.5, 0.5, -0.5]
+
+
+def test_a_ledger_names_the_siblings_it_was_compared_with(at):
+    page = at("#g=chats%2F0&s=0&t=1", "#drawer .peers")
+    assert texts(page, "#drawer .peerlist a") == ["sibling 1, turn 2", "sibling 2, turn 2"]
+
+
+def test_kept_files_open_at_their_turn_and_at_the_end_as_text_alone(at):
+    page = at("#g=chats%2F0", ".turn")
+    for place in (".turn[data-turn='0'][data-column='0']", ".outcomes"):
+        page.click(f"{place} summary:text('1 file kept')")
+        page.wait_for_selector(f"{place} .artefact")
+    assert [text.split("\n")[0] for text in texts(page, ".artefact .callhead b")] == ["<b>.py", "<b>.py"]
+    first, last = texts(page, ".artefact .text")
+    assert first == "<img src=x onerror=window.ran=1>"
+    assert last.splitlines()[-2:] == ["-" + first, "+</details><script>window.ran=1</script>"]
+    assert page.evaluate("window.ran") is None
+
+
+def test_a_peer_is_a_link_to_its_own_turn(at):
+    page = at("#g=chats%2F0&s=0&t=1", "#drawer .peers")
+    page.click("#drawer .peerlist a >> nth=0")
+    page.wait_for_selector("#drawer h2:text('sibling 1, turn 2')")
+    assert page.evaluate("route()") == {"v": "group", "g": "chats/0", "s": "1", "t": "1"}
+
+
+def test_a_turn_without_a_peer_says_so(at):
+    page = at("#g=chats%2F0&s=1&t=2", "#drawer .ledger")
+    assert "no peer" in texts(page, "#drawer .drawerhead .badge")
+
+
+def test_a_masked_turn_trains_no_token(at):
+    page = at("#g=chats%2F0&s=2&t=1", "#drawer .ledger")
+    assert texts(page, "#drawer .trained") == ["masked: no token of this turn is trained"]
+
+
+def test_back_returns_from_a_turn_to_its_group(at):
+    page = at("#g=chats%2F0", ".turn")
+    page.click(".turn[data-column='1'][data-turn='0'] .turnhead")
+    page.wait_for_selector("#drawer .ledger")
+    page.go_back()
+    page.wait_for_selector("#drawer", state="hidden")
+    assert page.evaluate("location.hash") == "#g=chats%2F0"
+
+
+def test_a_dropped_sibling_has_its_error_and_traceback(at):
+    page = at("#g=chats%2F0", ".failure")
+    page.click(".failure summary")
+    page.wait_for_selector(".failure .text")
+    assert "ShopClosed: nobody there" in page.inner_text(".failure")
+    assert "shop.py, line 3" in page.inner_text(".failure .text")
+
+
+def test_the_run_of_a_recorded_agent_stands_below_its_turns_and_they_have_their_thread(at):
+    page = at("#g=again%2F0&s=1&t=1", "#drawer .facts")
+    page.wait_for_selector(".outcomes .agent")
+    assert texts(page, ".turn .part") == ["thread 1", "thread 2", "thread 1"]
+    assert "thread 2" in " ".join(texts(page, "#drawer .facts tr >> nth=0")[0].split())
+    agent = texts(page, ".outcomes .agent")[0]
+    assert all(each in agent for each in ("exit code 3", "2 s", "retries 2", "Boom: it broke", "output"))
+
+
+def test_search_finds_the_one_rollout_that_said_a_word(at):
+    page = at("#v=turns&text=xylophone", ".list .row")
+    page.wait_for_selector(".count:has-text('hits in')")
+    assert texts(page, ".row .c-turn") == ["turn 2", "turn 2"]
+    assert set(texts(page, ".row mark")) == {"xylophone"}
+
+
+def test_a_query_and_a_text_hold_together(at):
+    page = at("#v=turns&q=no-peer&text=turn", ".list .row")
+    page.wait_for_selector(".count:has-text('hits in')")
+    items = page.evaluate("results.items.map(({rollout, at}) => rollout.entry.turns.alone[at])")
+    assert set(items) == {1}
+
+
+@pytest.mark.parametrize(
+    ("query", "turns"),
+    [
+        ("untrained", [(2, 1), (2, 1)]),
+        ("not-scored", [(2, 1), (2, 1)]),
+        ("no-peer", [(1, 2), (1, 2)]),
+        ("minus-passed,last", []),
+    ],
+    ids=["masked", "not-scored", "no-peer", "none"],
+)
+def test_turn_queries_give_the_turns_they_ask_for(at, query, turns):
+    page = at(f"#v=turns&q={query}", ".list")
+    found = page.evaluate(
+        "results.items.filter(({rollout}) => rollout.group.item !== page.index.groups[2].item)"
+        ".map(({rollout, at}) => [rollout.entry.sibling, at])"
+    )
+    assert [tuple(each) for each in found] == turns
+
+
+def test_turns_can_be_asked_for_by_how_their_rollout_ended(at):
+    page = at("#v=turns&end=ended%3A+bored", ".list .row")
+    assert texts(page, ".row .c-sibling") == ["sibling 2"] * 4
+
+
+def test_rollouts_are_filtered_by_score(at):
+    page = at("#v=rollouts&text=chats", ".list .row")
+    page.fill("input[aria-label='score from']", "1.5")
+    page.wait_for_selector(".count:has-text('2 of')")
+    assert set(texts(page, ".row .c-score")) == {"1.5"}
+
+
+def test_rollouts_are_sorted_by_a_column_and_back(at):
+    page = at("#v=rollouts", ".list .row")
+    page.click(".heads >> text=turns")
+    longest = texts(page, ".row .c-turns")
+    page.click(".heads >> text=turns")
+    assert [int(each) for each in longest[:-1]] == sorted(map(int, longest[:-1]), reverse=True)
+    assert [int(each) for each in texts(page, ".row .c-turns")] == sorted(map(int, longest))
+
+
+def test_keys_move_through_a_group_open_a_turn_and_close_it(at):
+    page = at("#g=chats%2F0", ".turn.selected")
+    for key in ("ArrowRight", "j", "Enter"):
+        page.keyboard.press(key)
+    page.wait_for_selector("#drawer h2:text('sibling 1, turn 2')")
+    page.keyboard.press("j")
+    page.wait_for_selector("#drawer h2:text('sibling 1, turn 3')")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#drawer", state="hidden")
+    assert page.evaluate("route().s") == "1"
+
+
+def test_keys_move_through_a_list_and_open_its_row(at):
+    page = at("#v=turns&q=no-peer", ".list .row")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#drawer h2:text('sibling 1, turn 3')")
+
+
+def test_a_slash_goes_to_the_search_and_a_question_mark_shows_the_keys(at):
+    page = at("", ".tile")
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "search"
+    page.keyboard.press("Escape")
+    page.keyboard.press("?")
+    assert page.is_visible("#help kbd:text('j')")
+
+
+def test_dark_follows_the_system_and_a_button_overrules_it(at):
+    back = "getComputedStyle(document.body).backgroundColor"
+    page = at("", ".tile")
+    light = page.evaluate(back)
+    page.emulate_media(color_scheme="dark")
+    dark = page.evaluate(back)
+    page.click("button[aria-label='Light or dark']")
+    assert (dark != light, page.evaluate(back)) == (True, light)
+    page.emulate_media(color_scheme="light")
+    page.evaluate("localStorage.clear()")
+
+
+def test_print_shows_the_rows_and_not_the_bar(at):
+    page = at("#g=chats%2F0", ".turn")
+    page.emulate_media(media="print")
+    shown = (page.is_visible("#bar"), page.is_visible(".turn >> nth=0"))
+    page.emulate_media(media="screen")
+    assert shown == (False, True)
+
+
+def test_condensed_contexts_and_forks_are_marked_in_a_real_run(at):
+    page = at("#v=turns&q=condensed,fork", ".list .row")
+    page.click(".row >> nth=0")
+    page.wait_for_selector("#drawer .saw")
+    assert {"fork", "condensed"} <= set(texts(page, "#drawer .drawerhead .badge"))
+
+
+def test_a_summary_stands_in_the_row_of_the_act_that_follows_it(at):
+    page = at("#v=turns&q=summary", ".list .row")
+    page.click(".row >> nth=0")
+    page.wait_for_selector("#drawer .ledger")
+    row = page.evaluate(
+        "[...document.querySelector('.turn.selected').closest('.cell').querySelectorAll('.turn')]"
+        ".map((each) => drawer.rollout.entry.turns.kind[each.dataset.turn]).join('')"
+    )
+    assert row == "sa"
+
+
+def test_reward_parts_and_metrics_are_drawn_over_the_run(at, record):
+    named = {
+        f"{kind}: {name}"
+        for group in read_groups(record)
+        for each in group.group.trajectories
+        for kind, values in (
+            ("metric", [each.metrics]),
+            ("part", [*each.rewards.turn_components, each.rewards.outcome_parts]),
+        )
+        for parts in values
+        for name in parts
+    }
+    drawn = set(texts(at("", ".tile"), ".run h3"))
+    assert "score" in drawn
+    assert drawn - {"score"} <= named
+    assert any(each.startswith("part: ") for each in drawn)
+
+
+def test_of_three_siblings_two_stand_beside_each_other_and_a_third_that_is_gone_to_takes_a_place(at):
+    page = at("#g=chats%2F0", ".turn")
+    page.select_option("select[aria-label='sibling on the left']", "2")
+    page.wait_for_selector(".two select >> nth=1")
+    chosen = texts(page, ".sibline b >> nth=0") + texts(page, ".mhead .sibling:last-child b >> nth=0")
+    page.evaluate("location.hash = turnHash('chats/0', 1, 0)")
+    page.wait_for_selector("#drawer h2:text('sibling 1, turn 1')")
+    siblings = page.evaluate("views.current.siblings.map(({entry}) => entry.sibling)")
+    assert (chosen, siblings) == (["sibling 2", "sibling 0"], [2, 1])
+
+
+def test_a_refused_group_shows_no_advantage(at):
+    page = at("#g=chats%2F0", ".turn")
+    shown = page.locator(".turnhead .heat").count()
+    page.evaluate("page.groupById.get('again/0').status = 'failed'; go({g: 'again/0'})")
+    page.wait_for_selector("h1:text('again')")
+    page.wait_for_selector(".turn")
+    assert (shown, page.locator(".turnhead .heat, .mhead .strip").count()) == (7, 0)
+
+
+BOARD = "1 2 3\nX . O\n. X ."
+READ = f"# Plan\n- **first** `x < 1`\n\n{BOARD}\n```python\nprint('<b>')\n```\n<img src=x onerror=alert(1)>"
+
+
+def test_boards_and_code_of_a_message_have_one_width_and_its_markdown_is_read_as_text_alone(at):
+    page = at("", ".tile")
+    page.evaluate("said => document.body.append(textBlock(said))", READ)
+    read = "body > .text:last-child "
+    assert texts(page, read + ".code") == [BOARD, "print('<b>')"]
+    assert texts(page, f"{read}.heading, {read}b, {read}code") == ["Plan", "first", "x < 1"]
+    assert page.locator(read + "img").count() == 0
+    assert "<img src=x" in page.inner_text(read)
+
+
+@pytest.mark.parametrize(
+    ("address", "marks"),
+    [("", "figure .chart"), ("#g=chats%2F0", ".strip"), ("#g=chats%2F0&s=0&t=1", "#drawer .ledger")],
+    ids=["charts", "group", "turn"],
+)
+def test_marks_have_a_legend(at, address, marks):
+    page = at(address, marks)
+    page.wait_for_selector(".keys")
+    boxes = page.locator("figure, #drawer .ledger, #drawer .peers").evaluate_all(
+        "all => all.map((each) => each.querySelectorAll('.keys .key').length)"
+    )
+    assert all(boxes)
+
+
+def test_decimal_points_of_a_column_stand_below_each_other(at):
+    page = at("", ".tile")
+    widths = page.evaluate(
+        "['1', '0.5', '12.25', '0.125'].map((each) => aligned(each).replace(/^\\d+/, '').length)"
+    )
+    assert set(widths) == {4}
+
+
+def test_both_estimators_stand_beside_each_other_with_their_sign_flips(at):
+    page = at("#v=estimators&flips=1", ".list .row")
+    pairs = page.evaluate("results.items.map(({own, other}) => own * other)")
+    assert (len(pairs) > 1, max(pairs) < 0) == (True, True)
+
+
+def test_charts_of_the_overview_count_every_turn(at, record):
+    page = at("", ".tile")
+    turns = sum(len(each.acts) for group in read_groups(record) for each in group.group.trajectories)
+    assert page.inner_text(".tile:has-text('turns') b") == f"{turns:,}"
+
+
+def test_rows_of_a_group_and_charts_count_turns_from_1(at):
+    page = at("#g=chats%2F0", ".turn")
+    gutters = texts(page, ".mrow[data-act] .gutter")
+    page = at("", ".tile")
+    ticks = page.locator("svg[aria-label='Reward by turn index'] text.mid").all_text_contents()
+    assert (gutters, ticks[0]) == (["1", "2", "3"], "1")
+
+
+def test_health_by_turn_index_is_that_of_the_summary(at):
+    page = at("", ".tile")
+    counted = page.evaluate("byAct().map((each) => [each.reached, each.alone, each.unscored])")
+    summary = page.evaluate("page.index.aggregates.by_turn")
+    assert counted == [[e["rollouts"], e["without_peer"], e["rollouts"] - e["scored"]] for e in summary]
+
+
+def test_a_long_text_is_folded_until_it_is_asked_for(at):
+    page = at("#v=overview", ".tile")
+    page.evaluate("document.body.append(textBlock('line\\n'.repeat(5000)))")
+    folded = page.evaluate("document.body.lastChild.textContent.length")
+    page.click("body > .folded > .more")
+    assert (folded < 2000, page.evaluate("document.body.lastChild.textContent.length") > 25_000) == (
+        True,
+        True,
+    )
+
+
+def test_a_text_that_was_cut_says_how_much_is_not_there(at):
+    page = at("#v=overview", ".tile")
+    said = page.evaluate("textBlock({head: 'a', tail: 'z', chars: 1002}).textContent")
+    assert said == "a[… 1,000 of 1,002 characters are not in this page …]z"
+
+
+def test_nothing_leaves_the_page_and_nothing_breaks(at, window):
+    at("#g=chats%2F0&s=0&t=0", "#drawer .ledger")
+    strangers = [each for each in window.asked if not each.startswith(("file:", "data:", "about:"))]
+    assert (strangers, window.errors) == ([], [])

@@ -1,0 +1,150 @@
+"""All checks of an environment, in order: each reports its answer at once, and none ends the others."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from environments.rollout.boundary import raised_by_user, reason_of
+from environments.run.experiment import environment_files
+from environments.run.watchdog import Watchdog
+from tools.errors import DatasetError, RunError
+from turnwise.check.checked_env import CheckedEnv
+from turnwise.check.checks import (
+    check_failures,
+    check_hooks,
+    check_items,
+    check_prompts,
+    check_rollout,
+    check_skill,
+    check_time,
+    check_tools,
+    check_variation_by_turn,
+    check_variation_in_group,
+)
+from turnwise.check.repeated_checks import (
+    Belongings,
+    belongings,
+    check_determinism,
+    check_model,
+    check_resume,
+    check_siblings,
+    left_behind,
+)
+from turnwise.check.report import Answer
+
+NAMES = (
+    "opens", "fingerprint", "items", "prompt", "tools", "rollout", "hooks", "siblings", "failures",
+    "skill", "rewards by turn", "rewards in a group", "rewards twice", "time", "closes", "leaks", "resume",
+    "model",
+)  # fmt: skip
+"""Every check, in the order of the table."""
+_OF_OPEN = {
+    "items": check_items,
+    "tools": check_tools,
+    "rollout": check_rollout,
+    "hooks": check_hooks,
+    # Before anything else is played, whose state it would see, too.
+    "siblings": check_siblings,
+    # These two play what the others look at.
+    "skill": check_skill,
+    "rewards in a group": check_variation_in_group,
+    "rewards by turn": check_variation_by_turn,
+    "failures": check_failures,
+    "prompt": check_prompts,
+    "rewards twice": check_determinism,
+    "time": check_time,
+}
+_WITHOUT_ROLLOUT = ("items", "tools", "rollout", "hooks", "leaks")
+"""Those that are made although the first rollout broke."""
+_MOST_FILES = 20
+"""Files that the row of the fingerprint names."""
+
+
+class _Warnings(logging.Handler):
+    """What is logged while the environment opens; afterwards nothing is printed, since rows show it."""
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._lines = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines.append(record.getMessage())
+
+
+async def run_checks(checked: CheckedEnv) -> None:
+    """Make all checks and report them; what an environment's code raises is an answer."""
+    logging.getLogger().addHandler(_Warnings(checked.warnings))
+    report = checked.report
+    watchdog = Watchdog(
+        checked.env_cls, lambda line: report.add({"blocked": line}), ends_after_s=checked.block_s
+    )
+    with watchdog.watching():
+        before = await _check_open(checked, watchdog)
+        if before is not None:
+            backend = checked.env.sandboxes.kind
+            await _check(checked, "leaks", lambda _: left_behind(before, backend))
+            with watchdog.armed():
+                await _check(checked, "resume", check_resume)
+                await _check(checked, "model", check_model)
+    report.add({"check": None})
+
+
+async def _check_open(checked: CheckedEnv, watchdog: Watchdog) -> Belongings | None:
+    """The checks of the open environment; what was there when it opened, if it did."""
+    report, before = checked.report, None
+    report.add({"check": "opens"})
+    try:
+        async with checked.opened():
+            before = belongings()
+            report.add({"opens": _opened(checked, checked.warnings), "fingerprint": _covered(checked)})
+            with watchdog.armed():
+                for name, check in _OF_OPEN.items():
+                    await _check(checked, name, check)
+            report.add({"check": "closes", "doing": ""})
+    except BaseException as error:  # noqa: BLE001  # of `setup`, `load_items`, `teardown` and the like
+        failed = _failed(error)
+        if before is not None:
+            report.add({"closes": failed})
+            return before
+        not_open: Answer = "skipped", "the environment does not open"
+        of_items = {"items": failed} if isinstance(error, DatasetError) else {}
+        report.add(dict.fromkeys(NAMES, not_open) | {"opens": failed} | of_items)
+    else:
+        report.add({"closes": ("ok", "`teardown` and what is shared by all rollouts")})
+    return before
+
+
+async def _check(checked: CheckedEnv, name: str, check: Callable[[CheckedEnv], Awaitable[Answer]]) -> None:
+    """Make a check and report its answer."""
+    checked.report.add({"check": name, "doing": ""})
+    answer: Answer = "skipped", "the first rollout broke"
+    try:
+        if checked.first is not None or name in _WITHOUT_ROLLOUT:
+            answer = await check(checked)
+    except BaseException as error:  # noqa: BLE001  # what breaks a check is what it found
+        answer = _failed(error)
+    checked.report.add({name: answer})
+
+
+def _opened(checked: CheckedEnv, warnings: list[str]) -> Answer:
+    env = checked.env
+    rewards = "turn rewards" if env.default_estimator == "turn_return" else "one reward for the whole"
+    found = f"{env.name}: {rewards}, estimator {env.estimator}, sandbox {env.sandboxes.kind}"
+    return ("warn", f"{found}; {'; '.join(warnings)}") if warnings else ("ok", found)
+
+
+def _covered(checked: CheckedEnv) -> Answer:
+    names = list(environment_files(checked.env))
+    more = f" and {len(names) - _MOST_FILES} more files" if len(names) > _MOST_FILES else ""
+    return "ok", f"covers settings, tools and {', '.join(names[:_MOST_FILES]) or 'the class alone'}{more}"
+
+
+def _failed(error: BaseException) -> Answer:
+    """The answer where code raised; what ends the whole command, ^C or a cancellation, is raised again."""
+    task = asyncio.current_task()
+    is_cancelled = isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+    if isinstance(error, KeyboardInterrupt) or is_cancelled:
+        raise error
+    error = raised_by_user(error)
+    # The message of a RunError has what broke in a hook of the setup.
+    return "fail", str(error) if isinstance(error, RunError) else reason_of(error)

@@ -1,0 +1,252 @@
+"""What an agent is offered, what rollouts come to, and whether rewards differ."""
+
+import asyncio
+import json
+from collections import Counter
+from dataclasses import asdict
+from math import sqrt
+from statistics import fmean, variance
+from typing import Any
+
+from environments.policy.inference.http_client import one_line
+from environments.record.diagnosis import diagnosis
+from environments.rollout.hooks import is_recorded, writes
+from environments.rollout.items.item_json import recorded_item
+from environments.rollout.lifecycle.rollout_parts import below_floor
+from environments.trajectory import Trajectory
+from environments.turn_level_reward import writes_turn_rewards
+from turnwise.check.checked_env import CheckedEnv
+from turnwise.check.report import Answer
+
+GOOD, MIDDLE, BAD = 1.0, 0.5, 0.0
+"""Skills of the scripted agent."""
+_LONG_PROMPT = 0.5
+"""Share of a row above which a prompt is a warning."""
+_SLOW_S = 2.0
+"""A hook that takes longer holds its rollout up more than a model does."""
+_SHOWN_CHARS = 320
+_NOTHING_PLAYED: Answer = ("skipped", "no rollout came to an end")
+_NO_SCRIPT = "no scripted agent of its own: write scripted_choices(self, item, messages, tools, skill)"
+
+
+async def check_items(checked: CheckedEnv) -> Answer:
+    """Whether a record can hold the items; their ids are unique, or the environment would not have opened."""
+    env = checked.env
+    named = zip(env.items, env.item_ids, strict=True)
+    unrecordable = [name for item, name in named if recorded_item(item) is None]
+    count = f"{len(env.items)} items, ids differ"
+    if not unrecordable:
+        return "ok", count
+    return "warn", (
+        f"{count}; {len(unrecordable)} hold what JSON has no form for ({unrecordable[0]}), so that the "
+        f"record leaves them out, and `credit --rewards` takes them from the environment"
+    )
+
+
+async def check_prompts(checked: CheckedEnv) -> Answer:
+    """Whether each item has a prompt that leaves room for an answer."""
+    openings = {each.item_id: each for each in reversed(checked.trajectories)}
+    if not openings:
+        return _NOTHING_PLAYED
+    texts = {"\n".join(message.content for message in each.prompt) for each in openings.values()}
+    if not all(text.strip() for text in texts):
+        return "fail", "a prompt is empty: the model is asked nothing"
+    tokens = {
+        name: len(checked.env.renderer.prompt_ids(each.prompt, each.tools)) for name, each in openings.items()
+    }
+    longest = max(tokens, key=lambda name: tokens[name])
+    found = f"{min(tokens.values())} to {tokens[longest]} tokens, tools included"
+    if tokens[longest] > _LONG_PROMPT * checked.config.max_token_length:
+        return "warn", f"{found}; that of {longest} takes more than half of --env.max_token_length"
+    if len(texts) == 1 < len(openings):
+        found += "; the same for every item, so that only the world can tell items apart"
+    return "ok", found
+
+
+async def check_tools(checked: CheckedEnv) -> Answer:
+    """Whether each tool and each of its parameters has a description."""
+    specs = checked.env.toolset.specs
+    if is_recorded(checked.env):
+        unused = [name for name in ("respond", "tools_for") if writes(checked.env, name)]
+        unused += ["tools"] if specs else []
+        if unused:
+            return "warn", f"the agent is recorded, and nobody asks for {', '.join(unused)}"
+        how = "`play`" if checked.env.agent is None else " ".join(checked.env.agent.argv)
+        return "skipped", f"the agent is recorded ({how}), and has tools of its own"
+    if not specs:
+        return "skipped", "no tools: the agent only writes"
+    bare = [spec.name for spec in specs if not spec.description.strip()]
+    for spec in specs:
+        properties: dict[str, Any] = spec.parameters.get("properties", {})
+        bare += [f"{spec.name}.{name}" for name, each in properties.items() if not each.get("description")]
+    names = ", ".join(spec.name for spec in specs)
+    if bare:
+        return "warn", (
+            f"{names}; no description of {', '.join(bare)}: the docstring is what the model reads, with a "
+            f"line for each argument under `Args:`"
+        )
+    return "ok", names
+
+
+async def check_rollout(checked: CheckedEnv) -> Answer:
+    """Whether one rollout, played alone, comes to an end."""
+    task = checked.tasks[0]
+    group, calls = await checked.traced(checked.env.rollout_group(task, 1))
+    checked.first_calls = calls
+    hooks = [asdict(each) | {"given": one_line(each.given[:_SHOWN_CHARS])} for each in calls]
+    checked.report.add({"shown hooks": hooks})
+    for failure in group.failures:
+        return "fail", f"item {task.item_id}: {failure.error}"
+    (trajectory,) = group.trajectories
+    checked.first = trajectory
+    checked.report.add(
+        {
+            "shown prompt": [message.to_openai() for message in trajectory.prompt],
+            "shown tools": [spec.to_openai() for spec in trajectory.tools],
+            "shown rollout": _shown_turns(trajectory),
+        }
+    )
+    score = "no score" if trajectory.score is None else f"score {trajectory.score:.3g}"
+    ended = trajectory.ended_by or trajectory.stop_reason.value
+    return "ok", f"item {task.item_id}: {len(trajectory.acts)} turns, ended {ended!r}, {score}"
+
+
+def _shown_turns(trajectory: Trajectory) -> list[dict[str, Any]]:
+    rewards = (trajectory.rewards and trajectory.rewards.turns) or [None] * len(trajectory.turns)
+    return [
+        {
+            "turn": turn.index,
+            "says": turn.message.content,
+            "calls": [f"{call.name}({call.arguments})" for call in turn.message.tool_calls],
+            "answers": [message.content for message in turn.messages[1:]],
+            "reward": reward,
+        }
+        for turn, reward in zip(trajectory.turns, rewards, strict=True)
+    ]
+
+
+async def check_hooks(checked: CheckedEnv) -> Answer:
+    """Whether a hook of the first rollout raised; they are listed in the order of their first calls."""
+    calls = checked.first_calls
+    times = Counter(call.name for call in calls)
+    raised = [call for call in calls if call.given.startswith("raised ")]
+    order = " → ".join(f"{count} {name}" if count > 1 else name for name, count in times.items())
+    if raised:
+        return "fail", f"{raised[-1].name} {raised[-1].given}; called: {order}"
+    given = next((call.given for call in calls if call.name == "limits_for"), "{}")
+    limits: dict[str, float] = json.loads(given)
+    for name, limit in limits.items():
+        if limit > (most := getattr(checked.env.config, name)):
+            return "warn", f"limits_for gives {name} {limit}, and --env.{name} permits {most}; {order}"
+    return "ok", order or "none was called"
+
+
+async def check_failures(checked: CheckedEnv) -> Answer:
+    """Whether a rollout broke, whatever the agent did."""
+    groups = [each for played in checked.played.values() for each in played]
+    failures = [failure for each in groups for failure in each.group.failures]
+    count = len(checked.trajectories) + len(failures)
+    if failures:
+        return "fail", f"{len(failures)} of {count} rollouts broke: {failures[0].error}"
+    if failed := [each for each in groups if each.status == "failed"]:
+        return "fail", f"item {failed[0].group.item_id}: {diagnosis(failed)}"
+    if below := below_floor(checked.trajectories, checked.env.failed_score):
+        return "warn", f"{count} rollouts, none broke; {below}"
+    return "ok", f"{count} rollouts, none broke"
+
+
+async def check_time(checked: CheckedEnv) -> Answer:
+    """How long hooks and tools take at most."""
+    longest = sorted(checked.longest_s.items(), key=lambda each: -each[1])[:3]
+    calls = ", ".join(f"{name} {1000 * seconds:.1f} ms" for name, seconds in longest)
+    found = f"longest calls: {calls or 'nothing was called'}"
+    if longest and longest[0][1] > _SLOW_S:
+        return "warn", f"{found}; each rollout waits for it"
+    return "ok", found
+
+
+async def check_skill(checked: CheckedEnv) -> Answer:
+    """Whether a scripted agent without mistakes scores more than one that makes nothing but mistakes."""
+    if not writes(checked.env, "scripted_choices"):
+        return "skipped", _NO_SCRIPT
+    good, bad = [await _scores(checked, skill) for skill in (GOOD, BAD)]
+    if not good or not bad:
+        return "skipped", "no rollout has a score"
+    if checked.env.scripted_solves and (wrong := await _unsolved(checked)):
+        return "fail", f"{len(wrong)} of {len(checked.env.tasks())} items: {'; '.join(wrong)}"
+    apart = fmean(good) - fmean(bad)
+    noise = sqrt(sum(variance(each) / len(each) for each in (good, bad) if len(each) > 1))
+    found = f"skill 1 scores {fmean(good):.3g}, skill 0 scores {fmean(bad):.3g}"
+    if apart <= 0:
+        return "fail", f"{found}: what the agent learns to do is not what you want, or the script is not good"
+    if apart < 2 * noise:
+        return "warn", f"{found}: hardly apart; look at more of them with --items"
+    return "ok", found
+
+
+async def _unsolved(checked: CheckedEnv) -> list[str]:
+    """All items of the environment that a flawless script does not solve, or one that does nothing does."""
+    wrong = dict[str, str]()
+    tasks = checked.env.tasks()
+    for skill, expected, who in (
+        (GOOD, True, "its own solution"),
+        (BAD, False, "an agent that does nothing"),
+    ):
+        checked.policy.skill = skill
+        groups = await asyncio.gather(*(checked.env.rollout_group(task, 1) for task in tasks))
+        for task, group in zip(tasks, groups, strict=True):
+            for failure in group.failures:
+                wrong.setdefault(task.item_id, f"{who} broke: {failure.error}")
+            for each in group.trajectories:
+                score = each.score or 0.0
+                if (score >= checked.config.pass_score) is not expected:
+                    facts = "".join(f", {name} {value:g}" for name, value in each.metrics.items() if value)
+                    wrong.setdefault(task.item_id, f"{who} scores {score:g}{facts}")
+    for line in checked.warnings:
+        for name in wrong:
+            if line.startswith(f"task {name}: "):
+                wrong[name] += line.removeprefix(f"task {name}").replace(": ", "; ", 1)
+    return [f"{name}: {reason}" for name, reason in wrong.items()]
+
+
+async def _scores(checked: CheckedEnv, skill: float) -> list[float]:
+    groups = await checked.play(skill)
+    scores = [each.score for group in groups for each in group.group.trajectories]
+    return [score for score in scores if score is not None]
+
+
+async def check_variation_by_turn(checked: CheckedEnv) -> Answer:
+    """Whether turns of one rollout earn different rewards, which is what credit per turn is made of."""
+    played = [each for each in checked.trajectories if each.rewards is not None]
+    if all(each.act_rewards is None for each in played):
+        return "skipped", "one reward for the whole rollout (TurnLevelRewardMixin gives turn rewards)"
+    by_rollout = [[value for value in each.act_rewards or () if value is not None] for each in played]
+    scored = [value for rewards in by_rollout for value in rewards]
+    turns = sum(len(each.acts) for each in played)
+    if not scored:
+        found = f"none of {turns} turns is scored"
+        if not writes_turn_rewards(checked.env):
+            return "skipped", f"{found}: no hook of turn rewards is written"
+        is_skilled = writes(checked.env, "scripted_choices")
+        found = f"{found}: every hook of turn rewards gave None"
+        return ("fail", f"{found}; is a `return` missing?") if is_skilled else ("warn", found)
+    found = f"{len(scored)} of {turns} turns scored, {min(scored):.3g} to {max(scored):.3g}"
+    if max(map(len, by_rollout)) < 2:
+        return "skipped", f"{found}; no rollout has two of them"
+    if all(len(set(rewards)) < 2 for rewards in by_rollout):
+        return "warn", f"{found}; all turns of a rollout earn the same, as one reward for the whole would"
+    return "ok", found
+
+
+async def check_variation_in_group(checked: CheckedEnv) -> Answer:
+    """Whether siblings differ, so that some have advantages: a group without any teaches nothing."""
+    groups = [each for each in await checked.play(MIDDLE) if each.group.trajectories]
+    if not groups:
+        return _NOTHING_PLAYED
+    learned = diagnosis(groups)
+    found = f"{learned.with_credit} of {len(groups)} groups have advantages at skill {MIDDLE:g}"
+    if learned.with_credit:
+        return "ok", found
+    if not writes(checked.env, "scripted_choices"):
+        return "skipped", f"{found}, and the agent knows nothing: {_NO_SCRIPT}"
+    return "fail", f"{found}; {learned}"

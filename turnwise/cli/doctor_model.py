@@ -1,0 +1,188 @@
+"""`turnwise doctor model`: a short conversation with a model server, and a table of what it gives."""
+
+import asyncio
+import json
+import logging
+import shlex
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import click
+
+from environments.config import AgentEnvConfig, ServerConfig
+from environments.policy.inference.endpoint import shown_url
+from environments.policy.inference.http_client import one_line
+from environments.policy.inference.model_server import ModelServer
+from environments.policy.inference.server_kind import check, model_names
+from environments.policy.rendering.chatml import EMBEDDED, load_tokenizer
+from environments.policy.rendering.families import (
+    TEXT_FAMILIES,
+    checked_family,
+    family_names,
+    load_renderer,
+)
+from environments.policy.rendering.renderer import Renderer
+from tools.errors import ConfigError
+from turnwise.cli.settings import Overrides, Settings, merge_settings, split_overrides, with_proxies
+from turnwise.lab.model_check import CheckedModel, ModelCheck, Verdict, check_model
+
+_STYLES: dict[Verdict, str] = {"ok": "green", "no": "red", "not seen": "yellow"}
+_FLAGS = "turnwise.doctor.flags"
+_UNNAMED = ServerConfig().model_name
+_SECRETS = frozenset({"api_key", "proxy"})
+_DECIDED = frozenset({"base_url", "model_name", "server_type", "family", "context_tokens"})
+
+
+class _WithSettings(click.Command):
+    """A command that takes `--openai.NAME` and `--env.NAME`, and works on no environment."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take the dotted settings out before click sees the rest."""
+        ctx.meta[_FLAGS], rest = split_overrides(args)
+        return super().parse_args(ctx, rest)
+
+
+@click.command("model", cls=_WithSettings)
+@click.argument("url", required=False)
+@click.option("--model", "model_name", help="The model to ask for; needed where the server has several.")
+@click.option("--api-key", help="The server's key.")
+@click.option(
+    "--tokenizer",
+    "tokenizer_name",
+    metavar="NAME",
+    help="The model's tokenizer: a folder or a Hugging Face name.",
+)
+@click.option("--family", metavar="NAME", help="Its chat format; unset: by the model's name.")
+@click.option("--families", "list_families", is_flag=True, help="Name the chat formats, and nothing else.")
+@click.pass_context
+def command(ctx: click.Context, url: str | None, list_families: bool, **options: str | None) -> int:
+    """Find out what the model server at URL gives: token ids, logprobs, tool calls, and what to set.
+
+    It is asked some ten completions. Other settings are taken as in a run, --openai.NAME and --env.NAME.
+    Exits with 0 when a run can use it, with tokens or with text alone; the last lines say which.
+    """
+    if list_families:
+        click.echo("\n".join(map(_family_line, family_names())))
+        return 0
+    settings = _settings(ctx.meta[_FLAGS], {"base_url": url, **options})
+    if not settings.servers[0].base_url:
+        raise click.UsageError("no URL given, for example http://localhost:8000/v1", ctx)
+    found, more = asyncio.run(_checked(settings))
+    _show(found, more)
+    base_url = settings.servers[0].base_url
+    if found.flags and shown_url(base_url) != base_url:
+        click.echo("Of the URL, user, password and query are left out: add your own.")
+    return 1 if found.tokens == "none" else 0
+
+
+def _family_line(name: str) -> str:
+    return f"{name:<17} calls in text alone, no token ids" if name in TEXT_FAMILIES else name
+
+
+def _settings(flags: Overrides, options: dict[str, str | None]) -> Settings:
+    """The settings of the dotted flags, and of the options over them."""
+    given = {name: value for name, value in options.items() if value is not None}
+    tokenizer = {name: given.pop(name) for name in ("tokenizer_name",) if name in given}
+    if other := flags.sections.keys() - {"env", "openai"}:
+        raise ConfigError(
+            f"doctor model looks at one server; give its settings as --openai.NAME, not as "
+            f"--{min(other)}.NAME"
+        )
+    sections = {"env": {**flags.of("env"), **tokenizer}, "openai": {**flags.of("openai"), **given}}
+    return merge_settings((AgentEnvConfig(), [ServerConfig()]), None, Overrides(sections=sections))
+
+
+async def _checked(settings: Settings) -> tuple[ModelCheck, list[str]]:
+    """What was found, and those of the user's own settings that the run needs, too."""
+    config, given = settings.env, settings.servers[0]
+    server = ModelServer(
+        base_url=str(given.base_url),
+        api_key=given.api_key or "none",
+        request_timeout_s=config.request_timeout_s,
+        tries=2,
+        proxy=with_proxies([given])[0].proxy,
+    )
+    try:
+        model = await _model(server, given.model_name)
+        renderer, why_not = _renderer(given.family, model, config.tokenizer_name)
+        await check(server, model)
+        click.echo(f"asking {one_line(model)}", err=True)
+        checked = CheckedModel(
+            server=server,
+            model=model,
+            family=given.family,
+            renderer=renderer,
+            no_renderer=why_not,
+            tokenizer_name=config.tokenizer_name,
+            context_tokens=given.context_tokens,
+            extra_body=given.extra_body,
+        )
+        with _quiet_policies():
+            return await check_model(checked), _own_flags(given)
+    finally:
+        await server.aclose()
+
+
+@contextmanager
+def _quiet_policies() -> Generator[None]:
+    """Their warnings in a run are findings here."""
+    logger = logging.getLogger("environments.policy")
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(logging.NOTSET)
+
+
+async def _model(server: ModelServer, named: str) -> str:
+    """The model to ask for: the one that is named, or the only one."""
+    if named != _UNNAMED:
+        return named
+    names = await model_names(server)
+    if len(names) > 1 and named not in names:
+        shown = ", ".join(sorted(names)[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+        raise ConfigError(f"{server.base_url} has {len(names)} models; name one with --model: {shown}")
+    return names[0] if len(names) == 1 else named
+
+
+def _renderer(family: str | None, model: str, tokenizer_name: str) -> tuple[Renderer | None, str]:
+    """The model's chat format, where its tokenizer is named; or why it cannot be had.
+
+    Raises:
+        ConfigError: there is no such chat format or tokenizer.
+    """
+    if family is not None:
+        checked_family(family)
+    if tokenizer_name == EMBEDDED:
+        return None, ""  # no model has it
+    load_tokenizer(tokenizer_name)
+    try:
+        return load_renderer(family=family, model_name=model, tokenizer_name=tokenizer_name), ""
+    except ConfigError as error:
+        return None, str(error)
+
+
+def _own_flags(given: ServerConfig) -> list[str]:
+    """The settings of the user that the examination does not decide; what is secret is left to fill in."""
+    flags: list[str] = []
+    for name, field in ServerConfig.model_fields.items():
+        value = getattr(given, name)
+        if name in _DECIDED or value == field.default:
+            continue
+        if name == "extra_body":
+            flags += [f"--openai.extra_body.{key} {shlex.quote(json.dumps(value[key]))}" for key in value]
+        else:
+            flags.append(f"--openai.{name} {'YOUR_OWN' if name in _SECRETS else shlex.quote(str(value))}")
+    return flags
+
+
+def _show(found: ModelCheck, more: list[str]) -> None:
+    width = max(len(each.name) for each in found.findings)
+    for each in found.findings:
+        verdict = click.style(f"{each.verdict:<8}", fg=_STYLES[each.verdict])
+        click.echo(f"{each.name:<{width}}  {verdict}  {one_line(each.seen)}")
+        if each.advice and each.verdict != "ok":
+            click.echo(f"{'':<{width + 12}}→ {one_line(each.advice)}")
+    click.echo(f"\n{one_line(found.conclusion)}")
+    if found.flags:
+        click.echo(" \\\n  ".join(["turnwise process ENV", *found.flags, *more]))

@@ -1,0 +1,122 @@
+"""`turnwise import`: logged conversations, with votes and outcomes, as a record."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from environments.policy.rendering.chatml import ChatMLRenderer
+from environments.record.origin import RunOrigin
+from environments.record.recorder import new_record
+from environments.record.sessions.logged_session import Scale
+from environments.record.sessions.session_file import SessionFile, open_sessions, record_sessions
+from environments.record.summary import print_summary
+from environments.record.totals import Summary
+from environments.rollout.items.item_json import checked_id
+from environments.run.console_streams import outlived_console
+from environments.run.experiment import turnwise_version
+from environments.run.process_run import FAILED
+from environments.trajectory import LARGEST_REWARD
+from tools.errors import ConfigError, DatasetError
+from turnwise.cli.credit_options import CreditOptions, credit_options
+from turnwise.cli.main import terminated_as_interrupted
+
+
+@click.command(name="import")
+@click.argument("sessions", type=click.Path(path_type=Path))
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The new record.")
+@click.option("--name", help="What the record calls the environment; unset: the name of SESSIONS.")
+@click.option("--vote-field", metavar="NAME", help="Where a message has its vote; unset: vote or reward.")
+@click.option("--outcome-field", metavar="NAME", help="Where a session has its outcome; unset: outcome.")
+@click.option("--upvote", type=float, default=1.0, show_default=True, help='What true and "up" are worth.')
+@click.option("--downvote", type=float, default=-1.0, show_default=True, help='What false and "down" are.')
+@click.option("--tokenizer", default="embedded", show_default=True, help="Whose ids the rows are made of.")
+@credit_options(default="turn_return")
+def command(
+    sessions: Path, out: Path, name: str | None, tokenizer: str, credit: CreditOptions, **votes: Any
+) -> int:
+    """Make a record of SESSIONS: logged conversations, one JSON object a line.
+
+    A line is a chat, a call of OpenAI's or Anthropic's API with its reply, or a trace of verifiers.
+    Votes stand on the assistant's messages, the outcome on the session; a missing one is not 0. Sessions
+    with equal openings are a group. One that has none of its kind gets no advantage, unless --baseline none.
+    """
+    started = monotonic()
+    env = _name(sessions.stem if name is None else name)
+    scale = _scale(**votes)
+    renderer = ChatMLRenderer.load(tokenizer)
+    with (
+        terminated_as_interrupted(),
+        Console(stderr=True).status(f"importing {sessions}"),
+        new_record(out, doing="import") as recorder,
+        open_sessions(sessions, scale) as logged,
+    ):
+        _refuse_unused_fields(logged, sessions, **votes)
+        origin = RunOrigin(
+            env=env,
+            policy="logged",
+            estimator=credit.estimator,
+            estimator_params=credit.all_params,
+            experiment={
+                "turnwise": turnwise_version(),
+                "sessions": f"sha256:{logged.digest[:16]}",
+                "votes": f"{' or '.join(scale.vote_fields)}, {scale.upvote:g} and {scale.downvote:g}",
+                "outcome": scale.outcome_field,
+                "tokenizer": tokenizer,
+            },
+        )
+        advantages = partial(credit.credited, min_trajectories=1)
+        summary = record_sessions(logged, recorder, origin, renderer, advantages)
+    with outlived_console():  # the work is done, even if its output is closed
+        _report(Console(), summary, logged, out, monotonic() - started)
+    return FAILED if summary.groups["failed"] == summary.done else 0
+
+
+def _name(given: str) -> str:
+    try:
+        if checked_id(given):
+            return given
+    except DatasetError:
+        pass
+    raise ConfigError(f"--name is {given!r:.100}; give UTF-8 text")
+
+
+def _scale(*, vote_field: str | None, outcome_field: str | None, upvote: float, downvote: float) -> Scale:
+    for name, worth in (("upvote", upvote), ("downvote", downvote)):
+        if not abs(worth) <= LARGEST_REWARD:
+            raise ConfigError(f"--{name} is {worth}; numbers up to {LARGEST_REWARD:g} are possible")
+    own = Scale(upvote=upvote, downvote=downvote)
+    return replace(
+        own,
+        vote_fields=own.vote_fields if vote_field is None else (vote_field,),
+        outcome_field=own.outcome_field if outcome_field is None else outcome_field,
+    )
+
+
+def _refuse_unused_fields(
+    logged: SessionFile, path: Path, *, vote_field: str | None, outcome_field: str | None, **_: float
+) -> None:
+    """A named field that no session has is a slip: everything would be unscored."""
+    if vote_field is not None and not logged.votes:
+        raise DatasetError(f"{path}: no assistant message has a vote in {vote_field!r} (--vote-field)")
+    if outcome_field is not None and not logged.outcomes:
+        raise DatasetError(f"{path}: no session has an outcome in {outcome_field!r} (--outcome-field)")
+
+
+def _report(console: Console, summary: Summary, logged: SessionFile, out: Path, seconds: float) -> None:
+    print_summary(console, summary, path=None, wall_s=seconds)
+    votes = f"{logged.votes:,} of {logged.turns:,} turns have a vote"
+    outcomes = f"{logged.outcomes:,} of {logged.sessions:,} sessions an outcome"
+    console.print(Text(f"{votes}, {outcomes}"), soft_wrap=True)
+    console.print(Text(str(out), style="bold"), soft_wrap=True)
+    if failed := summary.groups["failed"]:
+        console.print(
+            f"{failed} of {summary.done} groups failed; `turnwise credit --missing-outcome` settles a "
+            f"missing outcome",
+            soft_wrap=True,
+        )

@@ -1,0 +1,329 @@
+"""The command line: names every command, loads only the one that runs, prints errors in one line."""
+
+import errno
+import gc
+import importlib
+import os
+import resource
+import signal
+import sys
+import traceback
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from threading import current_thread, main_thread
+from threading import enumerate as enumerate_threads
+from types import ModuleType
+from typing import Any, NoReturn, cast
+
+import click
+
+from environments.policy.inference.endpoint import without_credentials
+from environments.run.console_streams import lead_nowhere, open_closed_descriptors, outlived_console
+from environments.run.observers import HUNG_THREAD
+from tools.errors import TurnwiseError, UsageError
+
+FAILED_EXIT = 1
+USAGE_EXIT = 2
+_DESCRIPTORS = 65_536
+_STDOUT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LazyCommand:
+    """A command that is imported when it runs."""
+
+    module: str
+    """Its `command` is a `click.Command`."""
+    help: str
+    group: str = "Commands"
+    """What it is for; `--help` shows commands below these."""
+    runs_env: bool = False
+    """Whether it works on one environment, so that `MyEnv.cli()` offers it too."""
+
+
+COMMANDS: Mapping[str, LazyCommand] = {
+    "new": LazyCommand(
+        module="turnwise.cli.new",
+        help="Make a folder with an environment that runs: code, data, test, README.",
+        group="First steps",
+    ),
+    "check": LazyCommand(
+        module="turnwise.cli.check_env",
+        help="Find out whether an environment is right, without a model.",
+        group="First steps",
+        runs_env=True,
+    ),
+    "list": LazyCommand(
+        module="turnwise.cli.list_environments",
+        help="Name the environments: those that are shipped, and those of installed packages.",
+        group="First steps",
+    ),
+    "process": LazyCommand(
+        module="turnwise.cli.process",
+        help="Roll out an environment's items into a rollout JSONL.",
+        group="Run",
+        runs_env=True,
+    ),
+    "evaluate": LazyCommand(
+        module="turnwise.cli.evaluate",
+        help="Run the evaluation items several times each and report score and pass@k.",
+        group="Run",
+        runs_env=True,
+    ),
+    "serve": LazyCommand(
+        module="turnwise.cli.serve",
+        help="Roll out for ever and feed a trainer behind an Atropos trajectory API.",
+        group="Run",
+        runs_env=True,
+    ),
+    "mock-model": LazyCommand(
+        module="turnwise.cli.mock_model",
+        help="Serve an environment's scripted agent as an OpenAI-compatible model.",
+        group="Run",
+        runs_env=True,
+    ),
+    "view": LazyCommand(
+        module="turnwise.cli.view",
+        help="Show a rollout JSONL or a run: one HTML file, or --text in the terminal.",
+        group="Look",
+    ),
+    "runs": LazyCommand(
+        module="turnwise.cli.runs",
+        help="List what has been run: groups, score, fingerprint, finished or not.",
+        group="Look",
+    ),
+    "compare": LazyCommand(
+        module="turnwise.cli.compare_runs",
+        help="Put two runs, evaluations or records side by side.",
+        group="Look",
+    ),
+    "credit": LazyCommand(
+        module="turnwise.cli.credit",
+        help="List the estimators; compute a record's credit, or its rewards, anew.",
+        group="Credit",
+        runs_env=True,
+    ),
+    "learn": LazyCommand(
+        module="turnwise.cli.learn",
+        help="Let a small policy learn in a minute, with turn credit and with scalar credit.",
+        group="Credit",
+        runs_env=True,
+    ),
+    "export": LazyCommand(
+        module="turnwise.cli.export",
+        help="Write a rollout JSONL as the rows that a trainer would get, as text or as a table.",
+        group="Records",
+    ),
+    "import": LazyCommand(
+        module="turnwise.cli.import_sessions",
+        help="Make a rollout JSONL of logged conversations with votes and outcomes.",
+        group="Records",
+    ),
+    "doctor": LazyCommand(
+        module="turnwise.cli.doctor",
+        help="Examine a model server, a trainer or the sandboxes of this machine.",
+        group="Examine",
+    ),
+}
+
+
+_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+
+
+class OutputError(TurnwiseError):
+    """A command's output cannot be written."""
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands' names and help, and imports a command when it is called."""
+
+    def __init__(self, lazy: Mapping[str, LazyCommand], **options: Any) -> None:
+        super().__init__(**options)
+        self.lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every command, in the order of the table."""
+        return list(self.lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command."""
+        if cmd_name not in self.lazy:
+            return None
+        return _imported(self.lazy[cmd_name].module).command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command of this name; for an unknown one, the error has the nearest."""
+        name = args[0]
+        if name not in self.lazy and not name.startswith("-"):
+            close = get_close_matches(name, self.lazy, n=1)
+            meant = f"; did you mean {close[0]!r}?" if close else ""
+            raise click.UsageError(f"No such command {name!r}{meant}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands from their one-line help, by what they are for."""
+        width = max(map(len, self.lazy))
+        for group in dict.fromkeys(each.group for each in self.lazy.values()):
+            rows = [(name.ljust(width), each.help) for name, each in self.lazy.items() if each.group == group]
+            with formatter.section(group):
+                formatter.write_dl(rows)
+
+
+def _imported(name: str) -> ModuleType:
+    """A module. What it is made of stays: looking through it for garbage is a seventh of a start."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return importlib.import_module(name)
+    finally:
+        gc.freeze()
+        if collects:
+            gc.enable()
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run `turnwise`; the exit code."""
+    group = LazyGroup(
+        COMMANDS,
+        name="turnwise",
+        help="Agent environments for reinforcement learning with correct per-turn credit.",
+        no_args_is_help=True,
+    )
+    return _run(group, args, prog_name="turnwise", env_cls=None)
+
+
+def main_for(env_cls: type, args: Sequence[str] | None = None) -> NoReturn:
+    """Run the commands of one environment, as `python my_env.py process …` does, and end the process."""
+    of_env = {name: command for name, command in COMMANDS.items() if command.runs_env}
+    first_line = (env_cls.__doc__ or "").strip().partition("\n")[0]
+    group = LazyGroup(of_env, help=first_line, no_args_is_help=True)
+    leave(_run(group, args, prog_name=None, env_cls=env_cls))
+
+
+def leave(code: int) -> NoReturn:
+    """Exit the process. If an observer hangs, skip exit handlers, since OpenTelemetry's would wait for it."""
+    if any(each.name == HUNG_THREAD for each in enumerate_threads()):
+        os._exit(code)
+    sys.exit(code)
+
+
+def _run(
+    group: click.Group, args: Sequence[str] | None, *, prog_name: str | None, env_cls: type | None
+) -> int:
+    _use_more_descriptors()
+    open_closed_descriptors()
+    given = sys.argv[1:] if args is None else list(args)
+    try:
+        # Not `group.main`: it takes BrokenPipeError and EOFError of an environment's code for the user's end.
+        with group.make_context(prog_name or Path(sys.argv[0]).name, given, obj=env_cls) as context:
+            code = group.invoke(context)
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return USAGE_EXIT
+    except click.ClickException as error:
+        where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "turnwise"
+        return _fail(f"{error.format_message().rstrip('.')}; see {where} --help")
+    except BaseException as error:  # noqa: BLE001  # no error may look like success
+        if isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError):
+            return 128 + signal.SIGPIPE  # what `rich` makes of it
+        lost = _lost_output() if isinstance(error, OSError) else None
+        if isinstance(lost, BrokenPipeError):
+            return 128 + signal.SIGPIPE
+        with outlived_console():
+            return exit_code_of(error if lost is None else OutputError(f"cannot write the output: {lost}"))
+    return code if isinstance(code, int) else 0
+
+
+def _use_more_descriptors() -> None:
+    """A sandbox takes a few descriptors, and the usual soft limit of 1024 is meant for `select` alone."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        # macOS has a lower limit of its own, which it does not report.
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def exit_code_of(error: BaseException) -> int:
+    """Show why a command ended, in one line where that is enough; its exit code."""
+    if isinstance(error, KeyboardInterrupt):
+        return 128 + signal.SIGINT
+    # Rollouts run in task groups: an error that the user can mend comes out once per rollout.
+    causes = _leaves(error)
+    if all(isinstance(cause, UsageError) for cause in causes):
+        for line in getattr(causes[0], "__notes__", ()):
+            click.echo(without_credentials(line), err=True)
+        # A full or broken disk is nothing that another command line would mend.
+        reasons = [cause.__cause__ or cause.__context__ for cause in causes]
+        is_disk = any(isinstance(each, OSError) and each.errno in _DISK_ERRORS for each in reasons)
+        return _fail(str(causes[0]), FAILED_EXIT if is_disk else USAGE_EXIT)
+    if all(isinstance(cause, TurnwiseError) for cause in causes):
+        error = causes[0]
+    if not isinstance(error, TurnwiseError):
+        _show(error)
+        return FAILED_EXIT
+    if error.__cause__ is not None:
+        _show(error.__cause__)
+    return _fail(str(error), FAILED_EXIT)
+
+
+def _show(error: BaseException) -> None:
+    click.echo(without_credentials("".join(traceback.format_exception(error))), err=True, nl=False)
+
+
+def _lost_output() -> OSError | None:
+    """What keeps stdout from being written; from then on it leads nowhere."""
+    try:
+        os.write(_STDOUT, b"\n")
+    except OSError as error:
+        lead_nowhere(_STDOUT)
+        return error
+    return None
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    parts = cast(BaseExceptionGroup[BaseException], error).exceptions
+    return [leaf for part in parts for leaf in _leaves(part)]
+
+
+def _fail(message: str, code: int = USAGE_EXIT) -> int:
+    click.echo(f"turnwise: error: {without_credentials(' '.join(message.split()))}", err=True)
+    return code
+
+
+@contextmanager
+def terminated_as_interrupted() -> Generator[None]:
+    """While entered, the first SIGTERM interrupts; the second ends the process at once.
+
+    Raises:
+        Exit: it was received; the exit code is that of a shell, 143.
+    """
+    if current_thread() is not main_thread():  # no other one may handle signals
+        yield
+        return
+    received = False
+
+    def receive(*_: object) -> None:
+        nonlocal received
+        received = True
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, receive)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if received:
+            raise click.exceptions.Exit(128 + signal.SIGTERM) from None
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)

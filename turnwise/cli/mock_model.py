@@ -1,0 +1,193 @@
+"""`turnwise mock-model`: an environment's scripted agent, or a second model, behind an OpenAI-like server."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from environments.base_env import AgentEnv
+from environments.policy.rendering.chatml import EMBEDDED, EMBEDDED_TOKENIZER_DIR
+from environments.policy.scripted import Choice, Script, generic_summary, say
+from environments.policy.second_models.asked_model import ROLES, ScriptedAnswers
+from environments.rollout.agent_loop import opening_messages
+from environments.rollout.containment.user_code import InFlight
+from environments.rollout.context import asks_for_summary
+from environments.rollout.hooks import writes
+from environments.rollout.items.item_json import item_ids, recorded_item
+from environments.rollout.items.tasks import GroupTask
+from environments.rollout.lifecycle.hook_signatures import takes_context
+from environments.trajectory import Message
+from environments.turn_level_reward import call_hook
+from tools.calls import ToolSpec
+from tools.errors import ConfigError
+from tools.extras import needs_extra
+from turnwise.cli.settings import EnvCall, EnvCommand
+
+if TYPE_CHECKING:
+    from environments.policy.mock_server import ServerKind
+
+Opening = tuple[tuple[str, str], ...]
+"""Roles and texts of the messages before the first turn."""
+
+
+@click.command("mock-model", cls=EnvCommand, default_env="code_debug")
+@click.option(
+    "--role",
+    type=click.Choice(["policy", *ROLES]),
+    default="policy",
+    show_default=True,
+    help="judge, user, summariser: it answers what scripted_judge, say, says.",
+)
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: a free one.")
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--model", default="scripted", show_default=True, help="The model name that it answers to.")
+@click.option(
+    "--kind",
+    type=click.Choice(["plain", "vllm", "sglang"]),
+    default="plain",
+    show_default=True,
+    help="vllm, sglang: it says that it is one, and takes token ids where they do.",
+)
+def command(call: EnvCall, host: str, port: int, *, model: str, role: str, kind: "ServerKind") -> None:
+    """Serve an environment's scripted agent as an OpenAI-compatible model.
+
+    ENV is code_debug when it is not given. The item that a request is about is found by the messages that
+    its conversation begins with, for a judge or a user by what of it the messages quote. The agent's skill
+    is --env.scripted_skill.
+    """
+    asyncio.run(_serve(call.open(), host, port, model=model, role=role, kind=kind))
+
+
+async def _serve(env: AgentEnv, host: str, port: int, *, model: str, role: str, kind: "ServerKind") -> None:
+    with needs_extra("mock", "mock-model"):
+        import uvicorn  # noqa: PLC0415
+
+        from environments.policy.mock_server import MockSettings, mock_app  # noqa: PLC0415
+    async with env.loaded():
+        app = mock_app(
+            await script_of(env, role),
+            skill=env.config.scripted_skill,
+            renderer=env.renderer,
+            settings=MockSettings(model=model, kind=kind),
+        )
+        try:
+            listening = socket.create_server((host, port))
+        except (OSError, OverflowError) as error:
+            raise ConfigError(f"cannot listen on {host}:{port}: {error}") from None
+        with listening:
+            # It listens already: a reader of the line can connect at once.
+            url = f"http://{host}:{listening.getsockname()[1]}/v1"
+            what = f"model {model!r}" + ("" if role == "policy" else f", the {role}")
+            click.echo(f"{url} plays {len(env.items)} items of {env.name} as {what}; ^C ends")
+            if kind != "plain":
+                name = env.config.tokenizer_name
+                folder = EMBEDDED_TOKENIZER_DIR if name == EMBEDDED else name
+                click.echo(f"token ids: --openai.family chatml --env.tokenizer_name {folder}")
+            await uvicorn.Server(uvicorn.Config(app, log_level="warning")).serve(sockets=[listening])
+
+
+async def script_of(env: AgentEnv, role: str) -> "Callable[[Sequence[Message]], Script | None]":
+    """Chooses the script by a conversation."""
+    if role != "policy":
+        return MockRole(env, role).script
+    known = await items_by_opening(env)
+    if len(known) < len(env.items):
+        click.echo(
+            f"{len(env.items)} items have {len(known)} different openings: of those that share one the last "
+            "is played",
+            err=True,
+        )
+    if writes(env, "load_eval_items") or env.config.eval_share:
+        known = await _by_opening(env, await call_hook("load_eval_items", env.load_eval_items)) | known
+    return partial(script_for, env, known)
+
+
+async def items_by_opening(env: AgentEnv) -> dict[Opening, Any]:
+    """The items by what their conversations begin with."""
+    return await _by_opening(env, env.items)
+
+
+async def _by_opening(env: AgentEnv, items: Sequence[Any]) -> dict[Opening, Any]:
+    tasks = [GroupTask(item=item, item_id=name) for item, name in zip(items, item_ids(items), strict=True)]
+    return {_spoken(await _opening(env, task.for_rollout())): task.item for task in tasks}
+
+
+async def _opening(env: AgentEnv, task: GroupTask) -> tuple[Message, ...]:
+    """What a rollout begins with; a prompt that may show the rollout's state takes a sandbox to prepare."""
+    if not writes(env, "format_prompt"):
+        raise ConfigError(
+            f"environment {env.name!r} has no format_prompt by which a conversation would show its item: "
+            f"write one that gives what its agent begins with"
+        )
+    with env.hook_calls(InFlight(item_id=task.item_id, sibling=0)) as calls:
+        if not takes_context(env.format_prompt, 1):
+            prompt = await calls.hook("format_prompt", env.format_prompt, task.item)
+            return opening_messages(prompt, system=env.system_prompt, env=env.name)
+        async with env.open_rollout(task, 0, calls) as (_, hooks):
+            return await hooks.opening()
+
+
+def script_for(env: AgentEnv, items: Mapping[Opening, Any], messages: Sequence[Message]) -> Script | None:
+    """The script for what a conversation asks about its item; the generic one when it is about none of them.
+
+    Of openings that begin alike the longest one counts.
+    """
+    sums_up = asks_for_summary(messages, env.condensers)
+    script = env.scripted_summary if sums_up else env.scripted_choices
+    spoken = _spoken(messages)
+    for length in sorted({len(opening) for opening in items}, reverse=True):
+        if spoken[:length] in items:
+            return partial(script, items[spoken[:length]])
+    return generic_summary if sums_up else None
+
+
+def _spoken(messages: Sequence[Message]) -> Opening:
+    return tuple((message.role, message.content) for message in messages)
+
+
+class MockRole:
+    """Plays `judge`, `user` or `summariser` in any conversation."""
+
+    def __init__(self, env: AgentEnv, role: str) -> None:
+        """Play for an open environment.
+
+        Raises:
+            ConfigError: its class has no hook that answers for the model.
+        """
+        self._name = f"scripted_{role}"
+        self._hook = getattr(env, self._name)
+        if not writes(env, self._name):
+            raise ConfigError(
+                f"environment {env.name!r} plays no {role}; write {self._name}(self, item, messages)"
+            )
+        self._items = [(item, set(_texts(recorded_item(item)))) for item in env.items]
+
+    def script(self, messages: Sequence[Message]) -> Script:
+        """What it answers there. The item is the one that the conversation quotes most of."""
+        spoken = "\n".join(message.content for message in messages)
+        item, _ = max(self._items, key=lambda each: sum(len(text) for text in each[1] if text in spoken))
+        hook = partial(call_hook, self._name, self._hook, item)
+        answers = ScriptedAnswers(name=self._name, script=hook)
+
+        async def script(
+            messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
+        ) -> Sequence[Choice]:
+            answer = await answers.answer(messages, seed=0)
+            return [Choice(probability=1.0, message=say(answer.text or ""))]
+
+        return script
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in JSON values."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for each in cast("list[Any]", value):
+            yield from _texts(each)
+    elif isinstance(value, dict):
+        for each in cast("dict[str, Any]", value).values():
+            yield from _texts(each)

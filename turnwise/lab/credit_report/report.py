@@ -1,0 +1,93 @@
+"""The credit report of a record: a row for each arm, and what can be said of them."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from environments.trajectory import CreditedGroup
+from turnwise.lab.credit_report.arms import REFERENCE, Arm, ReportData, read_for_report
+from turnwise.lab.credit_report.model_gradients import model_gradients
+from turnwise.lab.credit_report.proxy import proxy_gradients
+from turnwise.lab.credit_report.signal_noise import Comparison, Measured, measure
+from turnwise.viewer.credit_values import CreditReport, CreditRow
+
+_LEAST_TIMES = 1.05
+"""A smaller difference in groups is nothing to choose by, however certain: it would read 1.0 ×."""
+
+
+def credit_report(record: Iterable[CreditedGroup], model: Path | None = None) -> CreditReport:
+    """Measure the signal and noise of every estimator, γ and baseline on the groups of a record.
+
+    Args:
+        record: its groups.
+        model: the folder of the model that sampled them, for the measured tier; `None`: the proxy.
+
+    Raises:
+        CreditError: the record has no tokens, too few items, or was not sampled by the model.
+        ConfigError: the model cannot be loaded.
+    """
+    data = read_for_report(record)
+    gradients = proxy_gradients(data) if model is None else model_gradients(data, model)
+    measured = measure(gradients, [group.unit for group in data.groups])
+    rows = [
+        CreditRow(
+            estimator=arm.estimator,
+            gamma=arm.gamma,
+            baseline=arm.baseline,
+            snr=figures.snr,
+            snr_low=figures.snr_low,
+            snr_high=figures.snr_high,
+            groups_per_step=figures.groups_per_step,
+            bias=figures.bias,
+            tier="proxy" if model is None else "measured",
+        )
+        for arm, figures in zip(data.arms, measured.figures, strict=True)
+    ]
+    return CreditReport(rows=rows, groups=len(data.groups), sentences=_sentences(data, measured))
+
+
+def _sentences(data: ReportData, measured: Measured) -> list[str]:
+    """What is certain: of the best arm, and of the worst where that is another."""
+    if not measured.is_signal:
+        more = measured.more_groups
+        return [f"cannot tell: {more:,} groups more; {REFERENCE} has no gradient above its noise here"]
+
+    def rank(comparison: Comparison) -> tuple[bool, float]:
+        # γ is the choice that is made first: another estimator is named where no γ is certain.
+        return _is_near(data.arms[comparison.arm]), comparison.times
+
+    certain = [each for each in measured.comparisons if each.is_certain]
+    better = max((each for each in certain if each.times >= _LEAST_TIMES), key=rank, default=None)
+    worse = min(
+        (each for each in certain if each.times <= 1 / _LEAST_TIMES),
+        key=lambda each: each.times,
+        default=None,
+    )
+    said = [_sentence(data, measured, each) for each in (better, worse) if each is not None]
+    unclear = [each for each in measured.comparisons if not each.is_certain and each.more_groups is not None]
+    if better is None and unclear:
+        best = max(unclear, key=rank)
+        name = _name(data.arms[best.arm])
+        said.append(f"cannot tell: {best.more_groups:,} groups more, whether {name} differs from γ = 1 here")
+    return said or ["cannot tell: no estimator differs enough from γ = 1 here"]
+
+
+def _sentence(data: ReportData, measured: Measured, comparison: Comparison) -> str:
+    times = comparison.times
+    needs = f"{_number(times)} × fewer" if times > 1 else f"{_number(1 / times)} × as many"
+    than = "groups than" if times > 1 else "groups as"
+    bias = measured.figures[comparison.arm].bias
+    bend = "" if bias is None else f"; it bends the gradient by {max(0.0, 100 * bias):.0f} %"
+    return f"{_name(data.arms[comparison.arm])} needs {needs} {than} γ = 1 here{bend}"
+
+
+def _name(arm: Arm) -> str:
+    return f"γ = {arm.gamma:g}" if _is_near(arm) else str(arm)
+
+
+def _is_near(arm: Arm) -> bool:
+    """Whether nothing but γ differs from the reference."""
+    return (arm.estimator, arm.baseline) == (REFERENCE.estimator, REFERENCE.baseline)
+
+
+def _number(times: float) -> str:
+    return f"{times:.1f}" if times < 3 else f"{times:,.0f}"

@@ -1,0 +1,415 @@
+"""What a model server gives, found out with a short conversation through the policies of a run."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from environments.policy.base import CompletionRequest
+from environments.policy.chat import ChatPolicy
+from environments.policy.inference.http_client import one_line
+from environments.policy.inference.model_server import ModelServer
+from environments.policy.inference.server_kind import ServerFacts, look
+from environments.policy.inference.token_wires import WIRES
+from environments.policy.rendering.chatml import ChatMLRenderer
+from environments.policy.rendering.families import family_names, family_of
+from environments.policy.rendering.renderer import Renderer
+from environments.policy.rendering.text_calls import read_text_calls
+from environments.policy.token_policy import TokenPolicy
+from environments.trajectory import Completion, Message
+from tools.calls import ToolSpec
+from tools.errors import ConfigError, ContextOverflow, TurnwiseError
+
+Verdict = Literal["ok", "no", "not seen"]
+
+WEATHER = ToolSpec(
+    name="get_weather",
+    description="The weather in a city now.",
+    parameters={
+        "type": "object",
+        "properties": {"city": {"type": "string", "description": "its name"}},
+        "required": ["city"],
+    },
+)
+_OPENING = Message(role="user", content="What is the weather in Paris? Call get_weather.")
+_MORE = Message(role="user", content="Thank you. Is that warm? Answer in one word.")
+_RANDOM = Message(role="user", content="Write ten words that have nothing to do with one another.")
+_LONG_WORDS = 8000
+_LONG = Message(role="user", content=f"{'many ' * _LONG_WORDS}\nWhat is the word above? Answer in one word.")
+_TRIES = 3
+"""Of the opening: one odd failure is no evidence about a server."""
+_EQUAL_NATS = 0.05
+"""Between logprobs of one token in two requests: servers do not compute the same twice to the last bit."""
+_UNCERTAIN_NATS = 0.3
+"""A token that was nearly certain has the same logprob at every temperature."""
+_PARSER = (
+    "start vLLM with --enable-auto-tool-choice --tool-call-parser NAME, SGLang with --tool-call-parser NAME"
+)
+_FORMAT = "another --openai.family or --env.tokenizer_name"
+_IDS = "Exact tokens, sent and given as ids: a row goes on from what was sampled."
+_MESSAGES = "Exact tokens, asked by messages."
+_FORKS = " Rows fork: a trainer gets more rows, and more tokens, than were sampled."
+_TAKES_IDS = " It takes ids, too: with --tokenizer NAME of the model rows go on from what was sampled."
+_TEXT = (
+    "Text only: the record says exact: false, and no trainer can learn from it. Good for evaluation, judges "
+    "and data."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedModel:
+    """The server and model that are checked, as a run would be set."""
+
+    server: ModelServer
+    model: str
+    family: str | None = None
+    renderer: Renderer | None = None
+    """The model's own chat format and tokenizer; `None`: not named, or not to be had."""
+    no_renderer: str = ""
+    """Why it is not to be had."""
+    tokenizer_name: str = "embedded"
+    context_tokens: int | None = None
+    extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def chat(self, *, temperature: float = 1.0, top_p: float = 1.0) -> ChatPolicy:
+        """The policy that asks by messages."""
+        return ChatPolicy(
+            server=self.server,
+            model=self.model,
+            renderer=ChatMLRenderer.embedded(),
+            temperature=temperature,
+            top_p=top_p,
+            extra_body=self.extra_body,
+            family=self.family,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """The answer to one question."""
+
+    name: str
+    verdict: Verdict
+    """`not seen`: nothing that was asked showed it."""
+    seen: str
+    """What the server gave, in a few words."""
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCheck:
+    """All that was found about one server."""
+
+    findings: tuple[Finding, ...]
+    tokens: Literal["exact", "text", "none"]
+    """What a run against it records: tokens as they were sampled, tokens made from text, or nothing."""
+    conclusion: str
+    flags: tuple[str, ...] = ()
+    """The settings to use, as arguments of a command."""
+
+
+async def check_model(checked: CheckedModel) -> ModelCheck:
+    """Ask the server everything; what it does wrong is a finding."""
+    return await _Check(checked, await look(checked.server, checked.model)).result()
+
+
+class _Check:
+    """One check, and its findings so far."""
+
+    def __init__(self, checked: CheckedModel, facts: ServerFacts) -> None:
+        self.checked = checked
+        self.facts = facts
+        self.findings: dict[str, Finding] = {}
+        self.wires: list[tuple[str, str]] = []
+        """Those that answer, by kind of server and name."""
+
+    def found(self, name: str, verdict: Verdict, seen: str, advice: str = "") -> None:
+        self.findings[name] = Finding(name=name, verdict=verdict, seen=seen, advice=advice)
+
+    async def result(self) -> ModelCheck:
+        if self.facts.kind == "unknown":
+            self.found("server", "not seen", "it does not say what it is")
+        else:
+            self.found("server", "ok", f"{self.facts.kind} {self.facts.version or ''}".strip())
+        self._window()
+        policy = self.checked.chat()
+        opening = await _ask(policy, _OPENING, tries=_TRIES)
+        family = None if isinstance(opening, str) else _family_of_calls(opening.message)
+        if family is not None:
+            policy = replace(self.checked, family=family).chat()
+            opening = await _ask(policy, _OPENING, tries=_TRIES)
+        if isinstance(opening, str):
+            self.found("chat", "no", opening, "is it the right --model?" if "404" in opening else "")
+        else:
+            await self._conversation(policy, opening, text_family=family)
+            await self._sampling(policy)
+            await self._long_prompt(policy)
+            if policy.refused:
+                self.found("refused fields", "no", f"{', '.join(sorted(policy.refused))}: asked without")
+        if self.checked.renderer is not None:
+            await self._token_wires(self.checked.renderer)
+        self._chat_format(opening)
+        return self._concluded(opening, family)
+
+    def _concluded(self, opening: Completion | str, text_family: str | None) -> ModelCheck:
+        checked, renderer = self.checked, self.checked.renderer
+        tokens: Literal["exact", "text", "none"] = "exact"
+        how = ["--openai.server_type chat", *([f"--openai.family {text_family}"] if text_family else [])]
+        if self.wires and renderer is not None and not self._is_no("read alike"):
+            kind, wire = self.wires[0]
+            tokenizer = shlex.quote(checked.tokenizer_name)
+            default = next(name for of, name in WIRES if of == kind)
+            how = [f"--openai.server_type {kind if wire == default else f'{kind}_{wire}'}"]
+            how += [f"--openai.family {renderer.name}", f"--env.tokenizer_name {tokenizer}"]
+            conclusion = _IDS
+        elif isinstance(opening, str):
+            tokens, conclusion = "none", f"It cannot be used: {opening}"
+        elif not opening.exact or opening.logprobs is None:
+            tokens, conclusion = "text", _TEXT
+        else:
+            ids_too = _TAKES_IDS if self.facts.kind in {kind for kind, _ in WIRES} else ""
+            conclusion = f"{_MESSAGES}{_FORKS if self._is_no('prefix') else ''}{ids_too}"
+        # The model is named by the server, in a line that is copied into a shell.
+        where = [f"--openai.base_url {shlex.quote(checked.server.base_url)}"]
+        where += [f"--openai.model_name {shlex.quote(one_line(checked.model))}"]
+        limit = [f"--openai.context_tokens {checked.context_tokens}"] if checked.context_tokens else []
+        return ModelCheck(
+            findings=tuple(self.findings.values()),
+            tokens=tokens,
+            conclusion=conclusion,
+            flags=() if tokens == "none" else (*where, *how, *limit),
+        )
+
+    def _is_no(self, name: str) -> bool:
+        return name in self.findings and self.findings[name].verdict == "no"
+
+    def _window(self) -> None:
+        window = self.checked.context_tokens or self.facts.context_tokens
+        if window is None:
+            advice = "--openai.context_tokens N, so that no turn is paid for that does not fit"
+            self.found("window", "not seen", "the server does not say how much its model takes", advice)
+        else:
+            by = "--openai.context_tokens says" if self.checked.context_tokens else "the server says"
+            self.found("window", "ok", f"{window} tokens, as {by}")
+
+    async def _conversation(
+        self, policy: ChatPolicy, opening: Completion, *, text_family: str | None
+    ) -> None:
+        """Tokens, tool calls and what may follow them."""
+        self._tokens(opening)
+        turn = opening.message
+        results = [
+            Message(role="tool", content=f"{10 + index} °C, sunny", tool_call_id=call.id)
+            for index, call in enumerate(turn.tool_calls)
+        ]
+        said = [_OPENING, turn, *(results or [Message(role="user", content="Go on.")])]
+        answered = await _ask(policy, *said)
+        if opening.exact and isinstance(answered, str):
+            self.found("prefix", "not seen", answered)
+        elif opening.exact and not isinstance(answered, str):
+            later = await _ask(policy, *said, answered.message, _MORE)
+            self._prefix(opening, answered, None if isinstance(later, str) else later)
+        if text_family is not None:
+            advice = f"--openai.family {text_family} reads them; or {_PARSER}"
+            self.found("tool calls", "no", f"as text, in the format {text_family}", advice)
+        elif not results:
+            advice = f"a model that was taught tools, and a server that reads its calls: {_PARSER}"
+            self.found("tool calls", "not seen", "the model called nothing", advice)
+            return
+        else:
+            self.found("tool calls", "ok", f"{', '.join(call.name for call in turn.tool_calls):.60}")
+        interrupted = await _ask(policy, *said, _MORE)
+        if isinstance(answered, str):
+            self.found("tool results", "no", answered, "the server cannot play a rollout with tools")
+        elif isinstance(interrupted, str):
+            advice = "hooks that answer a tool's result with a user message (respond) fail on this server"
+            self.found("user after a result", "no", interrupted, advice)
+        else:
+            self.found("user after a result", "ok", "taken")
+
+    def _tokens(self, opening: Completion) -> None:
+        if not opening.exact:
+            advice = "vLLM from 0.10.2 on and SGLang from 0.5.13 on give them; for others see docs/models.md"
+            self.found("token ids", "no", "the replies have text alone", advice)
+            return
+        counts = f"{len(opening.prompt_ids)} of the prompt, {len(opening.token_ids)} sampled"
+        self.found("token ids", "ok", counts)
+        if opening.logprobs is None:
+            advice = "start vLLM without --max-logprobs 0; a trainer has no importance ratios without them"
+            self.found("logprobs", "no", "ids without logprobs", advice)
+        else:
+            self.found("logprobs", "ok", "finite, one for each sampled id")
+
+    def _prefix(self, opening: Completion, answered: Completion, later: Completion | None) -> None:
+        """Whether rows fork, after the first turn and after a message of the user."""
+        forks = {"after the first turn": fork_of(opening, answered.prompt_ids)}
+        if later is not None:
+            forks["after a user message"] = fork_of(answered, later.prompt_ids)
+        if not any(forks.values()):
+            self.found("prefix", "ok", "each prompt begins with the turn before it")
+            return
+        seen = "; ".join(f"{when} {fork}" for when, fork in forks.items() if fork)
+        advice = "rows fork; send ids: --openai.server_type vllm or sglang, and --env.tokenizer_name"
+        self.found("prefix", "no", seen, advice)
+
+    async def _sampling(self, policy: ChatPolicy) -> None:
+        """Whether temperature and top_p are taken, and the logprobs are those of the shaped distribution."""
+        sharper = self.checked.chat(temperature=0.5, top_p=0.9)
+        plain, sharp = [
+            await _ask(each, _RANDOM, tools=(), seed=7, max_tokens=64) for each in (policy, sharper)
+        ]
+        if isinstance(sharp, str):
+            advice = "leave --openai.temperature and --openai.top_p at 1: they are not sent then"
+            self.found("temperature, top_p", "no", sharp, advice)
+            return
+        self.found("temperature, top_p", "ok", "taken")
+        mode = f"; it says {self.facts.logprobs_mode}" if self.facts.logprobs_mode else ""
+        gaps = [] if isinstance(plain, str) else _gaps(plain, sharp)
+        name = "logprobs follow sampling"
+        if not gaps:
+            self.found(name, "not seen", f"no token to compare{mode}")
+        elif max(gaps) > _EQUAL_NATS:
+            self.found(name, "ok", f"they move with temperature and top_p{mode}")
+        else:
+            advice = (
+                "sample at temperature and top_p 1, or start vLLM with --logprobs-mode processed_logprobs"
+            )
+            self.found(name, "no", f"they are those before temperature and top_p{mode}", advice)
+
+    async def _long_prompt(self, policy: ChatPolicy) -> None:
+        """Whether a prompt is taken whole, or refused where it does not fit: never cut in silence."""
+        name = "long prompt"
+        try:
+            long = await policy.complete(CompletionRequest(messages=(_LONG,), max_tokens=16))
+        except ContextOverflow:
+            return self.found(name, "ok", f"{_LONG_WORDS} words are refused as too long")
+        except TurnwiseError as error:
+            return self.found(name, "no", str(error))
+        counted = len(long.prompt_ids) if long.exact else long.prompt_tokens
+        if counted is None:
+            return self.found(name, "not seen", "taken; the server does not count its tokens")
+        if counted >= _LONG_WORDS:
+            return self.found(name, "ok", f"taken whole, {counted} tokens")
+        window = f" of {self.facts.context_tokens}" if self.facts.context_tokens else ""
+        advice = (
+            f"raise the server's window{window} (ollama: OLLAMA_CONTEXT_LENGTH), or stay below it: "
+            f"--openai.context_tokens {counted}"
+        )
+        return self.found(name, "no", f"cut in silence: {counted} tokens of {_LONG_WORDS} words", advice)
+
+    async def _token_wires(self, renderer: Renderer) -> None:
+        """Ask each wire that a server of its kind may have."""
+        checked = self.checked
+        for (kind, name), wire in WIRES.items():
+            if self.facts.kind not in (kind, "unknown"):
+                continue
+            policy = TokenPolicy(
+                server=checked.server,
+                model=checked.model,
+                renderer=renderer,
+                wire=wire,
+                extra_body=checked.extra_body,
+            )
+            reply = await _ask(policy, _OPENING, max_tokens=256)
+            if not isinstance(reply, str):
+                self.wires.append((kind, name))
+                self.found(f"ids over {wire.path}", "ok", "ids taken, ids and logprobs given")
+            elif self.facts.kind == kind:  # an unidentified one has one kind of wires at most
+                self.found(f"ids over {wire.path}", "no", reply)
+
+    def _chat_format(self, opening: Completion | str) -> None:
+        """Whether our prompt is the server's, and what we read of a turn is what it reads."""
+        renderer = self.checked.renderer
+        if renderer is None:
+            family = self.checked.family or family_of(self.checked.model)
+            by_name = f"{family}, by the model's name" if family else "the model's name does not show it"
+            advice = "--tokenizer NAME (and --family NAME) compares its prompts with the server's"
+            why = self.checked.no_renderer
+            self.found("chat format", "no" if why else "not seen", why or by_name, advice)
+            return
+        name = f"chat format {renderer.name}"
+        if isinstance(opening, str) or not opening.exact:
+            self.found(name, "not seen", "no ids of the server's to compare with")
+            return
+        try:
+            ours = renderer.prompt_ids([_OPENING], [WEATHER])
+            read = renderer.parse(opening.token_ids, [WEATHER])
+        except Exception as error:  # noqa: BLE001  # ids of another tokenizer
+            self.found("read alike", "no", f"our parser fails: {error}", _FORMAT)
+            return
+        index = _first_difference(ours, opening.prompt_ids)
+        if index is None:
+            self.found(name, "ok", "our prompt is the server's, token for token")
+        else:
+            seen = f"our prompt and the server's part at token {index} of {len(opening.prompt_ids)}"
+            self.found(name, "no", seen, f"{_FORMAT}, unless the server's template is not the model's own")
+        calls = [call.name for call in read.tool_calls if call.status == "ok"]
+        text = opening.message.content.rpartition("</think>")[2].strip()
+        theirs = [call.name for call in opening.message.tool_calls]
+        if calls == theirs and read.content.strip() == text:
+            self.found("read alike", "ok", f"text and {len(calls)} calls")
+        else:
+            self.found(
+                "read alike", "no", f"{len(calls)} calls, the server {len(theirs)}, or other text", _FORMAT
+            )
+
+
+async def _ask(
+    policy: ChatPolicy | TokenPolicy,
+    *messages: Message,
+    tools: tuple[ToolSpec, ...] = (WEATHER,),
+    seed: int = 0,
+    max_tokens: int = 1024,
+    tries: int = 1,
+) -> Completion | str:
+    """An answer, or the reason for its absence."""
+    reason = ""
+    for attempt in range(tries):
+        request = CompletionRequest(
+            messages=messages, tools=tools, seed=seed + attempt, max_tokens=max_tokens
+        )
+        try:
+            return await policy.complete(request)
+        except TurnwiseError as error:
+            reason = str(error)
+    return reason
+
+
+def _family_of_calls(message: Message) -> str | None:
+    """The chat format in which a message holds a call as text that was not read."""
+    for family in family_names() if not message.tool_calls else ():
+        try:
+            _, calls = read_text_calls(message.content, family, [WEATHER])
+        except ConfigError:  # read by a package that is not installed
+            continue
+        if any(call.status == "ok" and call.name == WEATHER.name for call in calls):
+            return family
+    return None
+
+
+def fork_of(before: Completion, after: Sequence[int]) -> str | None:
+    """Why the next prompt does not begin with a turn's prompt and what was sampled; `None`: it does."""
+    row = (*before.prompt_ids, *before.token_ids)
+    index = _first_difference(row, after[: len(row)])
+    if index is None:
+        return None
+    if index < len(before.prompt_ids):
+        what = "writes earlier messages otherwise once more follow"
+    elif before.message.reasoning or "</think>" in before.message.content:
+        what = "drops the reasoning, or writes it otherwise"
+    else:
+        what = "writes the turn otherwise than the model did"
+    return f"its template {what} (token {index} of {len(row)})"
+
+
+def _gaps(plain: Completion, sharp: Completion) -> list[float]:
+    """How far the logprobs of equal tokens after equal tokens are apart, for those that were uncertain."""
+    same = _first_difference(plain.token_ids, sharp.token_ids)
+    pairs = zip((plain.logprobs or ())[:same], (sharp.logprobs or ())[:same], strict=False)
+    return [abs(one - other) for one, other in pairs if one < -_UNCERTAIN_NATS]
+
+
+def _first_difference(ours: Sequence[int], theirs: Sequence[int]) -> int | None:
+    pairs = zip(ours, theirs, strict=False)  # the shorter one ends the comparison
+    shorter = min(len(ours), len(theirs)) if len(ours) != len(theirs) else None
+    return next((index for index, (one, other) in enumerate(pairs) if one != other), shorter)

@@ -8,8 +8,7 @@ import datasets
 import pytest
 
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
-from environments.record.text_exports.line_file import LineFile
-from environments.record.text_exports.text_views import TEXT_VIEWS
+from environments.record.prompt_response import LineFile, prompt_response
 from environments.shipped.retail.env import RetailEnv
 
 if not os.environ.get("TURNWISE_REQUIRE_TORCH"):
@@ -45,7 +44,7 @@ def prepared(groups, folder, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", folder / "cache")
     datasets.disable_progress_bars()
     with LineFile(folder / "out.jsonl") as file:
-        for line in (line for group in groups for line in TEXT_VIEWS["prompt_response"](group, Counter())):
+        for line in (line for group in groups for line in prompt_response(group, Counter())):
             file.write(line)
         file.put_early()
     loaded = datasets.load_dataset("json", data_files=str(folder / "out.jsonl"), split="train")

@@ -9,7 +9,7 @@ WORKERS ?= 4
 LINT := environments scripts tools tests turnwise
 # What starts sandboxes, servers or other processes.
 SLOW := tests/adversarial tests/test_docs.py tests/turnwise tests/tools/sandbox tests/tools/mcp tests/tools/test_files.py tests/tools/test_terminal.py \
-	tests/tools/test_extras.py $(addprefix tests/environments/,real_model rewards/code_judge rollout/lifecycle run serve trainers \
+	tests/tools/test_extras.py $(addprefix tests/environments/,real_model rewards/verdict rollout/lifecycle run serve trainers \
 	$(addprefix shipped/,code_debug retail swe_tasks terminal_tasks) \
 	test_base_env.py test_credit_settings.py test_mcp_env.py test_sandbox_settings.py test_start.py)
 

@@ -155,7 +155,6 @@ class DiskWatch:
 
 
 def unreadable(evidence: str) -> AgentCausedError:
-    """The error for files that cannot be read because of what they are."""
     return AgentCausedError(f"what the agent changed cannot be taken: {evidence}", cause="unreadable_files")
 
 
@@ -169,7 +168,6 @@ class WholeSandbox(SupervisedSandbox):
         record: SandboxRecord,
         listen: Callable[[], Awaitable[socket.socket]],
     ) -> None:
-        """See `SupervisedSandbox`."""
         super().__init__(channel, watch.container.spec.workdir, record, listen, _committed)
         self.engine, self.container, self._watch = watch.managed.engine, watch.container, watch
 
@@ -356,13 +354,10 @@ async def _committed(sandbox: SupervisedSandbox) -> Snapshot:
 
 
 class _Chunks:
-    """What comes in pieces, to be read."""
-
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks, self._data = chunks, b""
 
     def read(self, count: int) -> bytes:
-        """As many bytes, fewer at the end."""
         parts, missing = list[bytes](), count
         while missing:
             self._data = self._data or next(self._chunks, b"")

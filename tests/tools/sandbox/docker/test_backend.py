@@ -12,7 +12,7 @@ from tools.errors import ConfigError, IsolationError, SandboxCreateError, Sandbo
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.docker import backend, container, engine, orphans
 from tools.sandbox.docker.backend import open_docker, prepare_image
-from tools.sandbox.docker.inventory import entries, reap
+from tools.sandbox.docker.orphans import entries, reap
 from tools.sandbox.host import process_ids
 from tools.sandbox.host.layout import RESERVED_BYTES
 from tools.sandbox.inside.messages import Ready

@@ -1,6 +1,5 @@
 """Commands on their own: results, streams, limits of time and output."""
 
-
 import pytest
 
 from tools.sandbox.inside.job import Capture

@@ -8,9 +8,8 @@ from pydantic import Field, model_validator
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.policy.scripted import Choice
-from environments.rewards.economy import context_efficiency
 from environments.rewards.reward_context import Reward, RolloutContext
-from environments.rewards.rubric import Rubric
+from environments.rewards.rubric import Rubric, context_efficiency
 from environments.rewards.text_format import numeric_match, tagged
 from environments.shipped.long_math.ledgers import (
     FIELDS,

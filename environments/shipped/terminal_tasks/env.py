@@ -1,13 +1,13 @@
 """`TerminalTasksEnv`: make one file in a terminal; the file is right or it is not."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from environments.base_env import AgentEnv
-from environments.policy.scripted import Choice
+from environments.policy.scripted import Choice, call, generic_script, mostly, say
 from environments.rewards.reward_context import RolloutContext
 from environments.shipped.terminal_tasks.embedded_tasks import TASKS, TerminalTask
-from environments.shipped.terminal_tasks.script import terminal_script
 from environments.trajectory import Message, Trajectory
 from tools.calls import ToolSpec
 from tools.errors import ConfigError
@@ -59,9 +59,51 @@ class TerminalTasksEnv(AgentEnv):
     def scripted_choices(
         self, item: Item, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
     ) -> Sequence[Choice]:
-        """An agent that knows the command, and makes mistakes as its skill allows."""
-        return terminal_script(_task(item), messages, tools, skill)
+        """Mostly look, make the file, see that it is right, answer; else a mistake.
+
+        Without a terminal the agent plays `generic_script`.
+        """
+        if "terminal" not in {tool.name for tool in tools}:
+            return generic_script(messages, tools, skill)
+        right, wrong = _next_steps(_task(item), _commands_run(messages))
+        clumsy = [
+            call("terminal", '{"command": "ls"'),
+            call("terminal", {"cmd": "ls"}),
+            call("bash", {"command": "ls"}),
+        ]
+        return mostly(0.3 + 0.69 * skill, [right], wrong, clumsy)
 
 
 def _task(item: Item) -> TerminalTask:
     return item["task"]
+
+
+def _next_steps(task: TerminalTask, done: Sequence[str]) -> tuple[Message, Sequence[Message]]:
+    """The right step, and wrong ones."""
+    show = f"cat {task.path}"
+    misplaced = f"touch {task.path.rpartition('/')[2]}.tmp"
+    if task.command in done:
+        if done[-1] == show:
+            return say(f"`{task.path}` is there."), [_run(show)]
+        return _run(show), [say("That should do."), _run(misplaced), _run(f": > {task.path}")]
+    if "ls -R" not in done:
+        return _run("ls -R"), [_run(task.command), say(f"I have made `{task.path}`.")]
+    return _run(task.command), [_run(misplaced), say(f"I have made `{task.path}`.")]
+
+
+def _run(command: str) -> Message:
+    return call("terminal", {"command": command})
+
+
+def _commands_run(messages: Sequence[Message]) -> list[str]:
+    """The commands that ran, in order. A call that was refused is recognised by its missing command."""
+    commands: list[str] = []
+    for message in messages:
+        for tool_call in message.tool_calls:
+            try:
+                arguments = json.loads(tool_call.arguments)
+            except ValueError:
+                continue
+            if tool_call.name == "terminal" and "command" in arguments:
+                commands.append(arguments["command"])
+    return commands

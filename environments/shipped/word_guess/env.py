@@ -6,10 +6,17 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from environments.base_env import AgentEnv
-from environments.policy.scripted import Choice
+from environments.policy.scripted import Choice, mostly, say
 from environments.rewards.reward_context import RolloutContext
-from environments.shipped.word_guess.embedded_words import RIGHT, WORDS, agreeing, guess_in, marks_of, shown
-from environments.shipped.word_guess.script import word_script
+from environments.shipped.word_guess.embedded_words import (
+    RIGHT,
+    WORDS,
+    agreeing,
+    guess_in,
+    marks_of,
+    marks_shown,
+    shown,
+)
 from environments.trajectory import Message, Trajectory, Turn
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tools.calls import ToolSpec
@@ -20,6 +27,9 @@ from tools.tool_context import State
 GUESSES = 6
 INFORMATION_WEIGHT = 0.5
 """What all turn rewards of a solved game add up to."""
+
+_CONSIDERED = 6
+"""Words that the scripted player chooses among; more would cost time and teach nothing."""
 
 Item = Mapping[str, Any]
 """`answer`, five letters from a to z."""
@@ -128,9 +138,23 @@ class WordGuessEnv(TurnLevelRewardMixin, AgentEnv):
     def scripted_choices(
         self, item: Item, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
     ) -> Sequence[Choice]:
-        """A player by elimination, who forgets the marks as its skill allows."""
-        return word_script(messages, skill)
+        """Mostly a word that every reply so far allows, else any word, else no word.
+
+        The player knows the embedded words, and the game from its replies alone.
+        """
+        replies = [marks_shown(message.content) for message in messages if message.role == "user"]
+        candidates = WORDS
+        for guess, marks in filter(None, replies):
+            candidates = agreeing(candidates, guess, marks)
+        right = [say(f"<guess>{word}</guess>") for word in _spread(candidates or WORDS)]
+        clumsy = [say("I am not sure."), say("<guess>guesses</guess>")]
+        return mostly(0.2 + 0.79 * skill, right, [say(word) for word in _spread(WORDS)], clumsy)
 
 
 def _is_answer(given: object) -> bool:
     return isinstance(given, str) and given.islower() and guess_in(given) == given
+
+
+def _spread(words: Sequence[str]) -> Sequence[str]:
+    """Some of the words, from all over them."""
+    return words[:: 1 + (len(words) - 1) // _CONSIDERED]

@@ -20,7 +20,6 @@ from environments.shipped.sales_chat.customer import (
     WARMS_UP,
     move_of,
 )
-from environments.shipped.sales_chat.script import sales_script
 from environments.trajectory import CreditedGroup, Message, StopReason, TrajectoryGroup
 from tests.benchmarks.chat_credit import credit_by_kind, played
 from tests.tables import cases
@@ -60,7 +59,7 @@ def expected_score(skill: float, mood: int, left: int = PATIENCE) -> float:
         return 0.0
     before = [WANTS] + [Message(role="assistant", content="")] * (PATIENCE - left)
     score = 0.0
-    for choice in sales_script(before, skill):
+    for choice in SalesChatEnv(AgentEnvConfig()).scripted_choices({}, before, (), skill):
         move = move_of(choice.message.content)
         if move.kind == "pitch":
             score += choice.probability * CONVERTS[mood]
@@ -141,7 +140,10 @@ def test_a_skilled_seller_speaks_of_what_the_customer_wants_then_pitches(topic: 
     heard = Message(role="user", content=f"I want {min(TOPICS[topic])}.")
     said = Message(role="assistant", content="Hm.")
     first, last = (
-        max(sales_script(messages, 1.0), key=lambda choice: choice.probability).message.content
+        max(
+            SalesChatEnv(AgentEnvConfig()).scripted_choices({}, messages, (), 1.0),
+            key=lambda choice: choice.probability,
+        ).message.content
         for messages in ([heard], [heard, said, said])
     )
     assert (move_of(first).topic, move_of(last).kind) == (topic, "pitch")

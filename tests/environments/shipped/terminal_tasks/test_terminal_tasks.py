@@ -1,5 +1,3 @@
-import math
-
 import pytest
 
 from environments.config import AgentEnvConfig
@@ -7,11 +5,8 @@ from environments.policy.scripted import Choice, call, say
 from environments.rollout.items.tasks import GroupTask
 from environments.shipped.terminal_tasks import TerminalTasksEnv
 from environments.shipped.terminal_tasks.embedded_tasks import TASKS, TerminalTask
-from environments.shipped.terminal_tasks.script import terminal_script
-from environments.trajectory import Message
 from tests.tables import cases
 from tools.errors import ConfigError
-from tools.terminal import terminal
 
 NAMES = [task.task_id for task in TASKS]
 
@@ -91,12 +86,6 @@ def test_json_is_compared_by_value_and_type(data: bytes, right: bool):
         task_id="t", instruction="", path="p", expected='{"a": 1, "b": true}', command="", compare="json"
     )
     assert task.solved_by(data) is right
-
-
-@cases("skill", [0.0, 0.6, 1.0])
-def test_the_choices_are_a_distribution(skill: float):
-    choices = terminal_script(TASKS[0], [Message(role="user", content="go")], terminal.specs, skill)
-    assert math.fsum(choice.probability for choice in choices) == pytest.approx(1)
 
 
 async def test_a_skilled_agent_solves_what_a_clumsy_one_often_does_not():

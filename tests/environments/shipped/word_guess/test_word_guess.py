@@ -11,7 +11,6 @@ from environments.rollout.items.tasks import GroupTask
 from environments.shipped.word_guess import WordGuessEnv
 from environments.shipped.word_guess.embedded_words import WORDS
 from environments.shipped.word_guess.env import INFORMATION_WEIGHT, Game
-from environments.shipped.word_guess.script import word_script
 from environments.trajectory import Message, StopReason, Trajectory
 from tests.tables import cases
 from tools.errors import DatasetError
@@ -107,20 +106,15 @@ def conversation(answer: str, *guesses: str) -> list[Message]:
 
 
 def test_a_skilled_player_guesses_what_the_marks_allow():
-    choices = word_script(conversation("crane", "slate", "brain"), 1.0)
+    choices = WordGuessEnv(AgentEnvConfig()).scripted_choices(
+        {}, conversation("crane", "slate", "brain"), (), 1.0
+    )
     allowed = Game.begin("crane")
     allowed.guess("slate")
     allowed.guess("brain")
     likely = [choice.message.content for choice in choices if choice.probability > 0.1]
     assert likely
     assert {f"<guess>{word}</guess>" for word in allowed.candidates} >= set(likely)
-
-
-@cases("skill", [0.0, 0.6, 1.0])
-@cases("guesses", [(), ("slate",), ("slate", "crane"), ("zzzzz",)], ids=len)
-def test_the_choices_are_a_distribution(guesses: tuple[str, ...], skill: float):
-    choices = word_script(conversation("crane", *guesses), skill)
-    assert math.fsum(choice.probability for choice in choices) == pytest.approx(1)
 
 
 async def test_a_dataset_of_answers_can_replace_the_embedded_words(tmp_path):

@@ -166,7 +166,6 @@ def longest_context(trajectory: Trajectory) -> int:
 
 
 def sampled_tokens(trajectory: Trajectory) -> int:
-    """Tokens that the model sampled, in all turns."""
     return sum(turn.span.end - turn.span.start for turn in trajectory.turns)
 
 

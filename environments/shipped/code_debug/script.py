@@ -59,7 +59,6 @@ def wrong_text(task: Task) -> str:
 def _next_steps(
     task: Task, messages: Sequence[Message]
 ) -> tuple[Message, Sequence[Message], Sequence[Message]]:
-    """The right step, wrong ones and clumsy ones."""
     text = original = buggy_text(task)
     looked = edited = ran = passed = False
     # `ran`: the examples, since the last change.
@@ -100,5 +99,4 @@ def _next_steps(
 
 
 def _clumsy(name: str, arguments: dict[str, str], misnamed: dict[str, object], tool: str) -> list[Message]:
-    """One call written badly in three ways."""
     return [call(name, json.dumps(arguments)[:-1]), call(name, misnamed), call(tool, arguments)]

@@ -30,8 +30,6 @@ from tools.calls import ToolSpec
 
 
 class JudgedWritingConfig(AgentEnvConfig):
-    """Settings of `JudgedWritingEnv`."""
-
     drafts: int = Field(
         default=3, ge=1, le=10, description="Drafts that are written, the first one included."
     )
@@ -49,14 +47,12 @@ class JudgedWritingEnv(TurnLevelRewardMixin, AgentEnv):
     outcome = Rubric(judge=0.6, words=0.2, length=0.2)
 
     async def load_items(self) -> Sequence[Item]:
-        """The briefs that the config names, or the embedded ones."""
         if self.config.dataset_name or self.config.dataset_path:
             return await super().load_items()
         with files("environments.shipped.judged_writing").joinpath("briefs.jsonl").open("rb") as lines:
             return list(jsonlines.Reader(lines))[: self.config.max_items]
 
     def format_prompt(self, item: Item) -> str:
-        """What to write."""
         return task_text(item)
 
     async def respond(self, item: Item, turn: Turn, ctx: RolloutContext) -> str | None:
@@ -96,7 +92,6 @@ class JudgedWritingEnv(TurnLevelRewardMixin, AgentEnv):
         return verdicts[turn.index]
 
     def scripted_judge(self, item: Item, messages: Sequence[Message]) -> str:
-        """A judge that measures the text."""
         return scripted_verdict(item, messages)
 
     def scripted_choices(

@@ -32,7 +32,6 @@ def retail_script(
 
 
 def _next_steps(item: Item, messages: Sequence[Message]) -> tuple[Message, Sequence[Message]]:
-    """The right step, and wrong ones."""
     ran = [(done.name, json.loads(done.arguments or "{}")) for done, _ in calls_that_ran(messages)]
     tempted = [_action(item["temptation"])] if item.get("temptation") else []
     careless = [say(_GIVE_UP), say(_BRUSH_OFF), *tempted]

@@ -33,24 +33,20 @@ class SalesChatEnv(TurnLevelRewardMixin, AgentEnv):
     )
 
     async def load_items(self) -> Sequence[Item]:
-        """The embedded products, or those of a dataset."""
         if self.config.dataset_name or self.config.dataset_path:
             return await super().load_items()
         return [{"id": product, "product": product} for product in PRODUCTS][: self.config.max_items]
 
     def format_prompt(self, item: Item, ctx: RolloutContext) -> str:
-        """The customer's first message."""
         return f"Hello, I am interested in the {item['product']}. {_customer(ctx).opening}"
 
     async def respond(self, item: Item, turn: Turn, ctx: RolloutContext) -> str:
-        """The customer's answer, which may be the last one."""
         customer = _customer(ctx)
         if customer.end is not None:
             ctx.end(customer.end)
         return customer.says
 
     def state_key(self, item: Item, turn: Turn | None, ctx: RolloutContext) -> str:
-        """What the customer has let the seller know."""
         customer = _customer(ctx)
         return f"{customer.messages} {MOODS[customer.mood]} {customer.taste} {customer.end or ''}"
 
@@ -59,7 +55,6 @@ class SalesChatEnv(TurnLevelRewardMixin, AgentEnv):
         return _customer(ctx).vote
 
     async def compute_outcome(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> float:
-        """Whether it was sold."""
         return float(trajectory.end_reason == "sold")
 
     def scripted_choices(

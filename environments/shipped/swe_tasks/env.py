@@ -117,7 +117,6 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
         return [{**row, "item_id": row["instance_id"]} for row in rows]
 
     def sandbox_for(self, item: Row) -> SandboxSpec:
-        """One that begins with the repository."""
         return SandboxSpec(prepared=f"{item['repo']}@{item.get('base_commit')}")
 
     async def prepare_sandbox(self, item: Row, sandbox: Sandbox) -> None:
@@ -126,7 +125,6 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
         await sandbox.put_archive(await asyncio.to_thread(pack, tree))
 
     def format_prompt(self, item: Row) -> str:
-        """The problem."""
         return (
             f"The repository in your working directory has this problem:\n\n{item['problem_statement']}\n\n"
             f"Solve it in the code. Hidden tests decide; changes to tests and their settings do not count."
@@ -152,7 +150,6 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
         return rewards
 
     async def compute_outcome(self, item: Row, trajectory: Trajectory, ctx: RolloutContext) -> float:
-        """1 when all tests of both kinds pass, else 0."""
         failing, passing = tests_of(item, "FAIL_TO_PASS"), tests_of(item, "PASS_TO_PASS")
         patch = await self._patch(item, ctx)
         ctx.metrics["suspicious_patch"] = float(SUSPICIOUS.search(patch) is not None)

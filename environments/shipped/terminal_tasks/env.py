@@ -32,7 +32,6 @@ class TerminalTasksEnv(AgentEnv):
     )
 
     async def load_items(self) -> Sequence[Item]:
-        """The embedded tasks."""
         if self.config.dataset_name or self.config.dataset_path:
             raise ConfigError(
                 f"{self.name} has its own tasks and reads no dataset; unset dataset_name and dataset_path"
@@ -40,16 +39,13 @@ class TerminalTasksEnv(AgentEnv):
         return [{"task_id": task.task_id, "task": task} for task in TASKS][: self.config.max_items]
 
     def format_prompt(self, item: Item) -> str:
-        """What to make."""
         return _task(item).instruction
 
     async def prepare(self, item: Item, sandbox: Sandbox) -> None:
-        """What the task works on."""
         for name, text in _task(item).files.items():
             await sandbox.write_file(name, text.encode())
 
     async def compute_reward(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> float:
-        """Whether the file is there with the right content."""
         try:
             data = await ctx.artefact(_task(item).path, max_bytes=MAX_BYTES)
         except OSError:
@@ -79,7 +75,6 @@ def _task(item: Item) -> TerminalTask:
 
 
 def _next_steps(task: TerminalTask, done: Sequence[str]) -> tuple[Message, Sequence[Message]]:
-    """The right step, and wrong ones."""
     show = f"cat {task.path}"
     misplaced = f"touch {task.path.rpartition('/')[2]}.tmp"
     if task.command in done:

@@ -49,7 +49,6 @@ class Game(State):
 
     @classmethod
     def begin(cls, answer: str) -> "Game":
-        """A game that has not begun."""
         words = WORDS if answer in WORDS else (*WORDS, answer)
         return cls(answer=answer, candidates=words, all_candidates=len(words))
 
@@ -67,7 +66,6 @@ class Game(State):
 
     @property
     def is_solved(self) -> bool:
-        """Whether the answer was guessed."""
         return (self.answer, RIGHT) in self.facts
 
 
@@ -85,7 +83,6 @@ class WordGuessEnv(TurnLevelRewardMixin, AgentEnv):
     )
 
     async def load_items(self) -> Sequence[Item]:
-        """The embedded words, or a dataset's `answer`s."""
         if not (self.config.dataset_name or self.config.dataset_path):
             return [{"id": word, "answer": word} for word in WORDS][: self.config.max_items]
         items = await super().load_items()
@@ -94,11 +91,9 @@ class WordGuessEnv(TurnLevelRewardMixin, AgentEnv):
         return items
 
     def format_prompt(self, item: Item) -> str:
-        """The same for every word."""
         return "Make your first guess."
 
     def prepare(self, item: Item, sandbox: Sandbox) -> Game:
-        """A new game."""
         return Game.begin(item["answer"])
 
     async def respond(self, item: Item, turn: Turn, ctx: RolloutContext) -> str:
@@ -132,7 +127,6 @@ class WordGuessEnv(TurnLevelRewardMixin, AgentEnv):
         return INFORMATION_WEIGHT * (now - cast(float, before))
 
     async def compute_outcome(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> float:
-        """Whether the word was found."""
         return float(trajectory.end_reason == "won")
 
     def scripted_choices(
@@ -156,5 +150,4 @@ def _is_answer(given: object) -> bool:
 
 
 def _spread(words: Sequence[str]) -> Sequence[str]:
-    """Some of the words, from all over them."""
     return words[:: 1 + (len(words) - 1) // _CONSIDERED]

@@ -1,7 +1,6 @@
 """What a rollout took, and rewards for less; `context_efficiency` against its reference."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,7 @@ from environments.trajectory import Message, Span, Trajectory, Turn
 from tests.tables import cases
 from turnwise.rewards import context_efficiency, length_penalty, turn_cost
 
-REPOSITORY = Path(__file__).resolve().parents[3]
-GOLDEN = Path(os.environ.get("TURNWISE_GOLDEN_DIR") or REPOSITORY / ".." / "shared" / "golden")
+GOLDEN = Path(__file__).parents[1] / "credit" / "golden" / "reference"
 
 
 def trajectory_of(contexts):
@@ -27,8 +25,7 @@ def trajectory_of(contexts):
 
 
 def reference_rewards():
-    path = GOLDEN / "grpo_multiturn_condensation.json"
-    cases = json.loads(path.read_text())["cases"] if path.exists() else []
+    cases = json.loads((GOLDEN / "grpo_multiturn_condensation.json").read_text())["cases"]
     for case in cases:
         rewards = zip(case["inputs"]["trajectories"], case["expected"]["trajectory_rewards"], strict=True)
         for given, reward in rewards:

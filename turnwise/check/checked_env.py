@@ -43,6 +43,8 @@ class CheckPolicy(PlaysByScript):
         """Every message so far, by the seed and the number of its call."""
         self.repeats = False
         """Whether these are said again; where none was, the agent is silent."""
+        self.padded: Callable[[Script], Script] | None = None
+        """Changes what the scripted agent writes."""
 
     @property
     def name(self) -> str:
@@ -52,6 +54,7 @@ class CheckPolicy(PlaysByScript):
     def playing_by_script(self, script: Script, summary: Script, skill: float) -> Policy:
         """The policy of one rollout."""
         skill = skill if self.skill is None else self.skill
+        script = script if self.padded is None else self.padded(script)
         if not self.repeats:
             return _Remembered(script, self.said, skill=skill, renderer=self._renderer, summary=summary)
 

@@ -29,7 +29,7 @@ async def test_a_tool_that_refuses_is_no_fault_and_a_policy_is_repeated_whole(mo
     assert given[0] == "told the model: there is no tea"
     assert report["hooks"][0] == "warn"
     assert "limits_for gives max_turns 300, and --env.max_turns permits 10" in report["hooks"][1]
-    assert "not the same twice" not in report["rewards twice"][1]
+    assert report["siblings"][0] == "ok"
 
 
 FAULTS = {
@@ -40,14 +40,10 @@ FAULTS = {
     ],
     "RaisesForBad": [("failures", "fail", "ZeroDivisionError")],
     "Lucky": [
-        ("rewards twice", "fail", "part luck differs: "),
-        ("rewards twice", "fail", "; score_turn gives another value"),
-        ("resume", "fail", ", when the run was interrupted and resumed"),
+        ("siblings", "fail", "part luck differs: "),
     ],
     "LuckyReply": [
         ("siblings", "warn", "turn 1, reply differs: ['Go on 0."),
-        ("rewards twice", "ok", "respond is not the same twice, which no reward shows"),
-        ("resume", "fail", "turn 1, reply differs: ['Go on 0."),
     ],
     "Constant": [
         ("skill", "fail", "skill 1 scores 1.5, skill 0 scores 1.5"),
@@ -55,6 +51,21 @@ FAULTS = {
         ("rewards in a group", "fail", "0 of 2 groups have advantages"),
     ],
     "Inverted": [("skill", "fail", "skill 1 scores -3, skill 0 scores 0")],
+    "PaysForLength": [("padding", "fail", "a louder agent (more text, nothing else) scores ")],
+    "PaysForTurns": [
+        (
+            "padding",
+            "warn",
+            "a longer agent (more turns, nothing else) scores 0.4 instead of 0.2, and no out",
+        ),
+    ],
+    "PaysForCalls": [
+        (
+            "padding",
+            "fail",
+            "a busier agent (more calls, nothing else) scores 1.3 instead of 1.1, with no be",
+        ),
+    ],
     "Unscored": [("rewards by turn", "fail", "turns is scored")],
     "Scalar": [
         ("rewards by turn", "skipped", "one reward for the whole rollout"),

@@ -15,12 +15,10 @@ from turnwise.check.checks import (
     check_failures,
     check_hooks,
     check_items,
-    check_model,
     check_prompts,
     check_rollout,
     check_siblings,
     check_skill,
-    check_time,
     check_tools,
     check_variation_by_turn,
     check_variation_in_group,
@@ -31,7 +29,7 @@ from turnwise.check.report import Answer
 
 NAMES = (
     "opens", "fingerprint", "items", "prompt", "tools", "rollout", "hooks", "siblings", "failures",
-    "skill", "rewards by turn", "rewards in a group", "padding", "time", "closes", "leaks", "model",
+    "skill", "rewards by turn", "rewards in a group", "padding", "closes", "leaks",
 )  # fmt: skip
 """Every check, in the order of the table."""
 _OF_OPEN = {
@@ -48,7 +46,6 @@ _OF_OPEN = {
     "failures": check_failures,
     "padding": check_padding,
     "prompt": check_prompts,
-    "time": check_time,
 }
 _WITHOUT_ROLLOUT = ("items", "tools", "rollout", "hooks", "leaks")
 """Those that are made although the first rollout broke."""
@@ -79,8 +76,6 @@ async def run_checks(checked: CheckedEnv) -> None:
         if before is not None:
             backend = checked.env.sandboxes.kind
             await _check(checked, "leaks", lambda _: left_behind(before, backend))
-            with watchdog.armed():
-                await _check(checked, "model", check_model)
     report.add({"check": None})
 
 

@@ -16,7 +16,6 @@ from statistics import fmean, variance
 from time import monotonic
 from typing import Any
 
-from environments.config import ServerConfig
 from environments.policy.inference.http_client import one_line
 from environments.record.diagnosis import diagnosis
 from environments.rollout.hooks import is_recorded, writes
@@ -28,22 +27,19 @@ from tools.errors import IsolationError
 from tools.mcp.mcp_servers import MCPTool
 from tools.mcp.mcp_toolset import ROLLOUT
 from tools.sandbox.inventory import list_sandboxes
-from turnwise.check.checked_env import SIBLINGS, CheckedEnv
+from turnwise.check.checked_env import CheckedEnv, TracedCall
 from turnwise.check.report import Answer
 
 GOOD, MIDDLE, BAD = 1.0, 0.5, 0.0
 """Skills of the scripted agent."""
 _LONG_PROMPT = 0.5
 """Share of a row above which a prompt is a warning."""
-_SLOW_S = 2.0
-"""A hook that takes longer holds its rollout up more than a model does."""
 _SHOWN_CHARS = 320
 _SHOWN, _SHOWN_VALUE = 3, 80
 _OURS = ("turnwise-pool", "turnwise-watchdog", "turnwise-docker", "turnwise-sandbox", "asyncio_")
 """How names of threads begin that are not an environment's."""
 _WAIT_S = 2.0
 """For what is just ending."""
-_MODEL_ITEMS = 2
 _NOTHING_PLAYED: Answer = ("skipped", "no rollout came to an end")
 _NO_SCRIPT = "no scripted agent of its own: write scripted_choices(self, item, messages, tools, skill)"
 
@@ -110,8 +106,11 @@ async def check_tools(checked: CheckedEnv) -> Answer:
 async def check_rollout(checked: CheckedEnv) -> Answer:
     """Whether one rollout, played alone, comes to an end."""
     task = checked.tasks[0]
-    group, calls = await checked.traced(checked.env.rollout_group(task, 1))
-    checked.first_calls = calls
+    checked.first_calls = checked.calls = calls = list[TracedCall]()
+    try:
+        group = await checked.env.rollout_group(task, 1)
+    finally:
+        checked.calls = None
     hooks = [asdict(each) | {"given": one_line(each.given[:_SHOWN_CHARS])} for each in calls]
     checked.report.add({"shown hooks": hooks})
     for failure in group.failures:
@@ -172,16 +171,6 @@ async def check_failures(checked: CheckedEnv) -> Answer:
     if below := below_floor(checked.trajectories, checked.env.failed_score):
         return "warn", f"{count} rollouts, none broke; {below}"
     return "ok", f"{count} rollouts, none broke"
-
-
-async def check_time(checked: CheckedEnv) -> Answer:
-    """How long hooks and tools take at most."""
-    longest = sorted(checked.longest_s.items(), key=lambda each: -each[1])[:3]
-    calls = ", ".join(f"{name} {1000 * seconds:.1f} ms" for name, seconds in longest)
-    found = f"longest calls: {calls or 'nothing was called'}"
-    if longest and longest[0][1] > _SLOW_S:
-        return "warn", f"{found}; each rollout waits for it"
-    return "ok", found
 
 
 async def check_skill(checked: CheckedEnv) -> Answer:
@@ -386,31 +375,3 @@ def _processes() -> Iterator[str]:
             name, _, fields = rest.rpartition(") ")
             if fields.split()[1] == str(os.getpid()):
                 yield f"{name} {number}"
-
-
-async def check_model(checked: CheckedEnv) -> Answer:
-    """Whether rollouts by a real model come to an end, call tools and earn something."""
-    if not any(isinstance(each, ServerConfig) and each.base_url for each in checked.servers):
-        return "skipped", "no model was named: --model URL"
-    env = checked.made(with_model=True)
-    async with env.opened(notify=lambda _: None):
-        tasks = env.tasks()[: min(_MODEL_ITEMS, checked.items)]
-        groups = [await env.rollout_group(task, SIBLINGS) for task in tasks]
-        has_tools = bool(env.toolset.specs)
-    rollouts = [each for group in groups for each in group.trajectories]
-    failures = [each for group in groups for each in group.failures]
-    if failures:
-        count = len(rollouts) + len(failures)
-        return "fail", f"{len(failures)} of {count} rollouts broke: {failures[0].error}"
-    calls = sum(len(turn.tool_results) for each in rollouts for turn in each.turns)
-    scores = [each.score for each in rollouts if each.score is not None]
-    mean = f"mean score {fmean(scores):.3g}" if scores else "no score"
-    turns = fmean(len(each.acts) for each in rollouts)
-    found = f"{len(rollouts)} rollouts, {mean}, {turns:.1f} turns, {calls} tool calls"
-    if not all(each.exact for each in rollouts):
-        found += "; token ids are made from its text (see `turnwise doctor model`)"
-    if has_tools and not calls:
-        return "warn", f"{found}: it calls no tool"
-    if len(scores) > 1 and len(set(scores)) == 1:
-        return "warn", f"{found}: all of them score the same"
-    return "ok", found

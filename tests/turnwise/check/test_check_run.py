@@ -1,6 +1,5 @@
 """What each check finds: one environment with one thing wrong for each."""
 
-from environments.config import ServerConfig
 from tests.turnwise.check import checked_envs
 from tests.turnwise.check.checked_envs import checked
 from turnwise.check.check_run import NAMES
@@ -10,7 +9,7 @@ async def test_an_environment_without_fault_passes_all_that_applies_and_its_call
     monkeypatch, tmp_path
 ):
     report = await checked(checked_envs.Right, monkeypatch, tmp_path)
-    assert [name for name in NAMES if report[name][0] != "ok"] == ["tools", "model"]
+    assert [name for name in NAMES if report[name][0] != "ok"] == ["tools"]
     calls = [(each["name"], each["given"]) for each in report["shown hooks"]]
     assert [name for name, _ in calls] == [
         "format_prompt",
@@ -95,13 +94,6 @@ async def test_each_fault_is_found(monkeypatch, tmp_path):
             if report[check][0] != result or found not in report[check][1]
         ]
     assert missed == []
-
-
-async def test_a_model_that_does_not_answer_is_a_row(monkeypatch, tmp_path):
-    server = ServerConfig(base_url="http://127.0.0.1:9/v1", model_name="none")
-    report = await checked(checked_envs.Right, monkeypatch, tmp_path, servers=[server], items=1)
-    assert report["model"][0] == "fail"
-    assert report["skill"][0] == "ok"  # which the scripted agent plays all the same
 
 
 async def test_what_rollouts_leave_behind_is_named(monkeypatch, tmp_path):

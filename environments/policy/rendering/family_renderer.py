@@ -17,14 +17,8 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
 from environments.policy.rendering.chatml import LONG_CHARS, THINK
+from environments.policy.rendering.hermes import read_json_call
 from environments.policy.rendering.renderer import CannotExtendError, first_stop
-from environments.policy.rendering.text_formats import (
-    PYTHON_TAG,
-    deepseek_calls,
-    llama_calls,
-    python_tag_calls,
-    read_json_call,
-)
 from environments.trajectory import Message
 from tools.calls import CallStatus, ToolCall, ToolSpec
 from tools.errors import ConfigError, PolicyError
@@ -77,33 +71,7 @@ def tool_call(found: Any, index: int, tools: Sequence[ToolSpec]) -> ToolCall:
     )
 
 
-def deepseek_call(call: ToolCall, text: str) -> ToolCall:
-    """The call in the text of its span: the library takes V3.1's arguments for the name of a call."""
-    read = deepseek_calls(text, closed=call.status != "unclosed_block")[0]
-    return replace(call, name=read.name, arguments=read.arguments, status=read.status)
-
-
-def llama_message(
-    content: str, token_ids: Sequence[int], stop_ids: Sequence[int], tools: Sequence[ToolSpec]
-) -> tuple[str, tuple[ToolCall, ...]]:
-    """A turn in which the library saw no call: it knows one JSON object, and no `<|python_tag|>`."""
-    names = [tool.name for tool in tools]
-    if content.startswith(PYTHON_TAG):
-        read = python_tag_calls(content.removeprefix(PYTHON_TAG), names)
-    else:
-        read = llama_calls(content, names)
-    stop = first_stop(token_ids, stop_ids)
-    end = len(token_ids) if stop is None else stop
-    return "" if read else content, tuple(
-        ToolCall(
-            id=f"call_{index}", name=call.name, arguments=call.arguments, status=call.status, span=(0, end)
-        )
-        for index, call in enumerate(read)
-    )
-
-
 def _text(raw: str, arguments: Any) -> str:
-    """The arguments as the model wrote them."""
     if isinstance(arguments, str):
         return arguments
     if arguments is None:
@@ -195,7 +163,6 @@ def given_answers(messages: Sequence[Message], found: Sequence[Any], as_text: As
 
 
 def call_id(found: Any, index: int) -> str:
-    """The id that a turn gives a call, where its format has ids."""
     return found.id or f"functions.{found.name}:{index}"
 
 
@@ -253,7 +220,6 @@ class MarkerBreaks:
     """Finds markers in text; a marker is any string that could become a control token."""
 
     def __init__(self, markers: Iterable[str]) -> None:
-        """Know `markers`, of one character or more."""
         self._markers = frozenset(markers)
         lengths: dict[str, set[int]] = {}
         for marker in self._markers:
@@ -289,7 +255,6 @@ class MarkerBreaks:
         yield _unbroken(text[end:]), False
 
     def _found(self, text: str, *, overlapping: bool = False) -> Iterator[tuple[int, str]]:
-        """Markers from left to right, the longest one at each index."""
         at = 0
         while (start := self._start.search(text, at)) is not None:
             at = start.start()
@@ -322,7 +287,6 @@ class FamilyTokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.name_or_path = name_or_path
-        """The model's name: some formats differ by it."""
         self.unk_token_id = None
         self.missing: list[str] | None = None
         """Once it is a list: tokens that were asked for and that the tokenizer lacks; another stands in."""
@@ -332,7 +296,6 @@ class FamilyTokenizer:
             for token_id, token in added.items()
             if token.special or _SIGNS.intersection(token.content)
         }
-        """Control tokens of this tokenizer, by their text."""
         self._tokenizer.add_special_tokens(  # pyright: ignore[reportUnknownMemberType] - its stub says `list`
             [AddedToken(marker, special=True, normalized=False) for marker in self.markers]
         )
@@ -342,19 +305,15 @@ class FamilyTokenizer:
 
     @property
     def eos_token_id(self) -> int | None:
-        """The end of text, for formats that stop there, too."""
         return self.markers.get("<|endoftext|>")
 
     def vocabulary_size(self) -> int:
-        """One more than the largest id."""
         return max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
     def longest_token(self) -> int:
-        """Characters of the longest token that text can become, at most."""
         return max(len(token.encode()) for token in self._tokenizer.get_vocab(with_added_tokens=False))
 
     def from_message(self, text: str) -> str:
-        """Text of a message as it has to be given to the library."""
         return self._in_messages.broken(text)
 
     def encode(self, text: str, **_: Any) -> list[int]:
@@ -386,7 +345,6 @@ class FamilyTokenizer:
         return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
 
     def convert_tokens_to_ids(self, token: str) -> int | None:
-        """The id of one token; `None` for one that the tokenizer lacks."""
         token_id = self._tokenizer.token_to_id(token)
         if token_id is None and self.missing is not None:
             self.missing.append(token)
@@ -395,7 +353,6 @@ class FamilyTokenizer:
 
 
 def byte_tokenizer(markers: Sequence[str]) -> Tokenizer:
-    """A tokenizer of 256 bytes and `markers`."""
     vocabulary = {character: index for index, character in enumerate(sorted(ByteLevel.alphabet()))}
     tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=False)  # pyright: ignore[reportAttributeAccessIssue] - its stub has no setter
@@ -405,7 +362,6 @@ def byte_tokenizer(markers: Sequence[str]) -> Tokenizer:
 
 
 def _mapped(value: Any, as_text: Callable[[str], str]) -> Any:
-    """The value with every text in it marked as text."""
     if isinstance(value, str):
         return as_text(value)
     if isinstance(value, Mapping):
@@ -422,9 +378,7 @@ _BY_TEMPLATE = frozenset({"deepseek-v4", "laguna-m.1", "laguna-xs.2"})
 """Where the library's own way to go on refuses several results, or loses what stands after a turn."""
 
 _LONGEST_CHARACTER = 8
-"""Ids of it, at most."""
 _SHORT = 1_000
-"""Ids that are read in no time, whatever they are."""
 
 
 class _Run(Sequence[int]):
@@ -501,27 +455,21 @@ class FamilyRenderer:
         question = [{"role": "user", "content": "?"}]
         self._opening: list[int] = self._library.render_ids(question, add_generation_prompt=True)
         self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys(self._library.get_stop_token_ids()))
-        """Every id that ends an assistant turn."""
         self.vocabulary_size = self._tokenizer.vocabulary_size()
-        """One more than the largest id of the tokenizer."""
 
     @property
     def name(self) -> str:
-        """The family's name."""
         return self._family
 
     @cached_property
     def longest_token(self) -> int:
-        """Characters of the longest token that text can become, at most."""
         return self._tokenizer.longest_token()
 
     @property
     def markers(self) -> Mapping[str, int]:
-        """Control tokens of the tokenizer, by their text."""
         return self._tokenizer.markers
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids`, control tokens included."""
         return self._tokenizer.decode(ids)
 
     def prompt_ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
@@ -574,13 +522,12 @@ class FamilyRenderer:
         return tuple(ids[len(before) :])
 
     def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Message:
-        """The assistant message that sampled ids hold; its calls carry status and span."""
-        return self._message(self._read(token_ids, tools), token_ids, tools)
+        return self._message(self._read(token_ids, tools), tools)
 
     def parse_text(self, text: str, tools: Sequence[ToolSpec]) -> Message:
         """The message in the text of an answer; what looks like a marker in it is one."""
         ids = self._tokenizer.encode(text)
-        return self._message(self._read_by_library(ids, tools, prompt_ids=None), ids, tools)
+        return self._message(self._read_by_library(ids, tools, prompt_ids=None), tools)
 
     def _described(self, tools: Sequence[ToolSpec]) -> list[dict[str, Any]] | None:
         """The tools for the library, which only reads them, with all text marked; `None` for no tools."""
@@ -594,7 +541,6 @@ class FamilyRenderer:
         return self._known_tools[key] or None
 
     def _read(self, token_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Any:
-        """What is read in a sampled turn; what stands in its reasoning is no call."""
         read = self._read_by_library(token_ids, tools, prompt_ids=self._opening)
         end = self._reasoning_end(token_ids, read.tool_calls)
         if end is None:
@@ -645,18 +591,11 @@ class FamilyRenderer:
 
     @cached_property
     def _think(self) -> tuple[str, str]:
-        """What reasoning stands between."""
         return ("<think:opensource>", "</think:opensource>") if self._family == "hy3" else THINK
 
-    def _message(self, read: Any, token_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Message:
+    def _message(self, read: Any, tools: Sequence[ToolSpec]) -> Message:
         calls = tuple(tool_call(found, index, tools) for index, found in enumerate(read.tool_calls))
         content: str = read.content
-        if self._family in ("deepseek-v3", "deepseek-r1"):
-            calls = tuple(
-                deepseek_call(call, self.decode(token_ids[slice(*(call.span or ()))])) for call in calls
-            )
-        elif self._family == "llama-3" and not calls:
-            content, calls = llama_message(content, token_ids, self.stop_ids, tools)
         return Message(
             role="assistant",
             content=content.rstrip("\n") if calls else content,
@@ -701,11 +640,6 @@ def text_reader(family: str) -> FamilyRenderer:
 
 
 def _created(family: str, tokenizer: FamilyTokenizer) -> Any:
-    """The library's renderer.
-
-    Raises:
-        ConfigError: as for `FamilyRenderer`.
-    """
     create, config = _library_parts(family)
     try:
         return create(tokenizer, config)

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from environments.policy.base import CheckedPolicy, Policy
-from environments.policy.second_models.asked_model import ROLES, AskedModel
+from environments.policy.second_models import ROLES, AskedModel
 from environments.rollout.boundary import (
     MetKinds,
     raised_by_user,
@@ -47,7 +47,7 @@ from tools.errors import ConfigError, RunError, SandboxError, ServerAway, TimeLi
 from tools.mcp.mcp_servers import MCPServers
 from tools.registry import Toolset
 from tools.sandbox.base import Sandbox, SandboxSpec, Snapshot
-from tools.sandbox.snapshot import take_snapshot
+from tools.sandbox.layers import take_snapshot
 from tools.toolsets import select_toolsets
 
 _EVERY_S = 60.0
@@ -124,7 +124,7 @@ def _peak_memory() -> int:
 
 
 if TYPE_CHECKING:
-    from environments.policy.second_models.asked_model import SecondModels
+    from environments.policy.second_models import SecondModels
     from environments.policy.server_policy import ServedPolicy
     from environments.rollout.agents.recording import Recording
 

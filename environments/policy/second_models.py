@@ -1,0 +1,466 @@
+"""Models beside the policy, asked for text that nobody trains on: a judge, a simulated user, a summariser."""
+
+import asyncio
+import hashlib
+import json
+import logging
+import re
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from contextvars import Context
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal, Protocol
+
+from environments.policy.inference.chat_reply import (
+    FilteredReplyError,
+    ReplyError,
+    SampledMessage,
+    read_reply,
+)
+from environments.policy.inference.dialect import (
+    CAPTURE,
+    Dialect,
+    RefusedSettingError,
+    is_context_overflow,
+    is_filtered,
+    sampling_of,
+)
+from environments.policy.inference.http_client import NoAnswerError, StatusError, request_body
+from environments.policy.inference.server_kind import ServedModel
+from environments.trajectory import JudgeCall, Message
+from tools.errors import ConfigError, NoModelError, PolicyError, SecondModelError
+from tools.time_profile import timed
+
+LONGEST_ANSWER = 200_000
+"""Characters; what follows is cut, as by a server's own limit."""
+
+
+_REASONING = (
+    ("<think>", "</think>"),
+    ("<thinking>", "</thinking>"),
+    ("[THINK]", "[/THINK]"),
+    ("<|channel|>analysis", "<|channel|>final<|message|>"),
+)
+"""How a model's reasoning begins and ends, where its server leaves it in the text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextAnswer:
+    text: str | None
+    """Without reasoning; `None`: it takes no such question, see `problem`."""
+    problem: Literal["too_long", "filtered", "refused", "cut", "empty"] | None = None
+    """`too_long`, `filtered`: of the question, and the same one has no other answer. `refused`: the text is
+    what the server calls a refusal. `cut`: it is longer than it may be."""
+    usage: Mapping[str, int] = field(default_factory=dict[str, int])
+    """`prompt_tokens` and `completion_tokens` that were paid for it, where they are known."""
+
+
+class Answering(Protocol):
+    """A model server, or a script in its place."""
+
+    @property
+    def model(self) -> str: ...
+
+    def sampling(self, seed: int) -> Mapping[str, Any]: ...
+
+    async def answer(self, messages: Sequence[Message], *, seed: int) -> TextAnswer:
+        """The answer to a conversation that ends with a user message.
+
+        Raises:
+            SecondModelError: no answer after the server's tries.
+        """
+        ...
+
+
+def without_reasoning(text: str) -> str:
+    """What follows the reasoning that a server left in the text; nothing where that is left open."""
+    start = text.lstrip()
+    if start.startswith(("{", "```")):
+        return text  # a verdict, which may quote such a mark
+    for begins, ends in _REASONING:
+        if start.startswith(begins):
+            return start.partition(ends)[2]
+    thought, ended, answer = text.partition(_REASONING[0][1])
+    # What follows a verdict may be an agent's text, quoted: it ends no reasoning.
+    return answer if ended and "{" not in thought else text
+
+
+_LOG = logging.getLogger(__name__)
+_INVALID = (400, 422)
+_TOO_LARGE = 413
+"""The status of proxies in front of servers, without a word about context."""
+_LONG_BYTES = 1_000_000
+"""Of a reply, from which reading it takes some 10 ms."""
+
+
+@dataclass(kw_only=True, eq=False)
+class TextModel(ServedModel):
+    role: str
+    """The section of its settings, such as `judge`."""
+    temperature: float
+    top_p: float
+    max_tokens: int
+    extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    _dialect: Dialect = field(init=False, repr=False)
+    _has_answered: bool = field(default=False, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._dialect = Dialect(refused=CAPTURE, section=self.role)
+
+    def sampling(self, seed: int) -> Mapping[str, Any]:
+        return {**self._shape(), "max_tokens": self.max_tokens, "seed": seed}
+
+    async def answer(self, messages: Sequence[Message], *, seed: int) -> TextAnswer:
+        dialect = self._dialect
+        while True:
+            try:
+                answer = await self.server.chat(self._body(messages, dialect, seed), self._read)
+                break
+            except StatusError as error:
+                if error.status == _TOO_LARGE or is_context_overflow(error):
+                    return TextAnswer(text=None, problem="too_long")
+                if is_filtered(error):
+                    return TextAnswer(text=None, problem="filtered")
+                simpler = self._after_refusal(error, dialect)
+                if simpler is None:
+                    return TextAnswer(text=None, problem="filtered")
+                dialect = simpler
+            except NoAnswerError as error:
+                raise self._lost(self.answered(error)) from error
+            except ReplyError as error:
+                raise self._lost(str(error)) from error
+        self._dialect, self._has_answered = self._dialect.joined(dialect), True
+        return answer
+
+    async def _read(self, content: bytes) -> TextAnswer:
+        read = partial(read_reply, content, "", max_tokens=self.max_tokens)
+        try:
+            return _answer_of(read() if len(content) < _LONG_BYTES else await asyncio.to_thread(read))
+        except FilteredReplyError:
+            return TextAnswer(text=None, problem="filtered")
+
+    def _after_refusal(self, error: StatusError, dialect: Dialect) -> Dialect | None:
+        """A simpler dialect; `None` where only the question can be at fault: other ones were answered."""
+        try:
+            simpler = dialect.without_refused(error, self._shape(), gives_ids=False)
+        except RefusedSettingError as refusal:
+            raise RefusedSettingError(f"{self._url}: {refusal}") from error
+        if simpler is None and self._has_answered and error.status in _INVALID:
+            return None
+        if simpler is None:
+            raise self._lost(self.answered(error)) from error
+        _LOG.warning("%s refuses a part of the request (%s); asking without it", self._url, error.reason)
+        return simpler
+
+    def _body(self, messages: Sequence[Message], dialect: Dialect, seed: int) -> bytes:
+        sampling = {"temperature": self.temperature, "top_p": self.top_p}
+        fields = dialect.fields(sampling, seed=seed, max_tokens=self.max_tokens)
+        spoken = [message.json() for message in messages]
+        return request_body({"model": self.model, **fields, **self.extra_body}, {"messages": spoken})
+
+    def _shape(self) -> dict[str, Any]:
+        return sampling_of(self.temperature, self.top_p, self.extra_body)
+
+    def _lost(self, why: str) -> SecondModelError:
+        return SecondModelError(f"the {self.role}'s model, {self._url}: {why}")
+
+    @property
+    def _url(self) -> str:
+        return self.server.chat_url
+
+
+def _answer_of(sampled: SampledMessage) -> TextAnswer:
+    text = without_reasoning(sampled.message.content)
+    problem = None
+    if sampled.is_refusal:
+        problem = "refused"
+    elif sampled.finish_reason == "length" or len(text) > LONGEST_ANSWER:
+        problem = "cut"
+    elif not text.strip():
+        problem = "empty"
+    return TextAnswer(text=text[:LONGEST_ANSWER], problem=problem, usage=sampled.usage)
+
+
+ROLES = ("judge", "user", "summariser")
+SCRIPTED = "scripted"
+_GROUPS_UNTIL_DOWN = 3
+
+_ID_BYTES = 6
+"""No agent finds a text that holds the id of the question it stands in, and a model can copy the id."""
+_WANTED_ID = '\n\nThe JSON object has one more field, copied exactly: "id": "{}"'
+_WANTS_ID = re.compile(re.escape(_WANTED_ID).replace(re.escape("{}"), "([0-9a-f]{12})") + r"\Z")
+
+
+def question_id(question: Sequence[Message]) -> str:
+    """A hash of a question, which no text that stands in it can hold; equal where rewards are rescored."""
+    content = json.dumps([[message.role, _unicode(message.content)] for message in question])
+    return hashlib.blake2b(content.encode(), digest_size=_ID_BYTES).hexdigest()
+
+
+def asking_for_id(question: Sequence[Message], wanted: str) -> tuple[Message, ...]:
+    """A question whose last message asks for an id in the object of the answer."""
+    *before, last = question
+    return (*before, replace(last, content=last.content + _WANTED_ID.format(wanted)))
+
+
+def _without_id(question: Sequence[Message]) -> tuple[Sequence[Message], str | None]:
+    """A question as its author wrote it, and the id that it asks for."""
+    asks = _WANTS_ID.search(question[-1].content) if question else None
+    if asks is None:
+        return question, None
+    return [replace(each, content=each.content.removesuffix(asks[0])) for each in question], asks[1]
+
+
+def _with_id(text: str, wanted: str) -> str:
+    """A script's answer with the id in its object; unchanged where it holds no object, or several."""
+    begin, end = text.find("{"), text.rfind("}") + 1
+    try:
+        json.loads(text[begin:end])
+    except (ValueError, RecursionError):
+        return text
+    return f'{text[: begin + 1]}"id": "{wanted}", {text[begin + 1 :]}'
+
+
+@dataclass(slots=True, kw_only=True)
+class AskedModel:
+    """Made for one rollout, or for a group whose rollouts are over."""
+
+    model: Answering
+    role: str = "second model"
+    hook: Callable[[], str] = lambda: ""
+    recorded: Mapping[tuple[Message, ...], JudgeCall] = field(
+        default_factory=dict[tuple[Message, ...], JudgeCall]
+    )
+    """Answers of a record, which are taken before anybody is asked."""
+    group: Hashable = None
+    unusable_in: set[Hashable] = field(default_factory=set[Hashable], repr=False)
+    """Groups of the run in which it gave nothing that could be used, since the last answer that could."""
+    calls: list[JudgeCall] = field(default_factory=list[JudgeCall])
+
+    async def ask(self, messages: Sequence[Message], *, turn: int | None = None, seed: int) -> TextAnswer:
+        """The answer, recorded.
+
+        Raises:
+            SecondModelError: there is none.
+            NoModelError: the model has neither server nor script.
+        """
+        question = tuple(replace(message, content=_unicode(message.content)) for message in messages)
+        if (known := self.recorded.get(question)) is not None:
+            self.calls.append(known)
+            return TextAnswer(text=known.answer)
+        hook = self.hook()
+        with timed(self.role):
+            answer = await self.model.answer(question, seed=seed)
+        self.calls.append(
+            JudgeCall(
+                hook=hook,
+                turn=turn,
+                model=self.model.model,
+                messages=question,
+                sampling=self.model.sampling(seed),
+                answer=answer.text,
+                usage=answer.usage,
+            )
+        )
+        return answer
+
+    def was_usable(self) -> None:
+        self.unusable_in.clear()
+
+    def was_unusable(self, problem: str) -> None:
+        """Called once its tries gave nothing that can be used, which the text of an agent may cause.
+
+        Raises:
+            SecondModelError: so it was in three groups, with no usable answer between: it counts as down.
+        """
+        self.unusable_in.add(self.group)
+        if len(self.unusable_in) >= _GROUPS_UNTIL_DOWN:
+            raise SecondModelError(
+                f"the {self.role}'s model counts as down: it gave nothing usable in "
+                f"{len(self.unusable_in)} groups, the last time: {problem}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptedAnswers:
+    """The hook of an environment that plays a second model offline."""
+
+    name: str
+    script: Callable[[Sequence[Message]], Awaitable[Any]]
+    model: str = SCRIPTED
+
+    def sampling(self, seed: int) -> Mapping[str, Any]:
+        return {}
+
+    async def answer(self, messages: Sequence[Message], *, seed: int) -> TextAnswer:
+        """What the hook gives, who is not asked for an id: it is put into the one object of the answer.
+
+        Raises:
+            ConfigError: it is no text.
+        """
+        question, wanted = _without_id(messages)
+        given = await self.script(question)
+        if not isinstance(given, str):
+            raise ConfigError(f"{self.name} gave {given!r:.100}; give the text that the model answers")
+        text = _unicode(given[:LONGEST_ANSWER])
+        text = text if wanted is None else _with_id(text, wanted)
+        return TextAnswer(text=text, problem=None if text.strip() else "empty")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoModel:
+    why: str = "this context was made without one"
+    model: str = ""
+
+    def sampling(self, seed: int) -> Mapping[str, Any]:
+        return {}
+
+    async def answer(self, messages: Sequence[Message], *, seed: int) -> TextAnswer:
+        raise NoModelError(f"no model answers: {self.why}")
+
+
+def _unicode(text: str) -> str:
+    """As servers and records take it: agents may write what is no Unicode, and scripts may quote it."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def nobody() -> AskedModel:
+    """A model without server and script, for a context that is made by hand."""
+    return AskedModel(model=NoModel())
+
+
+_MOST_ANSWERS = 50_000
+_MOST_CHARS = 16_000_000
+"""Of all answers that are kept together; those that were used last stay."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Asking:
+    task: "asyncio.Task[TextAnswer]"
+    waiting: int = 0
+
+
+@dataclass(kw_only=True, eq=False)
+class AnswerCache:
+    """A model that gets no question twice; a failure is not kept."""
+
+    asked: Answering
+    _kept: OrderedDict[bytes, TextAnswer] = field(default_factory=OrderedDict[bytes, TextAnswer], init=False)
+    _chars: int = field(default=0, init=False)
+    _asking: dict[bytes, _Asking] = field(default_factory=dict[bytes, _Asking], init=False)
+
+    @property
+    def model(self) -> str:
+        return self.asked.model
+
+    def sampling(self, seed: int) -> Mapping[str, Any]:
+        return self.asked.sampling(seed)
+
+    async def answer(self, messages: Sequence[Message], *, seed: int) -> TextAnswer:
+        """The answer; one that was given before, or is being asked for, costs no tokens.
+
+        Raises:
+            SecondModelError: there is none.
+        """
+        key = _key(messages, seed)
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return replace(self._kept[key], usage={})
+        asking = self._asking.get(key)
+        is_first = asking is None
+        if asking is None:
+            # Not in the context of the hook that asks first, which may be cancelled while others wait.
+            task = asyncio.get_running_loop().create_task(
+                self._answered(key, messages, seed), context=Context()
+            )
+            asking = self._asking[key] = _Asking(task=task)
+        asking.waiting += 1
+        try:
+            answer = await asyncio.shield(asking.task)
+        except PolicyError as error:
+            raise type(error)(str(error)) from None  # one for each who waits: tracebacks grow
+        finally:
+            asking.waiting -= 1
+            if asking.waiting == 0:
+                asking.task.cancel()
+                if self._asking.get(key) is asking:
+                    del self._asking[key]
+        return answer if is_first else replace(answer, usage={})
+
+    async def _answered(self, key: bytes, messages: Sequence[Message], seed: int) -> TextAnswer:
+        answer = await self.asked.answer(messages, seed=seed)
+        self._kept[key] = answer
+        self._chars += len(answer.text or "")
+        while len(self._kept) > _MOST_ANSWERS or self._chars > _MOST_CHARS:
+            _, oldest = self._kept.popitem(last=False)
+            self._chars -= len(oldest.text or "")
+        return answer
+
+
+def _key(messages: Sequence[Message], seed: int) -> bytes:
+    content = hashlib.sha256(b"%d" % seed)
+    for message in messages:
+        content.update(message.json() + b"\n")
+    return content.digest()
+
+
+CallScript = Callable[..., Awaitable[Any]]
+"""Calls a hook within its limits: (what it is for people, hook, item, messages)."""
+
+
+class SecondModels:
+    """One of each role; who judges is asked nothing twice, who plays a user may answer anew."""
+
+    def __init__(self, served: Mapping[str, TextModel]) -> None:
+        self._served = dict(served)
+        self._answering: dict[str, Answering] = dict(served)
+        if "judge" in served:
+            self._answering["judge"] = AnswerCache(asked=served["judge"])
+        self._unusable_in: dict[str, set[Hashable]] = {role: set() for role in ROLES}
+
+    @property
+    def roles(self) -> Sequence[str]:
+        return tuple(self._served)
+
+    def asked(
+        self, role: str, script: Callable[..., Any], item: Any, call: CallScript, hook: Callable[[], str]
+    ) -> AskedModel:
+        """A model as one rollout asks it.
+
+        Args:
+            role: one of `ROLES`.
+            script: the hook that plays it where it has no server.
+            item: of the rollout.
+            call: calls the hook.
+            hook: which hook of the rollout runs now.
+        """
+        answering = self._answering.get(role)
+        if answering is None:
+
+            async def played(messages: Sequence[Any]) -> Any:
+                return await call(f"{_asking(hook())}: scripted_{role}", script, item, messages)
+
+            answering = ScriptedAnswers(name=f"scripted_{role}", script=played)
+        return AskedModel(
+            model=answering,
+            role=role,
+            hook=lambda: _asking(hook()),
+            unusable_in=self._unusable_in[role],
+        )
+
+    async def check(self) -> None:
+        for role, model in self._served.items():
+            try:
+                await model.check()
+            except ConfigError as error:
+                raise ConfigError(f"the {role}'s model server: {error}") from error
+
+    async def aclose(self) -> None:
+        for model in self._served.values():
+            await model.aclose()
+
+
+def _asking(doing: str) -> str:
+    """The hook that asks, also while its question is being answered."""
+    return doing.partition(":")[0]

@@ -20,6 +20,7 @@ LEFT_OUT = (
     "environments/real_model",
     "environments/recorded",
     "environments/rewards/code_judge",
+    "environments/rollout/agents/test_hostile_neighbours.py",
     "environments/rollout/lifecycle",
     "environments/run",
     "environments/serve",
@@ -37,6 +38,7 @@ LEFT_OUT = (
     "tools/test_extras.py",
     "tools/test_files.py",
     "tools/test_terminal.py",
+    "test_site.py",
     "turnwise",
 )
 """Files and folders, below `tests/`, that start sandboxes, servers or other processes by the dozen."""

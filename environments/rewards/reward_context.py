@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from environments.policy.second_models.asked_model import AskedModel, nobody
+from environments.policy.second_models import AskedModel, nobody
 from environments.rewards.artefacts import TakenFiles
 from environments.rewards.judge import Judging
 from environments.rewards.verification_time import off_the_clock, seconds_left

@@ -6,7 +6,7 @@ from typing import Any, TypeVar, get_args
 
 from environments.config import AgentEnvConfig
 from environments.policy.scripted import Choice, generic_script, generic_summary
-from environments.policy.second_models.asked_model import ROLES
+from environments.policy.second_models import ROLES
 from environments.rewards.reward_context import GroupContext, Reward, RolloutContext
 from environments.rollout.agents.command import Command, TrainThreads, listener_of
 from environments.rollout.context import Condenser

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from environments.config import ModelServerConfig
 from environments.policy.base import Policy
-from environments.policy.second_models.asked_model import AskedModel
+from environments.policy.second_models import AskedModel
 from environments.rewards.reward_context import AgentEndpoint, RolloutContext
 from environments.rollout.agents.command import Command, HookPlayer, HostPlayer, SandboxPlayer
 from environments.rollout.agents.endpoint import EndpointServer

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from environments.policy.base import CheckedPolicy, Policy
-from environments.policy.second_models.asked_model import ROLES, AskedModel
+from environments.policy.second_models import ROLES, AskedModel
 from environments.rollout.boundary import (
     MetKinds,
     raised_by_user,
@@ -124,7 +124,7 @@ def _peak_memory() -> int:
 
 
 if TYPE_CHECKING:
-    from environments.policy.second_models.asked_model import SecondModels
+    from environments.policy.second_models import SecondModels
     from environments.policy.server_policy import ServedPolicy
     from environments.rollout.agents.recording import Recording
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from environments.credit.crediting import ANY_GROUP, comparable
-from environments.policy.second_models.asked_model import AskedModel
+from environments.policy.second_models import AskedModel
 from environments.rewards.reward_context import GroupContext
 from environments.rollout.boundary import failure_of, raised_by_user
 from environments.rollout.containment.hook_calls import HookCalls

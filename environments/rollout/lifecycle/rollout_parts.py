@@ -15,7 +15,7 @@ from environments.config import (
 from environments.policy.inference.dialect import shaping
 from environments.policy.inference.http_client import refuse_more_connections
 from environments.policy.rendering.chatml import ChatMLRenderer
-from environments.policy.second_models.asked_model import SecondModels
+from environments.policy.second_models import SecondModels
 from environments.rollout.context import (
     Condenser,
     fit_context,
@@ -32,7 +32,7 @@ from tools.errors import ConfigError
 if TYPE_CHECKING:
     from environments.policy.inference.model_server import ModelServer
     from environments.policy.rendering.renderer import Renderer
-    from environments.policy.second_models.text_model import TextModel
+    from environments.policy.second_models import TextModel
     from environments.policy.server_policy import ServedPolicy, ServerPolicy
     from environments.rollout.agents.recording import Recording
 
@@ -107,7 +107,7 @@ def second_models(config: AgentEnvConfig, servers: Sequence[SecondModelConfig]) 
 
 def _text_model(config: AgentEnvConfig, server: SecondModelConfig) -> "TextModel":
     # The client of model servers loads slowly, as below.
-    from environments.policy.second_models.text_model import TextModel  # noqa: PLC0415
+    from environments.policy.second_models import TextModel  # noqa: PLC0415
 
     try:
         model_server = _model_server(config, server)

@@ -17,7 +17,7 @@ from environments.run.worker_pool import run_whole
 from turnwise.check.check_run import NAMES, run_checks
 from turnwise.check.checked_env import CheckedEnv
 from turnwise.check.report import PARTS, Report, Result, shown_lines, supervised
-from turnwise.cli.settings import EnvCall, EnvCommand, with_proxies
+from turnwise.cli.env_command import EnvCall, EnvCommand, with_proxies
 
 _STYLES: dict[Result, str] = {"ok": "green", "warn": "yellow", "fail": "red", "skipped": "dim"}
 _ARGS = "turnwise.check.args"

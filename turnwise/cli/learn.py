@@ -19,7 +19,7 @@ from environments.record.run_folder import run_folder
 from environments.run.worker_pool import run_whole, until_stopped
 from environments.shipped.stations.env import StationsConfig, StationsEnv, Task
 from tools.errors import ConfigError
-from turnwise.cli.settings import EnvCall, EnvCommand
+from turnwise.cli.env_command import EnvCall, EnvCommand
 from turnwise.lab.learning.arms import (
     RESULT,
     SCALAR,

@@ -120,6 +120,11 @@ def choices(*parts: tuple[float, Sequence[Message]]) -> list[Choice]:
     ]
 
 
+def mostly(p_right: float, right: Sequence[Message], *others: Sequence[Message]) -> list[Choice]:
+    """Choices of which the right ones have this probability, and kinds of others share the rest evenly."""
+    return choices((p_right, right), *(((1 - p_right) / len(others), each) for each in others))
+
+
 def call(name: str, arguments: Mapping[str, Any] | str, *, content: str = "") -> Message:
     """An assistant message that calls one tool; arguments given as text are sent as they are."""
     text = arguments if isinstance(arguments, str) else json.dumps(dict(arguments), ensure_ascii=False)

@@ -110,12 +110,6 @@ COMMANDS: Mapping[str, LazyCommand] = {
         group="Credit",
         runs_env=True,
     ),
-    "learn": LazyCommand(
-        module="turnwise.cli.learn",
-        help="Let a small policy learn in a minute, with turn credit and with scalar credit.",
-        group="Credit",
-        runs_env=True,
-    ),
     "export": LazyCommand(
         module="turnwise.cli.export",
         help="Write a rollout JSONL as the rows that a trainer would get, as text or as a table.",

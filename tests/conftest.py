@@ -22,7 +22,7 @@ LEFT_OUT = (
     "adversarial",
     "environments/real_model",
     "environments/recorded",
-    "environments/rewards/code_judge",
+    "environments/rewards/verdict",
     "environments/rollout/agents/test_hostile_neighbours.py",
     "environments/rollout/lifecycle",
     "environments/run",

@@ -47,7 +47,7 @@ from tools.errors import ConfigError, RunError, SandboxError, ServerAway, TimeLi
 from tools.mcp.mcp_servers import MCPServers
 from tools.registry import Toolset
 from tools.sandbox.base import Sandbox, SandboxSpec, Snapshot
-from tools.sandbox.snapshot import take_snapshot
+from tools.sandbox.layers import take_snapshot
 from tools.toolsets import select_toolsets
 
 _EVERY_S = 60.0

@@ -1,5 +1,7 @@
 """The conformance suite, on every backend and tier that answers here."""
 
+import importlib.util
+
 import pytest
 
 from tests.tools.sandbox.conftest import TEST_IMAGE
@@ -68,3 +70,8 @@ async def holds(target, check, *, crowd):
     if result.status == "skipped":
         pytest.skip(result.reason)
     assert result.status == "ok", result.reason
+
+
+def test_the_modules_that_no_sandbox_may_import_are_ours():
+    for name in isolation.HOST_MODULES.split():
+        assert importlib.util.find_spec(name) is not None, name

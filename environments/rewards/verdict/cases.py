@@ -1,0 +1,176 @@
+"""Tests for an agent's code: it runs in fresh sandboxes, and its output is compared on our side."""
+
+import json
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+from environments.rewards.verdict.frame import Verify
+from environments.rewards.verification_time import one_verification
+from tools.errors import RewardError
+from tools.sandbox.base import ExecResult
+
+_STARTED = "started\n"
+_RUNNER = "run_case.py"
+_RUNNER_TEXT = f"""
+import importlib, json, os, sys
+module, function, arguments = json.load(sys.stdin)
+out = os.dup(1)
+os.write(out, {_STARTED.encode()!r})
+nothing = os.open(os.devnull, os.O_RDWR)
+for stream in (0, 1, 2):
+    os.dup2(nothing, stream)
+sys.path[:] = [os.getcwd(), *sys.path, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+result = getattr(importlib.import_module(module), function)(*arguments)
+text = json.dumps(result).encode()
+while text:
+    text = text[os.write(out, text):]
+os._exit(0)
+"""
+"""What the agent's code prints goes nowhere; what it returns is all that counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseReport:
+    """Which test cases an agent's code holds."""
+
+    held: tuple[bool, ...]
+    """One per case."""
+    timed_out: int = 0
+    """Cases that took too long; they are not held."""
+
+    @property
+    def fraction(self) -> float:
+        return sum(self.held) / len(self.held)
+
+
+async def program_cases(
+    verify: Verify,
+    command: str | Sequence[str],
+    cases: Sequence[tuple[str, str]],
+    *,
+    artefacts: Sequence[str],
+    timeout_s: float = 10.0,
+) -> CaseReport:
+    """Run a program once per case, each time in a fresh sandbox.
+
+    A case is held when the program ends with 0 and its output equals the expected one but for space at the
+    ends of lines and empty lines at the end. No expected output is ever in a sandbox, so none can be found.
+
+    Args:
+        verify: `ctx.verify`.
+        command: The agent's program, as a shell string or an argv.
+        cases: Standard input and expected standard output.
+        artefacts: What of the agent's files the program needs.
+        timeout_s: Wall clock of one case; all of them together may take `--env.verify_timeout_s`.
+
+    Raises:
+        RewardError: there are no cases.
+        SandboxError: a sandbox is broken, which the agent cannot cause.
+    """
+    run = partial(verify, command=command, artefacts=artefacts, timeout_s=timeout_s)
+    return await _report(
+        cases, lambda given: run(stdin=given.encode()), lambda text, right: _lines(text) == _lines(right)
+    )
+
+
+async def function_cases(
+    verify: Verify,
+    function: str,
+    cases: Sequence[tuple[Sequence[Any], Any]],
+    *,
+    artefacts: Sequence[str] = (),
+    timeout_s: float = 10.0,
+    rel_tol: float = 1e-9,
+) -> CaseReport:
+    """Call a Python function of the agent's once per case, each time in a fresh sandbox.
+
+    Arguments and results are JSON values; tuples become lists. Numbers are equal within `rel_tol`, integers
+    exactly, and no number equals true or false. What the code prints does not count.
+
+    Args:
+        verify: `ctx.verify`; Python 3 must be in its sandboxes.
+        function: Its file in the workspace and its name there, `answer.py:double`.
+        cases: Arguments and the expected result.
+        artefacts: What else of the agent's files that file needs.
+        timeout_s: Wall clock of one case; all of them together may take `--env.verify_timeout_s`.
+        rel_tol: Allowed difference of numbers that are not both integers, as a share of the larger one.
+
+    Raises:
+        RewardError: there are no cases, no Python, or `function` names no module.
+        SandboxError: a sandbox is broken, which the agent cannot cause.
+    """
+    path, _, name = function.rpartition(":")
+    parts = path.removesuffix(".py").split("/")
+    if not path.endswith(".py") or not name or not all(parts) or any("." in part for part in parts):
+        raise RewardError(
+            f"function_cases: {function!r:.100} is no function; give its file as in the workspace, without "
+            f"a dot in a name, and the function: answer.py:double"
+        )
+    run = partial(
+        verify,
+        command=["sh", "-c", f'exec python3 -I "$VERIFIER/{_RUNNER}"'],
+        artefacts=[path, *artefacts],
+        files={_RUNNER: _RUNNER_TEXT},
+        timeout_s=timeout_s,
+    )
+
+    async def call(arguments: Sequence[Any]) -> ExecResult:
+        result = await run(stdin=json.dumps([".".join(parts), name, list(arguments)]).encode())
+        if not result.text().startswith(_STARTED) and not result.timed_out:
+            raise RewardError(
+                f"the case of {function} did not start: exit code {result.exit_code}, "
+                f"{result.stderr[-200:].decode('utf-8', 'replace').strip()!r}; is Python 3 in the sandbox?"
+            )
+        return result
+
+    def equal(text: str, expected: Any) -> bool:
+        try:
+            found = json.loads(text.removeprefix(_STARTED))
+        except (ValueError, RecursionError):
+            return False
+        return _equal(found, json.loads(json.dumps(expected)), rel_tol)
+
+    return await _report(cases, call, equal)
+
+
+async def _report(
+    cases: Sequence[tuple[Any, Any]],
+    run: Callable[[Any], Awaitable[ExecResult]],
+    equal: Callable[[str, Any], bool],
+) -> CaseReport:
+    """Run all cases in the time of one verification, and compare what is whole."""
+    if not cases:
+        raise RewardError("there are no cases, so nothing of the agent's code is known")
+    with one_verification():
+        results = [await run(given) for given, _ in cases]
+    held = tuple(
+        result.exit_code == 0 and not result.timed_out and not result.truncated
+        and equal(result.text(), expected)
+        for result, (_, expected) in zip(results, cases, strict=True)
+    )  # fmt: skip
+    return CaseReport(held=held, timed_out=sum(result.timed_out for result in results))
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().split("\n")]
+
+
+def _equal(result: Any, expected: Any, rel_tol: float) -> bool:
+    if isinstance(expected, bool) or isinstance(result, bool):
+        return result is expected
+    if isinstance(expected, float) or (isinstance(expected, int) and isinstance(result, float)):
+        try:
+            return isinstance(result, int | float) and math.isclose(result, expected, rel_tol=rel_tol)
+        except OverflowError:  # an integer beyond every float
+            return False
+    if isinstance(expected, list) and isinstance(result, list):
+        pairs = list(zip(cast("list[Any]", result), cast("list[Any]", expected), strict=False))
+        same_length = len(cast("list[Any]", result)) == len(cast("list[Any]", expected))
+        return same_length and all(_equal(one, other, rel_tol) for one, other in pairs)
+    if isinstance(expected, dict) and isinstance(result, dict):
+        ours, theirs = cast("dict[str, Any]", expected), cast("dict[str, Any]", result)
+        return ours.keys() == theirs.keys() and all(_equal(theirs[k], ours[k], rel_tol) for k in ours)
+    return result == expected

@@ -1,0 +1,396 @@
+"""The process of a solution: started, confined, called, stopped and started again by a judge.
+
+It answers calls with plain data and cannot reach the judge, although both run as the same user.
+Only the standard library is there when this runs, and the modules of the sandbox that confine and end it.
+"""
+
+import builtins
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+from tools.sandbox.host.seccomp import without_peers
+from tools.sandbox.inside.kernel import adopt_orphans, filter_calls, no_new_privileges
+from tools.sandbox.inside.processes import kill_new, runnable, snapshot
+
+MAX_REPLY_BYTES = 4 << 20
+POLL_S = 0.02
+START_S = 20.0
+"""For the start of Python, which takes a thousandth of it."""
+MAX_INT_DIGITS = 100_000
+"""Reading a number takes time that grows with the square of its length."""
+PYTHON = (sys.executable, "-E", "-s", "-S", "-m")
+_ENDS_OF_LOOPS = (StopIteration, StopAsyncIteration)
+
+
+def read_request() -> Any:
+    sys.set_int_max_str_digits(MAX_INT_DIGITS)
+    return json.load(sys.stdin)
+
+
+def report(nonce: str, word: str, data: Any = None) -> None:
+    """Print a line that only the holder of the nonce can write."""
+    print(nonce, word, json.dumps(data), flush=True)  # noqa: T201
+
+
+class LostAnswer(BaseException):
+    """The solution gave no usable answer: it hung, died, or raised what no test can expect.
+
+    No `Exception`: a test that expects one must not take it for that.
+    """
+
+
+class TookTooLong(LostAnswer):
+    """A call beyond its limits."""
+
+
+class Spent:
+    """What another process used since now."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._cpu_s, self._waited_s, self._started = _cpu_s(pid), _waited_s(pid), time.monotonic()
+        self._is_alone = True
+
+    def cpu_s(self) -> float:
+        return _cpu_s(self._pid) - self._cpu_s
+
+    def wall_s(self) -> float:
+        """Wall clock, without that in which it could have gone on and others had the processors.
+
+        With what it started itself it shares them at its own cost.
+        """
+        passed_s = time.monotonic() - self._started
+        return passed_s - max(0.0, _waited_s(self._pid) - self._waited_s) if self._is_alone else passed_s
+
+    def is_over(self, cpu_s: float, wall_s: float) -> bool:
+        if time.monotonic() - self._started > wall_s:
+            self._is_alone = self._is_alone and not runnable() - {self._pid}
+        return self.cpu_s() > cpu_s or self.wall_s() > wall_s
+
+
+class SolutionServer:
+    """The solution's process, started when it is first needed and again after it was lost.
+
+    No time in which it waited for a processor counts, so that a busy machine makes no verdict.
+    """
+
+    def __init__(self, solution: str, entry_point: str, limits: Mapping[str, float]) -> None:
+        adopt_orphans()  # so that what leaves the solution's group is found
+        self._opening = json.dumps([solution, entry_point]).encode() + b"\n"
+        self._limits = dict(limits)
+        self._left_s = limits["total_s"]
+        """Of the time for all calls."""
+        self.process: subprocess.Popen[bytes] | None = None
+        self.hung = False
+        """Whether a call had to be stopped."""
+        self.lost = 0
+        """Calls that got no usable answer."""
+        self.slowest_s = 0.0
+        """Processor time of the slowest call, and of all."""
+        self.cpu_s = 0.0
+        _SERVERS.append(self)
+
+    def start(self) -> None:
+        """Start the process; nothing of the solution runs yet.
+
+        Raises:
+            LostAnswer: it cannot be started, whatever the solution is.
+        """
+        self.process = subprocess.Popen(
+            [*PYTHON, __name__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            start_new_session=True,
+            # Here, not in the program: the solution could put another one in its place.
+            preexec_fn=_confine,  # this process has one thread
+        )
+        try:
+            _talk(self.process, self._opening, cpu_s=START_S, wall_s=START_S)
+        except (LostAnswer, OSError) as error:
+            self.kill()
+            raise LostAnswer(f"no process for the solution: {error}") from None
+
+    def call(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Call the solution's function; arguments that it changed are changed here too."""
+        graph = ObjectGraph(own=1)
+        request = json.dumps(graph.encode([args, kwargs])).encode() + b"\n"
+        try:
+            reply = json.loads(self._exchange(request))
+            if "lost" in reply:
+                raise LostAnswer(reply["lost"])
+            if "raised" not in reply:
+                result, _, _ = graph.decode(reply["returned"])
+                return result
+            error = _exception(reply["raised"], str(reply["message"]))
+        except (Exception, LostAnswer) as error:  # noqa: BLE001  # whatever the solution's process made of its reply
+            self.lost += 1
+            raise LostAnswer(str(error)) from None
+        raise error
+
+    def kill(self) -> None:
+        if self.process is not None:
+            others = {each.process.pid for each in _SERVERS if each is not self and each.process}
+            kill_new({each for each in snapshot() if each[0] in others})
+            # Not until its pipes end: something that left the group may hold them.
+            for pipe in (self.process.stdin, self.process.stdout):
+                if pipe is not None:
+                    pipe.close()
+            self.process.wait()
+            self.process = None
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:  # a place in the sandbox for each
+                    pass
+
+    def _exchange(self, request: bytes) -> bytes:
+        if self._left_s <= 0:
+            raise LostAnswer("the time for the whole test is up")
+        if self.process is None:
+            self.start()
+        process = cast("subprocess.Popen[bytes]", self.process)
+        spent = Spent(process.pid)
+        limits = {"cpu_s": self._limits["cpu_s"], "wall_s": min(self._limits["wall_s"], self._left_s)}
+        reply, lost = b"", None
+        try:
+            reply = _talk(process, request, **limits)
+        except (LostAnswer, OSError) as error:
+            lost = error
+        self._left_s -= spent.wall_s()
+        self.slowest_s = max(self.slowest_s, spent.cpu_s())
+        self.cpu_s += spent.cpu_s()
+        if lost is None:
+            return reply
+        if isinstance(lost, TookTooLong):
+            self.hung = True
+            # One hang is enough to know; the others must not use up the time of the whole test.
+            self._limits.update(cpu_s=self._limits["next_cpu_s"], wall_s=self._limits["next_wall_s"])
+        self.kill()
+        raise LostAnswer(str(lost))
+
+
+_SERVERS: list[SolutionServer] = []
+"""Of this judge: the end of one leaves the others'."""
+
+
+def _confine() -> None:
+    """Give up signals to, control over and memory of other processes, for good.
+
+    No privilege is needed, and what the solution starts inherits it. A machine whose call numbers are not
+    known goes without: what the solution does to the judge then costs it the verdict.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    if program := without_peers():
+        no_new_privileges()
+        filter_calls(program)
+
+
+def _talk(process: "subprocess.Popen[bytes]", request: bytes, *, cpu_s: float, wall_s: float) -> bytes:
+    """Send one line and read one, without ever waiting longer than the limits."""
+    requests, replies = (cast(Any, pipe).fileno() for pipe in (process.stdin, process.stdout))
+    os.set_blocking(requests, False)
+    os.set_blocking(replies, False)
+    spent, unread = Spent(process.pid), b""
+    while not unread.endswith(b"\n"):
+        readable, writable, _ = select.select([replies], [requests] if request else [], [], POLL_S)
+        if writable:
+            request = request[os.write(requests, request) :]
+        if readable:
+            data = os.read(replies, 1 << 16)
+            unread += data
+            if not data or len(unread) > MAX_REPLY_BYTES:
+                raise LostAnswer("the process ended" if not data else "the reply is too long")
+        if spent.is_over(cpu_s, wall_s):
+            raise TookTooLong("the call took too long")
+    return unread
+
+
+def _exception(names: list[str], message: str) -> Exception:
+    """The builtin exception nearest to what the solution raised, so that a test can expect it.
+
+    Raises:
+        LostAnswer: it is missing, or would end a loop of the test itself.
+    """
+    for name in names:
+        kind = getattr(builtins, name, None)
+        if isinstance(kind, type) and issubclass(kind, Exception) and kind not in _ENDS_OF_LOOPS:
+            with contextlib.suppress(TypeError):
+                return kind(message)
+    raise LostAnswer(f"{names[0]}: {message}")
+
+
+def _cpu_s(pid: int) -> float:
+    """Processor time of another process: on a busy machine a slow answer is no hang."""
+    try:
+        return time.clock_gettime((~pid << 3) | 2)  # CPUCLOCK_SCHED of the process, as in clock_getcpuclockid
+    except OSError:
+        return 0.0
+
+
+def _waited_s(pid: int) -> float:
+    """For how long another process waited for a processor; 0 if the kernel does not report it."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_bytes().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+# The process itself.
+
+
+def serve() -> None:
+    """Answer calls on standard input and output, which the solution itself does not get.
+
+    The first line names the solution's file, and the function that is called.
+    """
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nothing, stream)
+    with contextlib.suppress(OSError):
+        # A shortage of memory ends this process, not the judge.
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    path, entry_point = json.loads(requests.readline())
+    solution = Path(path)
+    module = ModuleType("solution")
+    module.__file__ = str(solution)
+    sys.modules["solution"] = module
+    broken: BaseException | None = None
+    # From here on what happens is the solution's doing.
+    replies.write(b"{}\n")
+    replies.flush()
+    try:
+        exec(compile(solution.read_bytes(), "solution.py", "exec"), module.__dict__)  # sandboxed
+    except BaseException as error:  # noqa: BLE001  # the answer to every call
+        broken = error
+    for line in requests:
+        reply = _answer(getattr(module, entry_point, None), line) if broken is None else _lost(broken)
+        replies.write(json.dumps(reply).encode() + b"\n")
+        replies.flush()
+
+
+def _answer(function: Any, line: bytes) -> dict[str, Any]:
+    graph = ObjectGraph(own=-1)
+    args, kwargs = graph.decode(json.loads(line))
+    if not callable(function):
+        return _lost(TypeError("there is no such function"))
+    try:
+        returned: Any = function(*args, **kwargs)
+    except BaseException as error:  # noqa: BLE001  # the judge's to compare
+        return {"raised": [kind.__name__ for kind in type(error).__mro__], "message": _message(error)}
+    try:
+        return {"returned": graph.encode([returned, args, kwargs])}
+    except BaseException as error:  # noqa: BLE001  # no plain data, or an iterator that raises
+        return _lost(error)
+
+
+def _lost(error: BaseException) -> dict[str, Any]:
+    return {"lost": f"{type(error).__name__}: {_message(error)}"}
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)[:1000]
+    except Exception:  # noqa: BLE001  # the solution's own __str__
+        return ""
+
+
+class ObjectGraph:
+    """Plain data as JSON and back, keeping which mutable objects are one and the same.
+
+    Both sides of a call hold one: objects that came with the request are recognised in the reply and updated
+    in place, as if the call had been made in one process.
+    """
+
+    def __init__(self, *, own: int) -> None:
+        """`own` is 1 or -1: the sign of the numbers that this side gives to objects it has seen first."""
+        self._own = own
+        self._objects: dict[int, Any] = {}
+        self._numbers: dict[int, int] = {}
+
+    def encode(self, value: Any) -> Any:
+        """JSON for a value.
+
+        Raises:
+            TypeError: it is not plain data.
+        """
+        return self._encode(value, set())
+
+    def decode(self, node: Any) -> Any:
+        """The value of JSON that `encode` made on the other side.
+
+        Raises:
+            TypeError: the JSON is not of that form.
+        """
+        if not isinstance(node, list):
+            return node
+        kind, *rest = cast(list[Any], node)
+        if kind in _ATOMS:
+            return _ATOMS[kind](*rest)
+        if kind in _IMMUTABLE:
+            return _IMMUTABLE[kind][1]([self.decode(entry) for entry in rest[0]])
+        number = rest[0]
+        if kind == "ref":
+            return self._objects[number]
+        found: Any = self._objects.setdefault(number, _MUTABLE[kind]())
+        if type(found) is not _MUTABLE[kind]:
+            raise TypeError(f"object {number} is no {kind}")
+        self._numbers[id(found)] = number
+        entries = [self.decode(entry) for entry in rest[1]]
+        found.clear()
+        found.extend(entries) if kind == "list" else found.update(entries)
+        return found
+
+    def _encode(self, value: Any, sent: set[int]) -> Any:
+        match value:
+            case None | bool() | int() | float() | str():
+                return value
+            case complex():
+                return ["complex", value.real, value.imag]
+            case bytes() | bytearray():
+                return ["bytes", value.hex()]
+            case tuple() | frozenset() | Iterator():
+                kind = next(kind for kind, (plain, _) in _IMMUTABLE.items() if isinstance(value, plain))
+                return [kind, self._encode_all(cast(Iterable[Any], value), sent)]
+            case list() | set() | dict():
+                return self._encode_mutable(cast(list[Any] | set[Any] | dict[Any, Any], value), sent)
+            case _:
+                raise TypeError(f"{type(value).__name__} is not plain data")
+
+    def _encode_all(self, values: Iterable[Any], sent: set[int]) -> list[Any]:
+        return [self._encode(value, sent) for value in values]
+
+    def _encode_mutable(self, value: list[Any] | set[Any] | dict[Any, Any], sent: set[int]) -> Any:
+        number = self._numbers.setdefault(id(value), self._own * (len(self._numbers) + 1))
+        if number in sent:
+            return ["ref", number]
+        sent.add(number)
+        self._objects[number] = value
+        kind = next(kind for kind, plain in _MUTABLE.items() if isinstance(value, plain))
+        return [kind, number, self._encode_all(value.items() if isinstance(value, dict) else value, sent)]
+
+
+_ATOMS: Mapping[str, Callable[..., Any]] = {"complex": complex, "bytes": bytes.fromhex}
+_IMMUTABLE: Mapping[str, tuple[type, Callable[[list[Any]], Any]]] = {
+    "tuple": (tuple, tuple),
+    "frozenset": (frozenset, frozenset),
+    "iterator": (Iterator, iter),
+}
+_MUTABLE: Mapping[str, type] = {"list": list, "set": set, "dict": dict}
+
+
+if __name__ == "__main__":
+    sys.set_int_max_str_digits(MAX_INT_DIGITS)
+    del sys.path[0]
+    serve()

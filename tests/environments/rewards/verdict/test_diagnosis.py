@@ -1,0 +1,73 @@
+import math
+from functools import partial
+
+from environments.rewards.reward_context import RolloutContext
+from environments.rewards.verdict.code_judge import CheckLimits, calls_fail, note_calls
+from environments.rewards.verdict.comparison import NotedCall, Outcome, alike, noted_calls
+from environments.shipped.code_debug.env import embedded_tasks, workspace_files
+from tests.tools.sandbox.conftest import tier_c  # noqa: F401  # a fixture
+from tools.sandbox import Opening, SandboxLimits, open_sandbox
+from tools.sandbox.local.backend import open_local
+
+TASKS = {task["entry_point"]: task for task in embedded_tasks()}
+USE = "from solution import moving_average as f"
+SHOWS = {
+    "the examples": "python3 test_example.py",
+    "the examples in a pipe": "python3 test_example.py 2>&1 | tail -n 1",
+    "a wrong value": f"python3 -c '{USE}; print(f([2.0, 4.0, 9.0], 2))'",
+    "an assertion": f"python3 -c '{USE}; assert f([2.0, 4.0, 9.0], 2) == [3.0, 6.5]'",
+    "a script here": f"python3 - <<'END'\n{USE}\nprint(f([2.0, 4.0, 9.0], 2))\nEND",
+    "a script in a file": f"cat >try.py <<'END'\n{USE}\nprint(f([2.0, 4.0, 9.0], width=2))\nEND\n"
+    "python3 try.py",
+    "a test suite": "python3 -c '\nimport unittest, solution\nclass T(unittest.TestCase):\n"
+    "  def test(self): self.assertEqual(solution.moving_average([2.0, 4.0], 2), [3.0])\nunittest.main()'",
+    "from elsewhere": f"cd /tmp && PYTHONPATH=$OLDPWD python3 -c '{USE}; f([2.0, 4.0, 9.0], 2)'",
+    "from the home": "cd && python3 test_example.py",
+    "by the name of the home": "cd / && python3 ~/test_example.py",
+    "the text executed": 'python3 -c \'exec(open("solution.py").read())\n'
+    "print(moving_average([2.0, 4.0], 2))'",
+    "some that pass before": f"python3 -c '{USE}\nfor n in range(300): f([1.0], 1)\nf([2.0, 4.0, 9.0], 2)'",
+}
+
+
+async def shown(entry_point: str, *commands: str, opened=open_sandbox, **files: str) -> bool:
+    task = TASKS[entry_point]
+    async with opened() as sandbox:
+        for name, text in {**workspace_files(task), **files}.items():
+            await sandbox.write_file(name, text.encode())
+        ctx = RolloutContext(env="code_debug", item_id="t", sandbox=sandbox, fresh_sandbox=opened)
+        named = [command.replace("WORKSPACE", sandbox.workdir) for command in commands]
+        rerun = await note_calls(ctx.verify, task, named, workspace=sandbox.workdir, limits=CheckLimits())
+        return bool(rerun.notes) and await calls_fail(ctx.verify, task, rerun.notes, CheckLimits())
+
+
+async def test_a_call_that_fails_shows_the_failure(failing):
+    assert await failing(SHOWS, lambda command: shown("moving_average", command)) == []
+
+
+async def test_the_workspace_may_be_called_by_a_name_that_no_other_sandbox_has(tier_c):  # noqa: F811
+    def opened():
+        return Opening("local", partial(open_local, tier="C"), SandboxLimits(network="full"), {})
+
+    assert await shown("moving_average", "cd / && python3 WORKSPACE/test_example.py", opened=opened)
+
+
+async def test_hangs_and_other_exceptions_are_failures(failing):
+    deep = next(name for name, task in TASKS.items() if task["failure_symptoms"] == "stackoverflow")
+    names = {name: name for name in ("binary_search", "parse_port", deep)}
+    assert await failing(names, lambda name: shown(name, "python3 test_example.py")) == []
+
+
+def test_values_are_compared_but_for_rounding():
+    same = [(0.3, [1.0, {"a": (0.3,)}], math.nan), (0.1 + 0.2, [1.0, {"a": (0.1 + 0.2,)}], math.nan)]
+    assert alike(*same)
+    others = [([1], [1, 2]), ([1, 2], (1, 2)), ({1: 2}, {1: 3}), ({1}, {1, 2}), (1, 2)]
+    assert [pair for pair in others if alike(*pair)] == []
+
+
+def test_a_call_without_an_outcome_never_came_back():
+    lines = ["('called', (1,), {})", "('returned', 2)", "noise", "('raised', 'X')", "('called', (2,), {})"]
+    assert list(noted_calls(lines)) == [
+        NotedCall(arguments=lines[0], outcome=Outcome(kind="returned", value=2)),
+        NotedCall(arguments=lines[4], outcome=Outcome(kind="lost")),
+    ]

@@ -1,0 +1,287 @@
+"""What is in a sandbox before anything runs in it, as layers; and what is taken out of one for another."""
+
+import asyncio
+import hashlib
+import json
+import logging
+import os
+import posixpath
+import tempfile
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+from tools.errors import IsolationError, SandboxCreateError
+from tools.sandbox.archive import ArchivedFile, clean_path, pack, unpack
+from tools.sandbox.base import Layer, Sandbox, Snapshot
+from tools.sandbox.inside import tar
+
+_LOG = logging.getLogger(__name__)
+_BATCH_BYTES = 8 << 20
+"""Of one request, or half a workspace: a sandbox holds it in its memory more than once."""
+_MEMBER_BYTES = 2048
+"""The most that an archive adds to a file's content and path."""
+_PAGE_BYTES = 4096
+MAX_CHANGED_BYTES = 256 << 20
+
+
+def plain_files(files: Mapping[str, ArchivedFile], *, by_agent: bool = False) -> Layer:
+    """Files at their places (see `place`); those in the workspace in as few requests as archives allow.
+
+    Args:
+        files: by place.
+        by_agent: one that cannot be written is not there, and no error.
+
+    Returns:
+        A layer that raises OSError: a place is not allowed or in the way of another, or there is no room.
+    """
+
+    async def fill(sandbox: Sandbox) -> None:
+        for batch in _batches(files, sandbox.record.limits.disk_mb << 19):
+            path, file = next(iter(batch.items()))
+            with suppress(*([OSError] if by_agent else [])):
+                if path.startswith("/"):
+                    await sandbox.write_file(path, file.data, mode=file.mode)
+                else:
+                    await sandbox.put_archive(await asyncio.to_thread(pack, batch))
+
+    return Layer(fill=fill, by_agent=by_agent)
+
+
+def changes(archive: bytes) -> Layer:
+    """What `changed_files` gave, for a fresh sandbox of the same image; a verifier's files win.
+
+    Returns:
+        A layer that raises IsolationError: the sandbox is not `whole`; SandboxUnavailable: something cannot
+        be removed or written.
+    """
+
+    async def fill(sandbox: Sandbox) -> None:
+        await _whole(sandbox).put_changed(archive)
+
+    return Layer(fill=fill, by_agent=True)
+
+
+async def take_snapshot(sandbox: Sandbox) -> Snapshot:
+    """What sandboxes begin with that are to be like this one now; its processes are not part of it.
+
+    Raises:
+        OSError: a file cannot be read, or there is no room.
+        SandboxError: the sandbox is broken.
+    """
+    own: Any = getattr(sandbox, "snapshot", None)
+    made: Snapshot | None = None if own is None else await own()
+    return await _archived(sandbox) if made is None else made
+
+
+async def _archived(sandbox: Sandbox) -> Snapshot:
+    pack: Any = getattr(sandbox, "pack_tree", None)
+    most = sandbox.record.limits.disk_mb << 20
+    archive: bytes = await (sandbox.get_archive(".", max_bytes=most) if pack is None else pack())
+    # Without a name: nothing of it is left, however this process ends.
+    file = await asyncio.to_thread(tempfile.TemporaryFile)
+    await asyncio.to_thread(file.write, archive)
+    file.flush()
+    size, logged = len(archive), list[str]()
+
+    async def fill(copy: Sandbox) -> None:
+        begun = time.monotonic()
+        read = await asyncio.to_thread(os.pread, file.fileno(), size, 0)
+        unpack: Any = getattr(copy, "unpack_tree", None)
+        try:
+            await (copy.put_archive(read) if unpack is None else unpack(read))
+        except OSError as error:
+            raise SandboxCreateError(f"what was prepared cannot be copied: {error}") from error
+        if not logged:
+            how = "" if unpack else ", without its links"
+            logged.append(f"{time.monotonic() - begun:.2f} s for {size / 1e6:.1f} MB{how}")
+            _LOG.warning("sandboxes of this kind begin with a copy of what was prepared: %s", logged[0])
+
+    async def discard() -> None:
+        file.close()
+
+    return Snapshot(discard=discard, fill=fill)
+
+
+async def changed_paths(sandbox: Sandbox) -> list[str]:
+    """Absolute paths of what differs from the image: changed, new or removed.
+
+    Without `/dev`, `/proc`, `/sys`, what the engine writes itself, and a verifier's files.
+
+    Raises:
+        IsolationError: the sandbox is not `whole`.
+        AgentCausedError: they are more than its limits allow, or too long; with the number.
+        SandboxUnavailable: its container is gone, or the engine fails in whatever way.
+    """
+    return await _whole(sandbox).changed_paths()
+
+
+async def changed_files(
+    sandbox: Sandbox, *, exclude: Collection[str] = (), max_bytes: int = MAX_CHANGED_BYTES
+) -> bytes:
+    """What differs from the image as an archive for `changes`: files, links, folders, modes and owners.
+
+    The engine makes it from outside while nothing in the container runs, so no program in there can forge it.
+
+    Args:
+        sandbox: of the agent.
+        exclude: absolute paths that are left out, each with all below it.
+        max_bytes: of the archive.
+
+    Raises:
+        AgentCausedError: it would be larger, or cannot be read for what it is; with the evidence.
+        IsolationError: the sandbox is not `whole`.
+        SandboxUnavailable: its container is gone, or the engine fails in whatever way.
+    """
+    return await _whole(sandbox).changed_files(exclude, max_bytes)
+
+
+def _whole(sandbox: Sandbox) -> Any:
+    if not hasattr(sandbox, "changed_files"):
+        raise IsolationError(
+            f"only a sandbox that is `whole` knows what was changed in it, and this one of backend "
+            f"{sandbox.record.backend!r} is not; give SandboxSpec(whole=True) on docker"
+        )
+    return sandbox
+
+
+class _Files(Protocol):
+    @property
+    def workdir(self) -> str: ...
+    async def read_file(self, path: str, *, max_bytes: int = ...) -> bytes: ...
+    async def get_archive(self, path: str, *, max_bytes: int = ...) -> bytes: ...
+
+
+def place(path: str, workdir: str) -> str:
+    """A path as sandboxes of the same kind share it: below their workspaces, or absolute elsewhere.
+
+    Raises:
+        OSError: no archive can carry it.
+    """
+    absolute = posixpath.normpath(posixpath.join(workdir, path))
+    root = workdir.rstrip("/")
+    if absolute.startswith(f"{root}/"):
+        return clean_path(absolute.removeprefix(f"{root}/"))
+    return f"/{clean_path(absolute.lstrip('/'))}"
+
+
+def size_on_disk(files: Mapping[str, ArchivedFile]) -> int:
+    """The most that files and their folders take in a workspace."""
+    pages = sum(max(1, -(-len(file.data) // _PAGE_BYTES)) for file in files.values())
+    return (pages + len(_all_folders(files))) * _PAGE_BYTES
+
+
+async def take(
+    sandbox: _Files, paths: Sequence[str], *, max_bytes: int, beside: Iterable[str] = ()
+) -> dict[str, ArchivedFile]:
+    """Files and whole folders of a sandbox, by place; what the agent did to them is never an error.
+
+    One that is missing, is no plain file or folder, cannot be read or does not fit is simply not there. Of a
+    folder its plain files come. A path that is itself a link is followed, inside; links in a folder are not.
+
+    Args:
+        sandbox: where they are.
+        paths: a later one wins over an earlier one.
+        max_bytes: for all of them on disk.
+        beside: places of files that win over all of them.
+
+    Raises:
+        SandboxUnavailable: the sandbox does not say what is there.
+    """
+    taken: list[dict[str, ArchivedFile]] = []
+    for path in paths:
+        try:
+            found = await _found(sandbox, path, max_bytes)
+        except OSError:
+            continue
+        size = size_on_disk(found)
+        if size <= max_bytes:
+            max_bytes -= size
+            taken.append(found)
+    occupied = set(beside)
+    folders = _all_folders(occupied)
+    kept: dict[str, ArchivedFile] = {}
+    for found in reversed(taken):
+        for path, file in found.items():
+            above = _new_folders(path, folders)
+            # No file is where another one is, or where a folder of it is.
+            if path in occupied or path in folders or occupied.intersection(above):
+                continue
+            kept[path] = file
+            occupied.add(path)
+            folders.update(above)
+    return kept
+
+
+def digests_of(files: Mapping[str, ArchivedFile]) -> bytes:
+    """Return the JSON by which a sandbox recognises files: size, mode and SHA-256 of each."""
+    facts = {
+        path: (len(each.data), each.mode, hashlib.sha256(each.data).hexdigest())
+        for path, each in files.items()
+    }
+    return json.dumps(facts).encode()
+
+
+async def files_beside(
+    sandbox: Sandbox, known: Mapping[str, ArchivedFile], digests: bytes, *, max_bytes: int
+) -> dict[str, ArchivedFile]:
+    """Return the plain files of a workspace without `.git` and `__pycache__`; known ones are not transferred.
+
+    Raises:
+        OSError: the others are more than `max_bytes`, holes counted, or cannot be read.
+    """
+    get = getattr(sandbox, "get_changed", None)
+    if get is None:  # a backend of another package
+        size = sum(len(file.data) + _MEMBER_BYTES for file in known.values())
+        return unpack(await sandbox.get_archive(".", max_bytes=size + max_bytes))
+    archive, same = await get(".", digests, max_bytes=max_bytes)
+    return {path: known[path] for path in same & known.keys()} | unpack(archive)
+
+
+async def _found(sandbox: _Files, path: str, max_bytes: int) -> dict[str, ArchivedFile]:
+    try:
+        data = await sandbox.read_file(path, max_bytes=max_bytes)
+    except IsADirectoryError:
+        archive = await sandbox.get_archive(path, max_bytes=max_bytes)
+        return {
+            place(f"{path}/{name}", sandbox.workdir): file
+            for name, file in (await asyncio.to_thread(unpack, archive)).items()
+            # Bytecode that need not match its source.
+            if "__pycache__" not in name.split("/")
+        }
+    return {place(path, sandbox.workdir): ArchivedFile(data=data)}
+
+
+def _batches(files: Mapping[str, ArchivedFile], max_bytes: int) -> Iterator[dict[str, ArchivedFile]]:
+    """What one request can carry: a file outside of the workspace, or many in it."""
+    max_bytes = min(max_bytes, _BATCH_BYTES)
+    batch: dict[str, ArchivedFile] = {}
+    size = 0
+    for path, file in files.items():
+        if path.startswith("/"):
+            yield {path: file}
+            continue
+        added = len(file.data) + len(os.fsencode(path)) + _MEMBER_BYTES
+        if batch and (size + added > max_bytes or len(batch) == tar.MAX_MEMBERS):
+            yield batch
+            batch, size = {}, 0
+        batch[path] = file
+        size += added
+    if batch:
+        yield batch
+
+
+def _all_folders(paths: Iterable[str]) -> set[str]:
+    folders: set[str] = set()
+    for path in paths:
+        folders.update(_new_folders(path, folders))
+    return folders
+
+
+def _new_folders(path: str, known: Collection[str]) -> list[str]:
+    """The folders above a path up to a known one, above which all are known."""
+    folders: list[str] = []
+    while (path := path.rpartition("/")[0]) and path not in known:
+        folders.append(path)
+    return folders

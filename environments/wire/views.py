@@ -106,8 +106,12 @@ def prefix_rows(
     return _each_alone(credited, weighted, divisor, prefix_weighting=weighting)
 
 
+def _one_group(credited: CreditedGroup, *_: object) -> list[RowGroup]:
+    return [token_advantages(credited)]
+
+
 VIEWS: Mapping[str, Callable[..., Sequence[RowGroup]]] = {
-    "token_advantages": lambda credited, *_: [token_advantages(credited)],
+    "token_advantages": _one_group,
     "binary_masks": binary_masks,
     "turn_rows": turn_rows,
     "prefix_rows": prefix_rows,
@@ -167,7 +171,7 @@ def _override(credited: CreditedGroup, row: CreditedRow, index: int) -> dict[str
     by_turn = None if rewards is None else rewards.turns
     kinds = [turn.kind for turn in row.turns]
     versions = [turn.weight_version for turn in row.turns]
-    override = {
+    override: dict[str, Any] = {
         "group_id": credited.group.group_id,
         "row": index,
         "turn_rewards": None if by_turn is None else [by_turn[turn.index] for turn in row.turns],

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from environments.rollout.containment.user_code import ContainedCoroutine
+from environments.rollout.containment.hook_calls import ContainedCoroutine
 from tools.errors import RunError
 
 T = TypeVar("T")

@@ -185,7 +185,7 @@ async def test_a_cancellation_from_outside_is_no_failure_and_waits_for_nothing(k
 def test_the_end_of_a_loop_does_not_wait_for_what_was_abandoned(kind, impatient):
     async def main():
         env = misbehaving("prepare", HANGS[kind], hook_timeout_s=1)
-        return await env.rollout_group(TASK, 3), env.hook_threads.abandoned
+        return await env.rollout_group(TASK, 3), env.lifecycle.hook_threads.abandoned
 
     group, abandoned = asyncio.run(main())
     assert (len(group.trajectories), abandoned) == (2, 1)

@@ -187,7 +187,7 @@ class CheckedEnv:
         """With `env`, its calls traced."""
         self.policy = CheckPolicy(ChatMLRenderer.load(self.config.tokenizer_name))
         self.env = self.made(policy=self.policy)
-        self.env.new_hook_calls = partial(TracedCalls, self)
+        self.env.lifecycle.new_hook_calls = partial(TracedCalls, self)
         async with self.env.opened(notify=lambda _: None):
             yield
 

@@ -12,7 +12,7 @@ from environments.policy.inference.http_client import one_line
 from environments.record.diagnosis import diagnosis
 from environments.rollout.hooks import is_recorded, writes
 from environments.rollout.items.item_json import recorded_item
-from environments.rollout.lifecycle.rollout_parts import below_floor
+from environments.rollout.lifecycle.parts import below_floor
 from environments.trajectory import Trajectory
 from environments.turn_level_reward import writes_turn_rewards
 from turnwise.check.checked_env import CheckedEnv
@@ -150,7 +150,7 @@ async def check_failures(checked: CheckedEnv) -> Answer:
         return "fail", f"{len(failures)} of {count} rollouts broke: {failures[0].error}"
     if failed := [each for each in groups if each.status == "failed"]:
         return "fail", f"item {failed[0].group.item_id}: {diagnosis(failed)}"
-    if below := below_floor(checked.trajectories, checked.env.failed_score):
+    if below := below_floor(checked.trajectories, checked.env.lifecycle.parts.failed_score):
         return "warn", f"{count} rollouts, none broke; {below}"
     return "ok", f"{count} rollouts, none broke"
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from environments.rollout.containment.user_code import InFlightNow
+from environments.rollout.containment.hook_calls import InFlightNow
 from environments.trajectory import Failure, Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from environments.rewards.reward_checks import bounded_reward, checked_text
 from environments.shipped.harbor_tasks.task_folder import HarborTask, files_below
 from environments.shipped.harbor_tasks.what_comes import WhatComes, is_below
-from environments.turn_level_reward import bounded_reward, checked_text
 from tools.errors import AgentCausedError, RewardError, SandboxUnavailable
 from tools.sandbox import Opening
 from tools.sandbox.base import Sandbox

@@ -123,7 +123,7 @@ async def test_the_line_of_a_stale_group_is_as_if_it_had_never_had_credit_and_it
         made = await env.run_group(TASK)
         done = finished(made, replace(POSTED, is_charted=True))
         assert await withhold_stale(env, POSTED, done) is done
-        env.weight_versions.merge(["b"])
+        env.lifecycle.weight_versions.merge(["b"])
         old = await withhold_stale(env, replace(POSTED, is_charted=True), done)
         stale = finished(env.withhold_stale(made), FINISHING)
     assert (done.package is None, old.package, old.line, old.note.past) == (

@@ -219,7 +219,7 @@ async def lint_rewards(
     """
     started = monotonic()
     env = make_env(config, policy=FlawlessScript(ChatMLRenderer.load(config.tokenizer_name)))
-    name, params = env.estimator, env.estimator_params
+    name, params = env.estimator, env.lifecycle.parts.estimator_params
     arm = Arm(name=name, estimator=name, params=params, learning_rate=learning_rate)
     with ExitStack() as stack:
         opened = stack.enter_context(opened_folder(folder, say))

@@ -1,13 +1,52 @@
-"""Settings of every test: hypothesis draws the same examples each run and never judges by the clock."""
+"""Settings of every test, and which of them `make test` runs.
+
+`make test` runs all but what `LEFT_OUT` names and what is marked `soak`; `make test-all` (`pytest --soak`)
+runs everything, and what the fixture `soak` cuts short whole. A path that is named on the command line runs.
+"""
 
 import gc
+import resource
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from tests.equipment import forked_starts
+
+LEFT_OUT = (
+    "adversarial",
+    "environments/real_model",
+    "environments/recorded",
+    "environments/rewards/code_judge",
+    "environments/rollout/lifecycle",
+    "environments/run",
+    "environments/serve",
+    "environments/shipped/code_debug",
+    "environments/shipped/retail",
+    "environments/shipped/swe_tasks",
+    "environments/shipped/terminal_tasks",
+    "environments/test_base_env.py",
+    "environments/test_credit_settings.py",
+    "environments/test_mcp_env.py",
+    "environments/test_sandbox_settings.py",
+    "environments/trainers",
+    "tools/mcp",
+    "tools/sandbox",
+    "tools/test_extras.py",
+    "tools/test_files.py",
+    "tools/test_terminal.py",
+    "turnwise",
+)
+"""Files and folders, below `tests/`, that start sandboxes, servers or other processes by the dozen."""
+KEPT = (
+    "adversarial/test_torn_records.py",
+    "environments/run/test_process_kills.py",
+    "environments/serve/test_serve_faults.py",
+    "tools/sandbox/test_check.py",
+)
+"""Files of these folders that `make test` runs."""
 
 forked_starts.install()
 
@@ -28,23 +67,49 @@ def pytest_collection_finish():
 
 
 def pytest_addoption(parser):
-    parser.addoption("--soak", action="store_true", help="run what is left out or cut short otherwise, whole")
+    parser.addoption("--soak", action="store_true", help="every test, whole: what `make test-all` runs")
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Without `--soak`, leave out what `LEFT_OUT` names, unless the command line names a path within it."""
+    if config.getoption("--soak"):
+        return None
+    tests = Path(__file__).parent
+    left_out = [tests / each for each in LEFT_OUT if collection_path.is_relative_to(tests / each)]
+    kept = [
+        each
+        for each in (tests / name for name in KEPT)
+        if each.is_relative_to(collection_path) or collection_path.is_relative_to(each)
+    ]
+    if not left_out or kept:
+        return None
+    named = [config.invocation_params.dir / arg.partition("::")[0] for arg in config.args]
+    wanted = any(
+        collection_path.is_relative_to(path) and path.is_relative_to(folder)
+        for path in named
+        for folder in left_out
+    )
+    return None if wanted else True
 
 
 def pytest_collection_modifyitems(config, items):
-    """Without `--soak` what is marked with it is left out; with it all that would run the same is."""
-    wanted, left = [], []
-    for item in items:
-        marked, cut_short = item.get_closest_marker("soak"), "soak" in item.fixturenames
-        keep = marked or cut_short if config.getoption("--soak") else not marked
-        (wanted if keep else left).append(item)
-    config.hook.pytest_deselected(items=left)
-    items[:] = wanted
+    """Without `--soak`, leave out what is marked with it."""
+    if config.getoption("--soak"):
+        return
+    config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("soak")])
+    items[:] = [item for item in items if not item.get_closest_marker("soak")]
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Show the CPU seconds of this process, its workers and every process that they waited for."""
+    times = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    cpu_s = sum(each.ru_utime + each.ru_stime for each in times)
+    terminalreporter.write_sep("=", f"{cpu_s:.0f} CPU seconds")
 
 
 @pytest.fixture(scope="session")
 def soak(request):
-    """Whether soak tests run whole."""
+    """Whether tests that are cut short otherwise run whole."""
     return request.config.getoption("--soak")
 
 

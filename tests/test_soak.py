@@ -1,37 +1,57 @@
-"""What `make test` leaves out or cuts short runs with `--soak`, and nothing is in neither."""
+"""What `make test` leaves out runs with `--soak`, and nothing is in neither."""
 
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from tests.conftest import pytest_collection_modifyitems
+from tests.conftest import KEPT, LEFT_OUT, pytest_collection_modifyitems, pytest_ignore_collect
 from tests.tables import cases, seldom
 
-MARKED, CUT_SHORT, ORDINARY = ({"soak"}, []), (set(), ["soak"]), (set(), [])
+TESTS = Path(__file__).parent
+FOLDER, FILE = LEFT_OUT[0], KEPT[0]
 
 
-def ran(*, soak):
-    items = [
-        SimpleNamespace(fixturenames=fixtures, get_closest_marker=marks.intersection({"soak"}).__contains__)
-        for marks, fixtures in (MARKED, CUT_SHORT, ORDINARY)
-    ]
-    left = []
+def is_left_out(path, *arguments, soak=False):
+    config = SimpleNamespace(
+        getoption=lambda _: soak, args=arguments, invocation_params=SimpleNamespace(dir=TESTS.parent)
+    )
+    return pytest_ignore_collect(TESTS / path, config) is True
+
+
+def test_without_soak_a_listed_folder_is_left_out_but_for_the_files_that_are_kept():
+    assert is_left_out(f"{FOLDER}/test_any.py", "tests")
+    assert is_left_out(FOLDER) == (not any(name.startswith(f"{FOLDER}/") for name in KEPT))
+    assert not is_left_out(FILE, "tests")
+    assert not is_left_out("test_soak.py", "tests")
+
+
+def test_a_path_that_is_named_runs():
+    assert not is_left_out(f"{FOLDER}/test_any.py", f"tests/{FOLDER}")
+    assert not is_left_out(f"{FOLDER}/test_any.py", f"tests/{FOLDER}/test_any.py::test_one")
+    assert is_left_out(f"{FOLDER}/test_any.py", f"tests/{FOLDER}/test_other.py")
+
+
+def test_with_soak_everything_runs():
+    assert not is_left_out(f"{FOLDER}/test_any.py", soak=True)
+
+
+def test_every_listed_path_exists():
+    assert [name for name in (*LEFT_OUT, *KEPT) if not (TESTS / name).exists()] == []
+
+
+@pytest.mark.parametrize("soak", [False, True])
+def test_a_marked_test_runs_with_soak_alone(soak):
+    marked, ordinary = (
+        SimpleNamespace(get_closest_marker=marks.__contains__) for marks in ({"soak"}, set[str]())
+    )
+    left, items = [], [marked, ordinary]
     config = SimpleNamespace(
         getoption=lambda _: soak, hook=SimpleNamespace(pytest_deselected=lambda items: left.extend(items))
     )
-    every = list(items)
     pytest_collection_modifyitems(config, items)
-    assert len(items) + len(left) == len(every)
-    return [item in items for item in every]
-
-
-def test_without_soak_what_is_marked_is_left_out():
-    assert ran(soak=False) == [False, True, True]
-
-
-def test_with_soak_what_would_run_the_same_is_left_out():
-    assert ran(soak=True) == [True, True, False]
+    assert (items, left) == (([marked, ordinary], []) if soak else ([ordinary], [marked]))
 
 
 def test_a_table_keeps_every_case_in_one_of_the_two():

@@ -1,4 +1,4 @@
-"""Records: their groups, also as they come, and their tables as datasets."""
+"""Records: their groups, also as they come, and a table of their turns as a dataset."""
 
 from turnwise.own_packages import refuse_foreign_packages
 
@@ -6,11 +6,10 @@ refuse_foreign_packages()
 
 from environments.record.record_feed import FollowedGroup, follow
 from environments.record.recorder import read_groups
-from environments.record.tables.loading import features, load
+from environments.record.table import load
 
 __all__ = [
     "FollowedGroup",
-    "features",
     "follow",
     "load",
     "read_groups",

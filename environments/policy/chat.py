@@ -27,8 +27,7 @@ from environments.policy.inference.dialect import (
 from environments.policy.inference.http_client import NoAnswerError, StatusError, request_body
 from environments.policy.inference.server_kind import ServedModel
 from environments.policy.rendering.chatml import LONGEST_TOKEN, ChatMLRenderer, rendered
-from environments.policy.rendering.families import family_of
-from environments.policy.rendering.text_calls import read_text_calls
+from environments.policy.rendering.families import family_of, read_text_calls
 from environments.policy.row_prompt import ToolUse, prompt_of, tokens_at_least, unseen, with_room
 from environments.trajectory import Completion, Message
 from tools.errors import ConfigError, ContextOverflow, PolicyError

@@ -88,7 +88,9 @@ READERS = {
     "live page": live,
     "credit": by_command("credit", "--estimator", "grpo", "--write", "OUT"),
     "export": by_command("export", "--view", "token_advantages", "--out", "OUT"),
-    "load": lambda path: records.load(path, cache_dir=path.parent),
+    "load": lambda path: {
+        (row["item_id"], row["epoch"]) for row in records.load(path, cache_dir=path.parent)
+    },
     "follow": followed,
     "rescore": rescored,
 }

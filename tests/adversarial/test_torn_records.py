@@ -13,7 +13,7 @@ from turnwise.cli.main import main
 READERS = {
     "groups": lambda path, _: len(list(read_groups(path))),
     "contents": lambda path, _: len(read_contents(path).finished),
-    "load": lambda path, _: len(records.load(path, cache_dir=path.parent)),
+    "load": lambda path, _: len(set(records.load(path, cache_dir=path.parent)["item_id"])),
     "credit": lambda path, out: written(out, "credit", path, "--estimator", "grpo"),
     "export": lambda path, out: written(out, "export", path, "--view", "token_advantages"),
 }
@@ -38,7 +38,7 @@ def test_every_reader_takes_the_whole_lines_and_no_other(tmp_path, read, cut, gr
 
 
 @pytest.mark.parametrize(
-    "command", ["credit --estimator grpo", "export --view openai"], ids=["credit", "export"]
+    "command", ["credit --estimator grpo", "export --view prompt_response"], ids=["credit", "export"]
 )
 def test_what_makes_a_file_of_a_cut_record_says_so(tmp_path, caplog, command):
     record = recorded(tmp_path / "r.jsonl", group_of([[1.0], [0.0]]))

@@ -31,7 +31,9 @@ class Signs(TurnLevelRewardMixin, AgentEnv):
 
     async def score_turn(self, item, turn, ctx):
         right = turn.message.content.strip() == RIGHT[item["signs"][turn.index]]
-        ctx.metrics["right"] = ctx.metrics.get("right", 0.0) + right / TURNS  # without the noise: what is learned
+        ctx.metrics["right"] = (
+            ctx.metrics.get("right", 0.0) + right / TURNS
+        )  # without the noise: what is learned
         return (right + random.Random(f"{ctx.seed} {turn.index}").gauss(0, NOISE)) / TURNS
 
     def scripted_choices(self, item, messages, tools, skill):

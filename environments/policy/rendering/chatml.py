@@ -17,8 +17,8 @@ from typing import Final, NamedTuple, TypeVar
 
 from tokenizers import AddedToken, Tokenizer
 
+from environments.policy.rendering.hermes import JsonCall, checked_call, read_json_call
 from environments.policy.rendering.renderer import CannotExtendError, Renderer, first_stop
-from environments.policy.rendering.text_formats import JsonCall, checked_call, read_json_call
 from environments.trajectory import Message
 from tools.calls import ToolCall, ToolSpec
 from tools.errors import ConfigError, ContextOverflow

@@ -1,11 +1,15 @@
-"""The chat formats by name: which there are, which one a model has, and the renderer of one."""
+"""The chat formats by name: which there are, which one a model has, its renderer, and its calls in text."""
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from environments.policy.rendering.chatml import EMBEDDED, ChatMLRenderer, load_tokenizer
-from environments.policy.rendering.family_renderer import FamilyRenderer
+from environments.policy.rendering.family_renderer import FamilyRenderer, text_reader
+from environments.policy.rendering.hermes import Block, blocks, read_json_call, without_blocks
 from environments.policy.rendering.renderer import Renderer
+from tools.calls import ToolCall, ToolSpec
 from tools.errors import ConfigError
 
 LIBRARY_FAMILIES: Final = (
@@ -39,9 +43,30 @@ LIBRARY_FAMILIES: Final = (
     "qwen3.8",
 )
 """Rendered by the `renderers` library, which the extra `families` brings."""
-TEXT_FAMILIES: Final = ("deepseek-v3.1", "hermes", "mistral", "qwen3-coder")
+TEXT_FAMILIES: Final = ("hermes", "qwen3-coder")
 """Known for the calls in a reply's text alone."""
 _CHATML: Final = "chatml"
+_MAX_TEXT_CHARS: Final = 4_000_000
+"""No model writes that much in one turn, and reading it would take minutes."""
+_HERMES_FAMILIES: Final = frozenset({"chatml", "hermes", "inkling", "qwen3", "qwen3-vl"})
+_INKLING_NAME: Final = re.compile(
+    r"(?:<\|message_model\|>)?(?<![\w.-])[\w.-]*+(?=<\|content_invoke_tool_json\|>)"
+)
+"""Inkling writes a call's name before the call, which holds it, too."""
+_TAGS: Final = ("<tool_call>", "</tool_call>")
+_SECTIONS: Final = {
+    "deepseek-r1": ("<\uff5ctool\u2581calls\u2581begin\uff5c>", "<\uff5ctool\u2581calls\u2581end\uff5c>"),
+    "deepseek-v3": ("<\uff5ctool\u2581calls\u2581begin\uff5c>", "<\uff5ctool\u2581calls\u2581end\uff5c>"),
+    "deepseek-v4": ("<\uff5cDSML\uff5ctool_calls>", "</\uff5cDSML\uff5ctool_calls>"),
+    "gemma4": ("<|tool_call>", "<tool_call|>"),
+    "gpt-oss": ("<|channel|>commentary to=", "<|call|>"),
+    "hy3": ("<tool_calls:opensource>", "</tool_calls:opensource>"),
+    "inkling": ("<|content_invoke_tool_json|>", "<|end_message|>"),
+    "kimi-k2": ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+    "kimi-k2.5": ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+    "minimax-m2": ("<minimax:tool_call>", "</minimax:tool_call>"),
+}
+"""Where the calls of a family stand, if not between the usual tags."""
 
 _BY_MODEL: Final = (
     # The first that is found in the model's name counts: what is narrower stands before what is wider.
@@ -56,8 +81,7 @@ _BY_MODEL: Final = (
     (r"qwen-?3(?![\d._])", "qwen3"),
     (r"qwen-?2|qwq|hermes", "hermes"),
     (r"deepseek[-_]r1", "deepseek-r1"),
-    (r"deepseek[-_]v3[._][12]", "deepseek-v3.1"),
-    (r"deepseek[-_]v3", "deepseek-v3"),
+    (r"deepseek[-_]v3(?![._][12])", "deepseek-v3"),
     (r"deepseek[-_]v4", "deepseek-v4"),
     (r"gemma[-_]?4", "gemma4"),
     (r"glm[-_]?4[._]5", "glm-4.5"),
@@ -78,7 +102,6 @@ _BY_MODEL: Final = (
     (r"nemotron[-_]3[._]5", "nemotron-3.5"),
     (r"nemotron[-_]3[-_]ultra", "nemotron-3-ultra"),
     (r"nemotron[-_]3", "nemotron-3"),
-    (r"mistral|mixtral|ministral|devstral|magistral|codestral", "mistral"),
 )
 
 
@@ -107,6 +130,58 @@ def checked_family(name: str) -> str:
     return name
 
 
+def read_text_calls(content: str, family: str, tools: Sequence[ToolSpec]) -> tuple[str, tuple[ToolCall, ...]]:
+    """Return the content without its calls, and the calls, for servers that do not parse them.
+
+    Only what stands where the format has its calls is one: text in reasoning, in a code block or quoted in a
+    sentence stays text. The calls are named `call_0`, `call_1`, … and have no span; one that cannot be read
+    carries its status.
+
+    Raises:
+        ConfigError: no such family, or it is read by the package of the extra `families`, which is missing.
+    """
+    checked_family(family)
+    if len(content) > _MAX_TEXT_CHARS:
+        return content, ()
+    if family == "llama-3":  # its calls have no marker
+        read = (
+            text_reader(family).parse_text(content, tools).tool_calls if content.lstrip()[:1] == "{" else ()
+        )
+        names = {tool.name for tool in tools}
+        is_call = any(call.name in names or call.arguments != "{}" for call in read)  # no answer in JSON
+        return ("", _numbered(read)) if is_call else (content, ())
+    searched = _INKLING_NAME.sub("", content) if family == "inkling" else content
+    read_blocks = [
+        (block, _calls_in(block, searched, family, tools))
+        for block in blocks(searched, *_SECTIONS.get(family, _TAGS))
+    ]
+    kept = [
+        (block, calls)
+        for block, calls in read_blocks
+        if calls and (block.own_line or any(call.status == "ok" for call in calls))
+    ]
+    if not kept:
+        return content, ()
+    found = _numbered([call for _, calls in kept for call in calls])
+    return without_blocks(searched, [block for block, _ in kept]), found
+
+
+def _calls_in(block: Block, content: str, family: str, tools: Sequence[ToolSpec]) -> Sequence[ToolCall]:
+    if family in _HERMES_FAMILIES:
+        name, arguments, status = read_json_call(block.body.strip())
+        return [
+            ToolCall(
+                id="", name=name, arguments=arguments, status=status if block.closed else "unclosed_block"
+            )
+        ]
+    reader = text_reader("qwen3.5" if family == "qwen3-coder" else family)
+    return reader.parse_text(content[block.start : block.end], tools).tool_calls
+
+
+def _numbered(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
+    return tuple(replace(call, id=f"call_{index}", span=None) for index, call in enumerate(calls))
+
+
 def load_renderer(*, family: str | None, model_name: str, tokenizer_name: str) -> Renderer:
     """The renderer for ids of a model.
 
@@ -132,14 +207,11 @@ def load_renderer(*, family: str | None, model_name: str, tokenizer_name: str) -
         )
     tokenizer = load_tokenizer(tokenizer_name)
     if family == _CHATML:
-        return _chatml(ChatMLRenderer(tokenizer), tokenizer_name)
+        renderer = ChatMLRenderer(tokenizer)
+        if lacking := renderer.missing_markers:
+            raise ConfigError(
+                f"the tokenizer {tokenizer_name} lacks {', '.join(lacking)} of the chat format chatml; name "
+                f"the model's own --openai.family"
+            )
+        return renderer
     return FamilyRenderer(family, tokenizer, model_name=model_name)
-
-
-def _chatml(renderer: ChatMLRenderer, tokenizer_name: str) -> ChatMLRenderer:
-    if lacking := renderer.missing_markers:
-        raise ConfigError(
-            f"the tokenizer {tokenizer_name} lacks {', '.join(lacking)} of the chat format chatml; name the "
-            f"model's own --openai.family"
-        )
-    return renderer

@@ -17,14 +17,8 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
 from environments.policy.rendering.chatml import LONG_CHARS, THINK
+from environments.policy.rendering.hermes import read_json_call
 from environments.policy.rendering.renderer import CannotExtendError, first_stop
-from environments.policy.rendering.text_formats import (
-    PYTHON_TAG,
-    deepseek_calls,
-    llama_calls,
-    python_tag_calls,
-    read_json_call,
-)
 from environments.trajectory import Message
 from tools.calls import CallStatus, ToolCall, ToolSpec
 from tools.errors import ConfigError, PolicyError
@@ -74,31 +68,6 @@ def tool_call(found: Any, index: int, tools: Sequence[ToolSpec]) -> ToolCall:
         arguments=_text(found.raw, arguments),
         status=status,
         span=found.token_span,
-    )
-
-
-def deepseek_call(call: ToolCall, text: str) -> ToolCall:
-    """The call in the text of its span: the library takes V3.1's arguments for the name of a call."""
-    read = deepseek_calls(text, closed=call.status != "unclosed_block")[0]
-    return replace(call, name=read.name, arguments=read.arguments, status=read.status)
-
-
-def llama_message(
-    content: str, token_ids: Sequence[int], stop_ids: Sequence[int], tools: Sequence[ToolSpec]
-) -> tuple[str, tuple[ToolCall, ...]]:
-    """A turn in which the library saw no call: it knows one JSON object, and no `<|python_tag|>`."""
-    names = [tool.name for tool in tools]
-    if content.startswith(PYTHON_TAG):
-        read = python_tag_calls(content.removeprefix(PYTHON_TAG), names)
-    else:
-        read = llama_calls(content, names)
-    stop = first_stop(token_ids, stop_ids)
-    end = len(token_ids) if stop is None else stop
-    return "" if read else content, tuple(
-        ToolCall(
-            id=f"call_{index}", name=call.name, arguments=call.arguments, status=call.status, span=(0, end)
-        )
-        for index, call in enumerate(read)
     )
 
 
@@ -575,12 +544,12 @@ class FamilyRenderer:
 
     def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Message:
         """The assistant message that sampled ids hold; its calls carry status and span."""
-        return self._message(self._read(token_ids, tools), token_ids, tools)
+        return self._message(self._read(token_ids, tools), tools)
 
     def parse_text(self, text: str, tools: Sequence[ToolSpec]) -> Message:
         """The message in the text of an answer; what looks like a marker in it is one."""
         ids = self._tokenizer.encode(text)
-        return self._message(self._read_by_library(ids, tools, prompt_ids=None), ids, tools)
+        return self._message(self._read_by_library(ids, tools, prompt_ids=None), tools)
 
     def _described(self, tools: Sequence[ToolSpec]) -> list[dict[str, Any]] | None:
         """The tools for the library, which only reads them, with all text marked; `None` for no tools."""
@@ -648,15 +617,9 @@ class FamilyRenderer:
         """What reasoning stands between."""
         return ("<think:opensource>", "</think:opensource>") if self._family == "hy3" else THINK
 
-    def _message(self, read: Any, token_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Message:
+    def _message(self, read: Any, tools: Sequence[ToolSpec]) -> Message:
         calls = tuple(tool_call(found, index, tools) for index, found in enumerate(read.tool_calls))
         content: str = read.content
-        if self._family in ("deepseek-v3", "deepseek-r1"):
-            calls = tuple(
-                deepseek_call(call, self.decode(token_ids[slice(*(call.span or ()))])) for call in calls
-            )
-        elif self._family == "llama-3" and not calls:
-            content, calls = llama_message(content, token_ids, self.stop_ids, tools)
         return Message(
             role="assistant",
             content=content.rstrip("\n") if calls else content,

@@ -127,11 +127,13 @@ class EndpointServer:
                 base_url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
                 yield answers, AgentEndpoint(base_url=base_url, api_key=key, model=model)
             finally:
-                accepting.cancel()
+                port.is_open = False
+                # Not by a cancellation: one that meets a connection in the same turn of the loop loses it.
+                listening.shutdown(socket.SHUT_RDWR)
+                port.close()
                 await asyncio.wait({accepting})
                 port.close()
-                if not accepting.cancelled():
-                    accepting.result()  # raises what has ended it
+                accepting.result()  # raises what has ended it
 
 
 class _Connection(web.RequestHandler):
@@ -189,6 +191,8 @@ class _Port:
         self.connections: set[_Connection] = set()
         self.has_changed = asyncio.Event()
         """Set when a connection was closed."""
+        self.is_open = True
+        """Whether connections are accepted."""
         self._is_full = False
         """Whether a connection waits for another to be closed."""
         self._key, self._parser = key.encode(), parser
@@ -200,11 +204,12 @@ class _Port:
         """Accept connections up to a limit; more of them wait in the kernel."""
         loop = asyncio.get_running_loop()
         listening.setblocking(False)
-        while True:
+        while self.is_open:
             try:
                 accepted, _ = await loop.sock_accept(listening)
-            except OSError:  # this process has no descriptor left
-                await asyncio.sleep(_WAIT_S)
+            except OSError:
+                if self.is_open:  # this process has no descriptor left
+                    await asyncio.sleep(_WAIT_S)
                 continue
             try:
                 await self._make_room()
@@ -225,6 +230,8 @@ class _Port:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_WAIT_S):  # `wait_for` may swallow a cancellation
                     await self.has_changed.wait()
+        self.is_open = True
+        """Whether connections are accepted."""
         self._is_full = False
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from environments.credit import credited, estimate
 from environments.credit.ledger import ledger
 from environments.record.group_line import decode_group, encode_group
-from environments.record.text_exports.sampled_turns import returns_of
+from environments.record.prompt_response import returns_of
 from environments.testing import group_of
 from environments.trajectory import TurnClock
 from tests.benchmarks.credit_bias import ACTIONS, Expectation, Market, Session, a_policy, cosine

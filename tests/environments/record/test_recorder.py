@@ -5,13 +5,14 @@ import resource
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
 import pytest
 
 from environments.record.group_line import encode_group
-from environments.record.recorder import Recorder, new_record, read_contents, read_groups
+from environments.record.recorder import Recorder, new_record, read_contents, read_groups, serialised
 from tests.environments.record.recorded import TWO, credited, edit
 from tools.errors import RecordError
 
@@ -38,6 +39,22 @@ def test_a_new_record_is_on_disk_before_it_takes_its_name(tmp_path, monkeypatch)
     with new_record(path, doing="a test") as recorder:
         recorder.append(credited(TWO))
     assert synced == [path.stat().st_size]
+
+
+@pytest.mark.parametrize("each_on_disk", [True, False])
+def test_artefacts_are_on_disk_before_the_line_that_names_them(tmp_path, monkeypatch, each_on_disk):
+    line, _ = serialised(credited(TWO), fingerprint=None)
+    with Recorder(tmp_path / "r.jsonl", each_on_disk=each_on_disk) as recorder:
+        synced, sync = [], os.fsync
+
+        def fsync(fd):
+            synced.append(Path(f"/proc/self/fd/{fd}").readlink().name)
+            sync(fd)
+
+        monkeypatch.setattr(os, "fsync", fsync)
+        recorder.append_line(replace(line, artefacts=b"contents"))
+    named = [name.rpartition(".zip")[0] or name for name in synced]
+    assert named == ([f".{line.group_id}", "r.jsonl.artefacts", "r.jsonl"] if each_on_disk else [])
 
 
 def test_reopening_knows_what_is_finished(tmp_path):

@@ -135,6 +135,22 @@ async def test_the_line_of_a_stale_group_is_as_if_it_had_never_had_credit_and_it
     assert (old.note.shown is not None, old.note.cause.kind) == (True, "too old")
 
 
+async def test_a_stale_group_keeps_the_file_of_its_artefacts():
+    async with played_by("a", max_staleness=0) as env:
+        done = finished(await env.run_group(TASK), FINISHING)
+        done = replace(done, line=replace(done.line, artefacts=b"contents"))
+        env.weight_versions.merge(["b"])
+        old = await withhold_stale(env, FINISHING, done)
+    assert old.line.content != done.line.content
+    assert old.line.artefacts == b"contents"
+
+
+def test_a_group_lacks_its_image_only_if_that_lost_every_rollout():
+    of_image, other = (lost(*error).group.failures[0] for error in (["ImageUnavailable"], []))
+    for failures, expected in (((of_image, of_image), True), ((of_image, other), False), ((), False)):
+        assert note_of(lost(failures=failures)).lacks_image == expected
+
+
 @pytest.mark.parametrize("source", [OwnGroups, OwnEvaluations])
 async def test_a_task_whose_siblings_are_all_there_is_finished_without_a_rollout(source):
     failures = lost().group.failures
@@ -151,8 +167,8 @@ def lost(error_class="ValueError", **fields):
     failure = Failure(
         sibling=0, stop_reason=None, error=f"{error_class}: x", traceback="", turns=0, error_class=error_class
     )
-    group = replace(group_of([]), failures=(replace(failure, sibling=1, error="first"), failure))
-    return credited(replace(group, **fields), status="failed")
+    failures = (replace(failure, sibling=1, error="first"), failure)
+    return credited(replace(group_of([]), **{"failures": failures, **fields}), status="failed")
 
 
 def test_a_note_says_why_nothing_of_a_group_can_be_compared():

@@ -71,14 +71,16 @@ def test_a_sent_post_stays_until_it_is_removed(outbox):
 
 
 def test_sent_posts_are_listed_in_the_order_in_which_the_api_got_them(outbox):
-    outbox.put("a", parts(b"0"))
-    outbox.put("b", parts(b"0"))
+    for name in "abc":
+        outbox.put(name, parts(b"0"))
     first = outbox.next_post()
     outbox.postpone(first)
     second = outbox.next_post()
-    outbox.mark_sent(second)
-    outbox.mark_sent(first)
-    assert outbox.sent() == [second.id, first.id]
+    outbox.postpone(second)
+    third = outbox.next_post()
+    for post in (second, third, first):
+        outbox.mark_sent(post)
+    assert outbox.sent() == [second.id, third.id, first.id]
 
 
 def test_what_the_api_lost_waits_again(outbox):

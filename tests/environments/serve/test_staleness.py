@@ -149,6 +149,18 @@ async def test_groups_at_the_api_and_in_the_outbox_count_as_ahead_until_the_trai
         await until(delivery, lambda: delivery.has_room(0))
 
 
+async def test_batches_that_were_formed_and_not_handed_out_yet_are_ahead_of_the_trainer(api, outbox):
+    versions = WeightVersions(AgentEnvConfig(max_staleness=3))
+    async with delivering(api.url, outbox, weights=versions, max_batches_waiting=3) as delivery:
+        await blocking(api.start_trainer, batch_size=8)
+        for name in "abcd":
+            await put(delivery, by("v1", name))
+        await until(delivery, lambda: delivery.tally.posts == 4)
+        for formed, has_room in ((0, True), (1, False)):
+            delivery._registration.formed = formed
+            assert (delivery.has_room(0), delivery._may_send()) == (has_room, has_room)
+
+
 async def test_a_view_with_a_post_per_turn_counts_the_posts_that_groups_had(api, outbox):
     versions = WeightVersions(AgentEnvConfig(max_staleness=0))
     shape = Shape(group_size=4, view="turn_rows", divisor=1)

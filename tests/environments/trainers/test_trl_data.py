@@ -10,8 +10,7 @@ import datasets
 import pytest
 
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
-from environments.record.text_exports.line_file import LineFile
-from environments.record.text_exports.text_views import TEXT_VIEWS
+from environments.record.prompt_response import LineFile, prompt_response
 from environments.shipped.retail.env import RetailEnv
 
 if not os.environ.get("TURNWISE_REQUIRE_TORCH"):
@@ -26,7 +25,6 @@ def trl(tmp_path_factory):
     config = transformers.Qwen3Config(vocab_size=len(tokenizer), num_key_value_heads=1, head_dim=8, **sizes)
     folder = tmp_path_factory.mktemp("model")
     transformers.Qwen3ForCausalLM(config).save_pretrained(folder)
-    # DPO loads the model that it compares with by the name of the one that it trains.
     model = partial(transformers.Qwen3ForCausalLM.from_pretrained, folder)
     return SimpleNamespace(theirs=theirs, tokenizer=tokenizer, model=model)
 
@@ -43,22 +41,21 @@ async def groups():
 
 @pytest.fixture
 def prepared(trl, tmp_path, monkeypatch):
-    """The dataset of a trainer, given a view of groups."""
+    """The dataset of a trainer, given groups."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     datasets.disable_progress_bars()
 
-    def prepare(kind, view, groups):
+    def prepare(groups):
         path = tmp_path / "out.jsonl"
         with LineFile(path) as file:
-            for line in (line for group in groups for line in TEXT_VIEWS[view](group, Counter())):
+            for line in (line for group in groups for line in prompt_response(group, Counter())):
                 file.write(line)
             file.put_early()
         loaded = datasets.load_dataset("json", data_files=str(path), split="train")
-        settings = getattr(trl.theirs, f"{kind}Config")(
+        settings = trl.theirs.SFTConfig(
             output_dir=str(tmp_path), report_to=[], use_cpu=True, bf16=False, max_length=None
         )
-        trainer = getattr(trl.theirs, f"{kind}Trainer")
-        return trainer(
+        return trl.theirs.SFTTrainer(
             model=trl.model(), args=settings, train_dataset=loaded, processing_class=trl.tokenizer
         ).train_dataset
 
@@ -80,7 +77,7 @@ def sampled(groups):
 
 
 def test_sft_sees_and_trains_the_tokens_of_the_record(prepared, groups):
-    rows, tokens = prepared("SFT", "prompt_response", groups), sampled(groups)
+    rows, tokens = prepared(groups), sampled(groups)
     assert len(rows) == len(tokens) > 50
     for row in rows:
         prompt, completion = tokens[row["group_id"], row["sibling"], row["turn"]]
@@ -95,14 +92,3 @@ def test_what_sft_trains_holds_calls_that_were_cut_and_prompts_that_were_condens
     turns = [turn for credited in groups for each in credited.group.trajectories for turn in each.turns]
     assert any(turn.context is not None for turn in turns)
     assert any("}" not in call.arguments for turn in turns for call in turn.message.tool_calls)
-
-
-def test_dpo_compares_the_answers_of_the_record_after_its_prompt(prepared, groups):
-    rows, tokens = prepared("DPO", "preference", groups), sampled(groups)
-    assert len(rows)
-    for row in rows:
-        for name in ("chosen", "rejected"):
-            prompt, answer = tokens[row["group_id"], row[f"{name}_sibling"], row["turn"]]
-            assert row["prompt_ids"] == prompt
-            assert row[f"{name}_ids"][: len(answer)] == answer
-            assert len(row[f"{name}_ids"]) - len(answer) <= 1

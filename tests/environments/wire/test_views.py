@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environments.testing import group_of
-from environments.trajectory import IGNORED, NOT_SAMPLED, CreditedGroup
+from environments.trajectory import IGNORED, NOT_SAMPLED, CreditedGroup, WeightSpan
 from environments.wire import views
 from environments.wire.columns import columns_of, list_scores
 from environments.wire.views import VIEWS
@@ -140,6 +140,17 @@ def test_each_assistant_message_carries_its_reward():
 def test_every_message_has_role_and_content():
     columns = token_advantages(credited(group_of([[1.0, 2.0]]), [[0.0, 0.0]]))
     assert all({"role", "content"} <= message.keys() for chat in columns["messages"] for message in chat)
+
+
+def test_overrides_name_the_token_of_a_turn_from_which_other_weights_sampled_it():
+    made = group_of([[1.0, 0.5], [0.0]])
+    first, second = made.trajectories
+    spans = (WeightSpan(start=0, version="a"), WeightSpan(start=1, version="b"))
+    turns = (first.turns[0], replace(first.turns[1], weight_spans=spans))
+    group = replace(made, trajectories=(replace(first, turns=turns), second))
+    overrides = token_advantages(credited(group, ((1.0, 0.5), (0.0,))))["overrides"]
+    assert overrides[0]["weight_spans"] == [[], [[0, "a"], [1, "b"]]]
+    assert "weight_spans" not in overrides[1]
 
 
 def test_group_overrides_names_the_row_count():

@@ -8,13 +8,14 @@ import pytest
 from click.testing import CliRunner
 
 from environments.record.group_line import with_crc
+from environments.record.prompt_response import prompt_response
 from environments.record.recorder import Recorder
-from environments.record.text_exports.text_views import TEXT_VIEWS, openai_chat
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup
 from environments.wire.columns import columns_of, list_scores
 from environments.wire.views import VIEWS
 from tools.errors import RecordError, UsageError
+from turnwise.cli import export as export_module
 from turnwise.cli.export import command
 
 OK = CreditedGroup(
@@ -91,12 +92,11 @@ def test_a_record_with_a_malformed_group_leaves_no_file(tmp_path):
     assert not (tmp_path / "out.jsonl").exists()
 
 
-@pytest.mark.parametrize("view", TEXT_VIEWS)
-def test_text_has_groups_without_credit_and_not_those_that_failed(tmp_path, view):
+def test_text_has_groups_without_credit_and_not_those_that_failed(tmp_path):
     with Recorder(tmp_path / "r.jsonl") as recorder:
         for each in (OK, TIED, FAILED):
             recorder.append(each)
-    done = export(tmp_path / "r.jsonl", "--view", view, "--out", tmp_path / "out.jsonl")
+    done = export(tmp_path / "r.jsonl", "--view", "prompt_response", "--out", tmp_path / "out.jsonl")
     assert done.stderr.startswith("2 groups as ")
     assert "left out: 1 failed" in done.stderr
 
@@ -112,17 +112,9 @@ def test_tools_that_nobody_recorded_are_said_once(record, tmp_path):
     assert done.stderr.endswith("; 2 groups have no tools recorded\n")
 
 
-@pytest.mark.parametrize("view", ["turn_rows", "prompt_response", "preference"])
-@pytest.mark.parametrize("option", ["--min-score", "--min-advantage"])
-def test_a_limit_is_refused_where_a_line_has_the_number_itself(record, tmp_path, view, option):
-    with pytest.raises(UsageError, match=f"{option} is for --view openai, not {view}"):
-        export(record, "--view", view, option, "0", "--out", tmp_path / "out.jsonl")
-    assert [each.name for each in tmp_path.iterdir()] == ["r.jsonl"]
-
-
 @pytest.mark.parametrize(
     ("view", "option", "value"),
-    [("openai", "--prefix-weighting", "once"), ("prompt_response", "--score-divisor", "9")],
+    [("turn_rows", "--prefix-weighting", "once"), ("prompt_response", "--score-divisor", "9")],
     ids=["weighting", "divisor"],
 )
 def test_how_rows_are_scored_is_refused_where_none_are(record, tmp_path, view, option, value):
@@ -130,37 +122,33 @@ def test_how_rows_are_scored_is_refused_where_none_are(record, tmp_path, view, o
         export(record, "--view", view, option, value, "--out", tmp_path / "out.jsonl")
 
 
-def test_limits_choose_what_openai_lines_train(record, tmp_path):
-    out = tmp_path / "out.jsonl"
-    export(record, "--view", "openai", "--min-score", "1", "--min-advantage", "0.1", "--out", out)
-    (line,) = map(orjson.loads, out.read_bytes().splitlines())
-    assert [each["weight"] for each in line["messages"] if each["role"] == "assistant"] == [1, 0]
-
-
-@pytest.mark.parametrize("view", TEXT_VIEWS)
-def test_a_line_that_is_cut_leaves_no_file_of_text(record, tmp_path, view):
+def test_a_line_that_is_cut_leaves_no_file_of_text(record, tmp_path):
     with record.open("ab") as file:
         file.write(with_crc(b'{"schema": "turnwise.group/2", }\n'))
     with pytest.raises(RecordError, match=r"r\.jsonl, line 3: not JSON"):
-        export(record, "--view", view, "--out", tmp_path / "out.jsonl")
+        export(record, "--view", "prompt_response", "--out", tmp_path / "out.jsonl")
     assert [each.name for each in tmp_path.iterdir()] == ["r.jsonl"]
 
 
 def test_an_export_can_be_read_by_its_owner_alone(record, tmp_path):
-    export(record, "--view", "openai", "--out", tmp_path / "out.jsonl")
+    export(record, "--view", "prompt_response", "--out", tmp_path / "out.jsonl")
     assert stat.S_IMODE((tmp_path / "out.jsonl").stat().st_mode) == 0o600
 
 
 def test_the_help_names_every_view():
     shown = export("--help").stdout
-    assert [view for view in (*VIEWS, "list_scores", *TEXT_VIEWS) if f"\n    {view} " not in shown] == []
+    assert [
+        view
+        for view in (*VIEWS, "list_scores", "prompt_response", "parquet")
+        if f"\n    {view} " not in shown
+    ] == []
 
 
 def test_it_says_that_the_file_is_empty(tmp_path):
     with Recorder(tmp_path / "r.jsonl") as recorder:
         recorder.append(FAILED)
-    done = export(tmp_path / "r.jsonl", "--view", "openai", "--out", tmp_path / "out.jsonl")
-    assert done.stderr == "0 groups as 0 lines of openai; left out: 1 failed; the file is empty\n"
+    done = export(tmp_path / "r.jsonl", "--view", "prompt_response", "--out", tmp_path / "out.jsonl")
+    assert done.stderr == "0 groups as 0 lines of prompt_response; left out: 1 failed; the file is empty\n"
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -186,11 +174,11 @@ def test_two_exports_at_once_do_not_mix(record, tmp_path, monkeypatch):
             others.append(None)
             with monkeypatch.context() as other:
                 other.setattr("os.getpid", lambda: 1)
-                export(record, "--view", "openai", "--out", tmp_path / "out.jsonl")
-        yield from openai_chat(credited, notes)
+                export(record, "--view", "prompt_response", "--out", tmp_path / "out.jsonl")
+        yield from prompt_response(credited, notes)
 
-    monkeypatch.setitem(TEXT_VIEWS, "openai", with_another)
-    export(record, "--view", "openai", "--out", tmp_path / "out.jsonl")
-    export(record, "--view", "openai", "--out", tmp_path / "alone.jsonl")
+    monkeypatch.setattr(export_module, "prompt_response", with_another)
+    export(record, "--view", "prompt_response", "--out", tmp_path / "out.jsonl")
+    export(record, "--view", "prompt_response", "--out", tmp_path / "alone.jsonl")
     assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "alone.jsonl").read_bytes()
     assert not list(tmp_path.glob("*.part"))

@@ -202,29 +202,6 @@ def test_a_call_that_was_cut_is_never_ok_and_the_row_goes_on(family):
         assert renderer.prompt_ids([USER, message, *results], tools("x"))
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "arguments"),
-    [
-        ('<|python_tag|>run.call(command="ls", n=2)', "run", {"command": "ls", "n": 2}),
-        ('<|python_tag|>{"name": "run", "parameters": {"command": "ls"}}', "run", {"command": "ls"}),
-        ('{"name": "run", "parameters": {"n": 1}}; {"name": "run", "parameters": {"n": 2}}', "run", {"n": 1}),
-    ],
-    ids=["built-in", "json", "two"],
-)
-def test_llamas_calls_that_the_library_does_not_see_are_read(text, name, arguments):
-    call = renderer_of("llama-3").parse(encoded("llama-3", text), tools("x")).tool_calls[0]
-    assert (call.name, json.loads(call.arguments), call.status) == (name, arguments, "ok")
-
-
-def test_a_call_of_deepseek_v31_has_its_name_and_its_arguments():
-    text = (
-        "ok<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>run<｜tool▁sep｜>"
-        '{"n": 1}<｜tool▁call▁end｜><｜tool▁calls▁end｜>'
-    )
-    (call,) = renderer_of("deepseek-v3").parse(encoded("deepseek-v3", text), tools("x")).tool_calls
-    assert (call.name, call.arguments, call.status) == ("run", '{"n": 1}', "ok")
-
-
 THINKERS = families(lambda each: "<think>" in renderer_of(each).markers and each != "llama-3")
 
 

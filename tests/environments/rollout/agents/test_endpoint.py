@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import socket
 from contextlib import suppress
+from types import SimpleNamespace
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -78,6 +81,17 @@ async def test_a_body_of_100_mb_is_refused():
     ((status, answer, _),) = await _answers([b'{"messages": "' + b"x" * 100_000_000 + b'"}'])
     assert status == 413
     assert "32 MiB" in answer["error"]["message"]
+
+
+async def test_a_connection_that_comes_as_the_rollout_ends_is_closed(caplog):
+    async with endpoint.EndpointServer().rollout(lambda key: SimpleNamespace(), "m") as (_, opened):
+        port = urlsplit(opened.base_url).port
+        await asyncio.sleep(0)
+        client = socket.create_connection(("127.0.0.1", port), timeout=20)
+        await asyncio.sleep(0)  # so that the loop has seen it in the turn in which the rollout ends
+    with client, suppress(ConnectionResetError):
+        assert client.recv(1) == b""
+    assert caplog.records == []
 
 
 async def test_an_agent_sees_only_its_own_rollout():

@@ -285,6 +285,19 @@ async def test_a_completion_that_an_update_interrupted_is_one_turn_with_its_span
     assert (len(rollout.rows), rollout.weight_versions) == (1, ("a", "b"))
 
 
+@pytest.mark.parametrize("late", [0, 1])
+async def test_a_span_begins_before_the_last_token_at_the_latest(late):
+    class Wrong(Versioned):
+        async def complete(self, request):
+            sampled = await super().complete(request)
+            starts = {"a": 0, "b": len(sampled.token_ids) - 1 + late}
+            spans = tuple(WeightSpan(start=start, version=name) for name, start in starts.items())
+            return replace(sampled, weight_spans=spans)
+
+    async with Chat(AgentEnvConfig(group_size=1, min_group_size=1), policy=Wrong("a")) as env:
+        assert len((await env.run_group(TASK)).group.failures) == late
+
+
 @pytest.mark.parametrize(
     "spans",
     [

@@ -144,10 +144,13 @@ async def test_holes_count_as_content_and_are_not_read(sandbox):
 LEASES = """
 import fcntl, os, signal, time
 signal.signal(signal.SIGIO, signal.SIG_IGN)
+ready, taken = os.pipe()
 for number in range(180):
     if not os.fork():
         fcntl.fcntl(os.open(f"d/{number}", os.O_RDWR | os.O_CREAT), 1024, 1)
+        os.write(taken, b".")
         time.sleep(1000)
+for number in range(180): os.read(ready, 1)
 """
 SHARED_LEASES = """
 import fcntl, os, signal, time

@@ -1,0 +1,166 @@
+"""Calls as JSON between tags (Hermes, Qwen 2.5 and 3, ChatML), and where in a text calls may stand."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from tools.calls import CallStatus
+
+_CODE_START = re.compile(r"(?m)^[ \t]{0,20}(?:```|~~~)|`[^`\n]{1,2000}`")
+_FENCE = re.compile(r"(?m)^[ \t]{0,20}(```|~~~)")
+_THOUGHT_END = re.compile(r"</think[^<>\n]{0,20}>")
+_THOUGHT_START = re.compile(r"\s*<think[^<>\n]{0,20}>")
+_QUOTES = ("'", '"', "`", "\u201c", "\u201e", "\u00ab")
+_INLINE = ("<tool_call>{", "<tool_call> {")
+"""How a call inside a sentence begins: models begin a line between the marker and the JSON."""
+_CONTEXT_CHARS = 200
+"""Characters around a block that show whether it stands alone."""
+_SPACE = " \t\r\n"
+_NAME = re.compile(r'"name"\s*:\s*"([^"\\]{1,64})"')
+_ARGUMENTS = ("arguments", "parameters", "args")
+_DECODER = json.JSONDecoder()
+
+
+class Block(NamedTuple):
+    """A stretch of text between an opening and a closing marker."""
+
+    start: int
+    end: int
+    body: str
+    closed: bool
+    own_line: bool
+    """Whether it begins a line; after other text, only what reads as a call is one."""
+
+
+def blocks(content: str, opening: str, closing: str) -> Iterator[Block]:
+    """Find blocks where calls stand: from the start of a line, or up to the end of one.
+
+    Blocks inside reasoning and code are skipped; what a block holds is not looked at for code.
+    """
+    # Some servers leave the reasoning in the content.
+    thought = _THOUGHT_END.search(content)
+    at = thought.end() if thought else len(content) if _THOUGHT_START.match(content) else 0
+    block_end = 0
+    code = _next_code(content, at)
+    last_close = content.rfind(closing)
+    while (start := content.find(opening, at)) >= 0:
+        if code[0] < at:
+            code = _next_code(content, at)
+        if code[0] < start:
+            at = code[1]
+            continue
+        body_start = start + len(opening)
+        closed = last_close >= body_start
+        end = content.find(closing, body_start) if closed else len(content)
+        after = end + len(closing) if closed else end
+        line_before = content[max(block_end, start - _CONTEXT_CHARS) : start].rpartition("\n")[2].rstrip()
+        following = content[after : after + _CONTEXT_CHARS].partition("\n")[0].strip()
+        in_sentence = line_before.endswith(_QUOTES) or content.startswith(_INLINE, start)
+        ends_line = closed and (not following or following.startswith(opening))
+        if not line_before or (ends_line and not in_sentence):
+            yield Block(start, after, content[body_start:end], closed, not line_before)
+            at = block_end = after
+        else:
+            at = body_start
+
+
+def _next_code(content: str, at: int) -> tuple[int, int]:
+    """Return where the next code, fenced or in backticks, begins and ends; twice the end if there is none."""
+    opened = _CODE_START.search(content, at)
+    if opened is None:
+        return len(content), len(content)
+    mark = opened[0].lstrip()
+    if mark not in ("```", "~~~"):
+        return opened.span()
+    line_end = content.find("\n", opened.end())
+    line_end = len(content) if line_end < 0 else line_end
+    same_line = content.find(mark, opened.end(), line_end)
+    if same_line >= 0:
+        return opened.start(), same_line + len(mark)
+    closings = (each.end() for each in _FENCE.finditer(content, line_end) if each[1] == mark)
+    return opened.start(), next(closings, len(content))
+
+
+def without_blocks(content: str, found: Sequence[Block]) -> str:
+    """The text beside the blocks."""
+    ends = [0, *(block.end for block in found)]
+    starts = [*(block.start for block in found), len(content)]
+    pieces = (content[end:start].strip() for end, start in zip(ends, starts, strict=True))
+    return "\n".join(filter(None, pieces))
+
+
+class JsonCall(NamedTuple):
+    """What can be read of a call."""
+
+    name: str
+    arguments: str
+    """The text of its arguments, verbatim; all of it where nothing else could be read."""
+    status: CallStatus
+
+
+def checked_call(name: str, arguments: str) -> JsonCall:
+    """A call with these arguments: `invalid_json` unless they are JSON or nothing."""
+    if not name:
+        return JsonCall(name, arguments, "missing_name")
+    try:
+        if arguments.strip():
+            json.loads(arguments)
+    except (ValueError, RecursionError):
+        return JsonCall(name, arguments, "invalid_json")
+    return JsonCall(name, arguments, "ok")
+
+
+def read_json_call(text: str) -> JsonCall:
+    """The call in `{"name": …, "arguments": …}`, whatever its spacing and order; Llama says `parameters`."""
+    try:
+        fields = dict(_fields(text))
+    except (ValueError, RecursionError):
+        named = _NAME.search(text)
+        return JsonCall(named[1] if named else "", text, "invalid_json")
+    name, _ = fields.get("name", ("", ""))
+    if not isinstance(name, str) or not name:
+        return JsonCall("", text, "missing_name")
+    value, arguments = next((fields[key] for key in _ARGUMENTS if key in fields), (None, ""))
+    if isinstance(value, str):
+        arguments = value  # some models write the object's text as a string
+    return checked_call(name, arguments)
+
+
+def _fields(text: str) -> Iterator[tuple[str, tuple[Any, str]]]:
+    """Each field of an object with its value and the value's text.
+
+    Raises:
+        ValueError: no JSON object, or something after it.
+    """
+    after = _skip(text, 0, "{")
+    separator = text[after : after + 1]
+    end = after
+    while separator != "}":
+        key, end = _DECODER.raw_decode(text, after)
+        start = _skip(text, end, ":")
+        value, end = _DECODER.raw_decode(text, start)
+        if not isinstance(key, str):
+            raise ValueError("a key is no string")
+        yield key, (value, text[start:end])
+        end = _spaces(text, end)
+        separator = text[end : end + 1]
+        if separator not in (",", "}"):
+            raise ValueError(f"no , or }} at {end}")
+        after = _spaces(text, end + 1)
+    if text[end + 1 :].strip(_SPACE):
+        raise ValueError("something after the object")
+
+
+def _skip(text: str, start: int, expected: str) -> int:
+    """Where the next thing begins after one character and the space around it."""
+    start = _spaces(text, start)
+    if text[start : start + 1] != expected:
+        raise ValueError(f"no {expected} at {start}")
+    return _spaces(text, start + 1)
+
+
+def _spaces(text: str, start: int) -> int:
+    while start < len(text) and text[start] in _SPACE:
+        start += 1
+    return start

@@ -1,0 +1,235 @@
+"""Turns of a record as lines of text: what the model saw, what it wrote, and what that was worth.
+
+`datasets` guesses the type of each column from the first 10 MB, and of each stretch of 10 MB anew. Left alone
+it gives a message the keys of all others, takes the text `2026-11-22` for a date, and gives up where a number
+stands in a column that began with nulls. So the messages of the first line carry one key more than others,
+which makes it keep every message as it is written; lines in which a column has its first number come early;
+a name that reads as a date stands in quotes; and the arguments of a call are an object only where it reads
+them back as they are.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, BinaryIO, Self, cast
+
+import orjson
+
+from environments.credit.acts import acts_alone
+from environments.credit.scored import Scored, read
+from environments.record.private_file import private
+from environments.trajectory import CreditedGroup, Trajectory
+from environments.wire.credited_rows import RowMessages, Shown
+from tools.json_input import JsonError, read_exact_json
+
+KEPT_AS_TEXT = "tool calls keep their arguments as text"
+NO_TOOLS = "groups have no tools recorded"
+_DECIMALS = 10
+_DEEPEST = 100
+_MARK = b'"first_line":true,'
+_MESSAGES = ("prompt", "completion")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d([ T][\d:.,Z+-]*)?")
+_STRETCH = 10 << 20
+"""What `datasets` reads at a time, on to the end of a line."""
+
+
+def prompt_response(credited: CreditedGroup, notes: Counter[str]) -> Iterator[dict[str, Any]]:
+    """A line per turn: the messages that the model saw, its own, the tools, and what it was worth.
+
+    Messages are JSON already. Remarks are counted in `notes`.
+
+    Raises:
+        CreditError: rewards that are missing, or no numbers.
+        ValueError: a turn's message is not the assistant's.
+    """
+    group = credited.group
+    notes[NO_TOOLS] += any(
+        turn.message.tool_calls for each in group.trajectories if not each.tools for turn in each.turns
+    )
+    siblings = zip(group.trajectories, returns_of(credited), credited.advantages, strict=True)
+    for trajectory, to_go, advantages in siblings:
+        conversation, known = RowMessages(trajectory), dict[int, bytes]()
+        lasting = frozenset(map(id, conversation.all))
+        tools = orjson.dumps([tool.to_openai() for tool in trajectory.tools] or None).decode()
+        rewards = trajectory.rewards
+        by_turn = rewards.turns if rewards else None
+        for turn in trajectory.turns:
+            messages: list[bytes] = []
+            for message in conversation.until(turn, ()):
+                text = known.get(id(message)) or orjson.dumps(_for_templates(message, notes))
+                if id(message) in lasting:
+                    known[id(message)] = text
+                messages.append(text)
+            yield {
+                "prompt": messages[:-1],
+                "completion": messages[-1:],
+                "tools": tools,
+                "reward": _number(by_turn[turn.index] if by_turn else None),
+                "return": _number(to_go[turn.index]),
+                "advantage": _number(advantages[turn.index]),
+                "outcome": _number(rewards and rewards.outcome),
+                "score": _number(trajectory.score),
+                "env": group.env,
+                "item_id": group.item_id,
+                "epoch": group.epoch,
+                "group_id": group.group_id,
+                "sibling": trajectory.sibling,
+                "turn": turn.index,
+                "kind": turn.kind,
+                "trained": turn.trained,
+                "finish_reason": turn.finish_reason,
+                "stop_reason": trajectory.stop_reason,
+                "status": credited.status,
+            }
+
+
+def _number(value: float | None) -> float | None:
+    """Written with a point, so that no reader takes a column for one of whole numbers."""
+    return None if value is None else float(value)
+
+
+def _for_templates(message: Shown, notes: Counter[str]) -> Shown:
+    """A message with the arguments of its calls as objects, as chat templates want them."""
+    if "tool_calls" not in message:
+        return message
+    calls: list[Shown] = []
+    for call in message["tool_calls"]:
+        arguments = read_arguments(call["function"]["arguments"])
+        notes[KEPT_AS_TEXT] += isinstance(arguments, str)
+        calls.append({**call, "function": {**call["function"], "arguments": arguments}})
+    return {**message, "tool_calls": calls}
+
+
+def read_arguments(text: str) -> Mapping[str, Any] | str:
+    """The arguments of a call as an object, or the text itself if `datasets` would change it."""
+    try:
+        value: Any = read_exact_json(text)
+    except JsonError:
+        return text
+    kept = isinstance(value, dict) and _survives(cast("object", value), _DEEPEST)
+    return cast("Mapping[str, Any]", value) if kept else text
+
+
+def _survives(value: object, depth: int) -> bool:
+    """Whether the parser of `datasets` reads a JSON value as it was written."""
+    if isinstance(value, bool | str | None):
+        return True
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**63
+    if isinstance(value, float):
+        # It adds the decimals, times a power of ten, to the whole part, and writes ten of them.
+        whole, point, decimals = repr(abs(value)).partition(".")
+        is_plain = bool(point) and "e" not in decimals and len(decimals) <= _DECIMALS
+        return is_plain and int(whole) + int(decimals) * float(f"1e-{len(decimals)}") == abs(value)
+    inner = cast(
+        "Sequence[object]", value if isinstance(value, list) else [*cast("dict[str, object]", value).values()]
+    )
+    return depth > 0 and all(_survives(each, depth - 1) for each in inner)
+
+
+def returns_of(credited: CreditedGroup) -> list[list[float | None]]:
+    """Per trajectory and turn the return by the recorded `gamma` and `outcome_weight`, 1 by default.
+
+    `None` where nothing from there on was scored.
+
+    Raises:
+        CreditError: rewards that are missing, or no numbers.
+    """
+    recorded = (credited.estimator_params.get(name) for name in ("gamma", "outcome_weight"))
+    gamma, weight = (float(value) if isinstance(value, int | float) else 1.0 for value in recorded)
+    group = credited.group
+    return [
+        _at_all_turns(_known_returns(scored, gamma, weight), trajectory)
+        for scored, trajectory in zip(read(acts_alone(group)), group.trajectories, strict=True)
+    ]
+
+
+def _known_returns(scored: Scored, gamma: float, weight: float) -> list[float | None]:
+    """The returns of acts, `None` where what follows was not scored."""
+    ones = (None if reward is None else 1.0 for reward in scored.turns)
+    counted = replace(scored, turns=tuple(ones), outcome=None if scored.outcome is None else 1.0)
+    by_turn = zip(scored.returns(gamma, weight), counted.returns(1.0), strict=True)
+    return [value if count else None for value, count in by_turn]
+
+
+def _at_all_turns(acts: Sequence[float | None], trajectory: Trajectory) -> list[float | None]:
+    """A summary has the return of the act that follows."""
+    following = iter((*acts, None))
+    spread: list[float | None] = []
+    value = next(following)
+    for turn in trajectory.turns:
+        spread.append(value)
+        if turn.kind != "summary":
+            value = next(following)
+    return spread
+
+
+class LineFile:
+    """A new file of lines that have the same columns."""
+
+    def __init__(self, path: Path) -> None:
+        """Begin an empty file, which its owner alone may read.
+
+        Raises:
+            OSError: it cannot be written, here and later.
+        """
+        self.lines = 0
+        self._path = path
+        self._file: BinaryIO = open(path, "wb", opener=private)  # noqa: SIM115  # `Path.open` takes no opener
+        self._size = 0
+        self._known: set[str] = set()
+        """Columns that were something else than null."""
+        self._late: list[tuple[int, int]] = []
+        """Start and end of the lines that have to come early."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """One line; the messages of prompts and completions are JSON already."""
+        mark = b"" if self.lines else _MARK
+        fields = {name: _field(name, value, mark) for name, value in line.items()}
+        text = orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
+        start, self._size = self._size, self._size + len(text)
+        columns = {name for name, value in line.items() if value is not None}
+        if not self._known.issuperset(columns):
+            self._known.update(columns)
+            if start >= _STRETCH:
+                self._late.append((start, self._size))
+        self._file.write(text)
+        self.lines += 1
+
+    def put_early(self) -> None:
+        """Have the lines stand where `datasets` needs them; nothing is written after it."""
+        self._file.close()
+        if not self._late:
+            return
+        sorted_path = self._path.with_name(self._path.name + ".sorted")
+        try:
+            with self._path.open("rb") as lines, open(sorted_path, "wb", opener=private) as file:
+                first = len(lines.readline())
+                starts = (first, *(end for _, end in self._late))
+                ends = (*(start for start, _ in self._late), self._size)
+                for start, end in ((0, first), *self._late, *zip(starts, ends, strict=True)):
+                    lines.seek(start)
+                    left = end - start
+                    while piece := lines.read(min(left, _STRETCH)):
+                        file.write(piece)
+                        left -= len(piece)
+            sorted_path.replace(self._path)
+        finally:
+            sorted_path.unlink(missing_ok=True)
+
+
+def _field(name: str, value: Any, mark: bytes) -> Any:
+    if name in _MESSAGES:
+        first, *rest = value
+        return [orjson.Fragment(message) for message in (b"{" + mark + first[1:], *rest)]
+    if isinstance(value, str) and _DATE.fullmatch(value):
+        return f'"{value}"'
+    return value

@@ -1,1 +1,0 @@
-"""Records as tables: Arrow, parquet and `datasets`, one row per group, rollout or turn."""

@@ -206,7 +206,9 @@ FACTS = {
 
 
 def test_condensers_of_a_class_count_in_the_fingerprint():
-    facts = {name: str(condenser_facts(made(each).lifecycle.parts.condensers)) for name, each in FACTS.items()}
+    facts = {
+        name: str(condenser_facts(made(each).lifecycle.parts.condensers)) for name, each in FACTS.items()
+    }
     assert len(set(facts.values())) == len(FACTS)
     env = made(fit_context(500))
     assert condenser_facts(env.lifecycle.parts.condensers).items() <= origin_of(env).experiment.items()

@@ -5,9 +5,12 @@ runs everything, and what the fixture `soak` cuts short whole. A path that is na
 """
 
 import gc
+import os
 import resource
 import signal
 import subprocess
+from collections import Counter
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -19,7 +22,8 @@ LEFT_OUT = (
     "adversarial",
     "environments/real_model",
     "environments/recorded",
-    "environments/rewards/code_judge",
+    "environments/rewards/verdict",
+    "environments/rollout/agents/test_hostile_neighbours.py",
     "environments/rollout/lifecycle",
     "environments/run",
     "environments/serve",
@@ -37,6 +41,7 @@ LEFT_OUT = (
     "tools/test_extras.py",
     "tools/test_files.py",
     "tools/test_terminal.py",
+    "test_site.py",
     "turnwise",
 )
 """Files and folders, below `tests/`, that start sandboxes, servers or other processes by the dozen."""
@@ -100,11 +105,45 @@ def pytest_collection_modifyitems(config, items):
     items[:] = [item for item in items if not item.get_closest_marker("soak")]
 
 
-def pytest_terminal_summary(terminalreporter):
-    """Show the CPU seconds of this process, its workers and every process that they waited for."""
+def pytest_sessionfinish(session):
+    """In CI, fail when a test was skipped for a reason that `known_skips.txt` does not have."""
+    if os.environ.get("TURNWISE_REQUIRE_KNOWN_SKIPS") and new_reasons(skips(session.config)):
+        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Show the skips by reason in CI, and the CPU seconds of all processes that were waited for."""
+    if os.environ.get("TURNWISE_REQUIRE_KNOWN_SKIPS"):
+        counts = skips(config)
+        for reason, count in sorted(counts.items()):
+            new = (
+                "NEW, add it to tests/known_skips.txt or run the test: "
+                if reason in new_reasons(counts)
+                else ""
+            )
+            terminalreporter.write_line(f"{count} skipped: {new}{reason}")
     times = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     cpu_s = sum(each.ru_utime + each.ru_stime for each in times)
     terminalreporter.write_sep("=", f"{cpu_s:.0f} CPU seconds")
+
+
+def skips(config):
+    """How many tests were skipped, by reason; none in a worker of xdist, which has no reporter."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    reports = reporter.stats.get("skipped", []) if reporter else []
+    return Counter(
+        each.longrepr[2].removeprefix("Skipped: ") for each in reports if isinstance(each.longrepr, tuple)
+    )
+
+
+def new_reasons(reasons):
+    """Those that match no line of `known_skips.txt`, in which `*` stands for anything."""
+    known = [
+        line
+        for line in (Path(__file__).parent / "known_skips.txt").read_text().splitlines()
+        if line and not line.startswith("#")
+    ]
+    return {reason for reason in reasons if not any(fnmatchcase(reason, line) for line in known)}
 
 
 @pytest.fixture(scope="session")

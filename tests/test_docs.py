@@ -19,15 +19,6 @@ PAGES = [
     *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "reference"),
     *sorted(ROOT.glob("environments/shipped/*/README.md")),
 ]
-# What a newcomer types runs always; with `--soak`, too, what explains one subject. Each command is a process.
-FIRST = {
-    "README.md",
-    "docs/index.md",
-    "docs/environments.md",
-    "docs/tools.md",
-    "docs/sandboxes.md",
-    "docs/trainers.md",
-}
 # These set up or test the whole repository, which is what runs this very test.
 NOT_INSIDE_A_TEST = re.compile(r"^(git clone|cd turnwise|make (test|check))\b")
 # What runs this test is set up already; make must not install into it from here.
@@ -101,11 +92,6 @@ def name_of(page):
     return str(page.relative_to(ROOT))
 
 
-def runs_always(page):
-    """Whether its blocks run without `--soak`, too: what has none, and what is read first."""
-    return name_of(page) in FIRST or page.parent.name == "tutorials" or ROOT / "docs" not in page.parents
-
-
 @pytest.fixture(scope="module")
 def commands(tmp_path_factory):
     """A folder with `turnwise` as a shell finds it, and `run`, which start faster than their like."""
@@ -116,7 +102,8 @@ def commands(tmp_path_factory):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "page",
-    seldom({name_of(page): page for page in PAGES}, [name_of(page) for page in PAGES if runs_always(page)]),
+    # Each command is a process: `make test` runs those of the README.
+    seldom({name_of(page): page for page in PAGES}, ["README.md"]),
 )
 def test_the_blocks_of_a_page_run_in_order(page, commands, tmp_path):
     """Python blocks run as files, named ones are kept; bash blocks run where those files lie.

@@ -6,7 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.conftest import KEPT, LEFT_OUT, pytest_collection_modifyitems, pytest_ignore_collect
+from tests.conftest import (
+    KEPT,
+    LEFT_OUT,
+    new_reasons,
+    pytest_collection_modifyitems,
+    pytest_ignore_collect,
+)
 from tests.tables import cases, seldom
 
 TESTS = Path(__file__).parent
@@ -52,6 +58,10 @@ def test_a_marked_test_runs_with_soak_alone(soak):
     )
     pytest_collection_modifyitems(config, items)
     assert (items, left) == (([marked, ordinary], []) if soak else ([ordinary], [marked]))
+
+
+def test_a_reason_to_skip_that_is_not_known_is_new():
+    assert new_reasons(["needs torch, to take the steps", "it is late"]) == {"it is late"}
 
 
 def test_a_table_keeps_every_case_in_one_of_the_two():

@@ -4,7 +4,6 @@ from turnwise.own_packages import refuse_foreign_packages
 
 refuse_foreign_packages()
 
-from environments.rewards.code_cases import CaseReport, function_cases, program_cases
 from environments.rewards.economy import (
     context_efficiency,
     length_penalty,
@@ -24,6 +23,7 @@ from environments.rewards.text_format import (
     numeric_match,
     tagged,
 )
+from environments.rewards.verdict.cases import CaseReport, function_cases, program_cases
 
 __all__ = [
     "CaseReport",

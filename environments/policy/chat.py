@@ -54,13 +54,10 @@ class ChatPolicy(ServedModel):
     temperature: float = 1.0
     top_p: float = 1.0
     extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """More fields of each request."""
     context_tokens: int | None = None
-    """The model's window; `None`: unknown."""
     family: str | None = None
     """The model's chat format, by which calls in its text are read; `None`: by its name."""
     sampling: dict[str, Any] = field(init=False, repr=False)
-    """What its completions record of how they were sampled."""
     _dialect: Dialect = field(init=False, repr=False, default_factory=Dialect)
     _gives_ids: bool = field(init=False, repr=False, default=False)
     _without_ids: int = field(init=False, repr=False, default=0)
@@ -75,21 +72,13 @@ class ChatPolicy(ServedModel):
 
     @property
     def name(self) -> str:
-        """The model's name."""
         return self.model
 
     @property
     def refused(self) -> frozenset[str]:
-        """Fields of a request that the server is known not to take."""
         return self._dialect.refused
 
     async def complete(self, request: CompletionRequest) -> Completion:
-        """Sample the next assistant message.
-
-        Raises:
-            ContextOverflow: the conversation does not fit the server's context.
-            PolicyError: no answer after the server's tries, or one that cannot be used; it names the cause.
-        """
         sampled = await self._sampled(self._with_room(request))
         self._tool_use.note(request, sampled.message)
         if sampled.tokens is not None:
@@ -121,14 +110,12 @@ class ChatPolicy(ServedModel):
         return replace(fitted, max_row_tokens=request.max_row_tokens)
 
     def warn_text_only(self) -> None:
-        """Warn, once, of what comes of a server that gives no token ids."""
         self._warn_once(
             "gives no token ids: they are made from its text, without logprobs (exact: false), and no "
             "trainer can learn from them; ask vLLM or SGLang, see --openai.server_type"
         )
 
     async def _sampled(self, request: CompletionRequest) -> SampledMessage:
-        """What the server samples, asked in the most telling dialect that it takes."""
         dialect, call_prefix = self._dialect, f"{request.seed}_{request.number}"
         read = partial(self._read, call_prefix=call_prefix, request=request)
         while True:
@@ -147,7 +134,6 @@ class ChatPolicy(ServedModel):
     async def _with_text_calls(
         self, sampled: SampledMessage, request: CompletionRequest, call_prefix: str
     ) -> SampledMessage:
-        """The reply with the calls that its text holds, where the chat format is known."""
         message = sampled.message
         if self.family is None or message.tool_calls or not request.tools or not message.content:
             return sampled
@@ -241,7 +227,6 @@ class ChatPolicy(ServedModel):
         )
 
     def _approximate(self, sampled: SampledMessage, request: CompletionRequest) -> Completion:
-        """The completion of a reply without token ids: made from its text."""
         prompt = prompt_of(request, self.renderer)
         return Completion(
             message=sampled.message,

@@ -23,11 +23,12 @@ from starlette.routing import Route
 
 from environments.policy.base import CompletionRequest
 from environments.policy.inference.http_client import list_in, mapping
+from environments.policy.inference.written_messages import MessageError, messages_of, tools_in
 from environments.policy.rendering.chatml import RESPONSE, TOOLS, ChatMLRenderer, rendered
 from environments.policy.rendering.renderer import first_stop
 from environments.policy.scripted import Script, ScriptedPolicy, generic_script
 from environments.trajectory import Completion, Message
-from tools.calls import ToolCall, ToolSpec
+from tools.calls import ToolSpec
 
 ServerKind = Literal["plain", "vllm", "sglang"]
 ScriptFor = Callable[[Sequence[Message]], Script | None]
@@ -47,8 +48,6 @@ _BEFORE_TOOLS = "# Tools\n\nYou may call these functions. Their signatures:\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdsRequest:
-    """What a model goes on from."""
-
     prompt_ids: tuple[int, ...]
     max_tokens: int
     seed: int
@@ -57,8 +56,6 @@ class IdsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledIds:
-    """What a model sampled."""
-
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
 
@@ -69,56 +66,19 @@ Sampler = Callable[[IdsRequest], Awaitable[SampledIds]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MockSettings:
-    """What a mock server is like, apart from its model."""
-
     model: str = "scripted"
-    """The one name that requests may ask for."""
     context_tokens: int | None = None
     """A prompt of that many tokens is refused as too long; a chat completion is cut there."""
-    api_key: str | None = None
-    """When given, requests must bear it."""
     kind: ServerKind = "plain"
     """`vllm` and `sglang` take token ids where those servers do, and say what they are."""
     sampler: Sampler | None = None
     """Goes on from token ids; unset: the script, of a conversation that the mock's renderer rendered."""
 
 
-class ChatMessage(BaseModel):
-    """A chat message, as a client sends it."""
-
-    role: Literal["system", "user", "assistant", "tool"]
-    content: str | list[dict[str, Any]] | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
-    tool_call_id: str | None = None
-
-    def to_message(self, call_prefix: str) -> Message:
-        """The message; a call without an id is named `call_prefix` and its index."""
-        content = self.content or ""
-        if not isinstance(content, str):
-            content = "".join(part.get("text", "") for part in content)
-        return Message(
-            role=self.role,
-            content=content,
-            reasoning=self.reasoning_content or self.reasoning or None,
-            tool_calls=tuple(
-                ToolCall(
-                    id=call.get("id") or f"{call_prefix}_{index}",
-                    name=call["function"]["name"],
-                    arguments=call["function"].get("arguments", ""),
-                )
-                for index, call in enumerate(self.tool_calls or [])
-            ),
-            tool_call_id=self.tool_call_id,
-        )
-
-
 class ChatRequest(BaseModel):
     """What `POST /chat/completions` gets; fields that change nothing here are not read."""
 
-    model: str
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: list[Any] = Field(min_length=1)
     tools: list[dict[str, Any]] | None = None
     seed: int | None = None
     max_tokens: int | None = Field(default=None, ge=1)
@@ -129,21 +89,25 @@ class ChatRequest(BaseModel):
     return_token_ids: bool | None = None
 
     def to_call(self) -> CompletionRequest:
-        """The call of the policy that plays the model."""
-        messages = tuple(message.to_message(f"call_{i}") for i, message in enumerate(self.messages))
+        messages = tuple(
+            written.message
+            for index, entry in enumerate(self.messages)
+            for written in messages_of(entry, f"messages[{index}]", index)
+        )
         seed = self.seed or 0
+        # A number that no call in the history has: histories that were cut may have equal lengths.
+        ours = re.compile(rf"call_{seed}_(\d{{1,18}})_\d+")
+        found = (ours.fullmatch(call.id) for message in messages for call in message.tool_calls)
         return CompletionRequest(
             messages=messages,
-            position=_unused(messages, seed),
-            tools=tuple(_spec(tool) for tool in self.tools or []),
+            position=max([len(messages), *(int(each[1]) + 1 for each in found if each)]),
+            tools=tools_in(self.tools),
             seed=seed,
             max_tokens=self.max_completion_tokens or self.max_tokens or _DEFAULT_MAX_TOKENS,
         )
 
 
 class RefusalError(Exception):
-    """An error answer in OpenAI's shape."""
-
     def __init__(self, status: int, message: str, code: str | None = None) -> None:
         super().__init__(message)
         self.status = status
@@ -166,37 +130,32 @@ def mock_app(
         settings: what else the server is like.
     """
     mock = _Mock(script_for=script_for, skill=skill, renderer=renderer, settings=settings)
-    posts = {
+    posts: dict[str, Answer] = {
         "/v1/chat/completions": mock.chat,
         "/update_weight_version": mock.update_version,
-        **mock.token_paths(),
     }
+    if settings.kind == "vllm":
+        posts |= {"/v1/completions": mock.completions, "/inference/v1/generate": mock.vllm_generate}
+    elif settings.kind == "sglang":
+        posts["/generate"] = mock.sglang_generate
     gets = {"/v1/models": mock.models, **dict.fromkeys(_ABOUT[settings.kind], mock.about)}
-    answering = partial(_answering, api_key=settings.api_key)
     return Starlette(
         routes=[
-            *(Route(path, answering(answer), methods=["POST"]) for path, answer in posts.items()),
-            *(Route(path, answering(answer), methods=["GET"]) for path, answer in gets.items()),
+            *(Route(path, partial(_respond, answer), methods=["POST"]) for path, answer in posts.items()),
+            *(Route(path, partial(_respond, answer), methods=["GET"]) for path, answer in gets.items()),
         ],
         exception_handlers={RefusalError: _refuse},
     )
 
 
-def _answering(answer: Answer, *, api_key: str | None) -> Callable[[Request], Awaitable[JSONResponse]]:
-    """The handler of a path: JSON objects in and out, for requests that bear the key."""
-
-    async def respond(request: Request) -> JSONResponse:
-        if api_key is not None and request.headers.get("authorization") != f"Bearer {api_key}":
-            raise RefusalError(401, "Incorrect API key provided.", "invalid_api_key")
-        try:
-            body: object = orjson.loads(await request.body() or b"{}")
-        except ValueError as error:
-            raise RefusalError(400, f"no JSON: {error}") from error
-        if not isinstance(body, dict):
-            raise RefusalError(400, "the request is no object")
-        return JSONResponse(await answer(cast("dict[str, Any]", body)))
-
-    return respond
+async def _respond(answer: Answer, request: Request) -> JSONResponse:
+    try:
+        body: object = orjson.loads(await request.body() or b"{}")
+    except ValueError as error:
+        raise RefusalError(400, f"no JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise RefusalError(400, "the request is no object")
+    return JSONResponse(await answer(cast("dict[str, Any]", body)))
 
 
 async def _refuse(_: Request, refusal: Exception) -> JSONResponse:
@@ -207,22 +166,13 @@ async def _refuse(_: Request, refusal: Exception) -> JSONResponse:
 
 @dataclass(kw_only=True)
 class _Mock:
-    """The answers of one mock server, and the version of its weights."""
-
     script_for: ScriptFor
     skill: float
     renderer: ChatMLRenderer
     settings: MockSettings
     version: str = _DEFAULT_VERSION
 
-    def token_paths(self) -> Mapping[str, Answer]:
-        """Where servers of this kind take token ids."""
-        if self.settings.kind == "vllm":
-            return {"/v1/completions": self._completions, "/inference/v1/generate": self._vllm_generate}
-        return {"/generate": self._sglang_generate} if self.settings.kind == "sglang" else {}
-
     async def models(self, _: Mapping[str, Any]) -> dict[str, Any]:
-        """`GET /v1/models`."""
         kind = self.settings.kind
         entry: dict[str, Any] = {"id": self.settings.model, "object": "model", "created": 0}
         entry["owned_by"] = "turnwise" if kind == "plain" else kind
@@ -231,7 +181,6 @@ class _Mock:
         return {"object": "list", "data": [entry]}
 
     async def about(self, _: Mapping[str, Any]) -> dict[str, Any]:
-        """What the server is."""
         return {"version": _VERSIONS[self.settings.kind], "model_path": self.settings.model}
 
     async def update_version(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -243,21 +192,23 @@ class _Mock:
         return {"success": True, "new_version": version}
 
     async def chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """`POST /v1/chat/completions`."""
         try:
             asked = ChatRequest.model_validate(body)
+            call = asked.to_call()
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             raise RefusalError(400, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        except MessageError as error:
+            raise RefusalError(400, str(error)) from error
         self._check_model(body)
         kind = self.settings.kind
         if kind == "sglang" and "input_ids" in body:
             return await self._sglang_chat(body)
-        call = asked.to_call()
         if self.settings.context_tokens is not None:
             fitted = partial(self._fitted, call, self.settings.context_tokens)
             call = await rendered(fitted, self.renderer, call.messages, max_tokens=None)
-        reply = _chat_reply(asked, await self._policy(call.messages).complete(call), self.renderer)
+        completion = await self._policy(call.messages).complete(call)
+        reply = _chat_reply(asked, completion, self.renderer, self.settings.model)
         if kind == "vllm":
             reply["choices"][0] |= self._weight_versions(body, reply["usage"]["completion_tokens"])
         # A plain server gives no version before it was given one.
@@ -266,13 +217,12 @@ class _Mock:
         return reply
 
     async def _sglang_chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """SGLang's chat with `input_ids`."""
         asked, sampled = await self._sampled(body.get("input_ids"), body, body.get("max_tokens", 16))
         choice: dict[str, Any] = {
             "index": 0,
             "message": {"role": "assistant", "content": ""},
             "finish_reason": finish_reason(sampled, asked),
-            "matched_stop": _matched(sampled, asked),
+            "matched_stop": sampled.token_ids[-1] if sampled.token_ids[-1] in asked.stop_ids else None,
             "logprobs": {"content": [{"token": "?", "logprob": each} for each in sampled.logprobs]},
         }
         if body.get("return_token_ids"):
@@ -282,7 +232,7 @@ class _Mock:
         usage = _usage(len(asked.prompt_ids), len(sampled.token_ids))
         return {"object": "chat.completion", "choices": [choice], "usage": usage}
 
-    async def _sglang_generate(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def sglang_generate(self, body: Mapping[str, Any]) -> dict[str, Any]:
         params = mapping(body.get("sampling_params"))
         max_tokens = params.get("max_new_tokens", 128)
         asked, sampled = await self._sampled(body.get("input_ids"), params, max_tokens)
@@ -308,7 +258,7 @@ class _Mock:
             ],
         }
 
-    async def _completions(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def completions(self, body: Mapping[str, Any]) -> dict[str, Any]:
         self._check_model(body)
         asked, sampled = await self._sampled(body.get("prompt"), body, body.get("max_tokens", 16))
         choice = {**self._vllm_choice(sampled, asked, body), "text": ""}
@@ -322,7 +272,7 @@ class _Mock:
         usage = _usage(len(asked.prompt_ids), len(sampled.token_ids))
         return {"object": "text_completion", "choices": [choice], "usage": usage}
 
-    async def _vllm_generate(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def vllm_generate(self, body: Mapping[str, Any]) -> dict[str, Any]:
         self._check_model(body)
         params = mapping(body.get("sampling_params"))
         asked, sampled = await self._sampled(body.get("token_ids"), params, params.get("max_tokens", 16))
@@ -337,7 +287,7 @@ class _Mock:
         return {
             "index": 0,
             "finish_reason": finish_reason(sampled, asked),
-            "stop_reason": _matched(sampled, asked),
+            "stop_reason": sampled.token_ids[-1] if sampled.token_ids[-1] in asked.stop_ids else None,
             "logprobs": None,
             **self._weight_versions(body, len(sampled.token_ids)),
         }
@@ -369,25 +319,22 @@ class _Mock:
             stop_ids=frozenset(fields.get("stop_token_ids") or ()),
         )
         try:
-            return asked, await (self.settings.sampler or self._scripted)(asked)
+            if self.settings.sampler is not None:
+                return asked, await self.settings.sampler(asked)
+            messages, tools = conversation_of(asked.prompt_ids, self.renderer)
         except ValueError as error:
             raise RefusalError(400, str(error)) from error
-
-    async def _scripted(self, asked: IdsRequest) -> SampledIds:
-        """What the script says after ids, which hold the whole conversation."""
-        messages, tools = conversation_of(asked.prompt_ids, self.renderer)
         completion = await self._policy(messages).complete(
-            CompletionRequest(messages=messages, tools=tools, seed=asked.seed, max_tokens=asked.max_tokens)
+            CompletionRequest(messages=messages, tools=tools, seed=asked.seed, max_tokens=max_tokens)
         )
         assert completion.logprobs is not None
-        return SampledIds(token_ids=completion.token_ids, logprobs=completion.logprobs)
+        return asked, SampledIds(token_ids=completion.token_ids, logprobs=completion.logprobs)
 
     def _policy(self, messages: Sequence[Message]) -> ScriptedPolicy:
         script = self.script_for(messages) or generic_script
         return ScriptedPolicy(script, skill=self.skill, renderer=self.renderer)
 
     def _fitted(self, call: CompletionRequest, context_tokens: int) -> CompletionRequest:
-        """The call with no more tokens to sample than the context has room for."""
         room = context_tokens - len(self.renderer.prompt_ids(call.messages, call.tools))
         if room <= 0:
             raise _too_long(context_tokens, context_tokens - room)
@@ -395,7 +342,6 @@ class _Mock:
 
 
 def _too_long(context_tokens: int, prompt_tokens: int) -> RefusalError:
-    """The answer of vLLM to a prompt that does not fit."""
     message = (
         f"This model's maximum context length is {context_tokens} tokens. However, your messages resulted in "
         f"{prompt_tokens} tokens."
@@ -403,28 +349,27 @@ def _too_long(context_tokens: int, prompt_tokens: int) -> RefusalError:
     return RefusalError(400, message, "context_length_exceeded")
 
 
-def _unused(messages: Sequence[Message], seed: int) -> int:
-    """A number that no call in the history has: histories that were cut may have equal lengths."""
-    ours = re.compile(rf"call_{seed}_(\d{{1,18}})_\d+")
-    found = (ours.fullmatch(call.id) for message in messages for call in message.tool_calls)
-    return max([len(messages), *(int(each[1]) + 1 for each in found if each)])
-
-
-def _chat_reply(asked: ChatRequest, completion: Completion, renderer: ChatMLRenderer) -> dict[str, Any]:
+def _chat_reply(
+    asked: ChatRequest, completion: Completion, renderer: ChatMLRenderer, model: str
+) -> dict[str, Any]:
     message = completion.message.to_openai()
     if message.get("tool_calls") and not message["content"]:
         message["content"] = None
+    logprobs: list[dict[str, Any]] = [
+        {"token": renderer.decode([token_id]), "logprob": logprob, "bytes": None, "top_logprobs": []}
+        for token_id, logprob in zip(completion.token_ids, completion.logprobs or (), strict=True)
+    ]
     choice: dict[str, Any] = {
         "index": 0,
         "message": message,
         "finish_reason": completion.finish_reason,
-        "logprobs": _logprobs(completion, renderer) if asked.logprobs else None,
+        "logprobs": {"content": logprobs} if asked.logprobs else None,
     }
     reply: dict[str, Any] = {
         "id": f"chatcmpl-{hashlib.sha256(repr(completion).encode()).hexdigest()[:24]}",
         "object": "chat.completion",
         "created": int(time.time()),
-        "model": asked.model,
+        "model": model,
         "choices": [choice],
         "usage": _usage(len(completion.prompt_ids), len(completion.token_ids)),
     }
@@ -434,26 +379,12 @@ def _chat_reply(asked: ChatRequest, completion: Completion, renderer: ChatMLRend
     return reply
 
 
-def _logprobs(completion: Completion, renderer: ChatMLRenderer) -> dict[str, Any]:
-    return {
-        "content": [
-            {"token": renderer.decode([token_id]), "logprob": logprob, "bytes": None, "top_logprobs": []}
-            for token_id, logprob in zip(completion.token_ids, completion.logprobs or (), strict=True)
-        ]
-    }
-
-
 def _usage(prompt: int, sampled: int) -> dict[str, int]:
     return {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled}
 
 
 def finish_reason(sampled: SampledIds, asked: IdsRequest) -> str:
-    """`stop` after a stop id, else `length`."""
     return "stop" if sampled.token_ids[-1] in asked.stop_ids else "length"
-
-
-def _matched(sampled: SampledIds, asked: IdsRequest) -> int | None:
-    return sampled.token_ids[-1] if sampled.token_ids[-1] in asked.stop_ids else None
 
 
 def conversation_of(
@@ -499,17 +430,8 @@ def conversation_of(
         if role == "system" and _BEFORE_TOOLS in content:
             content, _, listed = content.rpartition(f"{_BEFORE_TOOLS}{TOOLS[0]}\n")
             signatures = listed.partition(f"\n{TOOLS[1]}")[0].splitlines()
-            tools = tuple(_spec(json.loads(line)) for line in signatures)
+            tools = tools_in([json.loads(line) for line in signatures])
             content = content.removesuffix("\n\n")
         if content or role == "user":
             messages.append(Message(role=role, content=content))
     return tuple(messages), tools
-
-
-def _spec(tool: Mapping[str, Any]) -> ToolSpec:
-    function = mapping(tool.get("function"))
-    return ToolSpec(
-        name=str(function.get("name")),
-        description=function.get("description", ""),
-        parameters=mapping(function.get("parameters")),
-    )

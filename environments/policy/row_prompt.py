@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from environments.policy.base import CompletionRequest
-from environments.policy.open_row import OpenRow
+from environments.policy.base import CompletionRequest, OpenRow
 from environments.policy.rendering.chatml import chars_of
 from environments.policy.rendering.renderer import CannotExtendError, Renderer
 from environments.trajectory import Message
@@ -16,24 +15,16 @@ from tools.errors import ContextOverflow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """As `Completion` has them."""
-
     prompt_ids: tuple[int, ...]
     extends_row: bool = False
     fork: str | None = None
 
 
 def unseen(request: CompletionRequest) -> Sequence[Message]:
-    """The messages that the open row does not hold."""
     return request.messages if request.row is None else request.messages[request.row.messages :]
 
 
 def extension(request: CompletionRequest, row: OpenRow, renderer: Renderer) -> tuple[int, ...]:
-    """What follows the open row.
-
-    Raises:
-        CannotExtendError: the format cannot go on from it.
-    """
     return renderer.extend(row.token_ids[row.sampled_start :], unseen(request), request.tools)
 
 
@@ -49,7 +40,6 @@ def prompt_of(request: CompletionRequest, renderer: Renderer) -> Prompt:
 
 
 def tokens_of(prompt: Prompt, request: CompletionRequest) -> int:
-    """Tokens of the whole prompt, the open row that it goes on from included."""
     row = request.row if prompt.extends_row else None
     return len(prompt.prompt_ids) + (0 if row is None else len(row.token_ids))
 
@@ -89,7 +79,6 @@ class ToolUse:
         self._warned_of_markers = False
 
     def note(self, request: CompletionRequest, message: Message) -> None:
-        """Take an answer into account, and warn where tools are offered in vain."""
         if request.kind == "summary":
             return
         if not request.tools or message.tool_calls:

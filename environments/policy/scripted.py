@@ -96,7 +96,6 @@ class Choice:
 
 
 _SUMMARY_CHARS = 200
-"""Of each message in a generic summary."""
 _REFUSED = ("Error:", "There is no tool", "The call was not run:")
 """How answers to calls begin that did nothing."""
 
@@ -188,12 +187,10 @@ class ScriptedPolicy:
 
     @property
     def name(self) -> str:
-        """`scripted:` and the skill."""
         return f"scripted:{self._skill:g}"
 
     @property
     def vocabulary_size(self) -> int:
-        """The tokenizer's."""
         return self._renderer.vocabulary_size
 
     async def complete(self, request: CompletionRequest) -> Completion:
@@ -226,11 +223,6 @@ class ScriptedPolicy:
         return _checked(await given if inspect.isawaitable(given) else given, hook)
 
     async def prompt_tokens(self, request: CompletionRequest) -> int:
-        """Tokens of the prompt.
-
-        Raises:
-            ContextOverflow: no row could hold it.
-        """
         prompt = await rendered(
             partial(prompt_of, request, self._renderer),
             self._renderer,
@@ -272,7 +264,6 @@ class ScriptedPolicy:
         return replace(message, content=message.content + cut, tool_calls=whole)
 
     def _mixture(self, choices: Sequence[Choice]) -> dict[tuple[int, ...], Choice]:
-        """The choices by their tokens, equal ones merged."""
         mixture: dict[tuple[int, ...], Choice] = {}
         for choice in choices:
             ids = self._renderer.completion_ids(choice.message)

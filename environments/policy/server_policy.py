@@ -33,9 +33,7 @@ class ServerPolicy:
     renderer: Renderer | None = None
     """The model's own chat format and tokenizer; `None`: not known, and ids cannot be sent."""
     no_renderer: str = ""
-    """Why it is not known."""
     context_tokens: int | None = None
-    """The model's window; `None`: the server's."""
     facts: ServerFacts = field(default=ServerFacts(), init=False)
     found: str | None = field(default=None, init=False)
     """What the server is and how it is asked, in a line; `None`: not known yet."""
@@ -44,21 +42,13 @@ class ServerPolicy:
 
     @property
     def name(self) -> str:
-        """The model's name."""
         return self.chat.model
 
     @property
     def text_only(self) -> bool:
-        """Whether its server is known to give no token ids."""
         return self.facts.kind in TEXT_ONLY
 
     async def complete(self, request: CompletionRequest) -> Completion:
-        """Ask the server.
-
-        Raises:
-            PolicyError: as for `ChatPolicy` and `TokenPolicy`.
-            ConfigError: it contradicts the settings.
-        """
         policy = self._decided or await self._decide_in_a_rollout()
         return await policy.complete(request)
 
@@ -72,16 +62,10 @@ class ServerPolicy:
         return await policy.prompt_tokens(request) if isinstance(policy, TokenPolicy) else None
 
     async def check(self) -> None:
-        """Find out before a run whether the server can be used, and how; buys no completion.
-
-        Raises:
-            ConfigError: one line that names the change needed.
-        """
         await self.chat.check()
         await self._decide()
 
     async def aclose(self) -> None:
-        """Close the connections."""
         await self.chat.aclose()
 
     async def _decide_in_a_rollout(self) -> ChatPolicy | TokenPolicy:
@@ -97,7 +81,6 @@ class ServerPolicy:
         return self._decided
 
     async def _begun(self) -> ChatPolicy | TokenPolicy:
-        """The policy, once the server was identified and reported."""
         url = self.chat.server.base_url
         self.facts = await look(self.chat.server, self.chat.model)
         if self.context_tokens is None:
@@ -131,7 +114,6 @@ class ServerPolicy:
         return {"return_weight_versions": True} if known else {}
 
     def _way(self) -> tuple[TokenWire | None, str]:
-        """The wire for token ids, or `None` for messages; and the choice in words."""
         kind = self.facts.kind
         if self.server_type == "chat":
             return None, "it is asked by messages"
@@ -152,26 +134,18 @@ class ServedPolicy:
     """Chooses by the rollout's seed, so that all turns of a rollout come from one server."""
 
     def __init__(self, servers: Sequence[ServerPolicy], *, sampling: Mapping[str, Any]) -> None:
-        """Play with `servers`, which are asked to sample with `sampling` (empty: as the model gives)."""
         self._servers = tuple(servers)
         self._sampling = dict(sampling)
 
     @property
     def name(self) -> str:
-        """The models' names, and what reshapes their distribution."""
         names = "+".join(dict.fromkeys(server.name for server in self._servers))
         return " ".join([names, *(f"{name}={_shown(value)}" for name, value in self._sampling.items())])
 
     async def complete(self, request: CompletionRequest) -> Completion:
-        """Ask the rollout's server.
-
-        Raises:
-            PolicyError: as for `ServerPolicy`.
-        """
         return await self._server_of(request).complete(request)
 
     async def prompt_tokens(self, request: CompletionRequest) -> int | None:
-        """As the rollout's server counts them; `None`: only it knows."""
         return await self._server_of(request).prompt_tokens(request)
 
     @property
@@ -181,22 +155,18 @@ class ServedPolicy:
         return min(known, default=None)
 
     async def check(self) -> None:
-        """Raise ConfigError while one of the servers cannot be used; buys no completion."""
         for server in self._servers:
             await server.check()
 
     @property
     def found(self) -> tuple[str, ...]:
-        """What is known of the servers and how they are asked, a line each."""
         return tuple(server.found for server in self._servers if server.found is not None)
 
     @property
     def text_only(self) -> tuple[str, ...]:
-        """The servers that are known to give no token ids."""
         return tuple(server.found or "" for server in self._servers if server.text_only)
 
     async def aclose(self) -> None:
-        """Close the connections."""
         for server in self._servers:
             await server.aclose()
 

@@ -8,13 +8,12 @@ from typing import Any
 
 import orjson
 
-from environments.policy.base import CompletionRequest
+from environments.policy.base import CompletionRequest, OpenRow
 from environments.policy.inference.chat_reply import ReplyError
 from environments.policy.inference.dialect import is_context_overflow, sampling_of, shaping
 from environments.policy.inference.http_client import NoAnswerError, StatusError
 from environments.policy.inference.server_kind import ServedModel
 from environments.policy.inference.token_wires import TokenReply, TokenRequest, TokenWire
-from environments.policy.open_row import OpenRow
 from environments.policy.rendering.chatml import parsed, rendered
 from environments.policy.rendering.renderer import CannotExtendError, Renderer, first_stop
 from environments.policy.row_prompt import (
@@ -41,14 +40,11 @@ class TokenPolicy(ServedModel):
     """
 
     renderer: Renderer
-    """The model's own chat format and tokenizer."""
     wire: TokenWire
     temperature: float = 1.0
     top_p: float = 1.0
     extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """More fields of each request; `stop_token_ids` join the renderer's."""
     context_tokens: int | None = None
-    """The model's window; `None`: unknown."""
     logprobs_mode: str | None = None
     """How the server makes logprobs, where that is known."""
     _warned: bool = field(default=False, init=False, repr=False)
@@ -60,17 +56,14 @@ class TokenPolicy(ServedModel):
 
     @property
     def name(self) -> str:
-        """The model's name."""
         return self.model
 
     @property
     def vocabulary_size(self) -> int:
-        """The tokenizer's."""
         return self.renderer.vocabulary_size
 
     @cached_property
     def stop_ids(self) -> tuple[int, ...]:
-        """Every id that ends a turn."""
         more = self.extra_body.get("stop_token_ids") or ()
         return tuple(dict.fromkeys((*self.renderer.stop_ids, *more)))
 
@@ -83,18 +76,10 @@ class TokenPolicy(ServedModel):
 
     @cached_property
     def sampling(self) -> Mapping[str, Any]:
-        """How the server is asked to sample."""
         asked = sampling_of(self.temperature, self.top_p, self.extra_body)
         return {name: value for name, value in asked.items() if name != "stop_token_ids"}
 
     async def complete(self, request: CompletionRequest) -> Completion:
-        """Sample the next assistant message.
-
-        Raises:
-            ContextOverflow: the conversation leaves no room for a turn, so none was asked for; or the server
-                says so.
-            PolicyError: no answer after the server's tries, or one that cannot be used; it names the cause.
-        """
         prompt = await self._prompt(request)
         tokens = tokens_of(prompt, request)
         fitted = with_room(request, prompt_tokens=tokens, context_tokens=self.context_tokens)
@@ -109,11 +94,6 @@ class TokenPolicy(ServedModel):
         )
 
     async def prompt_tokens(self, request: CompletionRequest) -> int:
-        """Tokens of the prompt that would be sent.
-
-        Raises:
-            ContextOverflow: they are more than the model's window, or a row, has room for.
-        """
         return tokens_of(await self._prompt(request), request)
 
     @property
@@ -122,7 +102,6 @@ class TokenPolicy(ServedModel):
         return f"{base.removesuffix('/v1') if self.wire.at_root else base}{self.wire.path}"
 
     async def _prompt(self, request: CompletionRequest) -> Prompt:
-        """What to send: the open row and what is new, or the whole conversation and why."""
         fork = None
         if (row := request.row) is not None and row.token_ids:
             going_on = partial(extension, request, row, self.renderer)

@@ -10,8 +10,13 @@ from typing import Annotated, Any, TypeVar, overload
 
 from pydantic import BaseModel, Field, PydanticUserError, ValidationError
 
-from environments.policy.second_models.asked_model import AskedModel, asking_for_id, nobody, question_id
-from environments.policy.second_models.text_model import without_reasoning
+from environments.policy.second_models import (
+    AskedModel,
+    asking_for_id,
+    nobody,
+    question_id,
+    without_reasoning,
+)
 from environments.trajectory import LARGEST_REWARD, Message, Turn, written_messages
 from tools.errors import AgentCausedError, ConfigError
 from tools.json_input import EXACT_DECODER

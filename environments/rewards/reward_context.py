@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from environments.policy.second_models.asked_model import AskedModel, nobody
+from environments.policy.second_models import AskedModel, nobody
 from environments.rewards.artefacts import TakenFiles
 from environments.rewards.judge import Judging
 from environments.rewards.verification_time import off_the_clock, seconds_left
@@ -16,7 +16,7 @@ from tools.plain_text import is_utf8
 from tools.sandbox import Opening
 from tools.sandbox.archive import ArchivedFile
 from tools.sandbox.base import MAX_READ_BYTES, ExecResult, Sandbox
-from tools.sandbox.host import transfer
+from tools.sandbox.layers import place, plain_files, size_on_disk, take
 from tools.time_profile import timed
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class RolloutContext(Judging):
     async def keep(self, *paths: str) -> None:
         """Keeps files and folders of the agent's sandbox for people; one that cannot be read is not there."""
         async with self.files.paused():
-            await transfer.take(self.files, paths, max_bytes=MAX_READ_BYTES)
+            await take(self.files, paths, max_bytes=MAX_READ_BYTES)
 
     async def verify(  # noqa: PLR0913  # one call of the author's, all of it by keyword
         self,
@@ -212,7 +212,7 @@ class RolloutContext(Judging):
             IsolationError: the sandbox's backend cannot keep files from change.
         """
         own = {
-            transfer.place(path, self.files.workdir): data.encode() if isinstance(data, str) else data
+            place(path, self.files.workdir): data.encode() if isinstance(data, str) else data
             for path, data in (files or {}).items()
         }
         if artefacts and not self.files.has_sandbox:
@@ -226,17 +226,26 @@ class RolloutContext(Judging):
             source, paths = self.files, artefacts
             async with AsyncExitStack() as building:
                 if build is not None:
-                    source = builder = await building.enter_async_context(self.fresh_sandbox())
-                    await transfer.offer(builder, await _taken(self.files, artefacts, {}))
-                    await builder.exec(build, timeout_s=timeout_s)
+                    taken = plain_files(await _taken(self.files, artefacts, {}), by_agent=True)
+                    fresh = self._fresh_opening().beginning_with(taken)
+                    source = await building.enter_async_context(fresh)
+                    await source.exec(build, timeout_s=timeout_s)
                     paths = artefacts if outputs is None else outputs
-                brought = await _taken(source, paths, own)
-            async with _for_verifier(self.fresh_sandbox(), own) as verifier:
-                await transfer.offer(verifier, brought)
+                brought = plain_files(await _taken(source, paths, own), by_agent=True)
+            async with self._fresh_opening().for_verifier(own).beginning_with(brought) as verifier:
                 return await verifier.exec(command, stdin=stdin, timeout_s=timeout_s)
 
         with timed("ctx.verify"), off_the_clock():
             return await _within(limit_s, verified())
+
+    def _fresh_opening(self) -> Opening:
+        opening = self.fresh_sandbox()
+        if isinstance(opening, Opening):
+            return opening
+        raise IsolationError(
+            f"fresh_sandbox gave a {type(opening).__name__}, which cannot keep the verifier's files from "
+            "change; give what open_sandbox returns"
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -283,16 +292,5 @@ async def _taken(
     if not paths:
         return {}
     files = {path: ArchivedFile(data=data) for path, data in own.items()}
-    room = (sandbox.record.limits.disk_mb << 20) - transfer.size_on_disk(files) - _SPARE_BYTES
-    return await transfer.take(sandbox, paths, max_bytes=max(0, room), beside=own)
-
-
-def _for_verifier(
-    opening: AbstractAsyncContextManager[Sandbox], files: Mapping[str, bytes]
-) -> AbstractAsyncContextManager[Sandbox]:
-    if isinstance(opening, Opening):
-        return opening.for_verifier(files)
-    raise IsolationError(
-        f"fresh_sandbox gave a {type(opening).__name__}, which cannot keep the verifier's files from change; "
-        "give what open_sandbox returns"
-    )
+    room = (sandbox.record.limits.disk_mb << 20) - size_on_disk(files) - _SPARE_BYTES
+    return await take(sandbox, paths, max_bytes=max(0, room), beside=own)

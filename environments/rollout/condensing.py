@@ -8,8 +8,7 @@ from time import monotonic
 from typing import Any, Literal, cast
 
 from environments.policy.base import CompletionRequest, window_of
-from environments.policy.second_models.asked_model import AskedModel
-from environments.policy.second_models.text_model import without_reasoning
+from environments.policy.second_models import AskedModel, without_reasoning
 from environments.rewards.judge import quoted
 from environments.rollout.boundary import reason_of
 from environments.rollout.completion_check import text_problem, texts_problem

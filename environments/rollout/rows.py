@@ -3,7 +3,7 @@
 from array import array
 from dataclasses import replace
 
-from environments.policy.open_row import OpenRow
+from environments.policy.base import OpenRow
 from environments.trajectory import NOT_SAMPLED, Completion, Span, TokenRow
 
 _NOT_SAMPLED = array("d", [NOT_SAMPLED])

@@ -27,7 +27,7 @@ from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig, ServerConfig
 from environments.credit import recorded_params
 from environments.policy.inference.endpoint import without_credentials
-from environments.policy.second_models.asked_model import SCRIPTED
+from environments.policy.second_models import SCRIPTED
 from environments.record.origin import LATER, RunOrigin, digest, refuse_other_run
 from environments.record.recorder import Recorder
 from environments.record.run_folder import RUNS

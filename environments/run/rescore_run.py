@@ -16,8 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from environments.base_env import AgentEnv
-from environments.policy.second_models.asked_model import SCRIPTED, AskedModel, ScriptedAnswers
-from environments.policy.second_models.text_model import TextAnswer
+from environments.policy.second_models import SCRIPTED, AskedModel, ScriptedAnswers, TextAnswer
 from environments.record.artefact_file import with_contents
 from environments.record.diagnosis import cause_of
 from environments.record.group_line import decode_group

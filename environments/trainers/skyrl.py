@@ -15,11 +15,10 @@ from itertools import chain
 from typing import Any
 
 from skyrl.backends.skyrl_train.utils.ppo_utils import register_advantage_estimator
-from skyrl.train.config import SkyRLTrainConfig
 from skyrl.train.generators.base import GeneratorInterface, GeneratorOutput
 
 from environments.trainers.completion_columns import mean_score, step_columns
-from environments.trainers.settings import ESTIMATOR, SKYRL, Exact, changed_names, check_settings
+from environments.trainers.settings import ESTIMATOR, Exact, check_settings
 from environments.trajectory import CreditedGroup
 
 RunGroup = Callable[[Mapping[str, Any], int], Awaitable[CreditedGroup]]
@@ -65,9 +64,7 @@ class TurnwiseGenerator(GeneratorInterface):
         Raises:
             ConfigError: a setting is refused.
         """
-        defaults = SkyRLTrainConfig().trainer.algorithm
-        changed = changed_names(config.trainer.algorithm, defaults, "trainer.algorithm.")
-        check_settings(SKYRL, config, changed=changed, exact=exact)
+        check_settings("SkyRL", config, exact=exact)
         self._rows: int = config.generator.n_samples_per_prompt
         self._run_group = run_group
         self._pad_id = pad_id

@@ -16,7 +16,7 @@ from skyrl.backends.skyrl_train.utils.ppo_utils import AdvantageEstimatorRegistr
 from skyrl.train.trainer import RayPPOTrainer
 
 from environments.trainers.registry_estimators import registry_estimators
-from environments.trainers.settings import SKYRL, check_own_rollouts
+from environments.trainers.settings import check_own_rollouts
 from tools.errors import ConfigError
 
 
@@ -27,7 +27,7 @@ def _showing_turns(inherited: Callable[..., Any]) -> Callable[..., Any]:
     def compute_advantages_and_returns(self: Any, data: Any) -> Any:
         if self.cfg.trainer.algorithm.advantage_estimator not in _OURS:
             return inherited(self, data)
-        check_own_rollouts(SKYRL, self.cfg, self.cfg.trainer.algorithm)
+        check_own_rollouts("SkyRL", self.cfg, self.cfg.trainer.algorithm)
         whole = data["response_mask"]
         data["response_mask"] = data["loss_mask"].bool()  # SkyRL's own masks are of numbers
         data = inherited(self, data)

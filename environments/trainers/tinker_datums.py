@@ -5,11 +5,10 @@
 
 from typing import Any
 
-import chz
 import tinker
 
 from environments.trainers.completion_columns import shifted_rows
-from environments.trainers.settings import TINKER, Exact, check_settings
+from environments.trainers.settings import Exact, check_settings
 from environments.trajectory import CreditedGroup
 
 
@@ -19,8 +18,7 @@ def check_config(config: Any, *, exact: Exact | None = None) -> None:
     Raises:
         ConfigError: a setting is refused.
     """
-    changed = chz.beta_to_blueprint_values(config, skip_defaults=True)
-    check_settings(TINKER, config, changed=changed, exact=exact)
+    check_settings("tinker-cookbook", config, exact=exact)
 
 
 def datums(credited: CreditedGroup) -> list[tinker.Datum]:

@@ -9,7 +9,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from environments.credit.array_credit import turn_advantages
 from environments.trainers.registry_estimators import turn_slices
-from environments.trainers.settings import OWN_ROLLOUTS, Exact, check_grpo_config
+from environments.trainers.settings import Exact, check_grpo_config
 from tools.errors import ConfigError
 
 
@@ -27,7 +27,7 @@ class TurnCreditGRPOTrainer(GRPOTrainer):
     def __init__(self, *given: Any, exact: Exact | None = None, **named: Any) -> None:
         """As `GRPOTrainer`; `exact` is what becomes of settings that change the step, see `Exact`."""
         super().__init__(*given, **named)
-        check_grpo_config(self.args, exact, skipped=OWN_ROLLOUTS)
+        check_grpo_config(self.args, exact, own_rollouts=True)
 
     def _calculate_rewards(self, inputs: list[dict[str, Any]], *given: Any) -> torch.Tensor:
         self._by_func = super()._calculate_rewards(inputs, *given)  # of all processes

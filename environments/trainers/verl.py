@@ -10,13 +10,10 @@ are in docs/trainers.md.
 
 from abc import abstractmethod
 from collections.abc import Collection
-from functools import cache
-from importlib.resources import files
 from typing import Any
 from uuid import uuid4
 
 import torch
-from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 from verl.trainer.ppo.core_algos import register_adv_est
 
@@ -27,7 +24,7 @@ from environments.trainers.completion_columns import (
     mean_score,
 )
 from environments.trainers.in_process_policy import Sample, Sampled, Wanted
-from environments.trainers.settings import ESTIMATOR, VERL, Exact, changed_names, check_settings
+from environments.trainers.settings import ESTIMATOR, Exact, check_settings
 from environments.trajectory import SEVERAL_VERSIONS, CreditedGroup, Trajectory
 from tools.errors import PolicyError
 
@@ -103,17 +100,7 @@ def check_config(config: Any, *, exact: Exact | None = None) -> None:
     Raises:
         ConfigError: a setting is refused.
     """
-    changed: list[str] = []
-    for section in ("algorithm", "actor_rollout_ref.actor"):
-        given, default = (OmegaConf.select(each, section) for each in (config, verl_defaults()))
-        changed += changed_names(given, default, f"{section}.")
-    check_settings(VERL, config, changed=changed, exact=exact)
-
-
-@cache
-def verl_defaults() -> Any:
-    """The whole config of verl's own trainer."""
-    return OmegaConf.load(str(files("verl") / "trainer" / "config" / "_generated_ppo_trainer.yaml"))
+    check_settings("verl", config, exact=exact)
 
 
 def sampler_of(server_manager: Any, stop_ids: Collection[int]) -> Sample:

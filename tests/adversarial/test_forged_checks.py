@@ -4,8 +4,8 @@ from time import monotonic
 
 import pytest
 
-from environments.rewards.code_judge.checks import CheckLimits, run_checks
 from environments.rewards.reward_context import RolloutContext
+from environments.rewards.verdict.code_judge import CheckLimits, run_checks
 from tools.sandbox import open_sandbox
 
 QUICK = CheckLimits(cpu_s=0.5, wall_s=0.8, next_cpu_s=0.1, next_wall_s=0.3, total_s=2.0)
@@ -53,8 +53,8 @@ KILLS = {
     "a program of its own": "import os, sys\nos.execv(sys.executable, ['python3', '-c', "
     "'import os; os.kill(os.getppid(), 9)'])",
     "a harness of its own": "import os, shutil\nos.rename('environments', 'moved')\n"
-    "os.makedirs('environments/rewards/code_judge')\n"
-    "open('environments/rewards/code_judge/harness.py', 'w').write('import os; os.kill(os.getppid(), 9)')\n"
+    "os.makedirs('environments/rewards/verdict')\n"
+    "open('environments/rewards/verdict/harness.py', 'w').write('import os; os.kill(os.getppid(), 9)')\n"
     "os._exit(0)",
 }
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from environments.rewards.code_judge.checks import CheckLimits, calls_fail, note_calls
 from environments.rewards.reward_context import RolloutContext
+from environments.rewards.verdict.code_judge import CheckLimits, calls_fail, note_calls
 from environments.shipped.code_debug.env import embedded_tasks, workspace_files
 from tools.sandbox import open_sandbox
 
@@ -60,7 +60,7 @@ async def test_a_fake_shows_no_failure(ctx, command: str):
 
 
 async def test_files_left_in_the_workspace_forge_nothing(ctx):
-    for name in ("sitecustomize.py", "json.py", "ast.py", "environments/rewards/code_judge/observer.py"):
+    for name in ("sitecustomize.py", "json.py", "ast.py", "environments/rewards/verdict/observer.py"):
         await ctx.sandbox.write_file(name, b"print('shown')\nraise SystemExit(0)\n")
     await ctx.sandbox.write_file("test_example.py", b"raise IndexError\n")
     assert not await shown(ctx, "python3 test_example.py")

@@ -9,7 +9,7 @@ from environments.config import JudgeConfig, UserConfig
 from tests.adversarial.heartbeat import heartbeat
 from tests.adversarial.hostile_server import OK, answer, endless, hostile
 from tests.environments.policy.chat_server import Server, failed
-from tests.environments.policy.second_models.text_server import said, verdict
+from tests.environments.policy.text_server import said, verdict
 from tests.environments.talk import Talk, talk
 from tests.equipment.running_server import running_server
 from tests.tables import cases

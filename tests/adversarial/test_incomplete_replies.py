@@ -12,7 +12,7 @@ from tests.adversarial.faulty_server import Plan, faulty
 from tests.adversarial.hostile_server import OK, answer
 from tests.adversarial.test_fault_kinds import REQUEST
 from tests.environments.policy.chat_server import RENDERER, chat_policy
-from tests.environments.policy.second_models.text_server import QUESTION, text_model
+from tests.environments.policy.text_server import QUESTION, text_model
 from tools.errors import PolicyError
 
 WAITS = {"first_wait_s": 0.001, "longest_wait_s": 0.002}

@@ -19,7 +19,7 @@ import pytest
 
 from environments.record.sessions.logged_session import Scale, SessionError
 from environments.record.sessions.verifiers_trace import read_traces
-from environments.rewards.code_judge.prepared_test import prepare_test
+from environments.rewards.verdict.prepared_test import prepare_test
 from environments.shipped.harbor_tasks.task_folder import base_images, find_tasks
 from environments.shipped.harbor_tasks.task_toml import read_table
 from environments.shipped.swe_tasks import SweTasksEnv

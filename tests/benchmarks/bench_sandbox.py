@@ -28,7 +28,7 @@ from tools.sandbox.docker.container import Spec
 from tools.sandbox.docker.image import DEFAULT_IMAGE
 from tools.sandbox.docker.manager import in_thread, manager
 from tools.sandbox.inventory import list_sandboxes
-from tools.sandbox.snapshot import take_snapshot
+from tools.sandbox.layers import take_snapshot
 
 CROWD = 64
 IN_A_ROW = 50

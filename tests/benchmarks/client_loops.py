@@ -105,8 +105,7 @@ async def chat(url, in_flight):
 
 def token_loop():
     """A row of two messages and a turn, what a tool said then, and what the model samples next."""
-    from environments.policy.base import CompletionRequest
-    from environments.policy.open_row import OpenRow
+    from environments.policy.base import CompletionRequest, OpenRow
     from environments.policy.rendering.chatml import ChatMLRenderer
     from environments.trajectory import Message
     from tools.calls import ToolCall

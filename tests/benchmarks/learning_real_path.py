@@ -23,7 +23,7 @@ import torch
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.trainers.completion_columns import CompletionColumns
 from environments.trainers.in_process_policy import Batches, InProcessPolicy
-from environments.trainers.trl_sampling import sample_batch
+from environments.trainers.trl import sample_batch
 from tests.benchmarks.learning_docs import REAL_PATH, store, stored
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "learn_trl"

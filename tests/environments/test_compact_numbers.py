@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from environments.policy.open_row import OpenRow
+from environments.policy.base import OpenRow
 from environments.rollout.rows import RowBuilder
 from environments.trajectory import Completion, Message, TokenRow, compact_ids
 from tests.tables import cases

@@ -18,8 +18,7 @@ from environments.rollout.simulated_user import SimulatedUser
 from environments.trajectory import IGNORED, Failure, Message, StopReason
 from environments.wire.columns import list_scores
 from tests.environments.policy.chat_server import Server
-from tests.environments.policy.second_models.played_roles import playing
-from tests.environments.policy.second_models.text_server import said
+from tests.environments.policy.text_server import playing, said
 from tests.environments.rollout.condensed_play import BUDGET, OPENING, Recorded, Step, played
 from tests.environments.talking import TASK, Talking
 from tests.equipment.running_server import running_server

@@ -13,17 +13,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Unpack
 
-from tools.errors import ConfigError, IsolationError, SandboxCreateError
+from tools.errors import AgentCausedError, ConfigError, IsolationError, SandboxCreateError
 from tools.sandbox.archive import clean_path
 from tools.sandbox.base import (
     ExecResult,
+    Layer,
     LimitOverrides,
     Sandbox,
     SandboxBackend,
     SandboxLimits,
     SandboxRecord,
     SandboxSpec,
-    Snapshot,
     check_lent,
 )
 
@@ -100,12 +100,15 @@ class Opening(AbstractAsyncContextManager[Sandbox]):
     _opener: SandboxBackend
     _limits: SandboxLimits
     _options: dict[str, Any]
-    _snapshot: Snapshot | None = None
+    _layers: tuple[Layer, ...] = ()
     _opened: AsyncExitStack = field(default_factory=AsyncExitStack, init=False)
 
-    def beginning_with(self, snapshot: Snapshot) -> "Opening":
-        """The same with what a sandbox was left with that was opened as this one is."""
-        return replace(self, _options={**self._options, **snapshot.options}, _snapshot=snapshot)
+    def beginning_with(self, *layers: Layer) -> "Opening":
+        """The same with these layers on top of what it has."""
+        options = dict(self._options)
+        for layer in layers:
+            options |= layer.options
+        return replace(self, _options=options, _layers=(*self._layers, *layers))
 
     def for_verifier(self, files: Mapping[str, bytes]) -> "Opening":
         """The same for a verification, in which these files cannot be changed, removed, renamed or replaced.
@@ -124,16 +127,27 @@ class Opening(AbstractAsyncContextManager[Sandbox]):
             )
         for path in files:
             clean_path(path.removeprefix("/"))
-        return replace(self, _options={**self._options, "verifier_files": files})
+        return self.beginning_with(Layer(options={"verifier_files": files}))
 
     async def __aenter__(self) -> Sandbox:
-        async with self._opened as opening:
+        try:
+            return await self._enter()
+        except (
+            AgentCausedError
+        ):  # nothing of an agent's ran in there: another one shows whether its files are why
+            pass
+        try:
+            return await self._enter()
+        except AgentCausedError as error:
+            if any(layer.by_agent for layer in self._layers):
+                raise
+            raise SandboxCreateError(f"two fresh sandboxes broke: {error}") from error
+
+    async def _enter(self) -> Sandbox:
+        async with AsyncExitStack() as opening:
             sandbox = await opening.enter_async_context(self._opener(self._limits, **self._options))
-            if self._snapshot is not None and self._snapshot.fill is not None:
-                try:
-                    await self._snapshot.fill(sandbox)
-                except OSError as error:
-                    raise SandboxCreateError(f"what was prepared cannot be copied: {error}") from error
+            for layer in self._layers:
+                await layer.put_into(sandbox)
             self._opened = opening.pop_all()
         return sandbox
 

@@ -4,7 +4,7 @@ import math
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TypedDict, get_args
 
@@ -335,19 +335,32 @@ async def listener(sandbox: Sandbox) -> "socket.socket":
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class Layer:
+    """A part of what a sandbox has before anything runs in it; see `tools.sandbox.layers`."""
+
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Keywords of the backend's opener."""
+    fill: Callable[[Sandbox], Awaitable[None]] | None = None
+    """Puts it into a sandbox that was opened without it."""
+    by_agent: bool = False
+    """Whether an agent made it."""
+
+    async def put_into(self, sandbox: Sandbox) -> None:
+        """Put it into an open sandbox, where it needs no keyword of the opener."""
+        if self.fill is not None:
+            await self.fill(sandbox)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot(Layer):
     """What sandboxes begin with that are to be like one that was prepared.
 
     A backend that makes it quickly gives one by a method `snapshot()` of its sandboxes, which is no required
     part of `Sandbox`.
     """
 
-    options: Mapping[str, Any]
-    """Keywords of the backend's opener."""
     discard: Callable[[], Awaitable[None]]
     """Gives it back, once no sandbox that began with it is open."""
-    fill: Callable[[Sandbox], Awaitable[None]] | None = None
-    """Puts it into a sandbox that was opened empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

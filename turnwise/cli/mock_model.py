@@ -11,7 +11,7 @@ import click
 from environments.base_env import AgentEnv
 from environments.policy.rendering.chatml import EMBEDDED, EMBEDDED_TOKENIZER_DIR
 from environments.policy.scripted import Choice, Script, generic_summary, say
-from environments.policy.second_models.asked_model import ROLES, ScriptedAnswers
+from environments.policy.second_models import ROLES, ScriptedAnswers
 from environments.rollout.agent_loop import opening_messages
 from environments.rollout.containment.hook_calls import InFlight
 from environments.rollout.context import asks_for_summary

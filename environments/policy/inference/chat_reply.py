@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import groupby
-from math import isfinite
 from typing import Any, Literal, cast
 
 from environments.policy.inference.http_client import IncompleteError, list_in, mapping, one_line, start_of
@@ -23,15 +22,12 @@ _COMMENTS = re.compile(rb"\A(?:\s*:[^\n]*\n)+\s*")
 LARGEST_ID = 2**31
 """No vocabulary is larger; a negative id could be `IGNORED` and leave its turn's mask."""
 CLAMPED = -9999.0
-"""What vLLM reports for a token whose logprob it does not know."""
 NO_NUMBERS = "NaN happened"
 """SGLang's stop reason when it put a stop token in the place of an id that cannot be."""
-_NUMBERS = frozenset({float, int})
 _KINDS: Mapping[type, str] = {str: "text", int: "an integer", list: "a list", dict: "an object"}
 CallIds = Callable[[int], str]
-"""The id of the call at an index, for one that has none of its own."""
 REASONING_FIELDS = ("reasoning_content", "reasoning")
-"""Of a message, as text; the same names are understood when it is sent back."""
+"""Fields of a message; the same names are understood when it is sent back."""
 _MORE_REASONING = ("reasoning_details", "thinking")
 _TEXT_PARTS = frozenset({"text", "output_text", "refusal"})
 _REASONING_PARTS = frozenset({"thinking", "reasoning", "reasoning_text", "redacted_thinking"})
@@ -47,7 +43,6 @@ _FINISHED: Mapping[str, re.Pattern[str]] = {
     "lost": re.compile("abort|error|cancel|fail|time_?out|insufficient|interrupt|unload"),
     "length": re.compile("length|max|limit|truncat|window"),
 }
-"""What the finish reasons of servers mean, by what they contain."""
 _LONGEST_REASON = 100
 _NAME = b"prompt_token_ids"
 _START = b'"%b":[' % _NAME
@@ -67,7 +62,7 @@ _AFTER_LOGPROBS = frozenset({"top_p", "top_k", "min_p"})
 
 
 class ReplyError(ValueError):
-    """A reply that cannot be used."""
+    pass
 
 
 class NoReplyError(IncompleteError, ReplyError):
@@ -88,17 +83,22 @@ def field_of(fields: Mapping[str, Any], name: str, *kinds: type, where: str = ""
 
 
 def object_in(fields: Mapping[str, Any], name: str, *, where: str = "") -> Mapping[str, Any]:
-    """The object that a field holds; empty where it is absent, null or empty."""
     return cast("dict[str, Any]", field_of(fields, name, dict, where=where) or {})
 
 
-def is_event_stream(content: bytes) -> bool:
-    """Whether a body is one: it begins with a field of server-sent events, or with a comment."""
-    return content[:200].lstrip().startswith((b"data:", b"event:", b"id:", b"retry:", b":"))
+def read_object(content: bytes, what: str = "completion") -> dict[str, Any]:
+    """Return the JSON object of a reply, or of an event of one."""
+    try:
+        value: object = read_json(content)
+    except JsonError as error:
+        raise NoReplyError(f"no {what} (no JSON: {error}): {start_of(content)}") from error
+    if not isinstance(value, dict):
+        raise NoReplyError(f"no {what} (no object): {start_of(content)}")
+    return cast("dict[str, Any]", value)
 
 
-def merged_stream(content: bytes) -> dict[str, Any]:
-    """The one reply that the chunks of an event stream add up to.
+def merge_stream(content: bytes) -> dict[str, Any]:
+    """Return the one reply that the chunks of an event stream add up to.
 
     A body of comments and one object after them, as OpenRouter sends while it waits, is that object.
 
@@ -107,7 +107,7 @@ def merged_stream(content: bytes) -> dict[str, Any]:
     """
     after_comments = _COMMENTS.sub(b"", content)
     if after_comments.startswith(b"{"):
-        return _object(after_comments)
+        return read_object(after_comments)
     reply: dict[str, Any] = {}
     choice = _Choice()
     done = False
@@ -115,7 +115,7 @@ def merged_stream(content: bytes) -> dict[str, Any]:
         if data == b"[DONE]":
             done = True
             continue
-        chunk = _object(data)
+        chunk = read_object(data, "event")
         if chunk.get("error"):
             raise NoReplyError(f"the server gave up in the middle of its answer: {chunk['error']!r:.200}")
         for part in field_of(chunk, "choices", list) or ():
@@ -180,11 +180,9 @@ def checked_ids(ids: object, name: str) -> tuple[int, ...]:
     if not isinstance(ids, list):
         raise ReplyError(f"{name} is no list: {ids!r:.100}")
     values = cast("list[int]", ids)
-    if set(map(type, values)) - {int} or min(values, default=0) < 0 or max(values, default=0) >= LARGEST_ID:
-        wrong = next(
-            i for i, each in enumerate(values) if type(each) is not int or not 0 <= each < LARGEST_ID
-        )
-        raise ReplyError(f"{name}.{wrong} is {values[wrong]!r:.100}; a token id is an integer from 0 on")
+    for index, value in enumerate(values):
+        if type(value) is not int or not 0 <= value < LARGEST_ID:
+            raise ReplyError(f"{name}.{index} is {value!r:.100}; a token id is an integer from 0 on")
     return tuple(values)
 
 
@@ -199,23 +197,14 @@ def checked_logprobs(logprobs: Sequence[object] | None, tokens: int) -> tuple[fl
     if len(logprobs) != tokens:
         raise ReplyError(f"the server gave {len(logprobs)} logprobs for {tokens} token_ids")
     numbers = cast("Sequence[float]", logprobs)
-    if set(map(type, numbers)) <= _NUMBERS and _in_range(numbers):
-        return tuple(map(float, numbers))
     for index, value in enumerate(numbers):
         # NaN is in no range.
-        if type(value) not in _NUMBERS or not CLAMPED < value < NOT_SAMPLED:
+        if type(value) not in (float, int) or not CLAMPED < value < NOT_SAMPLED:
             raise ReplyError(
                 f"the server gave the logprob {value!r:.100} at token {index} of {tokens}; a sampled token "
                 f"has a finite one above {CLAMPED:g}"
             )
-    raise AssertionError("one of them is no logprob")
-
-
-def _in_range(numbers: Sequence[float]) -> bool:
-    """Whether all are logprobs; NaN leaves no finite sum."""
-    if not numbers:
-        return True
-    return min(numbers) > CLAMPED and max(numbers) < NOT_SAMPLED and isfinite(sum(numbers))
+    return tuple(map(float, numbers))
 
 
 def read_message(given: Mapping[str, Any], call_ids: CallIds) -> tuple[Message, str | None]:
@@ -249,7 +238,6 @@ def read_message(given: Mapping[str, Any], call_ids: CallIds) -> tuple[Message, 
 
 
 def is_empty(message: Message) -> bool:
-    """Whether it has neither text nor calls."""
     return not (message.content or message.reasoning or message.tool_calls)
 
 
@@ -287,26 +275,20 @@ def weight_version_of(choice: Mapping[str, Any], *facts: object) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledMessage:
-    """What a server sampled."""
-
     message: Message
     finish_reason: Literal["stop", "tool_calls", "length"]
     tokens: SampledTokens | None
-    """`None`: the server gave text alone."""
     reasoning_field: str | None = None
     """The field that the message's reasoning came in, where it can be sent back in it."""
     weight_version: str | None = None
-    """Which weights sampled it, if the server states it."""
     weight_spans: tuple[WeightSpan, ...] = ()
-    """Where they changed, likewise."""
     usage: Mapping[str, int] = field(default_factory=dict[str, int])
-    """The tokens that the server counted."""
     is_refusal: bool = False
     """Whether its text is what the server calls a refusal."""
 
 
 class FilteredReplyError(ReplyError):
-    """The server filtered the answer."""
+    pass
 
 
 def call_id(*names_it: object) -> str:
@@ -351,25 +333,36 @@ def read_reply(content: bytes, call_prefix: str, *, max_tokens: int | None = Non
     )
 
 
-def without_row(content: bytes, row_json: bytes) -> bytes | None:
-    """A reply whose prompt's ids are those that follow a row, where they begin with all of it.
+def find_known_ids(content: bytes, known: Sequence[bytes]) -> tuple[int, int] | None:
+    """Return where known ids stand at the start of a reply's `prompt_token_ids`: compared, not parsed.
 
-    A reply that has the name twice, however it is written there, is left alone: the other might be read.
+    A turn's cost would grow with its row otherwise. A reply that has the name twice, however it is written
+    there, is left alone: the other might be read.
 
     Args:
         content: JSON, or events of it.
-        row_json: the row's ids as they stand in a JSON list, without its brackets.
+        known: the ids as they stand in a JSON list, without its brackets, in pieces.
 
     Returns:
-        The reply; `None` where its prompt begins otherwise, ends with the row, or is written otherwise.
+        The first byte and the one after the last; `None` where the prompt begins otherwise, or is written
+        otherwise.
     """
-    start = content.find(_START) + len(_START)
-    end = start + len(row_json)
-    if start < len(_START) or not row_json or content[end : end + 1] != b",":
+    start = end = content.find(_START) + len(_START)
+    if start < len(_START) or content.count(_NAME) > 1:
         return None
-    if not content.startswith(row_json, start) or content.count(_NAME) > 1:
+    for piece in known:
+        if not content.startswith(piece, end):
+            return None
+        end += len(piece)
+    return (start, end) if end > start else None
+
+
+def without_row(content: bytes, row_json: bytes) -> bytes | None:
+    """Return a reply whose prompt ids are those that follow a row; None where they do not begin with it."""
+    known = find_known_ids(content, [row_json])
+    if known is None or content[known[1] : known[1] + 1] != b",":
         return None
-    return content[:start] + content[end + 1 :]
+    return content[: known[0]] + content[known[1] + 1 :]
 
 
 def logprobs_warning(sampling: Mapping[str, Any], facts: ServerFacts) -> str | None:
@@ -414,7 +407,6 @@ class _Choice:
                 self.fields[name] = part[name]
 
     def whole(self) -> dict[str, Any]:
-        """The choice of a reply."""
         message = self._message | {name: _joined(pieces) for name, pieces in self._texts.items()}
         if self._calls:
             message["tool_calls"] = [
@@ -454,7 +446,6 @@ class _Choice:
 
 
 def _events(content: bytes) -> Iterator[bytes]:
-    """The data of each event."""
     lines: list[bytes] = []
     for line in content.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n"):
         if line.startswith(b"data:"):
@@ -464,16 +455,6 @@ def _events(content: bytes) -> Iterator[bytes]:
             lines = []
     if lines:
         yield b"\n".join(lines).strip()
-
-
-def _object(data: bytes) -> dict[str, Any]:
-    try:
-        chunk: object = read_json(data)
-    except JsonError as error:
-        raise NoReplyError(f"a chunk of the event stream is no JSON ({error}): {data[:100]!r}") from error
-    if not isinstance(chunk, dict):
-        raise NoReplyError(f"a chunk of the event stream is no object: {data[:100]!r}")
-    return cast("dict[str, Any]", chunk)
 
 
 def _joined(pieces: list[Any]) -> Any:
@@ -518,7 +499,6 @@ def token_pairs(meta_info: Mapping[str, Any]) -> list[list[Any]] | None:
 
 
 def _parts(content: object) -> tuple[str, str, list[dict[str, Any]]]:
-    """The text, the reasoning and the calls of a content, which is text or a list of parts."""
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[dict[str, Any]] = []
@@ -571,7 +551,6 @@ def _text_in(value: object, deepest: int = _DEEPEST) -> str:
 
 
 def _is_first(part: object) -> bool:
-    """Whether a part of a stream is of the choice that was asked for."""
     if not isinstance(part, dict):
         raise ReplyError(f"choices holds {reprlib.repr(part)}; an object is possible")
     return (field_of(cast("dict[str, Any]", part), "index", int, where="a choice's ") or 0) == 0
@@ -609,7 +588,6 @@ def _calls(given: Sequence[object], call_ids: CallIds) -> tuple[ToolCall, ...]:
 
 
 def _arguments(function: Mapping[str, Any]) -> str:
-    """Their text, verbatim; what came as an object is written, and none at all are no arguments."""
     for name in ("arguments", "input", "parameters"):
         arguments = function.get(name)
         if isinstance(arguments, str):
@@ -633,8 +611,8 @@ def _name(version: object) -> str | None:
 def _parsed(content: bytes) -> dict[str, Any]:
     try:
         check_weight(content)  # all events of a stream together, too
-        if is_event_stream(content):
-            return merged_stream(content)
+        if content[:200].lstrip().startswith((b"data:", b"event:", b"id:", b"retry:", b":")):
+            return merge_stream(content)
         reply = _json(content)
     except ReplyError:
         raise
@@ -709,7 +687,6 @@ def _finish_reason(
 
 
 def _usage(reply: Mapping[str, Any]) -> dict[str, int]:
-    """The tokens that the server counted, as far as it did."""
     counted = object_in(reply, "usage")
     counts = {
         name: field_of(counted, name, int, where="usage.") for name in ("prompt_tokens", "completion_tokens")

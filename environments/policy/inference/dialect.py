@@ -53,14 +53,12 @@ _REFUSED = (
     r"does not support\s+(?:the\s+)?(?:\w+\s+)?",
     r"not allowed to request\s+",
 )
-"""How servers begin to refuse what they name then."""
 _IS_REFUSED = (
     r"[^.;\n]{0,30}?\b(?:is|are)\s+(?:not\s+(?:yet\s+)?(?:supported|permitted|allowed|enabled|available|recognized|"
     r"implemented)|unsupported|forbidden|deprecated)",
     r"[^.;\n]{0,30}?\s+(?:not\s+(?:supported|permitted|allowed|recognized)|unsupported|cannot both be)\b",
     r"\s+param\w*\s+requires\b",
 )
-"""How they go on from the name."""
 _QUOTED_TEXT = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")
 _IDENTIFIER = re.compile(r"[\w.\[\]]+")
 CAPTURE = frozenset({"logprobs", "top_logprobs", "return_token_ids"})
@@ -118,12 +116,10 @@ def checked_extra_body(fields: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def sampling_of(temperature: float, top_p: float, extra_body: Mapping[str, Any]) -> dict[str, Any]:
-    """How a server is asked to sample: the settings, and what `extra_body` adds that may shape it."""
     return {"temperature": temperature, "top_p": top_p, **shaping(extra_body)}
 
 
 def shaping(extra_body: Mapping[str, Any]) -> dict[str, Any]:
-    """What may shape the distribution that a server samples from."""
     return {name: value for name, value in extra_body.items() if name not in _SHAPES_NOTHING}
 
 
@@ -154,21 +150,16 @@ class RefusedSettingError(PolicyError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """What differs between servers."""
-
     refused: frozenset[str] = frozenset()
     """Fields that it does not take; those of a message are `messages.NAME`."""
     max_tokens: str = "max_tokens"
     streams: bool = False
-    """Whether it answers as an event stream only."""
     reasoning: str | None = None
     """The field of a message in which it gave reasoning, and is given it back."""
     section: str = "openai"
-    """Of the sampling settings."""
 
     @property
     def captures(self) -> bool:
-        """Whether token ids and logprobs are asked for."""
         return not self.refused & CAPTURE
 
     @property
@@ -177,7 +168,6 @@ class Dialect:
         return None if f"messages.{self.reasoning}" in self.refused else self.reasoning
 
     def fields(self, sampling: Mapping[str, Any], *, seed: int, max_tokens: int) -> dict[str, Any]:
-        """The fields of a request that servers differ in."""
         fields: dict[str, Any] = {"n": 1, **sampling, "seed": seed}
         if self.captures:
             # With `top_logprobs` unset, vLLM gives no logprobs at all.
@@ -230,17 +220,14 @@ class Dialect:
 
 
 def is_context_overflow(error: StatusError) -> bool:
-    """Whether a refusal means that the conversation does not fit the model's context."""
     return error.status in (400, 413, 422) and bool(_CONTEXT.search(f"{error.reason} {error.code}"))
 
 
 def is_filtered(error: StatusError) -> bool:
-    """Whether a refusal is of the conversation's content."""
     return error.status in (400, 403, 422) and bool(_FILTER.search(f"{error.reason} {error.code}"))
 
 
 def _taken_apart(error: StatusError) -> tuple[frozenset[str], list[str]]:
-    """The fields that an error points to, and its text."""
     pointed: set[str] = set()
     texts = [error.reason]
     try:
@@ -294,7 +281,6 @@ def _name_of(steps: list[object] | list[str]) -> str:
 
 
 def _without_sentences(quoted: re.Match[str]) -> str:
-    """Nothing for a quoted text, the name alone for a quoted name."""
     inner = quoted[0][1:-1]
     return inner if _IDENTIFIER.fullmatch(inner) else " "
 
@@ -309,7 +295,6 @@ def _says_refused(text: str, field: str) -> bool:
 def _refuse_needed(
     refused: frozenset[str], error: StatusError, sampling: Mapping[str, Any], section: str
 ) -> None:
-    """Raise where a server refuses what a rollout needs."""
     why = f"({error.status}: {error.reason})"
     if refused & _TOOLS or _TAKES_NO_TOOLS.search(error.reason):
         raise RefusedSettingError(

@@ -23,10 +23,8 @@ class Endpoint:
     """A URL taken apart. Its `repr` and its `url` can be shown."""
 
     url: str
-    """Scheme, host, port and path."""
     query: str = field(default="", repr=False)
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    """What lets us in."""
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
 
     with_credentials: str = field(default="", repr=False)

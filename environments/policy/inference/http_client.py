@@ -61,7 +61,6 @@ def refuse_more_connections(asked: int, setting: str) -> None:
 
 
 def error_fields(content: str | bytes) -> Mapping[str, Any]:
-    """The fields of an error answer, in OpenAI's shape with `error` around them or not; empty for others."""
     fields = _object(content)
     return _error_in(fields) or fields
 
@@ -91,17 +90,15 @@ def error_message(fields: Mapping[str, Any]) -> str | None:
 
 
 def mapping(value: object) -> Mapping[str, Any]:
-    """The object that a value of JSON is; empty for anything else."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def list_in(value: object) -> list[Any]:
-    """The list that a value of JSON is; empty for anything else."""
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 class BodyError(Exception):
-    """A body that is longer than it may be."""
+    pass
 
 
 async def read_body(chunks: AsyncIterable[bytes], *, max_bytes: int, cut: bool = False) -> bytes:
@@ -188,12 +185,10 @@ def one_line(text: str) -> str:
 
 
 def start_of(content: bytes) -> str:
-    """The beginning of an answer."""
     return one_line(content[: 400 * _LONGEST].decode("utf-8", "replace")) or "(empty)"
 
 
 def retry_after_s(header: str | None) -> float | None:
-    """The seconds that a server asks to wait, as a number or up to a date."""
     if header is None:
         return None
     try:
@@ -212,8 +207,6 @@ def reason_of_loss(error: Exception) -> str:
 
 
 class StatusError(Exception):
-    """The server answered with an error."""
-
     def __init__(
         self, status: int, reason: str, *, code: str | None, details: str, retry_after_s: float | None
     ) -> None:
@@ -235,8 +228,6 @@ class StatusError(Exception):
 
 
 class NoAnswerError(Exception):
-    """No whole answer came; the text is the cause."""
-
     def __init__(self, text: str, *, may_pass: bool = True) -> None:
         """Say what came instead.
 
@@ -300,7 +291,6 @@ class HttpClient:
         return answer
 
     async def close(self) -> None:
-        """Close the connections; a later request opens new ones."""
         closing, self._session = self._session, None
         if closing is not None:
             await closing.close()

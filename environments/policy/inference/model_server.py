@@ -33,17 +33,12 @@ _JITTER = random.Random()
 
 @dataclass(kw_only=True, eq=False)
 class ModelServer:
-    """Sends requests to one server."""
-
     base_url: str
     """Up to and with `/v1`; once this is made, without credentials, so that it can be shown."""
     api_key: str = field(repr=False)
     request_timeout_s: float = 120.0
-    """Wall clock of one request."""
     tries: int = 4
-    """Requests for one call before it is lost."""
     max_concurrency: int = 64
-    """Requests in flight at once."""
     first_wait_s: float = 0.5
     longest_wait_s: float = 30.0
     proxy: str | None = field(default=None, repr=False)
@@ -66,11 +61,9 @@ class ModelServer:
 
     @property
     def chat_url(self) -> str:
-        """Where chat completions are."""
         return f"{self.base_url}/chat/completions"
 
     async def chat(self, body: bytes, read: Callable[[bytes], Awaitable[T]]) -> T:
-        """Ask for a chat completion, see `ask`."""
         return await self.ask("/chat/completions", body, read)
 
     async def ask(
@@ -106,12 +99,6 @@ class ModelServer:
         raise AssertionError("a server is asked at least once")
 
     async def ask_once(self, path: str, body: bytes | None = None, *, at_root: bool = False) -> bytes:
-        """The answer to one request outside a run, a POST when it has a body.
-
-        Raises:
-            StatusError: an error.
-            NoAnswerError: no answer.
-        """
         # On a connection of its own: servers end one after an error, and what is sent on it then is lost.
         client = self._new_client()
         request = client.request(path, body, at_root=at_root)
@@ -121,7 +108,6 @@ class ModelServer:
             await client.close()
 
     async def aclose(self) -> None:
-        """Close the connections."""
         await self._client.close()
 
     def _lanes_here(self) -> "_Lanes":
@@ -133,7 +119,6 @@ class ModelServer:
         return self._lanes
 
     def wait_for(self, asked_s: float) -> float:
-        """How long is waited for a server that asks for a wait."""
         return min(asked_s, _LONGEST_RETRY_AFTER_S, self.request_timeout_s)
 
     def _wait_s(self, error: StatusError | NoAnswerError, tried: int) -> float:
@@ -159,7 +144,6 @@ class _Lanes:
 
     @asynccontextmanager
     async def slot(self) -> AsyncGenerator[None]:
-        """Wait until a request may begin, and hold its slot."""
         with timed("waiting for a connection"):
             await self.slots.acquire()
         try:
@@ -170,7 +154,6 @@ class _Lanes:
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether the same request may succeed later."""
     if isinstance(error, StatusError):
         return error.status in _PASSING or 500 <= error.status < 600
     return isinstance(error, NoAnswerError) and error.may_pass

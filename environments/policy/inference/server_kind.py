@@ -45,7 +45,6 @@ _PAGES: tuple[tuple[ServerKind, str], ...] = (
     ("llama.cpp", "/props"),
     ("ollama", "/api/version"),
 )
-"""Beside `/v1`."""
 _SIGNS: Mapping[ServerKind, frozenset[str]] = {
     "sglang": frozenset({"model_path"}),
     "vllm": frozenset({"version"}),
@@ -62,17 +61,13 @@ _NAMES = ("id", "name", "model")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
-    """A server's information about itself."""
-
     kind: ServerKind = "unknown"
     version: str | None = None
     context_tokens: int | None = None
-    """The model's window."""
     logprobs_mode: str | None = None
     """vLLM's setting of this name, which it shows in its development mode alone."""
 
     def __str__(self) -> str:
-        """In a few words."""
         kind = "a server that does not say what it is" if self.kind == "unknown" else self.kind
         version = f" {self.version}" if self.version else ""
         window = f", window {self.context_tokens} tokens" if self.context_tokens else ""
@@ -105,25 +100,16 @@ async def look(server: ModelServer, model: str) -> ServerFacts:
 
 @dataclass(kw_only=True, eq=False)
 class ServedModel:
-    """A model of a server, whatever it is asked for."""
-
     server: ModelServer
     model: str
 
     async def check(self) -> None:
-        """Find out before a run whether the server can be used, without buying a completion.
-
-        Raises:
-            ConfigError: one line that says what to change.
-        """
         await check(self.server, self.model)
 
     async def aclose(self) -> None:
-        """Close the connections."""
         await self.server.aclose()
 
     def answered(self, error: StatusError | NoAnswerError) -> str:
-        """What the server answered last, and after how many tries."""
         tried = f"tried {self.server.tries} times" if may_pass(error) else ""
         if isinstance(error, StatusError) and tried and error.retry_after_s:
             waited_s = self.server.wait_for(error.retry_after_s)
@@ -165,7 +151,6 @@ async def check(server: ModelServer, model: str) -> None:
 
 
 async def model_names(server: ModelServer) -> list[str]:
-    """The models that a server lists; empty where it lists none."""
     try:
         return _models_in(await _json(server, "/models")) or []
     except (StatusError, NoAnswerError):
@@ -197,7 +182,6 @@ async def _page(server: ModelServer, path: str, *, at_root: bool = False) -> obj
 
 
 def _entry_of(page: object, model: str) -> Mapping[str, Any]:
-    """The entry of `/models` for the model in use, or else the first."""
     entries = [mapping(each) for each in list_in(mapping(page).get("data", page))]
     named = [entry for entry in entries if _text(entry.get("id")).endswith(model)]
     return next(iter(named or entries), mapping(None))

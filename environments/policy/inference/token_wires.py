@@ -1,9 +1,8 @@
 """Token wires: how a server is asked to go on from token ids, and its reply read, one pair per wire."""
 
-import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import orjson
 
@@ -14,23 +13,20 @@ from environments.policy.inference.chat_reply import (
     checked_ids,
     checked_logprobs,
     field_of,
+    find_known_ids,
     meaning_of,
     object_in,
+    read_object,
     token_pairs,
     weight_spans_of,
     weight_version_of,
 )
-from environments.policy.inference.http_client import list_in, mapping, one_line, start_of
+from environments.policy.inference.http_client import list_in, mapping, one_line
 from environments.trajectory import WeightSpan
-from tools.json_input import JsonError, read_json
-
-_ECHO = b'"prompt_token_ids":['
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRequest:
-    """What a server is asked to go on from."""
-
     model: str
     prompt_json: tuple[bytes, ...]
     """The ids as they stand in a JSON list, in pieces: a row of many is copied into the body alone."""
@@ -38,99 +34,52 @@ class TokenRequest:
     max_tokens: int
     seed: int
     stop_ids: tuple[int, ...]
-    """Every id that ends the turn."""
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """`temperature`, `top_p` and whatever else shapes what is sampled."""
     more: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Other fields of the request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenReply:
-    """What a server sampled."""
-
     token_ids: tuple[int, ...]
-    """With the stop token."""
     logprobs: tuple[float, ...]
-    """One per id."""
     finish_reason: str | None
     stopped_by: int | str | None
     """The id or the text that ended it, if the server states it."""
     weight_version: str | None
     weight_spans: tuple[WeightSpan, ...] = ()
-    """Where several versions sampled it."""
-
-
-def object_of(content: bytes) -> Mapping[str, Any]:
-    """The JSON object that a reply is."""
-    try:
-        reply: object = read_json(content)
-    except JsonError as error:
-        raise NoReplyError(f"no JSON ({error}): {start_of(content)}") from error
-    if not isinstance(reply, dict) or not reply:
-        raise NoReplyError(f"no completion: {start_of(content)}")
-    return cast("dict[str, Any]", reply)
 
 
 def one_choice(reply: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The one completion of a reply."""
-    choices = list_of(reply.get("choices") or [], "choices")
-    if choices in ([], [{}]):
+    choices = field_of(reply, "choices", list)
+    if choices in (None, [], [{}]):
         raise NoReplyError("no completion (choices are missing or empty)")
     if len(choices) != 1:
         raise ReplyError(f"the server gave {len(choices)} choices; one was asked for")
     return mapping(choices[0])
 
 
-def list_of(value: object, name: str) -> list[object]:
-    """The list that a field holds; ReplyError for anything else."""
-    if not isinstance(value, list):
-        raise ReplyError(f"the server gave no {name}, but {reprlib.repr(value)}; a list is possible")
-    return cast("list[object]", value)
-
-
 def without_echo(content: bytes, request: TokenRequest) -> bytes:
-    """A reply without the prompt's ids, where those are byte for byte what was sent: compared, not parsed.
-
-    A turn's cost would grow with its row. The name cannot stand inside a text: a quote in one is escaped.
-    """
-    start = content.find(_ECHO)
-    if start < 0:
+    """A reply without the prompt's ids, where those are byte for byte what was sent."""
+    known = find_known_ids(content, request.prompt_json)
+    if known is None or content[known[1] : known[1] + 1] != b"]":
         return content
-    end = after = start + len(_ECHO)
-    for piece in request.prompt_json:
-        if not content.startswith(piece, end):
-            return content
-        end += len(piece)
-    if content[end : end + 1] != b"]":
-        return content
-    return b"".join((content[: after - 1], b"null", content[end + 1 :]))
+    return b"".join((content[: known[0] - 1], b"null", content[known[1] + 1 :]))
 
 
 def check_prompt(reply: Mapping[str, Any], choice: Mapping[str, Any], request: TokenRequest) -> None:
-    """Raise ReplyError if the model saw other ids than were sent."""
-    counted = field_of(object_in(reply, "usage"), "prompt_tokens", int, where="usage.")
-    check_prompt_tokens(counted, request)
-    for where in (reply, choice):
-        seen = where.get("prompt_token_ids")
-        if seen is None:
+    check_prompt_tokens(field_of(object_in(reply, "usage"), "prompt_tokens", int, where="usage."), request)
+    for seen in (reply.get("prompt_token_ids"), choice.get("prompt_token_ids")):
+        sent: list[int] = [] if seen is None else orjson.loads(b"[%b]" % b"".join(request.prompt_json))
+        if seen is None or seen == sent:
             continue
-        sent = orjson.loads(b"[%b]" % b"".join(request.prompt_json))
-        if seen != sent:
-            raise ReplyError(f"the model saw other prompt ids than were sent{_first_difference(seen, sent)}")
-
-
-def _first_difference(seen: object, sent: Sequence[int]) -> str:
-    given = list_in(seen)
-    if not isinstance(seen, list):
-        return ""
-    pairs = zip(given, sent, strict=False)  # the shorter one ends the comparison
-    index = next((index for index, (one, other) in enumerate(pairs) if one != other), None)
-    return f": {len(given)} for {len(sent)}" if index is None else f", the first at {index}"
+        pairs = zip(list_in(seen), sent, strict=False)  # the shorter one ends the comparison
+        first = next((index for index, (one, other) in enumerate(pairs) if one != other), None)
+        where = f": {len(list_in(seen))} for {len(sent)}" if first is None else f", the first at {first}"
+        raise ReplyError(f"the model saw other prompt ids than were sent{where}")
 
 
 def check_prompt_tokens(counted: int | None, request: TokenRequest) -> None:
-    """Raise ReplyError where the server counted another prompt than was sent."""
     if counted is not None and counted != request.prompt_tokens:
         raise ReplyError(
             f"the model saw {counted} prompt tokens; {request.prompt_tokens} were sent, so the server has "
@@ -160,9 +109,9 @@ def check_same_ids(named: Sequence[object], token_ids: Sequence[int]) -> None:
 
 
 def logprobs_of(value: object, tokens: int) -> tuple[float, ...]:
-    """Finite logprobs, one per token."""
-    logprobs = checked_logprobs(list_of(value, "logprobs"), tokens)
-    assert logprobs is not None
+    logprobs = checked_logprobs(field_of({"logprobs": value}, "logprobs", list), tokens)
+    if logprobs is None:
+        raise ReplyError("the server gave no logprobs")
     return logprobs
 
 
@@ -179,8 +128,6 @@ def finish_reason_of(reason: object, detail: object) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenWire:
-    """How one kind of server takes and gives token ids."""
-
     path: str
     at_root: bool = False
     """Whether the path is beside `/v1`, see `ModelServer.ask`."""
@@ -192,7 +139,6 @@ class TokenWire:
 
 
 def _joined(name: str, request: TokenRequest, fields: Mapping[str, Any]) -> bytes:
-    """A JSON object: the prompt's ids, whose bytes are there already, and some fields."""
     # Joined, as `%` takes 25 times as long for a long row.
     return b"".join((b'{"%b":[' % name.encode(), *request.prompt_json, b"],", orjson.dumps(fields)[1:]))
 
@@ -213,7 +159,7 @@ def _completions_body(request: TokenRequest) -> bytes:
 
 
 def _read_completions(content: bytes, request: TokenRequest) -> TokenReply:
-    reply = object_of(without_echo(content, request))
+    reply = read_object(without_echo(content, request))
     choice = one_choice(reply)
     check_prompt(reply, choice, request)
     token_ids = ids_of(choice.get("token_ids"), request, "token_ids", ", which vLLM gives from 0.10.2 on")
@@ -241,14 +187,21 @@ def _vllm_generate_body(request: TokenRequest) -> bytes:
 
 
 def _read_vllm_generate(content: bytes, request: TokenRequest) -> TokenReply:
-    reply = object_of(content)
+    reply = read_object(content)
     choice = one_choice(reply)
     check_prompt(reply, choice, request)
     token_ids = ids_of(choice.get("token_ids"), request, "token_ids")
-    entries = list_of(mapping(choice.get("logprobs")).get("content"), "logprobs")
+    entries = _entries_of(choice)
     named = [_named_id(entry) for entry in entries]
     check_same_ids(named, token_ids)
     return _vllm_reply(choice, token_ids, [mapping(entry).get("logprob") for entry in entries])
+
+
+def _entries_of(choice: Mapping[str, Any]) -> list[object]:
+    entries = field_of(object_in(choice, "logprobs"), "content", list, where="logprobs.")
+    if entries is None:
+        raise ReplyError("the server gave no logprobs")
+    return entries
 
 
 def _named_id(entry: object) -> object:
@@ -289,7 +242,9 @@ def _sglang_generate_body(request: TokenRequest) -> bytes:
 
 
 def _read_sglang_generate(content: bytes, request: TokenRequest) -> TokenReply:
-    reply = object_of(content)
+    reply = read_object(content)
+    if not reply:
+        raise NoReplyError("no completion (an empty object)")
     meta = object_in(reply, "meta_info")
     check_prompt_tokens(field_of(meta, "prompt_tokens", int, where="meta_info."), request)
     token_ids = ids_of(reply.get("output_ids"), request, "output_ids")
@@ -337,7 +292,7 @@ def _sglang_chat_body(request: TokenRequest) -> bytes:
 
 
 def _read_sglang_chat(content: bytes, request: TokenRequest) -> TokenReply:
-    reply = object_of(without_echo(content, request))
+    reply = read_object(without_echo(content, request))
     choice = one_choice(reply)
     check_prompt(reply, choice, request)
     given = choice.get("response_token_ids", choice.get("token_ids"))
@@ -345,7 +300,7 @@ def _read_sglang_chat(content: bytes, request: TokenRequest) -> TokenReply:
     finish = {"type": choice.get("finish_reason"), "matched": choice.get("matched_stop")}
     meta = object_in(choice, "meta_info")
     if meta.get("output_token_logprobs") is None:
-        entries = list_of(mapping(choice.get("logprobs")).get("content"), "logprobs")
+        entries = _entries_of(choice)
         # These name no id: `None` is that of any.
         pairs = [[mapping(entry).get("logprob"), None] for entry in entries]
         meta = {**meta, "output_token_logprobs": pairs}
@@ -390,6 +345,5 @@ _NO_SAMPLING_PARAMS = frozenset({"custom_logit_processor", "lora_path", "session
 
 
 def _split(sampling: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What stands in `sampling_params`, and what beside them."""
     beside = {name: value for name, value in sampling.items() if name in _NO_SAMPLING_PARAMS}
     return {name: value for name, value in sampling.items() if name not in beside}, beside

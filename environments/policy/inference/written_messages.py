@@ -41,7 +41,6 @@ class WrittenMessage:
     message: Message
     fields: Mapping[str, Any]
     where: str
-    """For people: `messages[3]`."""
 
 
 def tools_in(given: Any) -> tuple[ToolSpec, ...]:
@@ -60,18 +59,12 @@ def tools_in(given: Any) -> tuple[ToolSpec, ...]:
 
 
 def text(value: Any, where: str) -> str:
-    """Text that is to stand somewhere.
-
-    Raises:
-        MessageError: it is something else.
-    """
     if not isinstance(value, str):
         raise MessageError(f"{where} is {value!r:.100}; give text")
     return value
 
 
 def system_messages(given: Any) -> Iterator[WrittenMessage]:
-    """A system prompt that stands beside the messages."""
     if given:
         yield WrittenMessage(
             message=Message(role="system", content=_text(given, "system")), fields={}, where="system"
@@ -138,7 +131,6 @@ def _result(content: str, call_id: Any, where: str) -> Message:
 
 
 def _text(content: Any, where: str) -> str:
-    """The text of a content: itself, or that of its parts."""
     parts = cast("list[Any]", content) if isinstance(content, list) else [content]
     texts: list[str] = []
     for part in parts:
@@ -174,7 +166,6 @@ def _tool(given: Any, where: str) -> ToolSpec:
 
 
 def json_in(written: str, where: str) -> Any:
-    """The value of JSON text. Raises MessageError where it is none."""
     try:
         return read_exact_json(written)
     except JsonError:

@@ -37,10 +37,8 @@ class Section(NamedTuple):
     """A marker and the text up to the next one."""
 
     marker: str
-    """Empty for text before the first."""
     text: str
     start: int
-    """Index of the marker's token."""
     end: int
 
 
@@ -127,11 +125,9 @@ class TokenCache:
         self._lock = Lock()
 
     def __contains__(self, key: Hashable) -> bool:
-        """Whether its ids are here."""
         return key in self._entries
 
     def get(self, key: Hashable) -> tuple[int, ...] | None:
-        """The ids; from now on they are those used last."""
         with self._lock:
             ids = self._entries.get(key)
             if ids is not None:
@@ -139,7 +135,6 @@ class TokenCache:
         return ids
 
     def put(self, key: Hashable, ids: tuple[int, ...]) -> tuple[int, ...]:
-        """Keep `ids` and give them back."""
         with self._lock:
             if key not in self._entries:
                 self._entries[key] = ids
@@ -226,26 +221,18 @@ class ChatMLRenderer:
         self.stop_ids = tuple(self._control[marker][0] for marker in STOPS if marker in self._control)
         """Those of `<|im_end|>` and `<|endoftext|>` that are tokens of this tokenizer."""
         self.vocabulary_size = max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
-        """One more than the largest id of the tokenizer."""
 
     @classmethod
     @cache
     def embedded(cls) -> "ChatMLRenderer":
-        """The renderer of the embedded tokenizer, one for all."""
         return cls(load_tokenizer(EMBEDDED))
 
     @classmethod
     def load(cls, name: str) -> "ChatMLRenderer":
-        """The renderer of `embedded`, of a local folder, or of a Hugging Face name.
-
-        Raises:
-            ConfigError: there is no such tokenizer, or it has no `tokenizer.json`.
-        """
         return cls.embedded() if name == EMBEDDED else cls(load_tokenizer(name))
 
     @property
     def name(self) -> str:
-        """`chatml`."""
         return "chatml"
 
     @property
@@ -255,7 +242,6 @@ class ChatMLRenderer:
 
     @cached_property
     def longest_token(self) -> int:
-        """Characters of the longest token that text can become, at most."""
         return max(len(token.encode()) for token in self._tokenizer.get_vocab(with_added_tokens=False))
 
     def chars_to_encode(self, messages: Sequence[Message]) -> int:
@@ -277,7 +263,6 @@ class ChatMLRenderer:
         return _joined(*self._prompt_parts(messages, tools))
 
     def prompt_tokens(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> int:
-        """How many `prompt_ids` gives."""
         return sum(map(len, self._prompt_parts(messages, tools)))
 
     def completion_ids(self, message: Message, *, stopped: bool = True) -> tuple[int, ...]:
@@ -286,7 +271,6 @@ class ChatMLRenderer:
         return body + self._marker(STOP) if stopped else body
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids`, control tokens included."""
         return self._tokenizer.decode(ids, skip_special_tokens=False) if ids else ""
 
     def extend(
@@ -339,7 +323,6 @@ class ChatMLRenderer:
         yield self._header("assistant")
 
     def _tools_block(self, system: str, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
-        """The system message that lists the tools."""
         signatures = tuple(tool.signature() for tool in tools)
         key = ("tools", system, signatures)
         if (known := self._cache.get(key)) is not None:
@@ -460,7 +443,6 @@ async def parsed(work: Callable[[], Result], *, tokens: int) -> Result:
 
 
 def longest_token(renderer: Renderer) -> int:
-    """Characters of a token of this renderer, at most."""
     return getattr(renderer, "longest_token", LONGEST_TOKEN)
 
 

@@ -120,11 +120,6 @@ def family_of(model_name: str) -> str | None:
 
 
 def checked_family(name: str) -> str:
-    """A name of a family.
-
-    Raises:
-        ConfigError: unknown name.
-    """
     if name not in family_names():
         raise ConfigError(f"no chat format {name!r}; --openai.family is one of {', '.join(family_names())}")
     return name

@@ -72,7 +72,6 @@ def tool_call(found: Any, index: int, tools: Sequence[ToolSpec]) -> ToolCall:
 
 
 def _text(raw: str, arguments: Any) -> str:
-    """The arguments as the model wrote them."""
     if isinstance(arguments, str):
         return arguments
     if arguments is None:
@@ -164,7 +163,6 @@ def given_answers(messages: Sequence[Message], found: Sequence[Any], as_text: As
 
 
 def call_id(found: Any, index: int) -> str:
-    """The id that a turn gives a call, where its format has ids."""
     return found.id or f"functions.{found.name}:{index}"
 
 
@@ -222,7 +220,6 @@ class MarkerBreaks:
     """Finds markers in text; a marker is any string that could become a control token."""
 
     def __init__(self, markers: Iterable[str]) -> None:
-        """Know `markers`, of one character or more."""
         self._markers = frozenset(markers)
         lengths: dict[str, set[int]] = {}
         for marker in self._markers:
@@ -258,7 +255,6 @@ class MarkerBreaks:
         yield _unbroken(text[end:]), False
 
     def _found(self, text: str, *, overlapping: bool = False) -> Iterator[tuple[int, str]]:
-        """Markers from left to right, the longest one at each index."""
         at = 0
         while (start := self._start.search(text, at)) is not None:
             at = start.start()
@@ -291,7 +287,6 @@ class FamilyTokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.name_or_path = name_or_path
-        """The model's name: some formats differ by it."""
         self.unk_token_id = None
         self.missing: list[str] | None = None
         """Once it is a list: tokens that were asked for and that the tokenizer lacks; another stands in."""
@@ -301,7 +296,6 @@ class FamilyTokenizer:
             for token_id, token in added.items()
             if token.special or _SIGNS.intersection(token.content)
         }
-        """Control tokens of this tokenizer, by their text."""
         self._tokenizer.add_special_tokens(  # pyright: ignore[reportUnknownMemberType] - its stub says `list`
             [AddedToken(marker, special=True, normalized=False) for marker in self.markers]
         )
@@ -311,19 +305,15 @@ class FamilyTokenizer:
 
     @property
     def eos_token_id(self) -> int | None:
-        """The end of text, for formats that stop there, too."""
         return self.markers.get("<|endoftext|>")
 
     def vocabulary_size(self) -> int:
-        """One more than the largest id."""
         return max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
     def longest_token(self) -> int:
-        """Characters of the longest token that text can become, at most."""
         return max(len(token.encode()) for token in self._tokenizer.get_vocab(with_added_tokens=False))
 
     def from_message(self, text: str) -> str:
-        """Text of a message as it has to be given to the library."""
         return self._in_messages.broken(text)
 
     def encode(self, text: str, **_: Any) -> list[int]:
@@ -355,7 +345,6 @@ class FamilyTokenizer:
         return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
 
     def convert_tokens_to_ids(self, token: str) -> int | None:
-        """The id of one token; `None` for one that the tokenizer lacks."""
         token_id = self._tokenizer.token_to_id(token)
         if token_id is None and self.missing is not None:
             self.missing.append(token)
@@ -364,7 +353,6 @@ class FamilyTokenizer:
 
 
 def byte_tokenizer(markers: Sequence[str]) -> Tokenizer:
-    """A tokenizer of 256 bytes and `markers`."""
     vocabulary = {character: index for index, character in enumerate(sorted(ByteLevel.alphabet()))}
     tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=False)  # pyright: ignore[reportAttributeAccessIssue] - its stub has no setter
@@ -374,7 +362,6 @@ def byte_tokenizer(markers: Sequence[str]) -> Tokenizer:
 
 
 def _mapped(value: Any, as_text: Callable[[str], str]) -> Any:
-    """The value with every text in it marked as text."""
     if isinstance(value, str):
         return as_text(value)
     if isinstance(value, Mapping):
@@ -391,9 +378,7 @@ _BY_TEMPLATE = frozenset({"deepseek-v4", "laguna-m.1", "laguna-xs.2"})
 """Where the library's own way to go on refuses several results, or loses what stands after a turn."""
 
 _LONGEST_CHARACTER = 8
-"""Ids of it, at most."""
 _SHORT = 1_000
-"""Ids that are read in no time, whatever they are."""
 
 
 class _Run(Sequence[int]):
@@ -470,27 +455,21 @@ class FamilyRenderer:
         question = [{"role": "user", "content": "?"}]
         self._opening: list[int] = self._library.render_ids(question, add_generation_prompt=True)
         self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys(self._library.get_stop_token_ids()))
-        """Every id that ends an assistant turn."""
         self.vocabulary_size = self._tokenizer.vocabulary_size()
-        """One more than the largest id of the tokenizer."""
 
     @property
     def name(self) -> str:
-        """The family's name."""
         return self._family
 
     @cached_property
     def longest_token(self) -> int:
-        """Characters of the longest token that text can become, at most."""
         return self._tokenizer.longest_token()
 
     @property
     def markers(self) -> Mapping[str, int]:
-        """Control tokens of the tokenizer, by their text."""
         return self._tokenizer.markers
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids`, control tokens included."""
         return self._tokenizer.decode(ids)
 
     def prompt_ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
@@ -543,7 +522,6 @@ class FamilyRenderer:
         return tuple(ids[len(before) :])
 
     def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Message:
-        """The assistant message that sampled ids hold; its calls carry status and span."""
         return self._message(self._read(token_ids, tools), tools)
 
     def parse_text(self, text: str, tools: Sequence[ToolSpec]) -> Message:
@@ -563,7 +541,6 @@ class FamilyRenderer:
         return self._known_tools[key] or None
 
     def _read(self, token_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Any:
-        """What is read in a sampled turn; what stands in its reasoning is no call."""
         read = self._read_by_library(token_ids, tools, prompt_ids=self._opening)
         end = self._reasoning_end(token_ids, read.tool_calls)
         if end is None:
@@ -614,7 +591,6 @@ class FamilyRenderer:
 
     @cached_property
     def _think(self) -> tuple[str, str]:
-        """What reasoning stands between."""
         return ("<think:opensource>", "</think:opensource>") if self._family == "hy3" else THINK
 
     def _message(self, read: Any, tools: Sequence[ToolSpec]) -> Message:
@@ -664,11 +640,6 @@ def text_reader(family: str) -> FamilyRenderer:
 
 
 def _created(family: str, tokenizer: FamilyTokenizer) -> Any:
-    """The library's renderer.
-
-    Raises:
-        ConfigError: as for `FamilyRenderer`.
-    """
     create, config = _library_parts(family)
     try:
         return create(tokenizer, config)

@@ -20,9 +20,7 @@ class Renderer(Protocol):
         ...
 
     @property
-    def vocabulary_size(self) -> int:
-        """One more than the largest id of the tokenizer."""
-        ...
+    def vocabulary_size(self) -> int: ...
 
     @property
     def stop_ids(self) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 
 from environments.policy.base import CompletionRequest
 from environments.policy.rendering.chatml import chars_of
-from environments.policy.second_models.asked_model import AskedModel
+from environments.policy.second_models import AskedModel
 from environments.rewards.reward_context import AgentEndpoint
 from environments.rollout.agent_loop import LoopResult
 from environments.rollout.agents.conversation import (

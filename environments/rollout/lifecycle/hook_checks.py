@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any, get_args, get_origin, get_type_hints
 
 from environments.config import AgentEnvConfig
-from environments.policy.second_models.asked_model import ROLES
+from environments.policy.second_models import ROLES
 from environments.rollout.agents.command import Command, TrainThreads
 from environments.rollout.hooks import Hooks, is_recorded, writes
 from environments.turn_level_reward import TurnLevelRewardMixin

@@ -13,7 +13,7 @@ from threading import Lock
 from typing import Any
 
 from environments.policy.base import CheckedPolicy
-from environments.policy.second_models.asked_model import ROLES, AskedModel
+from environments.policy.second_models import ROLES, AskedModel
 from environments.rollout.boundary import (
     FailureKinds,
     Slots,
@@ -44,7 +44,7 @@ from environments.rollout.lifecycle.sandboxes import ItemImages, Snapshots
 from environments.rollout.lifecycle.weight_versions import WeightVersions
 from tools.errors import ConfigError, RunError, SandboxError, ServerAway, TimeLimitExceeded, UsageError
 from tools.sandbox.base import Sandbox, SandboxSpec, Snapshot
-from tools.sandbox.snapshot import take_snapshot
+from tools.sandbox.layers import take_snapshot
 from tools.toolsets import select_toolsets
 
 _EVERY_S = 60.0

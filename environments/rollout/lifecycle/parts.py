@@ -19,7 +19,7 @@ from environments.policy.base import Policy, checked_policy
 from environments.policy.inference.dialect import shaping
 from environments.policy.inference.http_client import refuse_more_connections
 from environments.policy.rendering.chatml import ChatMLRenderer
-from environments.policy.second_models.asked_model import SecondModels
+from environments.policy.second_models import SecondModels
 from environments.rollout.containment.hook_threads import MOST_PINNED
 from environments.rollout.context import Condenser, env_condensers, summarise
 from environments.rollout.hooks import Hooks, is_recorded, pins_thread, plays_on_thread, writes
@@ -36,7 +36,7 @@ from tools.toolsets import select_toolsets
 if TYPE_CHECKING:
     from environments.policy.inference.model_server import ModelServer
     from environments.policy.rendering.renderer import Renderer
-    from environments.policy.second_models.text_model import TextModel
+    from environments.policy.second_models import TextModel
     from environments.policy.server_policy import ServedPolicy, ServerPolicy
     from environments.rollout.agents.endpoint import EndpointServer
 
@@ -192,7 +192,7 @@ def _second_models(config: AgentEnvConfig, servers: Sequence[SecondModelConfig])
 
 def _text_model(config: AgentEnvConfig, server: SecondModelConfig) -> "TextModel":
     # The client of model servers loads slowly, as below.
-    from environments.policy.second_models.text_model import TextModel  # noqa: PLC0415
+    from environments.policy.second_models import TextModel  # noqa: PLC0415
 
     try:
         model_server = _model_server(config, server)

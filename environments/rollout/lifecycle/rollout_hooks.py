@@ -10,7 +10,7 @@ from inspect import isasyncgen, isgenerator
 from typing import Any, cast
 
 from environments.credit.crediting import ANY_GROUP, comparable
-from environments.policy.second_models.asked_model import AskedModel
+from environments.policy.second_models import AskedModel
 from environments.rewards.reward_checks import (
     bounded_reward,
     checked_metrics,

@@ -13,9 +13,14 @@ from pydantic import Field, model_validator
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.policy.scripted import Choice
-from environments.rewards.code_judge.checks import REQUIRED_FIELDS, Task, buggy_text
-from environments.rewards.code_judge.judge import CodeJudge, Unsound
 from environments.rewards.reward_context import Reward, RolloutContext
+from environments.rewards.verdict.code_judge import (
+    REQUIRED_FIELDS,
+    CodeJudge,
+    Task,
+    Unsound,
+    buggy_text,
+)
 from environments.shipped.code_debug.script import debug_script
 from environments.trajectory import Message, Trajectory, Turn
 from environments.turn_level_reward import TurnLevelRewardMixin

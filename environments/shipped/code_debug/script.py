@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 
 from environments.policy.scripted import Choice, call, calls_that_ran, choices, generic_script, say
-from environments.rewards.code_judge.checks import Task, buggy_text, fixed_text
+from environments.rewards.verdict.code_judge import Task, buggy_text, fixed_text
 from environments.trajectory import Message
 from tools.calls import ToolSpec
 from tools.python_syntax import parse_python

@@ -14,8 +14,8 @@ from pydantic import Field
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.policy.scripted import Choice, PlaysByScript, call, choices, generic_script, say
-from environments.rewards.controlled_verdict import Control, decide
 from environments.rewards.reward_context import Reward, RolloutContext
+from environments.rewards.verdict.frame import Control, NoVerdict, decide
 from environments.rewards.verification_time import off_the_clock
 from environments.rollout.hooks import is_recorded
 from environments.shipped.harbor_tasks.task_folder import HarborTask, Images, find_tasks
@@ -164,22 +164,23 @@ class HarborTasksEnv(AgentEnv):
         """
         task = self._task(item)
 
-        async def judge(machine: Sandbox) -> Verdict | None:
+        async def judge(machine: Sandbox) -> dict[str, float]:
             found = await verdict(task, machine, self._fresh(item, ctx), limit_s=ctx.verify_timeout_s)
             if machine is ctx.sandbox:
                 ctx.metrics |= {"tests_exit_code": found.exit_code, "left_out": len(found.left_out)}
             self._report(task, found)
-            return None if found.rewards is None else found
+            if found.rewards is None:
+                raise NoVerdict(found.last_words)
+            return dict(found.rewards)
 
-        async def judge_clean() -> Verdict | None:
+        async def judge_clean() -> dict[str, float]:
             async with cast("Opening", ctx.fresh_sandbox()) as machine:
                 await HarborTasksEnv.prepare(self, item, machine)
                 return await judge(machine)
 
         with timed("ctx.verify"), off_the_clock():
             control = self._controls.setdefault(task.task_id, Control())
-            found = await decide(lambda: judge(ctx.sandbox), judge_clean, control)
-        rewards = found.rewards or {}
+            rewards = await decide(lambda: judge(ctx.sandbox), judge_clean, control)
         if "reward" not in rewards:
             return rewards
         ctx.metrics |= {name: value for name, value in rewards.items() if name != "reward"}

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from environments.rewards.reward_checks import bounded_reward, checked_text
+from environments.rewards.verdict.frame import NoVerdict, fresh_machine
 from environments.shipped.harbor_tasks.task_folder import HarborTask, files_below
 from environments.shipped.harbor_tasks.what_comes import WhatComes, is_below
-from tools.errors import AgentCausedError, RewardError, SandboxUnavailable
+from tools.errors import RewardError, SandboxUnavailable
 from tools.sandbox import Opening
 from tools.sandbox.base import Sandbox
-from tools.sandbox.changes import changed_files, changed_paths, put_changed
-from tools.sandbox.host import transfer
+from tools.sandbox.layers import changed_files, changed_paths, changes, place, plain_files, take
 
 TESTS, LOGS, SOLUTION = "/tests", "/logs/verifier", "/solution"
 _PUBLISHED = "/logs/artifacts"
@@ -78,6 +78,7 @@ async def verdict(task: HarborTask, agent: Sandbox, opening: Opening, *, limit_s
 
     Raises:
         AgentCausedError: the agent's files cannot be judged.
+        NoVerdict: a limit of the fresh machine was hit before the tests began.
         SandboxError: one of the machines broke, or was not ready within the limit, which the tests have anew.
     """
     files = {} if task.verifier_images else files_below(task.folder / "tests")
@@ -86,7 +87,8 @@ async def verdict(task: HarborTask, agent: Sandbox, opening: Opening, *, limit_s
     async with AsyncExitStack() as opened:
         try:
             async with limit:
-                fresh = await opened.enter_async_context(opening.for_verifier(held))
+                with fresh_machine():
+                    fresh = await opened.enter_async_context(opening.for_verifier(held))
                 left_out = await _bring(task, agent, fresh)
         except TimeoutError as error:
             if not limit.expired():
@@ -96,16 +98,17 @@ async def verdict(task: HarborTask, agent: Sandbox, opening: Opening, *, limit_s
         workdir = (task.has_image and task.table.environment.workdir) or fresh.workdir
         made = f"rm -rf {logs}; mkdir -p {logs} {shlex.quote(workdir)}; chmod 777 {logs}"
         try:
-            await fresh.exec(["sh", "-c", made], cwd="/")
-            result = await fresh.exec(
-                _command(task, held.get(f"{TESTS}/test.sh", b"")),
-                cwd=workdir,
-                env={**task.table.environment.env, **task.table.verifier.env},
-                timeout_s=min(task.table.verifier.timeout_sec, limit_s),
-            )
-            async with fresh.paused():
-                rewards = None if result.timed_out else await _rewards(fresh)
-        except AgentCausedError as error:  # by what the tests run, or by the tests: a control shows which
+            with fresh_machine():
+                await fresh.exec(["sh", "-c", made], cwd="/")
+                result = await fresh.exec(
+                    _command(task, held.get(f"{TESTS}/test.sh", b"")),
+                    cwd=workdir,
+                    env={**task.table.environment.env, **task.table.verifier.env},
+                    timeout_s=min(task.table.verifier.timeout_sec, limit_s),
+                )
+                async with fresh.paused():
+                    rewards = None if result.timed_out else await _rewards(fresh)
+        except NoVerdict as error:  # by what the tests run, or by the tests: a control shows which
             return Verdict(rewards=None, left_out=left_out, last_words=str(error))
     words = b"they ran out of their time" if result.timed_out else result.stderr[-300:]
     last_words = words.decode("utf-8", "replace")
@@ -115,14 +118,14 @@ async def verdict(task: HarborTask, agent: Sandbox, opening: Opening, *, limit_s
 async def put_folder(sandbox: Sandbox, folder: Path, at: str) -> None:
     """Write a folder of a task's into a sandbox."""
     files = await asyncio.to_thread(files_below, folder)
-    await transfer.put(
-        sandbox, {transfer.place(f"{at}/{path}", sandbox.workdir): files[path] for path in files}
-    )
+    placed = {place(f"{at}/{path}", sandbox.workdir): file for path, file in files.items()}
+    await plain_files(placed).put_into(sandbox)
 
 
 async def _bring(task: HarborTask, agent: Sandbox, fresh: Sandbox) -> list[str]:
     """Copy what the tests are to see of the agent's files; return the changes that they are not to see."""
-    listed = await fresh.exec(["sh", "-c", _CLEAN], max_output_bytes=_MOST_BYTES << 3)
+    with fresh_machine():
+        listed = await fresh.exec(["sh", "-c", _CLEAN], max_output_bytes=_MOST_BYTES << 3)
     search_path, *marks = listed.text().split("\0")
     declared = [
         posixpath.normpath(posixpath.join(agent.workdir, each))
@@ -137,11 +140,13 @@ async def _bring(task: HarborTask, agent: Sandbox, fresh: Sandbox) -> list[str]:
     )
     if task.verifier_images or not task.has_image:
         room = min(agent.record.limits.disk_mb << 20, _MOST_CHANGED)
-        taken = await transfer.take(agent, declared or (".",), max_bytes=room)
+        taken = await take(agent, declared or (".",), max_bytes=room)
         places = {path: posixpath.join(agent.workdir, path) for path in taken}
         comes = replace(comes, changed=places.values())
-        left_out = {path for path, place in places.items() if not comes.has(place)}
-        await transfer.offer(fresh, {path: taken[path] for path in taken if path not in left_out})
+        left_out = {path for path, at in places.items() if not comes.has(at)}
+        kept = {path: file for path, file in taken.items() if path not in left_out}
+        with fresh_machine():
+            await plain_files(kept, by_agent=True).put_into(fresh)
         return sorted(left_out)
     changed = await changed_paths(agent)
     comes = replace(comes, changed=changed)
@@ -151,9 +156,10 @@ async def _bring(task: HarborTask, agent: Sandbox, fresh: Sandbox) -> list[str]:
     highest = sorted(path for path in left_out if posixpath.dirname(path) not in left_out)
     archive = await changed_files(agent, exclude=highest[:_MOST_EXCLUDED], max_bytes=_MOST_CHANGED)
     # What is of many names is in there still, and what its programs made meanwhile.
-    kept, links = await asyncio.to_thread(_chosen, archive, comes)
-    await put_changed(fresh, kept)
-    left_out |= await _remove_links_out(fresh, links, comes)
+    chosen, links = await asyncio.to_thread(_chosen, archive, comes)
+    with fresh_machine():
+        await changes(chosen).put_into(fresh)
+        left_out |= await _remove_links_out(fresh, links, comes)
     around = set(map(posixpath.dirname, left_out))
     return [] if declared else sorted(each for each in left_out - around if not _NOT_OF_TASK.match(each))
 

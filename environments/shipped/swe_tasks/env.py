@@ -14,8 +14,8 @@ from pydantic import Field
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.policy.scripted import Choice
-from environments.rewards.controlled_verdict import Control
 from environments.rewards.reward_context import Reward, RolloutContext
+from environments.rewards.verdict.frame import Control
 from environments.rollout.items.items import load_items
 from environments.shipped.swe_tasks.patches import Tree, git
 from environments.shipped.swe_tasks.repositories import check_repository, find_repository, read_tree
@@ -36,7 +36,7 @@ from tools.errors import AgentCausedError, DatasetError
 from tools.files import file
 from tools.sandbox.archive import pack
 from tools.sandbox.base import Sandbox, SandboxFileError, SandboxSpec
-from tools.sandbox.host import transfer
+from tools.sandbox.layers import digests_of, files_beside
 from tools.terminal import terminal
 
 TURN_SHARE = 0.5
@@ -182,7 +182,7 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
         async def make() -> bytes:
             base, digests = await asyncio.to_thread(self._tree_and_digests, item)
             async with ctx.sandbox.paused():
-                found = await transfer.files_beside(ctx.sandbox, base, digests, max_bytes=_MOST_CHANGED)
+                found = await files_beside(ctx.sandbox, base, digests, max_bytes=_MOST_CHANGED)
             return await asyncio.to_thread(patch_of_code, item, base, found)
 
         return await ctx.artefact(_PATCH, make)
@@ -224,6 +224,6 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
         def tree(repo: str, commit: str | None, sha256: str | None) -> tuple[Tree, bytes]:
             row = {"repo": repo, "base_commit": commit, "sha256": sha256}
             found = read_tree(self._repository(row), commit)
-            return found, transfer.digests_of(found)
+            return found, digests_of(found)
 
         return tree

@@ -1,28 +1,22 @@
 """Which tests of a row pass with a patch: in a fresh sandbox, among the verifier's own files."""
 
 import asyncio
-import base64
 import json
 import re
-import secrets
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any, cast
 
-from environments.rewards.code_cases import Verify
-from environments.rewards.controlled_verdict import Control, decide
+from environments.rewards.verdict.frame import Control, Verify, decide
+from environments.rewards.verdict.repository_tests import run_tests
 from environments.shipped.swe_tasks.patches import Tree, file_of, patch_between, patched_files
-from environments.shipped.swe_tasks.test_runner import END, READY
-from tools.errors import AgentCausedError, ConfigError, DatasetError, SandboxUnavailable
+from tools.errors import AgentCausedError, DatasetError
 from tools.sandbox.archive import ArchivedFile
 
 Row = Mapping[str, Any]
 """As SWE-bench has them."""
 
-TEST_S = 60.0
-"""Wall clock of one test."""
-_TO_END_S = 15.0
 MAX_PATCH_BYTES = 8 << 20
 """Of the files that a patch changes: nobody fixes a bug with more."""
 SUSPICIOUS = re.compile(
@@ -33,7 +27,6 @@ SUSPICIOUS = re.compile(
 """Signs in a patch of code that looks for its test instead of being tested."""
 _LONGEST_PATH = 1024
 """This machine could not write those that are as long as a sandbox allows."""
-_RUNNER = ".verifier/test_runner.py"
 _SETTINGS = (
     "conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "pyproject.toml", "tox.ini",
     "setup.cfg",
@@ -127,42 +120,10 @@ async def passing_tests(  # noqa: PLR0913  # one verdict
     """
     own = await asyncio.to_thread(_files_of_tests, row, base)
 
-    async def run(patch: bytes) -> frozenset[str] | None:
-        """Those that pass; `None`: the runner did not come to its end, or its sandbox was lost with it."""
-        patched = await asyncio.to_thread(patched_files, base, patch)
-        changed = {path: file for path, file in patched.items() if path not in own}
-        words = {test: secrets.token_hex(16) for test in (READY, END, *tests)}
-        request = {
-            "words": words,
-            "test_s": TEST_S,
-            # The runner ends before it is ended, and that before its output would be lost.
-            "total_s": max(timeout_s - 2 * _TO_END_S, timeout_s / 2),
-            "deleted": [path for path, file in (*changed.items(), *own.items()) if file is None],
-            "written": {
-                path: (base64.b64encode(file.data).decode(), file.mode)
-                for path, file in changed.items()
-                if file
-            },
-        }
-        held = {path: file.data for path, file in own.items() if file}
-        try:
-            result = await verify(
-                command=["python3", "-I", _RUNNER],
-                files={**held, _RUNNER: Path(__file__).with_name("test_runner.py").read_bytes()},
-                stdin=json.dumps(request).encode(),
-                timeout_s=max(timeout_s - _TO_END_S, timeout_s * 0.75),
-            )
-        except AgentCausedError:  # by the patch or by the tests: a control shows which
-            return None
-        said = set(result.text().split())
-        if words[READY] not in said:
-            last = result.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
-            if result.exit_code in (1, 127):
-                raise ConfigError(
-                    f"the tests of {row['instance_id']} need python3 with pytest in the sandbox: {last:.300}"
-                )
-            raise SandboxUnavailable(f"no test of {row['instance_id']} began: {last:.300}")
-        return frozenset(test for test in tests if words[test] in said) if words[END] in said else None
+    async def run(patch: bytes) -> frozenset[str]:
+        changed = await asyncio.to_thread(patched_files, base, patch)
+        name = str(row["instance_id"])
+        return await run_tests(verify, name, tests, changed=changed, held=own, timeout_s=timeout_s)
 
     return await decide(lambda: run(patch), lambda: run(b""), control)
 

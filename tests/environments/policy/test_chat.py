@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from starlette.responses import JSONResponse, PlainTextResponse
 
-from environments.policy.open_row import OpenRow
+from environments.policy.base import OpenRow
 from tests.environments.policy.chat_server import (
     RENDERER,
     REQUEST,

@@ -1,12 +1,14 @@
-"""What policies of model servers share: the room of a turn, and the watch for tools offered in vain."""
+"""The open row, the room of a turn in it, and the watch for tools offered in vain."""
 
 import logging
 from dataclasses import replace
 
+import orjson
+from hypothesis import given
+from hypothesis import strategies as st
 from starlette.responses import JSONResponse
 
-from environments.policy.base import CompletionRequest
-from environments.policy.open_row import OpenRow
+from environments.policy.base import CompletionRequest, OpenRow
 from environments.policy.row_prompt import ToolUse, tokens_at_least
 from environments.trajectory import Message
 from tests.environments.policy.chat_server import REQUEST, USER, ok, served, without
@@ -81,3 +83,41 @@ def test_a_model_that_only_sums_up_has_not_ignored_its_tools(kind, warned, caplo
         for seed in range(10):
             use.note(replace(REQUEST, kind=kind, seed=seed), SAID)
     assert bool(caplog.records) == warned
+
+
+# The row itself.
+
+IDS = st.lists(st.integers(0, 300_000), max_size=5)
+
+
+def row_of(*ids):
+    row = OpenRow()
+    row.extend(ids, (), messages=1)
+    return row
+
+
+@given(st.lists(st.tuples(IDS, IDS)))
+def test_its_json_is_that_of_its_ids_however_it_grew(turns):
+    row, ids = OpenRow(), []
+    for unsampled, sampled in turns:
+        row.extend(unsampled, sampled, messages=1)
+        ids += unsampled + sampled
+        assert orjson.loads(b"[%b]" % row.json()) == ids == list(row.token_ids)
+
+
+@given(IDS, IDS)
+def test_the_rest_of_a_prompt_that_goes_on_is_what_follows(held, new):
+    assert row_of(*held).rest_of((*held, *new)) == tuple(new)
+
+
+@cases("prompt", [(1, 2), (1, 9, 3), (9, 2, 3, 4), (1, 2, 9), ()], ids=str)
+def test_a_prompt_that_begins_otherwise_has_no_rest(prompt):
+    assert row_of(1, 2, 3).rest_of(prompt) is None
+
+
+def test_what_a_policy_builds_of_the_ids_does_not_change_the_row():
+    row = row_of(1, 2)
+    ids = row.token_ids
+    ids = [*ids[:1], 7]
+    assert (list(row.token_ids), ids) == ([1, 2], [1, 7])
+    assert not hasattr(row.token_ids, "append")

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.policy.base import CompletionRequest
-from environments.policy.open_row import OpenRow
+from environments.policy.base import CompletionRequest, OpenRow
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import (
     Choice,

@@ -7,8 +7,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from environments.policy.base import CompletionRequest
-from environments.policy.open_row import OpenRow
+from environments.policy.base import CompletionRequest, OpenRow
 from environments.policy.rendering.renderer import CannotExtendError
 from environments.policy.scripted import Choice, ScriptedPolicy, call, say
 from environments.trajectory import Message

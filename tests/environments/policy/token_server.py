@@ -2,11 +2,10 @@
 
 from contextlib import asynccontextmanager
 
-from environments.policy.base import CompletionRequest
+from environments.policy.base import CompletionRequest, OpenRow
 from environments.policy.inference.model_server import ModelServer
 from environments.policy.inference.token_wires import WIRES
 from environments.policy.mock_server import MockSettings, mock_app
-from environments.policy.open_row import OpenRow
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.token_policy import TokenPolicy
 from environments.trajectory import Message

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
-from environments.policy.second_models.asked_model import (
+from environments.policy.second_models import (
     AskedModel,
     ScriptedAnswers,
     asking_for_id,

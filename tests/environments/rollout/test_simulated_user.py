@@ -6,8 +6,7 @@ import math
 import pytest
 
 from environments.config import AgentEnvConfig
-from environments.policy.second_models.asked_model import AskedModel, ScriptedAnswers
-from environments.policy.second_models.text_model import TextAnswer
+from environments.policy.second_models import AskedModel, ScriptedAnswers, TextAnswer
 from environments.record.group_line import decode_group, encode_group
 from environments.record.recorder import read_contents, read_groups
 from environments.rewards.reward_context import RolloutContext

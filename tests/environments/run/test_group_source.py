@@ -139,7 +139,7 @@ async def test_a_stale_group_keeps_the_file_of_its_artefacts():
     async with played_by("a", max_staleness=0) as env:
         done = finished(await env.run_group(TASK), FINISHING)
         done = replace(done, line=replace(done.line, artefacts=b"contents"))
-        env.weight_versions.merge(["b"])
+        env.lifecycle.weight_versions.merge(["b"])
         old = await withhold_stale(env, FINISHING, done)
     assert old.line.content != done.line.content
     assert old.line.artefacts == b"contents"

@@ -13,7 +13,7 @@ from environments.shipped.long_math import LongMathEnv
 from environments.shipped.retail import RetailEnv
 from environments.shipped.sales_chat import SalesChatEnv
 from environments.shipped.word_guess import WordGuessEnv
-from tests.environments.policy.second_models.played_roles import playing
+from tests.environments.policy.text_server import playing
 from tests.environments.write_file import quiet
 from tools.errors import ConfigError
 from tools.sandbox.base import SandboxSpec

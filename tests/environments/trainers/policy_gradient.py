@@ -5,6 +5,8 @@ import importlib
 from dataclasses import replace
 from types import SimpleNamespace
 
+import pytest
+
 from environments.trajectory import NOT_SAMPLED
 from turnwise.lab.probe.canaries import VOCABULARY
 from turnwise.lab.probe.trainer_probe import probe_trainer
@@ -84,6 +86,14 @@ def probed(uphill):
 
 def cosine(one, other):
     return torch.nn.functional.cosine_similarity(one, other, dim=0).item()
+
+
+EXACT = (pytest.approx(1, abs=1e-4), pytest.approx(1, abs=1e-4))
+
+
+def measured(step, expected, constant=1.0):
+    """Cosine and, after the loss's constant, norm ratio of a step to the policy gradient."""
+    return cosine(step, expected), (step.norm() * constant / expected.norm()).item()
 
 
 def sampled_by(model, credited):

@@ -14,7 +14,7 @@ from tests.environments.trainers import trl_steps
 
 torch = trl_steps.torch
 generation = importlib.import_module("trl.generation.vllm_generation")
-sampling = importlib.import_module("environments.trainers.trl_sampling")
+sampling = importlib.import_module("environments.trainers.trl")
 VLLMClient = generation.VLLMClient
 
 

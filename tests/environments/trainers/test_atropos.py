@@ -7,14 +7,11 @@ from dataclasses import replace
 from statistics import mean, pstdev
 
 import pytest
-from atroposlib.envs.base import APIServerConfig, BaseEnv, ServerBaseline
 
-from environments.config import JudgeConfig, ServerConfig, sampling_of
-from environments.rollout.items.tasks import GroupTask
+from environments.config import JudgeConfig, ServerConfig
 from environments.trainers.atropos import atropos_env
-from tests.environments.serve.served_env import Talk
 from tests.environments.wire.forked_groups import forked_group, with_credit
-from tests.environments.write_file import ITEMS, Breaking, ScalarWriteFile, WriteFile, by_sibling
+from tests.environments.write_file import ITEMS, ScalarWriteFile, WriteFile, by_sibling
 from tools.errors import ConfigError, WireError
 
 
@@ -22,30 +19,6 @@ def adapted(cls=WriteFile, **fields):
     theirs = atropos_env(cls)
     config, servers = theirs.config_init()
     return theirs(config.model_copy(update={"group_size": 4, **fields}), servers)
-
-
-async def test_it_is_an_environment_of_atropos_under_the_name_of_ours():
-    assert isinstance(adapted(), BaseEnv)
-    assert adapted().name == "write_file"
-
-
-def test_its_settings_are_those_of_both():
-    names = atropos_env(WriteFile).env_config_cls.model_fields
-    assert {"ensure_scores_are_not_same", "steps_per_eval", "estimator_params", "sandbox"} <= set(names)
-
-
-def test_our_defaults_win_and_work_offline():
-    config = adapted().config
-    assert (config.use_wandb, config.max_token_length) == (False, 32768)
-
-
-async def test_atropos_own_process_writes_our_groups(tmp_path):
-    env = adapted(data_path_to_save_groups=str(tmp_path / "out.jsonl"))
-    env.process_mode, env.n_groups_to_process, env.group_size_to_process = True, 3, 2
-    await env.process_manager()
-    groups = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [len(group["tokens"]) for group in groups] == [2, 2, 2]
-    assert all(any(map(any, group["advantages"])) for group in groups)
 
 
 async def test_a_group_whose_scores_are_equal_is_kept_for_its_turns(tmp_path):
@@ -77,19 +50,6 @@ def test_a_view_of_single_rows_is_refused(view):
         adapted(credit_view=view)
 
 
-async def test_the_environment_is_closed_when_atropos_process_is_done(tmp_path):
-    class Closing(WriteFile):
-        closed = 0
-
-        async def teardown(self):
-            type(self).closed += 1
-
-    env = adapted(Closing, data_path_to_save_groups=str(tmp_path / "out.jsonl"))
-    env.process_mode, env.n_groups_to_process, env.group_size_to_process = True, 1, 2
-    await env.process_manager()
-    assert Closing.closed == 1
-
-
 @pytest.fixture
 async def opened():
     envs = []
@@ -103,28 +63,6 @@ async def opened():
     yield opening
     for env in envs:
         await env.aclose()
-
-
-async def test_collect_trajectories_gives_rows_with_per_token_advantages(opened):
-    group, backlog = await (await opened()).collect_trajectories(ITEMS[0])
-    assert backlog == []
-    assert len(group["tokens"]) == len(group["scores"]) == len(group["advantages"]) == 4
-    for tokens, mask, logprobs, advantages in zip(
-        group["tokens"], group["masks"], group["inference_logprobs"], group["advantages"], strict=True
-    ):
-        assert len(tokens) == len(mask) == len(logprobs) == len(advantages)
-        assert any(advantages)
-
-
-async def test_a_group_that_teaches_nothing_is_not_sent(opened):
-    env = await opened(scripted_skill=1.0)
-    assert await env.collect_trajectories(ITEMS[0]) == (None, [])
-
-
-async def test_a_group_that_lost_a_sibling_is_filled_up_to_the_size_that_is_registered(opened):
-    group, _ = await (await opened(Breaking)).collect_trajectories(ITEMS[0])
-    assert ["padding" in each for each in group["overrides"]] == [False, False, False, True]
-    assert group["group_overrides"] == {"group_size": 4}
 
 
 async def test_rewritten_histories_are_groups_of_that_size_with_the_scores_of_the_whole(opened):
@@ -158,28 +96,12 @@ async def test_tokens_that_were_never_sampled_go_to_no_trainer(opened, collect):
         await getattr(await opened(TextAlone), collect)(ITEMS[0])
 
 
-async def test_tokens_that_were_never_sampled_go_where_they_are_wanted(opened):
-    env = await opened(TextAlone, allow_approximate_tokens=True)
-    group, _ = await env.collect_trajectories(ITEMS[0])
-    assert len(group["tokens"]) == 4
-
-
 async def test_one_rollout_without_token_ids_is_dropped_alone(opened):
     class Once(TextAlone):
         lacking = frozenset({1})
 
     group, _ = await (await opened(Once)).collect_trajectories(ITEMS[0])
     assert ["padding" in each for each in group["overrides"]] == [False, False, False, True]
-
-
-def test_the_policy_samples_as_the_class_declares():
-    class Served(WriteFile):
-        @classmethod
-        def config_init(cls):
-            server = ServerConfig(base_url="http://127.0.0.1:1/v1", model_name="m", temperature=0.7)
-            return cls.env_config_cls(), [server]
-
-    assert sampling_of(adapted(Served).agent_env.servers) == {"temperature": 0.7, "top_p": 1.0}
 
 
 async def test_without_the_mixin_the_payload_is_plain_scalar_data(opened):
@@ -199,19 +121,6 @@ async def test_collect_trajectory_gives_one_scored_item_with_its_turns_in_the_ov
     assert len(item["tokens"]) == len(item["masks"])
     assert "advantages" not in item
     assert len(item["overrides"]["turn_rewards"]) == len(item["overrides"]["turn_spans"])
-
-
-async def test_each_trajectory_that_is_collected_is_drawn_anew(opened):
-    env = await opened()
-    items = [(await env.collect_trajectory(ITEMS[0]))[0]["tokens"] for _ in range(6)]
-    assert len(set(map(tuple, items))) > 1
-
-
-async def test_a_trajectory_that_broke_is_none(opened):
-    class Broken(Breaking):
-        broken = frozenset({0})
-
-    assert await (await opened(Broken)).collect_trajectory(ITEMS[0]) == (None, [])
 
 
 async def test_a_trajectory_of_which_nothing_was_scored_is_none(opened):
@@ -236,21 +145,6 @@ async def test_a_trajectory_of_several_rows_is_no_item(opened):
         await (await opened(Forking)).collect_trajectory(ITEMS[0])
 
 
-async def test_an_equal_copy_of_an_item_is_the_same_item(opened):
-    env = await opened()
-    first, second = [env._task(dict(ITEMS[0])) for _ in range(2)]
-    assert (first, second) == tuple(
-        GroupTask(item=ITEMS[0], item_id="hello", epoch=epoch) for epoch in range(2)
-    )
-
-
-async def test_an_evaluation_is_logged_where_atropos_logs_it(opened, tmp_path):
-    env = await opened(data_dir_to_save_evals=str(tmp_path), eval_rollouts=2)
-    await env.evaluate()
-    metrics = json.loads((tmp_path / "metrics.json").read_text())["results"]["all"]
-    assert metrics["eval/rollouts"] == 4
-
-
 async def test_an_evaluation_has_its_own_items_beside_training(opened, tmp_path):
     class Evaluated(WriteFile):
         async def load_items(self):
@@ -268,19 +162,6 @@ async def test_an_evaluation_has_its_own_items_beside_training(opened, tmp_path)
     metrics = json.loads((tmp_path / "metrics.json").read_text())["results"]["all"]
     assert metrics["eval/rollouts"] == 3
     assert len(env.agent_env.items) == len(ITEMS)
-
-
-@pytest.mark.parametrize(
-    "servers", [ServerBaseline(), APIServerConfig(base_url="http://127.0.0.1:1/v1", model_name="m")], ids=type
-)
-def test_servers_may_be_given_as_atropos_environments_give_them(servers):
-    class Served(WriteFile):
-        @classmethod
-        def config_init(cls):
-            return cls.env_config_cls(), servers
-
-    _, named = atropos_env(Served).config_init()
-    assert [server.model_name for server in named] == (["m"] if type(servers) is APIServerConfig else [])
 
 
 def test_a_judge_stays_the_judge_and_plays_no_policy():
@@ -313,31 +194,6 @@ def test_atropos_own_command_line_takes_the_estimators_parameters_as_json(tmp_pa
     done = cli(tmp_path, "--env.estimator_params", '{"gamma": 0.5}')
     assert done.returncode == 0, done.stderr[-2000:]
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 1
-
-
-@pytest.mark.soak  # importing Atropos takes most of a minute on a busy machine
-def test_wrong_input_on_atropos_own_command_line_is_one_line_and_exit_code_2(tmp_path):
-    done = cli(tmp_path, "--env.estimator_params", '{"gama": 0.5}')
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith(
-        "write_file: error: no parameter of turn_return named 'gama'"
-    )
-
-
-async def test_what_the_world_replies_is_context_of_the_row_and_a_user_message(opened):
-    env = await opened(Talk)
-    group, _ = await env.collect_trajectories({"id": "number0", "number": 0})
-    several = 0
-    for messages, mask, advantages, override in zip(
-        group["messages"], group["masks"], group["advantages"], group["overrides"], strict=True
-    ):
-        trained = {place for start, end in override["turn_spans"] for place in range(start, end)}
-        assert trained == {place for place, label in enumerate(mask) if label != -100}
-        assert not any(value for place, value in enumerate(advantages) if place not in trained)
-        replies = [message for message in messages[1:] if message["role"] == "user"]
-        assert all("reward" not in reply for reply in replies)
-        several += len(replies)
-    assert several > 2
 
 
 async def test_siblings_are_compared_in_a_group_and_refused_for_a_rollout_alone():

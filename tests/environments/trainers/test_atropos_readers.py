@@ -3,15 +3,12 @@
 import html
 from dataclasses import replace
 
-import orjson
 import pytest
 from atroposlib.frontend.jsonl2html import generate_html
 
 from environments.record.group_line import encode_group
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup, Message
-from environments.wire.columns import columns_of
-from environments.wire.views import VIEWS
 
 
 def credited(group, **fields):
@@ -59,23 +56,3 @@ def test_messages_and_rewards_are_on_its_page(page):
 def test_a_group_without_rollouts_is_passed_over(page):
     text, warnings = page(LOST, TURNS)
     assert (text.count("<summary>Group "), warnings.count("Warning")) == (1, 1)
-
-
-@pytest.fixture(scope="module")
-def makers():
-    """What makes data for fine-tuning of groups: `atropos-sft-gen` and `atropos-dpo-gen`."""
-    from atroposlib.cli import dpo, sft
-
-    return sft.grab_group_data, dpo.grab_group_data
-
-
-@pytest.mark.parametrize("group", [TURNS, SCALAR], ids=["turns", "scalar"])
-def test_its_fine_tuning_takes_the_rows_of_an_export(makers, group):
-    sft, dpo = makers
-    (view,) = VIEWS["token_advantages"](group)
-    line = orjson.loads(orjson.dumps(columns_of(view)))
-    best, worst = line["messages"]
-    (taken,) = sft(None, line, save_messages=True, save_top_n_per_group=1)
-    assert taken == {"messages": best, "score": line["scores"][0]}
-    (pair,) = dpo(None, line, save_messages=True, save_n_pairs_per_group=1)
-    assert (pair["pos"], pair["neg"]) == (best, worst)

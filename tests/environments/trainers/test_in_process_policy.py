@@ -52,13 +52,6 @@ async def test_a_turn_without_a_stop_token_was_cut():
     assert given.finish_reason == "length"
 
 
-async def test_what_siblings_ask_at_the_same_time_is_one_batch():
-    batches = []
-    policy = policy_with(sampler(batches=batches))
-    await asyncio.gather(*(policy.complete(request(seed=seed)) for seed in range(5)))
-    assert batches == [5]
-
-
 async def test_what_is_asked_while_a_batch_is_sampled_waits_for_the_next():
     sampling, asked = asyncio.Event(), threading.Event()
     batches, loop = [], asyncio.get_running_loop()

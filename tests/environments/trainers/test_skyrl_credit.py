@@ -100,16 +100,6 @@ def test_skyrls_trainer_gives_the_advantages_computed_by_hand():
     assert not batch["advantages"][batch["loss_mask"] == 0].any()
 
 
-@pytest.mark.parametrize("estimator", ["rloo", "reinforce++"])
-def test_skyrls_own_estimators_give_what_they_give_without_the_import(estimator, monkeypatch):
-    own = batch_of(MASKS, REWARDS, config=config_of(advantage_estimator=estimator))
-    plain = trainer_module.RayPPOTrainer.compute_advantages_and_returns.__wrapped__
-    monkeypatch.setattr(trainer_module.RayPPOTrainer, "compute_advantages_and_returns", plain)
-    without = batch_of(MASKS, REWARDS, config=config_of(advantage_estimator=estimator))
-    assert torch.equal(own["advantages"], without["advantages"])
-    assert torch.equal(own["response_mask"], without["response_mask"])
-
-
 def test_a_mask_without_turns_is_refused(monkeypatch):
     plain = trainer_module.RayPPOTrainer.compute_advantages_and_returns.__wrapped__
     monkeypatch.setattr(trainer_module.RayPPOTrainer, "compute_advantages_and_returns", plain)
@@ -119,24 +109,10 @@ def test_a_mask_without_turns_is_refused(monkeypatch):
         batch_of(MASKS, REWARDS)
 
 
-def test_a_reward_on_the_end_of_turn_token_that_skyrl_adds_and_does_not_train_is_its_turns():
-    # Each turn is one token shorter for the loss than for the rewards.
-    loss_masks = [[1, 0, 0, 1, 0], [1, 0, 0, 1, 0]]
-    whole = [[1, 1, 0, 1, 1]] * 2
-    batch = batch_of(whole, [[1.0, 0.5], [0.0, 2.0]], loss_masks=loss_masks)
-    assert of_turns(batch, loss_masks) == [[{1.5 - 2.0}, {0.5 - 2.0}], [{2.0 - 1.5}, {2.0 - 0.5}]]
-
-
 def test_a_rollout_that_skyrl_masks_whole_is_compared_with_nothing():
     loss_masks = [*MASKS[:2], [0, 0, 0]]
     batch = batch_of(MASKS, REWARDS, loss_masks=loss_masks)
     assert of_turns(batch, loss_masks) == [[{1.5 - 3.0}, {-2.5}], [{1.5}, {2.5}, {1.0}], []]
-
-
-@pytest.mark.parametrize("name", ["gamma", "lambd"])
-def test_a_discount_per_token_is_refused(name):
-    with pytest.raises(ConfigError, match=rf"algorithm\.{name} is 0\.5, which discounts per token"):
-        batch_of(MASKS, REWARDS, config=config_of(**{name: 0.5}))
 
 
 def test_a_setting_that_breaks_the_step_is_refused_for_our_estimators_alone():
@@ -144,13 +120,6 @@ def test_a_setting_that_breaks_the_step_is_refused_for_our_estimators_alone():
     with pytest.raises(ConfigError, match="loss_reduction=sequence_mean divides"):
         batch_of(MASKS, REWARDS, config=config_of(**broken))
     batch_of(MASKS, REWARDS, config=config_of(advantage_estimator="rloo", **broken))
-
-
-def test_the_module_can_be_loaded_again():
-    before = ppo_utils.AdvantageEstimatorRegistry.list_available()
-    importlib.reload(adapter)
-    assert ppo_utils.AdvantageEstimatorRegistry.list_available() == before
-    assert of_turns(batch_of(MASKS, REWARDS), MASKS) == BY_HAND
 
 
 @dataclass

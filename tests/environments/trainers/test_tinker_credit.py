@@ -87,11 +87,6 @@ def test_its_loop_gives_each_transition_the_advantage_computed_by_hand():
     assert [*map(of_tokens, prepared(grouped([said(row) for row in GROUP], OUTCOMES)))] == BY_HAND
 
 
-def test_without_it_the_loop_compares_sums_of_a_trajectory():
-    (first, *_) = prepared(grouped([said(row) for row in GROUP], OUTCOMES))
-    assert of_tokens(first) == {token: pytest.approx(1.5 - 4.75 / 3) for token in (10, 20, 11, 21)}
-
-
 def test_groups_are_not_compared_and_parameters_reach_the_estimator():
     adapter.use_turn_credit(baseline="none", gamma=0.5)
     data = prepared(grouped([said([1.0, 0.5])], [0.0]), grouped([said([0.0, 2.0])], [1.0]))

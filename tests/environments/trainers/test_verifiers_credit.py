@@ -5,11 +5,8 @@ import os
 
 import pytest
 
-from environments.credit import ESTIMATORS, describe
-from environments.shipped.word_guess.env import WordGuessEnv
 from environments.trainers.verifiers_credit import stamp_advantages
-from tests.environments.trainers.groups import GROUPS, every_group
-from tests.environments.wire.forked_groups import with_credit
+from tests.environments.trainers.groups import every_group
 from tools.errors import CreditError
 
 if not os.environ.get("TURNWISE_REQUIRE_VERIFIERS"):
@@ -70,14 +67,6 @@ def test_without_turn_rewards_turns_share_the_outcome_and_weights_count():
     assert group[0].branches[0].advantages[-2:] == [0.5, 0.5]
 
 
-def test_the_recorded_sum_of_the_turn_rewards_is_not_counted_again():
-    group = [rolled_out(1, rewards=[1.0]), rolled_out(1, rewards=[0.0])]
-    for each, reward in zip(group, (1.0, 0.0), strict=True):
-        each.record_reward("turn_rewards", reward)
-    stamp_advantages(group)
-    assert group[0].branches[0].advantages[-1] == 1.0
-
-
 def test_a_rollout_with_an_error_is_compared_with_nothing_and_gets_no_advantage():
     group = [rolled_out(1, outcome=1.0), rolled_out(1, outcome=0.0), rolled_out(1, ok=False)]
     stamp_advantages(group)
@@ -109,23 +98,3 @@ def restamped(credited, **params):
 def test_our_own_traces_stamped_again_are_equal(credited):
     ours, again = restamped(credited)
     assert again == ours
-
-
-NOT_OF_REWARDS = ("gigpo", "mt_grpo", "opo")
-"""They compare states, end segments at results, and weigh by the lengths of answers."""
-ALONE = [name for name in ESTIMATORS if name not in NOT_OF_REWARDS and describe(name).over_step is None]
-
-
-@pytest.mark.parametrize("estimator", ALONE)
-def test_so_they_are_by_every_estimator_of_rewards(estimator):
-    ours, again = restamped(with_credit(GROUPS["unscored turns"].group, estimator), estimator=estimator)
-    assert again == ours
-
-
-async def test_a_rollout_of_an_environment_stamped_again_is_equal():
-    env = WordGuessEnv(WordGuessEnv.env_config_cls(group_size=4, max_items=1))
-    async with env:
-        credited = await env.run_group(env.tasks()[0])
-    ours, again = restamped(credited)
-    assert again == ours
-    assert credited.group.trajectories[0].rewards.outcome is not None

@@ -136,4 +136,4 @@ def constant(loss, seen):
 def compared(done, loss):
     """Cosine and norm ratio of TRL's gradient to -Σ A ∇log π over the loss's constant."""
     exact = -gradients.policy_gradient(done.before, done.rollouts.groups) / constant(loss, done.trainer.seen)
-    return gradients.cosine(done.gradient, exact), (done.gradient.norm() / exact.norm()).item()
+    return gradients.measured(done.gradient, exact)

@@ -1,5 +1,7 @@
 """The conformance suite, on every backend and tier that answers here."""
 
+import importlib.util
+
 import pytest
 
 from tests.tools.sandbox.conftest import TEST_IMAGE
@@ -12,56 +14,25 @@ B = Target(options={"tier": "B"})
 C = Target(options={"tier": "C"}, limits=SandboxLimits(network="full"))
 DOCKER = Target(backend="docker", options={"image": TEST_IMAGE})
 
-IN_C = (isolation, verification)
-"""Topics in which Landlock, users and a filter of system calls do in C what namespaces do in B."""
-OTHERWISE_IN_C = (commands, limits, file_safety, lifecycle)
-"""Topics in which processes are found by their parents, the disk is counted and a monitor ends what is left;
-the rest is the same code as in B. With `--soak`."""
-
-IN_DOCKER = (isolation,)
-"""Topics in which the engine does what namespaces do in B; of the others these stand for the rest."""
-OF_EACH_OTHER = {
-    "read_and_write_file_binary",
-    "write_text_file_without_permissions",
-    "exec_timeout_kills_child_processes",
-    "exec_permission_error",
-    "exec_input_large",
-    "cancellation_kills_the_tree",
-    "daemons_die_with_the_timeout",
-    "fork_bomb_stays_below_the_limit",
-    "memory_of_no_process_ends_no_sandbox",
-    "enforced_limits_match_a_probe",
-    "a_killed_host_leaves_nothing_alive",
-    "a_sweep_spares_the_living",
-    "parallel_commands_in_many_sandboxes",
-    "a_verifiers_files_cannot_be_changed",
-    "endless_output_is_capped_and_killed",
-    "output_cannot_forge_the_status",
-    "directory_variables_and_functions_persist",
-    "the_shell_cannot_be_wedged",
-    "killing_the_shell_from_inside_is_survived",
-    "links_are_resolved_inside",
-    "hostile_archives_are_rejected",
-    "files_belong_to_the_user_with_their_mode",
-}
+IN_C = (isolation, verification, commands, limits, file_safety, lifecycle)
+"""Topics in which another mechanism does in C what namespaces do in B; the rest is the same code."""
 
 
-def among(check, topics):
-    return check.run is not None and check.run.__module__ in {topic.__name__ for topic in topics}
+def is_in_c(check):
+    return check.run is not None and check.run.__module__ in {topic.__name__ for topic in IN_C}
 
 
-def marks_of(target, check):
-    if target is not DOCKER:
-        return [pytest.mark.soak] if target is C and among(check, OTHERWISE_IN_C) else []
-    here = check.name in OF_EACH_OTHER or among(check, IN_DOCKER)
-    return [pytest.mark.docker, *([] if here else [pytest.mark.soak])]
-
-
+# `make test` runs them in tier B.
 CASES = [
     *((B, check) for check in all_checks()),
-    *((C, check) for check in all_checks() if among(check, (*IN_C, *OTHERWISE_IN_C))),
+    *((C, check) for check in all_checks() if is_in_c(check)),
     *((DOCKER, check) for check in all_checks()),
 ]
+
+
+def marks_of(target):
+    docker = [pytest.mark.docker] if target is DOCKER else []
+    return docker + ([] if target is B else [pytest.mark.soak])
 
 
 def id_of(target, check):
@@ -75,10 +46,7 @@ def test_checks_are_numbered_and_120_or_more_can_be_passed():
 
 @pytest.mark.parametrize(
     ("target", "check"),
-    [
-        pytest.param(target, check, id=id_of(target, check), marks=marks_of(target, check))
-        for target, check in CASES
-    ],
+    [pytest.param(target, check, id=id_of(target, check), marks=marks_of(target)) for target, check in CASES],
 )
 async def test_check(target, check, request):
     if target is DOCKER:
@@ -102,3 +70,8 @@ async def holds(target, check, *, crowd):
     if result.status == "skipped":
         pytest.skip(result.reason)
     assert result.status == "ok", result.reason
+
+
+def test_the_modules_that_no_sandbox_may_import_are_ours():
+    for name in isolation.HOST_MODULES.split():
+        assert importlib.util.find_spec(name) is not None, name

@@ -16,9 +16,9 @@ from tools.sandbox.conformance import file_safety, floor, limits, verification
 from tools.sandbox.docker.backend import open_docker
 from tools.sandbox.host.process_ids import identity
 from tools.sandbox.inventory import reap_sandboxes
+from tools.sandbox.layers import take_snapshot
 from tools.sandbox.local import backend
 from tools.sandbox.local.backend import open_local
-from tools.sandbox.snapshot import take_snapshot
 from tools.waiting import side_by_side
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="an overlay takes root")

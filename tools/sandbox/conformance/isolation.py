@@ -186,10 +186,10 @@ def _secret_file() -> Generator[tuple[Path, str]]:
 
 
 _SETTINGS = ("/usr/local/etc", "/usr/etc")
-_MODULES = "tools environments turnwise environments.shipped.code_debug environments.rewards.code_judge"
+HOST_MODULES = "tools environments turnwise environments.shipped.code_debug environments.rewards.verdict"
 _IMPORTS = f"""
 import importlib
-for name in "{_MODULES}".split():
+for name in "{HOST_MODULES}".split():
     try: print(importlib.import_module(name).__file__)
     except ImportError: pass
 """

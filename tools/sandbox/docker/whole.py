@@ -174,15 +174,15 @@ class WholeSandbox(SupervisedSandbox):
         self.engine, self.container, self._watch = watch.managed.engine, watch.container, watch
 
     async def changed_paths(self) -> list[str]:
-        """See `tools.sandbox.changes.changed_paths`."""
+        """See `tools.sandbox.layers.changed_paths`."""
         return sorted(await self.outside(lambda: self._changed(())))
 
     async def changed_files(self, exclude: Collection[str], max_bytes: int) -> bytes:
-        """See `tools.sandbox.changes.changed_files`."""
+        """See `tools.sandbox.layers.changed_files`."""
         return await self.outside(lambda: self._packed(exclude, max_bytes))
 
     async def put_changed(self, archive: bytes) -> None:
-        """See `tools.sandbox.changes.put_changed`."""
+        """See `tools.sandbox.layers.put_changed`."""
         removed, rest = await asyncio.to_thread(self._split, archive)
         if removed:
             argv = ["python3", "-I", "-S", "-c", _REMOVE]

@@ -2,9 +2,8 @@ import random
 
 import pytest
 
-from environments.policy.base import CompletionRequest
+from environments.policy.base import CompletionRequest, OpenRow
 from environments.policy.mock_server import MockSettings, SampledIds, mock_app
-from environments.policy.open_row import OpenRow
 from environments.policy.rendering.chatml import ChatMLRenderer
 from tests.environments.policy.rendering.family_formats import families, renderer_of
 from tests.environments.policy.rendering.test_family_rows import TOOLS, chats

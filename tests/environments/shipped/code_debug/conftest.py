@@ -1,1 +1,1 @@
-from tests.environments.rewards.code_judge.conftest import verify  # noqa: F401  # a fixture
+from tests.environments.rewards.verdict.conftest import verify  # noqa: F401  # a fixture

@@ -1,8 +1,8 @@
 import asyncio
 from collections import Counter
 
-from environments.rewards.code_judge.checks import buggy_text, fixed_text, run_checks
-from environments.rewards.code_judge.prepared_test import prepare_test
+from environments.rewards.verdict.code_judge import buggy_text, fixed_text, run_checks
+from environments.rewards.verdict.prepared_test import prepare_test
 from environments.shipped.code_debug.env import embedded_tasks
 
 BUGS = embedded_tasks()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from environments.policy.scripted import Choice, call, say
-from environments.rewards.code_judge.checks import fixed_text, run_checks
+from environments.rewards.verdict.code_judge import fixed_text, run_checks
 from environments.rollout.items.tasks import GroupTask
 from environments.shipped.code_debug import CodeDebugEnv
 from environments.shipped.code_debug.env import CodeDebugConfig, TurnFacts, mended, turn_signals
@@ -225,7 +225,7 @@ async def test_equal_solutions_of_siblings_are_judged_once(monkeypatch):
         asked.append(solution)
         return await run_checks(verify, task, solution, limits)
 
-    monkeypatch.setattr("environments.rewards.code_judge.judge.run_checks", counted)
+    monkeypatch.setattr("environments.rewards.verdict.code_judge.run_checks", counted)
     fixed = fixed_text(await item_of("moving_average"))
     Played.moves = (await write(fixed), DONE)
     env = open_env(Played)

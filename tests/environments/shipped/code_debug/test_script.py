@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from environments.rewards.code_judge.checks import buggy_text, fixed_text
+from environments.rewards.verdict.code_judge import buggy_text, fixed_text
 from environments.shipped.code_debug.env import embedded_tasks
 from environments.shipped.code_debug.script import debug_script, smallest_edit, wrong_text
 from environments.trajectory import Message

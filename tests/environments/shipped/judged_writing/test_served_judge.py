@@ -6,8 +6,7 @@ from environments.config import JudgeConfig
 from environments.shipped.judged_writing import JudgedWritingEnv
 from environments.shipped.judged_writing.env import JudgedWritingConfig
 from tests.environments.policy.chat_server import Server, failed
-from tests.environments.policy.second_models.played_roles import playing
-from tests.environments.policy.second_models.text_server import said, verdict
+from tests.environments.policy.text_server import playing, said, verdict
 from tests.equipment.running_server import running_server
 from tests.tables import cases
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from environments.policy.scripted import call
-from environments.policy.second_models.asked_model import AskedModel, ScriptedAnswers
+from environments.policy.second_models import AskedModel, ScriptedAnswers
 from environments.rollout.condensing import model_summary
 from environments.shipped.long_math import LongMathEnv
 from environments.shipped.long_math.env import LongMathConfig

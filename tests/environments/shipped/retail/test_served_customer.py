@@ -8,8 +8,7 @@ from environments.rollout.simulated_user import SimulatedUser
 from environments.shipped.retail import RetailEnv
 from environments.shipped.retail.env import RetailConfig
 from tests.environments.policy.chat_server import Server, failed
-from tests.environments.policy.second_models.played_roles import playing
-from tests.environments.policy.second_models.text_server import said
+from tests.environments.policy.text_server import playing, said
 from tests.equipment.running_server import running_server
 from tests.tables import cases
 

@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from environments.rewards.controlled_verdict import Control
+from environments.rewards.verdict.frame import Control
 from environments.shipped.swe_tasks.patches import patch_between
-from environments.shipped.swe_tasks.test_runner import END, READY
 from environments.shipped.swe_tasks.verdict import SUSPICIOUS, passing_tests
 from tests.environments.shipped.swe_tasks.small_repository import (
     BUGGY,
@@ -214,8 +213,11 @@ async def test_a_metric_counts_patches_with_such_signs(rows):
     assert [(await played(rows, each)).metrics["suspicious_patch"] for each in (looks, fixes)] == [1, 0]
 
 
+READY, END = "ready", "end"
+
+
 class Verdicts:
-    """`ctx.verify` whose runs end as given; the words of a run that ends are printed."""
+    """`ctx.verify` whose runs end as given; the lines of a run that ends are printed."""
 
     def __init__(self, *ends):
         self.ends, self.patched = iter(ends), []
@@ -226,7 +228,9 @@ class Verdicts:
         said = next(self.ends)
         if isinstance(said, AgentCausedError):
             raise said
-        text = "\n".join(request["words"][word] for word in said).encode()
+        passed = [FAILING.index(word) for word in said if word in FAILING]
+        lines = {READY: "ready null", END: f"end {passed}"}
+        text = "\n".join(f"{request['nonce']} {lines[word]}" for word in said if word in lines).encode()
         return ExecResult(
             exit_code=137, stdout=text, stderr=b"", stdout_total=0, stderr_total=0, timed_out=True
         )

@@ -20,22 +20,21 @@ from tests.equipment.engine_proxy import (
 from tests.tools.sandbox.conftest import TEST_IMAGE
 from tools.errors import AgentCausedError, IsolationError, SandboxError, SandboxUnavailable
 from tools.sandbox import open_sandbox
-from tools.sandbox.changes import changed_files, changed_paths, put_changed
 from tools.sandbox.docker import engine
 from tools.sandbox.docker.backend import prepare_image
-from tools.sandbox.snapshot import take_snapshot
+from tools.sandbox.layers import changed_files, changed_paths, changes, take_snapshot
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("docker_engine")]
 
+EMPTY = bytes(10240)
 READS = {
     "changed_paths": (changed_paths, "/changes"),
     "changed_files": (changed_files, "/changes"),
     "archive": (changed_files, "GET .*/archive"),
     "pause": (changed_files, "/pause"),
-    "put_changed": (lambda sandbox: put_changed(sandbox, EMPTY), "PUT .*/archive"),
+    "put_changed": (changes(EMPTY).put_into, "PUT .*/archive"),
     "snapshot": (take_snapshot, "/commit"),
 }
-EMPTY = bytes(10240)
 STARTS = ("/containers/create", "/start$", "POST .*/containers/.*/exec$", "POST .*/exec/.*/start")
 FAULTS = (late, refused, cut, disk_full, container_lost)
 QUICK = {("changed_paths", late), ("archive", cut), ("put_changed", disk_full), ("pause", container_lost)}

@@ -9,10 +9,9 @@ import pytest
 from tests.tools.sandbox.conftest import TEST_IMAGE
 from tools.errors import AgentCausedError, ConfigError, IsolationError
 from tools.sandbox import open_sandbox
-from tools.sandbox.changes import changed_files, changed_paths, put_changed
 from tools.sandbox.docker import whole
 from tools.sandbox.inventory import list_sandboxes
-from tools.sandbox.snapshot import take_snapshot
+from tools.sandbox.layers import changed_files, changed_paths, changes, take_snapshot
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("docker_engine")]
 
@@ -76,10 +75,10 @@ async def test_many_changes_in_a_folder_are_asked_for_at_once(monkeypatch):
         await ran(
             agent, "cd /etc; rm issue; echo own > apt/own; for i in $(seq 150); do echo $i > new$i; done"
         )
-        changes = await changed_files(agent)
-        with tarfile.open(fileobj=io.BytesIO(changes)) as archive:
+        archived = await changed_files(agent)
+        with tarfile.open(fileobj=io.BytesIO(archived)) as archive:
             assert not {"etc/passwd", "etc/apt/sources.list"}.intersection(archive.getnames())
-        await put_changed(fresh, changes)
+        await changes(archived).put_into(fresh)
         assert await ran(fresh, "cat /etc/new150 /etc/apt/own; ls /etc/issue; true") == ["150", "own"]
 
 
@@ -98,7 +97,7 @@ async def test_what_changed_is_the_same_in_a_fresh_one_but_for_what_is_left_out(
     assert {"/usr/bin/new", "/srv/deep/er/file", "/etc/issue", "/tests/run"} <= set(paths)
     assert not [path for path in paths if path.startswith(("/dev", "/proc", "/sys", "/run/turnwise"))]
     async with opened() as fresh:
-        await put_changed(fresh, archive)
+        await changes(archive).put_into(fresh)
         assert (await fresh.exec(LOOK)).text().split("\n")[:-1] == LEFT
 
 
@@ -113,7 +112,7 @@ async def test_odd_and_long_names_in_new_folders_come():
     async with opened() as agent, opened() as fresh:
         await agent.write_file(f"/srv/new/er/{name}", b"here")
         await ran(agent, "cd /srv/new/er; ln ä* hard; ln -s ä* soft")
-        await put_changed(fresh, await changed_files(agent))
+        await changes(await changed_files(agent)).put_into(fresh)
         assert await ran(fresh, "cd /srv/new; cat er/soft er/hard; stat -c %h er/hard; ls") == [
             "herehere2",
             "er",
@@ -143,7 +142,7 @@ async def test_roots_programs_cannot_change_a_verifiers_files():
         )
         archive = await changed_files(agents)
     async with opened().for_verifier(files) as fresh:
-        await put_changed(fresh, archive)
+        await changes(archive).put_into(fresh)
         await fresh.exec(ATTACK)
         seen = await ran(
             fresh, "cat /tests/run own/check $VERIFIER/*/run $VERIFIER/*/check; ls /tests; echo $HOME"

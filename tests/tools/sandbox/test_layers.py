@@ -1,6 +1,7 @@
 """Files from one sandbox into another."""
 
 import threading
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -8,9 +9,12 @@ import pytest
 
 from tests.tables import cases
 from tests.tools.sandbox.conftest import SMALL
+from tools.errors import AgentCausedError, SandboxCreateError
+from tools.sandbox import Opening, SandboxLimits
 from tools.sandbox.archive import ArchivedFile
-from tools.sandbox.host.transfer import digests_of, files_beside, offer, place, put, size_on_disk, take
+from tools.sandbox.base import Layer
 from tools.sandbox.inside import tar
+from tools.sandbox.layers import digests_of, files_beside, place, plain_files, size_on_disk, take
 from tools.sandbox.local.backend import open_local
 
 PLENTY = 32 << 20
@@ -68,7 +72,7 @@ async def test_what_does_not_fit_any_more_is_not_there(sandbox):
 async def test_files_are_put_at_their_places_in_batches(sandbox):
     files = {f"large{number}": ArchivedFile(data=bytes([number]) * (6 << 20)) for number in range(4)}
     files["/tmp/tool"] = ArchivedFile(data=b"#!/bin/sh\necho ran\n", mode=0o755)
-    await put(sandbox, files)
+    await plain_files(files).put_into(sandbox)
     seen = await sandbox.exec(
         "/tmp/tool; for i in 0 1 2 3; do tail -c 1 large$i | od -An -tu1; stat -c %s large$i; done"
     )
@@ -79,15 +83,15 @@ async def test_what_was_put_in_the_way_is_an_error_and_what_was_offered_is_not(s
     await sandbox.exec("mkdir a /tmp/a")
     files = {path: ArchivedFile(data=b"x") for path in ("/tmp/a", "/tmp/b", "a", "b")}
     with pytest.raises(IsADirectoryError):
-        await put(sandbox, files)
-    await offer(sandbox, files)
+        await plain_files(files).put_into(sandbox)
+    await plain_files(files, by_agent=True).put_into(sandbox)
     assert (await sandbox.exec("cat /tmp/b; find . /tmp -type d")).text() == "x.\n./a\n/tmp\n/tmp/a\n"
 
 
 async def test_files_that_fill_a_small_workspace_are_put_in_it():
     files = {str(number): ArchivedFile(data=b"x" * 4096) for number in range(500)}
     async with open_local(replace(SMALL, disk_mb=2)) as opened:
-        await put(opened, files)
+        await plain_files(files).put_into(opened)
         assert (await opened.exec("cat * | wc -c")).text() == f"{500 * 4096}\n"
 
 
@@ -105,7 +109,7 @@ async def test_an_archive_is_read_at_most_once_and_beside_the_event_loop(sandbox
 
     for name in ("Reader", "header"):
         monkeypatch.setattr(tar, name, watched(name))
-    await put(sandbox, {"a/x": ArchivedFile(data=b"x")})
+    await plain_files({"a/x": ArchivedFile(data=b"x")}).put_into(sandbox)
     await take(sandbox, ["a"], max_bytes=PLENTY)
     assert used == [("header", False), ("Reader", False)]
 
@@ -119,7 +123,7 @@ KNOWN = {
 
 
 async def found_beside(sandbox, command, max_bytes=PLENTY):
-    await put(sandbox, KNOWN)
+    await plain_files(KNOWN).put_into(sandbox)
     await sandbox.exec(command)
     return await files_beside(sandbox, KNOWN, digests_of(KNOWN), max_bytes=max_bytes)
 
@@ -174,6 +178,33 @@ async def test_leases_hold_no_reading_up(program, count):
 
 
 async def test_a_backend_that_does_not_compare_brings_all(sandbox):
-    await put(sandbox, KNOWN)
+    await plain_files(KNOWN).put_into(sandbox)
     plain = SimpleNamespace(get_archive=sandbox.get_archive)
     assert await files_beside(plain, KNOWN, digests_of(KNOWN), max_bytes=1 << 14) == KNOWN
+
+
+@pytest.mark.parametrize(
+    ("failures", "by_agent", "raised"),
+    [(1, True, None), (1, False, None), (2, True, AgentCausedError), (2, False, SandboxCreateError)],
+)
+async def test_a_sandbox_that_breaks_while_it_is_filled_is_replaced_once_by_a_fresh_one(
+    failures, by_agent, raised
+):
+    opened = []
+
+    @asynccontextmanager
+    async def opener(limits, **_):
+        opened.append(limits)
+        yield len(opened)
+
+    async def fill(_):
+        if len(opened) <= failures:
+            raise AgentCausedError("cpu_s", cause="sandbox_lost")
+
+    opening = Opening("double", opener, SandboxLimits(), {}).beginning_with(
+        Layer(fill=fill, by_agent=by_agent)
+    )
+    with nullcontext() if raised is None else pytest.raises(raised):
+        async with opening as sandbox:
+            assert sandbox == 2
+    assert len(opened) == 2

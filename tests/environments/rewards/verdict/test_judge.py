@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from environments.rewards.code_judge.checks import CheckLimits
-from environments.rewards.code_judge.judge import CodeJudge
+from environments.rewards.verdict.code_judge import CheckLimits, CodeJudge
 from environments.shipped.code_debug import CodeDebugEnv
 from environments.shipped.code_debug.env import CodeDebugConfig
 from tools.errors import DatasetError

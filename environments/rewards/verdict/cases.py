@@ -2,21 +2,23 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from functools import partial
+from typing import Any, cast
 
+from environments.rewards.verdict.frame import Verify
 from environments.rewards.verification_time import one_verification
 from tools.errors import RewardError
 from tools.sandbox.base import ExecResult
 
-_STARTED = "started"
+_STARTED = "started\n"
 _RUNNER = "run_case.py"
 _RUNNER_TEXT = f"""
 import importlib, json, os, sys
 module, function, arguments = json.load(sys.stdin)
 out = os.dup(1)
-os.write(out, b"{_STARTED}\\n")
+os.write(out, {_STARTED.encode()!r})
 nothing = os.open(os.devnull, os.O_RDWR)
 for stream in (0, 1, 2):
     os.dup2(nothing, stream)
@@ -28,22 +30,6 @@ while text:
 os._exit(0)
 """
 """What the agent's code prints goes nowhere; what it returns is all that counts."""
-
-
-class Verify(Protocol):
-    """`ctx.verify`: runs a command in a fresh sandbox that holds only the named files."""
-
-    async def __call__(
-        self,
-        *,
-        command: str | Sequence[str],
-        artefacts: Sequence[str] = (),
-        files: Mapping[str, bytes | str] | None = None,
-        stdin: bytes = b"",
-        timeout_s: float = 30.0,
-    ) -> ExecResult:
-        """Run it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,16 +71,10 @@ async def program_cases(
         RewardError: there are no cases.
         SandboxError: a sandbox is broken, which the agent cannot cause.
     """
-    with one_verification():
-        results = [
-            await verify(command=command, artefacts=artefacts, stdin=given.encode(), timeout_s=timeout_s)
-            for given, _ in _checked(cases)
-        ]
-    held = [
-        _is_whole(result) and _lines(result.text()) == _lines(expected)
-        for result, (_, expected) in zip(results, cases, strict=True)
-    ]
-    return _report(held, results)
+    run = partial(verify, command=command, artefacts=artefacts, timeout_s=timeout_s)
+    return await _report(
+        cases, lambda given: run(stdin=given.encode()), lambda text, right: _lines(text) == _lines(right)
+    )
 
 
 async def function_cases(
@@ -130,55 +110,53 @@ async def function_cases(
             f"function_cases: {function!r:.100} is no function; give its file as in the workspace, without "
             f"a dot in a name, and the function: answer.py:double"
         )
-    module = ".".join(parts)
-    with one_verification():
-        results = [
-            await verify(
-                command=["sh", "-c", f'exec python3 -I "$VERIFIER/{_RUNNER}"'],
-                artefacts=[path, *artefacts],
-                files={_RUNNER: _RUNNER_TEXT},
-                stdin=json.dumps([module, name, list(arguments)]).encode(),
-                timeout_s=timeout_s,
-            )
-            for arguments, _ in _checked(cases)
-        ]
-    held: list[bool] = []
-    for result, (_, expected) in zip(results, cases, strict=True):
-        started, _, returned = result.text().partition("\n")
-        if started != _STARTED and not result.timed_out:
+    run = partial(
+        verify,
+        command=["sh", "-c", f'exec python3 -I "$VERIFIER/{_RUNNER}"'],
+        artefacts=[path, *artefacts],
+        files={_RUNNER: _RUNNER_TEXT},
+        timeout_s=timeout_s,
+    )
+
+    async def call(arguments: Sequence[Any]) -> ExecResult:
+        result = await run(stdin=json.dumps([".".join(parts), name, list(arguments)]).encode())
+        if not result.text().startswith(_STARTED) and not result.timed_out:
             raise RewardError(
                 f"the case of {function} did not start: exit code {result.exit_code}, "
                 f"{result.stderr[-200:].decode('utf-8', 'replace').strip()!r}; is Python 3 in the sandbox?"
             )
-        right = json.loads(json.dumps(expected))
-        held.append(_is_whole(result) and _equal(_json(returned), right, rel_tol))
-    return _report(held, results)
+        return result
+
+    def equal(text: str, expected: Any) -> bool:
+        try:
+            found = json.loads(text.removeprefix(_STARTED))
+        except (ValueError, RecursionError):
+            return False
+        return _equal(found, json.loads(json.dumps(expected)), rel_tol)
+
+    return await _report(cases, call, equal)
 
 
-def _checked(cases: Sequence[tuple[Any, Any]]) -> Sequence[tuple[Any, Any]]:
+async def _report(
+    cases: Sequence[tuple[Any, Any]],
+    run: Callable[[Any], Awaitable[ExecResult]],
+    equal: Callable[[str, Any], bool],
+) -> CaseReport:
+    """Run all cases in the time of one verification, and compare what is whole."""
     if not cases:
         raise RewardError("there are no cases, so nothing of the agent's code is known")
-    return cases
-
-
-def _report(held: Sequence[bool], results: Sequence[ExecResult]) -> CaseReport:
-    return CaseReport(held=tuple(held), timed_out=sum(result.timed_out for result in results))
-
-
-def _is_whole(result: ExecResult) -> bool:
-    return result.exit_code == 0 and not result.timed_out and not result.truncated
+    with one_verification():
+        results = [await run(given) for given, _ in cases]
+    held = tuple(
+        result.exit_code == 0 and not result.timed_out and not result.truncated
+        and equal(result.text(), expected)
+        for result, (_, expected) in zip(results, cases, strict=True)
+    )  # fmt: skip
+    return CaseReport(held=held, timed_out=sum(result.timed_out for result in results))
 
 
 def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.rstrip().split("\n")]
-
-
-def _json(text: str) -> Any:
-    """The value, or an object that is equal to none."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return object()
 
 
 def _equal(result: Any, expected: Any, rel_tol: float) -> bool:

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from environments.rewards.code_cases import Verify
+from environments.rewards.verdict.frame import Verify
 from tools.sandbox import open_sandbox
 
 

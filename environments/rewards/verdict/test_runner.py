@@ -1,10 +1,10 @@
 """The program that runs tests of a repository in a fresh sandbox, each in a process of its own.
 
 It forks at once. The child loads the repository, runs each test in a fork of its own and reports what passed.
-The parent, which loads nothing of the repository, reads a secret word for each test only then. It prints the
-words of those whose reports agree with how their processes and the child ended; a report that is not due
-voids all. So code under test finds no word in its memory. It shares a process with its test all the same, and
-can report in its place: see "What a verdict is worth" in README.md.
+The parent, which loads nothing of the repository, reads the nonce only then. It prints the numbers of those
+whose reports agree with how their processes and the child ended; a report that is not due voids all. So code
+under test finds no nonce in its memory. It shares a process with its test all the same, and can report in its
+place: see "What a verdict is worth" in the README.md of `swe_tasks`.
 """
 
 import base64
@@ -24,10 +24,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-READY = "ready"
-"""Its word is printed once pytest is imported: a failure after it is due to the tests."""
-END = "end"
-"""Its word is printed when this program reaches its end, whatever the tests did."""
 _FIRST = ("pytest_impl", {"tryfirst": True})
 """What `pytest.hookimpl` sets; it is found later."""
 _BEGIN, _DONE = b"ready\n", b"done\n"
@@ -37,7 +33,7 @@ _SET_DUMPABLE = 4
 
 
 def main() -> None:
-    """Fork, and print the words of what passed."""
+    """Fork, and print what passed."""
     (readable, reports), (requests, writable) = os.pipe(), os.pipe()
     child = os.fork()
     if not child:
@@ -49,19 +45,17 @@ def main() -> None:
     # The child has the same user: nothing of it may read this memory.
     ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)
     request = json.load(sys.stdin)
-    due = time.monotonic() + request["total_s"]
-    words: dict[str, str] = request.pop("words")
-    ready, end = words.pop(READY), words.pop(END)
+    due, nonce = time.monotonic() + request["total_s"], request.pop("nonce")
     pipe = os.fdopen(writable, "wb", 0)
     with suppress(BrokenPipeError):
-        pipe.write(json.dumps({**request, "tests": list(words)}).encode() + b"\n")
+        pipe.write(json.dumps(request).encode() + b"\n")
     report, data, is_ready = b"", b"-", False
     while data and len(report) < _MOST_BYTES:
         if not select.select([readable], [], [], max(0.0, due - time.monotonic()))[0]:
             break
         report += (data := os.read(readable, 1 << 16))
         if not is_ready and (is_ready := report.startswith(_BEGIN)):
-            print(ready, flush=True)  # noqa: T201
+            print(nonce, "ready null", flush=True)  # noqa: T201  # pytest is imported
             pipe.close()  # what may end this program begins now
     if is_over := bool(data):  # it takes too long, or says too much
         os.kill(child, signal.SIGKILL)
@@ -69,7 +63,7 @@ def main() -> None:
     if not is_ready:
         sys.exit(code or 1)
     passed = _agreed(report.removeprefix(_BEGIN), is_over=is_over) if is_over or not code else ()
-    print(*(word for index, word in enumerate(words.values()) if index in passed), end)  # noqa: T201
+    print(nonce, "end", json.dumps(sorted(passed)))  # noqa: T201
 
 
 def _agreed(report: bytes, *, is_over: bool) -> set[int]:

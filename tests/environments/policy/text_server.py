@@ -5,10 +5,12 @@ from contextlib import asynccontextmanager
 from starlette.responses import JSONResponse
 
 from environments.policy.inference.model_server import ModelServer
-from environments.policy.second_models.text_model import TextModel
+from environments.policy.mock_server import MockSettings, mock_app
+from environments.policy.second_models import TextModel
 from environments.trajectory import Message
 from tests.environments.policy.chat_server import Server
 from tests.equipment.running_server import running_server
+from turnwise.cli.mock_model import MockRole
 
 QUESTION = (Message(role="user", content="Good?"),)
 
@@ -51,3 +53,14 @@ async def answering(*answers, **settings):
         model = text_model(server.base_url, **settings)
         yield server, model
         await model.aclose()
+
+
+@asynccontextmanager
+async def playing(env_cls, role):
+    """The URL of a model called `m`, which plays a judge or a user as `mock-model --role` does."""
+    env = env_cls()
+    async with env.loaded():
+        script = MockRole(env, role).script
+        app = mock_app(script, skill=1.0, renderer=env.renderer, settings=MockSettings(model="m"))
+        async with running_server(app) as url:
+            yield url

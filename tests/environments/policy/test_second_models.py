@@ -1,11 +1,15 @@
-"""A second model over HTTP: what it is asked, and what becomes of each kind of answer."""
+"""Second models: what a server is asked, what becomes of each answer, and what is asked once."""
+
+import asyncio
 
 import pytest
 
+from environments.policy import second_models
 from environments.policy.inference.dialect import RefusedSettingError
-from environments.policy.second_models.text_model import LONGEST_ANSWER, TextAnswer
+from environments.policy.second_models import LONGEST_ANSWER, AnswerCache, TextAnswer
+from environments.trajectory import Message
 from tests.environments.policy.chat_server import failed
-from tests.environments.policy.second_models.text_server import QUESTION, answering, said, text_model
+from tests.environments.policy.text_server import QUESTION, answering, said, text_model
 from tests.tables import cases
 from tools.errors import ConfigError, SecondModelError
 
@@ -49,33 +53,21 @@ async def test_reasoning_that_a_server_leaves_in_the_text_is_no_part_of_the_answ
 
 PROBLEMS = {
     "empty": said("<think>I think</think>\n"),
+    "empty ": said("", reasoning_content="I think"),
     "cut": said("It is", finish_reason="length"),
     "refused": said(None, refusal="I cannot"),
     "filtered": said("", finish_reason="content_filter"),
+    "filtered ": failed(400, "blocked", code="content_filter"),
     "too_long": failed(400, "This model's maximum context length is 10 tokens"),
+    "too_long ": failed(413, "Request Entity Too Large"),
 }
 
 
 @cases("problem", PROBLEMS)
 async def test_what_is_wrong_with_an_answer_is_said(problem):
-    async with answering(PROBLEMS[problem]) as (_, model):
-        assert (await model.answer(QUESTION, seed=0)).problem == problem
-
-
-async def test_reasoning_alone_is_no_answer():
-    async with answering(said("", reasoning_content="I think")) as (_, model):
-        assert (await model.answer(QUESTION, seed=0)).problem == "empty"
-
-
-async def test_a_request_that_a_proxy_finds_too_large_is_a_question_that_is_too_long():
-    async with answering(failed(413, "Request Entity Too Large")) as (_, model):
-        assert (await model.answer(QUESTION, seed=0)).problem == "too_long"
-
-
-async def test_a_question_that_a_server_filters_has_no_answer():
-    async with answering(failed(400, "blocked", code="content_filter")) as (server, model):
-        answer = await model.answer(QUESTION, seed=0)
-    assert (answer.text, answer.problem, len(server.asked)) == (None, "filtered", 1)
+    async with answering(PROBLEMS[problem]) as (server, model):
+        assert (await model.answer(QUESTION, seed=0)).problem == problem.strip()
+    assert len(server.asked) == 1
 
 
 async def test_one_question_that_is_invalid_where_another_was_answered_has_no_answer():
@@ -111,13 +103,6 @@ async def test_without_an_answer_the_error_names_the_role_and_the_server(answer)
     assert str(caught.value).startswith(f"the judge's model, {server.base_url}/chat/completions: ")
 
 
-async def test_a_server_that_is_gone_is_named():
-    model = text_model("http://127.0.0.1:9/v1", tries=1)
-    with pytest.raises(SecondModelError, match="gave no answer"):
-        await model.answer(QUESTION, seed=0)
-    await model.aclose()
-
-
 async def test_a_field_that_a_server_refuses_is_left_out_from_then_on():
     refusal = failed(400, "Unrecognized request argument supplied: seed", param="seed")
     async with answering(refusal, said("fine")) as (server, model):
@@ -133,14 +118,112 @@ async def test_a_temperature_that_a_server_refuses_names_the_setting_of_its_role
             await model.answer(QUESTION, seed=0)
 
 
-async def test_the_look_before_a_run_buys_nothing():
+async def test_the_look_before_a_run_buys_nothing_and_names_the_models_that_are_there():
     async with answering(said("fine")) as (server, model):
         await model.check()
-    assert server.asked == []
-
-
-async def test_the_look_before_a_run_names_the_models_that_are_there():
-    async with answering(said("fine")) as (_, model):
         model.model = "other"
         with pytest.raises(ConfigError, match=r"has no model 'other'; it has m"):
             await model.check()
+    assert server.asked == []
+
+
+# The answers of a judge are kept.
+
+
+class Model:
+    """Answers once it is allowed to."""
+
+    model = "m"
+
+    def __init__(self, error=None):
+        self.asked = []
+        self.began, self.may = asyncio.Event(), asyncio.Event()
+        self.error = error
+
+    def sampling(self, seed):
+        return {"seed": seed}
+
+    async def answer(self, messages, *, seed):
+        self.asked.append((messages[0].content, seed))
+        self.began.set()
+        await self.may.wait()
+        if self.error is not None:
+            raise self.error
+        return TextAnswer(text=f"{messages[0].content} {seed}", usage={"completion_tokens": 1})
+
+
+def question(text):
+    return (Message(role="user", content=text),)
+
+
+async def asked(cache, text, seed=0):
+    return await cache.answer(question(text), seed=seed)
+
+
+async def test_equal_questions_in_flight_are_one_and_one_pays():
+    model = Model()
+    cache = AnswerCache(asked=model)
+    both = asyncio.gather(asked(cache, "a"), asked(cache, "a"))
+    await model.began.wait()
+    model.may.set()
+    assert [(answer.text, dict(answer.usage)) for answer in await both] == [
+        ("a 0", {"completion_tokens": 1}),
+        ("a 0", {}),
+    ]
+    assert (await asked(cache, "a")).usage == {}
+    assert len(model.asked) == 1
+
+
+async def test_another_seed_is_another_question():
+    model = Model()
+    model.may.set()
+    cache = AnswerCache(asked=model)
+    assert [(await asked(cache, "a", seed)).text for seed in (0, 1)] == ["a 0", "a 1"]
+
+
+async def test_whoever_asks_first_may_be_cancelled_while_others_wait():
+    model = Model()
+    cache = AnswerCache(asked=model)
+    first, second = (asyncio.create_task(asked(cache, "a")) for _ in range(2))
+    await model.began.wait()
+    first.cancel()
+    await asyncio.wait({first})
+    model.may.set()
+    assert (await second).text == "a 0"
+    assert len(model.asked) == 1
+
+
+async def test_when_nobody_waits_any_more_the_question_is_dropped_and_may_be_asked_again():
+    model = Model()
+    cache = AnswerCache(asked=model)
+    only = asyncio.create_task(asked(cache, "a"))
+    await model.began.wait()
+    only.cancel()
+    await asyncio.wait({only})
+    model.may.set()
+    assert (await asked(cache, "a")).text == "a 0"
+    assert len(model.asked) == 2
+
+
+async def test_a_failure_reaches_all_who_wait_each_with_its_own_error_and_is_not_kept():
+    model = Model(error=SecondModelError("gone"))
+    cache = AnswerCache(asked=model)
+    both = asyncio.gather(asked(cache, "a"), asked(cache, "a"), return_exceptions=True)
+    await model.began.wait()
+    model.may.set()
+    errors = await both
+    assert [str(error) for error in errors] == ["gone", "gone"]
+    assert errors[0] is not errors[1]
+    model.error = None
+    assert (await asked(cache, "a")).text == "a 0"
+
+
+@pytest.mark.parametrize(("name", "most"), [("_MOST_ANSWERS", 2), ("_MOST_CHARS", 6)])
+async def test_what_was_not_used_for_longest_is_forgotten(monkeypatch, name, most):
+    monkeypatch.setattr(second_models, name, most)
+    model = Model()
+    model.may.set()
+    cache = AnswerCache(asked=model)
+    for text in ("a", "b", "a", "c", "a", "b"):
+        await asked(cache, text)
+    assert [text for text, _ in model.asked] == ["a", "b", "c", "b"]

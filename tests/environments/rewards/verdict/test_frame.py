@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from environments.rewards.controlled_verdict import Control, decide
+from environments.rewards.verdict.frame import Control, NoVerdict, decide, fresh_machine
 from tests.tables import cases
 from tools.errors import AgentCausedError, SandboxError, SandboxUnavailable
 
@@ -17,6 +17,8 @@ def giving(*answers):
         run.calls += 1
         await asyncio.sleep(0)
         answer = next(left)
+        if answer is None:
+            raise NoVerdict
         if isinstance(answer, BaseException):
             raise answer
         return answer
@@ -70,3 +72,12 @@ async def test_a_control_that_broke_or_was_cancelled_is_no_answer_to_those_that_
     ended = await asyncio.gather(first, *others, return_exceptions=True)
     assert [type(each) for each in ended] == [SandboxUnavailable, asyncio.CancelledError, bool, bool]
     assert (ended[2:], clean.calls) == ([True, True], 3)
+
+
+async def test_a_fresh_machine_at_its_own_limit_is_no_verdict_and_no_agents_doing():
+    async def silent():
+        with fresh_machine():
+            raise AgentCausedError("cpu_s", cause="sandbox_lost")
+
+    with pytest.raises(SandboxError, match="nor over the clean image"):
+        await decide(silent, silent, Control())

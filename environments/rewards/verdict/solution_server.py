@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import IO, Any, cast
+from typing import Any, cast
 
 from tools.sandbox.host.seccomp import without_peers
 from tools.sandbox.inside.kernel import adopt_orphans, filter_calls, no_new_privileges
@@ -25,13 +25,21 @@ MAX_REPLY_BYTES = 4 << 20
 POLL_S = 0.02
 START_S = 20.0
 """For the start of Python, which takes a thousandth of it."""
-_MOST_FILES = 64
-"""The judge has opened far fewer."""
 MAX_INT_DIGITS = 100_000
 """Reading a number takes time that grows with the square of its length."""
-PROGRAM = "environments.rewards.code_judge.solution_server"
 PYTHON = (sys.executable, "-E", "-s", "-S", "-m")
 _ENDS_OF_LOOPS = (StopIteration, StopAsyncIteration)
+
+
+def read_request() -> Any:
+    """What a judge is asked, on its standard input."""
+    sys.set_int_max_str_digits(MAX_INT_DIGITS)
+    return json.load(sys.stdin)
+
+
+def report(nonce: str, word: str, data: Any = None) -> None:
+    """Print a line that only the holder of the nonce can write."""
+    print(nonce, word, json.dumps(data), flush=True)  # noqa: T201
 
 
 class LostAnswer(BaseException):
@@ -78,17 +86,13 @@ class SolutionServer:
     No time in which it waited for a processor counts, so that a busy machine makes no verdict.
     """
 
-    def __init__(
-        self, solution: str, entry_point: str, limits: Mapping[str, float], warm: "WarmProcess"
-    ) -> None:
-        """`warm` is the first process; another one is needed only where that was lost."""
+    def __init__(self, solution: str, entry_point: str, limits: Mapping[str, float]) -> None:
         adopt_orphans()  # so that what leaves the solution's group is found
         self._opening = json.dumps([solution, entry_point]).encode() + b"\n"
         self._limits = dict(limits)
-        self._warm: WarmProcess | None = warm
         self._left_s = limits["total_s"]
         """Of the time for all calls."""
-        self._process: WarmProcess | subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self.hung = False
         """Whether a call had to be stopped."""
         self.lost = 0
@@ -98,20 +102,24 @@ class SolutionServer:
         self.cpu_s = 0.0
         _SERVERS.append(self)
 
-    @property
-    def process(self) -> "WarmProcess | subprocess.Popen[bytes] | None":
-        """The one that is or will be asked next."""
-        return self._process or self._warm
-
     def start(self) -> None:
         """Start the process; nothing of the solution runs yet.
 
         Raises:
             LostAnswer: it cannot be started, whatever the solution is.
         """
-        self._process, self._warm = self._warm or _another_process(), None
+        self.process = subprocess.Popen(
+            [*PYTHON, __name__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            start_new_session=True,
+            # Here, not in the program: the solution could put another one in its place.
+            preexec_fn=_confine,  # this process has one thread
+        )
         try:
-            _talk(self._process, self._opening, cpu_s=START_S, wall_s=START_S)
+            _talk(self.process, self._opening, cpu_s=START_S, wall_s=START_S)
         except (LostAnswer, OSError) as error:
             self.kill()
             raise LostAnswer(f"no process for the solution: {error}") from None
@@ -135,15 +143,15 @@ class SolutionServer:
 
     def kill(self) -> None:
         """End the process and everything that it started."""
-        if self._process is not None:
-            others = {process.pid for each in _SERVERS if each is not self and (process := each.process)}
+        if self.process is not None:
+            others = {each.process.pid for each in _SERVERS if each is not self and each.process}
             kill_new({each for each in snapshot() if each[0] in others})
             # Not until its pipes end: something that left the group may hold them.
-            for pipe in (self._process.stdin, self._process.stdout):
+            for pipe in (self.process.stdin, self.process.stdout):
                 if pipe is not None:
                     pipe.close()
-            self._process.wait()
-            self._process = None
+            self.process.wait()
+            self.process = None
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG)[0]:  # a place in the sandbox for each
                     pass
@@ -151,78 +159,31 @@ class SolutionServer:
     def _exchange(self, request: bytes) -> bytes:
         if self._left_s <= 0:
             raise LostAnswer("the time for the whole test is up")
-        if self._process is None:
+        if self.process is None:
             self.start()
-        process = cast("WarmProcess", self._process)
+        process = cast("subprocess.Popen[bytes]", self.process)
         spent = Spent(process.pid)
         limits = {"cpu_s": self._limits["cpu_s"], "wall_s": min(self._limits["wall_s"], self._left_s)}
+        reply, lost = b"", None
         try:
             reply = _talk(process, request, **limits)
         except (LostAnswer, OSError) as error:
-            if isinstance(error, TookTooLong):
-                self.hung = True
-                # One hang is enough to know; the others must not use up the time of the whole test.
-                self._limits.update(cpu_s=self._limits["next_cpu_s"], wall_s=self._limits["next_wall_s"])
-            self._count(spent)
-            self.kill()
-            raise LostAnswer(str(error)) from None
-        self._count(spent)
-        return reply
-
-    def _count(self, spent: Spent) -> None:
+            lost = error
         self._left_s -= spent.wall_s()
         self.slowest_s = max(self.slowest_s, spent.cpu_s())
         self.cpu_s += spent.cpu_s()
+        if lost is None:
+            return reply
+        if isinstance(lost, TookTooLong):
+            self.hung = True
+            # One hang is enough to know; the others must not use up the time of the whole test.
+            self._limits.update(cpu_s=self._limits["next_cpu_s"], wall_s=self._limits["next_wall_s"])
+        self.kill()
+        raise LostAnswer(str(lost))
 
 
 _SERVERS: list[SolutionServer] = []
 """Of this judge: the end of one leaves the others'."""
-
-
-class WarmProcess:
-    """A process for a solution, forked from the judge before that has read anything: Python starts once."""
-
-    def __init__(self) -> None:
-        requests, self.stdin = _pipe(mine="wb")
-        replies, self.stdout = _pipe(mine="rb")
-        self.pid = os.fork()
-        if self.pid == 0:
-            with contextlib.suppress(BaseException):
-                os.setsid()
-                for stream, fd in enumerate((requests, replies, os.open(os.devnull, os.O_RDWR))):
-                    os.dup2(fd, stream)
-                os.closerange(3, _MOST_FILES)
-                _confine()
-                serve()
-            os._exit(1)
-        os.close(requests)
-        os.close(replies)
-
-    def wait(self) -> None:
-        """Until it has ended."""
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
-
-
-def _pipe(*, mine: str) -> tuple[int, IO[bytes]]:
-    """The other's end of a pipe, and ours."""
-    read, write = os.pipe()
-    theirs, ours = (read, write) if mine == "wb" else (write, read)
-    return theirs, os.fdopen(ours, mine, buffering=0)
-
-
-def _another_process() -> "subprocess.Popen[bytes]":
-    """One that knows nothing of the judge's memory, in which the test is by now."""
-    return subprocess.Popen(
-        [*PYTHON, PROGRAM],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        bufsize=0,
-        start_new_session=True,
-        # Here, not in the program: the solution could put another one in its place.
-        preexec_fn=_confine,  # this process has one thread
-    )
 
 
 def _confine() -> None:
@@ -239,9 +200,7 @@ def _confine() -> None:
         filter_calls(program)
 
 
-def _talk(
-    process: "WarmProcess | subprocess.Popen[bytes]", request: bytes, *, cpu_s: float, wall_s: float
-) -> bytes:
+def _talk(process: "subprocess.Popen[bytes]", request: bytes, *, cpu_s: float, wall_s: float) -> bytes:
     """Send one line and read one, without ever waiting longer than the limits."""
     requests, replies = (cast(Any, pipe).fileno() for pipe in (process.stdin, process.stdout))
     os.set_blocking(requests, False)

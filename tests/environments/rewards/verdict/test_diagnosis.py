@@ -1,11 +1,9 @@
 import math
 from functools import partial
-from types import SimpleNamespace
 
-from environments.rewards.code_judge import observer
-from environments.rewards.code_judge.checks import CheckLimits, calls_fail, note_calls
-from environments.rewards.code_judge.comparison import NotedCall, Outcome, alike, noted_calls
 from environments.rewards.reward_context import RolloutContext
+from environments.rewards.verdict.code_judge import CheckLimits, calls_fail, note_calls
+from environments.rewards.verdict.comparison import NotedCall, Outcome, alike, noted_calls
 from environments.shipped.code_debug.env import embedded_tasks, workspace_files
 from tests.tools.sandbox.conftest import tier_c  # noqa: F401  # a fixture
 from tools.sandbox import Opening, SandboxLimits, open_sandbox
@@ -81,17 +79,3 @@ def test_a_call_without_an_outcome_never_came_back():
         NotedCall(arguments=lines[0], outcome=Outcome(kind="returned", value=2)),
         NotedCall(arguments=lines[4], outcome=Outcome(kind="lost")),
     ]
-
-
-def test_no_time_in_which_commands_wait_for_a_processor_counts_up_to_a_limit(monkeypatch):
-    now, waited = [100.0], {"7": 0.0}
-    monkeypatch.setattr(observer, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(observer, "_waited_s", lambda session: dict(waited))
-    clock = observer.Clock(most_waited_s=5.0)
-    times = []
-    for passed, waits in ((4.0, 3.0), (1.0, 0.0), (10.0, 10.0)):
-        now[0] += passed
-        waited["7"] += waits
-        clock.tick(7)
-        times.append(clock.now_s)
-    assert times == [1.0, 2.0, 10.0]

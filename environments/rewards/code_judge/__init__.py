@@ -1,1 +1,0 @@
-"""Judges Python functions that an agent repairs; nothing that the agent writes can forge a verdict."""

@@ -1,0 +1,1 @@
+"""Verdicts on programs that an agent wrote, from fresh sandboxes in which nothing can forge one."""

@@ -1,0 +1,127 @@
+"""The program that runs an agent's commands once more, and prints how they called the function of the task.
+
+It runs in a fresh sandbox that has the agent's files, but the original solution with a few lines at its end
+that note every call from outside. What it prints is a claim: the commands could have written it themselves.
+So `comparison.py` finds out elsewhere whether these calls fail. What the commands print comes out as stderr.
+With a right solution in the request the function answers as that one does: what is printed then differs by
+what shows the failure.
+Only the standard library is there when this runs, and what ends all that a command started.
+"""
+
+import contextlib
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO
+
+from tools.sandbox.inside.kernel import adopt_orphans
+from tools.sandbox.inside.processes import kill_new
+
+MAX_NOTES_BYTES = 128 << 10
+KEPT_BYTES = 64 << 10
+"""Of the output of a command, at its start and at its end: less than its agent saw."""
+SOLUTION = "solution.py"
+
+_NOTING = """
+
+def _note_calls(name, path, max_bytes, right):
+    import functools, os
+    function = globals()[name]
+    if os.path.exists(right):
+        answers = {"__name__": __name__}
+        with open(right) as file:
+            exec(compile(file.read(), right, "exec"), answers)
+        function = answers[name]
+
+    def note(*entry):
+        try:
+            line = repr(entry).encode() + b"\\n"
+            fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+            try:
+                if os.fstat(fd).st_size + len(line) < max_bytes:
+                    os.write(fd, line)
+            finally:
+                os.close(fd)
+        except Exception:
+            pass
+
+    @functools.wraps(function)
+    def noted(*args, **kwargs):
+        globals()[name] = function  # calls of its own are no news
+        note("called", args, kwargs)
+        try:
+            result = function(*args, **kwargs)
+            note("returned", result)
+            return result
+        except BaseException as error:
+            note("raised", type(error).__name__)
+            raise
+        finally:
+            globals()[name] = noted
+
+    globals()[name] = noted
+
+
+"""
+
+
+def main() -> None:
+    """Run the commands of the request on standard input, and print the calls."""
+    adopt_orphans()
+    request = json.load(sys.stdin)
+    here, workspace = str(Path.cwd()), request["workspace"]
+    folder = Path.cwd() / f".{os.urandom(8).hex()}"
+    folder.mkdir(mode=0o700)
+    notes, right, solution = folder / "calls", folder / "right", Path(SOLUTION)
+    notes.touch()
+    if request["right"]:
+        right.write_text(request["right"])
+    with contextlib.suppress(FileNotFoundError):
+        solution.unlink()
+    call = f"_note_calls({request['entry_point']!r}, {str(notes)!r}, {MAX_NOTES_BYTES}, {str(right)!r})\n"
+    solution.write_text(f"{request['solution']}{_NOTING}{call}")
+    shells = (f"{folder}/bash" for folder in os.get_exec_path())
+    shell = next((each for each in shells if os.access(each, os.X_OK)), "sh")
+    due = time.monotonic() + request["wall_s"]
+    for command in request["commands"]:
+        with (folder / "output").open("w+b") as output:
+            # They were written where the workspace had this name and was the home.
+            argv = [shell, "-c", command.replace(workspace, here)]
+            _run(argv, request["cpu_s"], due, output)
+            sys.stderr.buffer.write(_ends(output).replace(here.encode(), workspace.encode()) + b"\n")
+    with notes.open("rb") as file:
+        sys.stdout.buffer.write(file.read(MAX_NOTES_BYTES))
+
+
+def _ends(output: IO[bytes]) -> bytes:
+    size = output.seek(0, os.SEEK_END)
+    output.seek(0)
+    head = output.read(KEPT_BYTES)
+    output.seek(max(KEPT_BYTES, size - KEPT_BYTES))
+    return head + output.read(KEPT_BYTES)
+
+
+def _run(argv: list[str], cpu_s: int, due: float, output: IO[bytes]) -> None:
+    """Run one command until it ends or the time is up; each process has a limit of its own, too."""
+    process = subprocess.Popen(
+        argv,
+        env={**os.environ, "HOME": str(Path.cwd())},
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+        # A call that never comes back ends its process.
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s)),
+    )
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(max(0.0, due - time.monotonic()))
+    kill_new(set())
+    process.wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -18,6 +18,8 @@ from typing import Any, TextIO
 WAIT_S, WAIT_SHARE = 5.0, 0.05
 """How long a run waits for readers of its output: so many seconds, and a share of the time that it runs. What
 does not fit then is dropped."""
+HUNG_THREAD = "turnwise-hung-observer"
+"""The name of a thread that may never end."""
 logger = logging.getLogger(__name__)
 
 

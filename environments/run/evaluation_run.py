@@ -40,7 +40,7 @@ from environments.run.process_run import (
     in_this_process,
 )
 from environments.run.progress import Progress
-from environments.run.run_log import RunLog, counted_groups
+from environments.run.run_list import RunLog, counted_groups
 from environments.run.tracking import Charts, opened_charts
 from environments.run.watchdog import Watchdog, watched_run
 from environments.trajectory import CreditedGroup

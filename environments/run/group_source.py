@@ -23,8 +23,6 @@ from environments.record.totals import Summary
 from environments.rollout.boundary import failure_of
 from environments.rollout.containment.hook_calls import InFlight, Watch
 from environments.rollout.items.tasks import GroupTask, PastGroup, past_group
-from environments.run.observers import Observers
-from environments.run.spans import configured_tracer, trace_group
 from environments.run.worker_pool import StoppedError, groups_at_once
 from environments.trajectory import CreditedGroup, Failure, StopReason, Trajectory, TrajectoryGroup
 from environments.wire.payloads import Package, Shape, only_exact, pack
@@ -404,26 +402,6 @@ async def withhold_stale(env: AgentEnv, finishing: Finishing, done: FinishedGrou
         return replace(left, line=kept, note=replace(left.note, lacking=done.note.lacking))
 
     return await asyncio.to_thread(anew)
-
-
-class Traces:
-    """Traces groups as they are recorded, where OpenTelemetry is set up in this process."""
-
-    def __init__(self, observers: Observers) -> None:
-        self._observers = observers
-        self._tracer = configured_tracer()
-
-    @property
-    def are_made(self) -> bool:
-        """Whether there is a tracer."""
-        return self._tracer is not None
-
-    def add(self, done: FinishedGroup) -> None:
-        """Have a group traced."""
-        tracer, line = self._tracer, done.line
-        if tracer is not None and line is not None:
-            group = Path("a group that ended")
-            self._observers.put("traces", lambda: trace_group(decode_group(line.content, group, 1), tracer))
 
 
 class OwnGroups:

@@ -27,14 +27,13 @@ from environments.run.group_source import (
     GroupSource,
     Lessons,
     Streak,
-    Traces,
     source_in_process,
     withhold_stale,
 )
 from environments.run.open_run import DEFAULTS, OpenRun, RunOptions, opened_run, place_of
 from environments.run.progress import Progress, RolloutsInFlight
-from environments.run.run_log import RunLog
-from environments.run.tracking import Track, tracked
+from environments.run.run_list import RunLog
+from environments.run.tracking import Traces, Track, tracked
 from environments.run.watchdog import Watchdog, watched_run
 from environments.run.worker_pool import (
     MOST_ALIKE,

@@ -25,8 +25,8 @@ from environments.record.summary import (
 from environments.record.totals import Summary
 from environments.rollout.containment.hook_calls import InFlight, InFlightNow
 from environments.run.group_source import GroupNote
-from environments.run.observers import Observers
-from environments.run.run_log import RunLog
+from environments.run.run_list import RunLog
+from environments.run.tracking import Observers
 from tools.plain_text import printable
 
 _ITEM_CHARS = 80

@@ -5,8 +5,10 @@ record, as far as they were kept; what only a live rollout has is refused, and e
 """
 
 import asyncio
+import errno
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +26,7 @@ from environments.record.origin import SHARD, Contents, differences
 from environments.record.recorder import Record, Recorder, new_record, numbered_lines
 from environments.record.summary import counts, lines
 from environments.record.totals import Summary, Tally
+from environments.rewards.artefacts import TakenFiles, utf8_path
 from environments.rewards.reward_context import RolloutContext
 from environments.rewards.verification_time import off_the_clock
 from environments.rollout.boundary import Boundary, Slots, caused_by_agent, failure_of
@@ -34,7 +37,6 @@ from environments.rollout.lifecycle.lifecycle import SandboxOpener
 from environments.rollout.lifecycle.rollout_hooks import RolloutHooks
 from environments.run.experiment import origin_of
 from environments.run.progress import Progress
-from environments.run.recorded_files import RecordedFiles
 from environments.run.watchdog import watched_run
 from environments.trajectory import (
     CreditedGroup,
@@ -47,7 +49,9 @@ from environments.trajectory import (
     Turn,
 )
 from tools.errors import ConfigError, RecordError, RunError, UsageError
-from tools.sandbox.base import ExecResult
+from tools.sandbox.archive import check
+from tools.sandbox.base import MAX_READ_BYTES, ExecResult, NoSandbox, Sandbox, SandboxRecord
+from tools.sandbox.host.supervised import file_error
 
 _LIVE = frozenset({"sandbox", "state"})
 
@@ -400,3 +404,58 @@ class Replay:
         judge.recorded = {call.messages: call for call in recorded}
         judge.unusable_in = set()  # a record holds nothing of whether the server is down now
         return judge
+
+
+class RecordedFiles(TakenFiles):
+    """Reads what was kept, and the errors that there were; what was not kept ends the command."""
+
+    def __init__(self, recorded: Trajectory, refuse: Callable[[str], NoReturn]) -> None:
+        """`refuse` takes what a hook does that cannot be done, in words."""
+        super().__init__(cast("Sandbox", NoSandbox()), 0)
+        self._recorded, self._refuse = recorded, refuse
+        self.has_sandbox = recorded.sandbox is not None
+        self._known = {(each.turn, each.path, each.is_folder): each for each in recorded.artefacts}
+
+    @property
+    def record(self) -> SandboxRecord:
+        """How the rollout was isolated."""
+        return self._recorded.sandbox or super().record
+
+    def paused(self) -> AbstractAsyncContextManager[None]:
+        """Nothing goes on."""
+        return nullcontext()
+
+    async def read_file(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
+        """The file that was read in this turn."""
+        return self._content(path, max_bytes, is_folder=False)
+
+    async def get_archive(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
+        """The folder that was read in this turn."""
+        archive = self._content(path, max_bytes, is_folder=True)
+        try:
+            return check(archive)
+        except OSError as error:
+            self._refuse(f"takes {path!r:.100}, which is no folder beside the record: {error}")
+
+    async def made(self, path: str, make: Callable[[], Awaitable[bytes]]) -> bytes:
+        """What was made in this turn."""
+        return self._content(path, sys.maxsize, is_folder=False)
+
+    def _content(self, path: str, max_bytes: int, *, is_folder: bool) -> bytes:
+        when = "after the last turn" if self.turn is None else f"in turn {self.turn + 1}"
+        what = f"takes {path!r:.100} {when}, which"
+        kept = self._known.get((self.turn, utf8_path(path), is_folder))
+        if kept is None:
+            self._refuse(f"{what} its rollout did not take, or did not keep (--env.artefacts_mb)")
+        if kept.error == "EFBIG" and max_bytes > kept.size:
+            self._refuse(f"{what} had more than {kept.size:,} bytes and was not kept")
+        if kept.error is not None:
+            raise file_error(getattr(errno, kept.error, errno.EIO), path)
+        if kept.size > max_bytes:
+            raise file_error(errno.EFBIG, path)
+        if kept.digest is None:
+            self._refuse(f"{what} did not fit into what was kept: {kept.size:,} bytes (--env.artefacts_mb)")
+        data = self._recorded.contents.get(kept.digest)
+        if data is None:
+            self._refuse(f"{what} is not beside the record as it names it: SHA-256 {kept.digest!r:.100}")
+        return data

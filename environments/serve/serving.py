@@ -16,18 +16,17 @@ from environments.record.summary import loop_rows, print_rows
 from environments.rollout.containment.hook_calls import HookCalls, InFlight
 from environments.rollout.hooks import writes
 from environments.run.experiment import later_files, origin_of
-from environments.run.group_source import Finishing, GroupSource, Traces, withhold_stale
+from environments.run.group_source import Finishing, GroupSource, withhold_stale
 from environments.run.open_run import DEFAULTS, RunOptions, begin_record
 from environments.run.process_run import AskedTasks, OpenSource, SourceOptions, in_this_process
 from environments.run.progress import Progress
-from environments.run.tracking import tracked
+from environments.run.tracking import Traces, tracked
 from environments.run.watchdog import Watchdog, watched_run
 from environments.run.worker_pool import MOST_ALIKE
 from environments.serve.delivery import Delivery, DeliveryRules
-from environments.serve.group_tries import Rollouts
 from environments.serve.outbox import Outbox, OutboxThread
 from environments.serve.registration import Identity, Registration
-from environments.serve.serve_loop import Bounds, ServeLoop
+from environments.serve.serve_loop import Bounds, Rollouts, ServeLoop
 from environments.serve.trajectory_api import TrajectoryApi
 from environments.turn_level_reward import TurnLevelRewardMixin
 from environments.wire.payloads import ROW_BY_ROW, Shape, refuse_text_alone

@@ -13,9 +13,10 @@ from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig, JudgeConfig, ServerConfig
 from environments.record.recorder import read_groups
 from environments.record.run_folder import RunFolder
-from environments.run.open_run import RunOptions, settings_text
+from environments.run.open_run import RunOptions
 from environments.run.process_run import process
-from environments.run.run_log import MOST_BYTES, RunLog
+from environments.run.run_files import settings_text
+from environments.run.run_list import MOST_LOG_BYTES, RunLog
 from tests.environments.chat.chat_env import Chat, chat
 from tests.environments.write_file import quiet
 from tools.errors import RecordError, UsageError
@@ -144,7 +145,7 @@ def test_the_log_keeps_no_credentials_and_no_more_than_its_bound():
         log.close()
     written = Path("log").read_bytes()
     assert b"S3CRET" not in written
-    assert len(written) < 2 * MOST_BYTES
+    assert len(written) < 2 * MOST_LOG_BYTES
     assert written.count(b"no more is kept") <= 2
 
 

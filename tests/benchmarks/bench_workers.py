@@ -43,8 +43,7 @@ from environments.run.experiment import origin_of
 from environments.run.group_source import FinishedGroup, finished, source_in_process
 from environments.run.process_run import in_this_process, process
 from environments.run.workers.dispatch import WorkerPool
-from environments.run.workers.messages import Answer, Beat, Cancelled, Opened, read_value
-from environments.run.workers.worker_process import WorkerStart
+from environments.run.workers.worker_process import Answer, Beat, Cancelled, Opened, WorkerStart, read_value
 from tests.benchmarks.bench_client import canned_server
 from tests.benchmarks.bench_in_flight import InFlight
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from environments.run.whole_run import run_whole
+from environments.run.worker_pool import run_whole
 from turnwise.check.check_run import NAMES, run_checks
 from turnwise.check.checked_env import CheckedEnv
 from turnwise.check.report import PARTS, Report, Result, shown_lines, supervised

@@ -5,7 +5,7 @@ import orjson
 from rich.console import Console
 
 from environments.record.recorder import records_at
-from environments.run.comparison import compared, print_comparison, read_side
+from environments.run.evaluation import compared, print_comparison, read_side
 
 
 @click.command("compare")

@@ -39,7 +39,7 @@ from environments.record.recorder import (
 )
 from environments.run.console_streams import outlived_console
 from environments.run.rescore_run import recorded_seed, rescore
-from environments.run.whole_run import run_whole
+from environments.run.worker_pool import run_whole
 from environments.trajectory import CreditedGroup, Trajectory
 from tools.errors import CreditError, UsageError
 from turnwise.cli.credit_options import CreditOptions, credit_options

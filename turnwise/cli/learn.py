@@ -16,7 +16,7 @@ from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.policy.base import Policy
 from environments.record.run_folder import run_folder
-from environments.run.whole_run import run_whole, until_stopped
+from environments.run.worker_pool import run_whole, until_stopped
 from environments.shipped.stations.env import StationsConfig, StationsEnv, Task
 from tools.errors import ConfigError
 from turnwise.cli.settings import EnvCall, EnvCommand

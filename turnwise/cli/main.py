@@ -21,8 +21,12 @@ from typing import Any, NoReturn, cast
 import click
 
 from environments.policy.inference.endpoint import without_credentials
-from environments.run.console_streams import lead_nowhere, open_closed_descriptors, outlived_console
-from environments.run.observers import HUNG_THREAD
+from environments.run.console_streams import (
+    HUNG_THREAD,
+    lead_nowhere,
+    open_closed_descriptors,
+    outlived_console,
+)
 from tools.errors import TurnwiseError, UsageError
 
 FAILED_EXIT = 1

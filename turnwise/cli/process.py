@@ -8,7 +8,7 @@ from rich.console import Console
 from environments.record.run_folder import Shard
 from environments.run.open_run import RunOptions
 from environments.run.process_run import process
-from environments.run.whole_run import run_whole
+from environments.run.worker_pool import run_whole
 from tools.errors import ConfigError
 from turnwise.cli.settings import EnvCall, EnvCommand, gamma_option
 from turnwise.cli.worker_options import source_of, worker_options

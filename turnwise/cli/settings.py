@@ -38,7 +38,7 @@ from environments.rollout.hooks import Hooks
 from environments.run.console_streams import outlived_console
 from environments.run.discovery import find_environment
 from environments.run.loading import run_code
-from environments.run.open_run import COMMAND_LINE, Sources
+from environments.run.run_files import COMMAND_LINE, Sources
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tools.errors import ConfigError
 from tools.json_input import JsonError, read_exact_json

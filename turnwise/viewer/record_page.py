@@ -28,7 +28,7 @@ from environments.record.private_file import folder_for, private, write_whole
 from environments.record.recorder import Record, numbered_lines, paths_of, read_contents
 from environments.record.run_folder import RECORD
 from environments.record.totals import Summary
-from environments.run.run_log import CountedOnce
+from environments.run.run_list import CountedOnce
 from environments.trajectory import CreditedGroup
 from tools.errors import RecordError
 from turnwise.viewer.artefact_values import LARGEST_SHOWN

@@ -13,8 +13,7 @@ from environments.record.private_file import folder_for
 from environments.record.recorder import groups_of, read_contents
 from environments.record.run_folder import RunFolder
 from environments.record.totals import summed_parts
-from environments.run.run_list import ListedRun
-from environments.run.run_log import CountedOnce
+from environments.run.run_list import CountedOnce, ListedRun
 from environments.trajectory import CreditedGroup
 from tools.errors import RecordError
 from turnwise.viewer.record_page import PageFile, text_of

@@ -13,7 +13,7 @@ from environments.record.group_line import decode_group, parse_head
 from environments.record.recorder import Record, groups_of, numbered_lines, read_contents
 from environments.record.summary import summary_rows
 from environments.record.totals import Summary
-from environments.run.run_log import CountedOnce
+from environments.run.run_list import CountedOnce
 from environments.trajectory import CreditedGroup, JudgeCall, Kept, Message, Trajectory, Turn
 from tools.errors import UsageError
 

@@ -21,7 +21,7 @@ from environments.rollout.lifecycle.opened_files import opened_elsewhere
 from environments.run.group_source import FinishedGroup, GroupSource
 from environments.run.progress import InFlightNow
 from environments.run.workers.env_spec import versions_of
-from environments.run.workers.messages import (
+from environments.run.workers.worker_process import (
     FIRST_REQUEST,
     Answer,
     Beat,
@@ -30,9 +30,9 @@ from environments.run.workers.messages import (
     Opened,
     Refused,
     Request,
+    WorkerStart,
     read_value,
 )
-from environments.run.workers.worker_process import WorkerStart
 from environments.trajectory import Failure, TrajectoryGroup
 from tools.errors import ConfigError, IsolationError, RunError
 

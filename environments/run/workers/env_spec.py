@@ -16,7 +16,7 @@ from environments.run.experiment import environment_files, has_file
 from environments.run.group_source import Finishing
 from environments.run.loading import load_file
 from environments.run.process_run import SourceOptions
-from environments.run.workers.shipped_files import below
+from environments.run.workers.worker_process import below
 from tools.errors import ConfigError
 
 _MAIN = "__main__"

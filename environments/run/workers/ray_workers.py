@@ -23,8 +23,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from environments.run.workers.dispatch import NoRoomError, Worker
-from environments.run.workers.messages import Beat, Death
-from environments.run.workers.worker_process import WorkerProcess, WorkerStart
+from environments.run.workers.worker_process import Beat, Death, WorkerProcess, WorkerStart
 from tools.errors import ConfigError, RunError, TurnwiseError
 from tools.extras import needs_extra
 from tools.waiting import to_the_end

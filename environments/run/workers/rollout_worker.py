@@ -23,9 +23,9 @@ from environments.run.experiment import origin_of
 from environments.run.group_source import source_in_process
 from environments.run.progress import RolloutsInFlight
 from environments.run.watchdog import Watchdog
-from environments.run.whole_run import run_whole
+from environments.run.worker_pool import run_whole
 from environments.run.workers.env_spec import EnvSpec, WorkerJob, versions_of
-from environments.run.workers.messages import (
+from environments.run.workers.worker_process import (
     CANCEL,
     HEAD,
     NEWS,
@@ -36,10 +36,10 @@ from environments.run.workers.messages import (
     Opened,
     Refused,
     Request,
+    below,
     packed,
     read_value,
 )
-from environments.run.workers.shipped_files import below
 from environments.trajectory import Failure
 from tools.errors import ConfigError, RunError, TurnwiseError, UsageError
 from tools.sandbox.inventory import reap_sandboxes

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from environments.record.recorder import Recorder
 from environments.rollout.items.item_json import item_hash
-from environments.run.comparison import compared, print_comparison, read_side
+from environments.run.evaluation import compared, print_comparison, read_side
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup, Failure
 from tests.environments.counted_items import shown_console

@@ -12,9 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 from environments.record.recorder import read_groups
-from environments.run import group_source, observers, tracking
-from environments.run.observers import MOST_JOBS, Observers
+from environments.run import tracking
 from environments.run.process_run import process
+from environments.run.tracking import MOST_JOBS, Observers
 from tests.environments.chat.chat_env import Chat, chat
 from tests.environments.write_file import quiet
 
@@ -22,7 +22,7 @@ from tests.environments.write_file import quiet
 @pytest.fixture
 def released(monkeypatch):
     """What hangs waits for this event, which is set at the end of the test."""
-    monkeypatch.setattr(observers, "END_S", 0.6)
+    monkeypatch.setattr(tracking, "END_S", 0.6)
     event = threading.Event()
     yield event
     event.set()
@@ -42,7 +42,7 @@ FAULTS = {
 
 def broken_traces(fault, monkeypatch):
     tracer = SimpleNamespace(start_span=lambda *_, **__: fault())
-    monkeypatch.setattr(group_source, "configured_tracer", lambda: tracer)
+    monkeypatch.setattr(tracking, "configured_tracer", lambda: tracer)
 
 
 def broken_charts(fault, monkeypatch):

@@ -11,11 +11,12 @@ import yaml
 from environments.record.origin import OtherRunError
 from environments.record.recorder import read_contents, read_groups
 from environments.record.run_folder import RunFolder, record_at, run_folder
-from environments.run import open_run
+from environments.run import run_files
 from environments.run.experiment import origin_of
-from environments.run.open_run import RunOptions, copy_environment
+from environments.run.open_run import RunOptions
 from environments.run.process_run import process
-from environments.run.run_log import goes_on
+from environments.run.run_files import copy_environment
+from environments.run.run_list import goes_on
 from tests.environments.chat import chat_env
 from tests.environments.chat.chat_env import Chat, chat
 from tests.environments.write_file import quiet
@@ -231,7 +232,7 @@ def test_data_of_100_mb_is_left_out_and_told(source, tmp_path):
 def test_files_beyond_the_most_or_gone_are_left_out_and_named(source, tmp_path, monkeypatch):
     left_out = copy_environment({**source, "gone.py": tmp_path / "gone.py"}, tmp_path / "to")
     assert left_out == {"gone.py": "cannot be read: No such file or directory"}
-    monkeypatch.setattr(open_run, "MOST_FILES", 1)
+    monkeypatch.setattr(run_files, "MOST_FILES", 1)
     assert list(copy_environment(source, tmp_path / "to")) == list(source)[1:]
 
 

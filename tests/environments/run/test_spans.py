@@ -16,11 +16,11 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from environments.credit import credited
 from environments.record.recorder import read_groups
-from environments.run import group_source
-from environments.run.group_source import Finishing, Traces, finished
-from environments.run.observers import MOST_WARNINGS, Observers
+from environments.run import tracking
+from environments.run.group_source import Finishing, finished
 from environments.run.process_run import process
 from environments.run.spans import configured_tracer, trace_group
+from environments.run.tracking import MOST_WARNINGS, Observers, Traces
 from environments.testing import group_of
 from environments.trajectory import Failure, StopReason
 from tests.environments.chat.versioned import played_by
@@ -124,7 +124,7 @@ def test_a_dropped_rollout_is_a_trace_with_its_error_and_no_score():
 
 def test_a_tracer_that_breaks_costs_no_group_and_is_named_a_few_times(monkeypatch, caplog):
     broken = SimpleNamespace(start_span=lambda *_, **__: 1 / 0)
-    monkeypatch.setattr(group_source, "configured_tracer", lambda: broken)
+    monkeypatch.setattr(tracking, "configured_tracer", lambda: broken)
     observers, done = Observers(), finished(GROUP, Finishing(fingerprint=None))
     traces = Traces(observers)
     for _ in range(2 * MOST_WARNINGS):
@@ -137,7 +137,7 @@ async def test_a_run_traces_groups_as_they_are_recorded_without_what_was_withhel
     exporter, path = InMemorySpanExporter(), tmp_path / "r.jsonl"
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(group_source, "configured_tracer", lambda: provider.get_tracer("t"))
+    monkeypatch.setattr(tracking, "configured_tracer", lambda: provider.get_tracer("t"))
     env = played_by(*"aaaaab", max_staleness=0, data_path_to_save_groups=str(path))
     assert await process(env, quiet()) == 0
     first, *_ = read_groups(path)

@@ -11,8 +11,15 @@ import pytest
 from environments.config import AgentEnvConfig
 from environments.credit import credited
 from environments.run.group_source import MAX_SAMPLES, TEXT_CHARS, note_of
-from environments.run.observers import MOST_WARNINGS, Observers
-from environments.run.tracking import WINDOW, Charts, Tracker, group_numbers, tracked
+from environments.run.tracking import (
+    MOST_WARNINGS,
+    WINDOW,
+    Charts,
+    Observers,
+    Tracker,
+    group_numbers,
+    tracked,
+)
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup
 from tests.environments.write_file import WriteFile

@@ -15,10 +15,9 @@ from environments.record.origin import RunOrigin
 from environments.rollout.items.tasks import plan_for_ever
 from environments.run.group_source import FinishedGroups, Finishing
 from environments.serve.delivery import Delivery, DeliveryRules
-from environments.serve.group_tries import Rollouts
 from environments.serve.outbox import Outbox, OutboxThread
 from environments.serve.registration import Identity, Registration
-from environments.serve.serve_loop import Bounds, ServeLoop
+from environments.serve.serve_loop import Bounds, Rollouts, ServeLoop
 from environments.serve.trajectory_api import TrajectoryApi
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup, Failure, StopReason, TrajectoryGroup

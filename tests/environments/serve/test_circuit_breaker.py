@@ -9,7 +9,7 @@ import pytest
 from environments.rollout.items.tasks import GroupTask
 from environments.run.group_source import FIRST_PAUSE_S, LONGEST_PAUSE_S, Streak, note_of
 from environments.run.worker_pool import StoppedError
-from environments.serve.group_tries import OPEN_AFTER, CircuitBreaker
+from environments.serve.serve_loop import OPEN_AFTER, CircuitBreaker
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup, Failure, TrajectoryGroup
 from tests.environments.serve.serve_world import World as ServeWorld

@@ -9,7 +9,7 @@ import pytest
 from environments.record.origin import RunOrigin
 from environments.rollout.items.tasks import GroupTask
 from environments.run.group_source import Finishing, finished
-from environments.serve.group_tries import GroupTries, ModelWatch, Rollouts
+from environments.serve.serve_loop import GroupTries, ModelWatch, Rollouts
 from environments.testing import group_of
 from environments.trajectory import Failure, StopReason
 from tests.environments.record.recorded import credited

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from environments.record.run_folder import RunFolder
-from environments.run.run_log import RunLog, write_summary
+from environments.run.run_list import RunLog, write_summary
 from turnwise.cli.main import main
 from turnwise.cli.runs import command
 

@@ -10,8 +10,8 @@ from environments.credit.crediting import credited
 from environments.record.group_line import encode_group
 from environments.record.recorder import read_contents
 from environments.record.totals import Summary
-from environments.run.comparison import read_side
-from environments.run.run_log import counted_groups
+from environments.run.evaluation import read_side
+from environments.run.run_list import counted_groups
 from environments.testing import group_of
 from environments.trajectory import Failure
 from tests.turnwise.viewer.pages import content, page

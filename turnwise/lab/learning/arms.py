@@ -32,7 +32,7 @@ from environments.run.experiment import origin_of
 from environments.run.group_source import score_eval
 from environments.run.open_run import OpenRun, logged_run, put_aside, run_facts
 from environments.run.progress import Progress
-from environments.run.run_log import RunLog
+from environments.run.run_list import RunLog
 from environments.run.watchdog import watched_run
 from environments.trajectory import CreditedGroup, Trajectory
 from tools.errors import ConfigError, RecordError, RunError

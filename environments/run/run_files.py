@@ -1,0 +1,215 @@
+"""What a run writes down before its first group: its settings, its source and its fingerprint."""
+
+import json
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+from pydantic import SecretBytes, SecretStr
+from pydantic_core import PydanticSerializationError
+
+from environments.base_env import AgentEnv
+from environments.config import Section
+from environments.policy.inference.endpoint import shown_url, without_credentials
+from environments.record.origin import RunOrigin
+from environments.record.private_file import read_small, write_private
+from environments.record.run_folder import RunFolder
+from environments.run.experiment import WHERE_WRITTEN, environment_files
+from environments.run.run_list import moment
+from tools.errors import RecordError
+
+Sources = Mapping[str, str]
+"""Where settings came from, by `section.name`; a setting that is not among them is the class's."""
+COMMAND_LINE = "command line"
+MOST_BYTES = 16 * 1024 * 1024
+"""Of a copy of the source, and of a fingerprint that is read."""
+MOST_FILES = 2_000
+_MOST_EARLIER = 100
+_SECRET_NAME = re.compile(r".*(key|secret|password|passwd|credentials?|authorization)", re.IGNORECASE)
+_TOKEN_NAME = re.compile(r".*[_-]?(token|auth)", re.IGNORECASE)
+_SHORTEST_TOKEN = 12
+"""In characters: an access token, and not one of a text, such as `</s>`."""
+_HIDDEN = "**********"
+"""What pydantic shows of a `SecretStr`."""
+
+
+def write_run_files(
+    folder: RunFolder,
+    env: AgentEnv,
+    origin: RunOrigin,
+    *,
+    sources: Sources | None,
+    accepted: Sequence[str],
+    resumed: bool,
+) -> list[str]:
+    """Brings `config.yaml`, `environment/` and `fingerprint` up to date before the first group.
+
+    Args:
+        folder: the run's.
+        env: its environment, open.
+        origin: what its groups have in common.
+        sources: where its settings came from.
+        accepted: how the experiment differs from that of the groups which are there.
+        resumed: whether there are groups.
+
+    Returns what is to be shown about it. Raises RecordError if one of them cannot be written.
+    """
+    before = _read(folder.fingerprint) if resumed else None
+    head = f"# {env.name}, last started {moment()}; --config takes this file.\n"
+    write_private(folder.config, (head + settings_text(env, sources)).encode("utf-8", "backslashreplace"))
+    earlier: list[dict[str, Any]] = []
+    if before is not None:
+        if before["fingerprint"] != origin.fingerprint:
+            # The source that earlier groups were made with, under a name of its own.
+            kept = folder.path / f"environment-{before['fingerprint'][:8]}"
+            try:
+                if folder.environment.is_dir() and not kept.exists():
+                    folder.environment.rename(kept)
+            except OSError as error:
+                raise RecordError(f"cannot write {kept}: {error.strerror}") from error
+        elif folder.environment.is_dir():
+            return []
+        earlier = [*before.pop("earlier", []), before][-_MOST_EARLIER:]
+    left_out = copy_environment(environment_files(env), folder.environment)
+    now: dict[str, Any] = {
+        "fingerprint": origin.fingerprint,
+        "since": moment(),
+        "facts": origin.facts(),
+        "credit": origin.credit_facts(),
+        "accepted": list(accepted),
+        "not_in_environment": left_out,
+        "earlier": earlier,
+    }
+    text = json.dumps(now, indent=2, ensure_ascii=False)
+    write_private(folder.fingerprint, text.encode("utf-8", "backslashreplace") + b"\n")
+    names = [f"{name} ({why})" for name, why in left_out.items()]
+    return [f"left out of {folder.environment}: {', '.join(names[:3])}, {len(names)} in all"] if names else []
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """What was written; `None` where there is nothing, or nothing of ours."""
+    try:
+        fields: Any = json.loads(read_small(path, MOST_BYTES) or b"")
+    except (ValueError, RecursionError):
+        return None
+    known = isinstance(fields, dict) and isinstance(cast("dict[str, Any]", fields).get("fingerprint"), str)
+    return cast("dict[str, Any]", fields) if known else None
+
+
+def copy_environment(files: Mapping[str, Path], to: Path) -> dict[str, str]:
+    """Makes a folder with copies of files (see `environment_files`), in the place of what is there.
+
+    Returns the files that were left out, each with the reason. Raises RecordError if it cannot be written.
+    """
+    left_out: dict[str, str] = {}
+    left = MOST_BYTES
+    try:
+        if to.is_symlink() or to.is_file():
+            to.unlink()  # a link alone, and not what it leads to
+        else:
+            shutil.rmtree(to, ignore_errors=True)
+        # Code is named, and so copied, before data.
+        for index, (known, file) in enumerate(files.items()):
+            # Below the folder, wherever the file lies.
+            name = known.removeprefix("code of ").removeprefix("data of ").replace("../", "above/")
+            try:
+                size = file.stat().st_size
+                data = file.read_bytes() if size <= left and index < MOST_FILES else None
+            except OSError as error:
+                left_out[name] = f"cannot be read: {error.strerror}"
+                continue
+            if data is None:
+                left_out[name] = f"{size:,} bytes"
+                continue
+            left -= size
+            (to / name).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_private(to / name, data)
+    except OSError as error:
+        raise RecordError(f"cannot write {to}: {error.strerror}") from error
+    return left_out
+
+
+class _OneLine(yaml.SafeDumper):
+    """Every value on a line of its own, as a comment follows it."""
+
+
+def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    style = '"' if len(text.splitlines()) > 1 else None
+    return yaml.ScalarNode("tag:yaml.org,2002:str", text, style=style)
+
+
+_OneLine.add_representer(str, _text_node)
+
+
+def settings_text(env: AgentEnv, sources: Sources | None) -> str:
+    """Returns every setting as YAML that `--config` takes; one that may be a secret is left out.
+
+    `sources` is where its settings came from; `None`: from the program that made it.
+    """
+    lines = ["env:", *_lines(env.config, sources)]
+    if len(env.servers) == 1:
+        lines += ["openai:", *_lines(env.servers[0], sources)]
+    elif env.servers:
+        lines.append("openai:")
+        for server in env.servers:
+            first, *rest = _lines(server, sources)
+            lines += [f"- {first.lstrip()}", *rest]
+    for server in env.lifecycle.parts.second_servers:
+        lines += [f"{server.section}:", *_lines(server, sources)]
+    return "\n".join(lines) + "\n"
+
+
+def _lines(section: Section, sources: Sources | None) -> Iterator[str]:
+    # The first line of a server in a list has to be a setting, and no comment.
+    left_out: list[str] = []
+    for name, setting in type(section).model_fields.items():
+        if name in WHERE_WRITTEN:
+            continue
+        source = "program" if sources is None and name in section.model_fields_set else "class default"
+        source = (sources or {}).get(f"{section.section}.{name}") or source
+        written = _written(section, name, shown=setting.repr)
+        if written is not None:
+            yield f"  {written}  # {source}"
+        elif getattr(section, name) != setting.default:
+            left_out.append(f"  # {name}: not written, since it is or may hold a secret")
+    yield from left_out
+
+
+def _written(section: Section, name: str, *, shown: bool) -> str | None:
+    """`name: value`, or `None` for what may be a secret or has no form in YAML."""
+    value = getattr(section, name)
+    is_address = name.endswith("_url") and isinstance(value, str) and shown_url(value) == value
+    if not (shown or is_address) or _is_secret(name, value):
+        return None
+    try:
+        plain = section.model_dump(mode="json", include={name})[name]
+        text: str = yaml.dump(
+            {name: plain},
+            Dumper=_OneLine,
+            default_flow_style=True,
+            width=float("inf"),
+            allow_unicode=True,
+            sort_keys=False,
+        )
+    except (PydanticSerializationError, yaml.YAMLError, ValueError, RecursionError):
+        return None
+    return None if _HIDDEN in text else text.strip()[1:-1]
+
+
+def _is_secret(name: str, value: object) -> bool:
+    if isinstance(value, SecretStr | SecretBytes):
+        return True
+    if isinstance(value, Mapping):
+        return any(_is_secret(str(key), each) for key, each in cast("Mapping[Any, Any]", value).items())
+    if isinstance(value, list | tuple | set | frozenset):
+        return any(_is_secret(name, each) for each in cast("Sequence[Any]", value))
+    if not isinstance(value, str | bytes):
+        return False
+    if _SECRET_NAME.fullmatch(name) and value not in ("", "none"):
+        return True
+    text = value if isinstance(value, str) else value.decode("utf-8", "replace")
+    is_token = len(text) >= _SHORTEST_TOKEN and _TOKEN_NAME.fullmatch(name) is not None
+    return is_token or without_credentials(text) != text

@@ -53,7 +53,7 @@ MISDEEDS = {
     "the run folder emptied": "rm -rf /run/turnwise/* $TMPDIR/../run/*; chmod 000 /run/turnwise $TMPDIR/../run",
     "100,000 files": "mkdir out; cd out; seq 100000 | xargs touch",
     "a path without end": f"cat >deep.py <<'EOF'\n{DEEP}EOF\nmkdir out; cd out; python3 ../deep.py",
-    
+
 }  # fmt: skip
 ODD_SOLUTIONS = {
     "a solution that cannot be read": "chmod 000 solution.py",

@@ -1,7 +1,6 @@
 """A policy that hands over what no row, record or trainer can take costs that rollout, and nothing else."""
 
 import json
-import math
 from dataclasses import replace
 
 import pytest

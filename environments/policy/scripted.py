@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from typing import Any, cast
 
 from environments.policy.base import CompletionRequest, Policy
@@ -119,6 +120,11 @@ def choices(*parts: tuple[float, Sequence[Message]]) -> list[Choice]:
     ]
 
 
+def mostly(p_right: float, right: Sequence[Message], *others: Sequence[Message]) -> list[Choice]:
+    """Choices of which the right ones have this probability, and kinds of others share the rest evenly."""
+    return choices((p_right, right), *(((1 - p_right) / len(others), each) for each in others))
+
+
 def call(name: str, arguments: Mapping[str, Any] | str, *, content: str = "") -> Message:
     """An assistant message that calls one tool; arguments given as text are sent as they are."""
     text = arguments if isinstance(arguments, str) else json.dumps(dict(arguments), ensure_ascii=False)
@@ -156,11 +162,6 @@ class PlaysByScript(ABC):
         """Whoever plays one rollout."""
 
     async def complete(self, request: CompletionRequest) -> Completion:
-        """It has no choices without a script.
-
-        Raises:
-            ConfigError: always; `AgentEnv` uses the result of `playing_by_script`.
-        """
         raise ConfigError(f"{self.name!r} plays by an environment's scripted_choices: give it to AgentEnv")
 
 
@@ -198,10 +199,6 @@ class ScriptedPolicy:
 
         Messages with equal tokens count as one. A message longer than `max_tokens` is cut, and then the
         logprobs sum to the log of the probability that a sample begins like this.
-
-        Raises:
-            ConfigError: the script's mixture is no distribution over assistant messages.
-            ContextOverflow: no row could hold the conversation.
         """
         choices = await self.choices(request)
         return await rendered(
@@ -212,11 +209,7 @@ class ScriptedPolicy:
         )
 
     async def choices(self, request: CompletionRequest) -> Sequence[Choice]:
-        """What could come next: those of the script that can happen.
-
-        Raises:
-            ConfigError: they are no distribution over assistant messages.
-        """
+        """Return the choices that can happen; ConfigError if they are no distribution over messages."""
         script = self._summary if request.kind == "summary" else self._script
         given = script(request.messages, request.tools, self._skill)
         hook = "scripted_summary" if request.kind == "summary" else "scripted_choices"
@@ -331,7 +324,13 @@ def _sample(mixture: Mapping[tuple[int, ...], Choice], rng: random.Random) -> tu
 
 def _logprobs(token_ids: tuple[int, ...], mixture: Mapping[tuple[int, ...], Choice]) -> tuple[float, ...]:
     """Each token's log-probability given those before it: the mass that has it over the mass so far."""
-    agreeing = [(_common_length(token_ids, ids), choice.probability) for ids, choice in mixture.items()]
+    agreeing = [
+        (
+            sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(token_ids, ids, strict=False))),
+            each.probability,
+        )
+        for ids, each in mixture.items()
+    ]
     forks = {length for length, _ in agreeing}
     mass = math.fsum(probability for _, probability in agreeing)
     logprobs: list[float] = []
@@ -343,8 +342,3 @@ def _logprobs(token_ids: tuple[int, ...], mixture: Mapping[tuple[int, ...], Choi
         logprobs.append(math.log(left / mass))
         mass = left
     return tuple(logprobs)
-
-
-def _common_length(left: Sequence[int], right: Sequence[int]) -> int:
-    pairs = zip(left, right, strict=False)  # the shorter one ends the comparison
-    return next((index for index, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))

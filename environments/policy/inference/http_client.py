@@ -102,11 +102,7 @@ class BodyError(Exception):
 
 
 async def read_body(chunks: AsyncIterable[bytes], *, max_bytes: int, cut: bool = False) -> bytes:
-    """The decoded body, of which aiohttp decodes a bounded piece at a time.
-
-    Raises:
-        BodyError: it is longer, unless it is to be `cut`.
-    """
+    """Return the decoded body; BodyError if it is longer, unless it is to be `cut`."""
     read = bytearray()
     async for chunk in chunks:
         read += chunk
@@ -164,12 +160,7 @@ class Pace:
 
 
 def request_body(fields: Mapping[str, Any], lists: Mapping[str, Iterable[bytes]]) -> bytes:
-    """A JSON object.
-
-    Args:
-        fields: its values.
-        lists: more of them, each a list of what is JSON already.
-    """
+    """Return a JSON object of `fields` and of `lists`, whose entries are JSON already."""
     # Joined once: a long conversation is as large as all the rest, and every copy of it costs.
     parts = [b"{", orjson.dumps(dict(fields))[1:-1]]
     for name, items in lists.items():
@@ -207,18 +198,14 @@ def reason_of_loss(error: Exception) -> str:
 
 
 class StatusError(Exception):
+    """An error answer: its HTTP status, or the one that an error in a 200 names.
+
+    `reason` is the server's error in a line, `code` its name for it, `details` the whole answer.
+    """
+
     def __init__(
         self, status: int, reason: str, *, code: str | None, details: str, retry_after_s: float | None
     ) -> None:
-        """Take the answer apart.
-
-        Args:
-            status: of HTTP; of an error that came with a 200, the one that it names.
-            reason: the server's error, in a short line.
-            code: the server's name for it.
-            details: the whole answer, as far as one would search it for names.
-            retry_after_s: the wait that it asks for.
-        """
         super().__init__(f"{status}: {reason}")
         self.status = status
         self.reason = reason
@@ -228,13 +215,9 @@ class StatusError(Exception):
 
 
 class NoAnswerError(Exception):
-    def __init__(self, text: str, *, may_pass: bool = True) -> None:
-        """Say what came instead.
+    """No whole answer; `may_pass`: whether the same request may get one later."""
 
-        Args:
-            text: for people.
-            may_pass: whether the same request may get an answer later.
-        """
+    def __init__(self, text: str, *, may_pass: bool = True) -> None:
         super().__init__(text)
         self.may_pass = may_pass
 
@@ -256,17 +239,7 @@ class HttpClient:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def request(self, path: str, body: bytes | None = None, *, at_root: bool = False) -> bytes:
-        """The body of an answer: to a POST of some JSON, or to a GET.
-
-        Args:
-            path: below the base URL.
-            body: the JSON.
-            at_root: the path is beside `/v1` instead.
-
-        Raises:
-            StatusError: an error, or another place to ask.
-            NoAnswerError: no answer, or one that is too long or breaks off.
-        """
+        """Return the body of the answer to a POST of JSON, or to a GET; `at_root`: beside `/v1`."""
         try:
             async with self._open().request(
                 "GET" if body is None else "POST",

@@ -17,8 +17,6 @@ Kind = Literal["returned", "raised", "lost"]
 
 
 class Outcome(NamedTuple):
-    """What came of a call."""
-
     kind: Kind
     value: Any = None
     """What it returned, or the name of the exception."""
@@ -27,8 +25,6 @@ class Outcome(NamedTuple):
 
 
 class NotedCall(NamedTuple):
-    """A call, and what came of it by the notes."""
-
     arguments: str
     outcome: Outcome
 
@@ -60,9 +56,11 @@ def noted_calls(lines: Iterable[str]) -> Iterator[NotedCall]:
     for line in [*lines, "('called', "]:
         is_call = line.startswith("('called', ")
         if arguments is not None:
-            outcome = Outcome(kind="lost") if is_call else _noted_outcome(line)
-            if outcome is not None:
-                yield NotedCall(arguments=arguments, outcome=outcome)
+            match ("lost", None) if is_call else _literal(line):
+                case ("lost" | "returned" | "raised" as kind, value):
+                    yield NotedCall(arguments=arguments, outcome=Outcome(kind=kind, value=value))
+                case _:
+                    pass
         arguments = line if is_call else None
 
 
@@ -75,7 +73,6 @@ def fails(call: NotedCall, original: SolutionServer, right: SolutionServer) -> b
 
 
 def alike(expected: Any, found: Any) -> bool:
-    """Whether two values are the same but for rounding."""
     if isinstance(expected, float) and isinstance(found, float):
         same = math.isclose(expected, found, rel_tol=1e-9, abs_tol=1e-12)
         return same or (math.isnan(expected) and math.isnan(found))
@@ -88,14 +85,6 @@ def alike(expected: Any, found: Any) -> bool:
             alike(value, second[key]) for key, value in first.items()
         )
     return bool(expected == found)
-
-
-def _noted_outcome(line: str) -> Outcome | None:
-    match _literal(line):
-        case ("returned" | "raised" as kind, value):
-            return Outcome(kind=kind, value=value)
-        case _:
-            return None
 
 
 def _outcome(server: SolutionServer, arguments: str) -> Outcome | None:

@@ -27,13 +27,6 @@ def test_without_a_scored_part_there_is_no_reward():
     assert Rubric(answer=1.0)(answer=None) is None
 
 
-def test_a_part_may_have_any_name_and_no_weight():
-    assert Rubric(**{"too long": -1, "self": 0})(**{"too long": 0.5, "self": 3}) == {
-        "too long": -0.5,
-        "self": 0,
-    }
-
-
 @cases(
     ("weights", "message"),
     [
@@ -48,7 +41,6 @@ def test_a_part_may_have_any_name_and_no_weight():
         ({"group.rank": 1}, "'group.rank'; that name is taken by score_group"),
         ({" ": 1}, "' '; that name is no name"),
     ],
-    ids=["empty", "nan", "inf", "bool", "text", "tuple", "alike", "reserved", "reserved_part", "blank"],
 )
 def test_weights_that_make_no_rubric_are_refused(weights, message):
     with pytest.raises(ConfigError, match=message):
@@ -65,7 +57,6 @@ def test_weights_that_make_no_rubric_are_refused(weights, message):
         ({"a": 1, "b": "1"}, "part 'b' is '1'"),
         ({"a": 1, "b": 10**400}, "part 'b' is 1000"),
     ],
-    ids=["missing", "unknown", "nothing", "nan", "text", "too_large"],
 )
 def test_numbers_that_a_rubric_cannot_weigh_are_an_error(raw, message):
     with pytest.raises(RewardError, match=message):
@@ -77,15 +68,6 @@ NUMBERS = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=8)
 
 def test_a_rank_is_the_share_of_the_others_that_are_smaller():
     assert rank_rewards([3.0, 1.0, 2.0]) == [1.0, 0.0, 0.5]
-
-
-def test_equal_ones_share_their_ranks():
-    assert rank_rewards([1.0, 1.0, 0.0]) == [0.75, 0.75, 0.0]
-
-
-@given(NUMBERS)
-def test_ranks_are_a_half_on_average_whatever_is_ranked(values):
-    assert math.fsum(rank_rewards(values)) == pytest.approx(len(values) / 2)
 
 
 def test_what_nobody_else_gave_is_new():
@@ -130,16 +112,3 @@ async def test_what_is_no_comparison_is_refused(given):
 
     with pytest.raises(RewardError, match="a comparison is a number from 0 to 1"):
         await pairwise_rewards(2, first_wins)
-
-
-def test_what_cannot_be_ranked_is_refused():
-    with pytest.raises(RewardError, match="finite numbers"):
-        rank_rewards([1.0, math.nan])
-
-
-async def test_no_comparison_at_once_is_refused_and_not_waited_for():
-    async def first_wins(i, j):
-        return 1.0
-
-    with pytest.raises(RewardError, match="at_once is 0; give 1 or more"):
-        await pairwise_rewards(2, first_wins, at_once=0)

@@ -10,10 +10,9 @@ from rich.console import Console
 from environments.policy.scripted import ScriptedPolicy
 from environments.record.recorder import read_groups
 from environments.run.process_run import process
-from environments.trajectory import Message, StopReason
+from environments.trajectory import StopReason
 from environments.wire.payloads import Shape, pack
 from tests.environments.write_file import HELLO, ITEMS, group_from, made
-from tests.tables import cases
 from tools.calls import ToolCall
 
 HOSTILE_SIBLING = 1
@@ -135,28 +134,3 @@ async def test_ids_are_held_to_the_vocabulary_that_the_policy_names():
     credited = await group_from(playing(ids(lambda given: (5_000, *given[1:])), vocabulary_size=5_000))
     (failure,) = credited.group.failures
     assert "possible: 0 to 4999" in failure.error
-
-
-@cases(
-    "spoil",
-    [
-        ids(lambda given: (4_999, *given[1:])),
-        first_logprob(1e-3),
-        lambda c: replace(c, token_ids=(5,) * 1024, logprobs=(-0.5,) * 1024),
-        lambda c: replace(c, token_ids=list(c.token_ids), logprobs=list(c.logprobs)),
-        lambda c: replace(c, logprobs=None),
-    ],
-    ids=["the last id", "a rounded logprob", "as many ids as asked for", "lists", "no logprobs"],
-)
-async def test_what_is_just_possible_is_taken(spoil):
-    credited = await group_from(playing(spoil, vocabulary_size=5_000))
-    assert credited.group.failures == ()
-
-
-async def test_a_completion_made_from_text_may_be_empty_or_longer_than_was_asked_for():
-    said = Message(role="assistant")
-    for sampled in ((), (5,) * 2000):
-        spoil = lambda c, sampled=sampled: replace(  # noqa: E731
-            c, message=said, token_ids=sampled, logprobs=None, exact=False
-        )
-        assert (await group_from(playing(spoil))).group.failures == ()

@@ -101,12 +101,6 @@ COMMANDS: Mapping[str, LazyCommand] = {
         "Credit",
         runs_env=True,
     ),
-    "learn": LazyCommand(
-        "turnwise.cli.learn",
-        "Let a small policy learn in a minute, with turn credit and with scalar credit.",
-        "Credit",
-        runs_env=True,
-    ),
     "export": LazyCommand(
         "turnwise.cli.export",
         "Write a rollout JSONL as the rows that a trainer would get, as text or as a table.",

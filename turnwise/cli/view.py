@@ -23,8 +23,7 @@ from tools.plain_text import counted
 from turnwise import viewer
 from turnwise.cli.credit_options import load_code
 from turnwise.cli.runs import show_runs
-from turnwise.lab.credit_report.report import credit_report
-from turnwise.viewer.credit_values import CreditReport
+from turnwise.lab.credit_report.report import CreditReport, credit_report
 from turnwise.viewer.page_server import LiveRecord, serve_page
 from turnwise.viewer.page_values import PageContent, TextCutter, TokenTexts
 from turnwise.viewer.record_page import PageSize, write_record_page

@@ -14,7 +14,7 @@ from environments.policy.chat import ChatPolicy
 from environments.policy.inference.chat_reply import logprobs_warning
 from environments.policy.inference.server_kind import TEXT_ONLY, ServerFacts, look
 from environments.policy.inference.token_wires import WIRES, TokenWire
-from environments.policy.rendering.renderer import Renderer
+from environments.policy.rendering.chatml import Renderer
 from environments.policy.token_policy import TokenPolicy
 from environments.trajectory import Completion
 from tools.errors import ConfigError, PolicyError, ServerAway
@@ -53,11 +53,7 @@ class ServerPolicy:
         return await policy.complete(request)
 
     async def prompt_tokens(self, request: CompletionRequest) -> int | None:
-        """Tokens of the prompt where ids are sent; `None`: the server renders it, and it alone knows.
-
-        Raises:
-            ContextOverflow: as for `TokenPolicy`.
-        """
+        """Return the tokens of the prompt where ids are sent; None: the server renders it."""
         policy = self._decided or await self._decide_in_a_rollout()
         return await policy.prompt_tokens(request) if isinstance(policy, TokenPolicy) else None
 

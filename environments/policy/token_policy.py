@@ -14,8 +14,7 @@ from environments.policy.inference.dialect import is_context_overflow, sampling_
 from environments.policy.inference.http_client import NoAnswerError, StatusError
 from environments.policy.inference.server_kind import ServedModel
 from environments.policy.inference.token_wires import TokenReply, TokenRequest, TokenWire
-from environments.policy.rendering.chatml import parsed, rendered
-from environments.policy.rendering.renderer import CannotExtendError, Renderer, first_stop
+from environments.policy.rendering.chatml import CannotExtendError, Renderer, first_stop, parsed, rendered
 from environments.policy.row_prompt import (
     Prompt,
     ToolUse,
@@ -170,12 +169,9 @@ class TokenPolicy(ServedModel):
             raise PolicyError(f"{self._url}: {error}") from error
 
     def _stopped(self, reply: TokenReply, asked: TokenRequest) -> TokenReply:
-        """The reply with how it ended, cut after the first id that ends a turn.
+        """Return the reply with how it ended, cut after the first id that ends a turn.
 
         What was sampled up to there has the model's distribution, whatever came after it.
-
-        Raises:
-            ReplyError: it ended by an id that is not there, or by nothing.
         """
         largest = max(reply.token_ids)
         if largest >= self.vocabulary_size:

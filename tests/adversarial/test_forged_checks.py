@@ -36,18 +36,13 @@ async def judged(ctx: RolloutContext, attack: str, where: str = "x == 4", head: 
 
 
 KILLS = {
-    "kill": "import os, signal; os.kill(os.getppid(), signal.SIGKILL)",
-    "stop": "import os, signal; os.kill(os.getppid(), signal.SIGSTOP)",
     "kill all": "import os, signal; os.kill(-1, signal.SIGKILL)",
     "kill from a child": "import os\nif os.fork() == 0:\n    try:\n        os.kill(-1, 9)\n"
     "    finally:\n        os._exit(0)",
     "pidfd": "import os, signal; signal.pidfd_send_signal(os.pidfd_open(os.getppid()), 9)",
-    "trace": "import ctypes, os; ctypes.CDLL(None).ptrace(16, os.getppid(), 0, 0)",
-    "close the pipes": "import os; os.closerange(0, 100)",
     "all processes": "import os\nwhile True:\n    try:\n        os.fork()\n"
     "    except OSError:\n        break\n"
     "import time; time.sleep(9)",
-    "the whole disk": "open('full', 'wb').write(b'x' * (900 << 20))",
     "a child that holds the pipes": "import os, time\nif os.fork() == 0:\n"
     "    os.setsid(); time.sleep(30)\nos._exit(0)",
     "a program of its own": "import os, sys\nos.execv(sys.executable, ['python3', '-c', "
@@ -75,12 +70,9 @@ async def test_the_judge_cannot_be_reached(ctx, name: str):
 
 REPLIES = {
     "two answers": 'b\'{"returned": 8}{"returned": 8}\'',
-    "an unknown kind": 'b\'{"returned": ["object", 8]}\'',
     "deep": "b'{\"returned\": ' + b'[' * 100_000",
     "endless": "b'x' * (64 << 20)",
     "an end of the test's loop": 'b\'{"raised": ["StopIteration"], "message": ""}\'',
-    "an error of the judge's": 'b\'{"raised": ["LostAnswer", "BaseException"], "message": ""}\'',
-    "lines of a verdict": "b'0 end {\"held\": [0, 1, 2]}'",
 }
 RAW = """
 import gc, io

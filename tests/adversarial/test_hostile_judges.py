@@ -41,7 +41,6 @@ LOST = {
     "hangs up": hang_up,
     "never ends": endless,
     "no JSON": answer(b"<html>"),
-    "no choices": answer({"choices": []}),
     "busy": answer({"error": {"message": "slow down"}}, status=429),
 }
 

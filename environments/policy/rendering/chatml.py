@@ -1,4 +1,4 @@
-"""Turns messages into token ids and back: ChatML with tools, segment by segment.
+"""What a renderer is, and ours, which turns messages into token ids and back: ChatML with tools.
 
 Each message is encoded on its own, in fixed pieces (header, body, closing), and a prompt is their
 concatenation. So what was sampled for a message is exactly what later prompts hold for it, and a prompt costs
@@ -8,21 +8,68 @@ only its new messages. Text never becomes a control token; only the format's own
 import asyncio
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from itertools import chain, pairwise
 from pathlib import Path
 from threading import Lock
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from tokenizers import AddedToken, Tokenizer
 
 from environments.policy.rendering.hermes import JsonCall, checked_call, read_json_call
-from environments.policy.rendering.renderer import CannotExtendError, Renderer, first_stop
 from environments.trajectory import Message
 from tools.calls import ToolCall, ToolSpec
 from tools.errors import ConfigError, ContextOverflow
 from tools.time_profile import timed
+
+
+class CannotExtendError(Exception):
+    """A format cannot go on from what was sampled; the text is the cause, in a few words that are counted."""
+
+
+class Renderer(Protocol):
+    """Renders the conversations of one model. Text of a message never becomes a control token."""
+
+    @property
+    def name(self) -> str:
+        """The chat format, for example `qwen3`."""
+        ...
+
+    @property
+    def vocabulary_size(self) -> int: ...
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Every id that ends an assistant turn; the server has to stop at each of them."""
+        ...
+
+    def prompt_ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
+        """The whole conversation, up to where the next assistant message begins."""
+        ...
+
+    def extend(
+        self, sampled: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec]
+    ) -> tuple[int, ...]:
+        """Return what follows a sampled turn, up to where the next assistant message begins.
+
+        `sampled` may lack a stop token; `messages` are tool results and replies.
+
+        Raises:
+            CannotExtendError: the format has no way to go on, or would drop what was sampled.
+        """
+        ...
+
+    def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Message:
+        """The assistant message that sampled ids hold; its calls carry status and span."""
+        ...
+
+
+def first_stop(ids: Sequence[int], stop_ids: Collection[int]) -> int | None:
+    """The index of the first id that ends a turn; `None`: the turn was cut."""
+    stops = frozenset(stop_ids)
+    return None if stops.isdisjoint(ids) else list(map(stops.__contains__, ids)).index(True)
+
 
 THINK: Final = ("<think>", "</think>")
 CALL: Final = ("<tool_call>", "</tool_call>")
@@ -43,11 +90,7 @@ class Section(NamedTuple):
 
 
 def message_of(sections: Sequence[Section]) -> Message:
-    """The message of a turn, its calls named `call_0`, `call_1` and so on.
-
-    A block that is not closed, or that holds no call, is a call with that status; text in
-    the reasoning is no call.
-    """
+    """Return the message of a turn; an open block, or one without a call, is a call with that status."""
     reasoning, sections = _reasoning(sections)
     content = ""
     calls: list[ToolCall] = []
@@ -55,7 +98,15 @@ def message_of(sections: Sequence[Section]) -> Message:
         closed = index + 1 < len(sections) and sections[index + 1].marker == CALL[1]
         if section.marker == CALL[0]:
             content = content if calls else content.removesuffix("\n")
-            calls.append(_read_call(section, closed=closed, index=len(calls)))
+            name, arguments, status = _framed(section.text) or read_json_call(section.text.strip())
+            call = ToolCall(
+                id=f"call_{len(calls)}",
+                name=name,
+                arguments=arguments,
+                status=status if closed else "unclosed_block",
+                span=(section.start, section.end + closed),  # with both markers
+            )
+            calls.append(call)
         elif section.marker == CALL[1] and index and sections[index - 1].marker == CALL[0]:
             content += section.text if section.text != "\n" else ""
         else:
@@ -67,19 +118,6 @@ def write_call(call: ToolCall) -> str:
     """The text between the call markers; the arguments stay as they are, even when they are not JSON."""
     return (
         f"{_CALL_START}{json.dumps(call.name, ensure_ascii=False)}{_CALL_MIDDLE}{call.arguments}{_CALL_END}"
-    )
-
-
-def _read_call(section: Section, *, closed: bool, index: int) -> ToolCall:
-    """The call between two markers; the span takes in both of them."""
-    text, span = section.text, (section.start, section.end + closed)
-    name, arguments, status = _framed(text) or read_json_call(text.strip())
-    return ToolCall(
-        id=f"call_{index}",
-        name=name,
-        arguments=arguments,
-        status=status if closed else "unclosed_block",
-        span=span,
     )
 
 
@@ -155,11 +193,7 @@ class TokenizerError(ConfigError):
 
 
 def load_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer of `embedded`, of a local folder, or of a Hugging Face name.
-
-    Raises:
-        ConfigError: there is no such tokenizer, or it has no `tokenizer.json`.
-    """
+    """Load `embedded`, a local folder, or a Hugging Face name; ConfigError if there is no such tokenizer."""
     if name == EMBEDDED or Path(name).is_dir():
         return _tokenizer_in(EMBEDDED_TOKENIZER_DIR if name == EMBEDDED else Path(name))
     if name.startswith((".", "/", "~")):
@@ -276,10 +310,10 @@ class ChatMLRenderer:
     def extend(
         self, sampled: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec] = ()
     ) -> tuple[int, ...]:
-        """What follows a sampled turn: what closes it, `messages`, and the next assistant's header.
+        """Return what follows a sampled turn: what closes it, `messages`, and the next assistant's header.
 
-        A prompt of the grown conversation holds the same after the turn. A stop token that was sampled closes
-        the turn, whichever it is; for a turn that was cut, the format's own one is added.
+        A stop token that was sampled closes the turn, whichever it is; for a turn that was cut, the format's
+        own one is added.
 
         Raises:
             CannotExtendError: the turn goes on after its stop token, and parsing drops that.
@@ -291,12 +325,10 @@ class ChatMLRenderer:
         return _joined(closing, *map(self._message, messages), self._header("assistant"))
 
     def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSpec] = ()) -> Message:
-        """The assistant message that ids hold, up to the stop token if there is one.
+        """Return the assistant message that ids hold, up to the stop token if there is one.
 
-        The reverse of `completion_ids` for whole messages (but call ids are `call_0`, `call_1`, …, as they
-        are not in the tokens). A block that is not closed, or that holds no call, is a call with a status
-        that says so; what stands in the reasoning is no call.
-        Works with tokenizers that have the markers as control tokens.
+        The reverse of `completion_ids` for whole messages; calls are named `call_0`, `call_1`, …, as their
+        ids are not in the tokens. Works with tokenizers that have the markers as control tokens.
         """
         return message_of(self._sections(token_ids))
 
@@ -417,17 +449,10 @@ async def rendered(
     max_tokens: int | None,
     sampled: int = 0,
 ) -> Result:
-    """The result of `work`, which renders messages.
-
-    Args:
-        work: in a thread when the messages that were not rendered before are long.
-        renderer: of these messages.
-        messages: all that it renders.
-        max_tokens: that their row may have; `None`: any number.
-        sampled: ids of a turn that it reads to go on from there.
+    """Return the result of `work`, in a thread when messages that were not rendered before are long.
 
     Raises:
-        ContextOverflow: they have more tokens for certain.
+        ContextOverflow: they have more than `max_tokens` for certain.
     """
     # Not `isinstance` of a protocol, which takes 20 µs.
     chars = getattr(renderer, "chars_to_encode", chars_of)(messages)

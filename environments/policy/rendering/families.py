@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from environments.policy.rendering.chatml import EMBEDDED, ChatMLRenderer, load_tokenizer
+from environments.policy.rendering.chatml import EMBEDDED, ChatMLRenderer, Renderer, load_tokenizer
 from environments.policy.rendering.family_renderer import FamilyRenderer, text_reader
 from environments.policy.rendering.hermes import Block, blocks, read_json_call, without_blocks
-from environments.policy.rendering.renderer import Renderer
 from tools.calls import ToolCall, ToolSpec
 from tools.errors import ConfigError
 
@@ -178,12 +177,7 @@ def _numbered(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
 
 
 def load_renderer(*, family: str | None, model_name: str, tokenizer_name: str) -> Renderer:
-    """The renderer for ids of a model.
-
-    Args:
-        family: a name of `family_names`; `None`: by the model's name, and ChatML for the embedded tokenizer.
-        model_name: as the server names it.
-        tokenizer_name: `embedded`, a folder, or a Hugging Face name.
+    """Return the renderer for ids of a model; without a family, by the name of the model or tokenizer.
 
     Raises:
         ConfigError: one line that names what to set or to install.

@@ -145,8 +145,6 @@ class Spec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """A running container and the connection to its supervisor."""
-
     id: str
     spec: Spec
     uid: int

@@ -69,7 +69,6 @@ class EngineError(Exception):
 
     @property
     def conflict(self) -> bool:
-        """The call does not fit the state that something is in."""
         return self.status == _CONFLICT
 
 

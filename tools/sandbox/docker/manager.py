@@ -65,7 +65,6 @@ class Pool(Generic[T]):
             self._open += 1
 
     def pop(self) -> T | None:
-        """One that was made ahead and still answers, or `None`."""
         while True:
             with self._changed:
                 found = self._ready.popleft() if self._ready else None

@@ -183,7 +183,6 @@ class SupervisedSandbox:
             await to_the_end(self._pause(-1))
 
     async def listener(self) -> socket.socket:
-        """See `tools.sandbox.base.listener`."""
         if self._listen is None:
             tier, network = self._record.tier, self._record.limits.network
             raise IsolationError(

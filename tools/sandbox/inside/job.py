@@ -103,7 +103,6 @@ class Job:
         self.out = self.err = Capture(-1, 0)
 
     def attach(self, out: int, err: int) -> None:
-        """Collect the output from these descriptors."""
         self.out = Capture(out, self._cap)
         self.err = Capture(err, self._cap)
 

@@ -65,8 +65,6 @@ class PackFolder(NamedTuple):
 
 
 class UnpackArchive(NamedTuple):
-    """Write the files of an archive below a folder."""
-
     path: str
     archive: bytes
     timeout_s: float
@@ -111,8 +109,6 @@ class Ready(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What came of a request."""
-
     exit_code: int
     """Of an operation on files an errno."""
     stdout: bytes

@@ -41,7 +41,6 @@ def prepare_signals(on_child: Callable[[int, object], None]) -> None:
 
 
 def serve(control: int, config: Configuration) -> None:
-    """Serve until the host closes the channel or dies, then end the process."""
     try:
         own_descriptor_limit()
         supervisor = Supervisor(control, config.settings, config.env)
@@ -81,7 +80,6 @@ class Supervisor:
             self._watch.on(int(settings["guard_fd"]), self._host_died)
 
     def serve(self) -> None:
-        """Handle events until the host is gone."""
         self._send(messages.Ready())
         while self._open:
             wait_ms = -1 if self._job is None else int(self._job.next_tick_s() * 1000) + 1

@@ -32,8 +32,6 @@ _WORDS_BYTES = 2000
 
 
 class ForkedProcess:
-    """A process that was forked for us; it is no child of ours."""
-
     def __init__(self, pidfd: int) -> None:
         self._pidfd = pidfd
 

@@ -185,7 +185,6 @@ def _supervised(
 
 
 def _make_folder(who: Agent, lent: tuple[str, ...], undo: ExitStack) -> _Folder:
-    """A folder that only the agent can enter."""
     base = tempfile.mkdtemp(prefix=f"{cgroup.PREFIX}.{identity(os.getpid())}.")
     folder = _Folder(
         base=base,
@@ -242,8 +241,6 @@ def _rules(folder: _Folder, who: Agent, held: bool) -> list[tuple[str, str]]:
 
 
 class Monitor:
-    """The outermost process of a sandbox without namespaces."""
-
     def __init__(self, process: ForkedProcess) -> None:
         self._process = process
         self.ends = process.ends

@@ -15,8 +15,7 @@ from environments.record.origin import GroupKey
 from environments.record.recorder import Recorder, past_groups
 from environments.record.summary import print_summary
 from environments.rollout.boundary import traceback_of
-from environments.rollout.containment.hook_calls import HookCalls
-from environments.rollout.containment.user_code import InFlight
+from environments.rollout.containment.hook_calls import HookCalls, InFlight
 from environments.rollout.hooks import writes
 from environments.rollout.items.tasks import GroupTask, PastGroup, RunHistory
 from environments.run.experiment import origin_of
@@ -131,7 +130,7 @@ async def _process_opened(
         withhold_stale=partial(withhold_stale, env, finishing),
         track=track,
     )
-    with env.hook_calls(InFlight(item_id="", sibling=0)) as calls:
+    with env.lifecycle.hook_calls(InFlight(item_id="", sibling=0)) as calls:
         if writes(env, "next_items"):
             most = len(env.items) if env.config.total_steps == -1 else env.config.total_steps
             past = past_groups(recorder.path)
@@ -467,7 +466,7 @@ class AskedTasks:
             self._is_over = True
             return []
         try:
-            return (await self._env.next_ids(self._calls, history))[:room]
+            return (await self._env.lifecycle.next_ids(self._calls, history))[:room]
         except (RunError, UsageError) as error:
             # Raised when the groups in flight have ended: they are no worse for it.
             self.error, self._is_over = error, True

@@ -13,8 +13,7 @@ from environments.config import sampling_of
 from environments.record.origin import RunOrigin, differences, refuse_other_run
 from environments.record.recorder import Recorder, past_groups
 from environments.record.summary import loop_rows, print_rows
-from environments.rollout.containment.hook_calls import HookCalls
-from environments.rollout.containment.user_code import InFlight
+from environments.rollout.containment.hook_calls import HookCalls, InFlight
 from environments.rollout.hooks import writes
 from environments.run.experiment import later_files, origin_of
 from environments.run.group_source import Finishing, GroupSource, withhold_stale
@@ -76,7 +75,7 @@ async def serve(
     with watched_run(env, progress) as watchdog:
         async with env.opened(waits=True, notify=progress.say):
             if not env.config.allow_approximate_tokens:
-                refuse_text_alone(env.text_only_servers)
+                refuse_text_alone(env.lifecycle.text_only_servers)
             progress.ready()
             return await _serve_opened(env, console, progress, watchdog, options, open_source)
 
@@ -99,14 +98,16 @@ async def _serve_opened(
             )
             begin_record(env, origin_of(env), recorder, accept=options.accept, say=say)
             files.enter_context(later_files(env, recorder, accept=options.accept))
-        calls = files.enter_context(env.hook_calls(InFlight(item_id="", sibling=0)))
+        calls = files.enter_context(env.lifecycle.hook_calls(InFlight(item_id="", sibling=0)))
         asked = _asked(env, recorder, calls, say)
         traces = Traces(progress.observers)
         finishing = Finishing(
             fingerprint=None if recorder is None else recorder.fingerprint,
             is_charted=track is not None,
             # Of a stale group, and of one that is traced, the line is read again.
-            has_line=recorder is not None or env.weight_versions.max_staleness is not None or traces.are_made,
+            has_line=recorder is not None
+            or env.lifecycle.weight_versions.max_staleness is not None
+            or traces.are_made,
             shape=shape,
             exact_only=not config.allow_approximate_tokens,
         )
@@ -118,7 +119,7 @@ async def _serve_opened(
             source=source,
             finishing=finishing,
             withhold_stale=partial(withhold_stale, env, finishing),
-            probe=env.check_policy,
+            probe=env.lifecycle.check_policy,
             origin=origin_of(env),
             track=track,
             traces=traces,
@@ -252,7 +253,7 @@ def _delivery(env: AgentEnv, shape: Shape, outbox: Outbox, say: Callable[[str], 
         rules=DeliveryRules(
             max_batches_waiting=config.max_batches_offpolicy,
             patience_s=None if config.exit_when_api_away_s < 0 else config.exit_when_api_away_s,
-            weights=env.weight_versions,
+            weights=env.lifecycle.weight_versions,
         ),
         say=say,
     )

@@ -9,7 +9,7 @@ import pytest
 from environments.record.origin import OtherRunError
 from environments.record.recorder import read_groups
 from environments.rollout.items.tasks import GroupTask
-from environments.run import evaluation_run
+from environments.run import open_run, tracking
 from environments.run.evaluation_run import evaluate, evaluation_folder
 from environments.run.group_source import score_eval
 from environments.run.open_run import RunOptions
@@ -184,9 +184,9 @@ async def test_charts_get_the_numbers_of_metrics_json_once(tmp_path, monkeypatch
 
     @contextmanager
     def charts(env, observers):
-        yield [Charts()]
+        yield tracking.Tracker([Charts()], observers)
 
-    monkeypatch.setattr(evaluation_run, "opened_charts", charts)
+    monkeypatch.setattr(open_run, "opened_charts", charts)
     await evaluate(evaluating(tmp_path), shown_console())
     ((numbers, histograms, samples),) = steps
     assert numbers == metrics(tmp_path)["results"]["all"]

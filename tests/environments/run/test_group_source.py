@@ -12,7 +12,7 @@ import pytest
 
 from environments.record.recorder import Recorder, read_groups
 from environments.rollout.items.tasks import GroupTask
-from environments.run import group_source
+from environments.run import group_source, process_run
 from environments.run.group_source import (
     FinishedGroups,
     Finishing,
@@ -25,8 +25,8 @@ from environments.run.group_source import (
     note_of,
     withhold_stale,
 )
-from environments.run.open_run import OpenRun
-from environments.run.process_run import FAILED, Driver, PlannedTasks
+from environments.run.open_run import OpenRecord, OpenRun
+from environments.run.process_run import FAILED, PlannedTasks, roll_out
 from environments.run.progress import Progress
 from environments.run.worker_pool import StoppedError, run_groups
 from environments.testing import group_of
@@ -241,25 +241,31 @@ class Given:
         return finished(group, FINISHING)
 
 
-async def driven(path, made, **options):
+async def driven(path, made, noted=(), **options):
     """The exit code, the source, and what was shown."""
     console, source = quiet(), Given(made)
+    env = chat()
+    env.config = env.config.model_copy(update={"max_failed_groups": 0} | options)
     tasks = [GroupTask(item=number, item_id=str(number)) for number in range(6)]
     with Recorder(path) as recorder:
-        driver = Driver(
+        run = OpenRun(
+            env=env,
+            origin=None,
+            record=OpenRecord(recorder=recorder, folder=None, resumed=False, say=print),
             source=source,
-            run=OpenRun(recorder=recorder, folder=None, resumed=False, say=print),
+            finishing=FINISHING,
+            is_evaluation=False,
             progress=Progress(console),
             watchdog=SimpleNamespace(armed=nullcontext),
-            **{"max_failed": 0} | options,
+            tracker=SimpleNamespace(add=lambda note: noted and noted[0](note)),
         )
-        code = await driver.roll_out(PlannedTasks(tasks, recorder))
+        code = await roll_out(run, PlannedTasks(tasks, recorder))
     return code, source, console.file.getvalue()
 
 
 async def test_a_driver_records_every_group_once_and_passes_over_those_that_are_recorded(tmp_path):
     path, noted = tmp_path / "r.jsonl", []
-    code, source, _ = await driven(path, WHOLE, track=noted.append)
+    code, source, _ = await driven(path, WHOLE, [noted.append])
     assert (code, source.alone, len(noted)) == (0, ["0"], 6)
     assert [each.group.item_id for each in read_groups(path)] == list("012345")
     code, source, shown = await driven(path, WHOLE)
@@ -268,20 +274,21 @@ async def test_a_driver_records_every_group_once_and_passes_over_those_that_are_
 
 
 async def test_a_driver_ends_where_too_many_groups_are_lost_and_keeps_them(tmp_path):
-    code, _, shown = await driven(tmp_path / "r.jsonl", lost(), max_failed=2)
+    code, _, shown = await driven(tmp_path / "r.jsonl", lost(), max_failed_groups=2)
     assert code == FAILED
     assert "stopped: 2 groups in a row were lost whole" in shown
     assert [each.status for each in read_groups(tmp_path / "r.jsonl")] == ["failed"] * 2
 
 
-async def test_a_group_is_recorded_as_it_is_when_its_age_was_judged(tmp_path):
+async def test_a_group_is_recorded_as_it_is_when_its_age_was_judged(tmp_path, monkeypatch):
     stale = replace(WHOLE, status="no_credit", group=all_withheld(WHOLE.group, "too old"))
 
-    async def withhold_stale(done):
+    async def withhold_stale(env, finishing, done):
         old = replace(stale, group=replace(stale.group, item_id=done.note.past.item_id))
         return finished(old, FINISHING)
 
-    assert (await driven(tmp_path / "r.jsonl", WHOLE, withhold_stale=withhold_stale))[0] == 0
+    monkeypatch.setattr(process_run, "withhold_stale", withhold_stale)
+    assert (await driven(tmp_path / "r.jsonl", WHOLE))[0] == 0
     assert {each.group.stale for each in read_groups(tmp_path / "r.jsonl")} == {"too old"}
 
 

@@ -47,12 +47,12 @@ def broken_traces(fault, monkeypatch):
 
 def broken_charts(fault, monkeypatch):
     run = SimpleNamespace(log=lambda _: fault(), finish=fault)
-    monkeypatch.setattr(tracking, "wandb_charts", lambda *_: tracking.Charts("charts", run, None))
+    monkeypatch.setattr(tracking, "start_charts", lambda service, *_: tracking.Charts(service, run, None))
 
 
 def broken_end_of_charts(fault, monkeypatch):
     run = SimpleNamespace(log=lambda _: None, finish=fault)
-    monkeypatch.setattr(tracking, "wandb_charts", lambda *_: tracking.Charts("charts", run, None))
+    monkeypatch.setattr(tracking, "start_charts", lambda service, *_: tracking.Charts(service, run, None))
 
 
 OBSERVERS = (broken_traces, broken_charts, broken_end_of_charts)

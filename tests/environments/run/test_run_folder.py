@@ -164,7 +164,7 @@ def test_a_run_that_an_error_ended_says_so():
         raise ConfigError("the token at https://me:secret@host is wrong")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("environments.run.process_run._process_opened", broken)
+        patch.setattr("environments.run.process_run.roll_out", broken)
         with pytest.raises(ConfigError):
             run()
     told = summary()

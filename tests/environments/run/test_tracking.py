@@ -13,12 +13,13 @@ from environments.credit import credited
 from environments.run.group_source import MAX_SAMPLES, TEXT_CHARS, note_of
 from environments.run.tracking import (
     MOST_WARNINGS,
+    TRACKIO,
     WINDOW,
     Charts,
     Observers,
     Tracker,
     group_numbers,
-    tracked,
+    opened_charts,
 )
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup
@@ -92,7 +93,7 @@ def test_without_a_key_tracking_is_refused_in_one_line(tmp_path):
 def test_a_service_whose_package_is_missing_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "trackio", None)
     env = WriteFile(AgentEnvConfig(use_trackio=True))
-    with pytest.raises(ConfigError, match=r"trackio.*turnwise\[trackio\]"), tracked(env, Observers()):
+    with pytest.raises(ConfigError, match=r"trackio.*turnwise\[trackio\]"), opened_charts(env, Observers()):
         pass
 
 
@@ -144,7 +145,7 @@ class Broken:
 
 
 def test_a_service_that_breaks_is_warned_of_a_few_times_and_ends_nothing(caplog):
-    backend, observers = Charts("charts", Broken(), None), Observers()
+    backend, observers = Charts(TRACKIO, Broken(), None), Observers()
     for _ in range(10):
         observers.put(backend.name, partial(backend.log, {}, {}, ()))
     observers.end()
@@ -155,11 +156,11 @@ def test_a_service_that_breaks_is_warned_of_a_few_times_and_ends_nothing(caplog)
 def test_settings_that_may_be_secrets_are_sent_to_nobody(monkeypatch):
     sent = []
 
-    def made(name, settings):
+    def made(service, name, settings):
         sent.append((name, settings))
         return Kept()
 
-    monkeypatch.setattr("environments.run.tracking.wandb_charts", made)
+    monkeypatch.setattr("environments.run.tracking.start_charts", made)
 
     class Config(AgentEnvConfig):
         shop_api_key: str = "hidden-1"
@@ -168,7 +169,7 @@ def test_settings_that_may_be_secrets_are_sent_to_nobody(monkeypatch):
     class Env(WriteFile):
         env_config_cls = Config
 
-    with tracked(Env(Config(use_wandb=True, rollout_server_token="hidden-4")), Observers()):
+    with opened_charts(Env(Config(use_wandb=True, rollout_server_token="hidden-4")), Observers()):
         pass
     ((_, settings),) = sent
     assert "hidden" not in str(settings)

@@ -17,11 +17,6 @@ from tests.equipment.quirky_server import Fields, Quirk, calls_of
 Refusal = Callable[[Fields], Response | None]
 
 
-def where_asked(field: str, answer: Callable[[], Response]) -> Refusal:
-    """Refuse requests that have a field."""
-    return lambda asked: answer() if asked.get(field) else None
-
-
 def openai_error(status: int, message: str, *, param: str | None = None, code: Any = None) -> Response:
     """OpenAI's shape, which most others have, too."""
     error = {"message": message, "type": "invalid_request_error", "param": param, "code": code}
@@ -41,13 +36,10 @@ def unknown_argument(asked: Fields) -> Response | None:
     return openai_error(400, "Unrecognized request argument supplied: return_token_ids")
 
 
-def no_logprobs() -> Response:
+def max_tokens(asked: Fields) -> Response | None:
     """OpenAI, of a reasoning model."""
-    return openai_error(403, "You are not allowed to request logprobs from this model", param=None)
-
-
-def max_tokens() -> Response:
-    """OpenAI, of a reasoning model."""
+    if "max_tokens" not in asked:
+        return None
     text = (
         "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' "
         "instead."
@@ -67,25 +59,6 @@ def sampling(asked: Fields) -> Response | None:
         text = "Unsupported parameter: 'top_p' is not supported with this model."
         return openai_error(400, text, param="top_p", code="unsupported_parameter")
     return None
-
-
-def no_auto_tools() -> Response:
-    """Of vLLM without the flags."""
-    return plain_error(
-        '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
-    )
-
-
-def no_jinja() -> Response:
-    """llama.cpp without the flag."""
-    error = {"code": 500, "message": "tools param requires --jinja flag", "type": "server_error"}
-    return JSONResponse({"error": error}, status_code=500)
-
-
-def no_tools() -> Response:
-    """Of a model of ollama whose template has none."""
-    error = {"message": "registry.ollama.ai/library/mock does not support tools", "type": "api_error"}
-    return JSONResponse({"error": {**error, "param": None, "code": None}}, status_code=400)
 
 
 def provider_error() -> Response:
@@ -167,33 +140,11 @@ def without_tokens(reply: Fields) -> None:
     choice_of(reply).pop("token_ids", None)
 
 
-def null_tokens(reply: Fields) -> None:
-    """Of vLLM for gpt-oss: the fields are there, and empty."""
-    reply["prompt_token_ids"] = choice_of(reply)["token_ids"] = None
-
-
 def response_ids(reply: Fields) -> None:
     """SGLang: other names, and all of it in the choice."""
     choice = choice_of(reply)
     choice["prompt_token_ids"] = reply.pop("prompt_token_ids", None)
     choice["response_token_ids"] = choice.pop("token_ids", None)
-
-
-def meta_info(reply: Fields) -> None:
-    """SGLang's older shape: triples of logprob, id and text."""
-    choice = choice_of(reply)
-    logprobs: Fields = choice.pop("logprobs") or {}
-    content: list[Fields] = logprobs.get("content", [])
-    ids: list[int] = choice.pop("token_ids", [])
-    triples = [[entry["logprob"], each, None] for entry, each in zip(content, ids, strict=True)]
-    choice["meta_info"] = {"output_token_logprobs": triples, "weight_version": "7"}
-    choice["prompt_token_ids"] = reply.pop("prompt_token_ids", None)
-    choice["logprobs"] = None
-
-
-def clamped(reply: Fields) -> None:
-    """Of vLLM, for a token whose logprob it lost."""
-    choice_of(reply)["logprobs"]["content"][-1]["logprob"] = -9999.0
 
 
 def finished(reason: Any) -> Callable[[Fields], None]:
@@ -203,36 +154,6 @@ def finished(reason: Any) -> Callable[[Fields], None]:
         choice_of(reply)["finish_reason"] = reason
 
     return change
-
-
-def with_fields_left_out(reply: Fields) -> None:
-    """No finish reason, no role, no type of a call."""
-    choice = choice_of(reply)
-    del choice["finish_reason"], choice["message"]["role"]
-    for call in calls_of(choice["message"]):
-        del call["type"]
-
-
-def filtered(reply: Fields) -> None:
-    """Azure OpenAI, of an answer that its filter held back."""
-    choice = choice_of(reply)
-    choice["message"] = {"role": "assistant", "content": "I"}
-    choice["finish_reason"] = "content_filter"
-
-
-def refusal(reply: Fields) -> None:
-    """OpenAI, where the model declines: in a field of its own."""
-    message = choice_of(reply)["message"]
-    message |= {"content": None, "refusal": message["content"] or None}
-
-
-def legacy_call(reply: Fields) -> None:
-    """OpenAI before there were several calls."""
-    choice = choice_of(reply)
-    calls = choice["message"].pop("tool_calls", None)
-    if calls:
-        choice["message"] |= {"content": None, "function_call": calls[0]["function"]}
-        choice["finish_reason"] = "function_call"
 
 
 def calls_as_text(reply: Fields) -> None:
@@ -362,39 +283,22 @@ QUIRKS: Mapping[str, Quirk] = {
         refuses=unknown_argument,
         replies=without_tokens,
     ),
-    "openai-no-logprobs": Quirk(
-        says="logprobs are not allowed (403)", refuses=where_asked("logprobs", no_logprobs)
-    ),
     "openai-max-tokens": Quirk(
         says="max_tokens is max_completion_tokens",
-        refuses=where_asked("max_tokens", max_tokens),
+        refuses=max_tokens,
     ),
     "openai-sampling": Quirk(says="the default temperature alone, no top_p", refuses=sampling),
-    "openai-refusal": Quirk(says="an answer in `refusal`", replies=refusal),
-    "openai-filter": Quirk(says="finish_reason content_filter", replies=filtered),
-    "openai-function-call": Quirk(says="the former `function_call`", replies=legacy_call),
     "vllm-no-parser": Quirk(says="tool calls as text, finish_reason stop", replies=calls_as_text),
-    "vllm-no-auto-tools": Quirk(
-        says="tools refused without its flags", refuses=where_asked("tools", no_auto_tools)
-    ),
     "vllm-reasoning": Quirk(says="reasoning in `reasoning`", replies=reasoning_as("reasoning")),
-    "vllm-null-ids": Quirk(says="token_ids null", replies=null_tokens),
-    "vllm-clamped": Quirk(says="a logprob of -9999.0", replies=clamped),
     "sglang-response-ids": Quirk(says="response_token_ids, all ids in the choice", replies=response_ids),
-    "sglang-meta-info": Quirk(says="ids and logprobs in meta_info", replies=meta_info),
-    "sglang-abort": Quirk(says="finish_reason abort", replies=finished("abort")),
     "sglang-finish": Quirk(
         says="finish_reason as an object", replies=finished({"type": "stop", "matched": 2})
     ),
     "llamacpp-no-ids": Quirk(says="fields that it does not know are ignored", replies=without_tokens),
-    "llamacpp-no-jinja": Quirk(
-        says="tools refused without --jinja (500)", refuses=where_asked("tools", no_jinja)
-    ),
     "llamacpp-calls": Quirk(says="calls without ids", replies=each_call(without_id)),
     "llamacpp-models": Quirk(says="two lists of models in one", models=llamacpp_models),
     "ollama-calls": Quirk(says="arguments as objects, or null", replies=each_call(object_arguments)),
     "ollama-finish": Quirk(says="finish_reason stop beside calls", replies=finished("stop")),
-    "ollama-no-tools": Quirk(says="a model that takes no tools", refuses=where_asked("tools", no_tools)),
     "ollama-models": Quirk(
         says="names with :latest",
         models=ollama_models,
@@ -425,7 +329,6 @@ QUIRKS: Mapping[str, Quirk] = {
     ),
     "transformers-models": Quirk(says="a list of models that breaks (500)", models=internal_error),
     "transformers-stream": Quirk(says="event streams only", refuses=whole_answers, writes=event_stream),
-    "silent": Quirk(says="no finish_reason, no role, no type", replies=with_fields_left_out),
 }
 SERVERS: Mapping[str, Sequence[str]] = {
     "openai": ("openai-no-ids", "openai-max-tokens", "openai-sampling"),

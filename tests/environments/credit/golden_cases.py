@@ -8,11 +8,6 @@ from environments.credit import credited_batch, describe, estimate
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup, Rewards
 
-
-class NotCoveredError(Exception):
-    """No estimator claims to compute this case."""
-
-
 # --- groups from cases ---------------------------------------------------------------------------------
 
 
@@ -176,8 +171,6 @@ def verl_rloo(case):
 
 def gigpo(case):
     params = case["params"]
-    if params.get("enable_similarity"):
-        raise NotCoveredError("states are compared for equality, not similarity")
 
     def run(stats, weight):
         return per_group(
@@ -211,8 +204,6 @@ def gigpo(case):
 
 def mt_grpo(case):
     params = case["params"]
-    if params.get("num_generations") == 1:
-        raise NotCoveredError("a group of one is NaN in the reference and 0 here, on purpose")
     got = per_group(
         case,
         "mt_grpo",
@@ -224,10 +215,6 @@ def mt_grpo(case):
 
 
 def process_supervision(case):
-    if "raises" in case["expected"]:
-        raise NotCoveredError(
-            "the reference raises where rewards do not vary; here every advantage is 0, on purpose"
-        )
     gamma = case["params"].get("gamma")
     got = per_group(case, "process_supervision", turns_only, gamma=1.0 if gamma is None else gamma)
     return {"per_turn_advantages": got}
@@ -235,8 +222,6 @@ def process_supervision(case):
 
 def rllm(case):
     name, params = case["params"]["estimator"], case["params"]
-    if params.get("stepwise_advantage_mode", "broadcast") != "broadcast":
-        raise NotCoveredError(f"rLLM's mode {params['stepwise_advantage_mode']} is deprecated there")
     if name == "grpo":
         got = per_group(
             case,
@@ -252,10 +237,9 @@ def rllm(case):
         got = per_group(case, "turn_return", outcomes_only, baseline="none")
     elif name == "reinforce_plus_plus_baseline":
         got = per_step(case, "reinforce_pp_baseline", outcomes_only, preset="rllm")
-    elif name == "prpo":
-        got = per_step(case, "reinforce_pp", outcomes_only, preset="rllm")
     else:
-        raise NotCoveredError(f"rLLM's {name} is not known here")
+        assert name == "prpo"
+        got = per_step(case, "reinforce_pp", outcomes_only, preset="rllm")
     return {"per_turn_advantages": got}
 
 
@@ -279,8 +263,6 @@ def torchtitan(case):
 def trl(case):
     """Each reward function is a part of the score; NaN is a part not given, all NaN a dropped sibling."""
     params, inputs = case["params"], case["inputs"]
-    if params.get("multi_objective_aggregation", "sum_then_normalize") != "sum_then_normalize":
-        raise NotCoveredError("reward functions that are normalised apart are not offered")
     weights = params.get("reward_weights") or [1.0] * len(inputs["rewards_per_func"][0])
     siblings = defaultdict(dict)
     for position, (row, group) in enumerate(
@@ -340,64 +322,20 @@ def condensation(case):
     return {"per_turn_advantages": got}
 
 
-def in_verl(name):
-    """A batch estimator of verl, whose discount is per token, so that only a discount of 1 is ours."""
-
-    def cover(case):
-        if case["params"].get("gamma", 1.0) != 1.0:
-            raise NotCoveredError("verl discounts per token, an estimator here per turn")
-        if case["params"].get("f_norm", 1.0) != 1.0:
-            raise NotCoveredError("a constant divisor of all advantages is not offered")
-        norm = {name: case["params"][theirs] for name, theirs in _OF_PASSK if theirs in case["params"]}
-        if "raises" in case["expected"]:
-            raise NotCoveredError("a group that an estimator refuses fails, and has no credit")
-        params = norm if name == "passk" else {}
-        return {"per_turn_advantages": per_step(case, name, scored, preset="verl", **params)}
-
-    return cover
-
-
-_OF_PASSK = (("norm_by_std", "norm_adv_by_std_in_grpo"), ("eps", "epsilon"))
-
-
-def with_preset(preset):
-    """Plain GRPO or RLOO, by the constants of that trainer."""
-
-    def cover(case):
-        name = "rloo" if case["params"].get("estimator") == "rloo" else "grpo"
-        return {"per_turn_advantages": per_group(case, name, outcomes_only, preset=preset)}
-
-    return cover
-
-
-def verl_agent_rows(case):
-    if not case["params"].get("compute_mean_std_cross_steps", True):
-        return {"per_turn_advantages": per_group(case, "grpo", outcomes_only, preset="verl")}
-    return {"per_turn_advantages": per_group(case, "gigpo", outcomes_only, preset="verl_agent_rows")}
-
-
 COVERED = {
-    "art_group": with_preset("art"),
     "discounted_return_to_go": return_to_go,
     "dr_grpo_outcome": verl_grpo,
-    "gpg": in_verl("gpg"),
     "gigpo_mean_norm": gigpo,
     "gigpo_mean_std_norm": gigpo,
     "grpo_multiturn_condensation": condensation,
     "grpo_outcome": verl_grpo,
-    "grpo_passk": in_verl("passk"),
     "grpo_process_supervision": process_supervision,
-    "grpo_step_rows_verl_agent": verl_agent_rows,
     "mt_grpo": mt_grpo,
-    "opo": in_verl("opo"),
-    "reinforce_plus_plus": in_verl("reinforce_pp"),
-    "reinforce_plus_plus_baseline": in_verl("reinforce_pp_baseline"),
     "rllm_broadcast": rllm,
     "rloo_outcome": verl_rloo,
-    "skyrl_stepwise": with_preset("skyrl"),
     "tinker_centering": tinker,
     "torchtitan_group": torchtitan,
     "trl_grpo_scale_rewards": trl,
     "turn_gae": turn_gae,
-    "verifiers_center_broadcast": with_preset("verifiers"),
 }
+"""How each file of the references' vectors is computed here."""

@@ -7,10 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.credit import GroupRules, estimate, register_estimator
+from environments.credit import estimate, register_estimator
 from environments.credit.acts import acts_alone
-from environments.credit.crediting import credited
-from environments.credit.estimator_registry import terms_of, without_peer
 from environments.testing import group_of
 from tools.errors import CreditError
 
@@ -96,15 +94,6 @@ def test_acts_get_what_they_get_without_summaries(name, group):
     assert kept == without
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
-@given(group=groups())
-def test_a_summary_gets_what_the_act_that_it_leads_to_gets(name, group):
-    for row, kinds in zip(estimate(name, group), kinds_of(group), strict=True):
-        for index in range(len(row) - 1):
-            if kinds[index] == "summary" and "act" in kinds[index:]:
-                assert row[index] == row[index + 1]
-
-
 def test_grpo_multiturn_gives_summaries_nothing_and_acts_what_grpo_gives():
     kinds = [["act", "summary", "act"], ["act", "act", "summary"]]
     group = group_of([[None] * 3, [None] * 3], outcomes=[1.0, 0.0], kinds=kinds)
@@ -118,22 +107,6 @@ def test_a_summary_that_nothing_follows_gets_the_outcome_compared_at_the_next_in
     group = group_of([[5.0, None], [1.0, 0.5]], outcomes=[1.0, 0.0], kinds=kinds)
 
     assert estimate("turn_return", group)[0] == [6.0 - 1.5, 1.0 - 0.5]
-
-
-@pytest.mark.parametrize("baseline", ["loo_total", "group_mean", "none"])
-def test_what_was_earned_before_a_last_summary_is_not_its_return(baseline):
-    group = group_of([[5.0, None], [5.0]], outcomes=[1.0, 1.0], kinds=[["act", "summary"], ["act"]])
-
-    act, summary = estimate("turn_return", group, baseline=baseline)[0]
-    assert act - summary == 5.0
-
-
-def test_a_summary_before_an_act_that_is_not_trained_keeps_its_credit():
-    group = group_of([[None, 1.0], [0.0]], kinds=[["summary", "act"], ["act"]])
-    first, other = group.trajectories
-    cut = replace(first, turns=(first.turns[0], replace(first.turns[1], trained=False)))
-
-    assert estimate("turn_return", replace(group, trajectories=(cut, other)))[0] == [1.0, 0.0]
 
 
 def test_a_summary_that_is_not_trained_gets_nothing():
@@ -150,18 +123,6 @@ def test_a_critic_values_the_state_before_a_summary_for_it_and_the_state_after_i
     got = estimate("turn_gae", group, values=[[0.25, 1.0, 2.0, 4.0]])
 
     assert got == [[3.5 - 0.25, 2.5 - 1.0, 2.5 - 2.0, 0.5 - 4.0]]
-
-
-@given(groups(most=1), st.sampled_from([1.0, 0.5]), st.sampled_from([1.0, 0.5, 0.0]))
-def test_acts_of_a_critic_are_those_of_the_group_without_summaries(group, gamma, lam):
-    (kinds,) = kinds_of(group)
-    values = [float(index) for index in range(len(kinds))]
-    own = [value for value, kind in zip(values, kinds, strict=True) if kind == "act"]
-
-    (got,) = estimate("turn_gae", group, gamma=gamma, lam=lam, values=[values])
-
-    (alone,) = estimate("turn_gae", acts_alone(group), gamma=gamma, lam=lam, values=[own])
-    assert [value for value, kind in zip(got, kinds, strict=True) if kind == "act"] == alone
 
 
 @pytest.mark.parametrize(
@@ -185,22 +146,6 @@ def test_a_reward_at_a_summary_is_refused():
         estimate("grpo", replace(group, trajectories=(scored,)))
 
 
-def test_rewards_of_the_acts_alone_are_refused_as_those_of_all_turns():
-    group = group_of([[1.0, None]], kinds=[["act", "summary"]])
-    (first,) = group.trajectories
-    scored = replace(first, rewards=replace(first.rewards, turns=(1.0,)))
-
-    with pytest.raises(CreditError, match="1 turn rewards of trajectory 0 for its 2 turns"):
-        estimate("grpo", replace(group, trajectories=(scored,)))
-
-
-def test_turns_without_a_peer_are_acts():
-    kinds = [["act", "summary", "act", "summary"], ["act"]]
-    group = group_of([[1.0, None, 1.0, None], [1.0]], kinds=kinds)
-
-    assert sum(map(sum, without_peer(terms_of("turn_return", group), group))) == 1
-
-
 @pytest.mark.usefixtures("forgets_registrations")
 def test_an_estimator_of_somebody_else_never_sees_a_summary():
     @register_estimator("seen_kinds")
@@ -211,19 +156,3 @@ def test_an_estimator_of_somebody_else_never_sees_a_summary():
     kinds = [["summary", "act", "summary", "act", "summary"], ["act"]]
     group = group_of([[None] * 5, [1.0]], outcomes=[1.0, 1.0], kinds=kinds)
     assert estimate("seen_kinds", group) == [[1.0, 1.0, 3.0, 3.0, 4.0], [0.0]]
-
-
-def test_a_summary_is_no_score_where_siblings_have_one():
-    group = group_of([[None, None], [1.0]], kinds=[["summary", "act"], ["act"]])
-
-    done = credited(group, "turn_return", policy="nobody")
-
-    assert done.reason.startswith("nothing scored beside siblings with rewards: siblings 0;")
-
-
-def test_a_stated_outcome_reaches_a_summary():
-    group = group_of([[None, 0.0], [0.0]], outcomes=[None, 1.0], kinds=[["summary", "act"], ["act"]])
-
-    done = credited(group, "turn_return", policy="nobody", rules=GroupRules(missing_outcome=0.5))
-
-    assert done.advantages == ((-0.5, -0.5), (0.5,))

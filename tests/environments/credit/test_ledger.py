@@ -11,15 +11,12 @@ from hypothesis import strategies as st
 from environments.credit import (
     ESTIMATORS,
     PRESETS,
-    Pool,
-    Term,
     credited,
     credited_batch,
     describe,
     register_estimator,
-    resolve,
 )
-from environments.credit.ledger import NO_PEER, ledger
+from environments.credit.ledger import ledger
 from environments.testing import group_of
 
 VARIANTS = [
@@ -119,14 +116,6 @@ def test_the_terms_of_a_trained_turn_add_up_to_its_recorded_advantage(name, para
             assert near(total, entry.advantage, *(term.value / (term.divisor or 1.0) for term in entry.terms))
 
 
-@quick
-@given(group=groups())
-def test_the_ledger_has_the_recorded_advantages(group):
-    done = credit(group, "turn_return")
-
-    assert [[entry.advantage for entry in row] for row in ledger(done)] == [[*row] for row in done.advantages]
-
-
 @pytest.mark.parametrize(
     ("name", "params"), MEANS, ids=[f"{name}-{'-'.join(map(str, params.values()))}" for name, params in MEANS]
 )
@@ -145,16 +134,6 @@ def test_a_baseline_is_the_mean_of_its_peers(name, params, group):
 
 @quick
 @given(group=groups())
-def test_a_reward_and_what_follows_it_are_the_value_compared(group):
-    done = credit(group, "turn_return", gamma=0.5)
-
-    for _, entry in entries(done):
-        for term in entry.terms:
-            assert near((entry.reward or 0.0) + entry.follows, term.value, entry.follows)
-
-
-@quick
-@given(group=groups())
 def test_peers_are_turns_of_the_same_act_index_in_other_siblings(group):
     done = credit(group, "turn_return")
     trajectories = done.group.trajectories
@@ -168,20 +147,6 @@ def test_peers_are_turns_of_the_same_act_index_in_other_siblings(group):
                     assert other.sibling != trajectory.sibling
                     assert [each.index for each in other.acts].index(peer.turn) == acts
             acts += turn.kind == "act"
-
-
-def test_a_turn_that_no_sibling_reached_has_no_baseline_and_says_so():
-    done = credit(group_of([[1.0], [1.0, 5.0]]), "turn_return")
-
-    entry = ledger(done)[1][1]
-
-    assert (entry.terms[0].value, entry.terms[0].baseline, entry.notes) == (5.0, None, [NO_PEER])
-
-
-def test_the_spread_is_that_of_the_peers_alone():
-    done = credit(group_of([[1.0], [2.0], [4.0]]), "turn_return")
-
-    assert ledger(done)[0][0].terms[0].spread == statistics.stdev([2.0, 4.0])
 
 
 def test_a_turn_that_is_not_trained_trains_no_token_and_says_so():
@@ -206,34 +171,6 @@ def test_a_summary_is_explained_as_the_act_that_follows_it():
 
 
 @pytest.mark.usefixtures("forgets_registrations")
-def test_plain_advantages_are_one_term():
-    @register_estimator("halves")
-    def halves(group):
-        return [[0.5] * len(each.turns) for each in group.trajectories]
-
-    entry = ledger(credit(group_of([[1.0]]), "halves"))[0][0]
-
-    assert [(term.name, term.value, term.baseline) for term in entry.terms] == [("advantage", 0.5, None)]
-    assert (entry.follows, entry.notes) == (None, [])
-
-
-@pytest.mark.usefixtures("forgets_registrations")
-def test_terms_of_somebody_elses_are_shown():
-    @register_estimator("below_best")
-    def below_best(group):
-        scores = Pool.of_trajectories([each.score for each in group.trajectories])
-        best = max(scores.values)
-        return [Term(name="score", values=scores, baselines=[best] * len(scores.values), pool=scores)]
-
-    done = credit(group_of([[1.0, 2.0], [1.0]]), "below_best")
-
-    assert done.advantages == ((0.0, 0.0), (-2.0,))
-    assert [(term.value, term.baseline, term.peer_count) for term in ledger(done)[1][0].terms] == [
-        (1.0, 3.0, 2)
-    ]
-
-
-@pytest.mark.usefixtures("forgets_registrations")
 def test_an_estimator_that_refuses_its_group_now_explains_nothing():
     done = credit(group_of([[1.0]]), "turn_return")
 
@@ -244,12 +181,6 @@ def test_an_estimator_that_refuses_its_group_now_explains_nothing():
     entry = ledger(replace(done, estimator="refuses", estimator_params={}))[0][0]
 
     assert (entry.terms, entry.notes) == ([], ["refuses cannot say how: ValueError"])
-
-
-def test_an_estimator_that_is_not_registered_here_is_not_explained():
-    done = replace(credit(group_of([[1.0], [2.0]]), "turn_return"), estimator="somebodys")
-
-    assert all(not entry.terms and "no estimator" in entry.notes[0] for _, entry in entries(done))
 
 
 def test_numbers_that_are_not_the_estimators_are_not_explained():
@@ -266,35 +197,6 @@ def test_a_group_that_nobody_credited_says_why_for_every_turn():
     evaluated = replace(done, advantages=((0.0,),) * 3, status="no_credit", reason="an evaluation")
 
     assert all((entry.terms, entry.notes) == ([], ["an evaluation"]) for _, entry in entries(evaluated))
-
-
-def test_a_group_whose_rewards_do_not_vary_is_explained():
-    done = credit(group_of([[1.0], [1.0]]), "turn_return")
-
-    assert done.status == "no_credit"
-    assert all(len(entry.terms) == 1 for _, entry in entries(done))
-
-
-def test_parameters_that_the_estimator_no_longer_has_explain_nothing():
-    done = replace(credit(group_of([[1.0], [2.0]]), "turn_return"), estimator_params={"former": 1})
-
-    assert ledger(done)[0][0].notes == ["turn_return cannot say how: CreditError"]
-
-
-def test_a_failed_group_has_entries_without_terms():
-    done = credit(group_of([[1.0], [2.0]], outcomes=[1.0, None]), "turn_return")
-
-    assert all(
-        (entry.terms, entry.notes) == ([], ["the group failed: no credit"]) for _, entry in entries(done)
-    )
-
-
-def test_a_critics_values_are_baselines():
-    group, values = group_of([[1.0, 2.0]]), [[0.5, 0.25]]
-    params = {**resolve("turn_gae"), "values": values}
-    done = replace(credit(group, "turn_gae"), advantages=((2.5, 1.75),), estimator_params=params)
-
-    assert [entry.terms[0].baseline for _, entry in entries(done)] == [0.5, 0.25]
 
 
 def test_of_an_estimator_that_compares_a_step_one_group_does_not_show_how():

@@ -7,7 +7,7 @@ other threads have acted, and were paid, before its thread goes on.
 import random
 from dataclasses import replace
 from heapq import heappop, heappush
-from itertools import accumulate, product
+from itertools import accumulate
 
 import numpy as np
 import pytest
@@ -15,8 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from environments.credit import credited, estimate
-from environments.credit.ledger import ledger
-from environments.record.group_line import decode_group, encode_group
 from environments.record.prompt_response import returns_of
 from environments.testing import group_of
 from environments.trajectory import TurnClock
@@ -94,19 +92,6 @@ def test_a_return_is_what_was_scored_after_the_request_discounted_by_the_threads
     clocks, gamma, expected
 ):
     assert returns([1.0, 2.0, 4.0], clocks, 8.0, gamma=gamma) == expected
-
-
-def test_an_unscored_turn_adds_nothing_and_an_outcome_is_weighted():
-    assert returns([None, 2.0, 4.0], NESTED, 8.0, outcome_weight=0.5) == [10.0, 10.0, 8.0]
-
-
-def test_whole_trajectories_are_compared_by_the_return_of_the_first_request():
-    group = clocked(group_of([[1.0, 2.0], [0.0, 4.0]]), EARLY[:2], [(0, 1, 2), (3, 4, 5)])
-
-    assert estimate("turn_return", group, baseline="loo_total") == [
-        [3.0 - 4.0, 3.0 - 4.0],
-        [4.0 - 3.0, 4.0 - 3.0],
-    ]
 
 
 def test_turns_that_several_threads_took_in_turn_are_compared_at_the_index_of_their_request():
@@ -201,102 +186,6 @@ def test_returns_are_the_sums_that_the_definition_states(both, gamma):
             between = [sum(own.requested < time < scored for time in asked) for _, scored in after]
             expected = sum(gamma**steps * reward for steps, (reward, _) in zip(between, after, strict=True))
             assert value == pytest.approx(expected, rel=1e-9, abs=1e-6)
-
-
-@given(groups(sequential=False), st.sampled_from(VARIANTS), st.randoms(use_true_random=False))
-@settings(max_examples=100, deadline=None)
-def test_when_a_completion_was_handed_out_changes_no_bit_of_any_credit(both, variant, dice):
-    _, group = both
-    name, params = variant
-    moved = tuple(
-        replace(
-            each,
-            turns=tuple(
-                replace(turn, clock=replace(turn.clock, handed_out=dice.choice([None, dice.randrange(99)])))
-                for turn in each.turns
-            ),
-        )
-        for each in group.trajectories
-    )
-
-    assert attempt(name, replace(group, trajectories=moved), params) == attempt(name, group, params)
-
-
-def attempt(name, group, params):
-    """The advantages, or why there are none."""
-    try:
-        return estimate(name, group, **params)
-    except CreditError as error:
-        return str(error)
-
-
-@given(groups(sequential=False), st.integers(2, 4))
-@settings(max_examples=50, deadline=None)
-def test_siblings_of_equal_rewards_and_clocks_have_equal_credit(both, size):
-    _, group = both
-    siblings = replace(group, trajectories=group.trajectories[:1] * size)
-
-    for name in ("turn_return", "rloo", "grpo"):
-        assert all(value == 0.0 for row in estimate(name, siblings) for value in row)
-
-
-@given(groups(sequential=False))
-@settings(max_examples=100, deadline=None)
-def test_a_turns_own_reward_has_the_weight_1_at_any_gamma(both):
-    _, group = both
-    before = estimate("turn_return", group, baseline="none", gamma=0.5)
-
-    for index, each in enumerate(group.trajectories):
-        for turn, reward in enumerate(each.rewards.turns):
-            paid = [*each.rewards.turns]
-            paid[turn] = (reward or 0.0) + 2.0**20
-            more = [*group.trajectories]
-            more[index] = replace(each, rewards=replace(each.rewards, turns=tuple(paid)))
-            after = estimate(
-                "turn_return", replace(group, trajectories=tuple(more)), baseline="none", gamma=0.5
-            )
-            assert after[index][turn] - before[index][turn] == pytest.approx(2.0**20)
-
-
-@given(groups(sequential=False))
-@settings(max_examples=100, deadline=None)
-def test_a_threads_own_rewards_are_discounted_as_if_no_other_thread_was_there(both):
-    _, group = both
-
-    for each, rewards, _, threads in own_parts(group):
-        for thread in set(threads):
-            own = [turn for turn, other in enumerate(threads) if other == thread]
-            paid = tuple(reward if turn in own else None for turn, reward in enumerate(rewards))
-            alone = replace(each, rewards=replace(each.rewards, turns=paid))
-            (row,) = estimate(
-                "turn_return", replace(group, trajectories=(alone,)), baseline="none", gamma=0.5
-            )
-            (expected,) = estimate(
-                "turn_return",
-                group_of([[rewards[turn] for turn in own]], outcomes=[each.rewards.outcome]),
-                baseline="none",
-                gamma=0.5,
-            )
-            assert [row[turn] for turn in own] == pytest.approx(expected, rel=1e-9, abs=1e-6)
-
-
-@given(groups(sequential=False), st.sampled_from(["turn_return", "gigpo", "rloo", "turn_gae"]))
-@settings(max_examples=50, deadline=None)
-def test_the_ledger_adds_up_after_a_record_too(both, name):
-    _, group = both
-    done = credited(group, name, policy="p", params={} if name == "rloo" else {"gamma": 0.5})
-
-    again = decode_group(encode_group(done), "record", 1)
-
-    assert estimate(name, again.group, **again.estimator_params) == estimate(
-        name, group, **done.estimator_params
-    )
-    for row in ledger(again) if done.status == "ok" else ():
-        for entry in row:
-            assert entry.terms
-            if entry.follows is not None:
-                returned = next(term.value for term in entry.terms if term.name.startswith("return"))
-                assert (entry.reward or 0.0) + entry.follows == pytest.approx(returned, rel=1e-9, abs=1e-6)
 
 
 # --- no bias -------------------------------------------------------------------------------------------
@@ -408,16 +297,6 @@ def test_the_expected_gradient_is_the_true_one(worlds, name, params, scale):
         gradient, true = expected(world, logits, name, **params), world.gradient(logits)
         assert cosine(gradient, true) > 1 - 1e-9
         assert gradient == pytest.approx((0.5 if scale is None else scale) * true, abs=1e-12)
-
-
-def test_a_turn_is_not_paid_for_being_fast():
-    """Every rollout earns 1, whatever is said and however long it takes."""
-    played = [*World(4, pays=1.0).rollouts()]
-    values = Threads(played).values()
-
-    for one, two in product(values, values):
-        group = replace(group_of([]), trajectories=(one, two))
-        assert [row[0] for row in estimate("turn_return", group)] == pytest.approx([0.0, 0.0], abs=1e-12)
 
 
 def first_wins():

@@ -45,17 +45,6 @@ def test_what_another_group_earned_moves_credit(name):
     assert credited_batch(rolled_out(one, [[0.0], [0.0]]), "gpg")[0].advantages == ((2.0,), (-2.0,))
 
 
-def test_groups_of_a_step_keep_their_order_policy_and_parameters():
-    step = rolled_out([[1.0], [0.0]], [[0.0], [3.0]])
-
-    done = credited_batch(step, "reinforce_pp", preset="rllm", params={"gamma": 0.5})
-
-    assert [each.group for each in done] == [each.group for each in step]
-    assert {each.policy for each in done} == {"p"}
-    assert done[0].estimator_params["weigh"] == "trajectories"
-    assert done[0].estimator_params["gamma"] == 0.5
-
-
 def test_a_failed_group_is_compared_with_nothing():
     step = rolled_out([[1.0], [0.0]], [[0.0], [3.0]])
     refusal = Failure(sibling=2, stop_reason=None, error="no", traceback="", turns=0, refuses_group=True)
@@ -67,29 +56,11 @@ def test_a_failed_group_is_compared_with_nothing():
     assert (last.status, last.reason) == ("failed", "sibling 2: no")
 
 
-def test_what_is_not_trained_is_no_part_of_the_statistics():
-    step = rolled_out([[1.0], [0.0]], [[0.0], [3.0]])
-    withheld = replace(
-        step[1].group, trajectories=tuple(t.withheld("old") for t in step[1].group.trajectories)
-    )
-
-    (one, other) = credited_batch([step[0], replace(step[1], group=withheld)], "reinforce_pp")
-
-    assert one == credited_batch(step[:1], "reinforce_pp")[0]
-    assert other.advantages == ((0.0,), (0.0,))
-
-
 @pytest.mark.parametrize("name", OF_STEPS)
 def test_a_step_whose_scores_all_tie_teaches_nothing(name):
     step = rolled_out([[0.1], [0.1]], [[0.1], [0.1]])
 
     assert {each.status for each in credited_batch(step, name)} == {"no_credit"}
-
-
-def test_any_other_estimator_credits_each_group_by_itself():
-    step = rolled_out([[1.0], [0.0]], [[0.0], [3.0]])
-
-    assert credited_batch(step, "turn_return") == step
 
 
 def test_an_estimator_of_ones_own_may_compare_a_step():
@@ -105,19 +76,6 @@ def test_an_estimator_of_ones_own_may_compare_a_step():
 
     assert credited_batch(step, "largest_is_one")[0].advantages == ((0.25,), (-0.25,))
     assert credited_batch(step, "largest_is_one", params={"floor": 8.0})[1].advantages == ((-0.5,), (0.5,))
-
-
-def test_one_that_breaks_over_the_step_costs_the_step_alone():
-    def breaking(terms, groups):
-        raise ZeroDivisionError("by 0")
-
-    @register_estimator("breaks_over_steps", over_step=breaking)
-    def centred(group):
-        return describe("rloo").terms(group)
-
-    done = credited_batch(rolled_out([[1.0], [0.0]], [[0.0], [4.0]]), "breaks_over_steps")
-
-    assert {each.status for each in done} == {"failed"}
 
 
 # --- bias ------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 
 from environments.credit import estimate
 from environments.testing import group_of
-from tests.benchmarks.credit_bias import Expectation, Market, Session, a_policy, cosine
+from tests.benchmarks.credit_bias import Expectation, Market, Session, a_policy
 
 FORGOT, SUMS_UP, KNOWS = range(3)
 WORK, FINISH, LEAVE = KEEP, LOSE, RAMBLE = range(3)
@@ -138,18 +138,3 @@ def test_a_critic_that_knows_what_a_summary_is_worth_adds_no_bias(rollouts):
     gradient = Expectation(rollouts, 1, weigh).gradient(logits)
 
     assert gradient == pytest.approx(rollouts.gradient(logits), abs=1e-12)
-
-
-def test_the_advantage_of_the_last_act_would_be_biased_for_a_summary_that_ends_a_rollout(rollouts):
-    """What it is compared with would depend on what it says: whether an act follows."""
-    logits = a_policy(1)
-
-    def of_the_last_act(group):
-        return [
-            [*row[:-1], row[-2]] if each.turns[-1].kind == "summary" else row
-            for row, each in zip(estimate("turn_return", group), group.trajectories, strict=True)
-        ]
-
-    gradient = Expectation(rollouts, 2, of_the_last_act).gradient(logits)
-
-    assert cosine(gradient, rollouts.gradient(logits)) < 0.995

@@ -22,7 +22,7 @@ from tests.environments.policy.chat_server import (
     without,
 )
 from tests.tables import cases
-from tools.errors import ConfigError, ContextOverflow, PolicyError
+from tools.errors import ContextOverflow, PolicyError
 
 
 async def test_a_completion_holds_the_ids_and_logprobs_of_the_server():
@@ -56,18 +56,14 @@ async def test_the_request_names_everything_the_server_needs():
     ]
 
 
-async def test_a_server_without_token_ids_gives_an_approximate_completion():
-    async with served(JSONResponse(without(answer(), "choices", 0, "token_ids"))) as (_, policy):
+@cases(("finish_reason", "text"), [("stop", "3<|im_end|>"), ("length", "3")])
+async def test_a_server_without_token_ids_gives_an_approximate_completion(finish_reason, text):
+    body = without(answer(finish_reason=finish_reason), "choices", 0, "token_ids")
+    async with served(JSONResponse(body)) as (_, policy):
         completion = await policy.complete(REQUEST)
     assert (completion.exact, completion.logprobs) == (False, None)
     assert completion.prompt_ids == RENDERER.prompt_ids(REQUEST.messages, REQUEST.tools)
-    assert RENDERER.decode(completion.token_ids) == "3<|im_end|>"
-
-
-async def test_an_approximate_completion_that_was_cut_has_no_stop_token():
-    body = without(answer(finish_reason="length"), "choices", 0, "token_ids")
-    async with served(JSONResponse(body)) as (_, policy):
-        assert RENDERER.decode((await policy.complete(REQUEST)).token_ids) == "3"
+    assert RENDERER.decode(completion.token_ids) == text
 
 
 @cases(
@@ -93,15 +89,7 @@ async def test_a_logprob_that_is_not_finite_is_refused(value):
             await policy.complete(REQUEST)
 
 
-@cases("media_type", ["text/html", "application/json"])
-async def test_an_answer_that_is_no_json_is_lost_and_shown(media_type):
-    garbage = PlainTextResponse("<html>Welcome</html>", media_type=media_type)
-    async with served(garbage) as (_, policy):
-        with pytest.raises(PolicyError, match="<html>Welcome</html>"):
-            await policy.complete(REQUEST)
-
-
-@cases("status", [400, 401, 403, 404, 413])
+@cases("status", [400, 401, 404])
 async def test_a_refused_request_is_not_repeated(status):
     async with served(failed(status, "no, because")) as (server, policy):
         with pytest.raises(PolicyError, match=f"/v1/chat/completions answered {status}: no, because"):
@@ -109,7 +97,7 @@ async def test_a_refused_request_is_not_repeated(status):
     assert len(server.asked) == 1
 
 
-@cases("status", [408, 409, 425, 429, 500, 503, 529])
+@cases("status", [408, 429, 500, 529])
 async def test_a_failing_server_gets_exactly_the_tries_it_was_given(status):
     async with served(failed(status), tries=3) as (server, policy):
         with pytest.raises(PolicyError, match=rf"answered {status} \(tried 3 times\): broken"):
@@ -175,14 +163,6 @@ async def test_a_server_that_hangs_up_is_asked_again():
     assert len(connections) == 3
 
 
-async def test_a_server_that_is_gone_in_the_middle_of_a_run_loses_the_call():
-    async with served(ok(), tries=2) as (server, policy):
-        await policy.complete(REQUEST)
-    policy = chat_policy(server.base_url, tries=2)
-    with pytest.raises(PolicyError, match=r"no answer \(tried 2 times\): Cannot connect to host"):
-        await policy.complete(REQUEST)
-
-
 async def test_a_server_that_wants_max_completion_tokens_gets_it():
     refusal = failed(400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.")
     async with served(refusal, ok()) as (server, policy):
@@ -205,7 +185,6 @@ async def test_a_refusal_that_stays_is_not_remembered_as_a_refused_field():
         failed(400, "too long", code="context_length_exceeded"),
         failed(400, "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens"),
         failed(400, "The input (5000 tokens) is longer than the model's context length (4096 tokens)."),
-        failed(400, "The decoder prompt (length 5000) is longer than the maximum model length of 4096."),
         failed(400, "the request exceeds the available context size"),
         JSONResponse({"object": "error", "message": "maximum context length is 8 tokens"}, status_code=400),
     ],
@@ -243,11 +222,6 @@ async def test_no_more_requests_are_in_flight_than_allowed():
         await asyncio.gather(*waiting)
         await probe.aclose()
     assert (seen, len(server.asked)) == (2, 15)
-
-
-def test_a_base_url_without_a_scheme_is_refused():
-    with pytest.raises(ConfigError, match=r"'localhost:8000/v1' is no URL; give one such as http://"):
-        chat_policy("localhost:8000/v1")
 
 
 @cases(

@@ -1,11 +1,14 @@
 """What a chat policy learns of its server, and what one odd answer must not teach it."""
 
+import json
 import logging
 
 import pytest
 from starlette.responses import JSONResponse, PlainTextResponse
 
 from environments.policy.base import CompletionRequest
+from environments.policy.inference.dialect import refused_fields
+from environments.policy.inference.http_client import StatusError, error_fields, error_message
 from environments.trajectory import Message
 from tests.environments.policy.chat_server import REQUEST, USER, answer, failed, ok, served, without
 from tests.tables import cases
@@ -22,10 +25,9 @@ CAPTURE = {"logprobs", "top_logprobs", "return_token_ids"}
     [
         NO_IDS,
         failed(400, "logprobs is not supported", param="logprobs"),
-        failed(400, "Out of range float values are not JSON compliant: nan (logprobs)"),
         failed(422, "Extra inputs are not permitted: logprobs"),
     ],
-    ids=["unrecognized", "param", "NaN", "extra"],
+    ids=["unrecognized", "param", "extra"],
 )
 async def test_a_server_that_has_given_ids_is_asked_for_them_whatever_it_says(odd):
     async with served(ok(), odd, ok()) as (server, policy):
@@ -36,28 +38,19 @@ async def test_a_server_that_has_given_ids_is_asked_for_them_whatever_it_says(od
     assert all(asked.keys() >= CAPTURE for asked in server.asked)
 
 
-@cases(
-    "text",
-    [
-        "Invalid message: 'I think logprobs is not supported'",
-        "Out of range float values are not JSON compliant: nan (logprobs)",
-        "return_token_ids",
-    ],
-    ids=["quoted", "NaN", "name"],
-)
-async def test_an_error_that_mentions_the_fields_costs_its_rollout_alone(text):
-    async with served(failed(400, text), ok()) as (_, policy):
+async def test_an_error_that_mentions_the_fields_costs_its_rollout_alone():
+    async with served(failed(400, "Invalid message: 'I think logprobs is not supported'"), ok()) as (
+        _,
+        policy,
+    ):
         with pytest.raises(PolicyError, match="answered 400"):
             await policy.complete(REQUEST)
         assert (await policy.complete(REQUEST)).exact
 
 
-async def test_one_request_that_is_refused_for_its_ids_does_not_switch_a_run():
+async def test_a_second_request_that_is_refused_for_its_ids_switches_a_run_and_one_does_not():
     async with served(NO_IDS, PLAIN, ok()) as (_, policy):
         assert [(await policy.complete(REQUEST)).exact for _ in range(3)] == [False, True, True]
-
-
-async def test_a_second_one_does():
     async with served(NO_IDS, PLAIN, NO_IDS, PLAIN) as (server, policy):
         for _ in range(4):
             await policy.complete(REQUEST)
@@ -103,20 +96,33 @@ REFUSED = [
 ]
 
 
-@cases(("name", "refusal"), REFUSED, ids=[each[0] for each in REFUSED])
-async def test_a_refused_field_that_may_be_left_out_is(name, refusal):
-    async with served(refusal, ok()) as (server, policy):
+async def test_refused_fields_that_may_be_left_out_are_and_add_up():
+    async with served(*(refusal for _, refusal in REFUSED), ok()) as (server, policy):
         assert (await policy.complete(REQUEST)).exact
         await policy.complete(REQUEST)
-    assert [name in asked for asked in server.asked] == [True, False, False]
-    assert server.asked[2].keys() >= CAPTURE
+    for index, (name, _) in enumerate(REFUSED):
+        assert [name in asked for asked in server.asked] == [at <= index for at in range(6)]
+    assert all(asked.keys() >= CAPTURE for asked in server.asked)
 
 
-async def test_refusals_add_up():
-    refusals = [each[1] for each in REFUSED]
-    async with served(*refusals, ok()) as (server, policy):
-        await policy.complete(REQUEST)
-    assert not server.asked[-1].keys() & {name for name, _ in REFUSED}
+@cases(
+    ("status", "text", "line"),
+    [
+        (
+            400,
+            '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set',
+            "start vLLM with --enable-auto-tool-choice --tool-call-parser NAME",
+        ),
+        (500, "tools param requires --jinja flag", "llama.cpp with --jinja"),
+        (400, "registry.ollama.ai/library/mock does not support tools", "take one that calls tools"),
+    ],
+    ids=["vLLM", "llama.cpp", "ollama"],
+)
+async def test_a_server_that_takes_no_tools_is_lost_in_one_line_that_says_what_to_do(status, text, line):
+    async with served(failed(status, text)) as (_, policy):
+        with pytest.raises(PolicyError, match=line) as caught:
+            await policy.complete(REQUEST)
+    assert "\n" not in str(caught.value)
 
 
 STREAM = (
@@ -130,11 +136,10 @@ STREAM = (
     "refusal",
     [
         failed(400, "This model only support stream mode, please enable the stream parameter"),
-        failed(400, "Non-streaming requests are not supported"),
         failed(422, "stream must be true"),
         JSONResponse({"error": "Only streaming mode is supported."}),
     ],
-    ids=["DashScope", "gateway", "must", "transformers"],
+    ids=["DashScope", "must", "transformers"],
 )
 async def test_a_server_that_only_streams_is_asked_to(refusal):
     streamed = PlainTextResponse(STREAM, media_type="text/event-stream")
@@ -228,3 +233,98 @@ async def test_a_model_that_calls_or_has_nothing_to_call_is_not_told_of(called, 
             tools = REQUEST.tools if called else ()
             await policy.complete(CompletionRequest(messages=REQUEST.messages, tools=tools, seed=seed))
     assert not caplog.records
+
+
+# What an error refuses.
+
+FIELDS = (
+    "temperature", "top_p", "seed", "n", "max_tokens", "logprobs", "top_logprobs", "return_token_ids",
+    "tools", "tool_choice", "stream", "messages.reasoning_content",
+)  # fmt: skip
+
+
+def refused(body, status=400):
+    text = body if isinstance(body, str) else json.dumps(body)
+    message = error_message(error_fields(text)) if not isinstance(body, str) else None
+    error = StatusError(status, message or text[:300], code=None, details=text, retry_after_s=None)
+    return sorted(refused_fields(error, FIELDS))
+
+
+def said(message, param=None):
+    return {"error": {"message": message, "type": "invalid_request_error", "param": param, "code": None}}
+
+
+def extra(*places):
+    return {
+        "detail": [{"type": "extra_forbidden", "loc": ["body", *p], "msg": "Extra inputs"} for p in places]
+    }
+
+
+SAID = [
+    (
+        said("Unsupported value: 'temperature' does not support 0.7. Only the default (1)", "temperature"),
+        ["temperature"],
+    ),
+    (said("Unsupported value: 'temperature' does not support 0.7. Only the default (1)"), ["temperature"]),
+    (said("Unsupported parameter: 'max_tokens' is not supported with this model."), ["max_tokens"]),
+    (said("Unrecognized request argument supplied: return_token_ids"), ["return_token_ids"]),
+    (said("Unrecognized request arguments supplied: seed, top_logprobs"), ["seed", "top_logprobs"]),
+    (said("Unknown parameter: 'seed'."), ["seed"]),
+    (said('json: unknown field "return_token_ids"'), ["return_token_ids"]),
+    (said("You are not allowed to request logprobs from this model"), ["logprobs"]),
+    (said("Logprobs is not enabled for models/gemini-2.5-pro"), ["logprobs"]),
+    (said("logprobs is not supported with tools + stream"), ["logprobs"]),
+    (said("property 'reasoning_content' is unsupported"), ["messages.reasoning_content"]),
+    (said("`temperature` and `top_p` cannot both be specified for this model."), ["temperature", "top_p"]),
+    (said("registry.ollama.ai/library/gemma:2b does not support tools"), ["tools"]),
+    (said("tools param requires --jinja flag"), ["tools"]),
+    (said("Unsupported param: tools"), ["tools"]),
+    (
+        {"detail": "Unexpected fields in the request: {'return_token_ids', 'seed'}"},
+        ["return_token_ids", "seed"],
+    ),
+    (
+        extra(["seed"], ["messages", 6, "assistant", "reasoning_content"]),
+        ["messages.reasoning_content", "seed"],
+    ),
+    ({"object": "error", "message": extra(["return_token_ids"])}, ["return_token_ids"]),
+    ({"object": "error", "message": json.dumps(extra(["return_token_ids"]))}, ["return_token_ids"]),
+    (
+        {"error": {"message": "Provider returned error", "metadata": {"raw": json.dumps(said("x", "seed"))}}},
+        ["seed"],
+    ),
+]
+
+
+@cases(("body", "fields"), SAID, ids=range(len(SAID)))
+def test_a_field_that_an_error_refuses_is_found(body, fields):
+    assert refused(body) == fields
+
+
+ODD = [
+    said("bad message near return_token_ids"),
+    said("Out of range float values are not JSON compliant: nan in logprobs"),
+    said("invalid logprobs: nan"),
+    said("logprobs of token 5 is NaN"),
+    said("Invalid message: 'please note that logprobs is not supported here'"),
+    said('Invalid message: "Unsupported parameter: logprobs" cannot be decoded'),
+    said("Unsupported parameter: 'logprobs'", "messages.[3].content"),
+    said("Could not decode the message 'I set logprobs and seed'"),
+    said("The model produced no text; seed was 5"),
+    said("prompt contains an unsupported token near logprobs"),
+    {"detail": [{"loc": ["body", "messages", 2, "content"], "msg": "logprobs is not supported"}]},
+    "logprobs",
+    "<html>seed</html>",
+    "",
+]
+
+
+@cases("body", ODD, ids=range(len(ODD)))
+def test_an_error_that_mentions_a_field_refuses_none(body):
+    assert refused(body) == []
+
+
+@cases("status", [401, 404, 429, 502, 503])
+def test_an_error_of_another_kind_is_no_refusal_of_a_field(status):
+    fields = refused(said("Unsupported parameter: 'seed'", "seed"), status)
+    assert fields == (["seed"] if status == 404 else [])

@@ -72,24 +72,31 @@ async def test_a_run_over_a_token_wire_records_what_the_scripted_agent_does(wire
 
 
 @cases(
-    ("kind", "said"),
+    ("server", "asked", "said"),
     [
-        ("vllm", "vllm 0.33.0, window 131072 tokens; it gets token ids (completions, chat format chatml)"),
-        ("sglang", "sglang 0.5.23, window 131072 tokens; it gets token ids (generate, chat format chatml)"),
-        ("plain", "a server that does not say what it is; it is asked by messages"),
+        (
+            {"kind": "vllm"},
+            {},
+            "vllm 0.33.0, window 131072 tokens; it gets token ids (completions, chat format chatml)",
+        ),
+        (
+            {"kind": "sglang"},
+            {},
+            "sglang 0.5.23, window 131072 tokens; it gets token ids (generate, chat format chatml)",
+        ),
+        ({"kind": "plain"}, {}, "a server that does not say what it is; it is asked by messages"),
+        (
+            {"kind": "vllm"},
+            {"tokenizer": "embedded"},
+            "it is asked by messages: token ids need the model's own tokenizer",
+        ),
+        ({"kind": "vllm"}, {"family": None}, "the chat format of 'scripted' is not known"),
     ],
+    ids=["vllm", "sglang", "plain", "no tokenizer", "no format"],
 )
-async def test_auto_says_what_it_found(kind, said):
-    assert await found({}, kind=kind) == said
-
-
-async def test_auto_asks_by_messages_without_the_models_own_tokenizer():
-    said = await found({}, tokenizer="embedded", kind="vllm")
-    assert "it is asked by messages: token ids need the model's own tokenizer" in said
-
-
-async def test_auto_asks_by_messages_without_a_known_chat_format():
-    assert "the chat format of 'scripted' is not known" in await found({"family": None}, kind="vllm")
+async def test_auto_says_what_it_found(server, asked, said):
+    tokenizer = asked.pop("tokenizer", FOLDER)
+    assert said in await found(asked, tokenizer=tokenizer, **server)
 
 
 async def test_the_window_is_a_setting():
@@ -117,16 +124,9 @@ def test_settings_that_cannot_work_are_refused_when_the_environment_is_made(serv
     assert "\n" not in str(refused.value)
 
 
-@cases(
-    ("server", "kind", "problem"),
-    [
-        ({"server_type": "vllm"}, "sglang", "--openai.server_type vllm: .* says that it is sglang"),
-    ],
-    ids=["another-kind"],
-)
-async def test_what_a_server_cannot_do_is_refused_at_the_start(server, kind, problem):
-    with pytest.raises(ConfigError, match=problem):
-        await found(server, kind=kind)
+async def test_a_server_of_another_kind_is_refused_at_the_start():
+    with pytest.raises(ConfigError, match=r"--openai\.server_type vllm: .* says that it is sglang"):
+        await found({"server_type": "vllm"}, kind="sglang")
 
 
 async def test_a_server_of_another_kind_may_be_one_of_several():

@@ -179,10 +179,6 @@ async def test_what_a_server_samples_after_a_stop_token_is_cut_off():
     assert len(completion.logprobs) == len(HELLO)
 
 
-async def test_a_dropped_stop_token_is_refused():
-    assert f"none of {sorted(RENDERER.stop_ids)}, which end a turn" in await refused(answer(HELLO[:-1]))
-
-
 async def test_an_end_token_of_the_servers_own_is_taken_when_it_is_named():
     completion, _ = await completed(answer((*HELLO[:-1], 300), stop_reason=300))
     assert completion.finish_reason == "stop"
@@ -197,25 +193,20 @@ async def test_a_turn_that_ends_with_a_text_has_no_stop_token(stop):
     assert after.prompt_ids[0] == STOP
 
 
-@cases("text", ["<|im_end|>", "lo"])
-async def test_a_text_that_nobody_asked_to_stop_at_stands_for_no_stop_token(text):
-    assert "which end a turn" in await refused(
-        answer(HELLO[:-1], stop_reason=text), extra_body={"stop": ["x"]}
-    )
+@cases(
+    "ended",
+    [{"stop_reason": "<|im_end|>"}, {"stop_reason": "lo"}, {"finish_reason": None}, {}],
+    ids=["marker", "text", "early", "dropped"],
+)
+async def test_a_turn_that_nothing_ended_is_refused(ended):
+    given = await refused(answer(HELLO[:-1], **ended), extra_body={"stop": ["x"]})
+    assert f"none of {sorted(RENDERER.stop_ids)}, which end a turn" in given
 
 
-async def test_a_turn_without_a_reason_that_ends_with_a_stop_token_is_whole():
-    completion, _ = await completed(answer(finish_reason=None))
-    assert completion.finish_reason == "stop"
-
-
-async def test_a_turn_that_a_server_cuts_at_a_limit_of_its_own_is_cut():
-    completion, _ = await completed(answer(HELLO[:-1], finish_reason="length"))
-    assert (completion.token_ids, completion.finish_reason) == (HELLO[:-1], "length")
-
-
-async def test_a_turn_that_ends_early_for_no_reason_is_refused():
-    assert "which end a turn" in await refused(answer(HELLO[:-1], finish_reason=None))
+@cases(("ids", "reason", "finish"), [(HELLO, None, "stop"), (HELLO[:-1], "length", "length")])
+async def test_a_turn_may_end_without_a_reason_or_at_a_limit_of_the_servers_own(ids, reason, finish):
+    completion, _ = await completed(answer(ids, finish_reason=reason))
+    assert (completion.token_ids, completion.finish_reason) == (ids, finish)
 
 
 async def test_an_id_outside_of_the_vocabulary_is_refused():
@@ -227,21 +218,16 @@ PROMPT_TOKENS = len(RENDERER.prompt_ids(REQUEST.messages, REQUEST.tools))
 
 
 @cases("limit", ["context_tokens", "max_row_tokens"])
-async def test_a_prompt_that_leaves_no_room_is_not_paid_for(limit):
-    policy = {limit: PROMPT_TOKENS} if limit == "context_tokens" else {}
-    request = REQUEST if policy else replace(REQUEST, max_row_tokens=PROMPT_TOKENS)
-    async with answering(answer(), **policy) as (asking, asked):
-        with pytest.raises(ContextOverflow, match=f"{PROMPT_TOKENS} prompt tokens leave no room"):
-            await asking.complete(request)
-    assert asked == []
+async def test_no_more_tokens_are_asked_for_than_there_is_room_and_none_without(limit):
+    def limited(tokens):
+        if limit == "context_tokens":
+            return {"context_tokens": tokens, "request": REQUEST}
+        return {"request": replace(REQUEST, max_row_tokens=tokens)}
 
-
-@cases("limit", ["context_tokens", "max_row_tokens"])
-async def test_no_more_tokens_are_asked_for_than_there_is_room(limit):
-    policy = {limit: PROMPT_TOKENS + 3} if limit == "context_tokens" else {}
-    request = REQUEST if policy else replace(REQUEST, max_row_tokens=PROMPT_TOKENS + 3)
-    _, asked = await completed(answer(HELLO[:3], finish_reason="length"), request=request, **policy)
+    _, asked = await completed(answer(HELLO[:3], finish_reason="length"), **limited(PROMPT_TOKENS + 3))
     assert asked[0]["max_tokens"] == 3
+    with pytest.raises(ContextOverflow, match=f"{PROMPT_TOKENS} prompt tokens leave no room"):
+        await completed(JSONResponse({}, status_code=500), **limited(PROMPT_TOKENS))
 
 
 async def test_the_room_of_an_open_row_is_what_it_leaves():

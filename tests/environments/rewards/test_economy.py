@@ -1,7 +1,6 @@
 """What a rollout took, and rewards for less; `context_efficiency` against its reference."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,7 @@ from tests.tables import cases
 from tools.errors import RewardError
 from turnwise.rewards import context_efficiency, length_penalty, longest_context, sampled_tokens, turn_cost
 
-REPOSITORY = Path(__file__).resolve().parents[3]
-GOLDEN = Path(os.environ.get("TURNWISE_GOLDEN_DIR") or REPOSITORY / ".." / "shared" / "golden")
+GOLDEN = Path(__file__).parents[1] / "credit" / "golden" / "reference"
 
 
 def trajectory_of(contexts):
@@ -29,8 +27,7 @@ def trajectory_of(contexts):
 
 
 def reference_rewards():
-    path = GOLDEN / "grpo_multiturn_condensation.json"
-    cases = json.loads(path.read_text())["cases"] if path.exists() else []
+    cases = json.loads((GOLDEN / "grpo_multiturn_condensation.json").read_text())["cases"]
     for case in cases:
         rewards = zip(case["inputs"]["trajectories"], case["expected"]["trajectory_rewards"], strict=True)
         for given, reward in rewards:

@@ -5,7 +5,6 @@ from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,42 +15,14 @@ from environments.rewards.economy import context_efficiency
 from environments.testing import group_of
 from environments.trajectory import IGNORED, NOT_SAMPLED, Condensed, Kept, Message, Rewards, Span, TokenRow
 from environments.wire.credited_rows import credited_rows
-from environments.wire.payloads import Shape, pack, post_text
 from environments.wire.views import every_row, turn_rows
-from tests.environments.credit.test_golden import THEIRS
+from tests.environments.credit.test_golden import REFERENCE
 
-GOLDEN = THEIRS / "grpo_multiturn_condensation.json"
-BY_HAND = {
-    "name": "by_hand",
-    "params": {},
-    "inputs": {
-        "trajectories": [
-            {
-                "group_id": "q",
-                "correct": correct,
-                "format_ok": True,
-                "num_tokens": 9,
-                "turns": [
-                    {"context_tokens": 2, "token_span": [2, 4]},
-                    {"context_tokens": longest, "token_span": [4 + longest, 5 + longest]},
-                ],
-            }
-            for correct, longest in ((True, 4), (False, 3))
-        ]
-    },
-    # Rewards 1/4 and 0: the sample deviation is 1/4 over the root of 2.
-    "expected": {
-        "per_token_advantages": [
-            [0.0, 0.0, 0.707103, 0.707103, *[0.0] * 4, 0.707103],
-            [0.0, 0.0, -0.707103, -0.707103, *[0.0] * 3, -0.707103, 0.0],
-        ]
-    },
-}
+GOLDEN = REFERENCE / "grpo_multiturn_condensation.json"
 
 
 def golden_cases():
-    recorded = json.loads(GOLDEN.read_text())["cases"] if GOLDEN.exists() else []
-    return [pytest.param(case, id=case["name"]) for case in (BY_HAND, *recorded)]
+    return [pytest.param(case, id=case["name"]) for case in json.loads(GOLDEN.read_text())["cases"]]
 
 
 def trajectory_of(case):
@@ -180,51 +151,3 @@ def test_rows_cover_each_sampled_token_once_also_from_a_record(group):
     assert again == done
     assert unmasked(every_row(again).rows) == trained_tokens(group)
     assert unmasked(row for view in turn_rows(again) for row in view.rows) == trained_tokens(group)
-
-
-@pytest.mark.parametrize("view", ["token_advantages", "turn_rows"])
-@given(group=condensed_groups())
-def test_what_is_posted_has_each_token_that_teaches_once(view, group):
-    done = credited(group, "turn_return", policy="nobody")
-    shape = Shape(view=view, group_size=len(group.trajectories))
-
-    posted = [orjson.loads(post_text(part.body)) for part in pack(done, shape).parts]
-
-    masks = [mask for post in posted for mask in post["masks"]]
-    seen = sorted(token for mask in masks for token in mask if token != IGNORED)
-    taught = taught_tokens(done)
-    assert [token for token in seen if token in taught] == sorted(taught)
-    assert len(set(seen)) == len(seen)
-
-
-def taught_tokens(done):
-    """The tokens of turns with an advantage."""
-    return {
-        token
-        for each, advantages in zip(done.group.trajectories, done.advantages, strict=True)
-        for turn, advantage in zip(each.turns, advantages, strict=True)
-        if advantage
-        for token in each.rows[turn.span.row].token_ids[turn.span.start : turn.span.end]
-    }
-
-
-@given(condensed_groups())
-def test_all_rows_of_a_trajectory_share_one_advantage_where_its_estimator_gives_one(group):
-    for row in credited_rows(credited(group, "grpo", policy="nobody", params={"singleton": "raw"})):
-        trained = [
-            advantage for turn, advantage in zip(row.turns, row.turn_advantages, strict=True) if turn.trained
-        ]
-        tokens = {value for value, label in zip(row.advantages, row.mask, strict=True) if label != IGNORED}
-        assert tokens == set(trained)
-        assert not any(v for v, label in zip(row.advantages, row.mask, strict=True) if label == IGNORED)
-
-
-@given(condensed_groups())
-def test_a_trainer_is_told_the_kinds_of_turns_where_a_row_has_a_summary(group):
-    for row, given_row in zip(
-        credited_rows(done := credited(group, "turn_return", policy="nobody")),
-        every_row(done).rows,
-        strict=True,
-    ):
-        kinds = [turn.kind for turn in row.turns]
-        assert given_row.override.get("turn_kinds") == (kinds if "summary" in kinds else None)

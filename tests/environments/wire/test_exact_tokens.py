@@ -39,11 +39,6 @@ def test_a_whole_group_stays_as_it_is(tokens):
     assert tokens.only(WHOLE) is WHOLE
 
 
-def test_a_server_that_never_gave_tokens_is_a_mistake(tokens):
-    with pytest.raises(ConfigError, match=r"gives no token ids.*--env.allow_approximate_tokens"):
-        tokens.only(with_text_alone(0, 1, 2, 3))
-
-
 def test_a_server_that_never_gave_logprobs_is_a_mistake(tokens):
     rows = [
         replace(each, rows=tuple(replace(row, logprobs=None) for row in each.rows))
@@ -65,11 +60,6 @@ def test_one_rollout_without_tokens_is_a_failure_and_its_siblings_are_compared_a
 def test_a_group_of_which_too_few_are_left_is_failed_with_its_reason(tokens):
     made = tokens.only(with_text_alone(0, 1, 2))
     assert (made.status, made.reason) == ("failed", "1 of 4 rollouts survived, at least 2 are needed")
-
-
-def test_it_is_said(tokens, lines):
-    tokens.only(with_text_alone(1, 2))
-    assert lines == ["item a: 2 rollouts dropped, the model server gave no token ids"]
 
 
 def test_a_run_of_them_is_a_server_that_gives_none_any_more(tokens):

@@ -80,15 +80,6 @@ def test_the_plain_rows_of_a_rewritten_history_are_normalised_as_their_trajector
     assert {len(post.rows) for post in made} <= {len(scores) + missing}
 
 
-@given(SCORES, st.integers(0, 3), st.booleans(), st.data())
-def test_every_row_is_in_exactly_one_post(scores, missing, keep_scores, data):
-    owners = [owner for owner in range(len(scores)) for _ in range(data.draw(st.integers(0, 5)))]
-    size = len(scores) + missing
-    packed = packing(owners, scores, size, keep_scores=keep_scores)
-    assert sorted(row for post in packed for row in post) == list(range(len(owners)))
-    assert all(0 < len(post) <= size and post == sorted(post) for post in packed)
-
-
 @given(SCORES, st.integers(0, 3), st.data())
 def test_rows_that_carry_their_own_credit_take_as_few_posts_as_can_be(scores, missing, data):
     owners = [owner for owner in range(len(scores)) for _ in range(data.draw(st.integers(0, 5)))]
@@ -123,15 +114,6 @@ def sent(rows, size=4, **rewards):
     ]
 
 
-@pytest.mark.parametrize("rows", [[7, 7, 7, 7], [12, 9, 4, 3], [25, 1, 1, 1]], ids=str)
-def test_a_forked_group_of_28_rows_is_seven_posts_without_padding(rows):
-    rewards = [[float(sibling * turn % 5) for turn in range(each)] for sibling, each in enumerate(rows, 1)]
-    made = sent(rows, rewards=rewards)
-    assert len(made) == 7
-    assert not any("padding" in override for post in made for override in post["overrides"])
-    assert sorted(override["row"] for post in made for override in post["overrides"]) == list(range(28))
-
-
 SEVEN = [7, 7, 7, 7]
 
 
@@ -139,13 +121,6 @@ def test_a_plain_forked_group_has_a_row_of_every_sibling_in_each_post():
     made = sent(SEVEN, outcomes=[0.0, 1.0, 0.25, 0.5])
     assert [post["scores"] for post in made] == [[0.0, 1.0, 0.25, 0.5]] * 7
     assert not any("overrides" in post for post in made)
-
-
-def test_rows_that_carry_their_own_credit_keep_scores_where_that_costs_no_post():
-    rewards = [[score / 7] * 7 for score in (0.0, 7.0, 1.75, 3.5)]
-    assert [sorted(post["scores"]) for post in sent(SEVEN, rewards=rewards)] == [
-        pytest.approx([0.0, 1.75, 3.5, 7.0])
-    ] * 7
 
 
 def test_rows_that_teach_nothing_take_no_room_among_those_that_carry_their_own_credit():
@@ -157,21 +132,10 @@ def test_rows_that_teach_nothing_take_no_room_among_those_that_carry_their_own_c
     assert [override["row"] for override in post["overrides"]] == [4, 5]
 
 
-@pytest.mark.parametrize("plain", [True, False], ids=["plain", "advantages"])
-def test_two_of_eight_siblings_are_credited_as_a_pair(plain):
-    (post,) = posts_of([0.0, 1.0], 8, plain=plain)
-    assert normalised([row.score for row in post.rows])[:2] == pytest.approx([-1.0, 1.0])
-
-
 def test_one_missing_sibling_takes_a_second_post_of_plain_scores_alone():
     plain, carrying = (posts_of([0.0, 1.0, 5.0], 4, plain=plain) for plain in (True, False))
     assert [len(real_rows(post)) for post in plain] == [2, 1]
     assert [[row.score for row in post.rows] for post in carrying] == [[0.0, 1.0, 5.0, 2.0]]
-
-
-def test_a_whole_group_is_left_as_it_is():
-    group = group_with([0.0, 1.0])
-    assert list(posts(group, [0, 1], [0.0, 1.0], 2)) == [group]
 
 
 def test_padding_teaches_nothing():
@@ -180,13 +144,6 @@ def test_padding_teaches_nothing():
     assert set(padding.mask) == {IGNORED}
     assert set(padding.advantages) == {0.0}
     assert padding.override == {"group_id": "group", "set_advantage_to_zero": True, "padding": True}
-
-
-def test_padding_has_what_the_rows_have():
-    group = group_with([1.0, 3.0])
-    bare = replace(group, rows=tuple(replace(row, logprobs=None, messages=None) for row in group.rows))
-    (post,) = posts(bare, [0, 1], [1.0, 3.0], 4)
-    assert (post.rows[3].logprobs, post.rows[3].messages, post.rows[3].advantages) == (None, None, None)
 
 
 def test_scalar_data_that_is_padded_says_so():
@@ -200,7 +157,3 @@ def test_scalar_data_that_is_padded_says_so():
 def test_one_row_of_padding_cannot_restore_both_mean_and_deviation_at_any_scale(scale):
     scores = [0.0, scale, 5 * scale]
     assert padding_scores(scores, scores, 1) is None
-
-
-def test_equal_scores_are_padded_with_their_value():
-    assert padding_scores([2.0, 2.0, 2.0], [2.0, 2.0, 2.0], 1) == [2.0]

@@ -34,16 +34,6 @@ def sent(group, **shape):
     return [orjson.loads(post_text(part.body)) for part in package.parts], package.too_long
 
 
-def test_a_whole_group_leaves_as_its_view():
-    assert sent(TWO) == ([COLUMNS], 0)
-
-
-def test_turn_rows_leave_one_by_one():
-    posts, _ = sent(TWO, view="turn_rows", divisor=4)
-    assert [post["scores"] for post in posts] == [[0.125], [-0.125], [0.25]]
-    assert {post["overrides"][0]["score_divisor"] for post in posts} == {4}
-
-
 @given(
     st.lists(st.lists(st.floats(-2, 2), min_size=1, max_size=3), min_size=1, max_size=7), st.integers(0, 5)
 )
@@ -95,23 +85,6 @@ def test_scores_too_large_to_normalise_are_refused():
 
 def test_nothing_leaves_when_every_row_is_too_long():
     assert sent(TWO, max_row_tokens=1) == ([], 2)
-
-
-def test_without_messages_none_leave():
-    posts, _ = sent(TWO, include_messages=False)
-    assert "messages" not in posts[0]
-
-
-def test_a_whole_scalar_group_has_no_overrides_at_all():
-    scalar = credited(group_of(None, outcomes=[1.0, 0.0], lengths=[[1], [1]]), [[0.5], [-0.5]])
-    posts, _ = sent(scalar)
-    assert not {"overrides", "advantages"} & posts[0].keys()
-    assert posts[0]["group_overrides"] == {}
-
-
-def test_a_temperature_other_than_1_is_told_to_the_trainer():
-    posts, _ = sent(TWO, sampling={"temperature": 0.5, "top_p": 1.0})
-    assert posts[0]["generation_params"] == {"temperature": 0.5, "top_p": 1.0}
 
 
 def test_the_body_is_the_json_with_the_environments_id_in_front():

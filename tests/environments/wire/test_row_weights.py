@@ -2,14 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 import orjson
 import pytest
 
-from environments.credit import estimate
-from environments.trajectory import Span, TokenRow
 from environments.wire.payloads import Shape, pack, post_text
 from environments.wire.views import VIEWS
 from tests.environments.wire.forked_groups import advantage_of_token, forked_group, with_credit
@@ -183,30 +180,6 @@ def test_row_by_row_a_forked_trajectory_weighs_what_it_weighs_whole(view):
     assert one == pytest.approx(three)
 
 
-def test_prefixes_repeated_give_a_turn_its_own_and_all_later_advantages_of_its_row():
-    advantages = ((0.5, -0.25, 1.0),)
-    group = replace(with_credit(forked_group([[[2, 3, 4]]], [[1.0, 0.0, 2.0]])), advantages=advantages)
-    sent = posts(group, "prefix_rows", prefix_weighting="repeated")
-    weights = seq_mean_token_mean(reading_scores(sent))
-    expected = [1.25] * 2 + [0.75] * 3 + [1.0] * 4
-    assert [weight * DIVISOR * 3 for weight in weights.values()] == pytest.approx(expected)
-
-
-def test_every_prefix_row_says_how_it_is_weighted():
-    for weighting in ("once", "repeated"):
-        sent = posts(PARTS["turns"], "prefix_rows", prefix_weighting=weighting)
-        assert {override["prefix_weighting"] for post in sent for override in post["overrides"]} == {
-            weighting
-        }
-
-
-@pytest.mark.parametrize("estimator", ["turn_return", "grpo", "rloo", "gigpo"])
-def test_an_advantage_is_computed_over_trajectories_and_shared_by_their_rows(estimator):
-    forked = forked_group(LENGTHS, REWARDS)
-    whole = [[list(chain.from_iterable(each))] for each in LENGTHS]
-    assert estimate(estimator, forked) == estimate(estimator, forked_group(whole, REWARDS))
-
-
 @pytest.mark.parametrize("view", VIEWS)
 def test_rows_of_one_trajectory_carry_the_advantages_of_its_turns(group, view):
     advantages = advantage_of_token(group)
@@ -216,16 +189,3 @@ def test_rows_of_one_trajectory_carry_the_advantages_of_its_turns(group, view):
                 override.get("turn_spans", ()), override.get("turn_advantages", ()), strict=True
             ):
                 assert all(advantages[token] == advantage for token in tokens[start:end])
-
-
-def test_a_row_twice_over_changes_no_siblings_advantage():
-    """Rows are what a trajectory is cut into: one more of them is no more of a sibling."""
-    group = forked_group([[[2], [3]], [[2]], [[4]]], outcomes=[1.0, 0.0, 0.5])
-    first = group.trajectories[0]
-    more = replace(
-        first,
-        rows=(*first.rows, TokenRow(token_ids=(1, 2), logprobs=(1.0, 1.0))),
-        turns=(*first.turns, replace(first.turns[-1], index=2, span=Span(row=2, start=2, end=2))),
-    )
-    longer = replace(group, trajectories=(more, *group.trajectories[1:]))
-    assert [row[0] for row in estimate("grpo", group)] == [row[0] for row in estimate("grpo", longer)]

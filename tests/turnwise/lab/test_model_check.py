@@ -12,7 +12,7 @@ from environments.policy.scripted import Choice, say
 from environments.trajectory import Message
 from tests.equipment.quirky_server import Quirk, QuirkyServer
 from tests.equipment.running_server import running_server
-from tests.equipment.server_quirks import SERVERS, quirks_named
+from tests.equipment.server_quirks import SERVERS, openai_error, quirks_named
 from tests.tables import cases
 from tools.calls import ToolCall
 from turnwise.lab.model_check import CheckedModel, check_model
@@ -131,7 +131,6 @@ async def test_a_real_servers_quirks_are_findings_and_it_can_be_used(server):
         ("mistral-fields", "refused fields", "return_token_ids, seed"),
         ("openai-sampling", "temperature, top_p", "refuses temperature 0.5"),
         ("vllm-no-parser", "tool calls", "as text, in the format chatml"),
-        ("vllm-null-ids", "token ids", "text alone"),
     ],
 )
 async def test_what_a_server_does_not_do_is_named(quirk, name, seen):
@@ -142,7 +141,9 @@ async def test_what_a_server_does_not_do_is_named(quirk, name, seen):
 
 
 async def test_a_server_that_takes_no_tools_cannot_be_used_and_the_flag_is_named():
-    examination, findings = await examined("vllm-no-auto-tools")
+    why = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+    no_tools = Quirk(refuses=lambda asked: openai_error(400, why) if asked.get("tools") else None)
+    examination, findings = await examined(no_tools)
     assert examination.tokens == "none"
     assert "--enable-auto-tool-choice" in findings["chat"].seen
 

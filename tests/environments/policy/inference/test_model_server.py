@@ -1,4 +1,5 @@
 import asyncio
+import resource
 import ssl
 import subprocess
 from contextlib import asynccontextmanager
@@ -6,6 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 from starlette.responses import JSONResponse, PlainTextResponse
 
+from environments.base_env import AgentEnv
+from environments.config import AgentEnvConfig, ServerConfig
 from environments.policy.inference import http_client
 from environments.policy.inference.http_client import NoAnswerError
 from environments.policy.inference.model_server import ModelServer
@@ -44,13 +47,12 @@ async def model_server():
     "body",
     [
         OVERLOADED,
-        {"error": {"message": "?", "code": 429}},
         {"error": {"message": "?", "code": "503"}},
         {"error": {"message": "?", "code": "rate_limit_exceeded"}},
         {"object": "error", "message": "?", "type": "InternalServerError", "code": 500},
         {"choices": [{"error": {"message": "?", "code": 502}, "finish_reason": "error"}]},
     ],
-    ids=["type", "429", "text code", "name", "vllm", "choice"],
+    ids=["type", "text code", "name", "vllm", "choice"],
 )
 async def test_an_error_in_a_200_that_may_pass_is_tried_again(body):
     async with served(JSONResponse(body), ok(), tries=2) as (server, policy):
@@ -63,10 +65,9 @@ async def test_an_error_in_a_200_that_may_pass_is_tried_again(body):
     [
         {"error": "no"},
         {"error": {"message": "no", "code": 400}},
-        {"error": {"message": "no", "code": "invalid_api_key"}},
         {"error": {"message": "no", "type": "invalid_request_error"}},
     ],
-    ids=["text", "400", "name", "type"],
+    ids=["text", "400", "type"],
 )
 async def test_an_error_in_a_200_that_stays_is_told_at_once(body):
     async with served(JSONResponse(body), tries=3) as (server, policy):
@@ -166,15 +167,6 @@ async def test_a_cancelled_call_frees_its_connection_and_its_slot():
         assert (await policy.complete(REQUEST)).message.content == "3"
 
 
-# Beside the base URL.
-
-
-async def test_a_path_at_the_root_is_beside_v1(model_server):
-    async with hostile({"*": answer(b"{}")}) as server:
-        await model_server(server.url).ask("/generate", b"{}", as_it_is, at_root=True)
-    assert server.asked[0][1] == "/generate"
-
-
 # Proxies.
 
 
@@ -184,7 +176,7 @@ async def test_a_proxy_of_the_process_environment_is_not_asked(model_server, mon
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login a password b\n")
     monkeypatch.setenv("HOME", str(tmp_path))
     async with hostile({"*": answer(b"{}")}) as server:
-        await model_server(server.url, api_key="none").chat(b"{}", as_it_is)
+        await model_server(server.url, api_key="none", proxy="none").chat(b"{}", as_it_is)
     assert server.asked[0][2]["authorization"] == "Bearer none"
 
 
@@ -192,11 +184,6 @@ async def test_a_proxy_gets_the_request_in_the_place_of_the_server(model_server)
     async with hostile({"*": answer(b"{}")}) as proxy:
         await model_server("http://model.invalid", proxy=proxy.url).chat(b"{}", as_it_is)
     assert proxy.asked[0][1] == "http://model.invalid/v1/chat/completions"
-
-
-async def test_the_proxy_none_is_none(model_server):
-    async with hostile({"*": answer(b"{}")}) as server:
-        assert await model_server(server.url, proxy="none").chat(b"{}", as_it_is) == b"{}"
 
 
 @cases("proxy", ["socks5://u:s3cret@h:1", "proxy", "ftp://h"])
@@ -253,3 +240,78 @@ async def test_a_certificate_of_another_host_is_refused(model_server, certificat
         server = model_server(url.replace("127.0.0.1", "localhost"), tries=1)
         with pytest.raises(NoAnswerError, match="CERTIFICATE_VERIFY_FAILED"):
             await server.chat(b"{}", as_it_is)
+
+
+# How many at once.
+
+
+class OneTask(AgentEnv):
+    name = "one_task"
+
+    def format_prompt(self, item):
+        return "?"
+
+    async def compute_reward(self, item, trajectory, ctx):
+        return 0.0
+
+
+@pytest.fixture
+def open_files():
+    """Sets how many files this process may open."""
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield lambda count: resource.setrlimit(resource.RLIMIT_NOFILE, (count, most))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
+
+
+def env(*, rollouts=16, **server):
+    servers = [ServerConfig(base_url="http://127.0.0.1:9/v1", **server)]
+    return OneTask(AgentEnvConfig(max_concurrent_rollouts=rollouts), servers)
+
+
+def test_more_requests_at_once_than_files_may_be_open_are_refused(open_files):
+    open_files(1024)
+    with pytest.raises(ConfigError, match=r"num_max_requests_at_once 2000 .* 1024 .* 960 .*ulimit -n 2064"):
+        env(num_max_requests_at_once=2000)
+
+
+def test_more_rollouts_than_the_default_of_requests_can_have_are_refused(open_files):
+    open_files(256)
+    with pytest.raises(ConfigError, match=r"max_concurrent_rollouts 512 .* 256 .* 192 "):
+        env(rollouts=4000)
+
+
+def test_settings_that_this_process_can_open_are_not_refused(open_files):
+    open_files(256)
+    assert env(rollouts=64).servers
+    open_files(min(8192, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    assert env(rollouts=4000, num_max_requests_at_once=4000).servers
+
+
+@asynccontextmanager
+async def barrier(count):
+    """A server that answers nobody until so many requests are there."""
+    arrived, everybody = 0, asyncio.Event()
+
+    async def serve(reader, writer):
+        nonlocal arrived
+        await reader.readuntil(b"\r\n\r\n{}")
+        arrived += 1
+        if arrived == count:
+            everybody.set()
+        await everybody.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+        await writer.drain()
+        writer.close()
+
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0, backlog=count)
+    async with listening:
+        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/v1"
+
+
+async def test_twelve_hundred_requests_are_really_in_flight(open_files):
+    open_files(min(4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    async with barrier(1200) as url:
+        server = ModelServer(base_url=url, api_key="", max_concurrency=1200, tries=1)
+        answers = await asyncio.gather(*(server.chat(b"{}", as_it_is) for _ in range(1200)))
+        await server.aclose()
+    assert answers == [b"{}"] * 1200

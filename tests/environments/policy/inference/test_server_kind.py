@@ -1,5 +1,6 @@
-"""What a server says of itself, read over HTTP without buying anything."""
+"""What a server says of itself, and what is wrong with it before a run, without buying anything."""
 
+import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
@@ -10,9 +11,10 @@ from starlette.routing import Route
 from environments.policy.inference.chat_reply import logprobs_warning
 from environments.policy.inference.model_server import ModelServer
 from environments.policy.inference.server_kind import ServerFacts, look
+from tests.environments.policy.chat_server import chat_policy, failed, ok, served
 from tests.equipment.running_server import running_server
 from tests.tables import cases
-from tools.errors import ServerAway
+from tools.errors import ConfigError, ServerAway
 
 
 @asynccontextmanager
@@ -79,13 +81,12 @@ KINDS = {
         ServerFacts(kind="mistral", context_tokens=32768),
     ),
     "openai": (models(owned_by="system"), ServerFacts(kind="openai")),
-    "gateway": (models(owned_by="openai"), ServerFacts()),
+    "gateway": (models(owned_by="openai", max_model_len=True), ServerFacts()),
     "nothing": ({}, ServerFacts()),
     "odd": (
         {"/v1/models": [1, None], "/version": PlainTextResponse("<html>"), "/props": [], "/api/version": {}},
         ServerFacts(),
     ),
-    "odd-window": (models(owned_by="vllm", max_model_len=True), ServerFacts(kind="vllm")),
 }
 
 
@@ -138,3 +139,120 @@ def test_logprobs_of_what_is_sampled_are_no_problem(sampling, facts):
 )
 def test_settings_that_logprobs_do_not_follow_are_named_with_what_to_change(sampling, facts, named):
     assert named in logprobs_warning(sampling, facts)
+
+
+# The look before a run.
+
+
+@cases(
+    ("models", "problem"),
+    [
+        (failed(401, "bad key"), r"refuses the API key \(401\): bad key"),
+        (JSONResponse({"data": [{"id": "b"}, {"id": "a"}]}), "has no model 'm'; it has a, b"),
+        (
+            PlainTextResponse("<html>hi</html>"),
+            "does not speak the OpenAI API; its /models is <html>hi</html>",
+        ),
+    ],
+)
+async def test_the_check_says_what_is_wrong_with_the_server(models, problem):
+    async with served(ok(), models=models) as (_, policy):
+        with pytest.raises(ConfigError, match=problem) as caught:
+            await policy.check()
+    assert "\n" not in str(caught.value)
+
+
+async def test_the_check_accepts_a_server_without_a_model_list_that_refuses_an_empty_request():
+    async with served(failed(400, "model is missing"), models=failed(404)) as (server, policy):
+        await policy.check()
+    assert server.asked == [{}]
+
+
+@cases(
+    "models",
+    [
+        failed(500, "Internal Server Error"),
+        JSONResponse({"object": "list", "data": []}),
+        JSONResponse([1]),
+        JSONResponse({"ok": True}),
+    ],
+    ids=["500", "empty", "no names", "no list"],
+)
+async def test_a_server_whose_list_of_models_is_of_no_use_is_asked_whether_it_chats(models):
+    async with served(failed(422, "model is missing"), models=models) as (server, policy):
+        await policy.check()
+    assert server.asked == [{}]
+
+
+async def test_a_server_that_breaks_on_an_empty_chat_and_refuses_what_is_none_can_be_used():
+    chat = (failed(500, "Internal Server Error"), failed(422, "no object"))
+    async with served(*chat, models=failed(500)) as (server, policy):
+        await policy.check()
+    assert server.asked == [{}, []]
+
+
+@cases(
+    ("models", "chat", "problem"),
+    [
+        (failed(500, "oh"), failed(500, "ah"), "answered 500: oh"),
+        (JSONResponse([1]), failed(500, "ah"), r"does not speak the OpenAI API; its /models is \[1\]"),
+        (JSONResponse({"data": []}), failed(500, "ah"), "answered 500: ah"),
+        (JSONResponse({"data": []}), failed(403, "ah"), "refuses the API key"),
+        (failed(404), JSONResponse({"ok": True}), "answers a chat with"),
+    ],
+    ids=["broken", "other", "empty", "key", "no chat completion"],
+)
+async def test_a_server_that_does_not_chat_either_is_what_its_list_said(models, chat, problem):
+    async with served(chat, models=models) as (_, policy):
+        with pytest.raises(ConfigError, match=problem):
+            await policy.check()
+
+
+@cases(
+    "listed",
+    [
+        [{"id": "m"}],
+        ["m"],
+        {"data": [{"id": "models/m"}]},
+        {"models": [{"name": "m:latest", "model": "m:latest"}]},
+        {"object": "list", "data": [{"id": "m"}], "models": [{"name": "m"}]},
+    ],
+    ids=["Together", "names", "a prefix", "ollama", "llama.cpp"],
+)
+async def test_the_check_reads_the_lists_of_other_servers(listed):
+    async with served(failed(404), models=JSONResponse(listed)) as (server, policy):
+        await policy.check()
+    assert server.asked == []
+
+
+async def test_the_check_guesses_a_missing_v1():
+    async with served(ok()) as (server, _):
+        policy = chat_policy(server.base_url.removesuffix("/v1"))
+        with pytest.raises(
+            ConfigError, match=r"neither /models nor /chat/completions \(did you mean .*/v1\?\)"
+        ):
+            await policy.check()
+        await policy.aclose()
+
+
+async def test_the_check_names_a_server_that_cannot_be_reached():
+    async with served(ok()) as (server, _):
+        pass
+    with pytest.raises(ConfigError, match=r"no model server answers at http://127\.0\.0\.1") as refusal:
+        await chat_policy(server.base_url).check()
+    assert "ssl" not in str(refusal.value)
+
+
+async def test_a_server_that_ends_each_connection_after_an_error_can_be_used():
+    async def break_once(reader, writer):
+        asked = await reader.readuntil(b"\r\n\r\n")
+        refused = asked.startswith(b"POST") and await reader.readexactly(2) == b"[]"
+        status = b"422 Unprocessable Entity" if refused else b"500 Internal Server Error"
+        writer.write(b"HTTP/1.1 %b\r\nContent-Length: 2\r\n\r\n{}" % status)
+        await reader.read(1)  # what comes next on this connection is lost
+        writer.close()
+
+    async with await asyncio.start_server(break_once, "127.0.0.1", 0) as server:
+        policy = chat_policy(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
+        await policy.check()
+        await policy.aclose()

@@ -1,19 +1,35 @@
-"""Every setting of an environment: flat, bounded and described."""
+"""Every setting of an environment: flat, bounded and described, as a flag, in YAML and in the help."""
 
 import logging
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Annotated, Any, ClassVar, Literal, cast
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Literal, Self, Union, cast, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
 
 from environments.policy.inference.dialect import checked_extra_body
+from environments.policy.inference.endpoint import without_credentials
 from tools.errors import ConfigError
 from tools.json_input import JsonError, read_exact_json
+from tools.plain_text import nearest
 
 WithoutEffect = Mapping[str, tuple[tuple[object, ...], str]]
 """Settings of Atropos that do nothing here: the values that are accepted, and what to do instead."""
+BARE = True
+"""The value of a flag that stands alone."""
+_KINDS = {int: "whole number", float: "number", bool: "true or false", str: "text", NoneType: "None"}
+_SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 
 class Section(BaseModel):
@@ -57,6 +73,151 @@ class Section(BaseModel):
                 value = {key: each for key, each in entries.items() if each is not None}
             named[name] = {} if value is None else value
         return named
+
+    @classmethod
+    def label(cls, name: str, origin: str) -> str:
+        """A setting as it is written on the command line, or in the file `origin`."""
+        return f"{cls.section}.{name} in {origin}" if origin else f"--{cls.section}.{name}"
+
+    def with_values(self, given: Mapping[str, Any], *, origin: str = "") -> Self:
+        """Return the settings with other values over them, entry by entry in a mapping.
+
+        `origin` is the YAML file that has the values; without one they are text of the command line.
+
+        Raises:
+            ConfigError: if a name is unknown, or a value is of the wrong kind or out of range.
+        """
+        values, labels = dict[str, Any](self), dict[str, str]()
+        for written, value in given.items():
+            name, dot, key = written.partition(".")
+            label = labels[name] = self.label(written, origin)
+            info = type(self).model_fields.get(name)
+            has_entries = info is not None and get_origin(info.annotation) is dict
+            if not (has_entries and key if dot else info is not None or name in self.without_effect):
+                raise ConfigError(f"no setting {label}{self._meant(written, origin)}")
+            if dot:
+                value = {key: _entry(value, is_json=not origin and name == "extra_body")}
+            elif info is not None:
+                value = _from_text(info, value, label, is_flag=not origin)
+            if dot or name in self.by_entry:
+                before: Mapping[str, Any] = values[name] or {}
+                value = {**before, **mapping_of(value or {}, label)}
+            values[name] = value
+        try:
+            return type(self)(**values)
+        except ValidationError as error:
+            raise ConfigError(explain(error, labels, self.section)) from None
+
+    def _meant(self, written: str, origin: str) -> str:
+        prefix = f"{self.section}." if origin else f"--{self.section}."
+        if written.startswith("estimator_") and "." not in written:
+            name = written.removeprefix("estimator_")
+            return f"; a parameter of the estimator is {prefix}estimator_params.{name}"
+        return nearest(written, type(self).model_fields, prefix)
+
+    def help_line(self, name: str) -> tuple[str, str]:
+        """The flag of a setting, and its first sentence with the default and the bounds."""
+        info, default = type(self).model_fields[name], getattr(self, name)
+        notes = [] if default is None or default == "" else [without_credentials(f"default: {default}")]
+        if any(get_origin(kind) is Literal for kind in _alternatives(info.annotation)):
+            notes.append(_kinds(info))
+        notes += _bounds(info)
+        text = f"{(info.description or '').partition('. ')[0].rstrip('.')}."
+        return self.label(name, ""), f"{text} [{'; '.join(notes)}]" if notes else text
+
+    def help_rows(self, name: str) -> list[tuple[str, str]]:
+        """The kind, the default and the bounds of a setting."""
+        info, default = type(self).model_fields[name], without_credentials(str(getattr(self, name)))
+        rows = [("kind", _kinds(info)), ("default", default), ("bounds", ", ".join(_bounds(info)))]
+        return [row for row in rows if row[1]]
+
+
+def mapping_of(value: object, where: str) -> dict[str, Any]:
+    """Return a mapping with its keys as text.
+
+    Raises:
+        ConfigError: if the value is no mapping.
+    """
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where} must be a mapping of names to values, got a {type(value).__name__}")
+    return {str(key): entry for key, entry in cast("dict[Any, Any]", value).items()}
+
+
+def _entry(value: Any, *, is_json: bool) -> Any:
+    """The value of an entry of a mapping; `None` unsets it."""
+    if value == "None":
+        return None
+    try:
+        return read_exact_json(value, lenient=True) if is_json and isinstance(value, str) else value
+    except JsonError:
+        return value
+
+
+def _from_text(field: FieldInfo, value: Any, label: str, *, is_flag: bool) -> Any:
+    """A value of the command line in a shape that pydantic reads; of a file, `a, b` for a list."""
+    kinds = {get_origin(kind) or kind for kind in _alternatives(field.annotation)}
+    if not is_flag and not (isinstance(value, str) and list in kinds and str not in kinds):
+        return value
+    if value is BARE:
+        if bool not in kinds:
+            raise ConfigError(f"{label} needs a value")
+        return True
+    if value == "None":
+        return None
+    if kinds & {list, tuple, set, dict}:
+        text = str(value).strip()
+        if text.startswith(("[", "{")) or dict in kinds:
+            try:
+                return read_exact_json(text)
+            except JsonError as error:
+                raise ConfigError(f"{label} is not valid JSON: {error}") from None
+        return [part.strip() for part in text.split(",") if part.strip()]
+    return value
+
+
+def explain(error: ValidationError, labels: Mapping[str, str], section: str) -> str:
+    """The first problem of each setting: a union of kinds has one for each kind."""
+    problems: dict[str, str] = {}
+    for problem in error.errors(include_url=False):
+        text = problem["msg"].removeprefix("Input ").removeprefix("Value error, ")
+        if problem["loc"]:
+            name = str(problem["loc"][0])
+            # A mapping, such as `extra_body`, may hold a key.
+            hidden = name.endswith(("_key", "_token")) or isinstance(problem["input"], dict)
+            got = "" if hidden else f", got {problem['input']!r}"
+            text = f"{labels.get(name, f'{section}.{name}'.lstrip('.'))} {text}{got}"
+        problems.setdefault(str(problem["loc"][:1]), " ".join(text.split()))
+    return "; ".join(problems.values())
+
+
+def _alternatives(annotation: Any) -> tuple[Any, ...]:
+    """The kinds of a union, or the only one."""
+    return get_args(annotation) if get_origin(annotation) in {Union, UnionType} else (annotation,)
+
+
+def _kinds(field: FieldInfo) -> str:
+    kinds: list[str] = []
+    for kind in _alternatives(field.annotation):
+        origin = get_origin(kind) or kind
+        if origin is Literal:
+            kinds += map(str, get_args(kind))
+        elif origin in (list, tuple, set):
+            kinds.append("list (A,B,C or JSON)")
+        elif origin is dict:
+            kinds.append("mapping (one NAME VALUE each)")
+        else:
+            base = next((each for each in get_args(kind) if isinstance(each, type)), origin)
+            kinds.append(_KINDS.get(base, getattr(base, "__name__", str(base))))
+    return " | ".join(kinds)
+
+
+def _bounds(field: FieldInfo) -> list[str]:
+    return [
+        f"{sign} {getattr(bound, name)}"
+        for bound in field.metadata
+        for name, sign in _SIGNS.items()
+        if getattr(bound, name, None) is not None
+    ]
 
 
 def _same(value: object, accepted: object) -> bool:

@@ -1,6 +1,8 @@
 """Text as a terminal and as a file can hold it, and errors as they can be counted."""
 
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 PLACE_OF_ITEM = r"(?:environment '[^']*'(?:, item .*?)?: |item '.*?': )?(?:turn \d+: )?"
 """How our errors begin that are of one rollout."""
@@ -18,6 +20,19 @@ _VALUE = re.compile(r"""\b\d[\d.]*|'[^']*'|"[^"]*\"""")
 def printable(text: str, unknown: str = " ") -> str:
     """The text with `unknown` for each character that would steer a terminal."""
     return "".join(each if each.isprintable() else unknown for each in text)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The part of a message about an unknown name that has the nearest known one; empty if none is near."""
+    close = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def nearest(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """The end of a message about an unknown name: the nearest known one, or all of them."""
+    names = sorted(known)
+    close = get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"; did you mean {prefix}{close[0]}?" if close else f"; choose one of {', '.join(names)}"
 
 
 def is_utf8(text: str) -> bool:

@@ -4,16 +4,19 @@ from turnwise.own_packages import refuse_foreign_packages
 
 refuse_foreign_packages()
 
-from environments.rewards.economy import (
+from environments.rewards.judge import quoted
+from environments.rewards.math_checker import MathChecker
+from environments.rewards.rubric import (
+    Rubric,
     context_efficiency,
     length_penalty,
     longest_context,
+    novelty_rewards,
+    pairwise_rewards,
+    rank_rewards,
     sampled_tokens,
     turn_cost,
 )
-from environments.rewards.judge import quoted
-from environments.rewards.math_checker import MathChecker
-from environments.rewards.rubric import Rubric, novelty_rewards, pairwise_rewards, rank_rewards
 from environments.rewards.text_format import (
     boxed,
     code_block,

@@ -1,7 +1,6 @@
 """Estimators by name: registered, described, and called with checked parameters and a checked result."""
 
 import contextlib
-import difflib
 import functools
 import inspect
 import math
@@ -15,6 +14,7 @@ from environments.credit.acts import over_all_turns
 from environments.credit.terms import Advantages, Pool, Term, added_up, by_turn
 from environments.trajectory import TrajectoryGroup
 from tools.errors import CreditError
+from tools.plain_text import did_you_mean
 
 Kind = Literal["number", "integer", "flag", "choice", "per_turn"]
 Value = float | int | bool | str
@@ -405,9 +405,9 @@ def _preset_for(name: str, preset: str | None) -> Mapping[str, Value]:
 def _unknown(what: str, name: str, known: Iterable[str]) -> CreditError:
     """The error for a name that does not exist: what exists, and the nearest one."""
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f" did you mean {near[0]!r}?" if near else ""
-    return CreditError(f"no {what} {name!r};{hint} there are: {', '.join(names) or 'none'}")
+    return CreditError(
+        f"no {what} {name!r}{did_you_mean(name, names)}; there are: {', '.join(names) or 'none'}"
+    )
 
 
 def _misplaced(name: str) -> CreditError:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -13,7 +13,6 @@ from environments.policy.base import CompletionRequest
 from environments.policy.inference.chat_reply import (
     ReplyError,
     SampledMessage,
-    SampledTokens,
     call_id,
     read_reply,
     without_row,
@@ -51,9 +50,6 @@ class ChatPolicy(ServedModel):
 
     renderer: ChatMLRenderer
     """Makes the token ids of a server that gives none."""
-    temperature: float = 1.0
-    top_p: float = 1.0
-    extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
     context_tokens: int | None = None
     family: str | None = None
     """The model's chat format, by which calls in its text are read; `None`: by its name."""
@@ -71,10 +67,6 @@ class ChatPolicy(ServedModel):
         self._tool_use = ToolUse(self.server.chat_url)
 
     @property
-    def name(self) -> str:
-        return self.model
-
-    @property
     def refused(self) -> frozenset[str]:
         return self._dialect.refused
 
@@ -82,7 +74,18 @@ class ChatPolicy(ServedModel):
         sampled = await self._sampled(self._with_room(request))
         self._tool_use.note(request, sampled.message)
         if sampled.tokens is not None:
-            return self._exact(sampled, sampled.tokens)
+            return Completion(
+                message=sampled.message,
+                finish_reason=sampled.finish_reason,
+                prompt_ids=sampled.tokens.prompt_ids,
+                extends_row=sampled.tokens.extends_row,
+                token_ids=sampled.tokens.token_ids,
+                logprobs=sampled.tokens.logprobs,
+                exact=True,
+                weight_version=sampled.weight_version,
+                weight_spans=sampled.weight_spans,
+                sampling=self.sampling,
+            )
         return await rendered(
             partial(self._approximate, sampled, request),
             self.renderer,
@@ -212,20 +215,6 @@ class ChatPolicy(ServedModel):
             lists["tools"] = [tool.json() for tool in request.tools]
         return request_body({"model": self.model, **fields, **self.extra_body}, lists)
 
-    def _exact(self, sampled: SampledMessage, tokens: SampledTokens) -> Completion:
-        return Completion(
-            message=sampled.message,
-            finish_reason=sampled.finish_reason,
-            prompt_ids=tokens.prompt_ids,
-            extends_row=tokens.extends_row,
-            token_ids=tokens.token_ids,
-            logprobs=tokens.logprobs,
-            exact=True,
-            weight_version=sampled.weight_version,
-            weight_spans=sampled.weight_spans,
-            sampling=self.sampling,
-        )
-
     def _approximate(self, sampled: SampledMessage, request: CompletionRequest) -> Completion:
         prompt = prompt_of(request, self.renderer)
         return Completion(
@@ -248,13 +237,12 @@ class ChatPolicy(ServedModel):
 def _written(messages: Sequence[Message], reasoning: str | None) -> list[bytes]:
     """Messages as JSON, their reasoning in the field that the server knows, or left out."""
     known = reasoning == "reasoning_content"
-    return [
-        message.json() if known or message.reasoning is None else _with_reasoning_in(reasoning, message)
-        for message in messages
-    ]
-
-
-def _with_reasoning_in(name: str | None, message: Message) -> bytes:
-    fields = message.to_openai()
-    thoughts = fields.pop("reasoning_content")
-    return orjson.dumps(fields if name is None else {**fields, name: thoughts})
+    written: list[bytes] = []
+    for message in messages:
+        if known or message.reasoning is None:
+            written.append(message.json())
+            continue
+        fields = message.to_openai()
+        thoughts = fields.pop("reasoning_content")
+        written.append(orjson.dumps(fields if reasoning is None else {**fields, reasoning: thoughts}))
+    return written

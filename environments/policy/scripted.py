@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from typing import Any, cast
 
 from environments.policy.base import CompletionRequest, Policy
@@ -117,6 +118,11 @@ def choices(*parts: tuple[float, Sequence[Message]]) -> list[Choice]:
         for probability, messages in parts
         for message in messages
     ]
+
+
+def mostly(p_right: float, right: Sequence[Message], *others: Sequence[Message]) -> list[Choice]:
+    """Choices of which the right ones have this probability, and kinds of others share the rest evenly."""
+    return choices((p_right, right), *(((1 - p_right) / len(others), each) for each in others))
 
 
 def call(name: str, arguments: Mapping[str, Any] | str, *, content: str = "") -> Message:
@@ -331,7 +337,13 @@ def _sample(mixture: Mapping[tuple[int, ...], Choice], rng: random.Random) -> tu
 
 def _logprobs(token_ids: tuple[int, ...], mixture: Mapping[tuple[int, ...], Choice]) -> tuple[float, ...]:
     """Each token's log-probability given those before it: the mass that has it over the mass so far."""
-    agreeing = [(_common_length(token_ids, ids), choice.probability) for ids, choice in mixture.items()]
+    agreeing = [
+        (
+            sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(token_ids, ids, strict=False))),
+            each.probability,
+        )
+        for ids, each in mixture.items()
+    ]
     forks = {length for length, _ in agreeing}
     mass = math.fsum(probability for _, probability in agreeing)
     logprobs: list[float] = []
@@ -343,8 +355,3 @@ def _logprobs(token_ids: tuple[int, ...], mixture: Mapping[tuple[int, ...], Choi
         logprobs.append(math.log(left / mass))
         mass = left
     return tuple(logprobs)
-
-
-def _common_length(left: Sequence[int], right: Sequence[int]) -> int:
-    pairs = zip(left, right, strict=False)  # the shorter one ends the comparison
-    return next((index for index, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))

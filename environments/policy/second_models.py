@@ -98,10 +98,7 @@ _LONG_BYTES = 1_000_000
 class TextModel(ServedModel):
     role: str
     """The section of its settings, such as `judge`."""
-    temperature: float
-    top_p: float
     max_tokens: int
-    extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
     _dialect: Dialect = field(init=False, repr=False)
     _has_answered: bool = field(default=False, init=False, repr=False)
 
@@ -363,7 +360,7 @@ class AnswerCache:
         Raises:
             SecondModelError: there is none.
         """
-        key = _key(messages, seed)
+        key = hashlib.sha256(b"%d%b" % (seed, b"\n".join(each.json() for each in messages))).digest()
         if key in self._kept:
             self._kept.move_to_end(key)
             return replace(self._kept[key], usage={})
@@ -396,13 +393,6 @@ class AnswerCache:
             _, oldest = self._kept.popitem(last=False)
             self._chars -= len(oldest.text or "")
         return answer
-
-
-def _key(messages: Sequence[Message], seed: int) -> bytes:
-    content = hashlib.sha256(b"%d" % seed)
-    for message in messages:
-        content.update(message.json() + b"\n")
-    return content.digest()
 
 
 CallScript = Callable[..., Awaitable[Any]]

@@ -86,7 +86,9 @@ class ServerPolicy:
         if self.context_tokens is None:
             self.context_tokens = self.facts.context_tokens
         self.chat.context_tokens = self.context_tokens
-        self.chat.extra_body = {**self.chat.extra_body, **self._versions()}
+        numbers = [int(each) for each in re.findall(r"\d+", self.facts.version or "")[:2]]
+        if self.facts.kind == "vllm" and numbers >= [0, 33]:
+            self.chat.extra_body = {**self.chat.extra_body, "return_weight_versions": True}
         wire, how = self._way()
         self.found = f"{url} is {self.facts}; {how}"
         if self.text_only:
@@ -106,12 +108,6 @@ class ServerPolicy:
             context_tokens=self.context_tokens,
             logprobs_mode=self.facts.logprobs_mode,
         )
-
-    def _versions(self) -> Mapping[str, Any]:
-        """Asks for the versions of the weights, where that is known to be understood."""
-        numbers = re.findall(r"\d+", self.facts.version or "")[:2]
-        known = self.facts.kind == "vllm" and list(map(int, numbers)) >= [0, 33]
-        return {"return_weight_versions": True} if known else {}
 
     def _way(self) -> tuple[TokenWire | None, str]:
         kind = self.facts.kind
@@ -140,7 +136,13 @@ class ServedPolicy:
     @property
     def name(self) -> str:
         names = "+".join(dict.fromkeys(server.name for server in self._servers))
-        return " ".join([names, *(f"{name}={_shown(value)}" for name, value in self._sampling.items())])
+        shown = {
+            name: f"{value:g}"
+            if isinstance(value, int | float) and not isinstance(value, bool)
+            else orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+            for name, value in self._sampling.items()
+        }
+        return " ".join([names, *(f"{name}={value}" for name, value in shown.items())])
 
     async def complete(self, request: CompletionRequest) -> Completion:
         return await self._server_of(request).complete(request)
@@ -172,10 +174,3 @@ class ServedPolicy:
 
     def _server_of(self, request: CompletionRequest) -> ServerPolicy:
         return self._servers[request.seed % len(self._servers)]
-
-
-def _shown(value: Any) -> str:
-    """A number as people write it, anything else as JSON."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return f"{value:g}"
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()

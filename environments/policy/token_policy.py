@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from environments.policy.base import CompletionRequest, OpenRow
+from environments.policy.base import CompletionRequest
 from environments.policy.inference.chat_reply import ReplyError
 from environments.policy.inference.dialect import is_context_overflow, sampling_of, shaping
 from environments.policy.inference.http_client import NoAnswerError, StatusError
@@ -41,9 +41,6 @@ class TokenPolicy(ServedModel):
 
     renderer: Renderer
     wire: TokenWire
-    temperature: float = 1.0
-    top_p: float = 1.0
-    extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
     context_tokens: int | None = None
     logprobs_mode: str | None = None
     """How the server makes logprobs, where that is known."""
@@ -53,10 +50,6 @@ class TokenPolicy(ServedModel):
     def __post_init__(self) -> None:
         advice = f"name its chat format with --openai.family, which is {self.renderer.name} now"
         self._tool_use = ToolUse(self._url, advice=advice)
-
-    @property
-    def name(self) -> str:
-        return self.model
 
     @property
     def vocabulary_size(self) -> int:
@@ -83,14 +76,41 @@ class TokenPolicy(ServedModel):
         prompt = await self._prompt(request)
         tokens = tokens_of(prompt, request)
         fitted = with_room(request, prompt_tokens=tokens, context_tokens=self.context_tokens)
-        asked = self._asked(prompt, fitted, tokens)
+        row_json = [request.row.json()] if request.row is not None and prompt.extends_row else []
+        new = orjson.dumps(prompt.prompt_ids)[1:-1]
+        pieces = [*row_json, *([b","] if row_json and new else []), new]
+        asked = TokenRequest(
+            model=self.model,
+            prompt_json=tuple(pieces),
+            prompt_tokens=tokens,
+            max_tokens=fitted.max_tokens,
+            seed=request.seed,
+            stop_ids=self.stop_ids,
+            sampling=self.sampling,
+            more={
+                name: value for name, value in self.extra_body.items() if name not in shaping(self.extra_body)
+            },
+        )
         reply = await self._ask(asked)
         message = await parsed(
             partial(self.renderer.parse, reply.token_ids, request.tools), tokens=len(reply.token_ids)
         )
         self._tool_use.note(request, message)
-        return self._completion(
-            prompt, reply, whole_calls(message, request, is_cut=reply.finish_reason == "length")
+        message = whole_calls(message, request, is_cut=reply.finish_reason == "length")
+        called = reply.finish_reason == "stop" and message.tool_calls
+        mode = {} if self.logprobs_mode is None else {"logprobs_mode": self.logprobs_mode}
+        return Completion(
+            message=message,
+            finish_reason="tool_calls" if called else str(reply.finish_reason),
+            prompt_ids=prompt.prompt_ids,
+            extends_row=prompt.extends_row,
+            fork=prompt.fork,
+            token_ids=reply.token_ids,
+            logprobs=reply.logprobs,
+            exact=True,
+            weight_version=reply.weight_version,
+            weight_spans=reply.weight_spans,
+            sampling={**self.sampling, **mode},
         )
 
     async def prompt_tokens(self, request: CompletionRequest) -> int:
@@ -128,20 +148,6 @@ class TokenPolicy(ServedModel):
             work, self.renderer, messages, max_tokens=min(limits, default=None), sampled=sampled
         )
 
-    def _asked(self, prompt: Prompt, request: CompletionRequest, tokens: int) -> TokenRequest:
-        return TokenRequest(
-            model=self.model,
-            prompt_json=_ids_json(prompt, request.row),
-            prompt_tokens=tokens,
-            max_tokens=request.max_tokens,
-            seed=request.seed,
-            stop_ids=self.stop_ids,
-            sampling=self.sampling,
-            more={
-                name: value for name, value in self.extra_body.items() if name not in shaping(self.extra_body)
-            },
-        )
-
     async def _ask(self, asked: TokenRequest) -> TokenReply:
         async def read(content: bytes) -> TokenReply:
             # A prompt that is given back is compared in no time, so that only the rest is to be read.
@@ -176,8 +182,9 @@ class TokenPolicy(ServedModel):
             raise ReplyError(f"the model sampled the id {largest}; the tokenizer has {self.vocabulary_size}")
         stop = first_stop(reply.token_ids, asked.stop_ids)
         if stop is not None:
-            if stop + 1 < len(reply.token_ids):
-                self._warn_of_a_tail()
+            if stop + 1 < len(reply.token_ids) and not self._warned:
+                self._warned = True
+                _LOG.warning("%s samples on after a stop token; what follows it is cut off", self._url)
             ids, logprobs = reply.token_ids[: stop + 1], reply.logprobs[: stop + 1]
             return replace(reply, token_ids=ids, logprobs=logprobs, finish_reason="stop")
         # A server may cut a turn where its own window ends, or its own limit, and so before ours.
@@ -195,33 +202,3 @@ class TokenPolicy(ServedModel):
             f"end a turn: the server drops the stop token, or the model stops at another one; name that with "
             f"--openai.extra_body.stop_token_ids"
         )
-
-    def _warn_of_a_tail(self) -> None:
-        if not self._warned:
-            self._warned = True
-            _LOG.warning("%s samples on after a stop token; what follows it is cut off", self._url)
-
-    def _completion(self, prompt: Prompt, reply: TokenReply, message: Message) -> Completion:
-        called = reply.finish_reason == "stop" and message.tool_calls
-        mode = {} if self.logprobs_mode is None else {"logprobs_mode": self.logprobs_mode}
-        return Completion(
-            message=message,
-            finish_reason="tool_calls" if called else str(reply.finish_reason),
-            prompt_ids=prompt.prompt_ids,
-            extends_row=prompt.extends_row,
-            fork=prompt.fork,
-            token_ids=reply.token_ids,
-            logprobs=reply.logprobs,
-            exact=True,
-            weight_version=reply.weight_version,
-            weight_spans=reply.weight_spans,
-            sampling={**self.sampling, **mode},
-        )
-
-
-def _ids_json(prompt: Prompt, row: OpenRow | None) -> tuple[bytes, ...]:
-    """The ids of the whole prompt as they stand in a JSON list, in pieces."""
-    new = orjson.dumps(prompt.prompt_ids)[1:-1]
-    if row is None or not prompt.extends_row:
-        return (new,)
-    return (row.json(), b",", new) if new else (row.json(),)

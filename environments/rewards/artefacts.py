@@ -28,20 +28,16 @@ class TakenFiles:
 
     @property
     def workdir(self) -> str:
-        """See `Sandbox`."""
         return WORKDIR if isinstance(self._sandbox, NoSandbox) else self._sandbox.workdir
 
     @property
     def record(self) -> SandboxRecord:
-        """See `Sandbox`."""
         return self._sandbox.record
 
     def paused(self) -> AbstractAsyncContextManager[None]:
-        """See `Sandbox`."""
         return self._sandbox.paused()
 
     async def read_file(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
-        """See `Sandbox`."""
         with self._errors(Artefact(path=path), max_bytes):
             data = await self._sandbox.read_file(path, max_bytes=max_bytes)
         self._keep(Artefact(path=path), data)
@@ -57,7 +53,6 @@ class TakenFiles:
         return archive
 
     async def made(self, path: str, make: Callable[[], Awaitable[bytes]]) -> bytes:
-        """What `make` gives, kept under this path."""
         data = await make()
         self._keep(Artefact(path=path), data)
         return data
@@ -69,7 +64,6 @@ class TakenFiles:
         return tuple(replace(each, turn=turns.get(turn, turn)) for (turn, _, _), each in self._taken.items())
 
     def _keep(self, artefact: Artefact, data: bytes) -> None:
-        """Notes it, and keeps its content where that fits."""
         if not self._is_kept:
             return
         digest = hashlib.sha256(data).hexdigest()

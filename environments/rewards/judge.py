@@ -212,7 +212,6 @@ async def _verdict(
 
 
 def _question(prompt: Any) -> tuple[Message, ...]:
-    """The messages of a prompt."""
     if isinstance(prompt, str):
         messages = (Message(role="user", content=prompt),)
     else:
@@ -251,7 +250,6 @@ def _refuse_other_stand_ins(unparsable: Any, schema: type[BaseModel] | None) -> 
 
 
 def _again(answer: str, problem: str, schema: type[BaseModel]) -> tuple[Message, Message]:
-    """The judge's answer, and the note that asks for another one."""
     shape = '{"score": a number}' if schema is ScoreVerdict else _written(schema)
     note = f"That answer cannot be read: {problem}. Answer again, with one JSON object alone: {shape}"
     return (

@@ -97,8 +97,6 @@ class MathChecker:
 
 
 class _Program:
-    """The program that forks checks, and the socket over which it gets theirs."""
-
     def __init__(self, cpu_s: int) -> None:
         self._control, theirs = socket.socketpair()
         self._control.setblocking(False)
@@ -120,7 +118,6 @@ class _Program:
         return not self.end.alive or self._process.poll() is not None
 
     async def ask(self, request: bytes) -> bytes:
-        """What is written to one check, up to its end."""
         while self._queued >= _MAX_QUEUED:  # noqa: ASYNC110  # an Event would belong to one event loop
             await asyncio.sleep(_FULL_S)
         self._queued += 1

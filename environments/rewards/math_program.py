@@ -88,7 +88,6 @@ def supervise(connection: socket.socket, cpu_s: int) -> None:
 
 
 def check(connection: socket.socket, expected: str, answer: str, cpu_s: int) -> bytes:
-    """Compare the two texts within the limits."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(OSError, ValueError):  # not on every system
         resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY_BYTES, _MAX_MEMORY_BYTES))

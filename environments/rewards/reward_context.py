@@ -109,7 +109,6 @@ class RolloutContext(Judging):
     """Whether the last turn was scored, so that nothing can be ended any more."""
 
     def __post_init__(self) -> None:
-        """Nothing is taken yet."""
         self.files = TakenFiles(self.sandbox, self.artefacts_bytes)
 
     @property

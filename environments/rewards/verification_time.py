@@ -18,11 +18,9 @@ class HookClock:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a verification runs."""
         return self._stops > 0
 
     def spent_s(self) -> float:
-        """Seconds so far."""
         return self._spent_s if self._stops else self._spent_s + monotonic() - self._since
 
     @contextmanager
@@ -47,7 +45,6 @@ CLOCK: ContextVar[HookClock | None] = ContextVar("turnwise_hook_clock", default=
 
 @contextmanager
 def off_the_clock() -> Generator[None]:
-    """Stops the clock of the hook that runs, if one does."""
     clock = CLOCK.get()
     if clock is None:
         yield

@@ -1,6 +1,5 @@
 """From what a user types to an environment class: a shipped or installed name, a folder, a file, a module."""
 
-import difflib
 import inspect
 import os
 import sys
@@ -20,6 +19,7 @@ from environments.run.loading import (
     shipped_target,
 )
 from tools.errors import ConfigError
+from tools.plain_text import did_you_mean
 
 _PROJECT = "pyproject.toml"
 
@@ -105,10 +105,8 @@ def _unknown(given: str, installed: list[str]) -> str:
             f"{given!r} is an environment and takes no class; give {given!r} alone, or path/to/file.py:Class"
         )
     names = sorted({*SHIPPED, *installed})
-    close = difflib.get_close_matches(given, names, n=1)
-    meant = f"; did you mean {close[0]!r}?" if close else ""
     return (
-        f"no environment {given!r}{meant}; choose one of {', '.join(names)}, "
+        f"no environment {given!r}{did_you_mean(given, names)}; choose one of {', '.join(names)}, "
         f"or give a folder of `turnwise new`, or path/to/file.py:Class"
     )
 

@@ -143,7 +143,7 @@ class CountedOnce:
 
 
 _DEPTH = 4
-"""Folders of environments, and runs: `ENV/NAME`, those of `turnwise learn` as `ENV/learn/ARM/seed-N`."""
+"""Folders below the one that is listed: a run is `ENV/NAME` there, or lies somewhat deeper."""
 _LONGEST_TEXT = 200
 _STATES = ("finished", "stopped", "broke", "running")
 
@@ -275,7 +275,7 @@ def _listed(folder: RunFolder, root: Path) -> ListedRun:
 
 
 def _name(folder: RunFolder, env: str, root: Path) -> str:
-    """What stands below the folder of its environment, as `learn/scalar/seed-0`, or else below `root`."""
+    """What stands below the folder of its environment, as `sweep/seed-0`, or else below `root`."""
     *above, name = folder.path.resolve().parts
     of_env = run_folder(env, name).path.parent.name
     if of_env in above:

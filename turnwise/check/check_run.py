@@ -10,32 +10,26 @@ from environments.run.watchdog import Watchdog
 from tools.errors import DatasetError, RunError
 from turnwise.check.checked_env import CheckedEnv
 from turnwise.check.checks import (
+    Belongings,
+    belongings,
     check_failures,
     check_hooks,
     check_items,
     check_prompts,
     check_rollout,
+    check_siblings,
     check_skill,
-    check_time,
     check_tools,
     check_variation_by_turn,
     check_variation_in_group,
-)
-from turnwise.check.repeated_checks import (
-    Belongings,
-    belongings,
-    check_determinism,
-    check_model,
-    check_resume,
-    check_siblings,
     left_behind,
 )
+from turnwise.check.padded_agents import check_padding
 from turnwise.check.report import Answer
 
 NAMES = (
     "opens", "fingerprint", "items", "prompt", "tools", "rollout", "hooks", "siblings", "failures",
-    "skill", "rewards by turn", "rewards in a group", "rewards twice", "time", "closes", "leaks", "resume",
-    "model",
+    "skill", "rewards by turn", "rewards in a group", "padding", "closes", "leaks",
 )  # fmt: skip
 """Every check, in the order of the table."""
 _OF_OPEN = {
@@ -50,9 +44,8 @@ _OF_OPEN = {
     "rewards in a group": check_variation_in_group,
     "rewards by turn": check_variation_by_turn,
     "failures": check_failures,
+    "padding": check_padding,
     "prompt": check_prompts,
-    "rewards twice": check_determinism,
-    "time": check_time,
 }
 _WITHOUT_ROLLOUT = ("items", "tools", "rollout", "hooks", "leaks")
 """Those that are made although the first rollout broke."""
@@ -83,9 +76,6 @@ async def run_checks(checked: CheckedEnv) -> None:
         if before is not None:
             backend = checked.env.sandboxes.kind
             await _check(checked, "leaks", lambda _: left_behind(before, backend))
-            with watchdog.armed():
-                await _check(checked, "resume", check_resume)
-                await _check(checked, "model", check_model)
     report.add({"check": None})
 
 

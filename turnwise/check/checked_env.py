@@ -1,15 +1,15 @@
 """The environment that is checked: made with a policy that can play at any skill, its calls traced."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any
 
 from environments.base_env import AgentEnv
-from environments.config import AgentEnvConfig, ModelServerConfig, ServerConfig
+from environments.config import AgentEnvConfig, ModelServerConfig
 from environments.policy.base import CompletionRequest, Policy
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, PlaysByScript, Script, ScriptedPolicy, generic_script, say
@@ -21,8 +21,6 @@ from environments.trajectory import Completion, CreditedGroup, Message, Trajecto
 from tools.errors import ContextOverflow, ToolError
 from tools.signature import ArgumentsRefused
 from turnwise.check.report import Report
-
-Result = TypeVar("Result")
 
 SIBLINGS = 4
 """Rollouts of one item."""
@@ -43,6 +41,8 @@ class CheckPolicy(PlaysByScript):
         """Every message so far, by the seed and the number of its call."""
         self.repeats = False
         """Whether these are said again; where none was, the agent is silent."""
+        self.padded: Callable[[Script], Script] | None = None
+        """Changes what the scripted agent writes."""
 
     @property
     def name(self) -> str:
@@ -52,6 +52,7 @@ class CheckPolicy(PlaysByScript):
     def playing_by_script(self, script: Script, summary: Script, skill: float) -> Policy:
         """The policy of one rollout."""
         skill = skill if self.skill is None else self.skill
+        script = script if self.padded is None else self.padded(script)
         if not self.repeats:
             return _Remembered(script, self.said, skill=skill, renderer=self._renderer, summary=summary)
 
@@ -85,7 +86,6 @@ class _Repeating(ScriptedPolicy):
 class TracedCall:
     """One call of the environment's code."""
 
-    sibling: int
     name: str
     """`prepare`, `score_turn`, `tool terminal`, …"""
     given: str
@@ -116,11 +116,9 @@ class TracedCalls(HookCalls):
 
     def _note(self, doing: str, given: Any, seconds: float) -> None:
         checked, name = self._checked, doing.rpartition(": ")[2].partition(", ")[0]
-        checked.longest_s[name] = max(seconds, checked.longest_s.get(name, 0.0))
         if checked.calls is not None:
             text = _raised(given) if isinstance(given, BaseException) else _text_of(given)
-            sibling, seconds = self._in_flight.sibling, round(seconds, 6)
-            checked.calls.append(TracedCall(sibling=sibling, name=name, given=text, seconds=seconds))
+            checked.calls.append(TracedCall(name=name, given=text, seconds=round(seconds, 6)))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -131,7 +129,6 @@ class CheckedEnv:
     config: AgentEnvConfig
     """As the user set it."""
     servers: Sequence[ModelServerConfig]
-    """Those that were named, the policy's included."""
     items: int
     """How many are played."""
     report: Report
@@ -143,39 +140,12 @@ class CheckedEnv:
     """The policy it was made with."""
     played: dict[float, list[CreditedGroup]] = field(default_factory=dict[float, list[CreditedGroup]])
     """The groups that were played, by skill; the first rollout is not among them."""
-    longest_s: dict[str, float] = field(default_factory=dict[str, float])
-    """The longest call of each name."""
     first_calls: Sequence[TracedCall] = ()
     """Those of the first rollout."""
     first: Trajectory | None = None
     """The first rollout if it came to an end; otherwise the others would break alike."""
     calls: list[TracedCall] | None = None
     """Those of the moment, where they are traced."""
-
-    def made(self, *, with_model: bool = False, policy: Policy | None = None, **settings: Any) -> AgentEnv:
-        """A new instance with limits that a check can wait for; without its model server the script plays.
-
-        Raises:
-            UsageError: the class or a setting is wrong.
-        """
-        # A class of slow tasks says so by a default of its own.
-        own_s, usual_s = (
-            each.model_fields["rollout_timeout_s"].default for each in (type(self.config), AgentEnvConfig)
-        )
-        most_s = _ROLLOUT_S if own_s == usual_s else own_s
-        limits = {
-            "hook_timeout_s": min(self.config.hook_timeout_s, _HOOK_S),
-            "rollout_timeout_s": min(self.config.rollout_timeout_s, most_s),
-            "hook_block_s": self.block_s,
-            "group_size": SIBLINGS,
-            "min_group_size": min(self.config.min_group_size, SIBLINGS),
-            "use_wandb": False,
-            "use_trackio": False,
-            "total_steps": -1,
-        }
-        servers = [each for each in self.servers if with_model or not isinstance(each, ServerConfig)]
-        played_by = {} if policy is None else {"policy": policy}
-        return self.env_cls(self.config.model_copy(update=limits | settings), servers, **played_by)
 
     @property
     def block_s(self) -> float:
@@ -184,9 +154,30 @@ class CheckedEnv:
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[None]:
-        """With `env`, its calls traced."""
+        """With `env`: it has limits that a check can wait for, its calls are traced, and the script plays.
+
+        Raises:
+            UsageError: the class or a setting is wrong.
+        """
         self.policy = CheckPolicy(ChatMLRenderer.load(self.config.tokenizer_name))
-        self.env = self.made(policy=self.policy)
+        # A class of slow tasks says so by a default of its own.
+        own_s, usual_s = (
+            each.model_fields["rollout_timeout_s"].default for each in (type(self.config), AgentEnvConfig)
+        )
+        limits = {
+            "hook_timeout_s": min(self.config.hook_timeout_s, _HOOK_S),
+            "rollout_timeout_s": min(
+                self.config.rollout_timeout_s, _ROLLOUT_S if own_s == usual_s else own_s
+            ),
+            "hook_block_s": self.block_s,
+            "group_size": SIBLINGS,
+            "min_group_size": min(self.config.min_group_size, SIBLINGS),
+            "use_wandb": False,
+            "use_trackio": False,
+            "total_steps": -1,
+        }
+        config = self.config.model_copy(update=limits)
+        self.env = self.env_cls(config, self.servers, policy=self.policy)
         self.env.new_hook_calls = partial(TracedCalls, self)
         async with self.env.opened(notify=lambda _: None):
             yield
@@ -210,14 +201,6 @@ class CheckedEnv:
         return [
             each for groups in self.played.values() for group in groups for each in group.group.trajectories
         ]
-
-    async def traced(self, work: Awaitable[Result]) -> tuple[Result, list[TracedCall]]:
-        """What `work` gives, and the calls that end meanwhile."""
-        self.calls = calls = list[TracedCall]()
-        try:
-            return await work, calls
-        finally:
-            self.calls = None
 
 
 def _raised(error: BaseException) -> str:

@@ -1,11 +1,19 @@
-"""What an agent is offered, what rollouts come to, and whether rewards differ."""
+"""What an agent is offered, what rollouts come to and leave behind, and whether rewards differ."""
 
 import asyncio
 import json
+import os
+import re
+import tempfile
+import threading
 from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from math import sqrt
+from pathlib import Path
 from statistics import fmean, variance
+from time import monotonic
 from typing import Any
 
 from environments.policy.inference.http_client import one_line
@@ -13,18 +21,25 @@ from environments.record.diagnosis import diagnosis
 from environments.rollout.hooks import is_recorded, writes
 from environments.rollout.items.item_json import recorded_item
 from environments.rollout.lifecycle.rollout_parts import below_floor
-from environments.trajectory import Trajectory
+from environments.trajectory import Rewards, Trajectory
 from environments.turn_level_reward import writes_turn_rewards
-from turnwise.check.checked_env import CheckedEnv
+from tools.errors import IsolationError
+from tools.mcp.mcp_servers import MCPTool
+from tools.mcp.mcp_toolset import ROLLOUT
+from tools.sandbox.inventory import list_sandboxes
+from turnwise.check.checked_env import CheckedEnv, TracedCall
 from turnwise.check.report import Answer
 
 GOOD, MIDDLE, BAD = 1.0, 0.5, 0.0
 """Skills of the scripted agent."""
 _LONG_PROMPT = 0.5
 """Share of a row above which a prompt is a warning."""
-_SLOW_S = 2.0
-"""A hook that takes longer holds its rollout up more than a model does."""
 _SHOWN_CHARS = 320
+_SHOWN, _SHOWN_VALUE = 3, 80
+_OURS = ("turnwise-pool", "turnwise-watchdog", "turnwise-docker", "turnwise-sandbox", "asyncio_")
+"""How names of threads begin that are not an environment's."""
+_WAIT_S = 2.0
+"""For what is just ending."""
 _NOTHING_PLAYED: Answer = ("skipped", "no rollout came to an end")
 _NO_SCRIPT = "no scripted agent of its own: write scripted_choices(self, item, messages, tools, skill)"
 
@@ -91,8 +106,11 @@ async def check_tools(checked: CheckedEnv) -> Answer:
 async def check_rollout(checked: CheckedEnv) -> Answer:
     """Whether one rollout, played alone, comes to an end."""
     task = checked.tasks[0]
-    group, calls = await checked.traced(checked.env.rollout_group(task, 1))
-    checked.first_calls = calls
+    checked.first_calls = checked.calls = calls = list[TracedCall]()
+    try:
+        group = await checked.env.rollout_group(task, 1)
+    finally:
+        checked.calls = None
     hooks = [asdict(each) | {"given": one_line(each.given[:_SHOWN_CHARS])} for each in calls]
     checked.report.add({"shown hooks": hooks})
     for failure in group.failures:
@@ -153,16 +171,6 @@ async def check_failures(checked: CheckedEnv) -> Answer:
     if below := below_floor(checked.trajectories, checked.env.failed_score):
         return "warn", f"{count} rollouts, none broke; {below}"
     return "ok", f"{count} rollouts, none broke"
-
-
-async def check_time(checked: CheckedEnv) -> Answer:
-    """How long hooks and tools take at most."""
-    longest = sorted(checked.longest_s.items(), key=lambda each: -each[1])[:3]
-    calls = ", ".join(f"{name} {1000 * seconds:.1f} ms" for name, seconds in longest)
-    found = f"longest calls: {calls or 'nothing was called'}"
-    if longest and longest[0][1] > _SLOW_S:
-        return "warn", f"{found}; each rollout waits for it"
-    return "ok", found
 
 
 async def check_skill(checked: CheckedEnv) -> Answer:
@@ -250,3 +258,120 @@ async def check_variation_in_group(checked: CheckedEnv) -> Answer:
     if not writes(checked.env, "scripted_choices"):
         return "skipped", f"{found}, and the agent knows nothing: {_NO_SCRIPT}"
     return "fail", f"{found}; {learned}"
+
+
+async def check_siblings(checked: CheckedEnv) -> Answer:
+    """Whether the first rollout takes the same course again, twice and side by side, and earns the same."""
+    assert checked.first is not None
+    one, checked.policy.repeats = _course(checked.first), True
+    groups = await asyncio.gather(*(checked.env.rollout_group(checked.tasks[0], 1) for _ in range(2)))
+    checked.policy.repeats = False
+    warning = ""
+    for group in groups:
+        for failure in group.failures:
+            return "fail", f"the first rollout broke when it was repeated: {failure.error}"
+        again = group.trajectories[0]
+        two = _course(again)
+        if difference := _difference(one, two):
+            tools = [each for each in checked.env.toolset.tools if isinstance(each, MCPTool)]
+            servers = (
+                f", of MCP server {each.server!r}" for each in tools if f"tool {each.name} " in difference
+            )
+            found = f"{difference}{next(servers, '')}, although the agent did the same"
+            overlap = any(turn.clock is not None for turn in checked.first.turns)
+            if not overlap and re.sub(r"\d", "", repr(one)) != re.sub(r"\d", "", repr(two)):
+                return "fail", (
+                    f"{found}: state leaked from one rollout into another (name a server's files in its "
+                    f"env, as {ROLLOUT}/FILE), or chance does not come from ctx.seed"
+                )
+            warning = f"{found}: a clock, chance, the pace of threads, or what siblings share"
+        elif difference := _difference(_rewards_of(checked.first.rewards), _rewards_of(again.rewards)):
+            return "fail", f"{difference}, although all that was done is the same: take chance from ctx.seed"
+    if warning:
+        return "warn", warning
+    return "ok", "the first rollout takes the same course again, twice and side by side, and earns the same"
+
+
+def _difference(one: Mapping[str, Any], two: Mapping[str, Any]) -> str | None:
+    """The first entry that is not the same in both."""
+    for name in {**one, **two}:
+        if one.get(name) != two.get(name):
+            before, after = (f"{each.get(name)!r}" for each in (one, two))
+            return f"{name} differs: {before[:_SHOWN_VALUE]}, then {after[:_SHOWN_VALUE]}"
+    return None
+
+
+def _rewards_of(rewards: Rewards | None) -> dict[str, Any]:
+    """All numbers by name, parts first."""
+    if rewards is None:
+        return {}
+    named: dict[str, Any] = {}
+    for index, reward in enumerate(rewards.turns or ()):
+        parts: Mapping[str, float] = rewards.turn_components[index] if rewards.turn_components else {}
+        named |= {f"turn {index + 1}, part {name}": value for name, value in parts.items()}
+        named[f"turn {index + 1}, reward"] = reward
+    named |= {f"outcome, part {name}": value for name, value in rewards.outcome_components.items()}
+    return named | {"outcome": rewards.outcome, "score": rewards.score}
+
+
+def _course(trajectory: Trajectory) -> dict[str, Any]:
+    """What was said and done, in the order in which it came about."""
+    named: dict[str, Any] = {"prompt": [message.content for message in trajectory.prompt]}
+    for turn in trajectory.turns:
+        name = f"turn {turn.index + 1}"
+        named[f"{name}, agent"] = (turn.message.content, turn.message.tool_calls)
+        for number, result in enumerate(turn.tool_results, start=1):
+            named[f"{name}, call {number}, tool {result.name}"] = result.content
+        named[f"{name}, reply"] = [message.content for message in turn.replies]
+    return named | {"end": (len(trajectory.turns), trajectory.end_reason)}
+
+
+Belongings = Mapping[str, frozenset[str]]
+"""What this process has at one time, and what is in the folder that rollouts may write into."""
+
+
+def belongings() -> Belongings:
+    threads = (each for each in threading.enumerate() if not each.name.startswith(_OURS))
+    return {
+        "processes": frozenset(_processes()),
+        "threads": frozenset(f"{each.name} ({each.ident})" for each in threads),
+        "temporary files": frozenset(each.name for each in Path(tempfile.gettempdir()).iterdir()),
+    }
+
+
+async def left_behind(before: Belongings, backend: str) -> Answer:
+    """What a closed environment left.
+
+    Args:
+        before: with the environment open, so that what is shared by all rollouts is not counted.
+        backend: of its sandboxes.
+    """
+    ends = monotonic() + _WAIT_S
+    while (left := await _left(before, backend)) and monotonic() < ends:  # noqa: ASYNC110  # nothing reports it
+        await asyncio.sleep(_WAIT_S / 10)
+    if not left:
+        return "ok", "no process, thread, sandbox or temporary file is left"
+    found = [
+        f"{len(names)} {what} ({', '.join(map(one_line, sorted(names)[:_SHOWN]))}"
+        f"{', …' if len(names) > _SHOWN else ''})"
+        for what, names in left.items()
+    ]
+    return "fail", f"left: {'; '.join(found)}; what `prepare` opens, close after its `yield`"
+
+
+async def _left(before: Belongings, backend: str) -> dict[str, frozenset[str]]:
+    left = {what: names - before[what] for what, names in belongings().items()}
+    with suppress(IsolationError):
+        listed = await list_sandboxes(backend)
+        left["sandboxes"] = frozenset(each.name for each in listed if each.owner == os.getpid())
+    return {what: names for what, names in left.items() if names}
+
+
+def _processes() -> Iterator[str]:
+    """Those whose parent is this one, on Linux."""
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            number, _, rest = status.read_text().partition(" (")
+            name, _, fields = rest.rpartition(") ")
+            if fields.split()[1] == str(os.getpid()):
+                yield f"{name} {number}"

@@ -4,7 +4,6 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from environments.run.worker_pool import run_whole
 from turnwise.check.check_run import NAMES, run_checks
 from turnwise.check.checked_env import CheckedEnv
 from turnwise.check.report import PARTS, Report, Result, shown_lines, supervised
-from turnwise.cli.settings import EnvCall, EnvCommand, with_proxies
+from turnwise.cli.env_command import EnvCall, EnvCommand, with_proxies
 
 _STYLES: dict[Result, str] = {"ok": "green", "warn": "yellow", "fail": "red", "skipped": "dim"}
 _ARGS = "turnwise.check.args"
@@ -49,7 +48,6 @@ class CheckCommand(EnvCommand):
 
 
 @click.command("check", cls=CheckCommand)
-@click.option("--model", metavar="URL", help="Roll out a few times with this model; --openai.base_url.")
 @click.option(
     "--items", type=click.IntRange(1, 1000), default=3, show_default=True, help="How many items are played."
 )
@@ -58,24 +56,19 @@ class CheckCommand(EnvCommand):
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: all that was found, and what is shown.")
 @click.option("--report", type=click.Path(path_type=Path), hidden=True)
-def command(call: EnvCall, model: str | None, items: int, report: Path, **_: Any) -> int:
+def command(call: EnvCall, items: int, report: Path, **_: Any) -> int:
     """Find out whether an environment is right, without a model; ENV as for `turnwise process`.
 
     Its scripted agent plays some items at several skills. Shown are prompt, tools, hooks and one rollout, and
     one row for each check. Exits with 0 when none failed, with 1 when one did.
     """
-    checks = Report(report)
-    if model is not None:
-        openai = {**call.flags.of("openai"), "base_url": model}
-        flags = replace(call.flags, sections={**call.flags.sections, "openai": openai})
-        call = replace(call, flags=flags)
     settings = call.settings({})
     checked = CheckedEnv(
         env_cls=call.env_cls,
         config=settings.env,
-        servers=with_proxies([*settings.servers, *settings.second]),
+        servers=with_proxies(settings.second),  # the policy's model is not asked
         items=items,
-        report=checks,
+        report=Report(report),
     )
     run_whole(run_checks(checked))
     sys.stdout.flush()

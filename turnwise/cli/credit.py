@@ -43,8 +43,9 @@ from environments.run.worker_pool import run_whole
 from environments.trajectory import CreditedGroup, Trajectory
 from tools.errors import CreditError, UsageError
 from turnwise.cli.credit_options import CreditOptions, credit_options
+from turnwise.cli.env_command import EnvCall, EnvCommand
 from turnwise.cli.main import terminated_as_interrupted
-from turnwise.cli.settings import EnvCall, EnvCommand, split_overrides
+from turnwise.cli.settings import split_overrides
 from turnwise.lab.credit_report.report import credit_report
 from turnwise.viewer.credit_values import CreditReport
 

@@ -23,7 +23,8 @@ from environments.policy.rendering.families import (
 )
 from environments.policy.rendering.renderer import Renderer
 from tools.errors import ConfigError
-from turnwise.cli.settings import Overrides, Settings, merge_settings, split_overrides, with_proxies
+from turnwise.cli.env_command import with_proxies
+from turnwise.cli.settings import Overrides, Settings, merge_settings, split_overrides
 from turnwise.lab.model_check import CheckedModel, ModelCheck, Verdict, check_model
 
 _STYLES: dict[Verdict, str] = {"ok": "green", "no": "red", "not seen": "yellow"}

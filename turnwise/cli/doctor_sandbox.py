@@ -1,7 +1,6 @@
 """`turnwise doctor sandbox`: prove a backend with the conformance suite, list sandboxes, remove orphans."""
 
 import asyncio
-import difflib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -11,6 +10,7 @@ import click
 import orjson
 
 from tools.errors import ConfigError, IsolationError, UsageError
+from tools.plain_text import did_you_mean
 from tools.sandbox import SandboxLimits, find_backend, prepare_sandboxes
 from tools.sandbox.check import CheckResult, Target, all_checks, run_checks
 from tools.sandbox.conformance.checks import Check
@@ -93,8 +93,7 @@ def _chosen(only: Sequence[str]) -> list[Check]:
     names = [each.name for each in checks]
     for name in only:
         if name not in names:
-            close = difflib.get_close_matches(name, names, n=1)
-            meant = f"; did you mean {close[0]!r}?" if close else ""
+            meant = did_you_mean(name, names)
             raise ConfigError(f"no check {name!r}{meant}; `turnwise doctor sandbox` runs and names all")
     return [each for each in checks if not only or each.name in only]
 

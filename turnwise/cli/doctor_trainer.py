@@ -29,12 +29,6 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print the verdict 
 _gradient = click.option(
     "--gradient", "is_gradient", is_flag=True, help="What is read is the gradient of the loss, not weights."
 )
-_stale = click.option(
-    "--stale",
-    "is_stale",
-    is_flag=True,
-    help="Of canaries that older weights sampled: what becomes of ratios (clipping, truncation).",
-)
 
 
 @click.group("trainer")
@@ -45,9 +39,6 @@ def command() -> None:
     with the gradient of advantage times log-probability, and what differs is named: turns weighed by
     1/length, negative advantages left out, tool output trained, … A step of plain SGD is read from the
     weights, one of Adam from the optimizer's state. Exit code 0: exact, 1: wrong, 2: wrong use.
-
-    With --stale, older weights sampled the canaries, and the step shows what the trainer does with the ratios
-    of recorded log-probabilities. Exit code 0: a known rule.
     """
 
 
@@ -65,7 +56,6 @@ def command() -> None:
     help="Of turn_rows and prefix_rows: a number, or own_length.",
 )
 @_lr
-@_stale
 def begin(folder: Path, api_url: str | None, api_token: str, score_divisor: str, **asked: Any) -> None:
     """Write the canary model and the canaries into FOLDER; serve them until a trainer has taken them."""
     if (api_url is None) != (asked["view"] is None):
@@ -102,18 +92,15 @@ def read(folder: Path, checkpoint: Path, *, is_gradient: bool, as_json: bool) ->
 @command.command()
 @click.argument("function", metavar="FILE.py:FUNCTION")
 @_lr
-@_stale
 @_gradient
 @_json
-def step(function: str, lr: float, *, is_gradient: bool, is_stale: bool, as_json: bool) -> int:
+def step(function: str, lr: float, *, is_gradient: bool, as_json: bool) -> int:
     """Let FUNCTION take the step: it gets a probe, and returns what holds the step.
 
     That is the model, its state dict, a checkpoint's path, or the optimizer where it is Adam.
     FUNCTION is path/to/file.py:name or package.module:name; see docs/trainers.md.
     """
-    return _exit_code(
-        probe_trainer(_function(function), lr=lr, is_gradient=is_gradient, is_stale=is_stale), as_json
-    )
+    return _exit_code(probe_trainer(_function(function), lr=lr, is_gradient=is_gradient), as_json)
 
 
 def _exit_code(verdict: StepVerdict, as_json: bool) -> int:

@@ -8,7 +8,7 @@ from rich.console import Console
 from environments.run.evaluation_run import METRICS, evaluate, evaluation_folder
 from environments.run.open_run import RunOptions
 from environments.run.worker_pool import run_whole
-from turnwise.cli.settings import EnvCall, EnvCommand
+from turnwise.cli.env_command import EnvCall, EnvCommand
 from turnwise.cli.worker_options import source_of, worker_options
 
 

@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from threading import current_thread, main_thread
 from threading import enumerate as enumerate_threads
@@ -28,6 +27,7 @@ from environments.run.console_streams import (
     outlived_console,
 )
 from tools.errors import TurnwiseError, UsageError
+from tools.plain_text import did_you_mean
 
 FAILED_EXIT = 1
 USAGE_EXIT = 2
@@ -110,12 +110,6 @@ COMMANDS: Mapping[str, LazyCommand] = {
         group="Credit",
         runs_env=True,
     ),
-    "learn": LazyCommand(
-        module="turnwise.cli.learn",
-        help="Let a small policy learn in a minute, with turn credit and with scalar credit.",
-        group="Credit",
-        runs_env=True,
-    ),
     "export": LazyCommand(
         module="turnwise.cli.export",
         help="Write a rollout JSONL as the rows that a trainer would get, as text or as a table.",
@@ -164,9 +158,7 @@ class LazyGroup(click.Group):
         """The command of this name; for an unknown one, the error has the nearest."""
         name = args[0]
         if name not in self.lazy and not name.startswith("-"):
-            close = get_close_matches(name, self.lazy, n=1)
-            meant = f"; did you mean {close[0]!r}?" if close else ""
-            raise click.UsageError(f"No such command {name!r}{meant}", ctx)
+            raise click.UsageError(f"No such command {name!r}{did_you_mean(name, self.lazy)}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -24,7 +24,7 @@ from environments.turn_level_reward import call_hook
 from tools.calls import ToolSpec
 from tools.errors import ConfigError
 from tools.extras import needs_extra
-from turnwise.cli.settings import EnvCall, EnvCommand
+from turnwise.cli.env_command import EnvCall, EnvCommand
 
 if TYPE_CHECKING:
     from environments.policy.mock_server import ServerKind

@@ -10,7 +10,7 @@ from environments.run.open_run import RunOptions
 from environments.run.process_run import process
 from environments.run.worker_pool import run_whole
 from tools.errors import ConfigError
-from turnwise.cli.settings import EnvCall, EnvCommand, gamma_option
+from turnwise.cli.env_command import EnvCall, EnvCommand, gamma_option
 from turnwise.cli.worker_options import source_of, worker_options
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from environments.run.open_run import RunOptions
 from environments.run.worker_pool import run_whole
 from environments.serve.serving import serve
-from turnwise.cli.settings import EnvCall, EnvCommand, gamma_option
+from turnwise.cli.env_command import EnvCall, EnvCommand, gamma_option
 from turnwise.cli.worker_options import source_of, worker_options
 
 

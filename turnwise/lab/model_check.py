@@ -32,15 +32,10 @@ WEATHER = ToolSpec(
 )
 _OPENING = Message(role="user", content="What is the weather in Paris? Call get_weather.")
 _MORE = Message(role="user", content="Thank you. Is that warm? Answer in one word.")
-_RANDOM = Message(role="user", content="Write ten words that have nothing to do with one another.")
 _LONG_WORDS = 8000
 _LONG = Message(role="user", content=f"{'many ' * _LONG_WORDS}\nWhat is the word above? Answer in one word.")
 _TRIES = 3
 """Of the opening: one odd failure is no evidence about a server."""
-_EQUAL_NATS = 0.05
-"""Between logprobs of one token in two requests: servers do not compute the same twice to the last bit."""
-_UNCERTAIN_NATS = 0.3
-"""A token that was nearly certain has the same logprob at every temperature."""
 _PARSER = (
     "start vLLM with --enable-auto-tool-choice --tool-call-parser NAME, SGLang with --tool-call-parser NAME"
 )
@@ -70,14 +65,12 @@ class CheckedModel:
     context_tokens: int | None = None
     extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
-    def chat(self, *, temperature: float = 1.0, top_p: float = 1.0) -> ChatPolicy:
+    def chat(self) -> ChatPolicy:
         """The policy that asks by messages."""
         return ChatPolicy(
             server=self.server,
             model=self.model,
             renderer=ChatMLRenderer.embedded(),
-            temperature=temperature,
-            top_p=top_p,
             extra_body=self.extra_body,
             family=self.family,
         )
@@ -141,10 +134,7 @@ class _Check:
             self.found("chat", "no", opening, "is it the right --model?" if "404" in opening else "")
         else:
             await self._conversation(policy, opening, text_family=family)
-            await self._sampling(policy)
             await self._long_prompt(policy)
-            if policy.refused:
-                self.found("refused fields", "no", f"{', '.join(sorted(policy.refused))}: asked without")
         if self.checked.renderer is not None:
             await self._token_wires(self.checked.renderer)
         self._chat_format(opening)
@@ -250,30 +240,6 @@ class _Check:
         seen = "; ".join(f"{when} {fork}" for when, fork in forks.items() if fork)
         advice = "rows fork; send ids: --openai.server_type vllm or sglang, and --env.tokenizer_name"
         self.found("prefix", "no", seen, advice)
-
-    async def _sampling(self, policy: ChatPolicy) -> None:
-        """Whether temperature and top_p are taken, and the logprobs are those of the shaped distribution."""
-        sharper = self.checked.chat(temperature=0.5, top_p=0.9)
-        plain, sharp = [
-            await _ask(each, _RANDOM, tools=(), seed=7, max_tokens=64) for each in (policy, sharper)
-        ]
-        if isinstance(sharp, str):
-            advice = "leave --openai.temperature and --openai.top_p at 1: they are not sent then"
-            self.found("temperature, top_p", "no", sharp, advice)
-            return
-        self.found("temperature, top_p", "ok", "taken")
-        mode = f"; it says {self.facts.logprobs_mode}" if self.facts.logprobs_mode else ""
-        gaps = [] if isinstance(plain, str) else _gaps(plain, sharp)
-        name = "logprobs follow sampling"
-        if not gaps:
-            self.found(name, "not seen", f"no token to compare{mode}")
-        elif max(gaps) > _EQUAL_NATS:
-            self.found(name, "ok", f"they move with temperature and top_p{mode}")
-        else:
-            advice = (
-                "sample at temperature and top_p 1, or start vLLM with --logprobs-mode processed_logprobs"
-            )
-            self.found(name, "no", f"they are those before temperature and top_p{mode}", advice)
 
     async def _long_prompt(self, policy: ChatPolicy) -> None:
         """Whether a prompt is taken whole, or refused where it does not fit: never cut in silence."""
@@ -399,13 +365,6 @@ def fork_of(before: Completion, after: Sequence[int]) -> str | None:
     else:
         what = "writes the turn otherwise than the model did"
     return f"its template {what} (token {index} of {len(row)})"
-
-
-def _gaps(plain: Completion, sharp: Completion) -> list[float]:
-    """How far the logprobs of equal tokens after equal tokens are apart, for those that were uncertain."""
-    same = _first_difference(plain.token_ids, sharp.token_ids)
-    pairs = zip((plain.logprobs or ())[:same], (sharp.logprobs or ())[:same], strict=False)
-    return [abs(one - other) for one, other in pairs if one < -_UNCERTAIN_NATS]
 
 
 def _first_difference(ours: Sequence[int], theirs: Sequence[int]) -> int | None:

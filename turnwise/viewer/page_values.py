@@ -30,7 +30,6 @@ from tools.calls import ToolResult
 from tools.errors import CreditError
 from turnwise.viewer.artefact_values import KeptFile, kept_files
 from turnwise.viewer.credit_values import CreditReport
-from turnwise.viewer.learning_values import LearningValues
 
 
 class CutText(TypedDict):
@@ -147,8 +146,6 @@ class RunIndex(TypedDict):
     generation: int
     """Changes where a live record was replaced, and all that is known of it is void."""
     groups: list[GroupEntry]
-    learning: NotRequired[LearningValues]
-    """Where the rollouts are those of policies that learned here."""
     credit: NotRequired[CreditReport]
     """Of a record with tokens of enough items."""
 

@@ -132,11 +132,20 @@ def refused_fields(error: StatusError, fields: Iterable[str]) -> frozenset[str]:
     """
     if error.status not in _STATUSES:
         return frozenset()
-    pointed, texts = _taken_apart(error)
+    pointed: set[str] = set()
+    texts = [error.reason]
+    _collect(_json_in(error.details), pointed, texts, _DEEPEST)
     if pointed:
         return frozenset(fields) & pointed
     own = [without_quotes(text) for text in texts]
-    return frozenset(field for field in fields if any(_says_refused(text, field) for text in own))
+    named = {field: rf"(?<![\w.]){re.escape(field.removeprefix('messages.'))}(?![\w])" for field in fields}
+    return frozenset(
+        field
+        for field, name in named.items()
+        for text in own
+        if any(re.search(begin + name, text, re.IGNORECASE) for begin in _REFUSED)
+        or any(re.search(name + end, text, re.IGNORECASE) for end in _IS_REFUSED)
+    )
 
 
 def without_quotes(text: str) -> str:
@@ -227,17 +236,6 @@ def is_filtered(error: StatusError) -> bool:
     return error.status in (400, 403, 422) and bool(_FILTER.search(f"{error.reason} {error.code}"))
 
 
-def _taken_apart(error: StatusError) -> tuple[frozenset[str], list[str]]:
-    pointed: set[str] = set()
-    texts = [error.reason]
-    try:
-        answer: object = read_json(error.details)
-    except JsonError:
-        return frozenset(), texts
-    _collect(answer, pointed, texts, _DEEPEST)
-    return frozenset(pointed), texts
-
-
 def _collect(value: object, pointed: set[str], texts: list[str], deepest: int) -> None:
     """What an answer holds, however it is wrapped: OpenRouter and Mistral put JSON into its text."""
     if deepest == 0:
@@ -250,7 +248,11 @@ def _collect(value: object, pointed: set[str], texts: list[str], deepest: int) -
             _collect(each, pointed, texts, deepest - 1)
     elif isinstance(value, dict):
         fields = cast("dict[str, object]", value)
-        pointed |= _pointed_by(fields)
+        param, loc = fields.get("param"), fields.get("loc")
+        if isinstance(param, str):
+            pointed.add(_name_of(param.split(".")))
+        if isinstance(loc, list):
+            pointed.add(_name_of([step for step in cast("list[object]", loc) if step != "body"]))
         for name in ("error", "message", "msg", "detail", "metadata", "raw"):
             _collect(fields.get(name), pointed, texts, deepest - 1)
 
@@ -264,14 +266,6 @@ def _json_in(text: str) -> object:
         return None
 
 
-def _pointed_by(fields: dict[str, object]) -> set[str]:
-    param, loc = fields.get("param"), fields.get("loc")
-    pointed = {_name_of(param.split("."))} if isinstance(param, str) else set[str]()
-    if isinstance(loc, list):
-        pointed.add(_name_of([step for step in cast("list[object]", loc) if step != "body"]))
-    return pointed
-
-
 def _name_of(steps: list[object] | list[str]) -> str:
     """`messages.reasoning_content` of `messages, 6, assistant, reasoning_content`; else the first step."""
     names = [step for step in steps if isinstance(step, str) and not step.strip("[]").isdigit()]
@@ -283,13 +277,6 @@ def _name_of(steps: list[object] | list[str]) -> str:
 def _without_sentences(quoted: re.Match[str]) -> str:
     inner = quoted[0][1:-1]
     return inner if _IDENTIFIER.fullmatch(inner) else " "
-
-
-def _says_refused(text: str, field: str) -> bool:
-    name = rf"(?<![\w.]){re.escape(field.removeprefix('messages.'))}(?![\w])"
-    return any(re.search(begin + name, text, re.IGNORECASE) for begin in _REFUSED) or any(
-        re.search(name + end, text, re.IGNORECASE) for end in _IS_REFUSED
-    )
 
 
 def _refuse_needed(

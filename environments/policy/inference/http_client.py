@@ -207,18 +207,14 @@ def reason_of_loss(error: Exception) -> str:
 
 
 class StatusError(Exception):
+    """An error answer: its HTTP status, or the one that an error in a 200 names.
+
+    `reason` is the server's error in a line, `code` its name for it, `details` the whole answer.
+    """
+
     def __init__(
         self, status: int, reason: str, *, code: str | None, details: str, retry_after_s: float | None
     ) -> None:
-        """Take the answer apart.
-
-        Args:
-            status: of HTTP; of an error that came with a 200, the one that it names.
-            reason: the server's error, in a short line.
-            code: the server's name for it.
-            details: the whole answer, as far as one would search it for names.
-            retry_after_s: the wait that it asks for.
-        """
         super().__init__(f"{status}: {reason}")
         self.status = status
         self.reason = reason
@@ -228,13 +224,9 @@ class StatusError(Exception):
 
 
 class NoAnswerError(Exception):
-    def __init__(self, text: str, *, may_pass: bool = True) -> None:
-        """Say what came instead.
+    """No whole answer; `may_pass`: whether the same request may get one later."""
 
-        Args:
-            text: for people.
-            may_pass: whether the same request may get an answer later.
-        """
+    def __init__(self, text: str, *, may_pass: bool = True) -> None:
         super().__init__(text)
         self.may_pass = may_pass
 
@@ -256,12 +248,7 @@ class HttpClient:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def request(self, path: str, body: bytes | None = None, *, at_root: bool = False) -> bytes:
-        """The body of an answer: to a POST of some JSON, or to a GET.
-
-        Args:
-            path: below the base URL.
-            body: the JSON.
-            at_root: the path is beside `/v1` instead.
+        """Return the body of the answer to a POST of JSON, or to a GET; `at_root`: beside `/v1`.
 
         Raises:
             StatusError: an error, or another place to ask.

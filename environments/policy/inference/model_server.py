@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from environments.policy.inference.endpoint import Endpoint, endpoint
+from environments.policy.inference.endpoint import endpoint
 from environments.policy.inference.http_client import (
     HttpClient,
     NoAnswerError,
@@ -53,7 +53,9 @@ class ModelServer:
             self.base_url, name="base_url", example="http://localhost:8000/v1", api_key=self.api_key or "none"
         )
         self.base_url = where.url
-        through = proxy_endpoint(self.proxy)
+        has_proxy = self.proxy not in (None, "", "none")
+        example = "http://proxy:3128, or `none`"
+        through = endpoint(str(self.proxy), name="the proxy", example=example) if has_proxy else None
         encrypted = any(each.url.startswith("https:") for each in (where, through) if each is not None)
         tls = tls_context() if encrypted else None
         self._new_client = partial(HttpClient, where, proxy=through, tls=tls)
@@ -157,17 +159,6 @@ def may_pass(error: BaseException) -> bool:
     if isinstance(error, StatusError):
         return error.status in _PASSING or 500 <= error.status < 600
     return isinstance(error, NoAnswerError) and error.may_pass
-
-
-def proxy_endpoint(proxy: str | None) -> Endpoint | None:
-    """Where a proxy is; `None` for none.
-
-    Raises:
-        ConfigError: it is no http or https URL.
-    """
-    if proxy in (None, "", "none"):
-        return None
-    return endpoint(str(proxy), name="the proxy", example="http://proxy:3128, or `none`")
 
 
 async def _within(timeout_s: float, request: Awaitable[bytes]) -> bytes:

@@ -4,7 +4,8 @@ import asyncio
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 import orjson
@@ -84,8 +85,23 @@ async def look(server: ModelServer, model: str) -> ServerFacts:
     Raises:
         ServerAway: a page could not be had, after the server's tries.
     """
-    entry = _entry_of(await _page(server, "/models"), model)
-    facts = ServerFacts(kind=_kind_of(entry), context_tokens=_window_of(entry))
+    page = await _page(server, "/models")
+    entries = [mapping(each) for each in list_in(mapping(page).get("data", page))]
+    named = [entry for entry in entries if str(entry.get("id")).endswith(model)]
+    entry = next(iter(named or entries), mapping(None))
+    kind: ServerKind = _BY_OWNER.get(str(entry.get("owned_by")), "unknown")
+    if "top_provider" in entry:
+        kind = "openrouter"
+    elif "max_context_length" in entry and "capabilities" in entry:
+        kind = "mistral"
+    windows = (
+        entry.get("max_model_len"),
+        entry.get("max_context_length"),
+        mapping(entry.get("top_provider")).get("context_length"),
+        entry.get("context_length"),
+        mapping(entry.get("meta")).get("n_ctx"),
+    )
+    facts = ServerFacts(kind=kind, context_tokens=next(filter(_is_window, windows), None))
     if facts.kind in _HOSTED:
         return facts
     asked: list[tuple[ServerKind, str]] = [
@@ -100,8 +116,19 @@ async def look(server: ModelServer, model: str) -> ServerFacts:
 
 @dataclass(kw_only=True, eq=False)
 class ServedModel:
+    """A model of a server, and how it is asked to sample."""
+
     server: ModelServer
     model: str
+    temperature: float = 1.0
+    top_p: float = 1.0
+    extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """More fields of each request."""
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.model
 
     async def check(self) -> None:
         await check(self.server, self.model)
@@ -143,7 +170,12 @@ async def check(server: ModelServer, model: str) -> None:
         raise _unreachable(url, error) from error
     models = _models_in(page)
     if models:
-        _check_listed(url, model, models)
+        # ollama adds `:latest`; OpenRouter takes `:nitro` and others after any name that it lists.
+        wanted = {model, f"{model}:latest", model.rpartition(":")[0] or model}
+        if not any(name in wanted or name.endswith(f"/{model}") for name in models):
+            more = f" and {len(models) - 10} more" if len(models) > 10 else ""
+            listed = ", ".join(one_line(name) for name in sorted(models)[:10])
+            raise ConfigError(f"{url} has no model {model!r}; it has {listed}{more}")
         return
     wrong = _wrong(url, f"its /models is {start_of(orjson.dumps(page))}")
     await _check_chat(server, wrong if models is None else None)
@@ -181,33 +213,6 @@ async def _page(server: ModelServer, path: str, *, at_root: bool = False) -> obj
         ) from error
 
 
-def _entry_of(page: object, model: str) -> Mapping[str, Any]:
-    entries = [mapping(each) for each in list_in(mapping(page).get("data", page))]
-    named = [entry for entry in entries if _text(entry.get("id")).endswith(model)]
-    return next(iter(named or entries), mapping(None))
-
-
-def _kind_of(entry: Mapping[str, Any]) -> ServerKind:
-    if "top_provider" in entry:
-        return "openrouter"
-    if "max_context_length" in entry and "capabilities" in entry:
-        return "mistral"
-    return _BY_OWNER.get(_text(entry.get("owned_by")), "unknown")
-
-
-def _window_of(entry: Mapping[str, Any]) -> int | None:
-    meta = mapping(entry.get("meta"))
-    provider = mapping(entry.get("top_provider"))
-    candidates = (
-        entry.get("max_model_len"),
-        entry.get("max_context_length"),
-        provider.get("context_length"),
-        entry.get("context_length"),
-        meta.get("n_ctx"),
-    )
-    return next((each for each in candidates if _is_window(each)), None)
-
-
 def _with_page(facts: ServerFacts, kind: ServerKind, page: object) -> ServerFacts:
     fields = mapping(page)
     mode = _LOGPROBS_MODE.search(orjson.dumps(page)) if facts.kind == kind == "vllm" else None
@@ -226,10 +231,6 @@ def _with_page(facts: ServerFacts, kind: ServerKind, page: object) -> ServerFact
     )
 
 
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
 def _is_window(value: object) -> bool:
     return type(value) is int and value > 0
 
@@ -246,20 +247,10 @@ def _models_in(answer: object) -> list[str] | None:
         answer = fields.get("data") or fields.get("models") or []
     if not isinstance(answer, list):
         return None
-    names = [_name_of(entry) for entry in cast("list[object]", answer)]
+    entries = cast("list[object]", answer)
+    possible = [[entry, *(mapping(entry).get(name) for name in _NAMES)] for entry in entries]
+    names = [next((name for name in each if isinstance(name, str)), None) for each in possible]
     return None if None in names else cast("list[str]", names)
-
-
-def _name_of(entry: object) -> str | None:
-    names = [entry, *(mapping(entry).get(name) for name in _NAMES)]
-    return next((name for name in names if isinstance(name, str)), None)
-
-
-def _check_listed(url: str, model: str, models: list[str]) -> None:
-    # ollama adds `:latest`; OpenRouter takes `:nitro` and others after any name that it lists.
-    wanted = {model, f"{model}:latest", model.rpartition(":")[0] or model}
-    if not any(name in wanted or name.endswith(f"/{model}") for name in models):
-        raise ConfigError(f"{url} has no model {model!r}; it has {_listed(models)}")
 
 
 async def _check_chat(server: ModelServer, problem: ConfigError | None) -> None:
@@ -282,18 +273,12 @@ async def _check_chat(server: ModelServer, problem: ConfigError | None) -> None:
         except NoAnswerError as error:
             raise problem or _unreachable(url, error) from error
         else:
-            if _has_choices(content):
-                return
+            with suppress(JsonError):
+                if "choices" in mapping(read_json(content)):
+                    return
             problem = problem or _wrong(url, f"it answers a chat with {start_of(content)}")
     assert problem is not None
     raise problem
-
-
-def _has_choices(content: bytes) -> bool:
-    try:
-        return "choices" in mapping(read_json(content))
-    except JsonError:
-        return False
 
 
 def _wrong(url: str, what: str) -> ConfigError:
@@ -312,8 +297,3 @@ def _unreachable(url: str, error: NoAnswerError) -> ConfigError:
 
 def _hint(url: str) -> str:
     return "" if url.endswith("/v1") else f" (did you mean {url}/v1?)"
-
-
-def _listed(models: list[str]) -> str:
-    more = f" and {len(models) - 10} more" if len(models) > 10 else ""
-    return ", ".join(one_line(name) for name in sorted(models)[:10]) + more

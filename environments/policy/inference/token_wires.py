@@ -228,9 +228,9 @@ def _vllm_reply(choice: Mapping[str, Any], token_ids: tuple[int, ...], logprobs:
 
 
 def _sglang_generate_body(request: TokenRequest) -> bytes:
-    params, beside = _split(request.sampling)
+    beside = {name: value for name, value in request.sampling.items() if name in _NO_SAMPLING_PARAMS}
     sampling = {
-        **params,
+        **{name: value for name, value in request.sampling.items() if name not in beside},
         "max_new_tokens": request.max_tokens,
         "sampling_seed": request.seed,
         "stop_token_ids": request.stop_ids,
@@ -342,8 +342,3 @@ MESSAGE_FIELDS = frozenset({"chat_template", "chat_template_kwargs", "tool_choic
 """Fields that act on messages, and so on nothing where ids are sent."""
 _NO_SAMPLING_PARAMS = frozenset({"custom_logit_processor", "lora_path", "session_params"})
 """Fields that shape what SGLang samples and stand beside its `sampling_params`."""
-
-
-def _split(sampling: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    beside = {name: value for name, value in sampling.items() if name in _NO_SAMPLING_PARAMS}
-    return {name: value for name, value in sampling.items() if name not in beside}, beside

@@ -58,7 +58,8 @@ def tool_call(found: Any, index: int, tools: Sequence[ToolSpec]) -> ToolCall:
     name = found.name or ""
     arguments: Any = found.arguments
     if status == "invalid_json" and isinstance(arguments, dict):
-        arguments, fixed = _from_python(arguments, _properties(name, tools))  # pyright: ignore[reportUnknownArgumentType]
+        properties = (tool.parameters.get("properties", {}) for tool in tools if tool.name == name)
+        arguments, fixed = _from_python(arguments, next(properties, {}))  # pyright: ignore[reportUnknownArgumentType]
         status = "ok" if fixed else status
     if status == "ok":
         status = _checked(name, found.raw)
@@ -78,16 +79,10 @@ def _text(raw: str, arguments: Any) -> str:
         return raw
     written = read_json_call(raw).arguments
     for candidate in (written, raw[raw.find("{") : raw.rfind("}") + 1]):
-        if _loaded(candidate) == arguments:
-            return candidate
+        with suppress(ValueError, RecursionError):
+            if json.loads(candidate) == arguments:
+                return candidate
     return json.dumps(arguments, ensure_ascii=False)
-
-
-def _loaded(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _checked(name: str, raw: str) -> CallStatus:
@@ -96,11 +91,6 @@ def _checked(name: str, raw: str) -> CallStatus:
         return "missing_name"
     opened, closed = (len(pattern.findall(raw)) for pattern in (_OPENED, _CLOSED))
     return "ok" if opened == closed else "malformed"
-
-
-def _properties(name: str, tools: Sequence[ToolSpec]) -> Mapping[str, Any]:
-    spec = next((tool for tool in tools if tool.name == name), None)
-    return {} if spec is None else spec.parameters.get("properties", {})
 
 
 def _from_python(arguments: Mapping[str, Any], properties: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
@@ -179,7 +169,12 @@ def _spoken(
     message: Message, named: dict[str, tuple[str, str]], as_text: AsText, *, calls_as_text: bool
 ) -> dict[str, Any]:
     calls = [call for call in message.tool_calls if not calls_as_text and _is_object(call)]
-    others = [_as_json(call) for call in message.tool_calls if call not in calls]
+    # What the model wrote of a call that the format cannot write.
+    others = [
+        f"{call.name}({call.arguments})" if call.name else call.arguments
+        for call in message.tool_calls
+        if call not in calls
+    ]
     content = "\n".join(filter(None, [message.content, *others]))
     role = "user" if message.role == "tool" else message.role
     given: dict[str, Any] = {"role": role, "content": as_text(content)}
@@ -204,11 +199,6 @@ def _is_object(call: ToolCall) -> bool:
         return isinstance(json.loads(call.arguments or "{}"), dict)
     except (ValueError, RecursionError):
         return False
-
-
-def _as_json(call: ToolCall) -> str:
-    """A call that the format cannot write: what the model wrote of it."""
-    return call.arguments if not call.name else f"{call.name}({call.arguments})"
 
 
 _BREAK = "\ufdd0\ufdd1"
@@ -522,12 +512,12 @@ class FamilyRenderer:
         return tuple(ids[len(before) :])
 
     def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Message:
-        return self._message(self._read(token_ids, tools), tools)
+        return _message(self._read(token_ids, tools), tools)
 
     def parse_text(self, text: str, tools: Sequence[ToolSpec]) -> Message:
         """The message in the text of an answer; what looks like a marker in it is one."""
         ids = self._tokenizer.encode(text)
-        return self._message(self._read_by_library(ids, tools, prompt_ids=None), tools)
+        return _message(self._read_by_library(ids, tools, prompt_ids=None), tools)
 
     def _described(self, tools: Sequence[ToolSpec]) -> list[dict[str, Any]] | None:
         """The tools for the library, which only reads them, with all text marked; `None` for no tools."""
@@ -547,7 +537,11 @@ class FamilyRenderer:
             return read
         rest = self._read_by_library(token_ids[end:], tools, prompt_ids=self._opening)
         thought = self.decode(token_ids[:end]).strip()
-        calls = [replace(each, token_span=_shifted(each.token_span, end)) for each in rest.tool_calls]
+        spans = [
+            each.token_span and (each.token_span[0] + end, each.token_span[1] + end)
+            for each in rest.tool_calls
+        ]
+        calls = [replace(call, token_span=span) for call, span in zip(rest.tool_calls, spans, strict=True)]
         thought = thought.removeprefix(self._think[0]).strip()
         return replace(rest, reasoning_content=thought, tool_calls=calls)
 
@@ -593,16 +587,6 @@ class FamilyRenderer:
     def _think(self) -> tuple[str, str]:
         return ("<think:opensource>", "</think:opensource>") if self._family == "hy3" else THINK
 
-    def _message(self, read: Any, tools: Sequence[ToolSpec]) -> Message:
-        calls = tuple(tool_call(found, index, tools) for index, found in enumerate(read.tool_calls))
-        content: str = read.content
-        return Message(
-            role="assistant",
-            content=content.rstrip("\n") if calls else content,
-            reasoning=read.reasoning_content or None,
-            tool_calls=calls,
-        )
-
     def _after_template(self, given: list[dict[str, Any]], read: Any, *, closed: bool) -> tuple[int, ...]:
         """What the template writes after a turn with the same calls; the turn itself stays as it was."""
         answered: dict[str, Any] = {"role": "assistant", "content": "."}
@@ -624,8 +608,14 @@ class FamilyRenderer:
         return tuple(grown[start:])
 
 
-def _shifted(span: tuple[int, int] | None, by: int) -> tuple[int, int] | None:
-    return None if span is None else (span[0] + by, span[1] + by)
+def _message(read: Any, tools: Sequence[ToolSpec]) -> Message:
+    calls = tuple(tool_call(found, index, tools) for index, found in enumerate(read.tool_calls))
+    return Message(
+        role="assistant",
+        content=read.content.rstrip("\n") if calls else read.content,
+        reasoning=read.reasoning_content or None,
+        tool_calls=calls,
+    )
 
 
 @cache

@@ -43,7 +43,6 @@ class CaseReport:
 
     @property
     def fraction(self) -> float:
-        """Held cases by all cases."""
         return sum(self.held) / len(self.held)
 
 

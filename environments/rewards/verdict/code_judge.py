@@ -6,12 +6,12 @@ import json
 import math
 import os
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, Generic, Literal, TypeVar, cast, get_args
+from typing import Any, Literal, TypeVar, cast, get_args
 
 from environments.rewards.artefacts import TakenFiles
 from environments.rewards.reward_context import RolloutContext
@@ -88,8 +88,6 @@ ROOMY = CheckLimits(cpu_s=5.0, wall_s=10.0, total_s=10.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """Which assertions of a test held."""
-
     held: tuple[bool, ...]
     """One per assert statement, in the order of the text."""
     hung: bool = False
@@ -103,17 +101,14 @@ class CheckReport:
 
     @property
     def fraction(self) -> float:
-        """Held assertions by all assertions."""
         return sum(self.held) / len(self.held)
 
 
 def buggy_text(task: Task) -> str:
-    """The solution file at the start."""
     return task["prompt"] + task["buggy_solution"]
 
 
 def fixed_text(task: Task) -> str:
-    """The solution file as it should be."""
     return task["prompt"] + task["canonical_solution"]
 
 
@@ -124,12 +119,6 @@ async def run_checks(
 
     Every assertion counts once: see `prepare_test`. A solution that hangs, crashes or ends its process fails
     the assertions that this happened in; one that keeps the judge from its end fails all of them.
-
-    Args:
-        verify: `ctx.verify`: runs the harness away from the agent's sandbox.
-        task: Needs `task_id`, `declaration`, `entry_point` and `test`.
-        solution: The text of the whole solution file.
-        limits: What one run may take.
 
     Raises:
         DatasetError: the task's test cannot be read.
@@ -160,8 +149,6 @@ async def run_checks(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rerun:
-    """What commands did when they ran once more."""
-
     notes: str
     """The calls of the task's function; empty where there was none."""
     output: str
@@ -185,7 +172,7 @@ async def note_calls(  # noqa: PLR0913  # one run, all of it by keyword
 
     Args:
         verify: `ctx.verify` of the rollout, whose workspace has to be as the commands left it.
-        task: Needs `entry_point`, `prompt` and `buggy_solution`.
+        task: The task.
         commands: Of one turn, in order; each runs in a shell of its own.
         workspace: The folder of the agent's sandbox, which the commands may name.
         limits: What a call of the task's function may take.
@@ -220,11 +207,8 @@ def is_seen(text: str, original: str, right: str) -> bool:
     """Whether the text that an agent was shown has a line that only the failure prints.
 
     Or, where a failure prints nothing of its own, it lacks what would have been printed without one.
-
-    Args:
-        text: The results of the commands.
-        original: What they printed when they ran once more.
-        right: What they printed when the function answered as it should.
+    `original` is what its commands print when they run once more, and `right` the same where the function
+    answers as it should.
     """
     seen, failing, passing = (
         set(map(str.strip, each.splitlines())) - {""} for each in (text, original, right)
@@ -260,13 +244,13 @@ async def calls_fail(verify: Verify, task: Task, notes: str, limits: CheckLimits
     return bool(report.end)
 
 
-class _Once(Generic[T]):
+class _Once:
     """Answers by key: siblings write equal solutions, and only those wait for each other."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, tuple[asyncio.Lock, list[T]]] = {}
+        self._entries: dict[object, tuple[asyncio.Lock, list[Any]]] = {}
 
-    async def get(self, key: str, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def get(self, key: object, ask: Callable[[], Awaitable[T]]) -> T:
         """The answer, asked for where none is known; when the one who asks is cancelled the next one does."""
         if key not in self._entries and len(self._entries) >= MAX_ANSWERS:
             del self._entries[next(iter(self._entries))]
@@ -281,29 +265,18 @@ class _Once(Generic[T]):
             lock.release()
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What is known about one item."""
-
-    reports: _Once[CheckReport] = field(default_factory=_Once[CheckReport])
-    """By a hash of the solution."""
-    shown: _Once[bool] = field(default_factory=_Once[bool])
-    """Whether calls fail, by their notes; whether commands show it, by a hash of all that they left."""
-
-
 class CodeJudge:
     """Judges the solutions of an environment's items, which have the schema of HumanEvalPack."""
 
     def __init__(self) -> None:
         self.learned_limits: dict[str, CheckLimits] = {}
         """What solutions may take, by `task_id`, with room for the right one; as learned of a dataset."""
-        self._items: defaultdict[str, _Known] = defaultdict(_Known)
+        self._answers: defaultdict[str, _Once] = defaultdict(_Once)
 
     async def check(self, verify: Verify, item_id: str, task: Task, solution: bytes) -> CheckReport:
         """The hidden checks of a solution, as `run_checks`; an equal one of a sibling is judged once."""
-        digest = hashlib.sha256(solution).hexdigest()
         run = partial(run_checks, verify, task, solution, self.learned_limits.get(task["task_id"]))
-        return await self._items[item_id].reports.get(digest, run)
+        return await self._answers[item_id].get(hashlib.sha256(solution).digest(), run)
 
     async def shows_failure(
         self, verify: Verify, item_id: str, task: Task, turn: Turn, files: TakenFiles
@@ -312,15 +285,9 @@ class CodeJudge:
 
         Found by running the commands again; see `note_calls`, `calls_fail` and `is_seen`. That happens once
         where siblings ran equal commands over equal files and saw the same.
-
-        Args:
-            verify: `ctx.verify` of the rollout, directly after the turn.
-            item_id: Of the task.
-            task: The task.
-            turn: With its tool results.
-            files: The agent's, as the commands left them.
+        `verify` and `files` are the rollout's, directly after the turn.
         """
-        known, limits = self._items[item_id], self.learned_limits.get(task["task_id"], CheckLimits())
+        once, limits = self._answers[item_id], self.learned_limits.get(task["task_id"], CheckLimits())
         ran = {result.call_id for result in turn.tool_results if result.exit_code is not None}
         calls = [each for each in turn.message.tool_calls if each.name == "terminal" and each.id in ran]
         if not calls:
@@ -333,15 +300,13 @@ class CodeJudge:
         async def shows() -> bool:
             original = await rerun()
             fail = partial(calls_fail, verify, task, original.notes, limits)
-            if not original.notes or not await known.shown.get(original.notes, fail):
+            if not original.notes or not await once.get(original.notes, fail):
                 return False
             return is_seen(text, original.output, (await rerun(is_right=True)).output)
 
         left = await take(files, ["."], max_bytes=MAX_READ_BYTES)
         facts = repr((commands, text, sorted(left.items(), key=lambda each: each[0])))
-        return await known.shown.get(
-            hashlib.sha256(facts.encode("utf-8", "backslashreplace")).hexdigest(), shows
-        )
+        return await once.get(hashlib.sha256(facts.encode("utf-8", "backslashreplace")).hexdigest(), shows)
 
     async def learn(self, verify: Verify, task: Task) -> None:
         """Learns the limits of an item of a dataset where `sound_items` was not asked, as for a record."""

@@ -17,8 +17,6 @@ Kind = Literal["returned", "raised", "lost"]
 
 
 class Outcome(NamedTuple):
-    """What came of a call."""
-
     kind: Kind
     value: Any = None
     """What it returned, or the name of the exception."""
@@ -27,8 +25,6 @@ class Outcome(NamedTuple):
 
 
 class NotedCall(NamedTuple):
-    """A call, and what came of it by the notes."""
-
     arguments: str
     outcome: Outcome
 
@@ -75,7 +71,6 @@ def fails(call: NotedCall, original: SolutionServer, right: SolutionServer) -> b
 
 
 def alike(expected: Any, found: Any) -> bool:
-    """Whether two values are the same but for rounding."""
     if isinstance(expected, float) and isinstance(found, float):
         same = math.isclose(expected, found, rel_tol=1e-9, abs_tol=1e-12)
         return same or (math.isnan(expected) and math.isnan(found))

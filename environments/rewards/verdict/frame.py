@@ -35,9 +35,7 @@ class Verify(Protocol):
         files: Mapping[str, bytes | str] | None = None,
         stdin: bytes = b"",
         timeout_s: float = 30.0,
-    ) -> ExecResult:
-        """Run it."""
-        ...
+    ) -> ExecResult: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +50,6 @@ class Report:
 
     @property
     def reason(self) -> str:
-        """Why it did not begin."""
         words = self.result.stderr.decode("utf-8", "replace")[-500:].strip()
         return f"exit code {self.result.exit_code}: {words}"
 

@@ -58,7 +58,6 @@ class Records:
         self._held: dict[int, bool] = {}
 
     def held(self) -> list[int]:
-        """The assertions that were evaluated and held every time."""
         return sorted(index for index, held in self._held.items() if held)
 
     def open(self, index: int) -> bool:

@@ -107,7 +107,6 @@ class _AssertionRecorder(ast.NodeTransformer):
 
 
 def _recorded(body: list[ast.stmt], *indices: int) -> ast.With:
-    """The statements inside `with …evaluating(indices)`."""
     block = cast(
         ast.With, _statement(f"with {RECORDS}.evaluating({', '.join(map(str, indices))}):\n    pass")
     )

@@ -32,7 +32,6 @@ _ENDS_OF_LOOPS = (StopIteration, StopAsyncIteration)
 
 
 def read_request() -> Any:
-    """What a judge is asked, on its standard input."""
     sys.set_int_max_str_digits(MAX_INT_DIGITS)
     return json.load(sys.stdin)
 
@@ -62,7 +61,6 @@ class Spent:
         self._is_alone = True
 
     def cpu_s(self) -> float:
-        """Processor time."""
         return _cpu_s(self._pid) - self._cpu_s
 
     def wall_s(self) -> float:
@@ -74,7 +72,6 @@ class Spent:
         return passed_s - max(0.0, _waited_s(self._pid) - self._waited_s) if self._is_alone else passed_s
 
     def is_over(self, cpu_s: float, wall_s: float) -> bool:
-        """Whether it used more than this."""
         if time.monotonic() - self._started > wall_s:
             self._is_alone = self._is_alone and not runnable() - {self._pid}
         return self.cpu_s() > cpu_s or self.wall_s() > wall_s
@@ -142,7 +139,6 @@ class SolutionServer:
         raise error
 
     def kill(self) -> None:
-        """End the process and everything that it started."""
         if self.process is not None:
             others = {each.process.pid for each in _SERVERS if each is not self and each.process}
             kill_new({each for each in snapshot() if each[0] in others})

@@ -108,7 +108,6 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
         return CodeJudge()
 
     async def load_items(self) -> Sequence[Task]:
-        """The tasks that the config names, or the embedded ones."""
         if self.config.dataset_name or self.config.dataset_path:
             return await super().load_items()
         return embedded_tasks()[: self.config.max_items]
@@ -126,7 +125,6 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
             self._items, self.item_ids = list(kept.values()), list(kept)
 
     def format_prompt(self, item: Task) -> str:
-        """What is broken and how it is judged."""
         examples = f"`{EXAMPLES}` holds a few examples (run `python3 {EXAMPLES}`). "
         return (
             f"The function `{item['entry_point']}` in `{SOLUTION}` has a bug: it does not do what its "
@@ -137,7 +135,6 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
         )
 
     async def prepare(self, item: Task, sandbox: Sandbox) -> None:
-        """The buggy solution and its example test."""
         limits = self.judge.learned_limits.get(item["task_id"])
         examples_cpu_s = EXAMPLES_CPU_S if limits is None else limits.total_s
         for name, text in workspace_files(item, examples_cpu_s).items():
@@ -176,7 +173,6 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
     def scripted_choices(
         self, item: Task, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
     ) -> Sequence[Choice]:
-        """An agent that knows the fix, and makes mistakes as its skill allows."""
         return debug_script(item, messages, tools, skill)
 
     async def _progress(self, item: Task, ctx: RolloutContext) -> Progress:
@@ -191,7 +187,6 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
 
 
 def embedded_tasks() -> list[dict[str, Any]]:
-    """The bugs that come with this environment."""
     with files("environments.shipped.code_debug").joinpath("bugs.jsonl").open("rb") as lines:
         return list(jsonlines.Reader(lines))
 

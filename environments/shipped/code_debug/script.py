@@ -4,7 +4,7 @@ import ast
 import json
 from collections.abc import Sequence
 
-from environments.policy.scripted import Choice, call, calls_that_ran, choices, generic_script, say
+from environments.policy.scripted import Choice, call, calls_that_ran, generic_script, mostly, say
 from environments.rewards.verdict.code_judge import Task, buggy_text, fixed_text
 from environments.trajectory import Message
 from tools.calls import ToolSpec
@@ -28,9 +28,7 @@ def debug_script(
     if not {tool.name for tool in tools} >= NEEDED_TOOLS:
         return generic_script(messages, tools, skill)
     right, wrong, clumsy = _next_steps(task, messages)
-    p_right = 0.2 + 0.79 * skill
-    p_other = (1 - p_right) / 2
-    return choices((p_right, [right]), (p_other, wrong), (p_other, clumsy))
+    return mostly(0.2 + 0.79 * skill, [right], wrong, clumsy)
 
 
 def smallest_edit(before: str, after: str) -> tuple[str, str]:
@@ -61,7 +59,6 @@ def wrong_text(task: Task) -> str:
 def _next_steps(
     task: Task, messages: Sequence[Message]
 ) -> tuple[Message, Sequence[Message], Sequence[Message]]:
-    """The right step, wrong ones and clumsy ones."""
     text = original = buggy_text(task)
     looked = edited = ran = passed = False
     # `ran`: the examples, since the last change.
@@ -102,5 +99,4 @@ def _next_steps(
 
 
 def _clumsy(name: str, arguments: dict[str, str], misnamed: dict[str, object], tool: str) -> list[Message]:
-    """One call written badly in three ways."""
     return [call(name, json.dumps(arguments)[:-1]), call(name, misnamed), call(tool, arguments)]

@@ -121,12 +121,10 @@ class HarborTasksEnv(AgentEnv):
         )
 
     def limits_for(self, item: Item) -> Mapping[str, float]:
-        """The agent's time."""
         seconds = self._task(item).table.agent.timeout_sec
         return {} if seconds is None else {"rollout_timeout_s": min(seconds, self.config.rollout_timeout_s)}
 
     def format_prompt(self, item: Item) -> str:
-        """The task's instruction."""
         return item["instruction"]
 
     async def prepare(self, item: Item, sandbox: Sandbox) -> None:
@@ -189,7 +187,6 @@ class HarborTasksEnv(AgentEnv):
     def scripted_choices(
         self, item: Item, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
     ) -> Sequence[Choice]:
-        """An agent that runs the task's own solution, as often as its skill says, or does nothing."""
         task = self._task(item)
         if "terminal" not in {tool.name for tool in tools}:
             return generic_script(messages, tools, skill)

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
-from environments.policy.scripted import Choice
+from environments.policy.scripted import Choice, mostly, say
 from environments.rewards.reward_context import Reward, RolloutContext
 from environments.rewards.rubric import Rubric
 from environments.shipped.judged_writing.judging import (
@@ -24,15 +24,12 @@ from environments.shipped.judged_writing.judging import (
     scripted_verdict,
     task_text,
 )
-from environments.shipped.judged_writing.script import writing_script
 from environments.trajectory import Message, Trajectory, Turn
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tools.calls import ToolSpec
 
 
 class JudgedWritingConfig(AgentEnvConfig):
-    """Settings of `JudgedWritingEnv`."""
-
     drafts: int = Field(
         default=3, ge=1, le=10, description="Drafts that are written, the first one included."
     )
@@ -50,14 +47,12 @@ class JudgedWritingEnv(TurnLevelRewardMixin, AgentEnv):
     outcome = Rubric(judge=0.6, words=0.2, length=0.2)
 
     async def load_items(self) -> Sequence[Item]:
-        """The briefs that the config names, or the embedded ones."""
         if self.config.dataset_name or self.config.dataset_path:
             return await super().load_items()
         with files("environments.shipped.judged_writing").joinpath("briefs.jsonl").open("rb") as lines:
             return list(jsonlines.Reader(lines))[: self.config.max_items]
 
     def format_prompt(self, item: Item) -> str:
-        """What to write."""
         return task_text(item)
 
     async def respond(self, item: Item, turn: Turn, ctx: RolloutContext) -> str | None:
@@ -97,14 +92,27 @@ class JudgedWritingEnv(TurnLevelRewardMixin, AgentEnv):
         return verdicts[turn.index]
 
     def scripted_judge(self, item: Item, messages: Sequence[Message]) -> str:
-        """A judge that measures the text."""
         return scripted_verdict(item, messages)
 
     def scripted_choices(
         self, item: Item, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
     ) -> Sequence[Choice]:
-        """A writer who knows good sentences, and makes mistakes as its skill allows."""
-        return writing_script(item, messages, skill)
+        """Mostly all the sentences; else too few of them, one again and again, or an excuse.
+
+        With skill 1 every draft is whole. Without skill half of the drafts leave a sentence out.
+        """
+        sentences: Sequence[str] = item["sentences"]
+        drafts = sum(message.role == "assistant" for message in messages)
+        p_right = 0.1 + 0.9 * skill
+        wrong = (
+            [" ".join(each for each in sentences if each != gap) for gap in sentences],
+            [
+                " ".join([sentences[0]] * len(sentences)),
+                " ".join(sentences[: 1 + drafts]),
+                "I would rather write about something else.",
+            ],
+        )
+        return mostly(p_right, [say(" ".join(sentences))], *([say(text) for text in each] for each in wrong))
 
 
 def _verdicts(ctx: RolloutContext) -> dict[int, Verdict]:

@@ -8,9 +8,8 @@ from pydantic import Field, model_validator
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.policy.scripted import Choice
-from environments.rewards.economy import context_efficiency
 from environments.rewards.reward_context import Reward, RolloutContext
-from environments.rewards.rubric import Rubric
+from environments.rewards.rubric import Rubric, context_efficiency
 from environments.rewards.text_format import numeric_match, tagged
 from environments.shipped.long_math.ledgers import (
     FIELDS,
@@ -84,7 +83,6 @@ class LongMathEnv(TurnLevelRewardMixin, AgentEnv):
     )
 
     async def load_items(self) -> Sequence[Item]:
-        """The ledgers that the config names, or those made for training."""
         if not (self.config.dataset_name or self.config.dataset_path):
             return self._made("train")
         items = await super().load_items()
@@ -92,17 +90,14 @@ class LongMathEnv(TurnLevelRewardMixin, AgentEnv):
         return items
 
     async def load_eval_items(self) -> Sequence[Item]:
-        """The ledgers that the config names, or those made for evaluation."""
         named = self.config.dataset_name or self.config.dataset_path
         return await self.load_items() if named else self._made("eval")
 
     def prepare(self, item: Item, sandbox: Sandbox, ctx: RolloutContext) -> OpenLedger:
-        """A ledger of which nothing was read."""
         ctx.metrics.update(pages_read=0.0, carried_right=0.0)
         return OpenLedger(pages=item["pages"], stocks=item["stocks"])
 
     def format_prompt(self, item: Item) -> str:
-        """Which ledger, and what is asked."""
         stores = ", ".join(item["stores"])
         return (
             f"Ledger {item['id']} has {len(item['pages'])} pages. Its stores: {stores}. "
@@ -127,17 +122,14 @@ class LongMathEnv(TurnLevelRewardMixin, AgentEnv):
     def scripted_choices(
         self, item: Item, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
     ) -> Sequence[Choice]:
-        """An auditor who knows what the messages show, and takes notes as its skill allows."""
         return ledger_script(messages, skill)
 
     def scripted_summary(
         self, item: Item, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
     ) -> Sequence[Choice]:
-        """What it knows by then, or too little of it."""
         return ledger_summary(messages, skill)
 
     def scripted_summariser(self, item: Item, messages: Sequence[Message]) -> str:
-        """A second model that keeps what matters."""
         return second_summary(messages)
 
     def _made(self, split: str) -> Sequence[Item]:

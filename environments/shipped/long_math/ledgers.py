@@ -23,8 +23,6 @@ _SENTENCES = (COUNTED, BROUGHT, SOLD, ABOVE, BELOW)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StockChange:
-    """What happened to one store."""
-
     sentence: str
     """One of the sentences above."""
     store: str
@@ -34,7 +32,6 @@ class StockChange:
 
     @property
     def text(self) -> str:
-        """As a page says it."""
         return self.sentence.format(store=self.store, sacks=self.sacks, other=self.other)
 
     def stock(self, known: Mapping[str, int]) -> int | None:
@@ -52,7 +49,6 @@ class StockChange:
 
 
 def change_in(text: str) -> StockChange | None:
-    """The first fact in a text, or `None`."""
     found = [(match.start(), sentence, match) for sentence, match in _matches(text)]
     if not found:
         return None
@@ -134,8 +130,6 @@ def refuse_unreadable(items: Sequence[Item]) -> None:
 
 
 class _Ledger(BaseModel):
-    """An item of a dataset."""
-
     model_config = ConfigDict(strict=True)
 
     id: str

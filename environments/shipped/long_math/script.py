@@ -19,8 +19,6 @@ _CLOSED = "That was the last page."
 
 @dataclass(slots=True, kw_only=True)
 class AuditMemory:
-    """Grows with each message that is seen."""
-
     pages: int = 0
     """Of the ledger."""
     stores: tuple[str, ...] = ()
@@ -33,7 +31,6 @@ class AuditMemory:
 
     @classmethod
     def of(cls, messages: Sequence[Message]) -> "AuditMemory":
-        """What a conversation shows."""
         memory = cls()
         for message in messages:
             memory.see(message)
@@ -46,16 +43,13 @@ class AuditMemory:
 
     @property
     def last_stock(self) -> int | None:
-        """Sacks in the store of the last page."""
         return None if self.about is None else self.stocks.get(self.about)
 
     def note_of(self, stores: Sequence[str]) -> str:
-        """What is known of some stores."""
         known = [f"{store} {self.stocks[store]}" for store in stores if store in self.stocks]
         return f"After page {self.page}: {', '.join(known) or 'nothing'}."
 
     def see(self, message: Message) -> None:
-        """Take in a message."""
         if message.role == "tool":
             self._see_page(message.content)
             return
@@ -139,7 +133,6 @@ def ledger_summary(messages: Sequence[Message], skill: float) -> Sequence[Choice
 
 
 def second_summary(messages: Sequence[Message]) -> str:
-    """All that a second model knows, which reads the conversation as the text of one message."""
     return AuditMemory.of(_conversation_in(messages[-1].content)).note
 
 

@@ -31,8 +31,6 @@ from tools.sandbox.base import Sandbox
 
 
 class RetailConfig(AgentEnvConfig):
-    """Settings of `RetailEnv`."""
-
     max_turns: int = Field(default=30, ge=1, le=10_000, description="Model calls per rollout.")
 
 
@@ -48,7 +46,6 @@ class RetailEnv(TurnLevelRewardMixin, AgentEnv):
     user = SimulatedUser(max_replies=15)
 
     async def load_items(self) -> Sequence[Item]:
-        """The tasks that the config names, or the embedded ones."""
         if self.config.dataset_name or self.config.dataset_path:
             items = await super().load_items()
             refuse_impossible(items)
@@ -61,7 +58,6 @@ class RetailEnv(TurnLevelRewardMixin, AgentEnv):
             yield Shop(connection)
 
     def format_prompt(self, item: Item, ctx: RolloutContext) -> str:
-        """The customer's first message, which the task states: it is equal among siblings."""
         ctx.notes["conduct"] = Conduct(item=item)
         return item["opening"]
 
@@ -92,11 +88,9 @@ class RetailEnv(TurnLevelRewardMixin, AgentEnv):
         return float(all(facts.values()))
 
     def scripted_user(self, item: Item, messages: Sequence[Message]) -> str:
-        """A customer with the task's wishes."""
         return customer_says(item, messages)
 
     def scripted_choices(
         self, item: Item, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
     ) -> Sequence[Choice]:
-        """An agent that knows the task, and makes mistakes as its skill allows."""
         return retail_script(item, messages, tools, skill)

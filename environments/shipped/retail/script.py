@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from environments.policy.scripted import Choice, call, calls_that_ran, choices, generic_script, say
+from environments.policy.scripted import Choice, call, calls_that_ran, generic_script, mostly, say
 from environments.shipped.retail.shop_tasks import AGREES, DECLINES, Item, introduction
 from environments.trajectory import Message
 from tools.calls import ToolSpec
@@ -28,13 +28,10 @@ def retail_script(
         return generic_script(messages, tools, skill)
     right, wrong = _next_steps(item, messages)
     clumsy = [call("get_order", '{"order_id": "W'), call("lookup_order", {"order_id": "W2001"})]
-    p_right = 0.4 + 0.6 * skill
-    p_other = (1 - p_right) / 2
-    return choices((p_right, [right]), (p_other, wrong), (p_other, clumsy))
+    return mostly(0.4 + 0.6 * skill, [right], wrong, clumsy)
 
 
 def _next_steps(item: Item, messages: Sequence[Message]) -> tuple[Message, Sequence[Message]]:
-    """The right step, and wrong ones."""
     ran = [(done.name, json.loads(done.arguments or "{}")) for done, _ in calls_that_ran(messages)]
     tempted = [_action(item["temptation"])] if item.get("temptation") else []
     careless = [say(_GIVE_UP), say(_BRUSH_OFF), *tempted]

@@ -27,12 +27,10 @@ _MOST_NUMBERS = 20
 
 
 def cents(amount: str) -> int:
-    """`"12.50"` as 1250."""
     return int(Decimal(amount) * 100)
 
 
 def money(amount: int) -> str:
-    """1250 as `"12.50"`."""
     return f"{Decimal(amount) / 100:.2f}"
 
 
@@ -140,7 +138,6 @@ class Lookup(State):
         return dict(product) | {"variants": shown}
 
     def note(self, tool: str, user_id: str | None, /, **arguments: Any) -> None:
-        """Keep that a tool did something."""
         self.events.append(Event(tool=tool, user_id=user_id, arguments=arguments))
 
     def row(self, table: str, key: str, value: str) -> sqlite3.Row:
@@ -155,7 +152,6 @@ class Lookup(State):
         return row
 
     def lines(self, order_id: str) -> list[sqlite3.Row]:
-        """What was ordered."""
         return self.connection.execute("select * from order_lines where order_id = ?", [order_id]).fetchall()
 
     def _find(self, tool: str, condition: str, *values: str) -> Shown:
@@ -329,13 +325,11 @@ class Shop(Lookup):
         return "A colleague takes over."
 
     def hand_over(self) -> None:
-        """Note that a human takes over."""
         with self.connection:
             self.connection.execute("insert into transfers values (1)")
         self.note("transfer_to_human", None)
 
     def _order(self, order_id: str, *allowed: str) -> sqlite3.Row:
-        """The order, if it has one of these statuses."""
         order = self.row("orders", "order_id", order_id)
         if order["status"] not in allowed:
             raise ToolError(f"Order {order_id} is {order['status']}, not {allowed[0]}.")
@@ -447,7 +441,6 @@ def end_state(connection: sqlite3.Connection) -> str:
 
 
 def rows_of(name: str) -> list[dict[str, Any]]:
-    """The objects of a data file of this environment."""
     with _data(f"{name}.jsonl").open("rb") as lines:
         return list(jsonlines.Reader(lines))
 

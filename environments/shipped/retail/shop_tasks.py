@@ -16,7 +16,6 @@ REQUIRED_FIELDS = ("id", "user_id", "identity", "opening", "wish", "reads", "act
 
 
 def embedded_tasks() -> list[dict[str, Any]]:
-    """The tasks that come with this environment."""
     return rows_of("tasks")
 
 
@@ -30,7 +29,6 @@ def refuse_impossible(items: Sequence[Item]) -> None:
 
 
 def expected_actions(item: Item) -> Sequence[Mapping[str, Any]]:
-    """The changes that the customer wants and the policy allows."""
     return [] if item.get("declines") else item["actions"]
 
 
@@ -47,7 +45,6 @@ def expected_end_state(item: Item) -> str:
 
 
 def introduction(item: Item) -> str:
-    """How the customer of a task identifies themselves."""
     user = _customers().get(item["user_id"])
     if user is None or item["identity"] == "none":
         return "I will not say that."
@@ -58,12 +55,10 @@ def introduction(item: Item) -> str:
 
 @cache
 def _customers() -> Mapping[str, Mapping[str, Any]]:
-    """By their ids."""
     return {user["user_id"]: user for user in rows_of("users")}
 
 
 def persona(item: Item) -> str:
-    """Who a simulated customer is, and what they want."""
     return (
         "You are a customer of an online shop and write to its service, in one or two short sentences at a "
         f"time. {item['wish']}\nYour first message was: {item['opening']}\nWhen you are asked who you are, "

@@ -22,8 +22,6 @@ _WORD = re.compile(r"[a-z]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SellerMove:
-    """One message, as the customer understands it."""
-
     kind: Literal["chat", "pitch", "goodbye"]
     topic: str | None = None
     """Of a chat: what most of its telling words speak of; `None` where no topic has the most."""
@@ -99,7 +97,6 @@ class Customer:
 
     @property
     def opening(self) -> str:
-        """The customer's first message."""
         return f"{_WANTS[self.taste]} {_SAYS[self.mood]}"
 
     def answer(self, move: SellerMove) -> str:

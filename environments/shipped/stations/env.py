@@ -32,8 +32,6 @@ Item = Mapping[str, Any]
 
 
 class StationsConfig(AgentEnvConfig):
-    """Settings of `stations`."""
-
     task: Task = Field(
         default="stop",
         description="stop: a wrong key ends the rollout. The others go on to the last sign. independent: a "
@@ -84,17 +82,14 @@ class StationsEnv(TurnLevelRewardMixin, AgentEnv):
     tools = (Toolset("keys", (press,)),)
 
     async def load_items(self) -> Sequence[Item]:
-        """Random signs, the same in every run; or a dataset's."""
         if self.config.dataset_name or self.config.dataset_path:
             return await super().load_items()
         return [_item(number) for number in range(min(_ITEMS, self.config.max_items or _ITEMS))]
 
     def format_prompt(self, item: Item) -> str:
-        """The first sign."""
         return f"Press the right key at each sign.\nsign: {item['signs'][0]}"
 
     def prepare(self, item: Item, sandbox: Sandbox) -> Journey:
-        """The first station."""
         return Journey(signs=item["signs"], task=self.config.task)
 
     def state_key(self, item: Item, turn: Turn | None, ctx: RolloutContext) -> str:
@@ -120,7 +115,6 @@ class StationsEnv(TurnLevelRewardMixin, AgentEnv):
     def scripted_choices(
         self, item: Item, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
     ) -> Sequence[Choice]:
-        """Any key at skill 0, the right one at skill 1."""
         sign = messages[-1].content.rsplit(" ", 1)[-1]
         guess = (1 - skill) / len(KEYS)
         return [
@@ -132,7 +126,6 @@ class StationsEnv(TurnLevelRewardMixin, AgentEnv):
 
 
 def _pressed(turn: Turn) -> int:
-    """How many keys."""
     return sum(result.error is None for result in turn.tool_results)
 
 

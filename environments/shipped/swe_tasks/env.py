@@ -1,6 +1,8 @@
 """`SweTasksEnv`: a repository with a bug; tests that are not the agent's decide whether it is fixed."""
 
 import asyncio
+import json
+import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,13 +15,12 @@ from pydantic import Field
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
-from environments.policy.scripted import Choice
+from environments.policy.scripted import Choice, call, calls_that_ran, generic_script, mostly, say
 from environments.rewards.reward_context import Reward, RolloutContext
 from environments.rewards.verdict.frame import Control
 from environments.rollout.items.items import load_items
 from environments.shipped.swe_tasks.patches import Tree, git
 from environments.shipped.swe_tasks.repositories import check_repository, find_repository, read_tree
-from environments.shipped.swe_tasks.script import fix_script
 from environments.shipped.swe_tasks.verdict import (
     MAX_PATCH_BYTES,
     SUSPICIOUS,
@@ -41,6 +42,7 @@ from tools.terminal import terminal
 
 TURN_SHARE = 0.5
 """What the turn rewards of a rollout add up to when every test of `FAIL_TO_PASS` passes in the end."""
+NEEDED_TOOLS = frozenset({"read_file", "edit_file", "write_file"})
 _PATCH = "model.patch"
 _MOST_NAMED = 20
 _MOST_CHANGED = 4 * MAX_PATCH_BYTES
@@ -115,7 +117,6 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
         return [{**row, "item_id": row["instance_id"]} for row in rows]
 
     def sandbox_for(self, item: Row) -> SandboxSpec:
-        """One that begins with the repository."""
         return SandboxSpec(prepared=f"{item['repo']}@{item.get('base_commit')}")
 
     async def prepare_sandbox(self, item: Row, sandbox: Sandbox) -> None:
@@ -124,7 +125,6 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
         await sandbox.put_archive(await asyncio.to_thread(pack, tree))
 
     def format_prompt(self, item: Row) -> str:
-        """The problem."""
         return (
             f"The repository in your working directory has this problem:\n\n{item['problem_statement']}\n\n"
             f"Solve it in the code. Hidden tests decide; changes to tests and their settings do not count."
@@ -150,7 +150,6 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
         return rewards
 
     async def compute_outcome(self, item: Row, trajectory: Trajectory, ctx: RolloutContext) -> float:
-        """1 when all tests of both kinds pass, else 0."""
         failing, passing = tests_of(item, "FAIL_TO_PASS"), tests_of(item, "PASS_TO_PASS")
         patch = await self._patch(item, ctx)
         ctx.metrics["suspicious_patch"] = float(SUSPICIOUS.search(patch) is not None)
@@ -162,8 +161,29 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
     def scripted_choices(
         self, item: Row, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
     ) -> Sequence[Choice]:
-        """An agent that knows the patch, and makes mistakes as its skill allows."""
-        return fix_script(item, messages, tools, skill)
+        """Mostly look at the file, make each change of the patch, answer; else a mistake.
+
+        A wrong change removes what the right one replaces. An agent that lacks one of the tools, or a row
+        without `patch`, plays `generic_script`.
+        """
+        steps = changes(str(item.get("patch") or ""))
+        if not steps or not {tool.name for tool in tools} >= NEEDED_TOOLS:
+            return generic_script(messages, tools, skill)
+        done = [(each.name, json.loads(each.arguments)) for each, _ in calls_that_ran(messages)]
+        changed = len([name for name, _ in done if name in ("edit_file", "write_file")])
+        p_right = 0.2 + 0.79 * skill
+        answer = say("The bug is fixed.")
+        if changed >= len(steps):
+            return mostly(p_right, [answer], [call("read_file", {"path": steps[0]["path"]})])
+        step = steps[changed]
+        if "content" in step:
+            right, wrong = call("write_file", step), call("write_file", {**step, "content": ""})
+        else:
+            right, wrong = call("edit_file", step), call("edit_file", {**step, "new": ""})
+        if not done:
+            right = call("read_file", {"path": step["path"]}, content="First I read the code.")
+        clumsy = [call("edit_file", '{"path": '), call("apply_patch", step)]
+        return mostly(p_right, [right], [wrong, answer], clumsy)
 
     async def _progress(self, item: Row, ctx: RolloutContext) -> Reward:
         """The reward for the change in passing tests since this was asked last."""
@@ -227,3 +247,18 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
             return found, digests_of(found)
 
         return tree
+
+
+def changes(patch: str) -> list[dict[str, str]]:
+    """The arguments of one call per hunk of a patch: of `edit_file`, or of `write_file` for a new file."""
+    found: list[dict[str, str]] = []
+    for part in re.split(r"^diff --git .*\n", patch, flags=re.MULTILINE):
+        path = re.search(r"^\+\+\+ b/(.+)$", part, re.MULTILINE)
+        if path is None:
+            continue
+        for hunk in re.split(r"^@@ .*\n", part, flags=re.MULTILINE)[1:]:
+            lines = hunk.replace("\n\\ No newline at end of file", "").splitlines(keepends=True)
+            old, new = ("".join(each[1:] for each in lines if each[0] in kept) for kept in (" -", " +"))
+            to: dict[str, str] = {"old": old, "new": new} if old else {"content": new}
+            found.append({"path": path[1], **to})
+    return found

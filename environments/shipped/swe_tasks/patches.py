@@ -133,7 +133,6 @@ def git(
 
 
 def write_files(folder: Path, files: Tree) -> None:
-    """Write files below a folder."""
     folder.mkdir(exist_ok=True)
     for path, file in files.items():
         at = folder / path

@@ -59,7 +59,6 @@ def tests_of(row: Row, *columns: str) -> list[str]:
 
 
 def all_tests(row: Row) -> list[str]:
-    """Those of both kinds."""
     return tests_of(row, "FAIL_TO_PASS", "PASS_TO_PASS")
 
 

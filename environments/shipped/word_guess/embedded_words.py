@@ -71,7 +71,6 @@ def marks_of(guess: str, answer: str) -> str:
 
 
 def agreeing(words: Iterable[str], guess: str, marks: str) -> tuple[str, ...]:
-    """The words that would have given these marks."""
     return tuple(word for word in words if marks_of(guess, word) == marks)
 
 

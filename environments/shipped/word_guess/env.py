@@ -6,10 +6,17 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from environments.base_env import AgentEnv
-from environments.policy.scripted import Choice
+from environments.policy.scripted import Choice, mostly, say
 from environments.rewards.reward_context import RolloutContext
-from environments.shipped.word_guess.embedded_words import RIGHT, WORDS, agreeing, guess_in, marks_of, shown
-from environments.shipped.word_guess.script import word_script
+from environments.shipped.word_guess.embedded_words import (
+    RIGHT,
+    WORDS,
+    agreeing,
+    guess_in,
+    marks_of,
+    marks_shown,
+    shown,
+)
 from environments.trajectory import Message, Trajectory, Turn
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tools.calls import ToolSpec
@@ -20,6 +27,9 @@ from tools.tool_context import State
 GUESSES = 6
 INFORMATION_WEIGHT = 0.5
 """What all turn rewards of a solved game add up to."""
+
+_CONSIDERED = 6
+"""Words that the scripted player chooses among; more would cost time and teach nothing."""
 
 Item = Mapping[str, Any]
 """`answer`, five letters from a to z."""
@@ -39,7 +49,6 @@ class Game(State):
 
     @classmethod
     def begin(cls, answer: str) -> "Game":
-        """A game that has not begun."""
         words = WORDS if answer in WORDS else (*WORDS, answer)
         return cls(answer=answer, candidates=words, all_candidates=len(words))
 
@@ -57,7 +66,6 @@ class Game(State):
 
     @property
     def is_solved(self) -> bool:
-        """Whether the answer was guessed."""
         return (self.answer, RIGHT) in self.facts
 
 
@@ -75,7 +83,6 @@ class WordGuessEnv(TurnLevelRewardMixin, AgentEnv):
     )
 
     async def load_items(self) -> Sequence[Item]:
-        """The embedded words, or a dataset's `answer`s."""
         if not (self.config.dataset_name or self.config.dataset_path):
             return [{"id": word, "answer": word} for word in WORDS][: self.config.max_items]
         items = await super().load_items()
@@ -84,11 +91,9 @@ class WordGuessEnv(TurnLevelRewardMixin, AgentEnv):
         return items
 
     def format_prompt(self, item: Item) -> str:
-        """The same for every word."""
         return "Make your first guess."
 
     def prepare(self, item: Item, sandbox: Sandbox) -> Game:
-        """A new game."""
         return Game.begin(item["answer"])
 
     async def respond(self, item: Item, turn: Turn, ctx: RolloutContext) -> str:
@@ -122,15 +127,27 @@ class WordGuessEnv(TurnLevelRewardMixin, AgentEnv):
         return INFORMATION_WEIGHT * (now - cast(float, before))
 
     async def compute_outcome(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> float:
-        """Whether the word was found."""
         return float(trajectory.end_reason == "won")
 
     def scripted_choices(
         self, item: Item, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
     ) -> Sequence[Choice]:
-        """A player by elimination, who forgets the marks as its skill allows."""
-        return word_script(messages, skill)
+        """Mostly a word that every reply so far allows, else any word, else no word.
+
+        The player knows the embedded words, and the game from its replies alone.
+        """
+        replies = [marks_shown(message.content) for message in messages if message.role == "user"]
+        candidates = WORDS
+        for guess, marks in filter(None, replies):
+            candidates = agreeing(candidates, guess, marks)
+        right = [say(f"<guess>{word}</guess>") for word in _spread(candidates or WORDS)]
+        clumsy = [say("I am not sure."), say("<guess>guesses</guess>")]
+        return mostly(0.2 + 0.79 * skill, right, [say(word) for word in _spread(WORDS)], clumsy)
 
 
 def _is_answer(given: object) -> bool:
     return isinstance(given, str) and given.islower() and guess_in(given) == given
+
+
+def _spread(words: Sequence[str]) -> Sequence[str]:
+    return words[:: 1 + (len(words) - 1) // _CONSIDERED]

@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from environments.testing import group_of
 from environments.trajectory import Message, Span, Trajectory, Turn
 from tests.tables import cases
-from tools.errors import RewardError
-from turnwise.rewards import context_efficiency, length_penalty, longest_context, sampled_tokens, turn_cost
+from turnwise.rewards import context_efficiency, length_penalty, turn_cost
 
 GOLDEN = Path(__file__).parents[1] / "credit" / "golden" / "reference"
 
@@ -49,26 +47,12 @@ def test_context_efficiency_equals_its_reference():
         assert ours == pytest.approx(reward, rel=1e-6)
 
 
-def test_a_context_is_what_stands_before_a_turn_in_its_row():
-    # One token of a prompt, and one between two turns.
-    assert longest_context(group_of([[1.0, 1.0]], lengths=[[4, 2]]).trajectories[0]) == 1 + 4 + 1
-
-
-def test_sampled_tokens_are_those_of_all_turns():
-    assert sampled_tokens(group_of([[1.0, 1.0]], lengths=[[4, 2]]).trajectories[0]) == 6
-
-
 @cases(
     ("tokens", "penalty"),
     [(0, 0), (100, 0), (150, -0.5), (200, -1), (999, -1)],
 )
 def test_the_length_penalty_falls_evenly_from_free_to_limit(tokens, penalty):
     assert length_penalty(tokens, free=100, limit=200) == penalty
-
-
-def test_a_length_limit_stands_above_what_is_free():
-    with pytest.raises(RewardError, match="limit 5 is not above free 5"):
-        length_penalty(3, free=5, limit=5)
 
 
 def test_turns_beyond_the_free_ones_cost():

@@ -62,20 +62,10 @@ async def test_a_verdict_is_that_of_math_verify(checker, answer, expected, equal
     assert (await checker.equal(answer, expected), theirs) == (equal, equal)
 
 
-async def test_no_answer_is_not_equal(checker):
-    assert not await checker.equal(None, "3")
-
-
 async def test_an_answer_that_hangs_its_check_is_not_equal_and_counted(checker):
     metrics = {}
     assert not await checker.equal(HANGS, "3", metrics)
     assert metrics == {"math_timeouts": 1.0}
-
-
-async def test_an_answer_that_is_checked_to_its_end_counts_no_timeout(checker):
-    metrics = {}
-    await checker.equal("4", "3", metrics)
-    assert metrics == {"math_timeouts": 0.0}
 
 
 async def test_many_checks_at_once_are_all_done_while_one_hangs(checker):
@@ -140,8 +130,3 @@ def test_without_the_extra_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setattr("environments.rewards.math_checker.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"needs the package math_verify.*pip install 'turnwise\[math\]'"):
         MathChecker()
-
-
-def test_a_check_without_time_is_refused():
-    with pytest.raises(ConfigError, match="cpu_s is 0"):
-        MathChecker(cpu_s=0)

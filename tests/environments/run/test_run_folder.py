@@ -21,7 +21,8 @@ from tests.environments.chat import chat_env
 from tests.environments.chat.chat_env import Chat, chat
 from tests.environments.write_file import quiet
 from tools.errors import ConfigError, RecordError
-from turnwise.cli.settings import EnvCall, Overrides, merge_settings, read_yaml, split_overrides
+from turnwise.cli.env_command import EnvCall
+from turnwise.cli.settings import Overrides, merge_settings, read_yaml, split_overrides
 
 FOLDER = RunFolder(Path("runs/chat/default"))
 

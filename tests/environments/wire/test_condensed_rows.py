@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from environments.credit.crediting import credited
 from environments.record.group_line import decode_group, encode_group
-from environments.rewards.economy import context_efficiency
+from environments.rewards.rubric import context_efficiency
 from environments.testing import group_of
 from environments.trajectory import IGNORED, NOT_SAMPLED, Condensed, Kept, Message, Rewards, Span, TokenRow
 from environments.wire.credited_rows import credited_rows

@@ -122,6 +122,67 @@ class Inverted(Right):
         return -super().score_turn(item, turn, ctx)
 
 
+class PaysForLength(Right):
+    """Each turn and each word is paid, and the outcome is what was said first."""
+
+    name = "pays_for_length"
+
+    def respond(self, item, turn, ctx):
+        return "Go on." if "yes" not in turn.message.content or turn.index < 1 else None
+
+    def score_turn(self, item, turn, ctx):
+        return 0.01 * len(turn.message.content.split())
+
+    def compute_outcome(self, item, trajectory, ctx):
+        return float("yes" in trajectory.acts[0].message.content)
+
+
+class PaysForTurns(Right):
+    """A turn is paid until the agent has nothing more to say; there is no outcome."""
+
+    name = "pays_for_turns"
+
+    def format_prompt(self, item):
+        return "Say yes, then done."
+
+    def respond(self, item, turn, ctx):
+        return None if "done" in turn.message.content else "Go on."
+
+    def score_turn(self, item, turn, ctx):
+        return 0.1
+
+    def scripted_choices(self, item, messages, tools, skill):
+        right = say("yes" if messages[-1].content != "Go on." else "done")
+        return [Choice(probability=skill, message=right), Choice(probability=1 - skill, message=say("done"))]
+
+
+@tool
+def look() -> str:
+    """Look."""
+    return "nothing"
+
+
+class PaysForCalls(PaysForTurns):
+    """Each call is paid, and what comes of it is not asked."""
+
+    name = "pays_for_calls"
+    tools = (look,)
+
+    def respond(self, item, turn, ctx):
+        return None
+
+    def score_turn(self, item, turn, ctx):
+        return 0.1 * len(turn.tool_results)
+
+    def compute_outcome(self, item, trajectory, ctx):
+        return 1.0
+
+    def scripted_choices(self, item, messages, tools, skill):
+        is_over = any(message.role == "tool" for message in messages)
+        right = say("done") if is_over else call("look", {})
+        return [Choice(probability=skill, message=right), Choice(probability=1 - skill, message=say("done"))]
+
+
 class Unscored(Right):
     name = "unscored"
 

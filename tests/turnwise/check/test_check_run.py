@@ -1,6 +1,5 @@
 """What each check finds: one environment with one thing wrong for each."""
 
-from environments.config import ServerConfig
 from tests.turnwise.check import checked_envs
 from tests.turnwise.check.checked_envs import checked
 from turnwise.check.check_run import NAMES
@@ -10,7 +9,7 @@ async def test_an_environment_without_fault_passes_all_that_applies_and_its_call
     monkeypatch, tmp_path
 ):
     report = await checked(checked_envs.Right, monkeypatch, tmp_path)
-    assert [name for name in NAMES if report[name][0] != "ok"] == ["tools", "model"]
+    assert [name for name in NAMES if report[name][0] != "ok"] == ["tools"]
     calls = [(each["name"], each["given"]) for each in report["shown hooks"]]
     assert [name for name, _ in calls] == [
         "format_prompt",
@@ -29,7 +28,7 @@ async def test_a_tool_that_refuses_is_no_fault_and_a_policy_is_repeated_whole(mo
     assert given[0] == "told the model: there is no tea"
     assert report["hooks"][0] == "warn"
     assert "limits_for gives max_turns 300, and --env.max_turns permits 10" in report["hooks"][1]
-    assert "not the same twice" not in report["rewards twice"][1]
+    assert report["siblings"][0] == "ok"
 
 
 FAULTS = {
@@ -40,14 +39,10 @@ FAULTS = {
     ],
     "RaisesForBad": [("failures", "fail", "ZeroDivisionError")],
     "Lucky": [
-        ("rewards twice", "fail", "part luck differs: "),
-        ("rewards twice", "fail", "; score_turn gives another value"),
-        ("resume", "fail", ", when the run was interrupted and resumed"),
+        ("siblings", "fail", "part luck differs: "),
     ],
     "LuckyReply": [
         ("siblings", "warn", "turn 1, reply differs: ['Go on 0."),
-        ("rewards twice", "ok", "respond is not the same twice, which no reward shows"),
-        ("resume", "fail", "turn 1, reply differs: ['Go on 0."),
     ],
     "Constant": [
         ("skill", "fail", "skill 1 scores 1.5, skill 0 scores 1.5"),
@@ -55,6 +50,21 @@ FAULTS = {
         ("rewards in a group", "fail", "0 of 2 groups have advantages"),
     ],
     "Inverted": [("skill", "fail", "skill 1 scores -3, skill 0 scores 0")],
+    "PaysForLength": [("padding", "fail", "a louder agent (more text, nothing else) scores ")],
+    "PaysForTurns": [
+        (
+            "padding",
+            "warn",
+            "a longer agent (more turns, nothing else) scores 0.4 instead of 0.2, and no out",
+        ),
+    ],
+    "PaysForCalls": [
+        (
+            "padding",
+            "fail",
+            "a busier agent (more calls, nothing else) scores 1.3 instead of 1.1, with no be",
+        ),
+    ],
     "Unscored": [("rewards by turn", "fail", "turns is scored")],
     "Scalar": [
         ("rewards by turn", "skipped", "one reward for the whole rollout"),
@@ -84,13 +94,6 @@ async def test_each_fault_is_found(monkeypatch, tmp_path):
             if report[check][0] != result or found not in report[check][1]
         ]
     assert missed == []
-
-
-async def test_a_model_that_does_not_answer_is_a_row(monkeypatch, tmp_path):
-    server = ServerConfig(base_url="http://127.0.0.1:9/v1", model_name="none")
-    report = await checked(checked_envs.Right, monkeypatch, tmp_path, servers=[server], items=1)
-    assert report["model"][0] == "fail"
-    assert report["skill"][0] == "ok"  # which the scripted agent plays all the same
 
 
 async def test_what_rollouts_leave_behind_is_named(monkeypatch, tmp_path):

@@ -7,7 +7,8 @@ import pytest
 
 from environments.run.discovery import find_environment
 from environments.run.loading import SHIPPED
-from turnwise.cli.settings import EnvCall, Overrides, read_yaml
+from turnwise.cli.env_command import EnvCall
+from turnwise.cli.settings import Overrides, read_yaml
 
 FILES = sorted((Path(__file__).resolve().parents[3] / "docs" / "configs").glob("*.yaml"))
 EACH = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

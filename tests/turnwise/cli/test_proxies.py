@@ -1,7 +1,7 @@
 import pytest
 
 from environments.config import ServerConfig
-from turnwise.cli.settings import with_proxies
+from turnwise.cli.env_command import with_proxies
 
 VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "REQUEST_METHOD")
 

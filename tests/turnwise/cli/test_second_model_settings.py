@@ -11,8 +11,9 @@ from tests.environments.write_file import WriteFile
 from tests.environments.written_policy import Written
 from tests.tables import cases
 from tools.errors import ConfigError
+from turnwise.cli.env_command import EnvCall, uses
 from turnwise.cli.main import main
-from turnwise.cli.settings import EnvCall, merge_settings, read_yaml, split_overrides, uses
+from turnwise.cli.settings import merge_settings, read_yaml, split_overrides
 
 
 def seconds(*args, servers=(), file=None):

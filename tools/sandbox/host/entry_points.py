@@ -1,11 +1,11 @@
 """Sandbox backends of other packages, found by their entry points."""
 
-import difflib
 from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
 from typing import cast
 
 from tools.errors import ConfigError
+from tools.plain_text import did_you_mean
 from tools.sandbox.base import SandboxBackend
 
 GROUP = "turnwise.sandboxes"
@@ -28,11 +28,9 @@ def find(name: str, own: Iterable[str]) -> SandboxBackend:
     registered = {entry.name: entry for entry in entry_points(group=GROUP)}
     if name not in registered:
         known = sorted({*own, *registered})
-        close = difflib.get_close_matches(name, known, n=1)
-        meant = f"; did you mean {close[0]!r}?" if close else ""
         raise ConfigError(
-            f"no sandbox backend {name!r}{meant}; choose one of {known}, or install a package that registers "
-            f"it in the entry point group {GROUP!r}"
+            f"no sandbox backend {name!r}{did_you_mean(name, known)}; choose one of {known}, or install a "
+            f"package that registers it in the entry point group {GROUP!r}"
         )
     _loaded[name] = _load(registered[name])
     return _loaded[name]

@@ -5,11 +5,9 @@ a forward pass alone: (one-hot - p) times the last hidden state. So no package f
 """
 
 import json
-import math
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file  # pyright: ignore[reportUnknownVariableType]  # of its paths
 
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
-from environments.trajectory import NOT_SAMPLED, CreditedGroup, TokenRow, Trajectory
+from environments.trajectory import NOT_SAMPLED, CreditedGroup, Trajectory
 from turnwise.lab.probe.canaries import PROBED
 
 Tensor = NDArray[np.float32]
@@ -29,11 +27,6 @@ HEAD = "lm_head.weight"
 VOCABULARY = 2048
 """That of the embedded tokenizer, which lies beside the weights."""
 WIDTH = 64
-STALE_RATIOS = (
-    1.0, 1.22, 0.78, 1.45, 1.18, 0.82, 2.1, 0.92, 1.3, 0.7, 1.08, 0.3, 2.9, 0.88, 1.26, 1.12, 4.9, 0.15, 1.9,
-    5.1, 0.45, 3.1, 10.5, 0.55, 9.5,
-)  # fmt: skip
-"""Of a token under the model to what an older one gave it: on both sides of usual bounds."""
 _HEADS = 2
 _LOGIT_DEVIATION = 3.0
 """Far from uniform, so that temperatures, entropy bonuses and penalties show in a step."""
@@ -88,10 +81,9 @@ class CanaryModel:
         }
         self.head, self.embedding = self.weights[HEAD], self.weights[_EMBEDDING]
 
-    def groups(self, *, is_stale: bool = False) -> list[CreditedGroup]:
-        """Every canary as this model would have sampled it, so that ratios are 1, or as another one had."""
-        ratios = cycle(STALE_RATIOS if is_stale else (1.0,))
-        return [self._sampled(make(), ratios) for make in PROBED.values()]
+    def groups(self) -> list[CreditedGroup]:
+        """Every canary as this model would have sampled it, so that ratios are 1."""
+        return [self._sampled(make()) for make in PROBED.values()]
 
     def forward(self, token_ids: list[int]) -> tuple[Weights, Weights]:
         """Hidden states before the head (tokens, WIDTH), and log-probabilities (tokens, VOCABULARY)."""
@@ -125,22 +117,20 @@ class CanaryModel:
         size = np.sqrt((hidden**2).mean(axis=-1, keepdims=True) + _EPSILON)
         return hidden / size * self.weights[f"{name}.weight"]
 
-    def _sampled(self, credited: CreditedGroup, ratios: Iterator[float]) -> CreditedGroup:
-        trajectories = tuple(
-            replace(each, rows=tuple(self._with_logprobs(each, row, ratios) for row in each.rows))
-            for each in credited.group.trajectories
-        )
-        return replace(credited, group=replace(credited.group, trajectories=trajectories))
-
-    def _with_logprobs(self, trajectory: Trajectory, row: TokenRow, ratios: Iterator[float]) -> TokenRow:
-        log_p = self.forward(list(row.token_ids))[1]
-        logprobs = [NOT_SAMPLED] * len(row.token_ids)
-        for turn in trajectory.turns:
-            if trajectory.rows[turn.span.row] is row:
-                for index in range(turn.span.start, turn.span.end):
-                    now = float(log_p[index - 1, row.token_ids[index]])
-                    logprobs[index] = min(now - math.log(next(ratios)), -1e-3)
-        return replace(row, logprobs=tuple(logprobs))
+    def _sampled(self, credited: CreditedGroup) -> CreditedGroup:
+        trajectories: list[Trajectory] = []
+        for each in credited.group.trajectories:
+            logprobs = [[NOT_SAMPLED] * len(row.token_ids) for row in each.rows]
+            log_p = [self.forward(list(row.token_ids))[1] for row in each.rows]
+            for span in (turn.span for turn in each.turns):
+                for index in range(span.start, span.end):
+                    token = each.rows[span.row].token_ids[index]
+                    logprobs[span.row][index] = float(log_p[span.row][index - 1, token])
+            rows = zip(each.rows, logprobs, strict=True)
+            trajectories.append(
+                replace(each, rows=tuple(replace(row, logprobs=tuple(own)) for row, own in rows))
+            )
+        return replace(credited, group=replace(credited.group, trajectories=tuple(trajectories)))
 
 
 def _rotated(heads: Weights) -> Weights:

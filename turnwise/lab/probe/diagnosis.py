@@ -60,14 +60,10 @@ class StepVerdict:
     """What is wrong, one sentence each; empty where it is exact."""
     source: str = "weights"
     """What the step was read from."""
-    ratios: str | None = None
-    """Of stale canaries, by what ratios weigh tokens; `exact` says that this is all."""
 
     def __str__(self) -> str:
         scale = f" ({self.scale})" if self.scale else ""
         source = "" if self.source == "weights" else f", read from {self.source}"
-        if self.ratios is not None:
-            return f"stale: {self.ratios}{source}"
         verdict = "exact" if self.exact else "wrong"
         head = f"{verdict}: cosine {self.cosine:.6f}, norm ratio {self.norm_ratio:.6g}{scale}{source}"
         notes = [_UNKNOWN_SCALE] if self.exact and self.scale is None else []
@@ -81,7 +77,7 @@ class CanaryTokens:
     groups: Sequence[CreditedGroup]
     columns: Mapping[str, NDArray[Any]]
     """`group`, `rollout`, `row`, `index` in it, `turn` (-1: not sampled), `id`, `advantage`, `score` of the
-    rollout, `is_prompt`, `is_later_row` of a condensed rollout, `is_long`, and `ratio` of new to old."""
+    rollout, `is_prompt`, `is_later_row` of a condensed rollout and `is_long`."""
     errors: Weights
     """One-hot minus probabilities, (tokens, VOCABULARY)."""
     hidden: Weights
@@ -101,9 +97,6 @@ class CanaryTokens:
                 states, log_p = model.forward(row.tokens)
                 errors.append(_one_hot_minus(np.exp(log_p[:-1][near]), each[-1]["id"]))
                 hidden.append(states[:-1][near])
-                now = log_p[np.flatnonzero(near), each[-1]["id"]]
-                old = np.array(row.logprobs)[1:][near]
-                each[-1]["ratio"] = np.exp(np.where(each[-1]["turn"] >= 0, now - old, 0.0))
         columns = {name: np.concatenate([row[name] for row in each]) for name in each[0]}
         return cls(groups, columns, np.concatenate(errors), np.concatenate(hidden))
 

@@ -5,7 +5,7 @@ import math
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,7 +20,6 @@ from tools.errors import ConfigError, TurnwiseError
 from turnwise.lab.probe.canaries import GROUP_SIZE, CanaryEnv
 from turnwise.lab.probe.canary_model import CanaryModel, write_canary_model
 from turnwise.lab.probe.diagnosis import CanaryTokens, StepVerdict, diagnose
-from turnwise.lab.probe.ratios import diagnose_ratios
 from turnwise.lab.probe.step_reading import taken_step
 
 DIVISOR = 32
@@ -39,8 +38,6 @@ class Asked:
     divisor: Divisor = DIVISOR
     batch_rows: int | None = None
     """Over the API, padding included."""
-    is_stale: bool = False
-    """Whether older weights sampled the canaries."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +64,8 @@ class Probe:
 
     @cached_property
     def groups(self) -> tuple[CreditedGroup, ...]:
-        """The canaries with the log-probabilities of the model: ratios are 1, unless they are stale."""
-        return tuple(self.before.groups(is_stale=self.asked.is_stale))
+        """The canaries with the log-probabilities of the model, so that ratios are 1."""
+        return tuple(self.before.groups())
 
     def columns(self, *, rows: int | None = GROUP_SIZE, pad_id: int = 0) -> list[CompletionColumns]:
         """Each group as trainers of completions take it; `None`: without padding for dropped siblings."""
@@ -77,7 +74,7 @@ class Probe:
     def env(self, **_: Any) -> CanaryEnv:
         """An environment whose groups they are, for adapters that open one: `Rollouts(probe.env)`."""
         env = CanaryEnv()
-        env.groups = {group.group.item_id: partial(_itself, group) for group in self.groups}
+        env.groups = {group.group.item_id: lambda group=group: group for group in self.groups}
         return env
 
     def row_groups(self) -> list[RowGroup]:
@@ -101,12 +98,9 @@ class Probe:
         """
         divisor = self.asked.divisor if self.asked.view is not None else None
         taken = taken_step(stepped, self.before, self.lr, is_gradient=is_gradient)
-        tokens = CanaryTokens.of(self.before, self.groups)
-        if self.asked.is_stale:
-            return diagnose_ratios(taken, tokens)
         return diagnose(
             taken,
-            tokens,
+            CanaryTokens.of(self.before, self.groups),
             self.before,
             batch_rows=self.asked.batch_rows,
             divisor=divisor if isinstance(divisor, int) else None,
@@ -118,7 +112,7 @@ class Probe:
 
 
 def probe_trainer(
-    step: Callable[[Probe], object], *, lr: float = 1.0, is_gradient: bool = False, is_stale: bool = False
+    step: Callable[[Probe], object], *, lr: float = 1.0, is_gradient: bool = False
 ) -> StepVerdict:
     """Let a function take one step on the canaries, and compare it with Σ A ∇log π.
 
@@ -128,14 +122,13 @@ def probe_trainer(
             SGD, the optimizer after Adam.
         lr: the learning rate.
         is_gradient: whether `step` returns the gradient of its loss in the place of weights.
-        is_stale: whether the canaries are of older weights, to see what becomes of ratios.
 
     Raises:
         ConfigError: the step failed, or what it returns holds no weights of the canary model, or only the
             signs of a step.
     """
     with TemporaryDirectory(prefix="turnwise-probe-") as folder:
-        probe = begin_probe(Path(folder), Asked(lr=lr, is_stale=is_stale))
+        probe = begin_probe(Path(folder), Asked(lr=lr))
         try:
             stepped = step(probe)
         except TurnwiseError:
@@ -185,7 +178,3 @@ def open_probe(folder: Path) -> Probe:
 
 def _write(folder: Path, asked: Asked) -> None:
     (folder / _ASKED).write_text(json.dumps(asdict(asked)) + "\n")
-
-
-def _itself(group: CreditedGroup) -> CreditedGroup:
-    return group

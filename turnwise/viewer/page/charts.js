@@ -156,3 +156,25 @@ function density({ pairs, label, xName, yName, cells = [36, 18] }) {
   const line = means.filter((column) => column.length > 1).map((column) => [x(mean(column.map((p) => p[0]))), y(mean(column.map((p) => p[1])))]);
   return add(node, [svg("path.mean", { d: path(line) })]);
 }
+
+/** Several series of one number: the mean of all at each step, in the band of their range. */
+function seedCurves(seeds, label, { first = 0, every = 1, unit = "step" } = {}) {
+  const values = seeds.flat().filter((value) => value !== null);
+  const steps = most(seeds.map((curve) => curve.length).concat(1));
+  const { node, x, y, inner } = frame({ xs: [first, first + every * Math.max(1, steps - 1)], ys: extent(values), label: `${label} by ${unit}` });
+  const place = (step) => x(first + every * step);
+  const at = (step) => seeds.map((seed) => seed[step]).filter((value) => value !== null && value !== undefined);
+  const known = range(steps, (step) => [step, at(step)]).filter(([, found]) => found.length);
+  const upper = known.map(([step, found]) => [place(step), y(most(found))]);
+  const lower = known.map(([step, found]) => [place(step), y(least(found))]).reverse();
+  if (seeds.length > 1) add(node, [svg("path.seedband", { d: path(upper.concat(lower)) + "Z" })]);
+  add(node, [svg("path.curve", { d: path(known.map(([step, found]) => [place(step), y(mean(found))])) })]);
+  const hit = svg("rect.hit", { x: CHART.left, width: inner.right - CHART.left, y: CHART.top, height: inner.bottom - CHART.top });
+  let step = 0;
+  hit.addEventListener("pointermove", (event) => {
+    const box = hit.getBoundingClientRect();
+    step = Math.round(((event.clientX - box.left) / (box.width || 1)) * Math.max(1, steps - 1));
+  });
+  tip(hit, () => [`${label}, ${unit} ${num(first + every * step)}`, num(mean(at(step)))]);
+  return add(node, [hit]);
+}

@@ -1,11 +1,11 @@
 "use strict";
 // Where the reader is stands in the address, so that back, forward and a link to a turn work.
 
-const VIEWS = { learning: "Learning", overview: "Overview", rollouts: "Rollouts", turns: "Turns", estimators: "Estimators", credit: "Which credit" };
+const VIEWS = { overview: "Overview", rollouts: "Rollouts", turns: "Turns", estimators: "Estimators", credit: "Which credit" };
 
 /** Whether this page has something to show there. */
 function hasView(name) {
-  if (name === "learning" || name === "credit") return page.index[name] !== undefined;
+  if (name === "credit") return page.index.credit !== undefined;
   return own(VIEWS, name) !== undefined && (name !== "estimators" || page.index.others.length > 0);
 }
 
@@ -13,7 +13,7 @@ function hasView(name) {
 function route() {
   const asked = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
   if (asked.g !== undefined) asked.v = "group";
-  else if (!hasView(asked.v)) asked.v = hasView("learning") ? "learning" : "overview";
+  else if (!hasView(asked.v)) asked.v = "overview";
   return asked;
 }
 

@@ -23,7 +23,7 @@ function draw() {
   if (asked.v === "group") return drawGroup(asked, host);
   closeDrawer();
   views.current?.close?.();
-  const made = { learning: () => ({ node: learningView(), again: draw }), overview: () => ({ node: overview(), again: draw }), rollouts: rolloutsView, turns: turnsView, estimators: estimatorsView, credit: () => ({ node: creditView(), again: draw }) }[asked.v]();
+  const made = { overview: () => ({ node: overview(), again: draw }), rollouts: rolloutsView, turns: turnsView, estimators: estimatorsView, credit: () => ({ node: creditView(), again: draw }) }[asked.v]();
   views.current = made;
   views.name = asked.v;
   replace(host, made.node);

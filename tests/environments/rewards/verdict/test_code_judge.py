@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from environments.rewards.verdict.code_judge import CheckLimits, CheckReport, run_checks
+from environments.rewards.verdict.code_judge import CheckLimits, run_checks
 from environments.rewards.verdict.prepared_test import prepare_test
 from tools.errors import DatasetError, RewardError
 from tools.sandbox.base import ExecResult
@@ -34,19 +34,6 @@ async def test_every_assertion_counts_on_its_own(verify):
     assert await held(verify, "def double(x):\n    return 4 if x > 0 else 2 * x\n") == (False, True, True)
 
 
-def test_the_fraction_is_held_by_all():
-    assert CheckReport(held=(True, False, True, True)).fraction == 0.75
-
-
-async def test_assertions_at_module_level_count(verify):
-    assert await held(
-        verify, "def double(x): return x + 1\n", task("assert double(1) == 2\nassert double(2) == 4")
-    ) == (
-        True,
-        False,
-    )
-
-
 async def test_an_assertion_in_a_loop_must_hold_every_time(verify):
     looped = task("for x in range(5):\n    assert double(x) == 2 * x\n    assert double(x) >= x")
     assert await held(verify, "def double(x): return 2 * x if x != 3 else 5\n", looped) == (False, True)
@@ -58,15 +45,6 @@ async def test_an_assertion_that_is_never_reached_does_not_hold(verify):
         True,
         False,
     )
-
-
-async def test_assertions_in_helper_functions_count(verify):
-    helper = task("def even(x):\n    assert double(x) % 2 == 0\n\neven(3)\nassert double(3) == 6")
-    assert await held(verify, "def double(x): return 2\n", helper) == (True, False)
-
-
-async def test_a_message_that_cannot_be_built_does_no_harm(verify):
-    assert await held(verify, "def double(x): return x\n", task("assert double(0) == 0, 1 / 0")) == (True,)
 
 
 async def test_helpers_of_the_test_come_from_the_task(verify):
@@ -384,11 +362,6 @@ async def test_what_must_not_be_reached_does_not_hold_otherwise(verify, failing)
         return await held(verify, case[0], task(case[1])) == (False,)
 
     assert await failing(cases, does_not_hold) == []
-
-
-async def test_an_exception_of_another_kind_costs_that_assertion_alone(verify):
-    other = task(f"{EXPECTED['assert False in try']}\nassert double(2) == 4")
-    assert await held(verify, "def double(x): return 2 * x if x > 0 else {}[x]", other) == (False, True)
 
 
 async def test_what_is_not_reached_because_the_test_stopped_before_does_not_hold(verify):

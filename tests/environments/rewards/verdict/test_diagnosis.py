@@ -52,14 +52,6 @@ async def test_the_workspace_may_be_called_by_a_name_that_no_other_sandbox_has(t
     assert await shown("moving_average", "cd / && python3 WORKSPACE/test_example.py", opened=opened)
 
 
-async def test_a_script_that_an_earlier_turn_wrote_is_there():
-    assert await shown("moving_average", "python3 t.py", **{"t.py": f"{USE}\nf([2.0, 4.0], 2)\n"})
-
-
-async def test_one_command_of_several_is_enough():
-    assert await shown("moving_average", "ls", "python3 test_example.py", "true")
-
-
 async def test_hangs_and_other_exceptions_are_failures(failing):
     deep = next(name for name, task in TASKS.items() if task["failure_symptoms"] == "stackoverflow")
     names = {name: name for name in ("binary_search", "parse_port", deep)}

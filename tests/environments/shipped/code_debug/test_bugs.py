@@ -1,5 +1,4 @@
 import asyncio
-from collections import Counter
 
 from environments.rewards.verdict.code_judge import buggy_text, fixed_text, run_checks
 from environments.rewards.verdict.prepared_test import prepare_test
@@ -57,15 +56,3 @@ def test_most_hidden_checks_of_every_bug_are_not_among_its_examples():
         if not (5 <= checks <= 12 and len(hidden - shown) >= len(hidden) - 1):
             few.append(bug["entry_point"])
     assert few == []
-
-
-def test_there_are_enough_bugs_of_many_kinds():
-    kinds = Counter(bug["bug_type"] for bug in BUGS)
-    symptoms = Counter(bug["failure_symptoms"] for bug in BUGS)
-    assert (len(BUGS) >= 44, len(kinds) >= 15) == (True, True)
-    assert symptoms["infinite loop"] >= 3
-    assert symptoms["stackoverflow"] >= 2
-
-
-def test_every_bug_has_a_name_of_its_own():
-    assert len(set(NAMES)) == len({bug["task_id"] for bug in BUGS}) == len(BUGS)

@@ -66,15 +66,6 @@ async def test_a_flawless_session_earns_each_signal_where_it_is_due():
     assert trajectory.rewards.turns == (0.3, 0.5, pytest.approx(0.16))
 
 
-async def test_a_fix_without_diagnosis_earns_no_diagnosis():
-    trajectory = await play(await write(fixed_text(await item_of("moving_average"))), DONE)
-    assert trajectory.score == pytest.approx(0.5 + 0.2 * 0.9)
-
-
-async def test_leaving_at_once_earns_nothing():
-    assert (await play(DONE)).score == 0.0
-
-
 async def test_a_solution_that_is_gone_earns_nothing():
     assert (await play(run("rm solution.py"), DONE)).score == 0.0
 
@@ -141,31 +132,11 @@ async def test_no_way_around_a_turn_earns_more_than_the_honest_three():
     assert earned["the fix lands while the agent ends"] == pytest.approx(0.5 + 0.2 * 0.9)
 
 
-async def test_a_diagnosis_without_progress_earns_nothing():
-    assert (await play(RUN, DONE)).score == 0.0
-
-
 async def test_files_left_in_the_workspace_do_not_help():
     shadow = run(
         "echo 'raise SystemExit(0)' > sitecustomize.py; cp sitecustomize.py harness.py; echo > solution.py"
     )
     assert (await play(shadow, DONE)).score == 0.0
-
-
-async def test_the_example_test_may_be_changed_without_gain():
-    cheat = run("echo \"print('all examples pass')\" > test_example.py")
-    assert (await play(cheat, RUN, DONE)).score == 0.0
-
-
-async def test_passed_means_every_hidden_check_holds():
-    item = await item_of("moving_average")
-    fixed, unfixed = await play(await write(fixed_text(item)), DONE), await play(DONE)
-    assert [open_env().passed(item, trajectory) for trajectory in (fixed, unfixed)] == [True, False]
-
-
-async def test_the_agent_finds_the_solution_and_the_examples():
-    trajectory = await play(run("ls; grep -c 'def moving_average' solution.py"), DONE)
-    assert trajectory.turns[0].tool_results[0].content == "solution.py\ntest_example.py\n1\n[exit code: 0]"
 
 
 async def test_hidden_checks_are_not_in_the_sandbox():
@@ -178,11 +149,6 @@ async def test_hidden_checks_are_not_in_the_sandbox():
 async def groups(skill: float, count: int) -> list[TrajectoryGroup]:
     async with open_env(scripted_skill=skill) as env:
         return [await env.rollout_group(task, 4) for task in env.tasks()[:count]]
-
-
-async def test_siblings_of_middling_skill_differ():
-    played = await groups(0.6, 3)
-    assert all(len({trajectory.score for trajectory in group.trajectories}) > 1 for group in played)
 
 
 async def test_a_skilled_agent_does_better_than_a_clumsy_one():
@@ -286,33 +252,14 @@ def test_without_progress_speed_and_diagnosis_are_worth_nothing(start: float, re
     assert {*column("efficiency", start, facts), *column("diagnosis", start, facts)} == {0.0}
 
 
-def test_breaking_what_was_mended_costs_what_it_gave():
-    facts = [TurnFacts(fraction=f, changed=True) for f in (0.75, 0.5, 1.0)]
-    assert column("test_signal", 0.5, facts) == [0.25, -0.25, 0.5]
-
-
-def test_falling_below_the_start_is_no_less_than_nothing():
-    assert column("test_signal", 0.5, [TurnFacts(fraction=0.1, changed=True)]) == [0.0]
-
-
 def test_diagnosis_goes_to_the_first_turn_that_saw_the_failure():
     facts = [TurnFacts(fraction=0.5), *[TurnFacts(fraction=0.5, reproduced=True)] * 2, MENDED]
     assert column("diagnosis", 0.5, facts) == [0.0, 0.3, 0.0, 0.0]
 
 
-def test_diagnosis_is_worth_as_much_as_was_mended():
-    facts = [TurnFacts(fraction=0.5, reproduced=True), TurnFacts(fraction=0.75, changed=True)]
-    assert column("diagnosis", 0.5, facts) == [0.15, 0.0]
-
-
 def test_seeing_the_failure_after_the_first_change_is_no_diagnosis():
     facts = [TurnFacts(fraction=0.5, changed=True), TurnFacts(fraction=0.5, reproduced=True), MENDED]
     assert column("diagnosis", 0.5, facts) == [0.0] * 3
-
-
-def test_seeing_the_failure_while_changing_the_code_is_no_diagnosis():
-    facts = [TurnFacts(fraction=0.5, changed=True, reproduced=True), MENDED]
-    assert column("diagnosis", 0.5, facts) == [0.0, 0.0]
 
 
 def test_efficiency_is_given_on_the_last_turn_for_the_turns_not_needed():

@@ -14,14 +14,9 @@ from environments.run.rescore_run import rescore
 from environments.shipped.judged_writing import JudgedWritingEnv
 from environments.shipped.judged_writing.env import JudgedWritingConfig
 from environments.shipped.judged_writing.judging import (
-    draft_question,
-    length_fit,
     missing_words,
-    outcome_question,
-    scripted_verdict,
-    variety,
 )
-from environments.trajectory import Message, StopReason
+from environments.trajectory import Message
 from tests.environments.write_file import quiet
 from tests.environments.written_policy import Written
 from tests.tables import cases
@@ -62,26 +57,9 @@ async def test_a_turn_is_worth_what_its_draft_is_better_and_the_sum_is_the_last_
     assert sum(one.rewards.turns) == pytest.approx(first)
 
 
-async def test_the_editors_remarks_are_the_reply_to_a_draft():
-    one = await played(POOR, GOOD)
-    (reply,) = one.turns[0].replies
-    assert "The words grey, collar are missing." in reply.content
-
-
-async def test_the_last_draft_ends_it():
-    one = await played(POOR, GOOD)
-    assert (one.stop_reason, one.end_reason) == (StopReason.ENDED, "the last draft is in")
-    assert one.turns[-1].replies == ()
-
-
 async def test_the_outcome_is_a_rubric_of_a_judge_and_two_measures():
     one = await played(GOOD)
     assert one.rewards.outcome_components == pytest.approx({"judge": 0.6, "words": 0.2, "length": 0.2})
-
-
-async def test_every_draft_is_judged_once_and_the_last_one_again():
-    one = await played(POOR, GOOD)
-    assert [asked.turn for asked in one.judge_calls] == [0, 1, None]
 
 
 @cases("score", [-1, 11, None], ids=str)
@@ -117,18 +95,6 @@ async def test_whatever_a_draft_is_it_gets_the_score_of_its_text(draft):
     assert one.rewards.turns[0] < 1.0
 
 
-@cases("question", [draft_question, outcome_question])
-def test_a_draft_cannot_end_its_quotation(question):
-    forged = question(ITEM, POOR + question(ITEM, GOOD))
-    verdict = json.loads(scripted_verdict(ITEM, [Message(role="user", content=forged)]))
-    assert verdict["score"] < 10
-
-
-def test_the_measures_of_the_scripted_judge_add_up_to_ten():
-    asked = [Message(role="user", content=draft_question(ITEM, GOOD))]
-    assert json.loads(scripted_verdict(ITEM, asked)) == {"score": 10.0, "remarks": "It can be printed."}
-
-
 class Away(JudgedWritingEnv):
     """Nobody judges any more."""
 
@@ -155,13 +121,3 @@ async def test_the_answers_of_the_judge_are_those_of_the_record(tmp_path):
 )
 def test_a_word_is_there_whole_or_missing(text, missing):
     assert missing_words(text, ["grey", "collar"]) == missing
-
-
-@cases(("count", "fit"), [(0, 0), (5, 0.5), (10, 1), (20, 1), (30, 0.5), (40, 0), (99, 0)])
-def test_the_fit_of_a_length_falls_outside_its_bounds(count, fit):
-    assert length_fit("word " * count, 10, 20) == fit
-
-
-@cases(("text", "share"), [("", 0), ("...", 0), ("One. Two!", 1), ("One. one? ONE\nTwo", 0.5)])
-def test_a_sentence_that_was_there_before_is_no_variety(text, share):
-    assert variety(text) == share

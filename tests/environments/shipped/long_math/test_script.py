@@ -1,15 +1,11 @@
 """None"""
 
-import math
-
-import pytest
-
 from environments.policy.scripted import call
 from environments.policy.second_models import AskedModel, ScriptedAnswers
 from environments.rollout.condensing import model_summary
 from environments.shipped.long_math import LongMathEnv
 from environments.shipped.long_math.env import LongMathConfig
-from environments.shipped.long_math.script import AuditMemory, ledger_script, ledger_summary, second_summary
+from environments.shipped.long_math.script import AuditMemory, second_summary
 from environments.trajectory import Message
 from tests.environments.shipped.long_math.audit_play import whole_ledger
 from tests.tables import cases
@@ -30,24 +26,9 @@ def conversation(pages: int, *, noted_after: int | None = None) -> list[Message]
     return messages
 
 
-def without_turns(messages: list[Message], count: int) -> list[Message]:
-    return [messages[0], *messages[1 + 2 * count :]]
-
-
 def test_who_sees_every_page_knows_the_answer():
     memory = AuditMemory.of(conversation(24))
     assert set(memory.stocks) == set(memory.stores)
-    assert sum(memory.stocks.values()) == whole_ledger()["answer"]
-
-
-@cases("dropped", [1, 8, 20])
-def test_what_is_not_shown_is_not_known(dropped: int):
-    memory = AuditMemory.of(without_turns(conversation(24), dropped))
-    assert not memory.stores or set(memory.stocks) < set(memory.stores)
-
-
-def test_a_note_keeps_what_is_no_longer_shown():
-    memory = AuditMemory.of(without_turns(conversation(24, noted_after=18), 18))
     assert sum(memory.stocks.values()) == whole_ledger()["answer"]
 
 
@@ -70,17 +51,6 @@ def test_turns_that_stay_beside_a_summary_are_not_counted_twice(kept: int):
     assert sum(memory.stocks.values()) == whole_ledger()["answer"]
 
 
-def test_what_was_carried_over_is_a_note_of_the_page_before():
-    messages = [*conversation(24)[:1], *conversation(24)[-2:], call("next_page", {"carried": 77})]
-    assert list(AuditMemory.of(messages).stocks.values()) == [77]
-
-
-@cases("arguments", ["[]", "{", "null", '{"carried": "x"}', '{"carried": true}', '{"carried": 1e999}'])
-def test_arguments_that_carry_nothing_are_no_note(arguments: str):
-    messages = [*conversation(3), call("next_page", arguments)]
-    assert AuditMemory.of(messages).stocks == AuditMemory.of(conversation(3)).stocks
-
-
 async def test_a_second_model_knows_what_the_conversation_shows_that_it_is_quoted():
     async def answers(messages):
         return second_summary(messages)
@@ -90,19 +60,4 @@ async def test_a_second_model_knows_what_the_conversation_shows_that_it_is_quote
     assert (
         await model_summary(model, [*conversation(18), request], seed=0)
         == AuditMemory.of(conversation(18)).note
-    )
-
-
-@cases("skill", [0.0, 0.6, 1.0])
-@cases("pages", [0, 1, 12, 24])
-def test_the_choices_are_a_distribution(pages: int, skill: float):
-    for choices in (ledger_script(conversation(pages), skill), ledger_summary(conversation(pages), skill)):
-        assert math.fsum(choice.probability for choice in choices) == pytest.approx(1)
-
-
-def test_the_agent_says_the_same_whatever_the_answer_is():
-    env = LongMathEnv(LongMathConfig())
-    messages = conversation(24)
-    assert env.scripted_choices(None, messages, (), 0.6) == env.scripted_choices(
-        {**whole_ledger(), "answer": 1, "stocks": []}, messages, (), 0.6
     )

@@ -56,18 +56,6 @@ def test_what_is_no_confirmation(texts):
     assert not is_confirmed(CANCELLED, talk(*texts))
 
 
-def test_what_was_said_beside_a_call_counts_as_said():
-    before = talk("I cancel W2001.", "And then?")[:-1]
-    before += [Message(role="tool", content="{}"), Message(role="assistant", content="Do you confirm?")]
-    assert is_confirmed(CANCELLED, [*before, Message(role="user", content="Yes.")])
-
-
-def test_an_address_is_confirmed_by_its_street():
-    moved = event("modify_user_address", street="8 Cedar Court")
-    assert is_confirmed(moved, talk("To 8 Cedar Court?", "Yes."))
-    assert not is_confirmed(moved, talk("To 9 Cedar Court?", "Yes."))
-
-
 def test_the_look_ups_of_a_task_are_worth_the_same_and_once():
     so_far = Conduct(item=TASKS["exchange_size"])
     found = event("find_user_by_email", "hugo_silva")
@@ -87,11 +75,6 @@ def test_an_expected_change_is_worth_something_once():
     assert so_far.after([CANCELLED], AGREED) is None
 
 
-def test_a_change_that_was_agreed_and_is_not_the_expected_one_is_worth_nothing():
-    other = event("cancel_pending_order", **CANCEL | {"reason": "ordered by mistake"})
-    assert conduct(FOUND).after([other], AGREED) is None
-
-
 VIOLATIONS = {
     "unconfirmed_change": ([FOUND], CANCELLED),
     "order_before_the_customer": ([], event("get_order", order_id="W2009")),
@@ -108,11 +91,6 @@ def test_what_the_policy_forbids_costs(violation):
     assert rewards["violation"] == VIOLATION
 
 
-def test_a_turn_costs_once_however_much_it_breaks():
-    events = [event("get_order", "ben_okafor", order_id="W2003"), CANCELLED]
-    assert conduct().after(events, talk())["violation"] == VIOLATION
-
-
 @cases(
     "free",
     [event("get_product", None, product_id="P11"), event("transfer_to_human", None), FOUND],
@@ -120,10 +98,6 @@ def test_a_turn_costs_once_however_much_it_breaks():
 )
 def test_what_anybody_may_do_costs_nothing(free):
     assert "violation" not in (conduct().after([free], talk()) or {})
-
-
-def test_a_turn_that_only_speaks_is_not_scored():
-    assert conduct().after([], talk()) is None
 
 
 def test_a_transfer_is_the_expected_change_whatever_its_summary():

@@ -5,7 +5,6 @@ import sqlite3
 
 import pytest
 
-from environments.config import AgentEnvConfig
 from environments.policy.scripted import Choice, call, say
 from environments.record.recorder import read_contents, read_groups
 from environments.run.process_run import process
@@ -14,7 +13,7 @@ from environments.shipped.retail import RetailEnv
 from environments.shipped.retail.env import RetailConfig
 from environments.shipped.retail.script import retail_script
 from environments.shipped.retail.shop_tasks import REQUIRED_FIELDS
-from environments.trajectory import Message, StopReason
+from environments.trajectory import Message
 from tests.environments.shipped.retail.retail_play import BYE, TASKS, play
 from tests.environments.write_file import quiet
 from tests.tables import cases
@@ -39,17 +38,6 @@ async def test_a_flawless_agent_solves_every_task():
 async def test_a_flawless_agent_breaks_no_rule():
     played = await rolled_out(1.0)
     assert not any("violation" in parts for one in played for parts in one.rewards.turn_components)
-
-
-async def test_a_clumsy_agent_seldom_solves_one():
-    played = await rolled_out(0.0, size=2)
-    assert sum(one.rewards.outcome for one in played) / len(played) < 0.15
-
-
-async def test_equal_seeds_give_equal_rollouts():
-    first, second = [await rolled_out(0.6, max_items=4, size=2, seed=7) for _ in range(2)]
-    assert [one.messages for one in first] == [one.messages for one in second]
-    assert [one.rewards for one in first] == [one.rewards for one in second]
 
 
 @cases("task", [name for name, task in TASKS.items() if task["temptation"]])
@@ -89,12 +77,6 @@ async def test_an_answer_that_was_asked_for_has_to_be_given():
     assert [one.rewards.outcome for one in played] == [1.0, 0.0, 1.0, 0.0, 0.0]
 
 
-async def test_the_customer_ends_the_conversation():
-    played = await play("cancel_pending")
-    assert (played.stop_reason, len(played.turns)) == (StopReason.ENDED, 1)
-    assert [reply.content for reply in played.turns[0].replies] == ["No, that is all."]
-
-
 async def test_a_transfer_ends_it_and_later_calls_of_the_turn_do_not_run():
     transfer = call("transfer_to_human", {"summary": "Stolen."})
     both = Message(role="assistant", tool_calls=(*transfer.tool_calls, *CANCEL.tool_calls))
@@ -120,21 +102,6 @@ async def test_each_rollout_has_a_database_of_its_own_which_is_closed_at_its_end
             state.connection.execute("select 1")
 
 
-async def test_no_sandbox_is_opened_unless_one_is_asked_for():
-    without, within = [
-        await play("cancel_pending", FIND_ADA, **setting) for setting in ({}, {"sandbox": "local"})
-    ]
-    assert (without.sandbox, within.sandbox.backend) == (None, "local")
-    assert without.messages == within.messages
-
-
-async def test_the_agent_reads_the_policy_first_and_then_the_customer():
-    played = await play("cancel_pending")
-    assert [message.role for message in played.prompt] == ["system", "user"]
-    assert "Only a pending order can be cancelled" in played.prompt[0].content
-    assert played.prompt[1].content == TASKS["cancel_pending"]["opening"]
-
-
 async def test_a_data_set_of_ones_own_needs_no_script(tmp_path):
     task = {name: TASKS["cancel_pending"][name] for name in REQUIRED_FIELDS}
     path = tmp_path / "own.jsonl"
@@ -158,10 +125,6 @@ async def test_a_task_that_cannot_be_done_is_refused_by_name(tmp_path, action):
     path.write_text(json.dumps(TASKS["cancel_pending"] | {"actions": [action]}) + "\n")
     with pytest.raises(DatasetError, match="task 'cancel_pending': its actions cannot be taken"):
         await rolled_out(1.0, dataset_path=str(path))
-
-
-def test_it_plays_for_longer_than_other_environments():
-    assert RetailConfig().max_turns > AgentEnvConfig().max_turns
 
 
 async def test_the_record_keeps_what_the_customer_was_asked_and_rescore_refuses(tmp_path):

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from environments.shipped.retail.shop import Shop, cents, end_state, money, open_shop, states
+from environments.shipped.retail.shop import Shop, end_state, open_shop, states
 from environments.shipped.retail.shop_tasks import embedded_tasks, expected_end_state
 from tests.tables import cases
 from tools.errors import ToolError
@@ -38,12 +38,6 @@ def balance(shop, payment_id):
 )
 def test_a_customer_is_found_however_the_text_is_written(shop, find, arguments):
     assert getattr(shop, find)(**arguments) == {"user_id": "ada_novak"}
-
-
-def test_an_order_shows_what_was_bought_and_paid(shop):
-    order = shop.get_order("W2017")
-    assert (order["status"], order["transactions"][0]["amount"]) == ("delivered", "89.00")
-    assert order["products"][0] | {"name": "Running shoes", "price": "89.00"} == order["products"][0]
 
 
 def test_a_cancelled_order_is_refunded_to_the_gift_card_that_paid(shop):
@@ -187,19 +181,9 @@ def test_text_is_a_value_and_never_sql(shop, text):
     assert end_state(shop.connection) == before
 
 
-@cases(("text", "amount"), [("12.50", 1250), ("0.07", 7), ("-3.00", -300)])
-def test_amounts_are_whole_cents(text, amount):
-    assert (cents(text), money(amount)) == (amount, text)
-
-
 @cases("message", ["It is 12.00.", "£12, please", "12.0", "(12.00)", "Of W2006 12.00 come back", "-12.00"])
 def test_an_amount_is_stated_in_any_spelling(message):
     assert states(message, "12.00")
-
-
-@cases("message", ["", "112.00", "12.001", "1,200", "W12", "about 13", "12.00.1", "9" * 100_000])
-def test_another_number_does_not_state_it(message):
-    assert not states(message, "12.00")
 
 
 def test_an_agent_that_tries_out_all_numbers_has_answered_nothing():
@@ -223,33 +207,14 @@ def moved(street, zip_code="CB2 3QJ"):
     return after(("modify_order_address", {"order_id": "W2023", **address}))
 
 
-def test_there_are_twenty_tasks_or_more_and_some_are_to_be_refused():
-    assert len(TASKS) >= 20
-    assert sum(task["refusal"] is not None for task in TASKS.values()) >= 5
-
-
-def test_the_order_of_changes_does_not_matter():
-    assert after(CANCEL, RETURN) == after(RETURN, CANCEL) == expected_end_state(TASKS["cancel_and_return"])
-
-
 @cases("street", ["5  market square", "5 Market-Square", " 5 Market Square. "])
 def test_the_spelling_of_an_address_does_not_matter(street):
     assert moved(street) == expected_end_state(TASKS["change_address"])
 
 
-@cases("street", ["6 Market Square", "5 Market", "5 Market Square 1"])
-def test_another_address_is_another_state(street):
-    assert moved(street) != expected_end_state(TASKS["change_address"])
-
-
 @cases("calls", [(), (CANCEL,), (RETURN,)], ids=["none", "cancel", "return"])
 def test_half_of_what_was_asked_is_not_the_expected_state(calls):
     assert after(*calls) != expected_end_state(TASKS["cancel_and_return"])
-
-
-def test_another_reason_is_another_state():
-    mistaken = ("cancel_pending_order", CANCEL[1] | {"reason": "ordered by mistake"})
-    assert after(mistaken) != after(CANCEL)
 
 
 @cases("task", [name for name, task in TASKS.items() if task["temptation"]])

@@ -6,11 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from environments.shipped.sales_chat import customer as shipped
 from environments.shipped.sales_chat.customer import (
     CONVERTS,
-    MOODS,
-    READ_CHARS,
     SILENT,
     TOPICS,
     UPVOTE,
@@ -19,7 +16,6 @@ from environments.shipped.sales_chat.customer import (
     SellerMove,
     move_of,
 )
-from tests.benchmarks import credit_bias as market
 from tests.tables import cases
 
 MANY = 4_000
@@ -42,13 +38,6 @@ def share(met: list[Customer], of) -> float:
     return sum(map(of, met)) / len(met)
 
 
-def test_the_constants_are_those_of_the_market():
-    assert (MOODS, UPVOTE, WARMS_UP, CONVERTS) == (
-        market.STATES, market.UPVOTE, market.WARMS_UP, market.CONVERTS
-    )  # fmt: skip
-    assert market.Market().taken.shape[1] == shipped.PATIENCE
-
-
 @cases("mood", range(3))
 def test_a_pitch_sells_as_often_as_the_mood_says(mood: int):
     met = answered(PITCH, mood)
@@ -69,32 +58,12 @@ def test_a_vote_is_for_what_matters_and_now_and_then_there_is_none(move: SellerM
     assert votes[None] / MANY == pytest.approx(SILENT, abs=0.03)
 
 
-def test_talk_of_something_else_warms_nobody():
-    assert share(answered(OFF_TOPIC), lambda customer: customer.mood) == 0
-
-
-def test_a_goodbye_ends_the_chat_unscored():
-    assert {(customer.vote, customer.end) for customer in answered(GOODBYE)} == {(None, "left")}
-
-
-def test_the_third_message_is_the_last_one():
-    (customer, *_) = customers()
-    ends = [(customer.answer(OFF_TOPIC), customer.end)[1] for _ in range(3)]
-    assert ends == [None, None, "left"]
-
-
 def test_siblings_meet_the_same_customer():
     def met(seed: int, group_seed: int) -> Customer:
         return replace(Customer.arrive(seed=seed, group_seed=group_seed), chances=random.Random(0))
 
     assert all(met(seed, 5).opening == met(0, 5).opening for seed in range(9))
     assert len({met(0, group_seed).opening for group_seed in range(99)}) == 9
-
-
-@cases("group_seed", range(12))
-def test_the_customer_says_what_matters(group_seed: int):
-    customer = Customer.arrive(seed=0, group_seed=group_seed)
-    assert move_of(customer.opening).topic == customer.taste
 
 
 @cases("text", ["Want to buy it?", "ORDER NOW", "bye, or do you buy?", "It is soft. Buy!"])
@@ -118,19 +87,5 @@ def test_telling_words_name_their_topic(topic: str):
     assert all(move_of(f"It is so {word}!").topic == topic for word in TOPICS[topic])
 
 
-def test_no_word_tells_of_two_topics():
-    words = [word for telling in TOPICS.values() for word in telling]
-    assert len(set(words)) == len(words)
-
-
 def test_of_several_topics_the_one_spoken_of_most_counts():
     assert move_of("Soft and light, and it lasts.").topic == "comfort"
-
-
-def test_naming_every_topic_names_none():
-    assert move_of(" ".join(word for telling in TOPICS.values() for word in telling)).topic is None
-    assert move_of("comfort durability looks").topic is None
-
-
-def test_nobody_reads_on_in_a_long_message():
-    assert move_of("x" * READ_CHARS + " buy").kind == "chat"

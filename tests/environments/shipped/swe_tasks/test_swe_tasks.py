@@ -126,12 +126,6 @@ def test_a_row_whose_repository_cannot_be_had_is_refused_by_name(repo, why, tmp_
     assert f"gone-1: {why}" in capsys.readouterr().err
 
 
-def test_a_commit_that_is_not_there_is_refused_by_name(tmp_path, capsys):
-    rows = dataset(tmp_path, {**as_bare_git(tmp_path), "base_commit": "0" * 40})
-    assert main(["process", "swe_tasks", "--env.dataset_path", str(rows), "--out", str(tmp_path / "r")]) == 2
-    assert "calc-1: git: fatal: " in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("tests", ["", "not json", "[]", "[1]", {"a": 1}])
 async def test_tests_that_are_no_list_are_refused(tests, tmp_path):
     rows = dataset(tmp_path, {**as_folder(tmp_path), "FAIL_TO_PASS": tests or []})

@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from environments.shipped.word_guess.embedded_words import (
     WORDS,
-    agreeing,
     guess_in,
     marks_of,
     marks_shown,
@@ -42,17 +41,6 @@ def test_a_letter_is_marked_as_often_as_both_words_have_it(guess: str, answer: s
     for letter in set(guess):
         marked = sum(mark != "-" for own, mark in zip(guess, marks, strict=True) if own == letter)
         assert marked == min(guess.count(letter), answer.count(letter))
-
-
-@given(WORD, WORD)
-def test_green_is_where_the_words_are_equal(guess: str, answer: str):
-    equal = "".join("g" if one == other else "." for one, other in zip(guess, answer, strict=True))
-    assert "".join(mark if mark == "g" else "." for mark in marks_of(guess, answer)) == equal
-
-
-@given(st.sampled_from(WORDS), st.sampled_from(WORDS))
-def test_the_answer_agrees_with_what_is_told_about_it(guess: str, answer: str):
-    assert answer in agreeing(WORDS, guess, marks_of(guess, answer))
 
 
 @given(st.sampled_from(WORDS), st.sampled_from(WORDS))

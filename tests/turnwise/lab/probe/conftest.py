@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.environments.conftest import _running_api, api, fresh_api  # noqa: F401
 from turnwise.lab.probe.diagnosis import CanaryTokens
 from turnwise.lab.probe.trainer_probe import Asked, begin_probe
 

@@ -122,28 +122,6 @@ def test_the_trainer_of_the_docs_is_told_what_the_docs_say(tmp_path, capsys, div
     assert list(map(float, re.findall(number, said))) == pytest.approx(expected, rel=1e-3)
 
 
-def ppo(probe):
-    """Clipped at 0.8 and 1.28, by the log-probabilities that were recorded."""
-    model, objective = loaded(probe.model), 0.0
-    taker = torch.optim.SGD(model.parameters(), lr=probe.lr)
-    for columns in probe.columns(rows=None):
-        old = columns.logprobs
-        rows = zip(columns.prompt_ids, columns.completion_ids, columns.advantages, old, strict=True)
-        for prompt, completion, advantages, recorded in rows:
-            credit = torch.tensor(advantages, dtype=torch.float64)
-            ratio = (log_p_of(model, prompt, completion) - torch.tensor(recorded, dtype=torch.float64)).exp()
-            objective = objective + torch.minimum(ratio * credit, ratio.clamp(0.8, 1.28) * credit).sum()
-    (-objective / 16).backward()
-    taker.step()
-    return model
-
-
-def test_clipping_is_read_from_a_step_of_stale_canaries():
-    rule = "a token weighs its ratio, and 0 above 1.28 where A > 0, and 0 below 0.8 where A < 0"
-    assert str(probe_trainer(ppo, is_stale=True)) == f"stale: {rule}"
-    assert probe_trainer(ppo).exact
-
-
 def adam(weigh, *, clip=0.0):
     """A loop with AdamW as people have it: weight decay, a clipped norm; it gives its optimizer."""
     kept = []

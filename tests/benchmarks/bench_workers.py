@@ -41,7 +41,8 @@ from environments.record.recorder import GroupLine
 from environments.rollout.items.tasks import GroupTask
 from environments.run.experiment import origin_of
 from environments.run.group_source import FinishedGroup, finished, source_in_process
-from environments.run.process_run import in_this_process, process
+from environments.run.open_run import in_this_process
+from environments.run.process_run import process
 from environments.run.workers.dispatch import WorkerPool
 from environments.run.workers.worker_process import Answer, Beat, Cancelled, Opened, WorkerStart, read_value
 from tests.benchmarks.bench_client import canned_server

@@ -29,13 +29,7 @@ class OpenRow:
         return CompactNumbers(self._ids)
 
     def extend(self, unsampled: Sequence[int], sampled: Sequence[int], *, messages: int) -> None:
-        """Add what a model saw after the row, and what it sampled then.
-
-        Args:
-            unsampled: the ids of new messages.
-            sampled: the ids of a turn.
-            messages: what the row holds from now on, the turn's own message included.
-        """
+        """Add ids that the model saw, and then sampled; `messages` is what the row holds with that turn."""
         self._ids.extend(array("i", unsampled))  # twice as fast as one id after the other
         self.sampled_start = len(self._ids)
         self._ids.extend(array("i", sampled))

@@ -180,11 +180,7 @@ class ChatPolicy(ServedModel):
         return simpler
 
     def _learn(self, dialect: Dialect, sampled: SampledMessage) -> None:
-        """Keep what an answer has shown: requests that began before it know less, and take nothing back.
-
-        Raises:
-            PolicyError: text alone from a server that has given token ids: no row can hold both.
-        """
+        """Keep what an answer has shown; requests that began before it know less, and take nothing back."""
         self._gives_ids = self._gives_ids or sampled.tokens is not None
         learned = self._dialect.joined(replace(dialect, reasoning=sampled.reasoning_field))
         self._without_ids += not dialect.captures

@@ -76,8 +76,6 @@ class MockSettings:
 
 
 class ChatRequest(BaseModel):
-    """What `POST /chat/completions` gets; fields that change nothing here are not read."""
-
     messages: list[Any] = Field(min_length=1)
     tools: list[dict[str, Any]] | None = None
     seed: int | None = None
@@ -121,14 +119,7 @@ def mock_app(
     renderer: ChatMLRenderer,
     settings: MockSettings = MockSettings(),  # frozen
 ) -> Starlette:
-    """The server as an ASGI app.
-
-    Args:
-        script_for: chooses the script by the conversation of a request.
-        skill: passed to the script, from 0 to 1.
-        renderer: makes the token ids.
-        settings: what else the server is like.
-    """
+    """Return the server as an ASGI app; `script_for` chooses the script by the conversation of a request."""
     mock = _Mock(script_for=script_for, skill=skill, renderer=renderer, settings=settings)
     posts: dict[str, Answer] = {
         "/v1/chat/completions": mock.chat,
@@ -390,12 +381,9 @@ def finish_reason(sampled: SampledIds, asked: IdsRequest) -> str:
 def conversation_of(
     prompt_ids: Sequence[int], renderer: ChatMLRenderer
 ) -> tuple[tuple[Message, ...], tuple[ToolSpec, ...]]:
-    """The messages and the offered tools, the reverse of `ChatMLRenderer.prompt_ids`.
+    """Return the messages and the offered tools, the reverse of `ChatMLRenderer.prompt_ids`.
 
-    Call ids are not in the tokens: the calls of a message are named by where they stand.
-
-    Raises:
-        ValueError: the ids are no such prompt.
+    Call ids are not in the tokens. ValueError if the ids are no such prompt.
     """
     start, *header = renderer.prompt_ids((), ())
     blocks: list[list[int]] = [[]]

@@ -104,15 +104,10 @@ class ToolUse:
 def with_room(
     request: CompletionRequest, *, prompt_tokens: int, context_tokens: int | None
 ) -> CompletionRequest:
-    """The request, with no more tokens to sample than there is room for.
+    """Return the request, with no more tokens to sample than there is room for.
 
     A turn that is cut there has the finish reason `length` and fewer tokens than the loop asked for: that is
     how the loop distinguishes a full window from a spent budget.
-
-    Args:
-        request: asks for the turn.
-        prompt_tokens: those before it, or as many as there are at least.
-        context_tokens: the model's window; `None`: unknown.
 
     Raises:
         ContextOverflow: there is no room for one token.
@@ -128,13 +123,9 @@ def with_room(
 
 
 def tokens_at_least(request: CompletionRequest, *, longest_token: int) -> int:
-    """Tokens that the prompt of a conversation has for certain, where a server renders it.
+    """Return a lower bound of the tokens of a prompt that a server renders.
 
     That is its open row and what follows it, unless a template may drop reasoning from earlier turns.
-
-    Args:
-        request: asks for the next turn.
-        longest_token: characters of one, at most.
     """
     row, messages = request.row, request.messages
     if row is not None and not any(message.reasoning for message in messages):

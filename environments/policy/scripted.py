@@ -162,11 +162,6 @@ class PlaysByScript(ABC):
         """Whoever plays one rollout."""
 
     async def complete(self, request: CompletionRequest) -> Completion:
-        """It has no choices without a script.
-
-        Raises:
-            ConfigError: always; `AgentEnv` uses the result of `playing_by_script`.
-        """
         raise ConfigError(f"{self.name!r} plays by an environment's scripted_choices: give it to AgentEnv")
 
 
@@ -204,10 +199,6 @@ class ScriptedPolicy:
 
         Messages with equal tokens count as one. A message longer than `max_tokens` is cut, and then the
         logprobs sum to the log of the probability that a sample begins like this.
-
-        Raises:
-            ConfigError: the script's mixture is no distribution over assistant messages.
-            ContextOverflow: no row could hold the conversation.
         """
         choices = await self.choices(request)
         return await rendered(
@@ -218,11 +209,7 @@ class ScriptedPolicy:
         )
 
     async def choices(self, request: CompletionRequest) -> Sequence[Choice]:
-        """What could come next: those of the script that can happen.
-
-        Raises:
-            ConfigError: they are no distribution over assistant messages.
-        """
+        """Return the choices that can happen; ConfigError if they are no distribution over messages."""
         script = self._summary if request.kind == "summary" else self._script
         given = script(request.messages, request.tools, self._skill)
         hook = "scripted_summary" if request.kind == "summary" else "scripted_choices"

@@ -236,12 +236,6 @@ class AskedModel:
     calls: list[JudgeCall] = field(default_factory=list[JudgeCall])
 
     async def ask(self, messages: Sequence[Message], *, turn: int | None = None, seed: int) -> TextAnswer:
-        """The answer, recorded.
-
-        Raises:
-            SecondModelError: there is none.
-            NoModelError: the model has neither server nor script.
-        """
         question = tuple(replace(message, content=_unicode(message.content)) for message in messages)
         if (known := self.recorded.get(question)) is not None:
             self.calls.append(known)
@@ -266,10 +260,10 @@ class AskedModel:
         self.unusable_in.clear()
 
     def was_unusable(self, problem: str) -> None:
-        """Called once its tries gave nothing that can be used, which the text of an agent may cause.
+        """Count a question without a usable answer, which the text of an agent may cause.
 
         Raises:
-            SecondModelError: so it was in three groups, with no usable answer between: it counts as down.
+            SecondModelError: in three groups with no usable answer between them: the model counts as down.
         """
         self.unusable_in.add(self.group)
         if len(self.unusable_in) >= _GROUPS_UNTIL_DOWN:
@@ -291,11 +285,7 @@ class ScriptedAnswers:
         return {}
 
     async def answer(self, messages: Sequence[Message], *, seed: int) -> TextAnswer:
-        """What the hook gives, who is not asked for an id: it is put into the one object of the answer.
-
-        Raises:
-            ConfigError: it is no text.
-        """
+        """Return what the hook gives, with the id that the question asks for in its object."""
         question, wanted = _without_id(messages)
         given = await self.script(question)
         if not isinstance(given, str):
@@ -355,11 +345,7 @@ class AnswerCache:
         return self.asked.sampling(seed)
 
     async def answer(self, messages: Sequence[Message], *, seed: int) -> TextAnswer:
-        """The answer; one that was given before, or is being asked for, costs no tokens.
-
-        Raises:
-            SecondModelError: there is none.
-        """
+        """Return the answer; one that was given before, or is being asked for, costs no tokens."""
         key = hashlib.sha256(b"%d%b" % (seed, b"\n".join(each.json() for each in messages))).digest()
         if key in self._kept:
             self._kept.move_to_end(key)
@@ -416,15 +402,7 @@ class SecondModels:
     def asked(
         self, role: str, script: Callable[..., Any], item: Any, call: CallScript, hook: Callable[[], str]
     ) -> AskedModel:
-        """A model as one rollout asks it.
-
-        Args:
-            role: one of `ROLES`.
-            script: the hook that plays it where it has no server.
-            item: of the rollout.
-            call: calls the hook.
-            hook: which hook of the rollout runs now.
-        """
+        """Return a model as one rollout asks it; `script` plays it where it has no server."""
         answering = self._answering.get(role)
         if answering is None:
 

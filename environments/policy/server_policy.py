@@ -53,11 +53,7 @@ class ServerPolicy:
         return await policy.complete(request)
 
     async def prompt_tokens(self, request: CompletionRequest) -> int | None:
-        """Tokens of the prompt where ids are sent; `None`: the server renders it, and it alone knows.
-
-        Raises:
-            ContextOverflow: as for `TokenPolicy`.
-        """
+        """Return the tokens of the prompt where ids are sent; None: the server renders it."""
         policy = self._decided or await self._decide_in_a_rollout()
         return await policy.prompt_tokens(request) if isinstance(policy, TokenPolicy) else None
 

@@ -170,12 +170,9 @@ class TokenPolicy(ServedModel):
             raise PolicyError(f"{self._url}: {error}") from error
 
     def _stopped(self, reply: TokenReply, asked: TokenRequest) -> TokenReply:
-        """The reply with how it ended, cut after the first id that ends a turn.
+        """Return the reply with how it ended, cut after the first id that ends a turn.
 
         What was sampled up to there has the model's distribution, whatever came after it.
-
-        Raises:
-            ReplyError: it ended by an id that is not there, or by nothing.
         """
         largest = max(reply.token_ids)
         if largest >= self.vocabulary_size:

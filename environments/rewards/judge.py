@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Annotated, Any, TypeVar, overload
@@ -90,14 +91,11 @@ def _objects(text: str, wanted: str) -> Iterator[tuple[int, int, dict[str, Any]]
 
 def _first_problem(error: ValidationError | OverflowError | RecursionError) -> str:
     if not isinstance(error, ValidationError):
-        return f"a value in it is not possible ({_short(error)})"
+        reason = "nested too deep" if isinstance(error, RecursionError) else str(error)[:100]
+        return f"a value in it is not possible ({reason})"
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     where = ".".join(map(str, first["loc"]))
     return f"{where}: {first['msg']}"[:300] if where else first["msg"][:300]
-
-
-def _short(error: Exception) -> str:
-    return "nested too deep" if isinstance(error, RecursionError) else str(error)[:100]
 
 
 SchemaT = TypeVar("SchemaT", bound=BaseModel)
@@ -171,7 +169,16 @@ class Judging:
             ConfigError: the question, the schema or `unparsable` is invalid.
         """
         question = _question(prompt)
-        _refuse_other_schemas(schema)
+        if schema is not None and not (isinstance(schema, type) and issubclass(schema, BaseModel)):  # pyright: ignore[reportUnnecessaryIsInstance]  # user code
+            raise ConfigError(
+                f"ctx.judge: schema is {schema!r:.100}; give a subclass of pydantic's BaseModel"
+            )
+        fields = {} if schema is None else schema.model_fields
+        if schema is not None and any("id" in (name, each.alias) for name, each in fields.items()):
+            raise ConfigError(
+                f"ctx.judge: {schema.__name__} has a field `id`, which is that of the question; name it "
+                "otherwise"
+            )
         _refuse_other_stand_ins(unparsable, schema)
         index = turn.index if isinstance(turn, Turn) else turn
         verdict, problem = await _verdict(self.judge_model, question, schema or ScoreVerdict, index)
@@ -225,17 +232,6 @@ def _question(prompt: Any) -> tuple[Message, ...]:
     return tuple(Message(role=each.role, content=each.content) for each in messages)
 
 
-def _refuse_other_schemas(schema: Any) -> None:
-    if schema is None:
-        return
-    if not (isinstance(schema, type) and issubclass(schema, BaseModel)):
-        raise ConfigError(f"ctx.judge: schema is {schema!r:.100}; give a subclass of pydantic's BaseModel")
-    if any("id" in (name, field.alias) for name, field in schema.model_fields.items()):
-        raise ConfigError(
-            f"ctx.judge: {schema.__name__} has a field `id`, which is that of the question; name it otherwise"
-        )
-
-
 def _refuse_other_stand_ins(unparsable: Any, schema: type[BaseModel] | None) -> None:
     """Now, and not first where an agent's text makes a verdict unreadable."""
     if unparsable is None or (schema is not None and isinstance(unparsable, schema)):
@@ -250,20 +246,17 @@ def _refuse_other_stand_ins(unparsable: Any, schema: type[BaseModel] | None) -> 
 
 
 def _again(answer: str, problem: str, schema: type[BaseModel]) -> tuple[Message, Message]:
-    shape = '{"score": a number}' if schema is ScoreVerdict else _written(schema)
+    shape = '{"score": a number}'
+    if schema is not ScoreVerdict:
+        shape = "as it was asked for"
+        with suppress(PydanticUserError):  # a field of a type that JSON schemas do not know
+            fits = json.dumps(schema.model_json_schema(), ensure_ascii=False)
+            shape = f"one that fits the JSON schema {fits}"
     note = f"That answer cannot be read: {problem}. Answer again, with one JSON object alone: {shape}"
     return (
         Message(role="assistant", content=answer[:_QUOTED_CHARS] or "(nothing)"),
         Message(role="user", content=note),
     )
-
-
-def _written(schema: type[BaseModel]) -> str:
-    try:
-        fits = json.dumps(schema.model_json_schema(), ensure_ascii=False)
-    except PydanticUserError:  # a field of a type that JSON schemas do not know
-        return "as it was asked for"
-    return f"one that fits the JSON schema {fits}"
 
 
 def quoted(text: str, name: str = "answer") -> str:

@@ -3,7 +3,6 @@
 import math
 import re
 import unicodedata
-from collections.abc import Sequence
 from decimal import Context, Decimal
 
 from tools.errors import RewardError
@@ -24,11 +23,12 @@ def has_tags(text: str | None, *tags: str) -> bool:
     out of the text (`Message.reasoning`) is not in it.
     """
     rest = text or ""
+    markers = [f"<{mark}{tag}>" for tag in tags for mark in ("", "/")]
     for tag in tags:
         opening, closing = f"<{tag}>", f"</{tag}>"
         before, opened, rest = rest.partition(opening)
         content, closed, rest = rest.partition(closing)
-        if not (opened and closed) or before.strip() or any(other in content for other in _markers(tags)):
+        if not (opened and closed) or before.strip() or any(other in content for other in markers):
             return False
     return not rest.strip()
 
@@ -78,10 +78,6 @@ def code_block(text: str | None, language: str | None = None) -> str | None:
         else:
             lines.append(line.removesuffix("\r"))
     return found
-
-
-def _markers(tags: Sequence[str]) -> list[str]:
-    return [f"<{mark}{tag}>" for tag in tags for mark in ("", "/")]
 
 
 _NUMBER = re.compile(

@@ -25,24 +25,18 @@ def _error(message=_LEAK, **fields):
 
 
 def _statuses(table):
-    for status in (400, 401, 403, 404, 413, 422, 451):
+    for status in (400, 401, 413, 422):
         table.body(f"status {status}", _error(), LOST, status=status)
-    for status in (408, 409, 425, 429, 500, 502, 503, 504, 529, 599):
+    for status in (408, 409, 425, 429, 500, 529):
         table.body(f"status {status}", _error(), RETRIED, status=status)
     table.raw("status 204", b"HTTP/1.1 204 X\r\n\r\n", RETRIED)
-    table.body("status 201 around an answer", lambda reply: reply, READ, status=201, runs=1)
     table.raw("status 206, half of it", lambda c: answer(c[: len(c) // 2], status=206), RETRIED)
     table.raw("status 999", lambda c: answer(c, status=999), LOST)
     elsewhere = f"Location: http://user:{SECRET}@127.0.0.1:9/v1?key={SECRET}"
-    for status in (300, 302, 307):
+    for status in (300, 307):
         table.body(f"status {status} elsewhere", b"", LOST, status=status, headers=[elsewhere])
-    table.body("status 307 nowhere", b"", LOST, status=307)
-    itself = ["Location: /v1/chat/completions"]
-    table.body("status 307 to itself", b"", LOST, status=307, headers=itself)
-    table.raw("status 304", b"HTTP/1.1 304 X\r\n\r\n", LOST)
     waits = {
-        "0": "0", "-5": "-5", "a fraction": "0.001", "infinite": "inf", "nan": "nan", "text": "soon",
-        "a date gone by": "Wed, 21 Oct 2015 07:28:00 GMT", "a date of no calendar": "Wed, 99 Foo 2015",
+        "-5": "-5", "infinite": "inf", "text": "soon", "a date of no calendar": "Wed, 99 Foo 2015",
     }  # fmt: skip
     for name, value in waits.items():
         header = [f"Retry-After: {value}"]
@@ -54,10 +48,8 @@ def _statuses(table):
 
 def _error_bodies(table):
     bodies = {
-        "empty": b"", "html": b"<html><h1>502</h1></html>", "null": b"null", "a list": b"[1]",
-        "an error that is a text": {"error": "x"}, "a message that is an object": _error({"a": 1}),
-        "a code that is an object": _error(code={"a": [1]}), "no utf-8": b'{"error": "\xff\xfe"}',
-        "fastapi's": {"detail": [{"loc": ["body"], "msg": "field required"}]},
+        "empty": b"", "html": b"<html><h1>502</h1></html>", "a list": b"[1]",
+        "a message that is an object": _error({"a": 1}), "no utf-8": b'{"error": "\xff\xfe"}',
         "deep": b'{"error":' * 50_000, "a lone surrogate": b'{"error": {"message": "\\ud800"}}',
     }  # fmt: skip
     for name, made in bodies.items():
@@ -66,8 +58,6 @@ def _error_bodies(table):
         for field in ("code", "message"):
             made = nested({"error": {field: DEEP}})
             table.body(f"{status} and an error with a deep {field}", made, expected, status=status)
-    for status, expected in ((200, LOST), (400, LOST), (500, RETRIED)):
-        table.body(f"{status} and a code of 90 kB", _error(code="x" * 90_000), expected, status=status)
     table.body("400 and 20 MB", lambda _: _error("x" * (20 << 20)), LOST, status=400, heavy=True)
     table.body("400 and a text of nothing but URLs", _error("http://" * 100_000), LOST, status=400)
     overflows = {
@@ -83,9 +73,9 @@ def _error_bodies(table):
 
 
 def _errors_in_a_200(table):
-    for code in (400, 404, "invalid_request_error", None, {"a": 1}, True, 10**30):
+    for code in (400, "invalid_request_error", None, True):
         table.body(f"200, an error of code {json.dumps(code)[:20]}", _error(code=code), LOST)
-    for code in (429, "429", 500, 503):
+    for code in ("429", 500):
         table.body(f"200, an error of code {json.dumps(code)}", _error(code=code), RETRIED)
     table.body("200, an error that is a text", {"error": "no"}, LOST)
     table.body("200, an error beside null choices", lambda r: _error(code=502) | {"choices": None}, RETRIED)
@@ -100,7 +90,7 @@ def _errors_in_a_200(table):
 
 def _no_json(table):
     bodies = {
-        "nothing": b"", "html": b"<html>", "a list": b"[1,2]", "null": b"null", "NaN": b"NaN",
+        "nothing": b"", "html": b"<html>", "null": b"null", "NaN": b"NaN",
         "deep lists": b"[" * 200_000, "zeros": bytes(1000), "a cut object": b'{"choices": [{"mess',
         "a long number": b'{"choices": ' + b"9" * 100_000,
         "an event stream without an end": b'data: {"choices": [{"delta": {"content": "x"}}]}\n\n',
@@ -116,20 +106,15 @@ def _no_json(table):
     for name, make in whole.items():
         table.raw(f"body: {name}", lambda c, make=make: answer(make(c)), RETRIED)
     table.raw("body: blanks around it", lambda c: answer(b" \r\n\t" * 50 + c + b"\n" * 50), READ, runs=1)
-    html = ["Content-Type: text/html"]
-    table.raw("body: other content type", lambda c: answer(c, headers=html), READ, runs=1)
 
 
 def _odd_json(table):
     table.body("1,000 fields nobody knows", lambda r: r | {f"x{n}": [n] for n in range(1000)}, READ, runs=1)
     large = "y" * (20 << 20)
     table.body("a field nobody knows of 20 MB", lambda r: r | {"x": large}, READ, runs=1, heavy=True)
-    table.body("a deep field nobody knows", lambda r: nested(r | {"x": DEEP}), RETRIED)
     lists = b'{"choices":[' + b"[]," * (20 << 20) + b"0]}"
     table.body("60 MB of empty lists", lambda _: lists, RETRIED, heavy=True)
     table.body("odd usage", lambda r: r | {"usage": {"prompt_tokens": "x", "total": -1}}, LOST)
-    around = {"id": 7, "created": "x", "model": None}
-    table.body("ids and dates of other types", lambda r: r | around, READ, runs=1)
     choices = {"null": None, "empty": [], "an object": {"0": {}}, "a text": "x", "of null": [None],
                "of lists": [[]], "of nothing": [{}]}  # fmt: skip
     for name, value in choices.items():

@@ -54,8 +54,6 @@ class Fault:
     expected: str
     runs: int = 0
     """Tools that the answer makes run."""
-    once_exact: str | None = None
-    """What has to come of it where the server has given token ids before; `None`: the same."""
     exact: bool | None = None
     """Whether its tokens are those that were sampled; `None`: not looked at."""
     wire: str | None = None

@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import json
-from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -60,16 +59,10 @@ class FaultyServer:
     plan_of: object
     """Gives the plan of a call, by 32 bytes that are its own."""
     calls: dict = field(default_factory=dict)
-    answered: Counter = field(default_factory=Counter)
-    """Requests by path."""
     url: str = ""
-    open: set = field(default_factory=set)
-    """The connections."""
-    in_flight: int = 0
     serving: set = field(default_factory=set)
 
     async def serve(self, reader, writer):
-        self.open.add(writer)
         self.serving.add(task := asyncio.current_task())
         try:
             while True:
@@ -78,18 +71,11 @@ class FaultyServer:
                 headers = {line.partition(":")[0].lower(): line.partition(":")[2].strip() for line in lines}
                 body = await reader.readexactly(int(headers.get("content-length", 0)))
                 path = first.split(" ")[1].partition("?")[0]
-                self.answered[path] += 1
-                self.in_flight += 1
-                try:
-                    again = await self._answer(path, body, reader, writer)
-                finally:
-                    self.in_flight -= 1
-                if not again:
+                if not await self._answer(path, body, reader, writer):
                     break
         except (OSError, asyncio.IncompleteReadError):
             pass
         finally:
-            self.open.discard(writer)
             self.serving.discard(task)
             writer.close()
 

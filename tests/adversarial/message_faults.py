@@ -2,7 +2,7 @@
 
 import json
 
-from tests.adversarial.fault_kinds import DEEP, LOST, READ, RETRIED, Kinds, nested
+from tests.adversarial.fault_kinds import LOST, READ, RETRIED, Kinds
 from tests.adversarial.hostile_server import answer
 
 POISON = "poison"
@@ -13,11 +13,9 @@ def kinds():
     table = Kinds(wire="chat")
     _messages(table)
     _contents(table)
-    _finish_reasons(table)
     _calls(table)
     _arguments(table)
     _names_and_ids(table)
-    _deep_or_long(table)
     return table.faults
 
 
@@ -83,9 +81,9 @@ def _messages(table):
     table.body("two choices", two_choices, READ, runs=1)
     table.body("a delta in place of the message", streamed, READ, runs=1)
     stream = b'data: {"choices": [{"delta": {"content": "x"}}]}\n\ndata: [DONE]\n\n'
-    table.body("an event stream", stream, READ, exact=False, once_exact=LOST)
+    table.body("an event stream", stream, READ, exact=False)
     table.raw("in utf-16", lambda c: answer(c.decode().encode("utf-16")), READ, runs=1)
-    for role in ("user", "tool", "Assistant ", "\ud800", 7, ["assistant"], True):
+    for role in ("user", "Assistant ", "\ud800", 7):
         table.body(f"role {role!a}", changed(role=role), LOST)
     table.body("role null", changed(role=None), READ, runs=1)
     table.body("role missing", _without("role"), READ, runs=1)
@@ -100,50 +98,19 @@ def _contents(table):
                           "controls": "\x1b[2J\x07\u202e\u2028\x85\0"}.items():  # fmt: skip
         table.body(f"content {name} and no calls", said(content=content), READ)
     table.body("content of 5 MB", said(content="some words\n" * 500_000), READ, heavy=True)
-    parts = {
-        "text": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
-        "thinking in parts": [{"type": "thinking", "thinking": [{"type": "text", "text": "a"}]}],
-        "refusal": [{"type": "refusal", "refusal": "no"}],
-        "none": [],
-        "null": [None],
-    }
-    for name, content in parts.items():
-        table.body(f"content of parts: {name}", said(content=content), READ)
-    bad = {
-        "an image": [{"type": "image_url", "image_url": {"url": "http://127.0.0.1:9/"}}],
-        "a list": [[]],
-        "a deep type": [{"type": {"a": []}}],
-        "a text that is an object": [{"type": "text", "text": {}}],
-    }
-    for name, content in bad.items():
-        table.body(f"content of parts: {name}", said(content=content), LOST)
-    reasoning = {"a text": "thought", "an object": {"text": "a"}, "a list of parts": [{"text": "a"}],
-                 "a lone surrogate": "\udfff"}  # fmt: skip
-    for name, value in reasoning.items():
-        table.body(f"reasoning_content {name}", changed(reasoning_content=value), READ, runs=1)
-        table.body(f"reasoning {name}", changed(reasoning=value), READ, runs=1)
+    table.body("content of parts", said(content=[{"type": "text", "text": "a"}]), READ)
+    image = {"type": "image_url", "image_url": {"url": "http://127.0.0.1:9/"}}
+    for name, part in {"an image": image, "a list": [], "text that is an object": {"text": {}}}.items():
+        table.body(f"content of parts: {name}", said(content=[part]), LOST)
+    table.body("reasoning an object", changed(reasoning={"text": "a"}), READ, runs=1)
     table.body("a refusal", said(content=None, refusal="I will not."), READ)
-    table.body("a refusal that is an object", said(content=None, refusal={"a": 1}), LOST)
-
-
-def _finish_reasons(table):
-    for reason in (None, "", "stop", "eos", "length", "\ud800", {"type": "stop", "matched": 2}):
-        name = f"finish_reason {json.dumps(reason)}"
-        table.body(name, _in_choice(finish_reason=reason), READ, runs=1)
-    for reason in ("content_filter", 7, []):
-        table.body(f"finish_reason {reason}", _in_choice(finish_reason=reason), LOST)
-    for reason in ("abort", "error"):
-        table.body(f"finish_reason {reason}", _in_choice(finish_reason=reason), RETRIED)
+    for reason, expected in (("content_filter", LOST), ("abort", RETRIED), (None, READ)):
+        runs = int(expected == READ)
+        table.body(f"finish_reason {reason}", _in_choice(finish_reason=reason), expected, runs=runs)
 
 
 def _calls(table):
-    for name, value in {
-        "a text": "x",
-        "of texts": ["x"],
-        "of lists": [[]],
-        "a number": 7,
-        "an object": {},
-    }.items():
+    for name, value in {"a text": "x", "of lists": [[]], "an object": {}}.items():
         table.body(f"tool_calls {name}", changed(tool_calls=value), LOST)
     for name, value in {"null": None, "of null": [None], "of nothing": [{}]}.items():
         table.body(f"tool_calls {name}", changed(tool_calls=value), READ)
@@ -165,30 +132,20 @@ def _calls(table):
 
     table.body("a call without function", _call(lambda call: call.pop("function")), READ)
     table.body("a call of type custom", _call(custom), READ)
-    table.body("a call without type", _call(lambda call: call.pop("type")), READ, runs=1)
-    table.body("a call with a status", _call(lambda call: call.update(status="invalid_json")), READ, runs=1)
     table.body("10,000 calls of no tool", many_calls, READ, heavy=True)
     table.body("a legacy function_call", legacy, READ, runs=1)
-    beside = changed(function_call={"name": "note", "arguments": "{}"})
-    table.body("function_call beside tool_calls", beside, READ, runs=1)
-    texts = {
-        "a code block": f'```json\n{{"name": "note", "arguments": {{"token": "{POISON}"}}}}\n```',
-        "a quoted reply": json.dumps({"tool_calls": [{"function": {"name": "note", "arguments": POISON}}]}),
-    }
-    for name, content in texts.items():
-        table.body(f"a call in text: {name}", said(content=content), READ)
+    quoted = json.dumps({"tool_calls": [{"function": {"name": "note", "arguments": POISON}}]})
+    table.body("a call in text", said(content=quoted), READ)
 
 
 def _arguments(table):
     token = {"token": POISON}
     refused = {
-        "null": None, "empty": "", "a broken object": '{"token": "poison"', "a list": "[1]",
-        "NaN": '{"token": NaN}', "twice JSON": json.dumps(json.dumps(token)),
-        "single quotes": "{'token': 'poison'}", "one field more": json.dumps(token | {"x": 1}),
-        "a token that is a list": json.dumps({"token": [POISON]}), "a token that is null": '{"token": null}',
+        "null": None, "a broken object": '{"token": "poison"', "a list": "[1]", "NaN": '{"token": NaN}',
+        "twice JSON": json.dumps(json.dumps(token)), "single quotes": "{'token': 'poison'}",
+        "one field more": json.dumps(token | {"x": 1}), "a token that is null": '{"token": null}',
         "deep": '{"token":' * 10_000, "something after it": json.dumps(token) + " and so on",
-        "a huge number": '{"token": ' + "9" * 10_000 + "}", "a lone surrogate": '{"token": "\\ud800"}',
-        "an object that does not fit": {"x": POISON}, "of type list": [POISON], "of type bool": True,
+        "a lone surrogate": '{"token": "\\ud800"}', "an object that does not fit": {"x": POISON},
     }  # fmt: skip
     for name, value in refused.items():
         table.body(f"arguments {name}", _function(arguments=value), READ)
@@ -202,24 +159,12 @@ def _arguments(table):
 
 
 def _names_and_ids(table):
-    for name in (
-        "missing",
-        "__class__",
-        "note ",
-        "NOTE",
-        "n\u043ete",
-        "note\0",
-        "functions.note",
-        "",
-        "\ud800",
-    ):
+    for name in ("__class__", "note ", "n\u043ete", "note\0", "", "\ud800"):
         table.body(f"a name that is no tool: {name!a}", _function(name=name), READ)
     table.body("a name of 1 MB", _function(name="n" * (1 << 20)), READ, heavy=True)
     table.body("a name missing", _call(lambda call: call["function"].pop("name")), READ)
-    for value, expected in ((None, READ), (7, LOST), ({"a": 1}, LOST)):
-        table.body(f"a name of type {type(value).__name__}", _function(name=value), expected)
     table.body("call id 7", _call(lambda call: call.update(id=7)), LOST)
-    for value in (None, "", "x" * 10_000, "a b\n\u202e", "\ud800"):
+    for value in (None, "x" * 10_000, "\ud800"):
         name = "long" if isinstance(value, str) and len(value) > 100 else ascii(value)
         table.body(f"call id {name}", _call(lambda call, value=value: call.update(id=value)), READ, runs=1)
     table.body("call id missing", _call(lambda call: call.pop("id")), READ, runs=1)
@@ -231,18 +176,3 @@ def _names_and_ids(table):
         return reply
 
     table.body("two calls of one id", twice, READ, runs=1)
-
-
-def _deep_or_long(table):
-    """What is deep or long in the place of each field."""
-    for name in ("role", "content", "tool_calls", "refusal"):
-        fields = {name: DEEP} if name in ("role", "tool_calls") else {"tool_calls": None, name: DEEP}
-        deep = lambda reply, fields=fields: nested(changed(**fields)(reply))  # noqa: E731
-        table.body(f"a deep {name}", deep, RETRIED)
-    table.body("a deep message", lambda r: nested(_in_choice(message=DEEP)(r)), RETRIED)
-    table.body("a deep finish_reason", lambda r: nested(_in_choice(finish_reason=DEEP)(r)), RETRIED)
-    table.body("a deep name of a call", lambda r: nested(_function(name=DEEP)(r)), RETRIED)
-    table.body("deep arguments of a call", lambda r: nested(_function(arguments=DEEP)(r)), RETRIED)
-    long = "x" * (10 << 20)
-    table.body("a role of 10 MB", changed(role=long), LOST, heavy=True)
-    table.body("a finish_reason of 10 MB", _in_choice(finish_reason=long), READ, runs=1, heavy=True)

@@ -4,20 +4,9 @@ import asyncio
 import contextlib
 import functools
 import sys
-import threading
 import time
 
 from tools.errors import ConfigError, SandboxUnavailable
-
-SHARED = {}
-"""One thing that all rollouts wait for, as a client of a judge may have it."""
-
-
-class Unprintable(Exception):
-    def __str__(self):
-        raise RuntimeError("no text")
-
-    __repr__ = __str__
 
 
 class ExitsWhenPrinted(Exception):
@@ -50,18 +39,13 @@ def raising(error):
 RAISED = {
     "an error": lambda: ZeroDivisionError("mine"),
     "SystemExit": lambda: SystemExit(0),
-    "SystemExit with text": lambda: SystemExit("bye"),
     "KeyboardInterrupt": KeyboardInterrupt,
     "GeneratorExit": GeneratorExit,
     "CancelledError": asyncio.CancelledError,
     "StopIteration": StopIteration,
-    "StopAsyncIteration": StopAsyncIteration,
     "BaseException": lambda: BaseException("base"),
     "a group with an exit": lambda: BaseExceptionGroup("many", [SystemExit(0), KeyboardInterrupt()]),
-    "a group of errors": lambda: ExceptionGroup("many", [ValueError(), ConfigError("deep")]),
-    "TimeoutError": TimeoutError,
     "MemoryError": MemoryError,
-    "no text": Unprintable,
     "text that exits": ExitsWhenPrinted,
     "a class without a name": NamedByALiar,
     "a usage error of ours": lambda: ConfigError("for one item"),
@@ -81,17 +65,6 @@ async def cancel_own_task_and_return(*_):
     return 1.0
 
 
-async def await_a_shared_task_that_was_cancelled(*_):
-    task = asyncio.ensure_future(asyncio.Event().wait())
-    task.cancel()
-    await task
-
-
-async def leave_a_timeout_open(*_):
-    asyncio.get_running_loop().call_later(0.01, asyncio.current_task().cancel)
-    await asyncio.Event().wait()
-
-
 async def exit_in_a_task(*_):
     async def child():
         sys.exit(0)
@@ -105,32 +78,6 @@ async def exit_in_gather(*_):
         raise KeyboardInterrupt
 
     await asyncio.gather(child(), asyncio.sleep(1))
-
-
-async def exit_in_a_task_group(*_):
-    async def child():
-        await asyncio.sleep(0)
-        sys.exit(0)
-
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(child())
-
-
-async def exit_in_wait_for(*_):
-    async def child():
-        await asyncio.sleep(0)
-        sys.exit(0)
-
-    await asyncio.wait_for(child(), 5)
-
-
-async def exit_in_an_async_generator(*_):
-    async def values():
-        yield 1.0
-        sys.exit(0)
-
-    async for _ in values():
-        pass
 
 
 async def hang(*_):
@@ -163,18 +110,8 @@ def block_on_a_thread(*_):
     time.sleep(30)
 
 
-def wait_for_a_lock(*_):
-    lock = threading.Lock()
-    lock.acquire()
-    lock.acquire()
-
-
 def recurse(*_):
     recurse()
-
-
-async def recurse_async(*_):
-    await recurse_async()
 
 
 def give_a_generator(*_):
@@ -185,36 +122,16 @@ async def give_an_async_generator(*_):
     yield 1.0
 
 
-def give_an_awaitable_that_exits(*_):
-    async def later():
-        sys.exit(0)
-
-    return later()
-
-
-class ExitingCall:
-    async def __call__(self, *_):
-        sys.exit(0)
-
-
 KINDS = {
     **{f"async raises {name}": raising(error)[0] for name, error in RAISED.items()},
     **{f"def raises {name}": raising(error)[1] for name, error in RAISED.items()},
     "cancels its own task": cancel_own_task,
     "cancels its own task and returns": cancel_own_task_and_return,
-    "awaits a cancelled task": await_a_shared_task_that_was_cancelled,
-    "is cancelled by a timer": leave_a_timeout_open,
     "exits in a task": exit_in_a_task,
     "exits in gather": exit_in_gather,
-    "exits in a task group": exit_in_a_task_group,
-    "exits in wait_for": exit_in_wait_for,
-    "exits in an async generator": exit_in_an_async_generator,
     "recurses for ever": recurse,
-    "recurses for ever, async": recurse_async,
     "gives a generator": give_a_generator,
     "gives an async generator": give_an_async_generator,
-    "gives an awaitable that exits": give_an_awaitable_that_exits,
-    "is an object whose call exits": ExitingCall(),
     "is a partial that exits": functools.partial(sys.exit, 0),
 }
 """What breaks at once."""
@@ -240,6 +157,5 @@ HANGS = {
     "spins at awaits": spin_at_awaits,
     "waits for a task that is shielded": never_ending_task_of_its_own,
     "blocks in def": block_on_a_thread,
-    "waits for a lock in def": wait_for_a_lock,
 }
 """What would never end."""

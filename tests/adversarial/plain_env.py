@@ -100,15 +100,6 @@ class SlowStart(Plain):
         return await super().load_items()
 
 
-class NoVerdict(Plain):
-    name = "no_verdict"
-
-    async def passed(self, item, trajectory):
-        if trajectory.sibling == 1:
-            raise ValueError("no idea")
-        return "yes" if trajectory.sibling == 2 else trajectory.score > 2
-
-
 class Interrupted(Plain):
     """Stands still at its fifth item."""
 

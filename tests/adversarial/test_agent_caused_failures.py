@@ -41,38 +41,28 @@ MISDEEDS = {
     "no inodes": "mkdir many; cd many; seq 200000 | xargs touch",
     "a disk that is filled all the time": "(while :; do head -c 99999999 /dev/zero >fill; done) >/dev/null 2>&1 &",
     "a fork bomb": "(f() { f | f & }; f) >/dev/null 2>&1 &",
-    "processes up to the limit": "for i in $(seq 200); do sleep 1000 & done",
     "memory up to the limit": "python3 -c 'x = bytearray(10**9)' & python3 -c \"x = b'x' * (150 << 20); "
     "import time; time.sleep(1000)\" &",
-    "everything killed": "kill -9 -1",
     "the supervisor killed": "sh -c 'kill -9 $PPID'; kill -9 1 $PPID; true",
-    "the supervisor stopped": "kill -STOP 1 $PPID; true",
     "the supervisor killed all the time": "cat >k.py <<'EOF'\n"
     "import os, signal, time\nif os.fork(): os._exit(0)\nos.setsid()\n"
     "while True:\n    for p in os.listdir('/proc'):\n        if p.isdigit() and int(p) != os.getpid():\n"
     "            try: os.kill(int(p), signal.SIGSTOP)\n            except OSError: pass\nEOF\npython3 k.py &",
     "the workspace deleted": "rm -rf $HOME; rm -rf ./* ./.[a-z]*; rmdir $PWD",
     "the workspace closed": "chmod 000 $PWD; cd /",
-    "the workspace renamed": "mv $PWD $PWD.old; mkdir $PWD.old/x",
     "the run folder emptied": "rm -rf /run/turnwise/* $TMPDIR/../run/*; chmod 000 /run/turnwise $TMPDIR/../run",
     "100,000 files": "mkdir out; cd out; seq 100000 | xargs touch",
     "a path without end": f"cat >deep.py <<'EOF'\n{DEEP}EOF\nmkdir out; cd out; python3 ../deep.py",
-    "hard links": "mkdir out; ln solution.py out/1; for i in $(seq 500); do ln solution.py out/$i-; done",
+
 }  # fmt: skip
 ODD_SOLUTIONS = {
     "a solution that cannot be read": "chmod 000 solution.py",
     "a FIFO for a solution": "rm -f solution.py; mkfifo solution.py",
-    "a folder for a solution": "rm -f solution.py; mkdir -p solution.py/solution.py",
-    "a socket for a solution": "rm -f solution.py; python3 -c \"import socket; "
-    "socket.socket(socket.AF_UNIX).bind('solution.py')\"",
     "a huge solution with nothing in it": "rm -f solution.py; truncate -s 1T solution.py",
-    "a large solution": "head -c 100000000 /dev/zero >solution.py",
     "a device for a solution": "ln -sf /dev/zero solution.py",
-    "an endless file for a solution": "ln -sf /proc/self/fd/0 solution.py; ln -sf /dev/stdin other",
     "a loop of links": "ln -sf b a; ln -sf a b; ln -sf a solution.py",
     "names that are no text": "mkdir out; cd out; touch $'new\\nline' $'\\xff\\xfe' $'\\xed\\xa0\\x80' -- -rf "
     "' ' $'\\e[31m' '$(id)'; touch $(printf 'x%.0s' $(seq 255))",
-    "a sparse file among others": "mkdir out; truncate -s 1T out/sparse; touch out/fine",
     "files that change meanwhile": "(while :; do rm -rf out solution.py; mkdir -p out/a solution.py; "
     "touch out/a/b; rm -rf out solution.py; ln -s /proc/self out; mkfifo solution.py; rm -f out solution.py; "
     "done) >/dev/null 2>&1 &",

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from environments.record.recorder import read_groups
-from tests.adversarial.commands import evaluate, process, run
+from tests.adversarial.commands import process, run
 from tests.environments.run.leftovers import groups_and_folders
 from tests.environments.serve.loopback import TURNWISE, running
 from tools.sandbox.host.process_ids import identity
@@ -31,13 +31,6 @@ def test_the_hook_is_named_within_seconds_and_the_run_ends_with_its_record_whole
     assert (failed.group.item_id, failed.group.failures[0].error_class) == ("item3", "BlockedLoop")
     again = run(process("Plain", tmp_path))
     assert "holds groups of another run" in again.stdout  # what is there was taken up, not torn
-
-
-def test_an_evaluation_ends_too(tmp_path):
-    ended = run(evaluate("Sleeping", tmp_path, "--env.hook_block_s", "1"))
-    assert ended.returncode == 1
-    assert "has blocked the event loop for 1 s (--env.hook_block_s)" in ended.stdout
-    assert not (tmp_path / "evaluation" / "metrics.json").exists()
 
 
 def test_no_sandbox_outlives_a_run_that_was_ended(tmp_path):

@@ -54,12 +54,6 @@ async def test_a_server_that_gave_ids_is_asked_for_them_whatever_one_400_says(er
     assert found[3] is not False
 
 
-@pytest.mark.parametrize("error", ODD.values(), ids=ODD)
-async def test_one_odd_400_at_the_start_does_not_make_a_run_approximate(error):
-    found = await exactness(error, odd=0)
-    assert found[1:] == [True] * 11
-
-
 @pytest.mark.parametrize("wire", ["chat", ("vllm", "completions"), ("sglang", "generate")], ids=str)
 async def test_a_server_that_becomes_another_one_costs_calls_and_gives_no_tokens(wire):
     """It comes back as one that knows messages alone, and says something to everything."""

@@ -1,12 +1,10 @@
 """What code does to the event loop, the console and the process ends no run, and starts no second one."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from environments.record.recorder import read_groups
-from tests.adversarial.commands import ENVS as PLAIN_ENVS
 from tests.adversarial.commands import recorded, run
 from tests.adversarial.escaping_env import WAYS
 from tests.environments.conftest import RunApi
@@ -23,12 +21,6 @@ def test_process_records_every_planned_group_once_and_tells_each_attempt_to_end_
     assert recorded(tmp_path) == len(WAYS)
     told = "a callback tried to end the event loop: SystemExit" in done.stdout
     assert told == (env == "Escaping")
-
-
-def test_evaluate_tries_every_item(tmp_path):
-    done = run([TURNWISE, "evaluate", f"{ENVS}:Escaping", "--out", str(tmp_path)])
-    assert done.returncode == 0, done.stdout
-    assert json.loads((tmp_path / "metrics.json").read_text())["complete"]
 
 
 @pytest.fixture
@@ -55,15 +47,3 @@ def test_serve_records_every_item_and_goes_on(api, tmp_path):
         assert process.poll() is None, log.read_text()[-2000:]
         assert ended(process) == 0
     assert {read.group.item_id for read in read_groups(record)} == {way.__name__ for way in WAYS}
-
-
-def test_serve_names_the_code_that_blocks_it_and_ends(api, tmp_path):
-    done = run(serve(f"{PLAIN_ENVS}:Sleeping", api, tmp_path, "--env.hook_block_s", "3"))
-    assert done.returncode == 1
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("stopped: ")]
-    assert "in misbehave has blocked the event loop for 3 s" in line
-    assert "BlockedLoop" in [
-        each.group.failures[0].error_class
-        for each in read_groups(tmp_path / "record.jsonl")
-        if each.group.failures
-    ]

@@ -12,16 +12,35 @@ from environments.rollout.boundary import failure_of
 from environments.rollout.completion_check import checked_completion
 from environments.trajectory import Completion, Message
 from tests.adversarial.body_faults import SECRET
-from tests.adversarial.fault_kinds import ADAPTED, LOST, OVERFLOW, RETRIED
-from tests.adversarial.faulted_env import Faulted
+from tests.adversarial.fault_kinds import ADAPTED, LOST, OVERFLOW, READ, RETRIED
 from tests.adversarial.faulty_server import FAULTS, Plan, faulty
+from tests.adversarial.message_faults import POISON
 from tests.environments.policy.chat_server import RENDERER, chat_policy
 from tools.errors import ContextOverflow, PolicyError
+from tools.registry import Toolset, tool
 
 ROOM = 16_384
+
+
+def noting(noted):
+    """A tool that keeps what it was called with."""
+
+    @tool
+    async def note(token: str) -> str:
+        """Note a token.
+
+        Args:
+            token: to be noted.
+        """
+        noted.append(token)
+        return f"noted {token}"
+
+    return Toolset("notes", (note,))
+
+
 REQUEST = CompletionRequest(
     messages=(Message(role="user", content="Note it."),),
-    tools=Faulted.tools[0].specs,
+    tools=noting([]).specs,
     seed=3,
     max_tokens=1024,
     max_row_tokens=ROOM,
@@ -42,11 +61,20 @@ async def outcome_of(policy):
 
 
 async def played(fault, wire, tries):
-    """The outcome of a call to a server that plays a fault for so many requests, and the requests."""
+    """The outcome of a call to a server that plays a fault for so many requests, and the requests.
+
+    The tool calls of a completion that was spoilt are run.
+    """
     async with faulty(lambda *_: Plan(fault=fault, tries=tries)) as server:
         policy = policy_on(wire, server.url, request_timeout_s=2.0 if fault.stalls else 30.0, tries=2)
         outcome = await outcome_of(policy)
         await policy.aclose()
+    if fault.expected == READ and isinstance(outcome, Completion):
+        tools = noting(noted := [])
+        for each in outcome.message.tool_calls:
+            await tools.execute(each, None, timeout_s=5, max_output_chars=100)
+        if len(noted) != fault.runs or any(token.startswith(POISON) for token in noted):
+            outcome = AssertionError(f"tools ran with {noted}")
     return outcome, sum(call.requests for call in server.calls.values())
 
 
@@ -83,9 +111,9 @@ def problem_once(fault, outcome, requests):
         return "another class"
     if requests != (2 if fault.expected in (RETRIED, ADAPTED) else 1):
         return f"{requests} requests"
-    if isinstance(outcome, Completion):
-        return None if fault.exact in (None, outcome.exact) else "exactness"
-    return shown(outcome)
+    if not isinstance(outcome, Completion):
+        return shown(outcome)
+    return None if fault.exact in (None, outcome.exact) else "exactness"
 
 
 def problem_for_ever(fault, outcome, requests):
@@ -122,7 +150,3 @@ async def test_a_fault_that_stays_costs_the_call_after_its_tries():
     staying = [fault for fault in FAULTS.values() if fault.expected == RETRIED]
     found = await problems(staying, wire="chat", tries=99, problem_of=problem_for_ever)
     assert not found, found
-
-
-def test_there_are_as_many_kinds_as_are_claimed():
-    assert len(FAULTS) >= 165

@@ -38,23 +38,16 @@ while True:
             except OSError: pass
 """
 SETUPS = {
-    "another program as the shell": "exec python3 fake.py",
     "another program with every descriptor": "for i in {10..30}; do eval \"exec $((i + 20))>&$i\"; done "
     "2>/dev/null; exec python3 fake.py",
-    "a job that reads the shell's input": "python3 forger.py $$ >/dev/null 2>&1 & true",
     "a job with copies of the shell's descriptors": "for i in {10..30}; do eval \"exec $((i + 20))>&$i\"; done "
     "2>/dev/null; (exec python3 forger.py $$ >/dev/null 2>&1) & true",
     "an alias of source": "alias source=: builtin=: .=:",
-    "a function of source that says success": "source() { return 0; }; __turnwise_again() { return 0; }",
     "an exit in the debug trap": "set -T; trap 'exit 0' DEBUG",
     "a debug trap that skips": "shopt -s extdebug; trap '[[ $BASH_COMMAND == *builtin* ]]' DEBUG",
     "an exit trap": "trap 'exit 0' EXIT ERR RETURN; set -eE",
-    "a prompt command": "PROMPT_COMMAND='exit 0'; PS1='$(exit 0)'; PS4='$(kill -9 $$)'; set -x",
     "a job that ends the shell": "(while :; do kill -TERM $$; kill -HUP $$; done) 2>/dev/null & trap 'exit 0' TERM HUP; true",
-    "a job that stops the shell": "(sleep 0.2; kill -STOP $$) & true",
     "no status descriptor": "exec 9>&-; exec 10>&- 11>&- 12>&-",
-    "the status descriptor as output": "exec >&9 2>&9",
-    "no input": "exec </dev/null",
     "another input": "printf 'exit 0\\n' >in; exec <in",
     "the command file closed": "(while :; do chmod 0 /run/turnwise ${TMPDIR:-/tmp}/../run; done) >/dev/null 2>&1 & true",
 }  # fmt: skip

@@ -23,19 +23,13 @@ def fresh(name="forged.py"):
 """
 ATTACKS = {
     "writes": "for p in paths: tries(lambda: open(p, 'w').write(FORGED))",
-    "appends": "for p in paths: tries(lambda: open(p, 'a').write(FORGED))",
     "changes the mode and writes": "for p in paths:\n tries(os.chmod, p, 0o666)\n"
     " tries(lambda: open(p, 'w').write(FORGED))",
-    "truncates": "for p in paths: tries(os.truncate, p, 0)",
-    "removes and writes": "for p in paths:\n tries(os.unlink, p)\n tries(lambda: open(p, 'x').write(FORGED))",
     "renames": "for p in paths:\n tries(os.rename, p, p + '.old')\n tries(lambda: open(p, 'x').write(FORGED))",
     "renames over": "for p in paths: tries(os.replace, fresh(), p)",
-    "renames over from beside": "for p in paths: tries(lambda: os.replace(fresh(os.path.dirname(p) + '/forged.py'), p))",
     "exchanges": "import ctypes\nlibc = ctypes.CDLL(None)\n"
     "for p in paths: libc.syscall(316, -100, fresh().encode(), -100, p.encode(), 2)",
     "links over": "for p in paths:\n tries(os.unlink, p)\n tries(os.symlink, os.path.abspath(fresh()), p)",
-    "links hard": "for p in paths:\n tries(os.link, p, 'other')\n tries(os.chmod, 'other', 0o666)\n"
-    " tries(lambda: open('other', 'w').write(FORGED))",
     "writes by descriptor": "for p in paths:\n"
     " tries(lambda: os.write(os.open('/proc/self/fd/%d' % os.open(p, os.O_RDONLY), os.O_WRONLY), b'forged'))",
     "renames folders": "for p in folders:\n tries(os.rename, p, '/tmp/old')\n tries(os.rename, p, p.rstrip('/') + '.old')\n"
@@ -46,7 +40,6 @@ ATTACKS = {
     "tries(lambda: open(here + '/check.py', 'x').write(FORGED))",
     "mounts over": "os.system('for p in check.py deep; do mount --bind forged.py $p; unshare -rm mount -t tmpfs none $p; "
     "umount $p; umount -l $VERIFIER; mount -o remount,rw $p; done 2>/dev/null')",
-    "changes the owner": "for p in paths: tries(os.chown, p, os.getuid(), os.getgid())",
     "cuts through the supervisor": "for pid in filter(str.isdigit, os.listdir('/proc')):\n"
     " tries(lambda: open(f'/proc/{pid}/cwd/check.py', 'w').write(FORGED))\n"
     " tries(lambda: open(f'/proc/{pid}/root/{own}/check.py', 'w').write(FORGED))\n"
@@ -134,11 +127,9 @@ async def test_home_is_empty_elsewhere_and_closed(ctx):
 
 PLANTED = {
     "usercustomize": "d=$(python3 -m site --user-site); mkdir -p $d; echo \"print('forged')\" >$d/usercustomize.py",
-    "a .pth file": "d=$(python3 -m site --user-site); mkdir -p $d; echo \"import os; print('forged')\" >$d/x.pth",
     "bytecode": "mkdir pkg; echo >pkg/m.py; cp pkg/m.py kept; echo \"print('forged')\" >pkg/m.py; (cd pkg; python3 -c "
     "\"from py_compile import *; compile('m.py', invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)\"); mv kept pkg/m.py",
     "bash's files": "echo 'echo forged' | tee .bashrc .bash_profile .profile .bash_login .bash_logout >/dev/null",
-    "python's files": "echo \"print('forged')\" >.pythonrc.py; cp .pythonrc.py .pythonrc",
     "git's file": "printf '[alias]\\n\\tst = !echo forged\\n[core]\\n\\tpager = echo forged\\n' >.gitconfig; "
     "mkdir -p .config/git; cp .gitconfig .config/git/config",
 }  # fmt: skip
@@ -161,12 +152,9 @@ BUILDS = {
     "replaces the check": "echo \"print('forged')\" | tee check.py judge/check.py >/dev/null; echo x >out",
     "leaves a job": "(while :; do echo \"print('forged')\" >check.py; done) & echo x >out",
     "leaves a link": "ln -s check.py out",
-    "leaves a folder in the way": "mkdir -p check.py out; echo x >out/check.py",
-    "shadows modules": "mkdir out; echo \"print('forged')\" | tee os.py out/os.py sitecustomize.py >/dev/null",
     "hangs": "sleep 1000",
     "ends itself": "kill -9 -1",
     "fills the disk": "head -c 99999999 /dev/zero >out; true",
-    "fails": "echo forged; exit 3",
 }
 
 

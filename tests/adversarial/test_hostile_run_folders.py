@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from pydantic import Field, SecretStr
 
-from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig, JudgeConfig, ServerConfig
 from environments.record.recorder import read_groups
 from environments.record.run_folder import RunFolder
@@ -21,7 +20,7 @@ from tests.environments.chat.chat_env import Chat, chat
 from tests.environments.write_file import quiet
 from tools.errors import RecordError, UsageError
 from turnwise.cli.main import main
-from turnwise.cli.settings import Overrides, merge_settings, read_yaml
+from turnwise.cli.settings import read_yaml
 
 FOLDER = RunFolder(Path("runs/chat/default"))
 FILES = [FOLDER.path / name for name in ("config.yaml", "summary.json", "fingerprint", "log", "environment")]
@@ -46,10 +45,6 @@ def test_a_name_that_is_no_plain_name_is_refused_in_one_line(name, capsys):
     (line,) = capsys.readouterr().err.splitlines()
     assert "names a folder: it takes letters, digits" in line
     assert not list(Path("..").rglob("record.jsonl"))
-
-
-def test_names_of_many_letters_and_many_bytes_are_taken():
-    assert run(name="ü" * 63) == 0
 
 
 class Secretive(AgentEnvConfig):
@@ -101,40 +96,6 @@ def test_no_secret_is_written_into_the_settings_and_those_left_out_are_named():
     read_yaml(Path("c.yaml"))
 
 
-TEXTS = [
-    "a: b # c",
-    "two\nlines",
-    "'\"",
-    "- a",
-    "null",
-    "1e5",
-    "é😀",
-    "{a: [",
-    "\t",
-    " pad ",
-    "%",
-    "yes",
-    "~",
-    "@x",
-]
-
-
-@pytest.mark.parametrize("text", TEXTS, ids=ascii)
-def test_any_text_comes_back_from_the_settings(text):
-    class Odd(AgentEnvConfig):
-        words: str = ""
-        more: dict[str, object] = Field(default={})
-
-    class Env(Chat):
-        @classmethod
-        def config_init(cls):
-            return Odd(), []
-
-    Path("c.yaml").write_text(settings_text(Env(Odd(words=text, more={text: [text, 1e-05]})), None))
-    again = merge_settings(Env.config_init(), read_yaml(Path("c.yaml")), Overrides()).env
-    assert (again.words, again.more) == (text, {text: [text, 1e-05]})
-
-
 def test_the_log_keeps_no_credentials_and_no_more_than_its_bound():
     for _ in range(3):
         log = RunLog()
@@ -181,14 +142,6 @@ def test_a_file_where_the_folder_should_be_is_told_in_one_line(blocked):
         run(fresh=True)
 
 
-@pytest.mark.parametrize("file", ["config.yaml", "summary.json", "fingerprint"])
-def test_a_folder_where_a_file_should_be_is_told_in_one_line(file):
-    (FOLDER.path / file).mkdir(parents=True)
-    with pytest.raises(RecordError, match=r"cannot write .*Is a directory"):
-        run()
-    assert not list(FOLDER.path.glob(".*.part"))
-
-
 @pytest.fixture
 def full_disk():
     """Files that grow no longer than so many bytes."""
@@ -196,14 +149,6 @@ def full_disk():
     yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
     signal.signal(signal.SIGXFSZ, ignored)
-
-
-def test_a_full_disk_before_the_first_group_is_told_in_one_line(full_disk):
-    full_disk(100)
-    with pytest.raises(RecordError, match=r"cannot write runs/chat/default/config\.yaml"):
-        run()
-    full_disk(resource.RLIM_INFINITY)
-    assert run() == 0
 
 
 SESSIONS = '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n' * 50
@@ -243,31 +188,3 @@ def test_a_summary_that_cannot_be_written_at_the_end_is_said_and_the_run_has_don
     assert asyncio.run(process(chat(group_size=2, score_turn=block), console)) == 0
     assert "the summary of the run could not be written: cannot write" in console.file.getvalue()
     assert len(list(read_groups(FOLDER.record))) == 3
-
-
-@pytest.mark.parametrize(
-    "place", ["x" * 5000, "gone", "a/../b", "runs"], ids=["long", "gone", "up", "no-run"]
-)
-def test_what_is_no_record_is_told_in_one_line(place, capsys):
-    Path("runs/empty").mkdir(parents=True)
-    assert main(["export", place, "--out", "out.jsonl"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "no record at" in line
-
-
-def test_a_class_without_a_file_has_a_run_without_source():
-    space = {"__name__": "of_a_notebook", "AgentEnv": AgentEnv, "Chat": Chat}
-    exec("class Typed(Chat):\n    name = 'typed'\n", space)
-    assert asyncio.run(process(space["Typed"](AgentEnvConfig(group_size=2)), quiet())) == 0
-    told = json.loads((Path("runs/typed/default") / "fingerprint").read_text())
-    assert "code of class Typed" in told["facts"]
-
-
-def test_a_record_without_its_other_files_is_refused_and_goes_on():
-    run(max_items=1)
-    for name in ("config.yaml", "fingerprint", "summary.json"):
-        (FOLDER.path / name).unlink()
-    with pytest.raises(RecordError, match="max_turns was 10, is 5"):
-        run(max_turns=5)
-    assert run() == 0
-    assert json.loads(FOLDER.summary.read_text())["of"]["groups"] == 3

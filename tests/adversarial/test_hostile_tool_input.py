@@ -1,5 +1,6 @@
 """What a model writes into tool calls and files, however large or odd, never stops the event loop."""
 
+import asyncio
 import gc
 import json
 import time
@@ -8,14 +9,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.adversarial.heartbeat import heartbeat
 from tools.calls import ToolCall, ToolResult
 from tools.files import file
 from tools.registry import Toolset, tool
 from tools.sandbox import open_sandbox
 from tools.sandbox.base import Sandbox
 from tools.terminal import terminal
-from tools.tool_output import bounded
 
 MB10 = 10 << 20
 LONGEST_STOP_S = 0.1
@@ -38,10 +37,7 @@ ALL = Toolset.merged([file, terminal, Toolset("own", (nested,))])
 # ruff: noqa: UP031  # of JSON, whose braces would have to be doubled
 FILES = {
     "one line": b"x" * MB10,
-    "near matches": b"def f(x):\n    return 1\n" * (MB10 // 23),
-    "regex bait": (b"a" * 60 + b"\n") * (MB10 // 61),
     "invalid UTF-8": b"\xff\xfe" * (MB10 // 2),
-    "wide": "\U0001f600".encode() * (MB10 // 4),
     "too large": b"x\n" * MB10,
 }
 CALLS: dict[str, tuple[str, dict[str, object]]] = {
@@ -55,35 +51,38 @@ CALLS: dict[str, tuple[str, dict[str, object]]] = {
     "cat": ("terminal", {"command": "cat file"}),
 }
 TEXTS = {
-    "long string": '{"path": "a", "content": "%s"}' % ("x" * MB10),
     "unclosed string": '{"path": "' + '\\"' * (MB10 // 2),
     "surrogates": '{"path": "a", "content": "%s"}' % ("\\ud800" * (MB10 // 6)),
-    "NULs": '{"path": "a", "content": "%s"}' % ("\\u0000" * 150_000),
     "many keys": "{%s}" % ",".join(f'"{number}":1' for number in range(MB10 // 11)),
-    "a late double": "{%s}" % ",".join([*(f'"{number}":1' for number in range(2500)), '"z":1', '"z":1']),
-    "many values": '{"rows": [%s1]}' % ("1," * (MB10 // 2)),
     "values of 32 KB": '{"rows": [%s1]}' % ("[]," * 10_800),
-    "booleans in quotes": '{"rows": [[%s1]], "flag": "true"}' % ('"1",' * 2900),
     "deep": '{"path": %s' % ("[" * MB10),
-    "just deep enough": '{"path": %s%s}' % ("[" * 900, "]" * 900),
     "digits": '{"path": %s}' % ("9" * MB10),
-    "not JSON": "}{" * (MB10 // 2),
-    "a long path": '{"path": "%s", "content": ""}' % ("a/" * 300_000),
     "a long command": '{"command": "%s"}' % ("true;" * 190_000),
-    "a long pattern": '{"pattern": "%s"}' % ("(" * 60_000),
 }
 
 
 @asynccontextmanager
 async def unstopped():
     """Fails when the event loop worked for long without coming back; other programs' work does not count."""
+    longest_s = 0.0
+
+    async def beat():
+        nonlocal longest_s
+        last = time.thread_time()
+        while True:
+            await asyncio.sleep(0)
+            now = time.thread_time()
+            longest_s, last = max(longest_s, now - last), now
+
     gc.disable()  # a collection looks through all that pytest and its plugins hold, too
+    beating = asyncio.create_task(beat())
     try:
-        async with heartbeat() as heart:
-            yield
+        yield
+        await asyncio.sleep(0)
     finally:
+        beating.cancel()
         gc.enable()
-    assert heart.longest_s < LONGEST_STOP_S, f"the event loop stood still for {heart.longest_s:.3f} s"
+    assert longest_s < LONGEST_STOP_S, f"the event loop stood still for {longest_s:.3f} s"
 
 
 async def call(sandbox: Sandbox, name: str, arguments: str) -> ToolResult:
@@ -118,13 +117,6 @@ async def test_no_arguments_stop_the_loop(sandbox: Sandbox, text: str):
         assert len(result.content) <= 10_000
 
 
-async def test_no_name_of_a_tool_stops_the_loop(sandbox: Sandbox):
-    async with unstopped():
-        result = await call(sandbox, "\ud800\n" * (MB10 // 2), "{}")
-    assert result.error == "unknown_tool"
-    result.content.encode()
-
-
 async def test_a_crowded_folder_stops_nothing(sandbox: Sandbox):
     await sandbox.exec(
         ["python3", "-c", "import os; os.mkdir('many'); [open(f'many/{i:0200}', 'w') for i in range(60_000)]"]
@@ -139,13 +131,6 @@ async def test_a_crowded_folder_stops_nothing(sandbox: Sandbox):
             result = await call(sandbox, name, json.dumps(where))
         assert len(result.content) <= 10_000
     await sandbox.exec("rm -r many")
-
-
-def test_a_long_result_of_a_tool_is_cut_before_anything_else_is_done_with_it():
-    text = "\ud800" * (20 * MB10)
-    started = time.process_time()
-    assert len(bounded(text, 1000).encode()) == 1000
-    assert time.process_time() - started < LONGEST_STOP_S
 
 
 async def test_an_edit_that_would_fill_the_host_is_refused(sandbox: Sandbox):

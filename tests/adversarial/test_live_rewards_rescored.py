@@ -8,7 +8,7 @@ import pytest
 from environments.record.recorder import read_contents
 from environments.run.process_run import process
 from environments.run.rescore_run import rescore
-from tests.environments.chat.chat_env import Chat, ScalarChat, chat
+from tests.environments.chat.chat_env import Chat, chat
 from tests.environments.write_file import quiet
 from tools.errors import ConfigError, RunError
 
@@ -34,20 +34,6 @@ async def in_a_task(attribute, ctx):
     return 0.0
 
 
-async def in_a_thread(attribute, ctx):
-    try:
-        await asyncio.to_thread(getattr, ctx, attribute)
-    except Exception:  # noqa: BLE001
-        return 1.0
-
-
-async def by_hasattr(attribute, ctx):
-    try:
-        return float(hasattr(ctx, attribute))
-    except ConfigError:
-        return 0.0
-
-
 async def and_then_it_exits(attribute, ctx):
     try:
         await uses(attribute, ctx)
@@ -55,7 +41,7 @@ async def and_then_it_exits(attribute, ctx):
         raise SystemExit(0)
 
 
-WAYS = [openly, behind_a_broad_except, in_a_task, in_a_thread, by_hasattr, and_then_it_exits]
+WAYS = [openly, behind_a_broad_except, in_a_task, and_then_it_exits]
 
 
 @pytest.fixture(scope="module")
@@ -126,34 +112,6 @@ def train_turn(self, item, turn, ctx):
 )
 async def test_so_for_each_hook(record, hook):
     assert f"{hook.__name__} uses ctx.state" in await refused(record, **{hook.__name__: hook})
-
-
-async def test_so_where_one_rollout_of_many_asks(record):
-    async def compute_outcome(self, item, trajectory, ctx):
-        if item["id"] == "c" and trajectory.sibling == 3:
-            behind = ctx.sandbox
-            return float(behind is None)
-        return 0.0
-
-    assert "compute_outcome uses ctx.sandbox" in await refused(record, compute_outcome=compute_outcome)
-
-
-async def test_so_for_a_scalar_reward(tmp_path):
-    path = tmp_path / "r.jsonl"
-    await process(chat(ScalarChat, data_path_to_save_groups=str(path)), quiet())
-
-    def compute_reward(self, item, trajectory, ctx):
-        return float(bool(ctx.state))
-
-    assert "compute_reward uses ctx.state" in await refused(path, ScalarChat, compute_reward=compute_reward)
-
-
-async def test_printing_the_context_asks_for_nothing(record):
-    async def compute_outcome(self, item, trajectory, ctx):
-        return float(len(f"{ctx!r}"))
-
-    env = chat(Chat, compute_outcome=compute_outcome)
-    await rescore(env, record, read_contents(record), record.with_suffix(".new"), quiet())
 
 
 async def test_a_hook_that_hangs_costs_its_rollout_alone(record):

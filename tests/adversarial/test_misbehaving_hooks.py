@@ -10,7 +10,7 @@ from environments.rollout.containment import hook_calls
 from environments.rollout.lifecycle import rollout_hooks
 from environments.run.group_source import score_eval
 from tests.adversarial.misbehaving_env import AROUND_A_YIELD, NO_HOOKS, ORDINARY, TASK, first, misbehaving
-from tests.adversarial.misbehaviour import HANGS, KINDS, RAISED, breaks
+from tests.adversarial.misbehaviour import HANGS, KINDS, breaks
 from tests.tables import cases
 
 HOOKS = [spot for spot in ORDINARY if spot not in NO_HOOKS]
@@ -64,17 +64,10 @@ async def test_what_breaks_when_a_state_is_closed_costs_no_scored_rollout(soak, 
     await check(caplog=caplog)
 
 
-@cases("name", [name for name in RAISED if "a class" not in name])
-async def test_the_class_of_what_was_raised_is_told(name):
-    env = misbehaving("compute_outcome", KINDS[f"async raises {name}"])
-    (failure,) = (await env.rollout_group(TASK, 3)).failures
-    assert failure.error_class == type(RAISED[name]()).__name__
-
-
 async def test_the_traceback_begins_at_the_environments_own_code():
-    env = misbehaving("compute_outcome", KINDS["async raises SystemExit with text"])
+    env = misbehaving("compute_outcome", KINDS["async raises an error"])
     (failure,) = (await env.rollout_group(TASK, 3)).failures
-    assert failure.error == f"SystemExit: bye ({failure.where})"
+    assert failure.error == f"ZeroDivisionError: mine ({failure.where})"
     assert failure.where.startswith("misbehaviour.py:")
     assert "environments/" not in failure.traceback
 
@@ -114,15 +107,6 @@ async def test_a_hook_that_never_ends_costs_one_sibling_and_is_named_with_its_li
         for name, errors in found.items()
         if len(errors) != 1 or f"{name[1]} took longer than 2 s (--env.hook_timeout_s)" not in errors[0]
     ] == []
-
-
-async def test_a_condenser_that_never_ends_costs_one_sibling_and_is_named_with_its_limit(impatient):
-    envs = [misbehaving("condenser", kind, hook_timeout_s=1) for kind in HANGS.values()]
-    groups = await asyncio.gather(*(env.rollout_group(TASK, 3) for env in envs))
-    for group in groups:
-        assert len(group.trajectories) == 2
-        (failure,) = group.failures
-        assert "condenser own took longer than 1 s (--env.hook_timeout_s)" in failure.error
 
 
 async def test_a_state_that_is_never_made_or_closed_keeps_nothing(impatient, monkeypatch, caplog):
@@ -179,16 +163,6 @@ async def test_a_cancellation_from_outside_is_no_failure_and_waits_for_nothing(k
     with pytest.raises(asyncio.CancelledError):
         async with asyncio.timeout(5):
             await group
-
-
-@cases("kind", ["hangs and swallows cancellation", "blocks in def"])
-def test_the_end_of_a_loop_does_not_wait_for_what_was_abandoned(kind, impatient):
-    async def main():
-        env = misbehaving("prepare", HANGS[kind], hook_timeout_s=1)
-        return await env.rollout_group(TASK, 3), env.hook_threads.abandoned
-
-    group, abandoned = asyncio.run(main())
-    assert (len(group.trajectories), abandoned) == (2, 1)
 
 
 def test_threads_that_hooks_block_are_neither_in_our_way_nor_in_that_of_the_end():

@@ -57,24 +57,6 @@ def test_code_that_cancels_every_task_does_not_end_the_run_with_0(tmp_path, comm
     assert run(command("CancellingAll", tmp_path)).returncode == 1
 
 
-def test_a_bug_of_every_rollout_is_told_once_whole_and_costs_three_rollouts(tmp_path):
-    ended = run(process("Broken", tmp_path))
-    assert ended.returncode == 1
-    assert ended.stdout.count("rolled out") == 3
-    assert ended.stdout.count("Traceback (most recent call last)") == 1
-    (line,) = [line for line in ended.stdout.splitlines() if line.startswith("stopped: ")]
-    assert "the first rollouts of 3 items failed alike: KeyError at plain_env.py:" in line
-
-
-def test_a_verdict_that_cannot_be_had_costs_its_rollout_alone(tmp_path):
-    ended = run(evaluate("NoVerdict", tmp_path))
-    assert ended.returncode == 0
-    metrics = json.loads((tmp_path / "evaluation" / "metrics.json").read_text())
-    assert metrics["results"]["all"]["eval/rollouts"] == 12
-    assert metrics["results"]["all"]["eval/dropped_rollouts"] == 12
-    assert "6x ValueError: no idea (plain_env.py:" in ended.stdout
-
-
 def test_an_evaluation_that_was_ended_says_so_everywhere(tmp_path):
     command = evaluate("Interrupted", tmp_path, "--env.max_concurrent_rollouts", "1")
     with running(command, stdout=-1, stderr=-2, text=True) as ended:

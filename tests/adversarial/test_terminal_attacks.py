@@ -16,19 +16,13 @@ from turnwise.cli.view import command
 
 ATTACKS = {
     "clear": "\x1b[2J\x1b[H",
-    "title": "\x1b]0;owned\x07",
     "link": "\x1b]8;;http://evil\x1b\\click\x1b]8;;\x1b\\",
     "clipboard": "\x1b]52;c;cm0gLXJm\x07",
-    "8-bit": "\x9b31mred\x9d0;t\x9c",
     "overwrite": "reward 1.0\rreward 9.0\x08\x08\x7f",
     "bidi": "a\u202eb\u2066c\u2069\u200f\u061c",
     "unseen": "a\u200b\u200d\ufeff\U000e0041\u00ad",
-    "separators": "a\u2028b\u2029c\x85d\x0be\x0cf",
     "marks": "a" + "\u0301" * 500,
     "markup": "[bold red]x[/] :smile: [link=http://evil]y[/link]",
-    "private": "\ue000\U0010ffff\u0378",
-    "long": "x" * 5_000,
-    "wide": "\u4f60" * 300,
 }
 SGR = re.compile(r"\x1b\[[0-9;]*m")
 

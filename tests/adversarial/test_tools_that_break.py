@@ -41,19 +41,7 @@ async def exits_while_it_is_read(ctx: ToolContext, number: Annotated[int, AfterV
 
 
 @tool(name="act")
-def exits_in_a_thread_while_it_is_read(number: Annotated[int, AfterValidator(leave)] = 1) -> str:
-    """Act."""
-    return ""
-
-
-@tool(name="act")
 async def exits_while_it_is_shown() -> Leaving:
-    """Act."""
-    return Leaving()
-
-
-@tool(name="act")
-def exits_in_a_thread_while_it_is_shown() -> Leaving:
     """Act."""
     return Leaving()
 
@@ -119,12 +107,10 @@ def impatient(monkeypatch: pytest.MonkeyPatch):
     ("act", "says"),
     [
         (exits_while_it_is_read, "SystemExit: 3"),
-        (exits_in_a_thread_while_it_is_read, "SystemExit: 3"),
         (exits_while_it_is_shown, "TypeError: tool 'act' returned Leaving"),
-        (exits_in_a_thread_while_it_is_shown, "TypeError: tool 'act' returned Leaving"),
         (cancels_all_others, "CancelledError"),
     ],
-    ids=["read", "read in thread", "shown", "shown in thread", "cancels"],
+    ids=["read", "shown", "cancels"],
 )
 async def test_a_tool_costs_its_rollout_alone(act: Tool, says: str):
     group = await rolled_out(act, tool_timeout_s=0.5)

@@ -37,15 +37,3 @@ async def test_what_comes_between_two_requests_is_no_answer(stray):
             await spoken.wait()
             spoken.clear()
         await policy.aclose()
-
-
-async def test_a_connection_is_used_again_while_the_server_is_silent():
-    async with hostile({"*": answer(reply())}) as server:
-        policy = chat_policy(f"{server.url}/v1", tries=1)
-        connections = set()
-        for _ in range(3):
-            await policy.complete(REQUEST)
-            tasks = asyncio.all_tasks()
-            connections |= {id(each) for each in tasks if "HostileServer" in each.get_coro().__qualname__}
-        await policy.aclose()
-    assert len(connections) == 1

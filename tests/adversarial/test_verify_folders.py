@@ -25,9 +25,6 @@ IN_THE_FOLDER = {
     "a linked folder": "rmdir pkg; mkdir real; ln -s .. real/up; ln -s real/up/real pkg; "
     "ln -s ../reference.py real/solution.py",
     "a link to where everything is": "ln -s .. pkg/up; ln -s up/reference.py pkg/solution.py",
-    "an absolute link": "ln -s /workspace/reference.py pkg/solution.py",
-    "a linked package": "mkdir pkg/real; ln -s /workspace pkg/all; echo 'from pkg.all.reference import add' "
-    ">pkg/solution.py",
 }
 PACKAGE_CHECK = (
     "from pkg.solution import add\nassert add(1, 2) == 3\nimport tag\nassert tag.one == 1\nprint('passed')\n"
@@ -79,23 +76,15 @@ async def test_only_plain_files_of_a_folder_come_along(ctx):
 IN_THE_WAY = {
     "a folder instead of a file": "mkdir -p pkg/tests/data/x; echo x >pkg/tests/data/x/y",
     "a file instead of a folder": "rm -rf pkg/tests; echo x >pkg/tests",
-    "a file of the same name": "mkdir pkg/tests; echo x >pkg/tests/data",
-    "a link instead of a folder": "ln -s /tmp pkg/tests",
     "a locked file": "echo x >pkg/locked; chmod 0 pkg/locked",
-    "a locked folder": "mkdir pkg/locked; chmod 0 pkg/locked",
     "a folder that is too deep": "cd pkg; for i in $(seq 99); do mkdir d; cd d; done; echo x >file",
-    "a path that is too long with its folder": "python3 -c \"import os; os.chdir('pkg'); "
-    "[(os.mkdir('d' * 250), os.chdir('d' * 250)) for _ in range(16)]; open('x' * 78, 'w')\"",
     "a path that is too long": "python3 -c \"import os; os.chdir('pkg'); "
     "[(os.mkdir('d' * 250), os.chdir('d' * 250)) for _ in range(17)]; open('x', 'w')\"",
     "as many files as an archive holds": "mkdir pkg/d; cd pkg/d; seq 9999 | xargs touch",
-    "names that the writer uses": "mkdir pkg/tests; cd pkg/tests; seq -f .write-%g 999 | xargs touch",
     "too many files": "mkdir pkg/d; cd pkg/d; seq 10100 | xargs touch",
-    "a large file": "head -c 20000000 /dev/zero >pkg/large",
     "a large file with nothing in it": "truncate -s 100M pkg/large",
     "odd names": "touch pkg/$(printf '\\377\\n') pkg/-n 'pkg/.. ' 'pkg/\\'",
     "a FIFO instead of the folder": "rm -r pkg; mkfifo pkg",
-    "everything": "rm -r pkg; ln -s / pkg",
     "no folder": "rm -r pkg",
 }
 
@@ -117,13 +106,6 @@ async def test_artefacts_that_fill_the_workspace_leave_room_for_the_verifier(ctx
     assert result.text().split() == ["kepta", "b", "check.py", "pkg", "reference.py", "tag.py"]
 
 
-@pytest.mark.parametrize("ctx", [64], indirect=True)
-async def test_folders_with_more_files_than_an_archive_holds_all_come(ctx):
-    await ctx.sandbox.exec("mkdir a b; cd a; seq 6000 | xargs touch; cd ../b; seq 6000 | xargs touch")
-    result = await verified_package(ctx, "cat pkg/tests/data; ls a b | grep -c '^[0-9]'", ["a", "b"])
-    assert result.text() == "kept12000\n"
-
-
 async def test_artefacts_that_do_not_fit_where_they_belong_are_not_there(ctx):
     await ctx.sandbox.exec("truncate -s 9M /tmp/large; truncate -s 8M /tmp/all; truncate -s 4M /tmp/half")
     result = await ctx.verify(
@@ -132,14 +114,6 @@ async def test_artefacts_that_do_not_fit_where_they_belong_are_not_there(ctx):
         files={"/tmp/check": "kept"},
     )
     assert result.text().split() == ["keptcheck", "half"]
-
-
-async def test_an_artefact_does_not_replace_a_file_of_the_verifier_through_a_link_of_the_system(ctx):
-    await ctx.sandbox.write_file("/tmp/check", b"forged")
-    result = await ctx.verify(
-        command="cat /tmp/check", artefacts=["/var/tmp/check"], files={"/tmp/check": "kept"}
-    )
-    assert result.text() == "kept"
 
 
 async def test_a_folder_that_changes_meanwhile_is_never_an_error(ctx):

@@ -1,11 +1,10 @@
-"""How many posts a group with rewritten histories takes, packed in several ways.
+"""How many posts a group with rewritten histories takes, plain and dense.
 
     python -m tests.benchmarks.bench_packing [--groups 200]
 
 Random groups, 1 to 12 rows per trajectory, half of them with scores of 0 and 1, half with uniform ones; some
-lost siblings. "former" fills posts with the rows in their order, as far as the scores allow; "side by side"
-puts at most one row of each sibling in a post. "plain" and "dense" are what `environments.wire.padding` does
-where a trainer normalises scores, and where it reads advantages.
+lost siblings. "plain" and "dense" are what `environments.wire.padding` does where a trainer normalises
+scores, and where it reads advantages.
 """
 
 import argparse
@@ -40,19 +39,6 @@ def in_order(owners: Sequence[int], scores: Sequence[float], size: int) -> Packi
         )
         packed.append(list(range(start, end)))
         start = end
-    return packed
-
-
-def side_by_side(owners: Sequence[int], scores: Sequence[float], size: int) -> Packing:
-    """The next row of each sibling, if it fits."""
-    left = [[row for row, each in enumerate(owners) if each == owner] for owner in range(len(scores))]
-    packed: Packing = []
-    while any(left):
-        post: list[int] = []
-        for rows in left:
-            if rows and (not post or fits([scores[owners[row]] for row in (*post, rows[0])], scores, size)):
-                post.append(rows.pop(0))
-        packed.append(post)
     return packed
 
 
@@ -100,7 +86,7 @@ def _scores(taken: Sequence[int], scores: Sequence[float]) -> list[float]:
     return list(chain.from_iterable([score] * number for number, score in zip(taken, scores, strict=True)))
 
 
-WAYS: dict[str, Pack] = {"former": in_order, "side by side": side_by_side, "plain": plain, "dense": dense}
+WAYS: dict[str, Pack] = {"plain": plain, "dense": dense}
 
 
 def random_group(
@@ -151,22 +137,6 @@ def main() -> None:
                 f"| {padding * PADDING_TOKENS:.0f} | {share:.0%} | {kept:.0%} |",
                 flush=True,
             )
-    _exact(options.groups, options.seed)
-
-
-def _exact(count: int, seed: int) -> None:
-    """What is left to win: an exact search over small groups."""
-    for size, lost, most_rows in ((4, 0, 6), (4, 1, 6), (6, 0, 3)):
-        rng = random.Random(seed)
-        found = best = more = 0
-        for number in range(count):
-            owners, scores = random_group(rng, size - lost, most_rows=most_rows, binary=number % 2 == 1)
-            ours, fewest = len(plain(owners, scores, size)), fewest_posts(owners, scores, size)
-            found, best, more = found + ours, best + fewest, more + (ours > fewest)
-        print(
-            f"\ngroups of {size}, {lost} lost, up to {most_rows} rows each: plain {found} posts, an exact "
-            f"search {best}; it finds fewer for {more} of {count} groups"
-        )
 
 
 if __name__ == "__main__":

@@ -70,11 +70,7 @@ class NoReplyError(IncompleteError, ReplyError):
 
 
 def field_of(fields: Mapping[str, Any], name: str, *kinds: type, where: str = "") -> Any:
-    """A field of a reply; `None` where it is absent or null.
-
-    Raises:
-        ReplyError: it is of none of these kinds; a boolean never is.
-    """
+    """Return a field of a reply, or None; ReplyError if it is of none of these kinds. A boolean never is."""
     value = fields.get(name)
     if value is None or (isinstance(value, kinds) and not isinstance(value, bool)):
         return value
@@ -98,13 +94,7 @@ def read_object(content: bytes, what: str = "completion") -> dict[str, Any]:
 
 
 def merge_stream(content: bytes) -> dict[str, Any]:
-    """Return the one reply that the chunks of an event stream add up to.
-
-    A body of comments and one object after them, as OpenRouter sends while it waits, is that object.
-
-    Raises:
-        ReplyError: a chunk that is no object, an error in one, or no end.
-    """
+    """Return the reply that the chunks of an event stream, or an object behind comments, add up to."""
     after_comments = _COMMENTS.sub(b"", content)
     if after_comments.startswith(b"{"):
         return read_object(after_comments)
@@ -129,8 +119,6 @@ def merge_stream(content: bytes) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledTokens:
-    """The token ids that a server gave."""
-
     prompt_ids: tuple[int, ...]
     extends_row: bool = False
     """Whether `prompt_ids` are only those that follow the open row."""
@@ -140,13 +128,10 @@ class SampledTokens:
 
 
 def tokens_of(reply: Mapping[str, Any], choice: Mapping[str, Any]) -> SampledTokens | None:
-    """What was sampled, or `None` where the server gave text alone.
+    """Return what was sampled, or None where the server gave text alone.
 
     vLLM gives `token_ids` and the prompt's ids at the top, SGLang `response_token_ids` and the prompt's ids
     in the choice, or pairs of logprob and id in `meta_info`.
-
-    Raises:
-        ReplyError: what it gives does not fit together.
     """
     pairs = token_pairs(object_in(choice, "meta_info"))
     given = [
@@ -172,11 +157,6 @@ def tokens_of(reply: Mapping[str, Any], choice: Mapping[str, Any]) -> SampledTok
 
 
 def checked_ids(ids: object, name: str) -> tuple[int, ...]:
-    """Token ids of a reply.
-
-    Raises:
-        ReplyError: one of them is no integer, or no vocabulary has it.
-    """
     if not isinstance(ids, list):
         raise ReplyError(f"{name} is no list: {ids!r:.100}")
     values = cast("list[int]", ids)
@@ -187,11 +167,6 @@ def checked_ids(ids: object, name: str) -> tuple[int, ...]:
 
 
 def checked_logprobs(logprobs: Sequence[object] | None, tokens: int) -> tuple[float, ...] | None:
-    """One logprob for each sampled token; `None` stays what it is.
-
-    Raises:
-        ReplyError: another number of them, or one that no sampler gave.
-    """
     if logprobs is None:
         return None
     if len(logprobs) != tokens:
@@ -208,14 +183,9 @@ def checked_logprobs(logprobs: Sequence[object] | None, tokens: int) -> tuple[fl
 
 
 def read_message(given: Mapping[str, Any], call_ids: CallIds) -> tuple[Message, str | None]:
-    """The message, and the field that its reasoning came in, where that is one that takes it back.
+    """Return the message of a choice, and the field of its reasoning where that can be sent back in it.
 
-    Args:
-        given: the message of a choice.
-        call_ids: names the calls without an id, or with that of another.
-
-    Raises:
-        ReplyError: a message of another role, or a content that is neither text nor a part of a known kind.
+    `call_ids` names calls that have no id, or that of another.
     """
     role = given.get("role")
     if role not in (None, "", "assistant"):
@@ -259,12 +229,7 @@ def weight_spans_of(choice: Mapping[str, Any]) -> tuple[WeightSpan, ...]:
 
 
 def weight_version_of(choice: Mapping[str, Any], *facts: object) -> str | None:
-    """The version of the weights, or of all that one completion was sampled by; `None`: unknown.
-
-    Args:
-        choice: of the reply; vLLM's `weight_versions` has a version per stretch of tokens.
-        facts: where SGLang's `weight_version` may be.
-    """
+    """Return the version of the weights, or all that sampled one completion; None if unknown."""
     # Where one stretch has no version, the others would give too young an age.
     names = [_name(mapping(span).get("version")) for span in list_in(choice.get("weight_versions"))]
     if not names:
@@ -292,22 +257,16 @@ class FilteredReplyError(ReplyError):
 
 
 def call_id(*names_it: object) -> str:
-    """An id for a call that a server gave none: equal for equal reasons, and of the form that all accept.
-
-    Mistral wants nine letters and digits; others take any text.
-    """
+    """Return an id for a call that has none: nine letters and digits, as Mistral wants."""
     number = int.from_bytes(blake2b(repr(names_it).encode(), digest_size=8).digest(), "big")
     return "".join(_ID_CHARS[number // 62**place % 62] for place in range(_ID_LENGTH))
 
 
 @collector_paused()
 def read_reply(content: bytes, call_prefix: str, *, max_tokens: int | None = None) -> SampledMessage:
-    """The message of a reply, with its tokens where the server gave them.
+    """Return the message of a reply, JSON or an event stream, with its tokens where the server gave them.
 
-    Args:
-        content: the body of the reply, JSON or an event stream.
-        call_prefix: distinguishes the calls of this reply from others, for calls without an id.
-        max_tokens: how many were asked for: without a finish reason, so many tokens were cut.
+    Without a finish reason, `max_tokens` sampled tokens count as cut.
 
     Raises:
         ReplyError: no completion, one that the server gave up or filtered, or one that does not fit together.
@@ -334,18 +293,10 @@ def read_reply(content: bytes, call_prefix: str, *, max_tokens: int | None = Non
 
 
 def find_known_ids(content: bytes, known: Sequence[bytes]) -> tuple[int, int] | None:
-    """Return where known ids stand at the start of a reply's `prompt_token_ids`: compared, not parsed.
+    """Return where the ids `known` (JSON, in pieces) stand at the start of a reply's `prompt_token_ids`.
 
-    A turn's cost would grow with its row otherwise. A reply that has the name twice, however it is written
-    there, is left alone: the other might be read.
-
-    Args:
-        content: JSON, or events of it.
-        known: the ids as they stand in a JSON list, without its brackets, in pieces.
-
-    Returns:
-        The first byte and the one after the last; `None` where the prompt begins otherwise, or is written
-        otherwise.
+    They are compared, not parsed: a turn's cost would grow with its row. None where the prompt begins or is
+    written otherwise, or where the reply has the name twice, as the other might be read.
     """
     start = end = content.find(_START) + len(_START)
     if start < len(_START) or content.count(_NAME) > 1:

@@ -93,11 +93,7 @@ _FILTER = re.compile(
 
 
 def checked_extra_body(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The fields, when requests can have them.
-
-    Raises:
-        ValueError: one of them is set elsewhere, is no name, or its value no JSON.
-    """
+    """Return fields that requests can have; ValueError for one that is set elsewhere or is no JSON."""
     for name, value in fields.items():
         if name in SET_ELSEWHERE:
             raise ValueError(f"cannot set {name}: {SET_ELSEWHERE[name]}")
@@ -201,15 +197,10 @@ class Dialect:
     def without_refused(
         self, error: StatusError, sampling: Mapping[str, Any], *, gives_ids: bool
     ) -> "Dialect | None":
-        """The dialect without what an error refuses, or `None` when that is nothing optional.
-
-        Args:
-            error: what the server answered.
-            sampling: the settings that shape the distribution; those that are 1 may be left out.
-            gives_ids: whether it has given token ids, so that it is about this one request.
+        """Return the dialect without what an error refuses, or None when that is nothing optional.
 
         Raises:
-            RefusedSettingError: it refuses what a setting or its own flags have to change.
+            RefusedSettingError: it refuses what a setting or the server's flags have to change.
         """
         refused = refused_fields(error, _OPTIONAL) - self.refused
         _refuse_needed(refused, error, sampling, self.section)

@@ -43,13 +43,7 @@ class Endpoint:
 
 
 def endpoint(url: str, *, name: str, example: str, api_key: str = "") -> Endpoint:
-    """Take a URL apart.
-
-    Args:
-        url: `http(s)://[user:password@]host[:port][/path][?query]`.
-        name: the setting, for the error.
-        example: of such a URL, for the error.
-        api_key: sent as `Bearer`, unless the URL has a user.
+    """Take a URL apart; `name` and `example` are for the error.
 
     Raises:
         ConfigError: it is no such URL, or no header can carry the key.

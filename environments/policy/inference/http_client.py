@@ -102,11 +102,7 @@ class BodyError(Exception):
 
 
 async def read_body(chunks: AsyncIterable[bytes], *, max_bytes: int, cut: bool = False) -> bytes:
-    """The decoded body, of which aiohttp decodes a bounded piece at a time.
-
-    Raises:
-        BodyError: it is longer, unless it is to be `cut`.
-    """
+    """Return the decoded body; BodyError if it is longer, unless it is to be `cut`."""
     read = bytearray()
     async for chunk in chunks:
         read += chunk
@@ -164,12 +160,7 @@ class Pace:
 
 
 def request_body(fields: Mapping[str, Any], lists: Mapping[str, Iterable[bytes]]) -> bytes:
-    """A JSON object.
-
-    Args:
-        fields: its values.
-        lists: more of them, each a list of what is JSON already.
-    """
+    """Return a JSON object of `fields` and of `lists`, whose entries are JSON already."""
     # Joined once: a long conversation is as large as all the rest, and every copy of it costs.
     parts = [b"{", orjson.dumps(dict(fields))[1:-1]]
     for name, items in lists.items():
@@ -248,12 +239,7 @@ class HttpClient:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def request(self, path: str, body: bytes | None = None, *, at_root: bool = False) -> bytes:
-        """Return the body of the answer to a POST of JSON, or to a GET; `at_root`: beside `/v1`.
-
-        Raises:
-            StatusError: an error, or another place to ask.
-            NoAnswerError: no answer, or one that is too long or breaks off.
-        """
+        """Return the body of the answer to a POST of JSON, or to a GET; `at_root`: beside `/v1`."""
         try:
             async with self._open().request(
                 "GET" if body is None else "POST",

@@ -73,11 +73,7 @@ class ModelServer:
     ) -> T:
         """Send a request until a whole reply comes, and return what `read` makes of it.
 
-        Args:
-            path: below the base URL.
-            body: JSON, to be posted; `None` gets a page about the server.
-            read: raises NoAnswerError for a reply that is not whole: the request is then sent again.
-            at_root: the path is beside `/v1` instead, as SGLang's `/generate` is.
+        `read` raises NoAnswerError for a reply that is not whole: the request is then sent again.
 
         Raises:
             StatusError: an error, the last one.

@@ -78,10 +78,6 @@ class ServerFacts:
 async def look(server: ModelServer, model: str) -> ServerFacts:
     """Query a server about itself; what it leaves out stays unknown.
 
-    Args:
-        server: that is asked for its models, and then for the page that each kind of server has.
-        model: the one in use.
-
     Raises:
         ServerAway: a page could not be had, after the server's tries.
     """

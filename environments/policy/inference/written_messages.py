@@ -44,11 +44,7 @@ class WrittenMessage:
 
 
 def tools_in(given: Any) -> tuple[ToolSpec, ...]:
-    """The tools that the agent was offered, as OpenAI or Anthropic have them, or as JSON text of them.
-
-    Raises:
-        MessageError: they are something else.
-    """
+    """Return the offered tools, as OpenAI or Anthropic have them, or as JSON text of them."""
     if isinstance(given, str):
         given = json_in(given, "tools") if given.strip() else None
     if given is None:

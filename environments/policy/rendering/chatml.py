@@ -43,11 +43,7 @@ class Section(NamedTuple):
 
 
 def message_of(sections: Sequence[Section]) -> Message:
-    """The message of a turn, its calls named `call_0`, `call_1` and so on.
-
-    A block that is not closed, or that holds no call, is a call with that status; text in
-    the reasoning is no call.
-    """
+    """Return the message of a turn; an open block, or one without a call, is a call with that status."""
     reasoning, sections = _reasoning(sections)
     content = ""
     calls: list[ToolCall] = []
@@ -55,7 +51,15 @@ def message_of(sections: Sequence[Section]) -> Message:
         closed = index + 1 < len(sections) and sections[index + 1].marker == CALL[1]
         if section.marker == CALL[0]:
             content = content if calls else content.removesuffix("\n")
-            calls.append(_read_call(section, closed=closed, index=len(calls)))
+            name, arguments, status = _framed(section.text) or read_json_call(section.text.strip())
+            call = ToolCall(
+                id=f"call_{len(calls)}",
+                name=name,
+                arguments=arguments,
+                status=status if closed else "unclosed_block",
+                span=(section.start, section.end + closed),  # with both markers
+            )
+            calls.append(call)
         elif section.marker == CALL[1] and index and sections[index - 1].marker == CALL[0]:
             content += section.text if section.text != "\n" else ""
         else:
@@ -67,19 +71,6 @@ def write_call(call: ToolCall) -> str:
     """The text between the call markers; the arguments stay as they are, even when they are not JSON."""
     return (
         f"{_CALL_START}{json.dumps(call.name, ensure_ascii=False)}{_CALL_MIDDLE}{call.arguments}{_CALL_END}"
-    )
-
-
-def _read_call(section: Section, *, closed: bool, index: int) -> ToolCall:
-    """The call between two markers; the span takes in both of them."""
-    text, span = section.text, (section.start, section.end + closed)
-    name, arguments, status = _framed(text) or read_json_call(text.strip())
-    return ToolCall(
-        id=f"call_{index}",
-        name=name,
-        arguments=arguments,
-        status=status if closed else "unclosed_block",
-        span=span,
     )
 
 
@@ -155,11 +146,7 @@ class TokenizerError(ConfigError):
 
 
 def load_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer of `embedded`, of a local folder, or of a Hugging Face name.
-
-    Raises:
-        ConfigError: there is no such tokenizer, or it has no `tokenizer.json`.
-    """
+    """Load `embedded`, a local folder, or a Hugging Face name; ConfigError if there is no such tokenizer."""
     if name == EMBEDDED or Path(name).is_dir():
         return _tokenizer_in(EMBEDDED_TOKENIZER_DIR if name == EMBEDDED else Path(name))
     if name.startswith((".", "/", "~")):
@@ -276,10 +263,10 @@ class ChatMLRenderer:
     def extend(
         self, sampled: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec] = ()
     ) -> tuple[int, ...]:
-        """What follows a sampled turn: what closes it, `messages`, and the next assistant's header.
+        """Return what follows a sampled turn: what closes it, `messages`, and the next assistant's header.
 
-        A prompt of the grown conversation holds the same after the turn. A stop token that was sampled closes
-        the turn, whichever it is; for a turn that was cut, the format's own one is added.
+        A stop token that was sampled closes the turn, whichever it is; for a turn that was cut, the format's
+        own one is added.
 
         Raises:
             CannotExtendError: the turn goes on after its stop token, and parsing drops that.
@@ -291,12 +278,10 @@ class ChatMLRenderer:
         return _joined(closing, *map(self._message, messages), self._header("assistant"))
 
     def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSpec] = ()) -> Message:
-        """The assistant message that ids hold, up to the stop token if there is one.
+        """Return the assistant message that ids hold, up to the stop token if there is one.
 
-        The reverse of `completion_ids` for whole messages (but call ids are `call_0`, `call_1`, …, as they
-        are not in the tokens). A block that is not closed, or that holds no call, is a call with a status
-        that says so; what stands in the reasoning is no call.
-        Works with tokenizers that have the markers as control tokens.
+        The reverse of `completion_ids` for whole messages; calls are named `call_0`, `call_1`, …, as their
+        ids are not in the tokens. Works with tokenizers that have the markers as control tokens.
         """
         return message_of(self._sections(token_ids))
 
@@ -417,17 +402,10 @@ async def rendered(
     max_tokens: int | None,
     sampled: int = 0,
 ) -> Result:
-    """The result of `work`, which renders messages.
-
-    Args:
-        work: in a thread when the messages that were not rendered before are long.
-        renderer: of these messages.
-        messages: all that it renders.
-        max_tokens: that their row may have; `None`: any number.
-        sampled: ids of a turn that it reads to go on from there.
+    """Return the result of `work`, in a thread when messages that were not rendered before are long.
 
     Raises:
-        ContextOverflow: they have more tokens for certain.
+        ContextOverflow: they have more than `max_tokens` for certain.
     """
     # Not `isinstance` of a protocol, which takes 20 µs.
     chars = getattr(renderer, "chars_to_encode", chars_of)(messages)

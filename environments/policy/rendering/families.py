@@ -178,12 +178,7 @@ def _numbered(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
 
 
 def load_renderer(*, family: str | None, model_name: str, tokenizer_name: str) -> Renderer:
-    """The renderer for ids of a model.
-
-    Args:
-        family: a name of `family_names`; `None`: by the model's name, and ChatML for the embedded tokenizer.
-        model_name: as the server names it.
-        tokenizer_name: `embedded`, a folder, or a Hugging Face name.
+    """Return the renderer for ids of a model; without a family, by the name of the model or tokenizer.
 
     Raises:
         ConfigError: one line that names what to set or to install.

@@ -325,11 +325,7 @@ class FamilyTokenizer:
         return ids
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False, **others: Any) -> str:
-        """The text of ids, control tokens included unless they are to be skipped.
-
-        Raises:
-            ValueError: the library asks token by token, in quadratic time, where in the text each one stands.
-        """
+        """Decode ids. ValueError where the library asks for the place of each token, in quadratic time."""
         if others:
             raise ValueError("where tokens stand in a text is not told")
         return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
@@ -428,12 +424,7 @@ class FamilyRenderer:
     """
 
     def __init__(self, family: str, tokenizer: Tokenizer, *, model_name: str = "") -> None:
-        """Use the format of `family` with the ids of `tokenizer`.
-
-        Args:
-            family: a name of the library.
-            tokenizer: of the model; it is copied.
-            model_name: some formats differ between models of a family.
+        """Use the format of `family` with a copy of the tokenizer; some formats differ by `model_name`.
 
         Raises:
             ConfigError: the library is not installed, or the tokenizer lacks tokens of the format.
@@ -463,9 +454,7 @@ class FamilyRenderer:
         return self._tokenizer.decode(ids)
 
     def prompt_ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
-        """The whole conversation, up to where the next assistant message begins.
-
-        Calls that the format cannot write (no JSON object, or several where it has room for one) are text.
+        """Return the whole conversation; calls that the format cannot write are text.
 
         Raises:
             PolicyError: the format has no way to write this conversation.
@@ -483,13 +472,9 @@ class FamilyRenderer:
     def extend(
         self, sampled: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec]
     ) -> tuple[int, ...]:
-        """What follows a sampled turn, up to where the next assistant message begins.
+        """Return what follows a sampled turn, up to where the next assistant message begins.
 
-        The library is shown the turn after a short opening instead of all that came before: what follows
-        does not depend on it, and the cost stays flat.
-
-        Raises:
-            CannotExtendError: the format has no way to go on, or would drop what was sampled.
+        The library is shown the turn after a short opening instead of the whole row, so the cost stays flat.
         """
         stopped_at = first_stop(sampled, self.stop_ids)
         if stopped_at is not None and stopped_at < len(sampled) - 1:
@@ -620,11 +605,7 @@ def _message(read: Any, tools: Sequence[ToolSpec]) -> Message:
 
 @cache
 def text_reader(family: str) -> FamilyRenderer:
-    """Reads text of a family's format without its model's tokenizer: bytes, and the format's markers.
-
-    Raises:
-        ConfigError: the library is not installed, or needs more than that for this family.
-    """
+    """Return a reader of a family's text without its model's tokenizer: bytes, and the format's markers."""
     tokenizer = FamilyTokenizer(byte_tokenizer(()))
     return FamilyRenderer(family, byte_tokenizer(_lacking(family, tokenizer)))
 

@@ -128,11 +128,7 @@ def read_json_call(text: str) -> JsonCall:
 
 
 def _fields(text: str) -> Iterator[tuple[str, tuple[Any, str]]]:
-    """Each field of an object with its value and the value's text.
-
-    Raises:
-        ValueError: no JSON object, or something after it.
-    """
+    """Yield each field of an object with its value and the value's text; ValueError if it is none."""
     after = _skip(text, 0, "{")
     separator = text[after : after + 1]
     end = after

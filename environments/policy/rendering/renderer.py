@@ -34,12 +34,9 @@ class Renderer(Protocol):
     def extend(
         self, sampled: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec]
     ) -> tuple[int, ...]:
-        """What follows a sampled turn, up to where the next assistant message begins.
+        """Return what follows a sampled turn, up to where the next assistant message begins.
 
-        Args:
-            sampled: the ids of the turn, as the server gave them; they may lack a stop token.
-            messages: what answers it: tool results and replies.
-            tools: those offered, for formats that name them again.
+        `sampled` may lack a stop token; `messages` are tool results and replies.
 
         Raises:
             CannotExtendError: the format has no way to go on, or would drop what was sampled.

@@ -56,9 +56,11 @@ def noted_calls(lines: Iterable[str]) -> Iterator[NotedCall]:
     for line in [*lines, "('called', "]:
         is_call = line.startswith("('called', ")
         if arguments is not None:
-            outcome = Outcome(kind="lost") if is_call else _noted_outcome(line)
-            if outcome is not None:
-                yield NotedCall(arguments=arguments, outcome=outcome)
+            match ("lost", None) if is_call else _literal(line):
+                case ("lost" | "returned" | "raised" as kind, value):
+                    yield NotedCall(arguments=arguments, outcome=Outcome(kind=kind, value=value))
+                case _:
+                    pass
         arguments = line if is_call else None
 
 
@@ -83,14 +85,6 @@ def alike(expected: Any, found: Any) -> bool:
             alike(value, second[key]) for key, value in first.items()
         )
     return bool(expected == found)
-
-
-def _noted_outcome(line: str) -> Outcome | None:
-    match _literal(line):
-        case ("returned" | "raised" as kind, value):
-            return Outcome(kind=kind, value=value)
-        case _:
-            return None
 
 
 def _outcome(server: SolutionServer, arguments: str) -> Outcome | None:

@@ -77,7 +77,10 @@ def outcome_question(item: Item, draft: str) -> str:
 
 def scripted_verdict(item: Item, messages: Sequence[Message]) -> str:
     """A judge that measures: half required words, a third length, the rest variety."""
-    draft = _draft_in(messages[-1].content)
+    # A question ends with the mark that its quote begins with, too.
+    quote = messages[-1].content.removesuffix(">>>")
+    mark = quote.rpartition("\n")[2]
+    draft = quote.partition(f"<<<{mark}\n")[2].removesuffix(f"\n{mark}")
     missing, fit, fresh = (
         missing_words(draft, item["required"]),
         length_fit(draft, *item["words"]),
@@ -91,10 +94,3 @@ def scripted_verdict(item: Item, messages: Sequence[Message]) -> str:
     ]
     score = BEST * (present / 2 + fit * 0.3 + fresh * 0.2)
     return json.dumps({"score": round(score, 3), "remarks": " ".join(remarks) or "It can be printed."})
-
-
-def _draft_in(question: str) -> str:
-    """What a question quotes: it ends with the mark that the quote begins with, too."""
-    quote = question.removesuffix(">>>")
-    mark = quote.rpartition("\n")[2]
-    return quote.partition(f"<<<{mark}\n")[2].removesuffix(f"\n{mark}")

@@ -4,7 +4,6 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -49,7 +48,7 @@ class StockChange:
 
 
 def change_in(text: str) -> StockChange | None:
-    found = [(match.start(), sentence, match) for sentence, match in _matches(text)]
+    found = [(match.start(), each, match) for each in _SENTENCES if (match := _PATTERNS[each].search(text))]
     if not found:
         return None
     _, sentence, match = min(found, key=lambda each: each[0])
@@ -59,21 +58,15 @@ def change_in(text: str) -> StockChange | None:
     )
 
 
-def _matches(text: str) -> list[tuple[str, re.Match[str]]]:
-    found = [(sentence, pattern.search(text)) for sentence, pattern in _PATTERNS.items()]
-    return [(sentence, match) for sentence, match in found if match is not None]
-
-
-def _pattern(sentence: str) -> re.Pattern[str]:
-    pattern = re.escape(sentence).replace(r"\{sacks\}", r"(?P<sacks>\d{1,6})")
-    for name in ("store", "other"):
-        pattern = pattern.replace(rf"\{{{name}\}}", rf"(?P<{name}>[a-z]+)")
-    return re.compile(pattern)
-
-
-_PATTERNS: Mapping[str, re.Pattern[str]] = MappingProxyType(
-    {sentence: _pattern(sentence) for sentence in _SENTENCES}
-)
+_PATTERNS: Mapping[str, re.Pattern[str]] = {
+    sentence: re.compile(
+        re.escape(sentence)
+        .replace(r"\{sacks\}", r"(?P<sacks>\d{1,6})")
+        .replace(r"\{store\}", "(?P<store>[a-z]+)")
+        .replace(r"\{other\}", "(?P<other>[a-z]+)")
+    )
+    for sentence in _SENTENCES
+}
 
 
 Item = Mapping[str, Any]
@@ -153,7 +146,12 @@ def _ledger(name: str, facts: int, stores: int) -> dict[str, Any]:
         known.pop(change.store, None)  # so that the store unchanged for longest is the first
         known[change.store] = stock
         stocks.append(stock)
-        pages.append(f"Page {len(stocks)} of {facts}\n{_page_text(rng, change, names)}")
+        said = [
+            aside.format(store=rng.choice(names), number=rng.randint(3, 28))
+            for aside in rng.sample(_ASIDES, 3)
+        ]
+        said.insert(rng.randint(0, len(said)), change.text)
+        pages.append(f"Page {len(stocks)} of {facts}\n{' '.join(said)}")
     return {"id": name, "stores": names, "pages": pages, "stocks": stocks, "answer": sum(known.values())}
 
 
@@ -167,14 +165,6 @@ def _change(rng: random.Random, names: Sequence[str], known: Mapping[str, int]) 
         return StockChange(sentence=rng.choice((BROUGHT, SOLD)), store=oldest, sacks=sacks)
     store = rng.choice([name for name in names if name != oldest])
     return StockChange(sentence=rng.choice((ABOVE, BELOW)), store=store, sacks=sacks, other=oldest)
-
-
-def _page_text(rng: random.Random, change: StockChange, names: Sequence[str]) -> str:
-    said = [
-        aside.format(store=rng.choice(names), number=rng.randint(3, 28)) for aside in rng.sample(_ASIDES, 3)
-    ]
-    said.insert(rng.randint(0, len(said)), change.text)
-    return " ".join(said)
 
 
 @dataclass(slots=True, kw_only=True)

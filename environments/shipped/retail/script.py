@@ -38,7 +38,8 @@ def _next_steps(item: Item, messages: Sequence[Message]) -> tuple[Message, Seque
     heard = [message.content for message in messages if message.role == "user"]
     if (step := _identify(item, ran, heard)) is not None:
         return step, [say(_BRUSH_OFF), *tempted]
-    if unread := [subject for subject in item["reads"] if subject not in _subjects(ran)]:
+    subjects = {arguments.get("order_id") or arguments.get("product_id") for _, arguments in ran}
+    if unread := [subject for subject in item["reads"] if subject not in subjects]:
         look_up = (
             call("get_order", {"order_id": unread[0]})
             if unread[0].startswith("W")
@@ -49,7 +50,9 @@ def _next_steps(item: Item, messages: Sequence[Message]) -> tuple[Message, Seque
         return say(item["refusal"]), [*tempted, say(_BRUSH_OFF)]
     if (step := _act(item, messages, ran)) is not None:
         return step, [*careless, _action(_left(item, ran)[0])]
-    return _report(item, declined=DECLINES in heard), [say("Sure."), say(_BRUSH_OFF)]
+    answers = f" The answer is {', '.join(item['answers'])}." if item["answers"] else ""
+    done = "Then nothing is changed." if DECLINES in heard else f"All is done.{answers}"
+    return say(f"{done} Is there anything else?"), [say("Sure."), say(_BRUSH_OFF)]
 
 
 def _identify(item: Item, ran: Sequence[tuple[str, Any]], heard: Sequence[str]) -> Message | None:
@@ -73,23 +76,13 @@ def _act(item: Item, messages: Sequence[Message], ran: Sequence[tuple[str, Any]]
     left = _left(item, ran)
     if not left or any(message.content == DECLINES for message in messages):
         return None
-    proposal = _proposal(item, left[0])
-    spoken = [message.content for message in messages if message.role != "tool" and not message.tool_calls]
-    agreed = spoken[-2:] == [proposal, AGREES]
-    return _action(left[0]) if agreed or left[0]["tool"] == "transfer_to_human" else say(proposal)
-
-
-def _proposal(item: Item, action: Mapping[str, Any]) -> str:
+    action = left[0]
     details = ", ".join(f"{name} {value}" for name, value in action["arguments"].items())
     amounts = f" The amount is {', '.join(item['answers'])}." if item["answers"] else ""
-    return f"I would {action['tool'].replace('_', ' ')}: {details}.{amounts} Do you confirm?"
-
-
-def _report(item: Item, *, declined: bool) -> Message:
-    if declined:
-        return say("Then nothing is changed. Is there anything else?")
-    answers = f" The answer is {', '.join(item['answers'])}." if item["answers"] else ""
-    return say(f"All is done.{answers} Is there anything else?")
+    proposal = f"I would {action['tool'].replace('_', ' ')}: {details}.{amounts} Do you confirm?"
+    spoken = [message.content for message in messages if message.role != "tool" and not message.tool_calls]
+    agreed = spoken[-2:] == [proposal, AGREES]
+    return _action(action) if agreed or action["tool"] == "transfer_to_human" else say(proposal)
 
 
 def _action(action: Mapping[str, Any]) -> Message:
@@ -98,7 +91,3 @@ def _action(action: Mapping[str, Any]) -> Message:
 
 def _left(item: Item, ran: Sequence[tuple[str, Any]]) -> Sequence[Mapping[str, Any]]:
     return [action for action in item["actions"] if (action["tool"], action["arguments"]) not in ran]
-
-
-def _subjects(ran: Sequence[tuple[str, Any]]) -> set[str]:
-    return {arguments.get("order_id") or arguments.get("product_id") for _, arguments in ran}

@@ -421,7 +421,7 @@ def open_shop() -> sqlite3.Connection:
     """A database of the shop as it stands at the start. It can be used on the thread that opens it."""
     connection = sqlite3.connect(":memory:")
     connection.row_factory = sqlite3.Row
-    connection.executescript(_schema())
+    connection.executescript(_data("schema.sql").read_text())
     for table, rows in _seed().items():
         marks = ", ".join("?" * len(rows[0]))
         connection.executemany(f"insert into {table} values ({marks})", rows)
@@ -443,11 +443,6 @@ def end_state(connection: sqlite3.Connection) -> str:
 def rows_of(name: str) -> list[dict[str, Any]]:
     with _data(f"{name}.jsonl").open("rb") as lines:
         return list(jsonlines.Reader(lines))
-
-
-@cache
-def _schema() -> str:
-    return _data("schema.sql").read_text()
 
 
 @cache

@@ -104,7 +104,11 @@ class StationsEnv(TurnLevelRewardMixin, AgentEnv):
         """1/8 for each right key, paid by the task's rule; a turn that pressed none has earned nothing."""
         journey: Journey = ctx.state
         earned = iter(journey.right)
-        rewards = [sum(islice(earned, _pressed(turn))) / len(journey.signs) for turn in trajectory.acts]
+        rewards = [
+            sum(islice(earned, sum(result.error is None for result in turn.tool_results)))
+            / len(journey.signs)
+            for turn in trajectory.acts
+        ]
         ctx.metrics["right_keys"] = sum(journey.right) / len(journey.signs)
         if self.config.task == "delayed":
             return [*[0.0] * (len(rewards) - 1), sum(rewards)]
@@ -123,10 +127,6 @@ class StationsEnv(TurnLevelRewardMixin, AgentEnv):
             )
             for key in KEYS
         ]
-
-
-def _pressed(turn: Turn) -> int:
-    return sum(result.error is None for result in turn.tool_results)
 
 
 def _item(number: int) -> Item:

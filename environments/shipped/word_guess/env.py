@@ -86,7 +86,12 @@ class WordGuessEnv(TurnLevelRewardMixin, AgentEnv):
         if not (self.config.dataset_name or self.config.dataset_path):
             return [{"id": word, "answer": word} for word in WORDS][: self.config.max_items]
         items = await super().load_items()
-        if wrong := [item["answer"] for item in items if not _is_answer(item["answer"])]:
+        answers = [item["answer"] for item in items]
+        if wrong := [
+            each
+            for each in answers
+            if not (isinstance(each, str) and each.islower() and guess_in(each) == each)
+        ]:
             raise DatasetError(f"the answer {wrong[0]!r:.100} is not five letters from a to z")
         return items
 
@@ -143,10 +148,6 @@ class WordGuessEnv(TurnLevelRewardMixin, AgentEnv):
         right = [say(f"<guess>{word}</guess>") for word in _spread(candidates or WORDS)]
         clumsy = [say("I am not sure."), say("<guess>guesses</guess>")]
         return mostly(0.2 + 0.79 * skill, right, [say(word) for word in _spread(WORDS)], clumsy)
-
-
-def _is_answer(given: object) -> bool:
-    return isinstance(given, str) and given.islower() and guess_in(given) == given
 
 
 def _spread(words: Sequence[str]) -> Sequence[str]:

@@ -1,7 +1,6 @@
 """A process that is left running, such as an agent's program: it holds no call up, lives on, and pauses."""
 
 import asyncio
-import time
 
 import pytest
 
@@ -33,13 +32,11 @@ async def test_it_lives_on_and_pauses(backend, by, request):
 
     image = TEST_IMAGE if backend == "docker" else None
     async with open_sandbox(backend, limits=SMALL, image=image) as sandbox:
-        started = time.monotonic()
         if by == "exec":
             result = await sandbox.exec(f"nohup sh -c '{BEAT}' >/dev/null 2>&1 & echo $!")
         else:
             result = await run_python(sandbox, DETACHED, stdin=b"", timeout_s=20)
         assert (result.exit_code, result.stderr) == (0, b"")
-        assert time.monotonic() - started < 5
         assert await written() < await written()
         async with sandbox.paused():
             assert await written() == await written()

@@ -228,18 +228,16 @@ async def test_a_server_is_checked_with_the_certificates_that_the_system_names(
         assert await model_server(url).chat(b"{}", as_it_is) == b"{}"
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_refused(model_server, certificate):
-    async with https(certificate) as url:
-        with pytest.raises(NoAnswerError, match="CERTIFICATE_VERIFY_FAILED"):
-            await model_server(url, tries=1).chat(b"{}", as_it_is)
-
-
-async def test_a_certificate_of_another_host_is_refused(model_server, certificate, monkeypatch):
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate / "cert.pem"))
-    async with https(certificate) as url:
-        server = model_server(url.replace("127.0.0.1", "localhost"), tries=1)
-        with pytest.raises(NoAnswerError, match="CERTIFICATE_VERIFY_FAILED"):
-            await server.chat(b"{}", as_it_is)
+@cases(("trusted", "host"), [(False, "127.0.0.1"), (True, "localhost")], ids=["unknown", "another host"])
+async def test_a_certificate_that_is_not_of_this_host_is_refused(trusted, host, certificate):
+    with pytest.MonkeyPatch.context() as patch:
+        if trusted:
+            patch.setenv("SSL_CERT_FILE", str(certificate / "cert.pem"))
+        async with https(certificate) as url:
+            server = ModelServer(base_url=url.replace("127.0.0.1", host) + "/v1", api_key="k", tries=1)
+            with pytest.raises(NoAnswerError, match="CERTIFICATE_VERIFY_FAILED"):
+                await server.chat(b"{}", as_it_is)
+            await server.aclose()
 
 
 # How many at once.

@@ -152,11 +152,7 @@ REFUSED = [
     ("two", COMPLETIONS, {"choices": [{}, {}]}, "2 choices"),
     ("no-ids", COMPLETIONS, completions(token_ids=None), "no token_ids, which vLLM gives from 0.10.2"),
     ("empty", COMPLETIONS, completions(token_ids=[]), "empty token_ids"),
-    ("bool", COMPLETIONS, completions(token_ids=[True, 2]), "token_ids.0 is True"),
-    ("float", COMPLETIONS, completions(token_ids=[11.0, 2]), "token_ids.0 is 11.0"),
     ("text", GENERATE, generate(token_ids="11 2"), "token_ids is no list"),
-    ("negative", SGLANG, {**sglang(), "output_ids": [-1, 2]}, "output_ids.0 is -1"),
-    ("huge", COMPLETIONS, completions(token_ids=[2**31, 2]), "token_ids.0 is 2147483648"),
     ("too-many", COMPLETIONS, completions(token_ids=[1] * 5), "5 token ids; 4 were asked for"),
     (
         "prompt",
@@ -164,7 +160,6 @@ REFUSED = [
         completions(prompt_token_ids=[5, 6, 8]),
         "other prompt ids than were sent, the first at 2",
     ),
-    ("longer", COMPLETIONS, completions(prompt_token_ids=[5, 6, 7, 8]), "than were sent: 4 for 3"),
     ("no-prompt", COMPLETIONS, completions(prompt_token_ids=[]), "than were sent: 0 for 3"),
     (
         "counted",
@@ -181,18 +176,6 @@ REFUSED = [
     ("no-numbers-chat", SGLANG_CHAT, sglang_chat(matched_stop="NaN happened"), "gave up (NaN happened)"),
     ("counted-sglang", SGLANG, sglang(prompt_tokens=4), "saw 4 prompt tokens; 3 were sent"),
     ("no-logprobs", COMPLETIONS, completions(logprobs=None), "no logprobs"),
-    (
-        "null",
-        COMPLETIONS,
-        completions(logprobs={"token_logprobs": [None, -1]}),
-        "logprob None at token 0 of 2",
-    ),
-    (
-        "clamped",
-        COMPLETIONS,
-        completions(logprobs={"token_logprobs": [-9999.0, -1]}),
-        "logprob -9999.0 at token 0 of 2",
-    ),
     ("one-short", COMPLETIONS, completions(logprobs={"token_logprobs": [-1]}), "1 logprobs for 2 token_ids"),
     (
         "shifted",

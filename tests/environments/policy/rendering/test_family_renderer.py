@@ -156,13 +156,6 @@ def test_a_conversation_that_the_format_has_no_way_to_write_is_written_as_text(f
     assert renderer_of(family).prompt_ids(messages, ())
 
 
-@pytest.mark.parametrize("family", families())
-def test_the_stop_tokens_are_control_tokens(family):
-    renderer = renderer_of(family)
-    assert renderer.stop_ids
-    assert set(renderer.stop_ids) <= set(renderer.markers.values())
-
-
 def test_words_of_python_are_values_where_the_tools_schema_has_no_text():
     text = (
         "<tool_call>\n<function=run>\n<parameter=all>\nFalse\n</parameter>\n"
@@ -237,11 +230,6 @@ def test_tools_are_described_once_and_the_library_leaves_them_as_they_are(family
         renderer.extend(sampled, [Message(role="tool", content="3", tool_call_id="call_0")], offered)
     assert renderer._described(tools("described once")) is described
     assert json.dumps(described) == before
-
-
-def test_other_tools_have_another_description():
-    described = renderer_of("qwen3")._described
-    assert described(tools("one")) != described(tools("two"))
 
 
 # DeepSeek V4.

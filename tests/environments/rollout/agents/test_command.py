@@ -1,6 +1,5 @@
 """Agents that are programs, started on the host."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -146,10 +145,8 @@ while True:
     except Exception:
         time.sleep(0.05)
 """)
-    started = time.monotonic()
     (trajectory,) = rolled_out(env_class, max_turns=2)
     assert (trajectory.stop_reason, len(trajectory.turns)) == (StopReason.MAX_TURNS, 2)
-    assert time.monotonic() - started < 30
     pid = int((tmp_path / "pid").read_text())
     assert not _lives(pid)
 

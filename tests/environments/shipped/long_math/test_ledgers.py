@@ -89,7 +89,6 @@ def test_a_fact_is_read_back_as_it_is_written(change: StockChange):
 @cases(
     ("sentence", "other", "stock"),
     [(COUNTED, None, 7), (BROUGHT, None, 107), (SOLD, None, 93), (ABOVE, "quay", 57), (BELOW, "quay", 43)],
-    ids=["counted", "brought", "sold", "above", "below"],
 )
 def test_a_stock_follows_from_what_is_known(sentence: str, other: str | None, stock: int):
     change = StockChange(sentence=sentence, store="mill", sacks=7, other=other)

@@ -173,7 +173,6 @@ async def test_other_ledgers_are_evaluated_than_trained_on():
 @cases(
     ("settings", "named"),
     [({"facts": 4}, "stores"), ({"facts": 40}, "max_turns"), ({"facts": 60, "max_turns": 50}, "max_turns")],
-    ids=["stores", "turns", "given_turns"],
 )
 def test_a_ledger_that_nobody_could_finish_is_refused(settings, named):
     with pytest.raises(ValueError, match=named):

@@ -50,7 +50,6 @@ def test_a_yes_to_a_question_that_names_the_order_is_a_confirmation(answer):
         ("I cancel W2002.", "Yes."),
         ("I cancel W2001.", "Wait.", "Anything else?", "Yes."),
     ],
-    ids=["opening", "asked", "no", "dont", "neither", "another", "earlier"],
 )
 def test_what_is_no_confirmation(texts):
     assert not is_confirmed(CANCELLED, talk(*texts))
@@ -94,7 +93,6 @@ def test_what_the_policy_forbids_costs(violation):
 @cases(
     "free",
     [event("get_product", None, product_id="P11"), event("transfer_to_human", None), FOUND],
-    ids=["product", "transfer", "find"],
 )
 def test_what_anybody_may_do_costs_nothing(free):
     assert "violation" not in (conduct().after([free], talk()) or {})

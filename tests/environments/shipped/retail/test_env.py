@@ -118,7 +118,6 @@ async def test_a_data_set_of_ones_own_needs_no_script(tmp_path):
         {"tool": "burn_down", "arguments": {}},
         {},
     ],
-    ids=["refused", "arguments", "tool", "empty"],
 )
 async def test_a_task_that_cannot_be_done_is_refused_by_name(tmp_path, action):
     path = tmp_path / "own.jsonl"

@@ -169,7 +169,6 @@ def test_a_change_can_be_made_once(tool, arguments):
 @cases(
     "text",
     ["'; drop table orders; --", "W2001' or '1'='1", 'W2001"; select 1', "%", "W2001\0", "\N{BOMB}" * 99],
-    ids=["drop", "or", "select", "like", "nul", "astral"],
 )
 def test_text_is_a_value_and_never_sql(shop, text):
     before = end_state(shop.connection)

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import pickle
 import signal
 from contextlib import nullcontext
 from dataclasses import replace
@@ -19,7 +18,6 @@ from environments.run.group_source import (
     Lessons,
     OwnEvaluations,
     OwnGroups,
-    ShownGroups,
     Streak,
     finished,
     note_of,
@@ -80,18 +78,6 @@ async def test_a_group_that_is_serialised_when_a_signal_comes_is_handed_over_onc
 WHOLE = credited(group_of([[1.0], [0.0]]))
 POSTED = Finishing(fingerprint="f", shape=Shape(group_size=2))
 EXACT = replace(POSTED, exact_only=True)
-
-
-def test_a_finished_group_is_hardly_more_than_its_line_and_its_posts_and_pickles():
-    long = credited(group_of([[1.0] * 25, [0.0] * 25], lengths=[[50] * 25] * 2))
-    done = finished(long, replace(POSTED, is_charted=True))
-    pickled = pickle.dumps(done)
-    again = pickle.loads(pickled)
-    assert len(pickled) < len(done.line.content) + len(done.package.parts[0].body) + 10_000
-    assert (again.line, again.package, again.note.past) == (done.line, done.package, done.note.past)
-    assert again.note.summary.values() == done.note.summary.values()
-    assert again.note.shown.histograms == done.note.shown.histograms
-    assert pickle.loads(pickle.dumps(EXACT)) == EXACT
 
 
 def test_posts_are_of_groups_to_be_trained_on_and_of_rows_that_the_trainer_takes():
@@ -176,17 +162,6 @@ def test_a_note_says_why_nothing_of_a_group_can_be_compared():
     assert note_of(lost()).loss == "ValueError: x"
     assert note_of(lost(error="score_group broke")).loss == "score_group broke"
     assert note_of(replace(lost(failures=()), reason="no time")).loss == "no time"
-
-
-def test_a_note_holds_the_numbers_of_its_group_and_what_charts_show_where_there_are_charts():
-    note = note_of(WHOLE, is_charted=True)
-    assert (note.past.item_id, note.past.scores, note.summary.done) == ("a", (1.0, 0.0), 1)
-    assert note.shown.histograms["histogram/score"] == [1.0, 0.0]
-    assert note_of(WHOLE).shown is None
-    both = ShownGroups()
-    for _ in range(2):
-        both.merge(note.shown)
-    assert (both.histograms["histogram/score"], len(both.samples)) == ([1.0, 0.0] * 2, 2)
 
 
 def test_groups_lost_in_a_row_are_counted_until_one_works_and_images_do_not_count():
@@ -290,14 +265,3 @@ async def test_a_group_is_recorded_as_it_is_when_its_age_was_judged(tmp_path, mo
     monkeypatch.setattr(process_run, "withhold_stale", withhold_stale)
     assert (await driven(tmp_path / "r.jsonl", WHOLE))[0] == 0
     assert {each.group.stale for each in read_groups(tmp_path / "r.jsonl")} == {"too old"}
-
-
-async def test_a_driver_ends_where_groups_are_refused_alike_unless_the_record_has_one_with_credit(tmp_path):
-    path = tmp_path / "r.jsonl"
-    code, _, shown = await driven(path, refused())
-    assert (code, [each.status for each in read_groups(path)]) == (FAILED, ["failed"] * 3)
-    assert "stopped: 3 groups were refused alike" in shown
-    with Recorder(path) as recorder:
-        recorder.append(WHOLE)
-    assert (await driven(path, refused("0, 2")))[0] == 0
-    assert len(list(read_groups(path))) == 10

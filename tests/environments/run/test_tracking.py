@@ -18,11 +18,9 @@ from environments.run.tracking import (
     Charts,
     Observers,
     Tracker,
-    group_numbers,
     opened_charts,
 )
 from environments.testing import group_of
-from environments.trajectory import CreditedGroup
 from tests.environments.write_file import WriteFile
 from tools.errors import ConfigError
 
@@ -97,16 +95,6 @@ def test_a_service_whose_package_is_missing_is_named_with_its_extra(monkeypatch)
         pass
 
 
-def test_a_group_without_trajectories_has_no_mean():
-    group = group_of([[1.0]])
-    empty = CreditedGroup(
-        group=type(group)(trajectories=()), advantages=(), policy="p", estimator="e", status="failed"
-    )
-    numbers = group_numbers(note_of(empty).summary)
-    assert "group/score/mean" not in numbers
-    assert (numbers["group/groups/failed"], numbers["group/rollouts/kept"]) == (1.0, 0.0)
-
-
 def test_numbers_by_turn_come_with_each_window_which_forgets_the_groups_before_it_and_at_the_end():
     groups = [done([[0.0], [0.0]])] * WINDOW + [done([[1.0], [0.0]])] * (WINDOW + 2)
     steps = [numbers for numbers, _, _ in charted(groups)]
@@ -115,14 +103,6 @@ def test_numbers_by_turn_come_with_each_window_which_forgets_the_groups_before_i
     assert [step["window/groups/done"] for step in windows] == [WINDOW, WINDOW, 2]
     assert (windows[1]["window/score/mean"], windows[1]["run/score/mean"]) == (0.5, 0.25)
     assert windows[2]["run/groups/done"] == 2 * WINDOW + 2
-
-
-def test_histograms_have_scores_rewards_and_advantages_by_turn():
-    _, histograms, _ = charted([done([[1.0, None], [0.0]])])[-1]
-    assert histograms["histogram/score"] == [1.0, 0.0]
-    assert histograms["histogram/turn/01/reward"] == [1.0, 0.0]
-    assert "histogram/turn/02/reward" not in histograms
-    assert histograms["histogram/turn/01/advantage"] == [1.0, -1.0]
 
 
 def test_samples_are_few_and_their_texts_cut():

@@ -24,14 +24,14 @@ LEFT_OUT = (
     "environments/recorded",
     "environments/rewards/verdict",
     "environments/rollout/agents/test_hostile_neighbours.py",
-    "environments/rollout/lifecycle",
     "environments/run",
-    "environments/serve",
+    "environments/serve/test_serve_end_to_end.py",
+    "environments/serve/test_serve_growth.py",
+    "environments/serve/test_serving.py",
     "environments/shipped/code_debug",
     "environments/shipped/retail",
     "environments/shipped/swe_tasks",
     "environments/shipped/terminal_tasks",
-    "environments/test_base_env.py",
     "environments/test_credit_settings.py",
     "environments/test_mcp_env.py",
     "environments/test_sandbox_settings.py",
@@ -42,13 +42,16 @@ LEFT_OUT = (
     "tools/test_files.py",
     "tools/test_terminal.py",
     "test_site.py",
-    "turnwise",
+    "turnwise/lab",
+    "turnwise/test_installed.py",
+    "turnwise/viewer",
 )
 """Files and folders, below `tests/`, that start sandboxes, servers or other processes by the dozen."""
 KEPT = (
     "adversarial/test_torn_records.py",
+    "environments/run/test_experiment.py",
+    "environments/run/test_group_source.py",
     "environments/run/test_process_kills.py",
-    "environments/serve/test_serve_faults.py",
     "tools/sandbox/test_check.py",
 )
 """Files of these folders that `make test` runs."""

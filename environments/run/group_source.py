@@ -27,6 +27,7 @@ from environments.run.worker_pool import StoppedError, groups_at_once
 from environments.trajectory import CreditedGroup, Failure, StopReason, Trajectory, TrajectoryGroup
 from environments.wire.payloads import Package, Shape, only_exact, pack
 from tools.errors import RewardError, WireError
+from tools.plain_text import shorten
 from tools.waiting import to_the_end
 
 MAX_SAMPLES = 16
@@ -161,8 +162,7 @@ def sample(trajectory: Trajectory, credited: CreditedGroup) -> dict[str, str | f
 
 
 def _text(text: str) -> str:
-    cut = text if len(text) <= TEXT_CHARS else f"{text[: TEXT_CHARS - 1]}…"
-    return cut.encode("utf-8", "replace").decode()
+    return shorten(text, TEXT_CHARS).encode("utf-8", "replace").decode()
 
 
 _REASON_CHARS = 300

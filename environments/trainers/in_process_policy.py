@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from environments.policy.base import CompletionRequest
-from environments.policy.rendering.chatml import parsed, rendered
-from environments.policy.rendering.renderer import Renderer
+from environments.policy.rendering.chatml import Renderer, parsed, rendered
 from environments.policy.row_prompt import Prompt, prompt_of, unseen, whole_calls, with_room
 from environments.trajectory import Completion
 from tools.errors import PolicyError

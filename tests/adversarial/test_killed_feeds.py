@@ -6,7 +6,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from contextlib import ExitStack, aclosing
 
 import orjson
@@ -15,6 +14,7 @@ import pytest
 from environments.record.record_feed import follow
 from environments.record.recorder import read_groups
 from tests.environments.serve.loopback import SERVED, TURNWISE, running, wait_until, without_torch
+from tests.equipment.kills import Victim, kill_at_random, lines_in
 from tools.errors import RecordError
 
 SEED = 23
@@ -83,10 +83,6 @@ def process(place, *options):
     return [TURNWISE, "process", f"{SERVED}:WriteWord", *place, "--env.group_size", "2", *options]
 
 
-def lines_in(record):
-    return record.read_bytes().count(b"\n") if record.exists() else 0
-
-
 @pytest.mark.timeout(1200)
 def test_kills_of_run_and_trainer_lose_no_group_and_give_none_before_the_cursor(tmp_path, soak):
     kills, drawn = KILLS if soak else KILLS // 10, random.Random(SEED)
@@ -99,26 +95,17 @@ def test_kills_of_run_and_trainer_lose_no_group_and_give_none_before_the_cursor(
                 list(map(str, command)), env=without_torch(), stdout=output, stderr=output
             )
 
-    starts = {"run": run, "trainer": trainer.live}
-    counts = {"run": lambda: lines_in(trainer.record), "trainer": lambda: len(trainer.taken())}
-    alive = {name: start() for name, start in starts.items()}
-    order = [*starts] * kills
+    writer = Victim(run, lambda: lines_in(trainer.record))
+    reader = Victim(trainer.live, lambda: len(trainer.taken()))
+    order = [writer, reader] * kills
     drawn.shuffle(order)
     try:
-        for name in order:
-            count, before = counts[name], counts[name]()
-            # Most of them in the middle of work.
-            if drawn.random() < 0.8:
-                wait_until(lambda: count() > before or alive["run"].poll() is not None)  # noqa: B023
-            time.sleep(drawn.uniform(0.0, 0.3))
-            assert alive["run"].poll() is None, f"the kills missed the work\n{log.read_text()[-3000:]}"
-            alive[name].kill()
-            alive[name].wait()
-            alive[name] = starts[name]()
-        assert alive["run"].wait(600) == 0, log.read_text()[-3000:]
+        kill_at_random(order, drawn)
+        assert writer.process.poll() is None, f"the kills missed the work\n{log.read_text()[-3000:]}"
+        assert writer.process.wait(600) == 0, log.read_text()[-3000:]
         wait_until(lambda: trainer.acknowledged() == lines_in(trainer.record), 600)
     finally:
-        for each in alive.values():
+        for each in (writer.process, reader.process):
             each.kill()
             each.wait()
     assert lines_in(trainer.record) == planned

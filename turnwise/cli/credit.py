@@ -46,8 +46,7 @@ from turnwise.cli.credit_options import CreditOptions, credit_options
 from turnwise.cli.env_command import EnvCall, EnvCommand
 from turnwise.cli.main import terminated_as_interrupted
 from turnwise.cli.settings import split_overrides
-from turnwise.lab.credit_report.report import credit_report
-from turnwise.viewer.credit_values import CreditReport
+from turnwise.lab.credit_report.report import CreditReport, credit_report
 
 SHOWN_TURNS = 12
 _SETTINGS = "turnwise.credit.settings"
@@ -260,7 +259,6 @@ def _credited_anew(
 
 
 def _begun_by(credited: CreditedGroup) -> str | None:
-    """The version of the weights that sampled its first turn."""
     turns = (turn for trajectory in credited.group.trajectories for turn in trajectory.turns)
     return next((turn.weight_versions[0] for turn in turns), None)
 

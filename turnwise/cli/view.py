@@ -19,11 +19,11 @@ from environments.record.run_folder import RECORD, RUNS, RunFolder
 from environments.run.console_streams import outlived_console
 from environments.run.run_list import ListedRun, listed_runs
 from tools.errors import ConfigError, CreditError
+from tools.plain_text import counted
 from turnwise import viewer
 from turnwise.cli.credit_options import load_code
 from turnwise.cli.runs import show_runs
-from turnwise.lab.credit_report.report import credit_report
-from turnwise.viewer.credit_values import CreditReport
+from turnwise.lab.credit_report.report import CreditReport, credit_report
 from turnwise.viewer.page_server import LiveRecord, serve_page
 from turnwise.viewer.page_values import PageContent, TextCutter, TokenTexts
 from turnwise.viewer.record_page import PageSize, write_record_page
@@ -204,8 +204,8 @@ def _lines(text: str | None) -> tuple[range, ...] | None:
 
 
 def _in_words(size: PageSize) -> str:
-    groups = f"{size.groups:,} group{'' if size.groups == 1 else 's'}"
-    rollouts = f"{size.rollouts:,} rollout{'' if size.rollouts == 1 else 's'}"
+    groups = counted(size.groups, "group")
+    rollouts = counted(size.rollouts, "rollout")
     cut = f"; not in it: {', '.join(size.cut)}" if size.cut else ""
     return f"{size.size / _MB:,.2f} MB, {groups}, {rollouts}{cut}"
 

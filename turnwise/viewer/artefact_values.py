@@ -1,7 +1,7 @@
-"""What a page shows of the files that were kept of a rollout: each version, with what changed in it."""
+"""What a page shows of the files that were kept of a rollout: each version that differs from the last."""
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from posixpath import normpath
 from typing import TypedDict
@@ -12,8 +12,6 @@ from tools.sandbox.archive import ArchivedFile, unpack
 
 LARGEST_SHOWN = 1 << 20
 """Bytes of a file or folder."""
-_MOST_COMPARED = 1000
-"""Lines of a version: comparing may take the square of them."""
 _MOST = 500
 """Versions of a rollout."""
 
@@ -30,7 +28,6 @@ class KeptFile(TypedDict):
     note: str
     """`new`, `changed`, or why there is no text."""
     text: Text
-    """The content, or its difference to the version before."""
 
 
 def kept_files(trajectory: Trajectory, cut: Callable[[str], Text]) -> list[KeptFile]:
@@ -45,10 +42,10 @@ def kept_files(trajectory: Trajectory, cut: Callable[[str], Text]) -> list[KeptF
         note, text = "new" if before is None else "changed", ""
         if isinstance(version, str):
             note = version
-        elif (own := _text(version)) is None:
-            note += ", no text"
         else:
-            text = _difference(_text(before), own) or own
+            with suppress(UnicodeDecodeError):
+                text = "" if b"\0" in version else version.decode()
+            note += "" if text or not version else ", no text"
         named = KeptFile(turn=each.turn, path=each.path, bytes=each.size, note=note, text=cut(text))
         shown.append(named)
     return shown
@@ -74,17 +71,3 @@ def _versions(trajectory: Trajectory) -> Iterator[tuple[Artefact, bytes | str]]:
             for name, file in files.items():
                 path = utf8_path(normpath(f"{each.path}/{name}"))
                 yield replace(each, path=path, size=len(file.data)), file.data
-
-
-def _difference(before: str | None, text: str) -> str:
-    old, new = (before or "").splitlines(), text.splitlines()
-    if before is None or max(len(old), len(new)) > _MOST_COMPARED:
-        return ""
-    return "\n".join(difflib.unified_diff(old, new, "before", "after", lineterm=""))
-
-
-def _text(data: bytes | str | None) -> str | None:
-    try:
-        return data.decode() if isinstance(data, bytes) and b"\0" not in data else None
-    except UnicodeDecodeError:
-        return None

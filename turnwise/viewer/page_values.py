@@ -1,10 +1,10 @@
 """What a page shows, as JSON values: `page/` is written against these names.
 
-A page holds one `RunIndex` and, in blocks that are read when they are needed, a `GroupBlock` per group and
-one `RolloutBlock` or more per rollout. Blocks are gzip'd JSON: base64 text in a file, bytes from a server.
+A page holds one `RunIndex` and, in blocks that are read when they are needed, one per group and one or more
+per rollout. Blocks are gzip'd JSON: base64 text in a file, bytes from a server.
 """
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -17,7 +17,6 @@ from environments.credit import estimate
 from environments.credit.ledger import LedgerTerm, TurnLedger, ledger
 from environments.policy.rendering.chatml import EMBEDDED, load_tokenizer
 from environments.trajectory import (
-    AgentRun,
     CreditedGroup,
     Failure,
     JudgeCall,
@@ -26,10 +25,9 @@ from environments.trajectory import (
     Trajectory,
     Turn,
 )
-from tools.calls import ToolResult
 from tools.errors import CreditError
-from turnwise.viewer.artefact_values import KeptFile, kept_files
-from turnwise.viewer.credit_values import CreditReport
+from turnwise.lab.credit_report.report import CreditReport
+from turnwise.viewer.artefact_values import kept_files
 
 
 class CutText(TypedDict):
@@ -42,65 +40,8 @@ class CutText(TypedDict):
 
 
 Text = str | CutText
-
-
-class TurnColumns(TypedDict):
-    """The numbers of a rollout's turns, one entry per turn in each column; nothing is left out."""
-
-    kind: str
-    """A letter per turn: `a` an act, `s` a summary."""
-    rewards: list[float | None]
-    returns: list[float | None]
-    """The reward and what follows; `None`: the estimator does not sum them up, or they are unknown."""
-    advantages: list[float]
-    others: list[list[float] | None]
-    """Advantages by each of `RunIndex.others`; `None`: it cannot take this group."""
-    peers: list[int | None]
-    """How many values its baseline is made of; `None`: it has several, or none on purpose."""
-    alone: list[int | None]
-    """1: an act left its raw return for want of a peer; 0: compared; `None`: it is not, or unknown."""
-    tokens: list[int]
-    """Sampled."""
-    trained: list[int]
-    """1 or 0."""
-    forks: list[int]
-    """1 where a row begins that is not the first."""
-    condensed: list[int]
-    tool_calls: list[int]
-    tool_errors: list[int]
-
-
-class RolloutEntry(TypedDict):
-    """A rollout in the index."""
-
-    sibling: int
-    score: float | None
-    outcome: float | None
-    stop: str
-    end: str | None
-    """The environment's reason for ending it."""
-    passed: bool | None
-    """In an evaluation; else `None`."""
-    exact: bool
-    rows: int
-    wall_s: float
-    parts: dict[str, float]
-    """Of its rewards: those of its turns summed, and those of its outcome."""
-    metrics: dict[str, float]
-    turns: TurnColumns
-    blocks: list[str]
-    """Names of its `RolloutBlock`s, in the order of their turns."""
-
-
-class FailureEntry(TypedDict):
-    """A dropped sibling in the index."""
-
-    sibling: int
-    error_class: str
-    error: str
-    """In one line, which may be cut."""
-    where: str | None
-    turns: int
+Values = dict[str, Any]
+"""An object of the page; its fields stand where it is made."""
 
 
 class GroupEntry(TypedDict):
@@ -114,10 +55,10 @@ class GroupEntry(TypedDict):
     reason: str | None
     weights: list[str | None]
     """The versions of the weights that sampled it, each once; `None` among them: of some turns unknown."""
-    rollouts: list[RolloutEntry]
-    failures: list[FailureEntry]
+    rollouts: list[Values]
+    failures: list[Values]
     block: str
-    """Name of its `GroupBlock`."""
+    """Name of its own block."""
 
 
 class RunIndex(TypedDict):
@@ -148,130 +89,6 @@ class RunIndex(TypedDict):
     groups: list[GroupEntry]
     credit: NotRequired[CreditReport]
     """Of a record with tokens of enough items."""
-
-
-class PageCall(TypedDict):
-    """A tool call of an assistant's message."""
-
-    id: str
-    name: str
-    arguments: Text
-    status: str
-
-
-class PageMessage(TypedDict):
-    """A message of a conversation."""
-
-    role: str
-    content: Text
-    reasoning: NotRequired[Text]
-    calls: NotRequired[list[PageCall]]
-
-
-class PageResult(TypedDict):
-    """What a tool gave."""
-
-    name: str
-    content: Text
-    error: str | None
-    exit_code: int | None
-    timed_out: bool
-    duration_s: float
-
-
-class PageJudgeCall(TypedDict):
-    """A question to a second model, and its answer."""
-
-    role: str
-    """`judge`, `user`, `summariser`, or `other`: a recorded agent asked."""
-    hook: str
-    turn: int | None
-    model: str
-    messages: list[PageMessage]
-    answer: Text | None
-
-
-class PageTurn(TypedDict):
-    """A turn whole."""
-
-    index: int
-    kind: str
-    thread: int | None
-    """`None`: the trajectory has only one."""
-    message: PageMessage
-    results: list[PageResult]
-    replies: list[PageMessage]
-    finish_reason: str
-    trained: bool
-    anchor: Text | None
-    parts: dict[str, float]
-    raw: dict[str, float]
-    noted: dict[str, float]
-    ledger: TurnLedger
-    judge_calls: list[PageJudgeCall]
-    artefacts: list[KeptFile]
-    fork: str | None
-    condensed: dict[str, Any] | None
-    saw: list[dict[str, Any]] | None
-    """What the model saw where that was not all before: `{"start", "end"}` of messages, or `{"message"}`."""
-    row: int
-    span: tuple[int, int]
-    token_texts: list[str] | None
-    """Of its sampled tokens; `None` where no tokenizer has them."""
-    token_ids: list[int]
-    logprobs: list[float] | None
-    """Of its sampled tokens, with four decimals."""
-    weight_version: str | None
-    sampling: dict[str, Any]
-    model_s: float
-    tools_s: float
-
-
-class PageAgent(TypedDict):
-    """How the run of a recorded agent went."""
-
-    error: Text
-    exit_code: int | None
-    output: Text
-    wall_s: float
-    counts: dict[str, int]
-
-
-class RolloutBlock(TypedDict):
-    """Some turns of a rollout; the first one has its opening, too."""
-
-    prompt: list[PageMessage]
-    turns: list[PageTurn]
-    outcome_parts: dict[str, float]
-    metrics: dict[str, float]
-    judge_calls: list[PageJudgeCall]
-    """About the whole."""
-    artefacts: list[KeptFile]
-    """Taken for the whole."""
-    agent: PageAgent | None
-    """`None`: it played in our own loop, or this is not the first block."""
-
-
-class PageFailure(TypedDict):
-    """A dropped sibling whole."""
-
-    sibling: int
-    error: Text
-    traceback: Text
-    judge_calls: list[PageJudgeCall]
-
-
-class GroupBlock(TypedDict):
-    """What a group has beside its rollouts."""
-
-    item: Any
-    """Long texts in it are cut in their middle; text as a whole where even that is too long."""
-    tools: list[dict[str, Any]]
-    """`name`, `description`, `parameters`."""
-    failures: list[PageFailure]
-    judge_calls: list[PageJudgeCall]
-    """About the group as a whole."""
-    error: str | None
 
 
 _TAIL_SHARE = 4
@@ -319,29 +136,38 @@ class TextCutter:
         left_out = short["chars"] - len(short["head"]) - len(short["tail"])
         return f"{short['head']} … ({left_out:,} characters left out) … {short['tail']}"
 
-    def message(self, message: Message) -> PageMessage:
+    def message(self, message: Message) -> Values:
         """A message of a conversation."""
-        shown = PageMessage(role=message.role, content=self.text(message.content))
+        shown: Values = {"role": message.role, "content": self.text(message.content)}
         if message.reasoning is not None:
             shown["reasoning"] = self.text(message.reasoning)
         if message.tool_calls:
             shown["calls"] = [
-                PageCall(id=each.id, name=each.name, arguments=self.text(each.arguments), status=each.status)
-                for each in message.tool_calls
+                {"id": c.id, "name": c.name, "arguments": self.text(c.arguments), "status": c.status}
+                for c in message.tool_calls
             ]
         return shown
 
-    def judge_calls(self, role: str, calls: Iterable[JudgeCall]) -> list[PageJudgeCall]:
+    def second_model_calls(self, asked: Trajectory | Failure) -> list[Values]:
+        """What was asked of each second model, and its answers."""
+        return [
+            *self.judge_calls("judge", asked.judge_calls),
+            *self.judge_calls("user", asked.user_calls),
+            *self.judge_calls("summariser", asked.summariser_calls),
+            *self.judge_calls("other", asked.other_calls),  # a recorded agent asked
+        ]
+
+    def judge_calls(self, role: str, calls: Iterable[JudgeCall]) -> list[Values]:
         """Questions to a second model of this role."""
         return [
-            PageJudgeCall(
-                role=role,
-                hook=call.hook,
-                turn=call.turn,
-                model=call.model,
-                messages=[self.message(each) for each in call.messages],
-                answer=None if call.answer is None else self.text(call.answer),
-            )
+            {
+                "role": role,
+                "hook": call.hook,
+                "turn": call.turn,
+                "model": call.model,
+                "messages": [self.message(each) for each in call.messages],
+                "answer": None if call.answer is None else self.text(call.answer),
+            }
             for call in calls
         ]
 
@@ -435,31 +261,29 @@ class PageContent:
 
 
 def rollout_blocks(
-    trajectory: Trajectory,
-    ledgers: Sequence[TurnLedger],
-    content: PageContent,
-) -> Iterator[RolloutBlock]:
-    """The blocks of a rollout, each of some turns; at least one.
-
-    Args:
-        trajectory: the rollout.
-        ledgers: of its turns.
-        content: what a page takes.
-    """
-    cutter = content.cutter
-    calls = _second_model_calls(trajectory, cutter)
-    kept = kept_files(trajectory, cutter.text)
+    trajectory: Trajectory, ledgers: Sequence[TurnLedger], content: PageContent
+) -> Iterator[Values]:
+    """The blocks of a rollout, each of some turns; at least one, and the first has what is of the whole."""
+    cutter, rewards, agent = content.cutter, trajectory.rewards, trajectory.agent
+    calls, kept = cutter.second_model_calls(trajectory), kept_files(trajectory, cutter.text)
     indices = {turn.index for turn in trajectory.turns}
-    rewards = trajectory.rewards
-    block = RolloutBlock(
-        prompt=[cutter.message(each) for each in trajectory.prompt],
-        turns=[],
-        outcome_parts={} if rewards is None else dict(rewards.outcome_parts),
-        metrics=dict(trajectory.metrics),
-        judge_calls=[each for each in calls if each["turn"] not in indices],
-        artefacts=[each for each in kept if each["turn"] not in indices],
-        agent=None if trajectory.agent is None else _agent(trajectory.agent, cutter),
-    )
+    block: Values = {
+        "prompt": [cutter.message(each) for each in trajectory.prompt],
+        "turns": [],
+        "outcome_parts": {} if rewards is None else rewards.outcome_parts,
+        "metrics": trajectory.metrics,
+        "judge_calls": [each for each in calls if each["turn"] not in indices],
+        "artefacts": [each for each in kept if each["turn"] not in indices],
+        # None: it played in our own loop, or this is not the first block.
+        "agent": agent
+        and {
+            "error": cutter.text(agent.error),
+            "exit_code": agent.exit_code,
+            "output": cutter.text(agent.output),
+            "wall_s": agent.wall_s,
+            "counts": agent.counts,
+        },
+    }
     size = len(orjson.dumps(block["prompt"]))
     for position, entry in enumerate(ledgers):
         turn = page_turn(trajectory, position, entry, content)
@@ -467,103 +291,65 @@ def rollout_blocks(
         turn["artefacts"] = [each for each in kept if each["turn"] == turn["index"]]
         if size >= BLOCK_BYTES and block["turns"]:
             yield block
-            block, size = _next_block(), 0
+            block, size = Values(prompt=[], turns=[], outcome_parts={}, metrics={}, agent=None), 0
+            block.update(judge_calls=[], artefacts=[])
         block["turns"].append(turn)
         size += len(orjson.dumps(turn))
     yield block
 
 
-def page_turn(
-    trajectory: Trajectory,
-    position: int,
-    entry: TurnLedger,
-    content: PageContent,
-) -> PageTurn:
-    """A turn whole, but for what second models were asked about it."""
+def page_turn(trajectory: Trajectory, position: int, entry: TurnLedger, content: PageContent) -> Values:
+    """A turn whole, but for files and what second models were asked about it."""
     turn, rewards, cutter = trajectory.turns[position], trajectory.rewards, content.cutter
-    ids, logprobs = _sampled(trajectory, turn) if content.tokens else ((), None)
-    return PageTurn(
-        index=turn.index,
-        kind=turn.kind,
-        thread=turn.thread if any(each.thread for each in trajectory.turns) else None,
-        message=cutter.message(turn.message),
-        results=[_result(result, cutter) for result in turn.tool_results],
-        replies=[cutter.message(each) for each in turn.replies],
-        finish_reason=turn.finish_reason,
-        trained=turn.trained,
-        anchor=None if turn.anchor is None else cutter.text(turn.anchor),
-        parts=_at(() if rewards is None else rewards.turn_components, position),
-        raw=_at(() if rewards is None else rewards.turn_raw, position),
-        noted=dict(turn.noted),
-        ledger=entry,
-        judge_calls=[],
-        artefacts=[],
-        fork=turn.fork,
-        condensed=None if turn.condensed is None else asdict(turn.condensed),
-        saw=None if turn.context is None else [_seen(each, cutter) for each in turn.context],
-        row=turn.span.row,
-        span=(turn.span.start, turn.span.end),
-        token_texts=content.texts_of(ids, turn.message.content),
-        token_ids=list(ids),
-        logprobs=None if logprobs is None else [round(each, 4) for each in logprobs],
-        weight_version=turn.weight_version,
-        sampling=dict(turn.sampling),
-        model_s=turn.model_s,
-        tools_s=turn.tools_s,
-    )
-
-
-def _next_block() -> RolloutBlock:
-    return RolloutBlock(
-        prompt=[], turns=[], outcome_parts={}, metrics={}, judge_calls=[], artefacts=[], agent=None
-    )
-
-
-def _agent(run: AgentRun, cutter: TextCutter) -> PageAgent:
-    return PageAgent(
-        error=cutter.text(run.error),
-        exit_code=run.exit_code,
-        output=cutter.text(run.output),
-        wall_s=run.wall_s,
-        counts=dict(run.counts),
-    )
-
-
-def _result(result: ToolResult, cutter: TextCutter) -> PageResult:
-    return PageResult(
-        name=result.name,
-        content=cutter.text(result.content),
-        error=result.error,
-        exit_code=result.exit_code,
-        timed_out=result.timed_out,
-        duration_s=result.duration_s,
-    )
-
-
-def _at(parts: Sequence[Mapping[str, float]], position: int) -> dict[str, float]:
-    return dict(parts[position]) if parts else {}
-
-
-def _seen(part: Kept | Message, cutter: TextCutter) -> dict[str, Any]:
-    if isinstance(part, Kept):
-        return {"start": part.start, "end": part.end}
-    return {"message": cutter.message(part)}
-
-
-def _sampled(trajectory: Trajectory, turn: Turn) -> tuple[Sequence[int], Sequence[float] | None]:
-    """The tokens that were sampled in a turn, and their log-probabilities."""
-    row, span = trajectory.rows[turn.span.row], turn.span
-    logprobs = None if row.logprobs is None else row.logprobs[span.start : span.end]
-    return row.token_ids[span.start : span.end], logprobs
-
-
-def _second_model_calls(trajectory: Trajectory, cutter: TextCutter) -> list[PageJudgeCall]:
-    return [
-        *cutter.judge_calls("judge", trajectory.judge_calls),
-        *cutter.judge_calls("user", trajectory.user_calls),
-        *cutter.judge_calls("summariser", trajectory.summariser_calls),
-        *cutter.judge_calls("other", trajectory.other_calls),
-    ]
+    row, sampled = trajectory.rows[turn.span.row], slice(turn.span.start, turn.span.end)
+    ids = row.token_ids[sampled] if content.tokens else ()
+    logprobs = row.logprobs[sampled] if content.tokens and row.logprobs is not None else None
+    return {
+        "index": turn.index,
+        "kind": turn.kind,
+        # None: the trajectory has only one.
+        "thread": turn.thread if any(each.thread for each in trajectory.turns) else None,
+        "message": cutter.message(turn.message),
+        "results": [
+            {
+                "name": result.name,
+                "content": cutter.text(result.content),
+                "error": result.error,
+                "exit_code": result.exit_code,
+                "timed_out": result.timed_out,
+                "duration_s": result.duration_s,
+            }
+            for result in turn.tool_results
+        ],
+        "replies": [cutter.message(each) for each in turn.replies],
+        "finish_reason": turn.finish_reason,
+        "trained": turn.trained,
+        "anchor": None if turn.anchor is None else cutter.text(turn.anchor),
+        "parts": rewards.turn_components[position] if rewards and rewards.turn_components else {},
+        "raw": rewards.turn_raw[position] if rewards and rewards.turn_raw else {},
+        "noted": turn.noted,
+        "ledger": entry,
+        "fork": turn.fork,
+        "condensed": None if turn.condensed is None else asdict(turn.condensed),
+        # What the model saw where that was not all before: parts of the conversation, or other messages.
+        "saw": None
+        if turn.context is None
+        else [
+            {"start": each.start, "end": each.end}
+            if isinstance(each, Kept)
+            else {"message": cutter.message(each)}
+            for each in turn.context
+        ],
+        "row": turn.span.row,
+        "span": (turn.span.start, turn.span.end),
+        "token_texts": content.texts_of(ids, turn.message.content),
+        "token_ids": list(ids),
+        "logprobs": None if logprobs is None else [round(each, 4) for each in logprobs],
+        "weight_version": turn.weight_version,
+        "sampling": turn.sampling,
+        "model_s": turn.model_s,
+        "tools_s": turn.tools_s,
+    }
 
 
 AddBlock = Callable[[str, Any], None]
@@ -605,20 +391,47 @@ def group_values(
         others: further estimators.
         add: takes the blocks.
     """
-    group = credited.group
-    ledgers = ledger(credited)
+    group, cutter = credited.group, content.cutter
     beside = [other.advantages(credited) for other in others]
-    rollouts: list[RolloutEntry] = []
-    for position, (trajectory, entries) in enumerate(zip(group.trajectories, ledgers, strict=True)):
+    rollouts: list[Values] = []
+    for position, (trajectory, entries) in enumerate(zip(group.trajectories, ledger(credited), strict=True)):
         names: list[str] = []
         for block in rollout_blocks(trajectory, entries, content):
             names.append(f"g{number}r{position}p{len(names)}")
             add(names[-1], block)
         own = [None if rows is None else rows[position] for rows in beside]
-        columns = _columns(trajectory, entries, own)
-        rollouts.append(_rollout(trajectory, columns, names))
+        rollouts.append(_rollout(trajectory, _columns(trajectory, entries, own), names))
     name = f"g{number}"
-    add(name, _group_block(credited, content.cutter))
+    tools = {tool.name: tool for trajectory in group.trajectories for tool in trajectory.tools}
+    block = {
+        "item": cutter.json(group.item),
+        "tools": [
+            {"name": each.name, "description": each.description, "parameters": cutter.json(each.parameters)}
+            for each in tools.values()
+        ],
+        "failures": [
+            {
+                "sibling": each.sibling,
+                "error": cutter.text(each.error),
+                "traceback": cutter.text(each.traceback),
+                "judge_calls": cutter.second_model_calls(each),
+            }
+            for each in group.failures
+        ],
+        "judge_calls": cutter.judge_calls("judge", group.judge_calls),
+        "error": group.error,
+    }
+    add(name, block)
+    failures: list[Values] = [
+        {
+            "sibling": each.sibling,
+            "error_class": each.error_class or _line(each.error).partition(":")[0],
+            "error": _line(each.error),
+            "where": each.where,
+            "turns": each.turns,
+        }
+        for each in group.failures
+    ]
     return GroupEntry(
         id=group.group_id,
         item=group.item_id,
@@ -627,37 +440,42 @@ def group_values(
         reason=credited.reason,
         weights=[None if each is None else _line(each) for each in group.weight_versions[:_MOST_VERSIONS]],
         rollouts=rollouts,
-        failures=[_failure(each) for each in group.failures],
+        failures=failures,
         block=name,
     )
 
 
 def _columns(
     trajectory: Trajectory, ledgers: Sequence[TurnLedger], others: list[list[float] | None]
-) -> TurnColumns:
+) -> Values:
+    """The numbers of a rollout's turns, one entry per turn in each column; nothing is left out."""
     turns = trajectory.turns
     single = [entry.terms[0] if len(entry.terms) == 1 else None for entry in ledgers]
-    return TurnColumns(
-        kind="".join(turn.kind[0] for turn in turns),
-        rewards=[entry.reward for entry in ledgers],
-        returns=[
+    return {
+        "kind": "".join(turn.kind[0] for turn in turns),
+        "rewards": [entry.reward for entry in ledgers],
+        # The reward and what follows; None: the estimator does not sum them up, or they are unknown.
+        "returns": [
             None if term is None or entry.follows is None else term.value
             for term, entry in zip(single, ledgers, strict=True)
         ],
-        advantages=[entry.advantage for entry in ledgers],
-        others=others,
-        peers=[
+        "advantages": [entry.advantage for entry in ledgers],
+        # By each of `RunIndex.others`; None: it cannot take this group.
+        "others": others,
+        # How many values its baseline is made of; None: it has several, or none on purpose.
+        "peers": [
             None if term is None or (term.baseline is None and not term.has_no_peer) else term.peer_count
             for term in single
         ],
-        alone=[_alone(turn, entry.terms) for turn, entry in zip(turns, ledgers, strict=True)],
-        tokens=[turn.span.end - turn.span.start for turn in turns],
-        trained=[int(turn.trained) for turn in turns],
-        forks=_forks(turns),
-        condensed=[int(turn.condensed is not None) for turn in turns],
-        tool_calls=[len(turn.message.tool_calls) for turn in turns],
-        tool_errors=[sum(each.error is not None for each in turn.tool_results) for turn in turns],
-    )
+        # 1: an act left its raw return for want of a peer; 0: compared; None: it is not, or unknown.
+        "alone": [_alone(turn, entry.terms) for turn, entry in zip(turns, ledgers, strict=True)],
+        "tokens": [turn.span.end - turn.span.start for turn in turns],
+        "trained": [int(turn.trained) for turn in turns],
+        "forks": _forks(turns),
+        "condensed": [int(turn.condensed is not None) for turn in turns],
+        "tool_calls": [len(turn.message.tool_calls) for turn in turns],
+        "tool_errors": [sum(each.error is not None for each in turn.tool_results) for turn in turns],
+    }
 
 
 def _forks(turns: Sequence[Turn]) -> list[int]:
@@ -676,80 +494,25 @@ def _alone(turn: Turn, terms: Sequence[LedgerTerm]) -> int | None:
     return 0 if any(term.baseline is not None for term in terms) else None
 
 
-def _rollout(trajectory: Trajectory, turns: TurnColumns, blocks: list[str]) -> RolloutEntry:
-    rewards = trajectory.rewards
-    return RolloutEntry(
-        sibling=trajectory.sibling,
-        score=trajectory.score,
-        outcome=None if rewards is None else rewards.outcome,
-        stop=trajectory.stop_reason.value,
-        end=None if trajectory.ended_by is None else _line(trajectory.ended_by),
-        passed=trajectory.passed,
-        exact=trajectory.exact,
-        rows=len(trajectory.rows),
-        wall_s=trajectory.wall_s,
-        parts=_parts(trajectory),
-        metrics=dict(trajectory.metrics),
-        turns=turns,
-        blocks=blocks,
-    )
-
-
-def _parts(trajectory: Trajectory) -> dict[str, float]:
-    if (rewards := trajectory.rewards) is None:
-        return {}
-    sums = defaultdict[str, float](float)
-    for parts in (*rewards.turn_components, rewards.outcome_parts):
-        for name, value in parts.items():
-            sums[name] += value
-    return dict(sums)
-
-
-def _failure(failure: Failure) -> FailureEntry:
-    return FailureEntry(
-        sibling=failure.sibling,
-        error_class=failure.error_class or _line(failure.error).partition(":")[0],
-        error=_line(failure.error),
-        where=failure.where,
-        turns=failure.turns,
-    )
-
-
-def _group_block(credited: CreditedGroup, cutter: TextCutter) -> GroupBlock:
-    group = credited.group
-    return GroupBlock(
-        item=cutter.json(group.item),
-        tools=_tools(group.trajectories, cutter),
-        failures=[
-            PageFailure(
-                sibling=each.sibling,
-                error=cutter.text(each.error),
-                traceback=cutter.text(each.traceback),
-                judge_calls=[
-                    *cutter.judge_calls("judge", each.judge_calls),
-                    *cutter.judge_calls("user", each.user_calls),
-                    *cutter.judge_calls("summariser", each.summariser_calls),
-                    *cutter.judge_calls("other", each.other_calls),
-                ],
-            )
-            for each in group.failures
-        ],
-        judge_calls=cutter.judge_calls("judge", group.judge_calls),
-        error=group.error,
-    )
-
-
-def _tools(trajectories: Iterable[Trajectory], cutter: TextCutter) -> list[dict[str, Any]]:
-    """Every tool that one of them was offered, once."""
-    tools = {tool.name: tool for trajectory in trajectories for tool in trajectory.tools}
-    return [
-        {
-            "name": tool.name,
-            "description": tool.description,
-            "parameters": cutter.json(dict(tool.parameters)),
-        }
-        for tool in tools.values()
-    ]
+def _rollout(trajectory: Trajectory, turns: Values, blocks: list[str]) -> Values:
+    rewards, parts = trajectory.rewards, Counter[str]()
+    for each in () if rewards is None else (*rewards.turn_components, rewards.outcome_parts):
+        parts.update(each)
+    return {
+        "sibling": trajectory.sibling,
+        "score": trajectory.score,
+        "outcome": None if rewards is None else rewards.outcome,
+        "stop": trajectory.stop_reason.value,
+        "end": None if trajectory.ended_by is None else _line(trajectory.ended_by),
+        "passed": trajectory.passed,
+        "exact": trajectory.exact,
+        "rows": len(trajectory.rows),
+        "wall_s": trajectory.wall_s,
+        "parts": parts,  # of its rewards: those of its turns summed, and those of its outcome
+        "metrics": trajectory.metrics,
+        "turns": turns,
+        "blocks": blocks,
+    }
 
 
 def _line(text: str) -> str:

@@ -31,8 +31,8 @@ from environments.record.totals import Summary
 from environments.run.run_list import CountedOnce
 from environments.trajectory import CreditedGroup
 from tools.errors import RecordError
+from turnwise.lab.credit_report.report import CreditReport
 from turnwise.viewer.artefact_values import LARGEST_SHOWN
-from turnwise.viewer.credit_values import CreditReport
 from turnwise.viewer.page_values import (
     AddBlock,
     GroupEntry,

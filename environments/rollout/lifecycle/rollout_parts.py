@@ -31,7 +31,7 @@ from tools.errors import ConfigError
 
 if TYPE_CHECKING:
     from environments.policy.inference.model_server import ModelServer
-    from environments.policy.rendering.renderer import Renderer
+    from environments.policy.rendering.chatml import Renderer
     from environments.policy.second_models import TextModel
     from environments.policy.server_policy import ServedPolicy, ServerPolicy
     from environments.rollout.agents.recording import Recording

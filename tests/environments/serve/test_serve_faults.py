@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import time
+from functools import partial
 
 import pytest
 
@@ -15,7 +16,7 @@ from environments.record.recorder import read_groups
 from tests.environments.run.leftovers import groups_and_folders, living_children
 from tests.environments.serve import loopback
 from tests.environments.serve.outbox_copy import groups_in, posts_ever_in
-from tools.sandbox.host.process_ids import identity
+from tests.equipment.kills import Victim
 
 SEED = 4
 KILLS = {("api",): 3, ("env",): 2, ("model",): 2, ("env", "api"): 2, ("env", "api", "model"): 3}
@@ -23,25 +24,9 @@ KILLS = {("api",): 3, ("env",): 2, ("model",): 2, ("env", "api"): 2, ("env", "ap
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-class Kept:
-    """A process that is started again whenever it ended."""
-
-    def __init__(self, command, log):
-        self.command, self.log = command, log
-        self.identities = set()
-        self.exits = set()
-        """Exit codes of those that ended without being killed."""
-        self.start()
-
-    def start(self):
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self.command, stdout=log, stderr=log)
-        self.identities.add(identity(self.process.pid))
-
-    def keep(self):
-        if self.process.poll() is not None:
-            self.exits.add(self.process.returncode)
-            self.start()
+def started(command, log):
+    with log.open("ab") as output:
+        return subprocess.Popen(command, stdout=output, stderr=output)
 
 
 class World:
@@ -51,10 +36,11 @@ class World:
         port = loopback.free_port()
         # A lost model call shall cost the group, so that the loop's own pause is what is tried.
         options = [*loopback.playing(port), "--env.outbox_groups", "8", "--send-all"]
+        self.folder = folder
         self.outbox, self.record = folder / "outbox.sqlite", folder / "record.jsonl"
         self.finished = set()
         self.kept = {
-            name: Kept(command, folder / f"{name}.log")
+            name: Victim(partial(started, command, folder / f"{name}.log"))
             for name, command in {
                 "api": api.command(),
                 "model": loopback.mock_model("WriteWord", port),
@@ -76,7 +62,7 @@ class World:
         deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:
-                raise AssertionError("".join(each.log.read_text()[-3000:] for each in self.kept.values()))
+                raise AssertionError("".join(log.read_text()[-3000:] for log in self.folder.glob("*.log")))
             time.sleep(0.02)
             for process in self.kept.values():
                 process.keep()
@@ -176,10 +162,9 @@ def name_of(post):
 ORDERS = list(itertools.permutations(["api", "model", "trainer"]))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("order", ORDERS, ids="-".join)
-def test_partners_may_come_in_any_order_after_serve(api, start_trainer_on, tmp_path, soak, order):
-    if not soak and order not in (ORDERS[0], ORDERS[-1]):
-        pytest.skip("with --soak")
+def test_partners_may_come_in_any_order_after_serve(api, start_trainer_on, tmp_path, order):
     api.kill()
     port, log = loopback.free_port(), tmp_path / "log"
     env = loopback.serve("WriteWord", api.url, tmp_path, *loopback.playing(port), group_size=2)

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from environments.credit.crediting import credited as credit
 from environments.record.group_line import encode_group
 from environments.testing import group_of
-from environments.trajectory import AgentRun, Condensed, CreditedGroup, Failure, JudgeCall, Message
+from environments.trajectory import AgentRun, CreditedGroup, Failure, Message
 from tools.calls import ToolCall, ToolResult
 from tools.errors import RecordError, UsageError
 from turnwise.cli.view import command
@@ -64,8 +64,7 @@ def test_a_record_is_a_line_for_each_group_and_its_sums(show):
 def test_the_ledger_of_a_turn_adds_up_to_its_advantage(show):
     printed = words(show(credited(), item="a"))
     for line in (
-        "credit reward 1 + 0.5 what follows → return 1.5 - 0.25 baseline → advantage +1.25 → 1 trained token",
-        "compared sibling 1 turn 1: 0.25",
+        "credit reward 1 + 0.5 what follows → return 1.5 - 0.25 baseline → advantage +1.25",
         "note no sibling to compare it with: the advantage is the raw value",
     ):
         assert line in printed
@@ -91,11 +90,6 @@ def test_siblings_are_aligned_by_turn_and_a_summary_by_the_act_that_follows_it(s
     ]
 
 
-def test_a_baseline_of_the_whole_group_says_that_its_own_value_is_in_it(show):
-    each = credit(credited(((1.0,), (0.0,))).group, policy="p", estimator="grpo")
-    assert "sibling 1: 0; spread 0.7071; its own is in the baseline" in words(show(each, item="a"))
-
-
 def test_all_that_a_turn_has_is_shown(show):
     call = ToolCall(id="c", name="look", arguments='{"at": "door"}')
     each = with_turn(
@@ -103,25 +97,13 @@ def test_all_that_a_turn_has_is_shown(show):
         message=Message(role="assistant", content="I look.", reasoning="Hm.", tool_calls=(call,)),
         tool_results=(ToolResult(call_id="c", name="look", content="It is shut.", exit_code=3),),
         replies=(Message(role="user", content="Go on."),),
-        fork="history: fit_context",
-        condensed=Condensed(cause="fit_context", tokens_before=900, tokens_after=300),
-        weight_version="v7",
     )
     parts = ({"kind": 0.75, "short": 0.25}, {})
     rewards = replace(each.group.trajectories[0].rewards, turn_components=parts, outcome=None)
-    asked = JudgeCall(
-        hook="score_turn",
-        turn=0,
-        model="judge-1",
-        messages=(Message(role="user", content="Is it good?"),),
-        answer='{"score": 3}',
-    )
-    printed = words(show(with_trajectory(each, rewards=rewards, judge_calls=(asked,)), item="a"))
+    printed = words(show(with_trajectory(each, rewards=rewards), item="a"))
     for text in (
-        "new row history: fit_context condensed fit_context: 900 → 300 tokens",
         'Hm. I look. → look {"at": "door"} ← look exit 3 It is shut. user Go on.',
-        "parts kind 0.75, short 0.25 weights v7 credit reward 1",
-        'judge judge-1, asked by score_turn Is it good? → {"score": 3}',
+        "parts kind 0.75, short 0.25 credit reward 1",
     ):
         assert text in printed
 
@@ -174,17 +156,7 @@ def test_a_run_that_was_killed_in_a_line_is_shown_without_it(tmp_path):
     assert "groups              1 (ok 1)" in done.stdout
 
 
-def test_threads_and_the_run_of_a_recorded_agent_are_printed(show):
-    run = AgentRun(error="Boom\x1b[2J", exit_code=3, output="two\nlines", wall_s=1.5, counts={"retries": 2})
-    asked = JudgeCall(hook="play", model="m", messages=(), answer="7")
-    changed = with_trajectory(with_turn(credited(), turn=1, thread=1), agent=run, other_calls=(asked,))
-
-    printed = words(show(changed, item="a"))
-
-    for line in (
-        "thread 1",
-        "thread 2",
-        "agent 1.5 s, exit 3, retries 2 Boom\\x1b[2J two lines",
-        "other m, asked by play",
-    ):
-        assert line in printed
+def test_what_a_recorded_agent_wrote_cannot_drive_the_terminal(show):
+    run = AgentRun(error="Boom\x1b[2J", exit_code=3, output="two\nlines", wall_s=1.5, counts={})
+    printed = words(show(with_trajectory(credited(), agent=run), item="a"))
+    assert "Boom\\x1b[2J two lines" in printed

@@ -84,7 +84,6 @@ class ContainerFacts:
         return [problem for problem, found in wrong.items() if found]
 
     def enforced(self, limits: SandboxLimits, *, whole: bool = False) -> tuple[str, ...]:
-        """Names of the limits that hold."""
         most_bytes = (limits.memory_mb << 20) + RESERVED_BYTES
         holds = {
             "network": limits.network == "none",
@@ -141,14 +140,11 @@ class Spec:
 
     @property
     def workdir(self) -> str:
-        """Where commands start."""
         return (self.image.workdir or _HOME) if self.whole else WORKDIR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """A running container and the connection to its supervisor."""
-
     id: str
     spec: Spec
     uid: int

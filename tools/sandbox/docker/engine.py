@@ -60,7 +60,6 @@ class EngineError(Exception):
 
     @property
     def missing(self) -> bool:
-        """What the call was about does not exist."""
         return self.status == _NOT_FOUND
 
     @property
@@ -70,7 +69,6 @@ class EngineError(Exception):
 
     @property
     def conflict(self) -> bool:
-        """The call does not fit the state that something is in."""
         return self.status == _CONFLICT
 
 
@@ -103,8 +101,6 @@ class Ramp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """An image that the engine has."""
-
     id: str
     digest: str
     """What names exactly this content: `repository@sha256:…` when it came from a registry, else its id."""
@@ -116,8 +112,6 @@ class Image:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """One container of a listing."""
-
     id: str
     image: str
     state: str
@@ -178,11 +172,9 @@ class Engine:
         return self._ask(lambda: self._api.commit(container, conf=config)["Id"], tries=1)
 
     def remove_image(self, image: str) -> None:
-        """Remove an image and the names that it has."""
         self._ask(lambda: self._api.remove_image(image, force=True))
 
     def images(self, label: str) -> list[Listed]:
-        """Every image with this label."""
         found: list[dict[str, Any]] = self._ask(lambda: self._api.images(filters={"label": label}))
         return [
             Listed(id=one["Id"], image=one["Id"], state="", created=one["Created"], labels=one["Labels"])
@@ -248,7 +240,6 @@ class Engine:
         return bool(json.loads(state)["mode"] & _SOCKET)
 
     def put_archive(self, container: str, archive: bytes) -> None:
-        """Write the members of a tar archive below the root of a container."""
         if not self._ask(lambda: self._api.put_archive(container, "/", archive), tries=1):
             raise EngineError("the archive was not taken", None)
 
@@ -280,11 +271,9 @@ class Engine:
             raise
 
     def start(self, container: str) -> None:
-        """Start a created container."""
         self._ask(lambda: self._api.start(container), tries=1)
 
     def running(self, container: str) -> bool:
-        """Whether a container exists and runs."""
         try:
             return self._ask(lambda: bool(self._api.inspect_container(container)["State"]["Running"]))
         except EngineError as error:
@@ -323,7 +312,6 @@ class Engine:
         return self._ask(run)
 
     def exec_code(self, exec_id: str) -> int | None:
-        """The exit code of a program that ended, or `None`."""
         return cast("int | None", self._ask(lambda: self._api.exec_inspect(exec_id)["ExitCode"]))
 
     def remove(self, container: str) -> None:
@@ -508,7 +496,6 @@ class Connection:
         return self._channel is not None and self._channel.is_cut
 
     def close(self) -> None:
-        """Close the connection; the program sees the end of its stdin."""
         self._sock.close()
 
 

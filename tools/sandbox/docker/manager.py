@@ -66,7 +66,6 @@ class Pool(Generic[T]):
             self._open += 1
 
     def pop(self) -> T | None:
-        """One that was made ahead and still answers, or `None`."""
         while True:
             with self._changed:
                 found = self._ready.popleft() if self._ready else None
@@ -158,7 +157,6 @@ class ContainerManager:
             return self._images[name]
 
     def pool(self, spec: Spec) -> Pool[Container]:
-        """The pool of containers of this kind."""
         with self._lock:
             if spec not in self._pools:
                 self._pools[spec] = Pool(
@@ -177,7 +175,6 @@ class ContainerManager:
                 return containers.start(self.engine, spec, self._labels, self.discard)
 
     def drop(self, container: Container | None) -> None:
-        """End a container; blocks."""
         if container is not None:
             container.connection.close()
             self.discard(container.id)
@@ -232,7 +229,6 @@ async def made_in(threads: ThreadPoolExecutor, make: Callable[[], T], undo: Call
 
 
 def threads() -> ThreadPoolExecutor:
-    """The threads for calls that do not create."""
     return _threads(os.getpid())
 
 

@@ -23,7 +23,6 @@ _RUN, _HOST, _BOOT, _NAMESPACE, _PID, _START = (
 
 
 def labels() -> dict[str, str]:
-    """The labels of containers that this process makes."""
     return dict(_labels(os.getpid()))
 
 
@@ -38,7 +37,6 @@ def state(of: Mapping[str, str]) -> Literal["in use", "orphan", "unknown"]:
 
 
 def owner_pid(of: Mapping[str, str]) -> int | None:
-    """The process id in these labels."""
     pid = of.get(_PID, "")
     return int(pid) if pid.isdigit() else None
 

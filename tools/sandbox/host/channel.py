@@ -104,11 +104,9 @@ class Channel(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is ours."""
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Collect messages, and pass answers on."""
         self._heard_at = self._loop.time()
         self._inbox.add(self._take(data))
         while (message := self._inbox.next()) is not None:
@@ -121,7 +119,6 @@ class Channel(asyncio.Protocol):
                     self._waiting.set_result(message)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The supervisor ended, or the channel was closed."""
         del exc
         self._break("the sandbox died")
 

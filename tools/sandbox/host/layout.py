@@ -39,7 +39,6 @@ def part(disk_bytes: int, share: int) -> int:
 
 
 def most_files(disk_bytes: int) -> int:
-    """How many files a file system of this size may hold."""
     return max(1024, disk_bytes // BYTES_PER_FILE)
 
 

@@ -34,8 +34,6 @@ _WORDS_BYTES = 16_384
 
 
 class Requests(Protocol):
-    """The way to a supervisor."""
-
     async def request(self, request: Request) -> Reply:
         """Send a request and wait for its answer.
 
@@ -79,12 +77,10 @@ class SupervisedSandbox:
 
     @property
     def record(self) -> SandboxRecord:
-        """How this sandbox isolates."""
         return self._record
 
     @property
     def workdir(self) -> str:
-        """The writable workspace, an absolute path inside."""
         return self._workdir
 
     async def exec(
@@ -200,7 +196,6 @@ class SupervisedSandbox:
             await to_the_end(self._pause(-1))
 
     async def listener(self) -> socket.socket:
-        """See `tools.sandbox.base.listener`."""
         if self._listen is None:
             tier, network = self._record.tier, self._record.limits.network
             raise IsolationError(

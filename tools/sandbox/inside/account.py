@@ -32,7 +32,6 @@ class Account:
             self._limits.append((resource.RLIMIT_AS, int(settings["as"])))
 
     def environment(self, extra: dict[str, str]) -> dict[str, str]:
-        """The environment of a command."""
         return {**self._env, **extra}
 
     def own(self, path: str) -> None:

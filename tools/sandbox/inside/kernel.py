@@ -64,7 +64,6 @@ def keep_capabilities(wanted: int) -> None:
 
 
 def write_file(path: str, data: bytes) -> None:
-    """Write to one of the kernel's files."""
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, data)
@@ -73,7 +72,6 @@ def write_file(path: str, data: bytes) -> None:
 
 
 def failure(what: str) -> OSError:
-    """The error of the last call."""
     code = ctypes.get_errno()
     return OSError(code, f"{what}: {os.strerror(code)}")
 

@@ -12,8 +12,6 @@ HEADER_BYTES = 4
 
 
 class RunProgram(NamedTuple):
-    """Run a program on its own."""
-
     argv: tuple[str, ...]
     env: tuple[str, ...]
     """`NAME=value`, on top of what every command has."""
@@ -35,16 +33,12 @@ class RunPython(NamedTuple):
 
 
 class RunInShell(NamedTuple):
-    """Run a command in the persistent shell."""
-
     command: str
     timeout_s: float
     max_output_bytes: int
 
 
 class ReadFile(NamedTuple):
-    """Send a file as the output."""
-
     path: str
     max_bytes: int
     timeout_s: float
@@ -52,8 +46,6 @@ class ReadFile(NamedTuple):
 
 
 class WriteFile(NamedTuple):
-    """Put a file at a path."""
-
     path: str
     mode: int
     data: bytes
@@ -73,8 +65,6 @@ class PackFolder(NamedTuple):
 
 
 class UnpackArchive(NamedTuple):
-    """Write the files of an archive below a folder."""
-
     path: str
     archive: bytes
     timeout_s: float
@@ -119,8 +109,6 @@ class Ready(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What came of a request."""
-
     exit_code: int
     """Of an operation on files an errno."""
     stdout: bytes

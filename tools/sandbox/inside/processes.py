@@ -105,7 +105,6 @@ class Pause:
             time.sleep(0.0005)
 
     def release(self, pid: int) -> None:
-        """Let one process go on."""
         self._stopped = {each for each in self._stopped if each[0] != pid}
         send(pid, signal.SIGCONT)
 

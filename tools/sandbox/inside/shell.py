@@ -118,7 +118,6 @@ class Shell:
         return self._last
 
     def interrupt(self) -> None:
-        """Ask the shell to leave the command it runs."""
         send(self.pid, signal.SIGPWR)
 
     def kill(self) -> None:
@@ -140,7 +139,6 @@ class Shell:
 
 
 def _sender(control: list[tuple[int, int, bytes]]) -> int:
-    """The process that sent a message."""
     for level, kind, data in control:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
             return _CREDENTIALS.unpack(data[: _CREDENTIALS.size])[0]

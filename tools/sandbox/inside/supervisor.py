@@ -41,7 +41,6 @@ def prepare_signals(on_child: Callable[[int, object], None]) -> None:
 
 
 def serve(control: int, config: Configuration) -> None:
-    """Serve until the host closes the channel or dies, then end the process."""
     try:
         own_descriptor_limit()
         supervisor = Supervisor(control, config.settings, config.env)
@@ -57,8 +56,6 @@ def serve(control: int, config: Configuration) -> None:
 
 
 class Supervisor:
-    """The event loop of a sandbox."""
-
     def __init__(self, control: int, settings: dict[str, str], env: dict[str, str]) -> None:
         self._control = control
         self._reply = int(settings.get("reply_fd", control))
@@ -81,7 +78,6 @@ class Supervisor:
             self._watch.on(int(settings["guard_fd"]), self._host_died)
 
     def serve(self) -> None:
-        """Handle events until the host is gone."""
         self._send(messages.Ready())
         while self._open:
             wait_ms = -1 if self._job is None else int(self._job.next_tick_s() * 1000) + 1

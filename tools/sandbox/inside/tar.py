@@ -146,7 +146,6 @@ def header(name: bytes, mode: int, size: int, folder: bool = False) -> bytes:
 
 
 def padding(size: int) -> bytes:
-    """What follows a content of this size."""
     return bytes(-size % _BLOCK)
 
 

@@ -117,7 +117,6 @@ class _Held:
         return await self.channel()
 
     async def channel(self) -> Channel:
-        """A channel to its supervisor."""
         return await Channel.over(self.session.channel, counters=partial(cgroup.counters, self.session.group))
 
     async def _resume(self) -> None:

@@ -32,8 +32,6 @@ _finding = threading.Lock()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The control groups of one sandbox."""
-
     directories: tuple[Path, ...]
     join_files: tuple[str, ...]
     """A process of one thread that writes 0 into each of them is bounded."""
@@ -205,7 +203,6 @@ def _candidates(controller: str) -> list[tuple[Path, int]]:
 
 
 def _own_directory(controller: str, version: int) -> Path:
-    """Of the group that this process is in."""
     return next(group for group, _, its in _own_directories(controller) if its == version)
 
 

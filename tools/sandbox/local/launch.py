@@ -187,7 +187,6 @@ def _supervised(
 
 
 def _make_folder(who: Agent, lent: tuple[str, ...], undo: ExitStack) -> _Folder:
-    """A folder that only the agent can enter."""
     base = tempfile.mkdtemp(prefix=f"{cgroup.PREFIX}.{identity(os.getpid())}.")
     folder = _Folder(
         base=base,
@@ -232,7 +231,6 @@ def _remove_unused(folder: _Folder) -> None:
 
 
 def _settings(folder: _Folder, limits: SandboxLimits) -> dict[str, str]:
-    """What the supervisor has to know beyond the settings of every tier."""
     disk_bytes = limits.disk_mb << 20
     return {
         "base": folder.base, "lost": f"{folder.base}/{_LOST}", "workdir": folder.workdir,
@@ -254,8 +252,6 @@ def _rules(folder: _Folder, who: Agent, held: bool) -> list[tuple[str, str]]:
 
 
 class Monitor:
-    """The outermost process of a sandbox without namespaces."""
-
     def __init__(self, process: ForkedProcess) -> None:
         self._process = process
         self.ends = process.ends

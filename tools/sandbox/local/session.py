@@ -18,8 +18,6 @@ _STOP_S = 2.0
 
 
 class Process(Protocol):
-    """The outermost process of one sandbox."""
-
     def ends(self, *, within_s: float) -> bool:
         """Wait for its end; whether it came."""
         ...
@@ -35,8 +33,6 @@ class Process(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """A running supervisor."""
-
     process: Process
     channel: socket.socket
     workdir: str

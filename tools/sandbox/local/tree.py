@@ -42,7 +42,6 @@ class Tree:
         return tree
 
     def remove(self) -> None:
-        """Remove it; sandboxes that are open keep theirs."""
         trees.remove(self.base)
 
     @contextmanager

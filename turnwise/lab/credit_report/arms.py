@@ -1,8 +1,8 @@
-"""The arms of the report: every estimator, γ and baseline that can credit each group of a record."""
+"""The arms of the report: each γ and baseline of turn_return, and every other estimator."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -149,15 +149,12 @@ def _sampled(credited: CreditedGroup) -> Iterator[Sampled]:
 
 
 def _all_arms() -> Iterator[Arm]:
-    for name in ESTIMATORS:
-        parameters = {each.name: each for each in describe(name).parameters}
-        gamma, baseline = parameters.get("gamma"), parameters.get("baseline")
-        gammas = [
-            each for each in GAMMAS if gamma and gamma.kind == "number" and gamma.low <= each <= gamma.high
-        ]
-        for value in gammas or [None]:
-            for choice in (baseline.choices if baseline else ()) or [None]:
-                yield Arm(estimator=name, gamma=value, baseline=choice)
+    """The reference with each γ and each other baseline, and every other estimator as it is by default."""
+    yield from (replace(REFERENCE, gamma=gamma) for gamma in GAMMAS)
+    for each in describe(REFERENCE.estimator).parameters:
+        if each.name == "baseline":
+            yield from (replace(REFERENCE, baseline=choice) for choice in each.choices)
+    yield from (Arm(estimator=name) for name in ESTIMATORS if name != REFERENCE.estimator)
 
 
 def _credit(

@@ -2,16 +2,42 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TypedDict
 
 from environments.trajectory import CreditedGroup
 from turnwise.lab.credit_report.arms import REFERENCE, Arm, ReportData, read_for_report
 from turnwise.lab.credit_report.model_gradients import model_gradients
 from turnwise.lab.credit_report.proxy import proxy_gradients
 from turnwise.lab.credit_report.signal_noise import Comparison, Measured, measure
-from turnwise.viewer.credit_values import CreditReport, CreditRow
 
 _LEAST_TIMES = 1.05
 """A smaller difference in groups is nothing to choose by, however certain: it would read 1.0 ×."""
+
+
+class CreditRow(TypedDict):
+    """An arm of the report: an estimator with its γ and baseline."""
+
+    estimator: str
+    gamma: float | None
+    baseline: str | None
+    snr: float
+    """Per group: the part of its gradient along the unbiased one, over its noise."""
+    snr_low: float
+    snr_high: float
+    groups_per_step: int | None
+    """⌈1/snr²⌉; `None`: no signal."""
+    bias: float | None
+    """1 - the cosine to the unbiased gradient; `None`: not known for noise."""
+    tier: str
+    """`proxy` or `measured`."""
+
+
+class CreditReport(TypedDict):
+    """What the groups of a record say of every arm."""
+
+    rows: list[CreditRow]
+    groups: int
+    sentences: list[str]
 
 
 def credit_report(record: Iterable[CreditedGroup], model: Path | None = None) -> CreditReport:

@@ -86,10 +86,6 @@ def comparable(value):
     return [comparable(each) for each in value] if isinstance(value, list) else value
 
 
-def lines_in(record):
-    return record.read_bytes().count(b"\n") if record.exists() else 0
-
-
 # Processes.
 
 

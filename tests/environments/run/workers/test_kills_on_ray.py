@@ -4,18 +4,14 @@ import os
 import random
 import signal
 import subprocess
-import sys
-from collections import Counter
 from contextlib import suppress
 
 import pytest
 
-from environments.record.recorder import read_groups
 from tests.environments.run.workers.on_ray import (
     Owners,
     add_node,
     cluster,
-    lines_in,
     parent_of,
     process,
     scratch,  # noqa: F401  # of every test here
@@ -23,6 +19,7 @@ from tests.environments.run.workers.on_ray import (
     workers,
 )
 from tests.environments.serve.loopback import wait_until, without_torch
+from tests.equipment.kills import finished_groups, lines_in, reap
 
 SEED = 5
 KILLS = 30
@@ -78,11 +75,9 @@ def test_kills_lose_no_group_and_repeat_none(kill, two_nodes, tmp_path, soak):
                 driver = subprocess.Popen(command, env=variables, stdout=log, stderr=log)
         fast.touch()
         assert driver.wait(600) == 0, (tmp_path / "log").read_text()[-3000:]
-    groups = list(read_groups(record))  # reads every line
-    counts = Counter((each.group.item_id, each.group.epoch) for each in groups if each.status != "failed")
-    assert len(groups) == len(counts) == planned
+    counts = finished_groups(record)
+    assert len(counts) == planned
     assert set(counts.values()) == {1}
     # What was killed last waits for the next start of a worker, or for this.
-    reap = [sys.executable, "-m", "turnwise", "doctor", "sandbox", "local", "--reap"]
-    subprocess.run(reap, check=True, stdout=subprocess.DEVNULL)
+    reap()
     wait_until_nothing_is_left(owners.identities)

@@ -17,7 +17,6 @@ from tests.environments.run.workers.on_ray import (
     MARK,
     cluster,
     compared,
-    lines_in,
     marked,
     process,
     rolled_out,
@@ -35,6 +34,7 @@ from tests.environments.serve.loopback import (
     wait_until,
     without_torch,
 )
+from tests.equipment.kills import lines_in
 
 RAW = ("(raylet)", "RayTaskError", "Token authentication", "ray::", "FutureWarning", "Traceback")
 LISTENS, LOOPBACK = "0A", {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}

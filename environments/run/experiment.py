@@ -32,9 +32,9 @@ from environments.record.origin import LATER, RunOrigin, digest, refuse_other_ru
 from environments.record.recorder import Recorder
 from environments.record.run_folder import RUNS
 from environments.rollout.agents.command import Command
+from environments.rollout.context import condenser_facts
 from environments.rollout.items.item_json import stable_text
 from environments.rollout.lifecycle.opened_files import OpenedFiles
-from environments.rollout.lifecycle.rollout_parts import condenser_facts
 from tools.python_syntax import parse_python
 from tools.registry import Tool, Toolset
 
@@ -99,7 +99,7 @@ def origin_of(
     }
     second_models = {
         f"{server.section} {name}": stable_text(getattr(server, name))[:_LONG]
-        for server in env.second_servers
+        for server in env.lifecycle.parts.second_servers
         for name in OF_A_SECOND_MODEL
     }
     dataset = config.dataset_path
@@ -110,7 +110,7 @@ def origin_of(
         policy=env.policy_name,
         estimator=env.estimator,
         estimator_params=recorded_params(
-            env.estimator, preset=config.estimator_preset, params=env.estimator_params
+            env.estimator, preset=config.estimator_preset, params=env.lifecycle.parts.estimator_params
         ),
         experiment={
             "turnwise": turnwise_version(),
@@ -118,13 +118,13 @@ def origin_of(
             "system prompt": digest((env.system_prompt or "").encode("utf-8", "surrogatepass")),
             **settings,
             # The class's choice counts like a setting.
-            "sandbox": env.sandboxes.kind,
-            "verify_sandbox": env.sandboxes.verifier_kind,
-            **env.sandboxes.package_facts(),
+            "sandbox": env.lifecycle.sandboxes.kind,
+            "verify_sandbox": env.lifecycle.sandboxes.verifier_kind,
+            **env.lifecycle.sandboxes.package_facts(),
             **_servers(env.servers),
             **second_models,
-            **dict.fromkeys(env.scripted_roles(), SCRIPTED),
-            **condenser_facts(env.condensers),
+            **dict.fromkeys(env.lifecycle.scripted_roles(), SCRIPTED),
+            **condenser_facts(env.lifecycle.parts.condensers),
             **_agent(env.agent),
             **({"dataset": file_digest(Path(dataset))} if dataset is not None and is_local else {}),
             **tools,
@@ -197,7 +197,7 @@ def _servers(servers: Sequence[ServerConfig]) -> dict[str, str]:
 
 def environment_files(env: AgentEnv) -> dict[str, Path]:
     """Returns the files that the fingerprint covers, as `code of env.py` or `data of users.jsonl`."""
-    opened = env.opened_files
+    opened = env.lifecycle.opened_files
     return counted_files(type(env), opened=opened.read, written=opened.written, apart=_apart(env))
 
 

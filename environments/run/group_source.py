@@ -21,7 +21,7 @@ from environments.record.recorder import GroupLine, serialised
 from environments.record.summary import CHARTED_TURNS
 from environments.record.totals import Summary
 from environments.rollout.boundary import failure_of
-from environments.rollout.containment.user_code import InFlight, Watch
+from environments.rollout.containment.hook_calls import InFlight, Watch
 from environments.rollout.items.tasks import GroupTask, PastGroup, past_group
 from environments.run.worker_pool import StoppedError, groups_at_once
 from environments.trajectory import CreditedGroup, Failure, StopReason, Trajectory, TrajectoryGroup
@@ -377,7 +377,7 @@ def finished(
 async def withhold_stale(env: AgentEnv, finishing: Finishing, done: FinishedGroup) -> FinishedGroup:
     """Return the group without credit for siblings that are too old by now, see `AgentEnv.withhold_stale`."""
     line = done.line
-    if env.weight_versions.staleness([*chain.from_iterable(done.note.versions.values())]) is None:
+    if env.lifecycle.weight_versions.staleness([*chain.from_iterable(done.note.versions.values())]) is None:
         return done
     assert line is not None
 
@@ -461,7 +461,9 @@ async def score_eval(env: AgentEnv, task: GroupTask, group: TrajectoryGroup, wat
 
 def uncredited(env: AgentEnv, group: TrajectoryGroup) -> CreditedGroup:
     """A group as the record of an evaluation has it; one of which no rollout is left is to be tried again."""
-    params = recorded_params(env.estimator, preset=env.config.estimator_preset, params=env.estimator_params)
+    params = recorded_params(
+        env.estimator, preset=env.config.estimator_preset, params=env.lifecycle.parts.estimator_params
+    )
     return CreditedGroup(
         group=group,
         advantages=tuple((0.0,) * len(trajectory.turns) for trajectory in group.trajectories),
@@ -478,7 +480,7 @@ async def _verdict(env: AgentEnv, task: GroupTask, trajectory: Trajectory, watch
         return False
     in_flight = InFlight(item_id=task.item_id, sibling=trajectory.sibling)
     try:
-        with watch(in_flight), env.hook_calls(in_flight) as calls:
+        with watch(in_flight), env.lifecycle.hook_calls(in_flight) as calls:
             given = await calls.hook("passed", env.passed, task.for_rollout().item, trajectory)
         # Of numpy, too, which loads slowly.
         if not (

@@ -14,8 +14,7 @@ from environments.record.origin import GroupKey
 from environments.record.recorder import Recorder, past_groups
 from environments.record.summary import print_summary
 from environments.rollout.boundary import traceback_of
-from environments.rollout.containment.hook_calls import HookCalls
-from environments.rollout.containment.user_code import InFlight
+from environments.rollout.containment.hook_calls import HookCalls, InFlight
 from environments.rollout.hooks import writes
 from environments.rollout.items.tasks import GroupTask, PastGroup, RunHistory
 from environments.run.group_source import (
@@ -70,7 +69,7 @@ async def process(
     if options.shard is not None and is_asked:
         raise ConfigError(f"--shard is for a plan, and {type(env).__name__} has next_items, which makes none")
     async with open_run(env, console, place, options, open_source) as run:
-        with env.hook_calls(InFlight(item_id="", sibling=0)) as calls:
+        with env.lifecycle.hook_calls(InFlight(item_id="", sibling=0)) as calls:
             tasks = _asked_tasks(run, calls) if is_asked else _planned_tasks(run)
             code = await roll_out(run, tasks)
         return await _end(run, tasks, code)
@@ -400,7 +399,7 @@ class AskedTasks:
             self._is_over = True
             return []
         try:
-            return (await self._env.next_ids(self._calls, history))[:room]
+            return (await self._env.lifecycle.next_ids(self._calls, history))[:room]
         except (RunError, UsageError) as error:
             # Raised when the groups in flight have ended: they are no worse for it.
             self.error, self._is_over = error, True

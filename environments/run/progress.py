@@ -23,7 +23,7 @@ from environments.record.summary import (
     weights_text,
 )
 from environments.record.totals import Summary
-from environments.rollout.containment.user_code import InFlight, InFlightNow
+from environments.rollout.containment.hook_calls import InFlight, InFlightNow
 from environments.run.group_source import GroupNote
 from environments.run.run_list import RunLog
 from environments.run.tracking import Observers

@@ -30,11 +30,10 @@ from environments.rewards.artefacts import TakenFiles, utf8_path
 from environments.rewards.reward_context import RolloutContext
 from environments.rewards.verification_time import off_the_clock
 from environments.rollout.boundary import Boundary, Slots, caused_by_agent, failure_of
-from environments.rollout.containment.hook_calls import HookCalls
-from environments.rollout.containment.user_code import InFlight, Watch
+from environments.rollout.containment.hook_calls import HookCalls, InFlight, Watch
 from environments.rollout.items.item_json import item_hash
 from environments.rollout.items.tasks import GroupTask
-from environments.rollout.lifecycle.env_lifecycle import SandboxOpener
+from environments.rollout.lifecycle.lifecycle import SandboxOpener
 from environments.rollout.lifecycle.rollout_hooks import RolloutHooks
 from environments.run.experiment import origin_of
 from environments.run.progress import Progress
@@ -233,7 +232,6 @@ class Replay:
         self._env = env
         self._watch = watch
         self._items: Mapping[str, Any] = dict(zip(env.item_ids, env.items, strict=True))
-        self._new_scoring = env.scoring()
         self._slots = Slots(env.config.max_concurrent_rollouts)
 
     async def rescored(self, old: CreditedGroup) -> CreditedGroup:
@@ -250,8 +248,8 @@ class Replay:
             return old
         task = GroupTask(item=self._item_of(group), item_id=group.item_id, epoch=group.epoch)
         live = LiveAccess(env.name)
-        boundary = Boundary(f"{env.name}, item {task.item_id}", env.met_kinds)
-        env.refuse_abandoned()
+        boundary = Boundary(f"{env.name}, item {task.item_id}", env.lifecycle.failure_kinds)
+        env.lifecycle.refuse_abandoned()
         async with asyncio.TaskGroup() as siblings:
             scored = [
                 siblings.create_task(self._sibling(task, each, live, boundary)) for each in group.trajectories
@@ -288,7 +286,7 @@ class Replay:
     ) -> Trajectory | Failure:
         in_flight = InFlight(item_id=task.item_id, sibling=recorded.sibling)
         async with self._slots.one(), AsyncExitStack() as held:
-            with self._watch(in_flight), self._env.hook_calls(in_flight) as calls:
+            with self._watch(in_flight), self._env.lifecycle.hook_calls(in_flight) as calls:
                 try:
                     ctx = self._context(task, recorded, live, calls, held)
                     return await self._scored(recorded, ctx, calls)
@@ -319,9 +317,9 @@ class Replay:
             live.refuse(calls.doing.partition(":")[0], what)
 
         async def opener() -> SandboxOpener:
-            spec = await self._env.sandbox_spec(task.item, calls)
-            snapshot = await held.enter_async_context(self._env.snapshot(spec, task.item, calls))
-            return self._env.sandbox_openers(spec, snapshot)[1]
+            spec = await self._env.lifecycle.sandbox_spec(task.item, calls)
+            snapshot = await held.enter_async_context(self._env.lifecycle.snapshot(spec, task.item, calls))
+            return self._env.lifecycle.sandbox_openers(spec, snapshot)[1]
 
         task = task.for_rollout()
         return RecordedContext(
@@ -341,8 +339,7 @@ class Replay:
         )
 
     async def _scored(self, recorded: Trajectory, ctx: RecordedContext, calls: HookCalls) -> Trajectory:
-        scoring = self._new_scoring(ctx.item, ctx, calls.hook)
-        hooks = RolloutHooks(self._env, ctx, calls)
+        hooks = RolloutHooks(self._env.lifecycle, ctx, calls)
         turns = [replace(turn, trained=True) for turn in recorded.turns]
         broke_off = recorded.stop_reason in (StopReason.SANDBOX_LOST, StopReason.AGENT_CAUSED)
         order = [index for index, _ in sorted(enumerate(turns), key=_scored_at)]
@@ -359,7 +356,7 @@ class Replay:
                     ctx.end_reason = recorded.end_reason
                     if broke_off:
                         break  # no hook was asked for it, nor for others that were not scored by then
-                await scoring.on_turn(turn)
+                await hooks.scoring.on_turn(turn)
                 turns[index] = await hooks.marked(turn)
         except Exception as error:  # noqa: BLE001  # raised again, unless the agent caused it
             broken = caused_by_agent(error)
@@ -376,7 +373,7 @@ class Replay:
             metrics={},
             judge_calls=(),
         )
-        scored = await hooks.scored(scoring, bare)
+        scored = await hooks.score(bare)
         # What was noted after the rewards is in no turn.
         return replace(scored, metrics={**recorded.metrics, **scored.metrics})
 
@@ -388,9 +385,9 @@ class Replay:
         calls: HookCalls,
     ) -> AskedModel:
         """The judge, with its answers from the record; a script stands in for no real one."""
-        judge = self._env.asked_model("judge", task, calls)
+        judge = self._env.lifecycle.asked_model("judge", task, calls)
         was_real = any(call.model != SCRIPTED for call in recorded)
-        has_script = "judge" in self._env.scripted_roles()
+        has_script = "judge" in self._env.lifecycle.scripted_roles()
         if isinstance(judge.model, ScriptedAnswers) and (was_real or not has_script):
             judge.model = NoJudge(refuse=refuse)
         judge.recorded = {call.messages: call for call in recorded}

@@ -145,7 +145,7 @@ def settings_text(env: AgentEnv, sources: Sources | None) -> str:
         for server in env.servers:
             first, *rest = _lines(server, sources)
             lines += [f"- {first.lstrip()}", *rest]
-    for server in env.second_servers:
+    for server in env.lifecycle.parts.second_servers:
         lines += [f"{server.section}:", *_lines(server, sources)]
     return "\n".join(lines) + "\n"
 

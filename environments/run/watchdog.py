@@ -19,7 +19,7 @@ from typing import Self
 
 import environments
 from environments.base_env import AgentEnv
-from environments.rollout.containment.user_code import InFlight, rollout_at
+from environments.rollout.containment.hook_calls import InFlight, rollout_at
 from environments.run.console_streams import drop_unread_output
 from environments.run.progress import Progress
 from environments.trajectory import Failure

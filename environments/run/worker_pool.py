@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from environments.rollout.containment.user_code import ContainedCoroutine
+from environments.rollout.containment.hook_calls import ContainedCoroutine
 from environments.rollout.items.tasks import GroupTask
 from environments.trajectory import Failure, StopReason, Trajectory, TrajectoryGroup
 from tools.errors import ConfigError, RunError

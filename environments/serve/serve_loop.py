@@ -14,7 +14,7 @@ from environments.record.origin import GroupKey, RunOrigin
 from environments.record.recorder import Recorder
 from environments.record.summary import duration, forks_in_short, headline, print_side_notes
 from environments.record.totals import Summary
-from environments.rollout.containment.user_code import InFlight
+from environments.rollout.containment.hook_calls import InFlight
 from environments.rollout.items.tasks import GroupTask
 from environments.run.group_source import (
     Breaker,

@@ -13,8 +13,7 @@ from environments.config import sampling_of
 from environments.record.origin import RunOrigin, differences, refuse_other_run
 from environments.record.recorder import past_groups
 from environments.record.summary import loop_rows, print_rows
-from environments.rollout.containment.hook_calls import HookCalls
-from environments.rollout.containment.user_code import InFlight
+from environments.rollout.containment.hook_calls import HookCalls, InFlight
 from environments.rollout.hooks import writes
 from environments.run.group_source import Finishing, GroupSource, withhold_stale
 from environments.run.open_run import DEFAULTS, OpenRun, OpenSource, RunOptions, in_this_process, open_run
@@ -74,12 +73,12 @@ async def serve(
 
     def refuse_text(progress: Progress) -> None:
         if not config.allow_approximate_tokens:
-            refuse_text_alone(env.text_only_servers)
+            refuse_text_alone(env.lifecycle.text_only_servers)
         progress.ready()
 
     def posted(plain: Finishing, progress: Progress) -> Finishing:
         # Of a stale group, and of one that is traced, the line is read again.
-        is_read = path is not None or env.weight_versions.max_staleness is not None
+        is_read = path is not None or env.lifecycle.weight_versions.max_staleness is not None
         has_line = is_read or Traces(progress.observers).are_made
         exact_only = not config.allow_approximate_tokens
         return replace(plain, has_line=has_line, shape=shape, exact_only=exact_only)
@@ -91,7 +90,7 @@ async def serve(
         )
         run = await files.enter_async_context(opened)
         say = run.progress.say
-        calls = files.enter_context(env.hook_calls(InFlight(item_id="", sibling=0)))
+        calls = files.enter_context(env.lifecycle.hook_calls(InFlight(item_id="", sibling=0)))
         outbox = files.enter_context(Outbox(options.outbox or Path(f"data/{env.name}.outbox.sqlite")))
         if options.fresh and (posts := outbox.start_over("put aside by --fresh")):
             say(f"{posts} posts of an earlier run are put aside in {outbox.rejected_path}")
@@ -106,7 +105,7 @@ async def serve(
             source=run.source,
             finishing=run.finishing,
             withhold_stale=partial(withhold_stale, env, run.finishing),
-            probe=env.check_policy,
+            probe=env.lifecycle.check_policy,
             origin=run.origin,
             track=run.tracker.add,
             traces=Traces(run.progress.observers),
@@ -229,7 +228,7 @@ def _delivery(env: AgentEnv, shape: Shape, outbox: Outbox, say: Callable[[str], 
         rules=DeliveryRules(
             max_batches_waiting=config.max_batches_offpolicy,
             patience_s=None if config.exit_when_api_away_s < 0 else config.exit_when_api_away_s,
-            weights=env.weight_versions,
+            weights=env.lifecycle.weight_versions,
         ),
         say=say,
     )

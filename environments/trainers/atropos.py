@@ -36,7 +36,7 @@ from environments.record.summary import flat
 from environments.record.totals import EVALUATED, Summary
 from environments.rollout.items.item_json import item_id
 from environments.rollout.items.tasks import GroupTask
-from environments.rollout.lifecycle.group_reward import has_group_reward
+from environments.rollout.lifecycle.rollout_hooks import has_group_reward
 from environments.run.evaluation import ItemTotals, evaluate_results, item_totals
 from environments.run.group_source import score_eval
 from environments.trajectory import CreditedGroup
@@ -112,7 +112,7 @@ class AtroposEnv(BaseEnv):
             self._open = True
             await self._closing.enter_async_context(self.agent_env.opened())
             if not self.agent_env.config.allow_approximate_tokens:
-                refuse_text_alone(self.agent_env.text_only_servers)
+                refuse_text_alone(self.agent_env.lifecycle.text_only_servers)
 
     async def aclose(self) -> None:
         """Close the environment; `process_manager` and `env_manager` do it themselves."""

@@ -74,7 +74,7 @@ async def run_checks(checked: CheckedEnv) -> None:
     with watchdog.watching():
         before = await _check_open(checked, watchdog)
         if before is not None:
-            backend = checked.env.sandboxes.kind
+            backend = checked.env.lifecycle.sandboxes.kind
             await _check(checked, "leaks", lambda _: left_behind(before, backend))
     report.add({"check": None})
 
@@ -119,7 +119,7 @@ async def _check(checked: CheckedEnv, name: str, check: Callable[[CheckedEnv], A
 def _opened(checked: CheckedEnv, warnings: list[str]) -> Answer:
     env = checked.env
     rewards = "turn rewards" if env.default_estimator == "turn_return" else "one reward for the whole"
-    found = f"{env.name}: {rewards}, estimator {env.estimator}, sandbox {env.sandboxes.kind}"
+    found = f"{env.name}: {rewards}, estimator {env.estimator}, sandbox {env.lifecycle.sandboxes.kind}"
     return ("warn", f"{found}; {'; '.join(warnings)}") if warnings else ("ok", found)
 
 

@@ -125,7 +125,7 @@ class WorkerPool:
         self._env, self._engine, self._own, self._facts, self._say = env, engine, own, facts, say
         self._slots = [_Slot(number, start) for number, start in enumerate(starts, start=1)]
         self.at_once = sum(start.at_once for start in starts)
-        self._tier = env.sandboxes.tier
+        self._tier = env.lifecycle.sandboxes.tier
         self._numbers = count(FIRST_REQUEST)
         self._changed = asyncio.Event()
         """Of any slot; another one after each change."""
@@ -372,7 +372,7 @@ class WorkerPool:
         if isinstance(value, Refused):
             raise self._error_of(value, f"worker {slot.number}")
         assert isinstance(value, Answer)
-        self._env.weight_versions.merge(value.met)
+        self._env.lifecycle.weight_versions.merge(value.met)
         opened_elsewhere(value.read, value.written)
         return value.value
 
@@ -425,7 +425,7 @@ class WorkerPool:
             self._died(slot, opened, beat)
             return
         self.in_flight[slot.number] = beat.in_flight
-        self._env.weight_versions.merge(beat.met)
+        self._env.lifecycle.weight_versions.merge(beat.met)
         for line in beat.lines:
             text = f"worker {slot.number}: {line}"
             if slot.is_open:

@@ -46,7 +46,7 @@ class WorkerJob:
         """What workers do for an environment that is open here, all of them together."""
         return cls(
             config=env.config,
-            servers=(*env.servers, *env.second_servers),
+            servers=(*env.servers, *env.lifecycle.parts.second_servers),
             finishing=options.finishing,
             packages=_loaded_packages(),
             files={name: str(path) for name, path in environment_files(env).items()},

@@ -22,7 +22,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from environments.rollout.containment.user_code import InFlightNow
+from environments.rollout.containment.hook_calls import InFlightNow
 from environments.trajectory import Failure, Trajectory, TrajectoryGroup
 from tools.sandbox.host.process_ids import has_ended, identity
 

@@ -89,7 +89,7 @@ class OnWorkers:
             if self.count is None:
                 options.say(f"{count} workers, as many as the cluster has cores")
             starts = await asyncio.to_thread(self.starts, env, job, count, are_here=are_here)
-            sandboxes = -(-limit // count) if env.sandboxes.are_opened else 0
+            sandboxes = -(-limit // count) if env.lifecycle.sandboxes.are_opened else 0
             asked = _asked(there, sandboxes, self.max_memory)
             engine = RayEngine(asked=asked, at_once=max(each.at_once for each in starts))
             async with pool_of(env, engine, starts, options).opened() as pool:

@@ -109,7 +109,7 @@ async def test_the_line_of_a_stale_group_is_as_if_it_had_never_had_credit_and_it
         made = await env.run_group(TASK)
         done = finished(made, replace(POSTED, is_charted=True))
         assert await withhold_stale(env, POSTED, done) is done
-        env.weight_versions.merge(["b"])
+        env.lifecycle.weight_versions.merge(["b"])
         old = await withhold_stale(env, replace(POSTED, is_charted=True), done)
         stale = finished(env.withhold_stale(made), FINISHING)
     assert (done.package is None, old.package, old.line, old.note.past) == (
@@ -125,7 +125,7 @@ async def test_a_stale_group_keeps_the_file_of_its_artefacts():
     async with played_by("a", max_staleness=0) as env:
         done = finished(await env.run_group(TASK), FINISHING)
         done = replace(done, line=replace(done.line, artefacts=b"contents"))
-        env.weight_versions.merge(["b"])
+        env.lifecycle.weight_versions.merge(["b"])
         old = await withhold_stale(env, FINISHING, done)
     assert old.line.content != done.line.content
     assert old.line.artefacts == b"contents"

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from environments.credit import credited
 from environments.record.totals import Summary
-from environments.rollout.containment.user_code import InFlight
+from environments.rollout.containment.hook_calls import InFlight
 from environments.run.group_source import note_of
 from environments.run.progress import LiveView, Progress, RolloutsInFlight, picture
 from environments.testing import group_of

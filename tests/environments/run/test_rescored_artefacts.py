@@ -12,7 +12,7 @@ from environments.run.process_run import process
 from environments.run.rescore_run import rescore
 from environments.shipped.code_debug import CodeDebugEnv
 from environments.shipped.terminal_tasks import TerminalTasksEnv
-from environments.trajectory import Artefact
+from environments.trajectory import Artefact, Trajectory
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tests.environments.keeping_env import Keeping, keeping, recorded, rescored, rewards
 from tests.environments.write_file import quiet
@@ -185,4 +185,5 @@ def test_turns_of_threads_get_their_index_from_the_order_of_their_requests():
     files = TakenFiles(NoSandbox(), 100)
     for files.turn, path in enumerate("ab"):
         files._keep(Artefact(path=path), b"1")
-    assert [(each.path, each.turn) for each in files.artefacts([7, 3])] == [("a", 1), ("b", 0)]
+    kept = files.add_to(Trajectory(item_id="i", turns=(), rows=()), [7, 3])
+    assert [(each.path, each.turn) for each in kept.artefacts] == [("a", 1), ("b", 0)]

@@ -173,7 +173,7 @@ def test_a_judge_stays_the_judge_and_plays_no_policy():
 
     env = adapted(Judged).agent_env
     assert env.servers == ()
-    assert [server.model_name for server in env.second_servers] == ["j"]
+    assert [server.model_name for server in env.lifecycle.parts.second_servers] == ["j"]
 
 
 CLI = """

@@ -317,8 +317,8 @@ def test_a_class_that_no_file_has_is_refused_with_the_form_that_works():
 
 async def test_a_policy_that_is_an_object_is_refused():
     pytest.importorskip("ray")
-    env = worked()
-    env.policy = ScriptedPolicy(lambda *_: [], skill=1, renderer=env.renderer)
+    policy = ScriptedPolicy(lambda *_: [], skill=1, renderer=ChatMLRenderer.embedded())
+    env = Worked(WorkedConfig(group_size=2), policy=policy)
     opened = OnWorkers(count=1).opened(env, None)
     with pytest.raises(ConfigError, match=r"is an object of this process, .*--openai.base_url"):
         async with opened:

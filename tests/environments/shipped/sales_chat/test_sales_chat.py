@@ -1,5 +1,4 @@
 import asyncio
-import json
 import math
 from collections.abc import Sequence
 from functools import cache
@@ -109,9 +108,3 @@ async def test_a_state_is_the_messages_so_far_the_mood_and_the_taste():
     first, *others = [turn.anchor.split(maxsplit=1) for turn in trajectory.turns]
     assert first[0] == "0"
     assert others == [["1", first[1]], ["2", first[1]]]
-
-
-async def test_a_dataset_of_products_can_replace_the_embedded_ones(tmp_path):
-    (tmp_path / "own.jsonl").write_text(json.dumps({"product": "yurt"}) + "\n")
-    env = SalesChatEnv(AgentEnvConfig(dataset_path=str(tmp_path / "own.jsonl")))
-    assert await env.load_items() == [{"product": "yurt"}]

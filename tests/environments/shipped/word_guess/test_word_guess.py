@@ -70,12 +70,6 @@ async def test_what_is_known_is_one_state_in_whatever_order_it_was_found():
     assert one.turns[1].anchor != other.turns[1].anchor
 
 
-async def test_a_dataset_of_answers_can_replace_the_embedded_words(tmp_path):
-    (tmp_path / "own.jsonl").write_text(json.dumps({"answer": "xylem"}) + "\n")
-    env = WordGuessEnv(AgentEnvConfig(dataset_path=str(tmp_path / "own.jsonl")))
-    assert await env.load_items() == [{"answer": "xylem"}]
-
-
 @cases("answer", ["cranes", "Crane", "", 5, None, "cr-ne"], ids=repr)
 async def test_an_answer_that_nobody_could_guess_is_refused(tmp_path, answer: object):
     (tmp_path / "own.jsonl").write_text(json.dumps({"answer": answer}) + "\n")

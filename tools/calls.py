@@ -27,11 +27,9 @@ class CachedJson:
     _json: bytes
 
     def to_openai(self) -> dict[str, Any]:
-        """The value in OpenAI's shape."""
         raise NotImplementedError
 
     def json(self) -> bytes:
-        """The same as JSON, made once."""
         try:
             return self._json
         except AttributeError:
@@ -54,7 +52,6 @@ class ToolCall:
     """Where it stands among the turn's sampled tokens, start and end; `None`: unknown."""
 
     def to_openai(self) -> dict[str, Any]:
-        """The call in the shape of an OpenAI assistant message."""
         return {
             "id": self.id,
             "type": "function",
@@ -103,7 +100,6 @@ class ToolSpec(CachedSignature):
     """JSON schema of the arguments."""
 
     def to_openai(self) -> dict[str, Any]:
-        """The tool in the shape of OpenAI's `tools` parameter."""
         return {
             "type": "function",
             "function": {

@@ -27,7 +27,6 @@ MAX_LINES_NAMED = 10
 
 
 def main() -> None:
-    """Answer the one request on standard input."""
     request = json.load(sys.stdin)
     path = request["path"]
     try:
@@ -177,7 +176,6 @@ def _lines(file: Path) -> list[str]:
 
 
 def _existing(path: str) -> Path:
-    """The path; a link that leads nowhere does not exist."""
     Path(path).stat()
     return Path(path)
 

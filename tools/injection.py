@@ -49,7 +49,6 @@ def is_injected(annotation: Any) -> bool:
 
 
 def is_state(annotation: Any) -> bool:
-    """Whether it is a class of states."""
     return state_class(annotation) is not None
 
 

@@ -22,6 +22,16 @@ def printable(text: str, unknown: str = " ") -> str:
     return "".join(each if each.isprintable() else unknown for each in text)
 
 
+def shorten(text: str, max_chars: int) -> str:
+    """Return a text of at most `max_chars`, with an ellipsis for an end that was cut off."""
+    return text if len(text) <= max_chars else f"{text[: max_chars - 1]}…"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return `1 group`, `2 groups`, `1,000 groups`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The part of a message about an unknown name that has the nearest known one; empty if none is near."""
     close = get_close_matches(name, list(known), n=1)

@@ -100,7 +100,6 @@ def _is_alive(pid: int) -> bool:
 
 
 def _end(folder: str) -> None:
-    """Kill an interpreter and what it started in its group, and forget it."""
     try:
         os.chmod(folder, 0o700)
         if (pid := int(os.readlink(f"{folder}/pid"))) > 1:  # 0 is our own group

@@ -47,12 +47,10 @@ class Tool:
 
     @property
     def name(self) -> str:
-        """What the model calls it."""
         return self.spec.name
 
     @property
     def needs_sandbox(self) -> bool:
-        """Whether it takes the sandbox."""
         return Sandbox in self.signature.injected.values()
 
     @property
@@ -139,7 +137,6 @@ class RunTool(Protocol):
 
 
 async def run_tool(name: str, function: Callable[[], Any], *, busy: Callable[[], bool]) -> ToolOutput:
-    """Run it here and now, with no limit but those of its commands."""
     given = function()
     return await given if inspect.isawaitable(given) else given
 
@@ -163,7 +160,6 @@ class Toolset:
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        """The tools as the model sees them."""
         return tuple(tool.spec for tool in self.tools)
 
     @classmethod
@@ -283,31 +279,26 @@ class LimitedSandbox:
 
     @property
     def record(self) -> SandboxRecord:
-        """What the sandbox is."""
         return self.sandbox.record
 
     @property
     def workdir(self) -> str:
-        """Its workspace."""
         return self.sandbox.workdir
 
     async def exec(
         self, command: str | Sequence[str], *, timeout_s: float = 60.0, **options: Unpack[ExecOptions]
     ) -> ExecResult:
-        """As a sandbox does it, within the limit."""
         with self._command():
             return await self.sandbox.exec(command, timeout_s=min(timeout_s, self.limit_s), **options)
 
     async def shell(
         self, command: str, *, timeout_s: float = 60.0, max_output_bytes: int = MAX_OUTPUT_BYTES
     ) -> ExecResult:
-        """As a sandbox does it, within the limit."""
         limit_s = min(timeout_s, self.limit_s)
         with self._command():
             return await self.sandbox.shell(command, timeout_s=limit_s, max_output_bytes=max_output_bytes)
 
     async def run_python(self, source: str, *, stdin: bytes = b"", timeout_s: float = 60.0) -> ExecResult:
-        """As a sandbox does it, within the limit."""
         limit_s = min(timeout_s, self.limit_s)
         with self._command():
             return await run_python(self.sandbox, source, stdin=stdin, timeout_s=limit_s)
@@ -321,21 +312,16 @@ class LimitedSandbox:
             self.commands -= 1
 
     async def read_file(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
-        """As a sandbox does it."""
         return await self.sandbox.read_file(path, max_bytes=max_bytes)
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
-        """As a sandbox does it."""
         await self.sandbox.write_file(path, data, mode=mode)
 
     async def put_archive(self, archive: bytes, path: str = ".") -> None:
-        """As a sandbox does it."""
         await self.sandbox.put_archive(archive, path)
 
     def paused(self) -> AbstractAsyncContextManager[None]:
-        """As a sandbox does it."""
         return self.sandbox.paused()
 
     async def get_archive(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
-        """As a sandbox does it."""
         return await self.sandbox.get_archive(path, max_bytes=max_bytes)

@@ -25,8 +25,6 @@ _NAME_CHARS = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallTimes:
-    """The calls of one name."""
-
     count: int
     total_s: float
     """From begin to end, with what they called; calls side by side count each."""
@@ -38,8 +36,6 @@ class CallTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeProfile:
-    """Where the time of one rollout went."""
-
     wall_s: float
     """From when it had its slot to when its sandbox was closed."""
     calls: Mapping[str, CallTimes]
@@ -74,7 +70,6 @@ class Profiler:
         )
 
     def is_here(self) -> bool:
-        """Whether this thread is the one whose calls are measured."""
         return threading.get_ident() == self._thread
 
     def begin(self, name: str, outer: "_Call") -> "_Call":
@@ -106,7 +101,6 @@ class Profiler:
 
     @property
     def now(self) -> tuple[float, float]:
-        """The clock, and the share, at the last event."""
         return self._last, self._share
 
     def _pass(self) -> None:
@@ -124,8 +118,6 @@ class Profiler:
 
 
 class _Call:
-    """One that runs, or ran."""
-
     __slots__ = ("inner", "is_over", "name", "outer", "own_s", "profiler", "since", "started")
 
     def __init__(self, profiler: Profiler, name: str, outer: "_Call | None") -> None:

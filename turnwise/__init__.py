@@ -163,5 +163,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """The public names, loaded or not."""
     return sorted({*globals(), *__all__})

@@ -7,7 +7,6 @@ from turnwise.own_packages import find_own_packages
 
 
 def main() -> None:
-    """Run the command line."""
     is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if is_ours:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is to be put in order yet: ^C just ends it

@@ -24,8 +24,7 @@ from starlette.routing import Route
 from environments.policy.base import CompletionRequest
 from environments.policy.inference.http_client import list_in, mapping
 from environments.policy.inference.written_messages import MessageError, messages_of, tools_in
-from environments.policy.rendering.chatml import RESPONSE, TOOLS, ChatMLRenderer, rendered
-from environments.policy.rendering.renderer import first_stop
+from environments.policy.rendering.chatml import RESPONSE, TOOLS, ChatMLRenderer, first_stop, rendered
 from environments.policy.scripted import Script, ScriptedPolicy, generic_script
 from environments.trajectory import Completion, Message
 from tools.calls import ToolSpec

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from environments.policy.base import CompletionRequest, OpenRow
-from environments.policy.rendering.chatml import chars_of
-from environments.policy.rendering.renderer import CannotExtendError, Renderer
+from environments.policy.rendering.chatml import CannotExtendError, Renderer, chars_of
 from environments.trajectory import Message
 from tools.errors import ContextOverflow
 

@@ -226,7 +226,8 @@ class ScriptedPolicy:
 
     def _sampled(self, choices: Sequence[Choice], request: CompletionRequest) -> Completion:
         mixture = self._mixture(choices)
-        sampled = _sample(mixture, random.Random(f"{request.seed}:{request.number}"))
+        weights = [choice.probability for choice in mixture.values()]
+        sampled = random.Random(f"{request.seed}:{request.number}").choices(list(mixture), weights)[0]
         token_ids = sampled[: request.max_tokens]
         message, finish_reason = mixture[sampled].message, "stop"
         if len(token_ids) < len(sampled):
@@ -315,11 +316,6 @@ def _checked(given: Any, hook: str) -> Sequence[Choice]:
             f"the probabilities of {hook} sum to {total:.9g} over {len(choices)} choices; make it 1"
         )
     return [choice for choice in choices if choice.probability > 0]
-
-
-def _sample(mixture: Mapping[tuple[int, ...], Choice], rng: random.Random) -> tuple[int, ...]:
-    weights = [choice.probability for choice in mixture.values()]
-    return rng.choices(list(mixture), weights)[0]
 
 
 def _logprobs(token_ids: tuple[int, ...], mixture: Mapping[tuple[int, ...], Choice]) -> tuple[float, ...]:

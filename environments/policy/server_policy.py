@@ -14,7 +14,7 @@ from environments.policy.chat import ChatPolicy
 from environments.policy.inference.chat_reply import logprobs_warning
 from environments.policy.inference.server_kind import TEXT_ONLY, ServerFacts, look
 from environments.policy.inference.token_wires import WIRES, TokenWire
-from environments.policy.rendering.renderer import Renderer
+from environments.policy.rendering.chatml import Renderer
 from environments.policy.token_policy import TokenPolicy
 from environments.trajectory import Completion
 from tools.errors import ConfigError, PolicyError, ServerAway

@@ -14,8 +14,7 @@ from environments.policy.inference.dialect import is_context_overflow, sampling_
 from environments.policy.inference.http_client import NoAnswerError, StatusError
 from environments.policy.inference.server_kind import ServedModel
 from environments.policy.inference.token_wires import TokenReply, TokenRequest, TokenWire
-from environments.policy.rendering.chatml import parsed, rendered
-from environments.policy.rendering.renderer import CannotExtendError, Renderer, first_stop
+from environments.policy.rendering.chatml import CannotExtendError, Renderer, first_stop, parsed, rendered
 from environments.policy.row_prompt import (
     Prompt,
     ToolUse,

@@ -91,7 +91,6 @@ class AppendFile:
             raise RecordError(f"cannot write {self.path}: {error.strerror}") from error
 
     def close(self) -> None:
-        """Release the file."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -109,7 +108,9 @@ class AppendFile:
             what = "is another file now: it was replaced"
         elif ours.st_size < self._end:
             what = "was cut short by somebody else"
-        elif ours.st_size > self._end or self._read_tail() != self._tail:
+        elif ours.st_size > self._end or self._tail != os.pread(
+            self._fd, len(self._tail), self._end - len(self._tail)
+        ):
             what = "was written to by somebody else"
         else:
             return None
@@ -117,9 +118,6 @@ class AppendFile:
             f"{self.path} {what} while this run wrote it, and nothing more is written: put the file back as "
             f"it was, or choose another path, and give the same command"
         )
-
-    def _read_tail(self) -> bytes:
-        return os.pread(self._fd, len(self._tail), self._end - len(self._tail))
 
 
 def is_whole(line: bytes) -> bool:

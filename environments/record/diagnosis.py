@@ -8,7 +8,7 @@ from typing import Any
 
 from environments.credit.crediting import ALONE, UNSCORED, UNTRAINED
 from environments.trajectory import CreditedGroup, Trajectory
-from tools.plain_text import PLACE_OF_ITEM
+from tools.plain_text import PLACE_OF_ITEM, counted
 
 REFUSED, BROKEN, STALE = "refused", "broken", "too old"
 UNSCORED_KIND, ALIKE, NO_CREDIT_KIND = "unscored", "all alike", "no credit"
@@ -62,7 +62,7 @@ class Diagnosis:
         """How many groups have credit, and why the others have none; empty where there are no groups."""
         if not self.groups:
             return ""
-        several = f"{self.groups:,} group{'' if self.groups == 1 else 's'}"
+        several = counted(self.groups, "group")
         head = f"nothing to learn from in {several}"
         if self.with_credit:
             head = f"{self.with_credit:,} of {several} can be learned from"
@@ -136,7 +136,6 @@ def _refusal(reason: str) -> str:
 
 
 def _earned(trajectory: Trajectory) -> tuple[float | tuple[float, ...] | None, ...]:
-    """What was earned, wherever turns that earned nothing stand."""
     turns = tuple(reward for reward in trajectory.act_rewards or () if reward)
     return turns, trajectory.rewards and trajectory.rewards.outcome, trajectory.score
 

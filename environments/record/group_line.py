@@ -197,7 +197,6 @@ def failed_instead(credited: CreditedGroup, error: RecordError) -> CreditedGroup
 
 
 def _refusal(credited: CreditedGroup) -> RecordError | None:
-    """Why a group cannot be recorded."""
     try:
         encode_group(credited)
     except RecordError as error:

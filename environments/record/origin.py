@@ -11,6 +11,7 @@ from typing import Any, Self
 from environments.credit.crediting import UNSCORED
 from environments.rollout.items.item_json import item_hash
 from tools.errors import RecordError
+from tools.plain_text import shorten
 
 LATER = "later data of "
 """How a file is named that rollouts read first; the fingerprint was made before, so it is not of these."""
@@ -66,7 +67,6 @@ class RunOrigin:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """What `to_json` wrote."""
         kept: dict[str, Any] = json.loads(text)
         experiment: dict[str, str] = kept["experiment"]
         return cls(
@@ -99,7 +99,7 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
         elif was.startswith(_DIGEST) or is_.startswith(_DIGEST):
             changed.append(f"{name} changed")
         else:
-            changed.append(f"{name} was {_shown(was)}, is {_shown(is_)}")
+            changed.append(f"{name} was {shorten(was, _SHOWN_CHARS)}, is {shorten(is_, _SHOWN_CHARS)}")
     return changed
 
 
@@ -123,10 +123,6 @@ def in_short(changed: Sequence[str]) -> str:
     """Differences in a line; of many the first."""
     more = len(changed) - _SHOWN_DIFFERENCES
     return "; ".join(changed[:_SHOWN_DIFFERENCES]) + (f"; and {more} more" if more > 0 else "")
-
-
-def _shown(value: str) -> str:
-    return value if len(value) <= _SHOWN_CHARS else f"{value[:_SHOWN_CHARS]}…"
 
 
 GroupKey = tuple[str, int]

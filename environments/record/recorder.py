@@ -198,11 +198,9 @@ class Recorder:
         self._file.wait_for_disk()
 
     def close(self) -> None:
-        """Release the file."""
         self._file.close()
 
     def _found(self) -> Contents:
-        """What the file holds."""
         contents, checks = Contents(), LineChecks(self.path)
         for number, line in enumerate(self._file.whole_lines(), start=1):
             if checks.is_new(line, number):

@@ -28,7 +28,6 @@ class RunFolder:
 
     @property
     def record(self) -> Path:
-        """The rollout JSONL."""
         return self.path / RECORD
 
     @property
@@ -53,7 +52,6 @@ class RunFolder:
 
     @property
     def log(self) -> Path:
-        """The run's output."""
         return self.path / "log"
 
 

@@ -173,7 +173,7 @@ _FAILURES = TypeAdapter(tuple[Failure, ...])
 _JUDGE_CALLS = TypeAdapter(tuple[JudgeCall, ...])
 _MESSAGE = TypeAdapter(Message)
 _TOOLS = TypeAdapter(tuple[ToolSpec, ...])
-_PART = TypeAdapter[Kept | Message](Kept | Message)
+_CONTEXT = TypeAdapter[tuple[Kept | Message, ...]](tuple[Kept | Message, ...])
 _TEXT = {"message", "replies"}
 _LEFT_OUT: dict[str, Any] = {
     "session_id": None,
@@ -193,6 +193,7 @@ _LEFT_OUT: dict[str, Any] = {
     "stale": None,
 }
 """Fields that are left out of a line where they have these values."""
+_CALLS = ("judge_calls", "user_calls", "summariser_calls", "other_calls")
 _OF_RUBRICS = ("turn_raw", "outcome_raw")
 """Fields of the rewards that stand only where a rubric was used."""
 _OF_LENDING = ("read_only", "packages")
@@ -206,8 +207,7 @@ def _trajectories(credited: CreditedGroup, toolsets: list[tuple[ToolSpec, ...]])
     for trajectory, advantages in zip(credited.group.trajectories, credited.advantages, strict=True):
         bare = replace(trajectory, prompt=(), turns=(), rows=(), tools=(), artefacts=(), contents={})
         (fields,) = _short([_TRAJECTORY.dump_python(bare, mode="json", warnings=False)])
-        fields["judge_calls"] = _short(fields["judge_calls"])
-        for name in ("user_calls", "summariser_calls", "other_calls"):
+        for name in _CALLS:
             if name in fields:
                 fields[name] = _short(fields[name])
         if trajectory.sandbox is not None:
@@ -218,26 +218,30 @@ def _trajectories(credited: CreditedGroup, toolsets: list[tuple[ToolSpec, ...]])
             if trajectory.tools not in toolsets:
                 toolsets.append(trajectory.tools)
             fields["tools"] = toolsets.index(trajectory.tools)
-        fields |= _artefacts(trajectory)
+        if trajectory.artefacts:
+            fields["artefacts"] = [
+                {
+                    name: value
+                    for name, value in asdict(each).items()
+                    if value is not None and value is not False
+                }
+                for each in trajectory.artefacts
+            ]
         fields["rows"] = list(range(first_row, first_row + len(trajectory.rows)))
         fields["prompt"] = list(range(len(trajectory.prompt)))
-        fields["prompt_hash"] = _prompt_hash(trajectory.prompt)
+        opening = [message.to_openai() for message in trajectory.prompt]
+        sorted_text = orjson.dumps(opening, option=orjson.OPT_SORT_KEYS)
+        fields["prompt_hash"] = hashlib.sha256(sorted_text).hexdigest()[:32]
         fields["turns"] = _turns(trajectory)
         fields["advantages"] = list(advantages)
-        if not _last_row_has_all_text(trajectory):
+        # The last row has all text unless there is none, or the model saw less, or something else, in its
+        # last turn there.
+        last = [turn for turn in trajectory.turns if turn.span.row == len(trajectory.rows) - 1][-1:]
+        if not trajectory.rows or any(turn.context is not None for turn in last):
             fields["messages"] = [message.to_openai() for message in trajectory.messages]
         first_row += len(trajectory.rows)
         dumped.append(fields)
     return dumped
-
-
-def _artefacts(trajectory: Trajectory) -> dict[str, Any]:
-    dumped = [asdict(each) for each in trajectory.artefacts]
-    short = [
-        {name: value for name, value in each.items() if value is not None and value is not False}
-        for each in dumped
-    ]
-    return {"artefacts": short} if short else {}
 
 
 def _drop_empty(fields: dict[str, Any], names: Sequence[str]) -> None:
@@ -249,7 +253,7 @@ def _drop_empty(fields: dict[str, Any], names: Sequence[str]) -> None:
 def _failures(failures: Sequence[Failure]) -> list[dict[str, Any]]:
     dumped = _short(_FAILURES.dump_python(tuple(failures), mode="json", warnings=False))
     for fields in dumped:
-        for name in ("judge_calls", "user_calls", "summariser_calls", "other_calls"):
+        for name in _CALLS:
             if calls := _short(fields.pop(name, [])):
                 fields[name] = calls
     return dumped
@@ -262,13 +266,6 @@ def _short(dumped: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _last_row_has_all_text(trajectory: Trajectory) -> bool:
-    """Not without a row, nor where the model saw less than all, or something else, in its last turn there."""
-    last = len(trajectory.rows) - 1
-    of_row = [turn for turn in trajectory.turns if turn.span.row == last]
-    return bool(trajectory.rows) and all(turn.context is None for turn in of_row[-1:])
-
-
 def _turns(trajectory: Trajectory) -> list[dict[str, Any]]:
     """The turns, their text by its index among the trajectory's messages."""
     dumped: list[dict[str, Any]] = []
@@ -277,8 +274,8 @@ def _turns(trajectory: Trajectory) -> list[dict[str, Any]]:
         bare = turn if turn.context is None else replace(turn, context=None)
         fields = _TURN.dump_python(bare, mode="json", exclude=_TEXT, warnings=False)
         # A stretch of the conversation as its `start` and `end`, what was put in as the message.
-        context = None if turn.context is None else list(map(_written_part, turn.context))
-        fields["context"] = context
+        context = turn.context and _CONTEXT.dump_python(turn.context, mode="json", warnings=False)
+        fields["context"] = None if context is None else list(context)
         answered = index + 1 + len(turn.tool_results)
         for at, result in enumerate(fields["tool_results"], start=index + 1):
             del result["content"], result["call_id"]
@@ -297,12 +294,6 @@ def _turns(trajectory: Trajectory) -> list[dict[str, Any]]:
         dumped.append(fields)
         index = end
     return dumped
-
-
-def _written_part(part: Kept | Message) -> dict[str, Any]:
-    if isinstance(part, Kept):
-        return {"start": part.start, "end": part.end}
-    return _MESSAGE.dump_python(part, mode="json", warnings=False)
 
 
 def _restored(fields: dict[str, Any], rows: Sequence[TokenRow] | None, line: LineFields) -> Trajectory:
@@ -336,7 +327,7 @@ def _turn(fields: dict[str, Any], spoken: Mapping[int, Message]) -> Turn:
         "tool_results": results,
         "message": message,
         "replies": tuple(spoken[index] for index in fields["replies"]),
-        "context": None if context is None else tuple(map(_PART.validate_python, context)),
+        "context": None if context is None else _CONTEXT.validate_python(context),
     }
     return _TURN.validate_python({**fields, **restored})
 
@@ -346,8 +337,3 @@ def _message(fields: dict[str, Any]) -> Message:
     calls = [{"id": call["id"], **call["function"]} for call in fields.get("tool_calls", ())]
     reasoning = fields.get("reasoning_content")
     return _MESSAGE.validate_python({**fields, "reasoning": reasoning, "tool_calls": calls})
-
-
-def _prompt_hash(prompt: Sequence[Message]) -> str:
-    text = orjson.dumps([message.to_openai() for message in prompt], option=orjson.OPT_SORT_KEYS)
-    return hashlib.sha256(text).hexdigest()[:32]

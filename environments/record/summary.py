@@ -11,6 +11,7 @@ from rich.text import Text
 
 from environments.record.diagnosis import diagnosis_of
 from environments.record.totals import OTHER_NAMES, Summary
+from tools.plain_text import counted
 
 Numbers = Mapping[str, Any]
 """As `Summary.values` gives them."""
@@ -80,20 +81,27 @@ def summary_rows(numbers: Numbers, *, wall_s: float, loop: float | None = None) 
     groups, credit, tokens = dict(numbers["groups"]), numbers["credit"], numbers["tokens"]
     done, images = groups.pop("done"), numbers["sandboxes"]["images"]
     untrained, cost, found = credit["untrained"], numbers["cost"], diagnosis_of(numbers)
+    # Whether rollouts that are longer than their siblings score more (towards 1) or less (towards -1).
+    correlations = numbers["score_against"].items()
+    against = ", ".join(f"{name} {value:+.2f}" for name, value in correlations if value is not None)
+    alone, turns, without_peer = credit["without_peer"], credit["turns"], ""
+    if alone:
+        share = f"{alone:,} of {turns:,} turns ({alone / turns:.1%})"
+        without_peer = f"{share}, whose advantage is their raw return"
     rows = [
         ("groups", f"{done}" + counts(groups, " (", ")")),
         ("score", _range(numbers["score"])),
         ("played by", ", ".join(numbers["policies"])),
         ("turns", _range(numbers["turns"])),
-        ("score against", _score_against(numbers["score_against"])),
+        ("score against", f"{against} (correlation among siblings)" if against else ""),
         ("reward by turn", rewards_by_turn(numbers["by_turn"])),
         *measured_rows(numbers),
-        ("without a peer", _without_peer(credit)),
+        ("without a peer", without_peer),
         ("not trained", f"{untrained:,} turns" if untrained else ""),
         ("stop reasons", counts(numbers["stop_reasons"])),
         ("tool calls", f"{numbers['tools']['calls']:,}"),
         ("tool errors", counts(numbers["tools"]["errors"]) or "none"),
-        ("broken by agents", _broken(numbers["agent_caused"])),
+        ("broken by agents", counts(numbers["agent_caused"], after=" (scored with failed_score)")),
         ("dropped rollouts", lines(numbers["failures"]) or "none"),
         ("broken code", _broken_code(numbers)),
         ("dropped after acting", counts(numbers["dropped_after_acting"])),
@@ -275,23 +283,6 @@ def rewards_by_turn(by_turn: Sequence[Numbers]) -> str:
     return "  ".join(shown)
 
 
-def _score_against(correlations: Mapping[str, float | None]) -> str:
-    """Whether rollouts that are longer than their siblings score more (towards 1) or less (towards -1)."""
-    shown = [f"{name} {value:+.2f}" for name, value in correlations.items() if value is not None]
-    return f"{', '.join(shown)} (correlation among siblings)" if shown else ""
-
-
-def _without_peer(credit: Numbers) -> str:
-    alone, turns = credit["without_peer"], credit["turns"]
-    share = f"{alone:,} of {turns:,} turns ({alone / turns:.1%})" if alone else ""
-    return f"{share}, whose advantage is their raw return" if share else ""
-
-
-def _broken(causes: Mapping[str, int]) -> str:
-    """Rollouts that have the floor as their outcome, by what the agent broke."""
-    return f"{counts(causes)} (scored with failed_score)" if causes else ""
-
-
 def _broken_code(numbers: Numbers) -> str:
     """Places of the environment's code that dropped many rollouts."""
     rollouts, places = numbers["rollouts"]["kept"] + numbers["rollouts"]["dropped"], Counter[str]()
@@ -346,7 +337,7 @@ def _trained_per_sampled(forks: Numbers) -> str:
 def _asked(cost: Numbers) -> str:
     tokens = cost["prompt_tokens"] + cost["completion_tokens"]
     paid = f", {tokens:,} tokens" if tokens else ""
-    return f"{cost['answers']:,} answer{'' if cost['answers'] == 1 else 's'}{paid}"
+    return f"{counted(cost['answers'], 'answer')}{paid}"
 
 
 def _time_rows(time: Numbers) -> Iterator[tuple[str, str]]:

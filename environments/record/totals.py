@@ -26,7 +26,7 @@ from environments.trajectory import (
     TrajectoryGroup,
     Turn,
 )
-from tools.plain_text import printable
+from tools.plain_text import printable, shorten
 
 EVALUATED = "evaluated"
 """The status of a group that was given no credit."""
@@ -76,7 +76,6 @@ class Spread:
         )
 
     def merged(self, other: "Spread") -> "Spread":
-        """The numbers of both."""
         if not (self.count and other.count):
             return self if self.count else other
         count, distance = self.count + other.count, other.centre - self.centre
@@ -114,11 +113,9 @@ class Tally(dict[str, int]):
 
     @staticmethod
     def of(texts: Iterable[str]) -> "Tally":
-        """Count texts."""
         return Tally(Counter(" ".join(text.split())[:TEXT_CHARS] for text in texts))
 
     def merged(self, other: "Tally") -> "Tally":
-        """The texts of both."""
         sums = Counter(self) + Counter(other)
         for text in sorted(sums.keys() - {OTHER})[MAX_TEXTS:]:
             sums[OTHER] += sums.pop(text)
@@ -137,15 +134,13 @@ class NamedSpreads(dict[str, Spread]):
 
     @staticmethod
     def of(named: Iterable[Mapping[str, float]]) -> "NamedSpreads":
-        """Of numbers with names."""
         numbers = defaultdict[str, list[float]](list)
         for each in named:
             for name, number in each.items():
-                numbers[_short_name(name)].append(number)
+                numbers[shorten(" ".join(printable(name).split()), _NAME_CHARS)].append(number)
         return NamedSpreads().merged({name: Spread.of(each) for name, each in numbers.items()})
 
     def merged(self, other: Mapping[str, Spread]) -> "NamedSpreads":
-        """The numbers of both."""
         none = Spread()
         both = {name: self.get(name, none).merged(other.get(name, none)) for name in {**self, **other}}
         names = sorted(both.keys() - {OTHER_NAMES})
@@ -160,7 +155,6 @@ class Distinct(dict[str, None]):
     """Texts, each once, in the order they came."""
 
     def merged(self, other: "Distinct") -> "Distinct":
-        """The texts of both."""
         return Distinct({**self, **other})
 
 
@@ -168,7 +162,6 @@ class Most(float):
     """The largest of numbers."""
 
     def merged(self, other: "Most") -> "Most":
-        """The larger one."""
         return max(self, other)
 
 
@@ -179,7 +172,6 @@ class Summary:
         self.totals: dict[str, Any] = taken(TrajectoryGroup(trajectories=()), EVALUATED) | {"groups": Tally()}
 
     def add(self, credited: CreditedGroup) -> None:
-        """Add a finished group."""
         if credited.group.is_evaluation:
             self.add_rollouts(credited.group, "failed" if credited.status == "failed" else EVALUATED)
         else:
@@ -200,7 +192,6 @@ class Summary:
 
     @property
     def done(self) -> int:
-        """Groups that ended, however."""
         return self.groups.total()
 
     def values(self) -> dict[str, Any]:
@@ -350,14 +341,7 @@ def summed_parts(rewards: Rewards) -> dict[str, float]:
     return dict(sums)
 
 
-def _short_name(name: str) -> str:
-    """A name in one short line."""
-    text = " ".join(printable(name).split())
-    return text if len(text) <= _NAME_CHARS else f"{text[: _NAME_CHARS - 1]}…"
-
-
 def _as_json(total: Any) -> Any:
-    """Totals as JSON values."""
     if isinstance(total, Spread):
         return total.values()
     if isinstance(total, Tally):

@@ -180,8 +180,8 @@ def no_anchor() -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
-    """What a rollout came to, before its rewards."""
+class LoopResult:
+    """A finished rollout before its rewards."""
 
     prompt: tuple[Message, ...]
     turns: Sequence[Turn]
@@ -206,8 +206,8 @@ class Loop(Protocol):
         """End the rollout for what the agent broke; the turns that were not handed out yet."""
         ...
 
-    def played(self, turns: Sequence[Turn], scores: list[Any]) -> Played:
-        """What it came to, of its finished turns and what `score_turn` gave for each.
+    def result(self, turns: Sequence[Turn], scores: list[Any]) -> LoopResult:
+        """Return the result, of the finished turns and what `score_turn` gave for each.
 
         Raises:
             RolloutError: the agent did not act.
@@ -309,8 +309,8 @@ class AgentLoop:
         """Whether every token id so far came from the sampler."""
         return self._models.exact
 
-    def played(self, turns: Sequence[Turn], scores: list[Any]) -> Played:
-        """What it came to.
+    def result(self, turns: Sequence[Turn], scores: list[Any]) -> LoopResult:
+        """Return the result.
 
         Raises:
             RolloutError: it ended before the agent acted: there is nothing to reward.
@@ -318,7 +318,7 @@ class AgentLoop:
         if not any(turn.kind == "act" for turn in turns):
             why = f" ({self.stopped_by})" if self.stopped_by else ""
             raise RolloutError(f"no turn was finished: {self.stop_reason}{why}")
-        return Played(
+        return LoopResult(
             prompt=self.messages,
             turns=turns,
             scores=scores,

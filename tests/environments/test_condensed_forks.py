@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from environments.config import ServerConfig
-from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, ChatMLRenderer
-from environments.policy.rendering.renderer import CannotExtendError
+from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, CannotExtendError, ChatMLRenderer
 from environments.policy.scripted import Choice
 from tests.environments.exploring import TASK, Exploring, made, serving
 from tests.environments.policy.token_server import token_policy

@@ -31,8 +31,6 @@ Call = Callable[[str, Mapping[str, Any]], Awaitable[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class MCPTool(Tool):
-    """A tool of an MCP server; its function is of one session."""
-
     server: str
 
 

@@ -27,8 +27,6 @@ _MAX_TOOLS = 512
 
 @dataclass(slots=True)
 class _Request:
-    """What is asked of the server, and where its answer is awaited."""
-
     request: Any
     result_type: type[Any]
     answer: "asyncio.Future[Any]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -100,11 +98,9 @@ class MCPSession:
             self._lose("it was closed")
 
     def close(self) -> None:
-        """No more requests come."""
         self._requests.put_nowait(None)
 
     def lost(self, why: object) -> ToolServerLost:
-        """The error of a server that is gone."""
         last_words = "" if self._process is None else self._process.last_words
         return ToolServerLost(f"MCP server {self.server.name!r}: {why}{last_words}")
 

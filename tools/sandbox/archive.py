@@ -11,8 +11,6 @@ from tools.sandbox.inside import tar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedFile:
-    """One regular file of an archive."""
-
     data: bytes
     mode: int = 0o644
 

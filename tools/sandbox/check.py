@@ -29,8 +29,6 @@ _WITHIN_S = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """What came of one check."""
-
     number: int
     name: str
     claim: str
@@ -40,7 +38,6 @@ class CheckResult:
 
 
 def all_checks() -> list[Check]:
-    """Every check, by number."""
     return sorted(CHECKS.values(), key=lambda check: check.number)
 
 

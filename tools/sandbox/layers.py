@@ -167,7 +167,6 @@ def place(path: str, workdir: str) -> str:
 
 
 def size_on_disk(files: Mapping[str, ArchivedFile]) -> int:
-    """The most that files and their folders take in a workspace."""
     pages = sum(max(1, -(-len(file.data) // _PAGE_BYTES)) for file in files.values())
     return (pages + len(_all_folders(files))) * _PAGE_BYTES
 

@@ -74,7 +74,7 @@ async def run_checks(checked: CheckedEnv) -> None:
     with watchdog.watching():
         before = await _check_open(checked, watchdog)
         if before is not None:
-            backend = checked.env.sandboxes.kind
+            backend = checked.env.lifecycle.sandboxes.kind
             await _check(checked, "leaks", lambda _: left_behind(before, backend))
     report.add({"check": None})
 
@@ -88,7 +88,9 @@ async def _check_open(checked: CheckedEnv, watchdog: Watchdog) -> Belongings | N
             before = belongings()
             env, warnings = checked.env, checked.warnings
             rewards = "turn rewards" if env.default_estimator == "turn_return" else "one reward for the whole"
-            found = f"{env.name}: {rewards}, estimator {env.estimator}, sandbox {env.sandboxes.kind}"
+            found = (
+                f"{env.name}: {rewards}, estimator {env.estimator}, sandbox {env.lifecycle.sandboxes.kind}"
+            )
             names = list(environment_files(env))
             more = f" and {len(names) - _MOST_FILES} more files" if len(names) > _MOST_FILES else ""
             files = f"{', '.join(names[:_MOST_FILES]) or 'the class alone'}{more}"

@@ -259,7 +259,6 @@ def _credited_anew(
 
 
 def _begun_by(credited: CreditedGroup) -> str | None:
-    """The version of the weights that sampled its first turn."""
     turns = (turn for trajectory in credited.group.trajectories for turn in trajectory.turns)
     return next((turn.weight_versions[0] for turn in turns), None)
 

@@ -43,7 +43,6 @@ class CreditOptions:
         return recorded_params(self.estimator, preset=self.preset, params=self.params)
 
     def credited_batch(self, groups: Sequence[CreditedGroup]) -> list[CreditedGroup]:
-        """The groups of one step with their advantages."""
         return credited_batch(
             groups,
             self.estimator,
@@ -53,7 +52,6 @@ class CreditOptions:
         )
 
     def credited(self, group: TrajectoryGroup, policy: str, *, min_trajectories: int = 0) -> CreditedGroup:
-        """The group with its advantages."""
         return credited(
             group,
             self.estimator,

@@ -14,14 +14,13 @@ from environments.policy.inference.endpoint import shown_url
 from environments.policy.inference.http_client import one_line
 from environments.policy.inference.model_server import ModelServer
 from environments.policy.inference.server_kind import check, model_names
-from environments.policy.rendering.chatml import EMBEDDED, load_tokenizer
+from environments.policy.rendering.chatml import EMBEDDED, Renderer, load_tokenizer
 from environments.policy.rendering.families import (
     TEXT_FAMILIES,
     checked_family,
     family_names,
     load_renderer,
 )
-from environments.policy.rendering.renderer import Renderer
 from tools.errors import ConfigError
 from turnwise.cli.env_command import with_proxies
 from turnwise.cli.settings import Overrides, Settings, merge_settings, split_overrides

@@ -64,7 +64,6 @@ class EnvCall:
 
     @property
     def layers(self) -> list[Overrides]:
-        """What the file and the command line give."""
         return [each for each in (self.file, self.flags) if each is not None]
 
     def open(self, *, flags: Mapping[str, Any] | None = None) -> AgentEnv:
@@ -202,7 +201,6 @@ class EnvCommand(click.Command):
             raise ConfigError(f"no option {error.option_name}{meant}; settings are {FLAGS}") from None
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Find the environment, then run; or show help."""
         options = dict(ctx.params)
         given, config = options.pop("env", None), options.pop("config")
         shown = self._full_help(ctx, given) if options.pop("help") else self._setting_help(ctx, given)

@@ -10,12 +10,11 @@ import sys
 import traceback
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from threading import current_thread, main_thread
 from threading import enumerate as enumerate_threads
 from types import ModuleType
-from typing import Any, NoReturn, cast
+from typing import Any, NamedTuple, NoReturn, cast
 
 import click
 
@@ -35,8 +34,7 @@ _DESCRIPTORS = 65_536
 _STDOUT = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LazyCommand:
+class LazyCommand(NamedTuple):
     """A command that is imported when it runs."""
 
     module: str
@@ -50,84 +48,75 @@ class LazyCommand:
 
 COMMANDS: Mapping[str, LazyCommand] = {
     "new": LazyCommand(
-        module="turnwise.cli.new",
-        help="Make a folder with an environment that runs: code, data, test, README.",
-        group="First steps",
+        "turnwise.cli.new",
+        "Make a folder with an environment that runs: code, data, test, README.",
+        "First steps",
     ),
     "check": LazyCommand(
-        module="turnwise.cli.check_env",
-        help="Find out whether an environment is right, without a model.",
-        group="First steps",
+        "turnwise.cli.check_env",
+        "Find out whether an environment is right, without a model.",
+        "First steps",
         runs_env=True,
     ),
     "list": LazyCommand(
-        module="turnwise.cli.list_environments",
-        help="Name the environments: those that are shipped, and those of installed packages.",
-        group="First steps",
+        "turnwise.cli.list_environments",
+        "Name the environments: those that are shipped, and those of installed packages.",
+        "First steps",
     ),
     "process": LazyCommand(
-        module="turnwise.cli.process",
-        help="Roll out an environment's items into a rollout JSONL.",
-        group="Run",
-        runs_env=True,
+        "turnwise.cli.process", "Roll out an environment's items into a rollout JSONL.", "Run", runs_env=True
     ),
     "evaluate": LazyCommand(
-        module="turnwise.cli.evaluate",
-        help="Run the evaluation items several times each and report score and pass@k.",
-        group="Run",
+        "turnwise.cli.evaluate",
+        "Run the evaluation items several times each and report score and pass@k.",
+        "Run",
         runs_env=True,
     ),
     "serve": LazyCommand(
-        module="turnwise.cli.serve",
-        help="Roll out for ever and feed a trainer behind an Atropos trajectory API.",
-        group="Run",
+        "turnwise.cli.serve",
+        "Roll out for ever and feed a trainer behind an Atropos trajectory API.",
+        "Run",
         runs_env=True,
     ),
     "mock-model": LazyCommand(
-        module="turnwise.cli.mock_model",
-        help="Serve an environment's scripted agent as an OpenAI-compatible model.",
-        group="Run",
+        "turnwise.cli.mock_model",
+        "Serve an environment's scripted agent as an OpenAI-compatible model.",
+        "Run",
         runs_env=True,
     ),
     "view": LazyCommand(
-        module="turnwise.cli.view",
-        help="Show a rollout JSONL or a run: one HTML file, or --text in the terminal.",
-        group="Look",
+        "turnwise.cli.view",
+        "Show a rollout JSONL or a run: one HTML file, or --text in the terminal.",
+        "Look",
     ),
     "runs": LazyCommand(
-        module="turnwise.cli.runs",
-        help="List what has been run: groups, score, fingerprint, finished or not.",
-        group="Look",
+        "turnwise.cli.runs", "List what has been run: groups, score, fingerprint, finished or not.", "Look"
     ),
     "compare": LazyCommand(
-        module="turnwise.cli.compare_runs",
-        help="Put two runs, evaluations or records side by side.",
-        group="Look",
+        "turnwise.cli.compare_runs", "Put two runs, evaluations or records side by side.", "Look"
     ),
     "credit": LazyCommand(
-        module="turnwise.cli.credit",
-        help="List the estimators; compute a record's credit, or its rewards, anew.",
-        group="Credit",
+        "turnwise.cli.credit",
+        "List the estimators; compute a record's credit, or its rewards, anew.",
+        "Credit",
         runs_env=True,
     ),
     "export": LazyCommand(
-        module="turnwise.cli.export",
-        help="Write a rollout JSONL as the rows that a trainer would get, as text or as a table.",
-        group="Records",
+        "turnwise.cli.export",
+        "Write a rollout JSONL as the rows that a trainer would get, as text or as a table.",
+        "Records",
     ),
     "import": LazyCommand(
-        module="turnwise.cli.import_sessions",
-        help="Make a rollout JSONL of logged conversations with votes and outcomes.",
-        group="Records",
+        "turnwise.cli.import_sessions",
+        "Make a rollout JSONL of logged conversations with votes and outcomes.",
+        "Records",
     ),
     "doctor": LazyCommand(
-        module="turnwise.cli.doctor",
-        help="Examine a model server, a trainer or the sandboxes of this machine.",
-        group="Examine",
+        "turnwise.cli.doctor",
+        "Examine a model server, a trainer or the sandboxes of this machine.",
+        "Examine",
     ),
 }
-
-
 _DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
@@ -143,11 +132,9 @@ class LazyGroup(click.Group):
         self.lazy = lazy
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Every command, in the order of the table."""
         return list(self.lazy)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command."""
         if cmd_name not in self.lazy:
             return None
         return _imported(self.lazy[cmd_name].module).command
@@ -275,7 +262,6 @@ def _show(error: BaseException) -> None:
 
 
 def _lost_output() -> OSError | None:
-    """What keeps stdout from being written; from then on it leads nowhere."""
     try:
         os.write(_STDOUT, b"\n")
     except OSError as error:

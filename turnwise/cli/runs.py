@@ -46,7 +46,6 @@ def command(folder: Path | None, as_json: bool) -> None:
 
 
 def show_runs(console: Console, runs: Sequence[ListedRun]) -> None:
-    """Print the table of runs."""
     evaluated = any(run.pass_at_1 is not None for run in runs)
     table = Table(box=None, pad_edge=False)
     for title in ("run", "started", "state", "groups", "failed", "score"):

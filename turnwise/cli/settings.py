@@ -60,7 +60,6 @@ class Overrides:
     """The YAML file; empty for the command line."""
 
     def of(self, section: str) -> Any:
-        """The values of one section, by name."""
         return self.sections.get(section, {})
 
     def each_of(self, section: str) -> list[Mapping[str, Any]]:

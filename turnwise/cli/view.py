@@ -19,6 +19,7 @@ from environments.record.run_folder import RECORD, RUNS, RunFolder
 from environments.run.console_streams import outlived_console
 from environments.run.run_list import ListedRun, listed_runs
 from tools.errors import ConfigError, CreditError
+from tools.plain_text import counted
 from turnwise import viewer
 from turnwise.cli.credit_options import load_code
 from turnwise.cli.runs import show_runs
@@ -164,8 +165,7 @@ def _write(record: Record, page: Path, content: PageContent, options: Mapping[st
     )
     with outlived_console():  # the work is done, even if its output is closed
         click.echo(page)
-        groups = f"{size.groups:,} group{'' if size.groups == 1 else 's'}"
-        rollouts = f"{size.rollouts:,} rollout{'' if size.rollouts == 1 else 's'}"
+        groups, rollouts = counted(size.groups, "group"), counted(size.rollouts, "rollout")
         cut = f"; not in it: {', '.join(size.cut)}" if size.cut else ""
         click.echo(f"{size.size / _MB:,.2f} MB, {groups}, {rollouts}{cut}", err=True)
         if options["opens"]:

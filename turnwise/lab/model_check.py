@@ -11,9 +11,8 @@ from environments.policy.inference.http_client import one_line
 from environments.policy.inference.model_server import ModelServer
 from environments.policy.inference.server_kind import ServerFacts, look
 from environments.policy.inference.token_wires import WIRES
-from environments.policy.rendering.chatml import ChatMLRenderer
+from environments.policy.rendering.chatml import ChatMLRenderer, Renderer
 from environments.policy.rendering.families import family_names, family_of, read_text_calls
-from environments.policy.rendering.renderer import Renderer
 from environments.policy.token_policy import TokenPolicy
 from environments.trajectory import Completion, Message
 from tools.calls import ToolSpec

@@ -1,4 +1,4 @@
-"""Turns messages into token ids and back: ChatML with tools, segment by segment.
+"""What a renderer is, and ours, which turns messages into token ids and back: ChatML with tools.
 
 Each message is encoded on its own, in fixed pieces (header, body, closing), and a prompt is their
 concatenation. So what was sampled for a message is exactly what later prompts hold for it, and a prompt costs
@@ -8,21 +8,68 @@ only its new messages. Text never becomes a control token; only the format's own
 import asyncio
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from itertools import chain, pairwise
 from pathlib import Path
 from threading import Lock
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from tokenizers import AddedToken, Tokenizer
 
 from environments.policy.rendering.hermes import JsonCall, checked_call, read_json_call
-from environments.policy.rendering.renderer import CannotExtendError, Renderer, first_stop
 from environments.trajectory import Message
 from tools.calls import ToolCall, ToolSpec
 from tools.errors import ConfigError, ContextOverflow
 from tools.time_profile import timed
+
+
+class CannotExtendError(Exception):
+    """A format cannot go on from what was sampled; the text is the cause, in a few words that are counted."""
+
+
+class Renderer(Protocol):
+    """Renders the conversations of one model. Text of a message never becomes a control token."""
+
+    @property
+    def name(self) -> str:
+        """The chat format, for example `qwen3`."""
+        ...
+
+    @property
+    def vocabulary_size(self) -> int: ...
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Every id that ends an assistant turn; the server has to stop at each of them."""
+        ...
+
+    def prompt_ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
+        """The whole conversation, up to where the next assistant message begins."""
+        ...
+
+    def extend(
+        self, sampled: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec]
+    ) -> tuple[int, ...]:
+        """Return what follows a sampled turn, up to where the next assistant message begins.
+
+        `sampled` may lack a stop token; `messages` are tool results and replies.
+
+        Raises:
+            CannotExtendError: the format has no way to go on, or would drop what was sampled.
+        """
+        ...
+
+    def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Message:
+        """The assistant message that sampled ids hold; its calls carry status and span."""
+        ...
+
+
+def first_stop(ids: Sequence[int], stop_ids: Collection[int]) -> int | None:
+    """The index of the first id that ends a turn; `None`: the turn was cut."""
+    stops = frozenset(stop_ids)
+    return None if stops.isdisjoint(ids) else list(map(stops.__contains__, ids)).index(True)
+
 
 THINK: Final = ("<think>", "</think>")
 CALL: Final = ("<tool_call>", "</tool_call>")

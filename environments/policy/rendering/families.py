@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from environments.policy.rendering.chatml import EMBEDDED, ChatMLRenderer, load_tokenizer
+from environments.policy.rendering.chatml import EMBEDDED, ChatMLRenderer, Renderer, load_tokenizer
 from environments.policy.rendering.family_renderer import FamilyRenderer, text_reader
 from environments.policy.rendering.hermes import Block, blocks, read_json_call, without_blocks
-from environments.policy.rendering.renderer import Renderer
 from tools.calls import ToolCall, ToolSpec
 from tools.errors import ConfigError
 

@@ -16,9 +16,8 @@ from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
-from environments.policy.rendering.chatml import LONG_CHARS, THINK
+from environments.policy.rendering.chatml import LONG_CHARS, THINK, CannotExtendError, first_stop
 from environments.policy.rendering.hermes import read_json_call
-from environments.policy.rendering.renderer import CannotExtendError, first_stop
 from environments.trajectory import Message
 from tools.calls import CallStatus, ToolCall, ToolSpec
 from tools.errors import ConfigError, PolicyError

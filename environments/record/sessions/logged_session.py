@@ -90,7 +90,6 @@ def number(value: Any, where: str, possible: str) -> float:
 
 
 def _at(fields: Mapping[str, Any], path: str) -> Any:
-    """The value at `a.b`, or `None`."""
     value: Any = fields
     for name in path.split("."):
         if not isinstance(value, Mapping):
@@ -180,7 +179,6 @@ def read_session(fields: object, scale: Scale) -> Session:
 
 
 def _turns(said: Sequence[WrittenMessage]) -> list[list[WrittenMessage]]:
-    """Each assistant message with what follows it."""
     turns: list[list[WrittenMessage]] = []
     for each in said:
         if each.message.role == "assistant":

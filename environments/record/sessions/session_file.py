@@ -119,7 +119,10 @@ class SessionFile:
                 problem = problem or str(error)
                 refused.append(line)
         if refused:
-            raise DatasetError(f"{self._path}, line {refused[0]}: {problem}{_more(refused[1:])}")
+            others, is_cut = refused[1:], len(refused) > _SHOWN_LINES + 1
+            shown = ", ".join(map(str, others[:_SHOWN_LINES])) + ", …" * is_cut
+            more = f"; refused, too, {len(others)} more: {shown}" if others else ""
+            raise DatasetError(f"{self._path}, line {refused[0]}: {problem}{more}")
         if not self._openings:
             raise DatasetError(f"{self._path} has no sessions; give one JSON object a line")
         return hashed.hexdigest()
@@ -248,11 +251,6 @@ def _parsed(line: bytes) -> object:
     return value
 
 
-def _more(lines: Sequence[int]) -> str:
-    shown = ", ".join(map(str, lines[:_SHOWN_LINES])) + ", …" * (len(lines) > _SHOWN_LINES)
-    return f"; refused, too, {len(lines)} more: {shown}" if lines else ""
-
-
 def _short(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
@@ -337,7 +335,14 @@ def _sibling(
     session = logged.session
     name = session.session_id or f"line {logged.line}"
     if not session.turns:
-        return _unanswered(sibling, name, session.error)
+        return Failure(
+            sibling=sibling,
+            stop_reason=None,
+            error=f"RolloutError: {session.error or 'the assistant said nothing'}; session {name}",
+            traceback="",
+            turns=0,
+            error_class="RolloutError",
+        )
     turns, rows = session.turns, session.rows
     if rows is None:
         turns, rows = with_row(session.prompt, turns, session.tools, renderer)
@@ -352,15 +357,4 @@ def _sibling(
         exact=session.rows is not None,
         rewards=session.rewards,
         metrics=session.metrics,
-    )
-
-
-def _unanswered(sibling: int, name: str, error: str | None) -> Failure:
-    return Failure(
-        sibling=sibling,
-        stop_reason=None,
-        error=f"RolloutError: {error or 'the assistant said nothing'}; session {name}",
-        traceback="",
-        turns=0,
-        error_class="RolloutError",
     )

@@ -89,7 +89,6 @@ def _session(trace: Mapping[str, Any], episode: Mapping[str, Any], scale: Scale)
 
 
 def _name(fields: Mapping[str, Any], field: str) -> str | None:
-    """A name that may be a number."""
     name = field_of(fields, field, str, int, where="task.")
     return None if name is None else str(name)
 

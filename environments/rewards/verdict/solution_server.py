@@ -319,13 +319,35 @@ class ObjectGraph:
         self._objects: dict[int, Any] = {}
         self._numbers: dict[int, int] = {}
 
-    def encode(self, value: Any) -> Any:
-        """JSON for a value.
+    def encode(self, value: Any, sent: set[int] | None = None) -> Any:
+        """JSON for a value; `sent` are the objects that it refers to by their numbers.
 
         Raises:
             TypeError: it is not plain data.
         """
-        return self._encode(value, set())
+        sent = set() if sent is None else sent
+        match value:
+            case None | bool() | int() | float() | str():
+                return value
+            case complex():
+                return ["complex", value.real, value.imag]
+            case bytes() | bytearray():
+                return ["bytes", value.hex()]
+            case tuple() | frozenset() | Iterator():
+                kind = next(kind for kind, (plain, _) in _IMMUTABLE.items() if isinstance(value, plain))
+                return [kind, [self.encode(each, sent) for each in cast(Iterable[Any], value)]]
+            case list() | set() | dict():
+                found = cast(list[Any] | set[Any] | dict[Any, Any], value)
+                number = self._numbers.setdefault(id(found), self._own * (len(self._numbers) + 1))
+                if number in sent:
+                    return ["ref", number]
+                sent.add(number)
+                self._objects[number] = found
+                kind = next(kind for kind, plain in _MUTABLE.items() if isinstance(found, plain))
+                entries = found.items() if isinstance(found, dict) else found
+                return [kind, number, [self.encode(each, sent) for each in entries]]
+            case _:
+                raise TypeError(f"{type(value).__name__} is not plain data")
 
     def decode(self, node: Any) -> Any:
         """The value of JSON that `encode` made on the other side.
@@ -351,34 +373,6 @@ class ObjectGraph:
         found.clear()
         found.extend(entries) if kind == "list" else found.update(entries)
         return found
-
-    def _encode(self, value: Any, sent: set[int]) -> Any:
-        match value:
-            case None | bool() | int() | float() | str():
-                return value
-            case complex():
-                return ["complex", value.real, value.imag]
-            case bytes() | bytearray():
-                return ["bytes", value.hex()]
-            case tuple() | frozenset() | Iterator():
-                kind = next(kind for kind, (plain, _) in _IMMUTABLE.items() if isinstance(value, plain))
-                return [kind, self._encode_all(cast(Iterable[Any], value), sent)]
-            case list() | set() | dict():
-                return self._encode_mutable(cast(list[Any] | set[Any] | dict[Any, Any], value), sent)
-            case _:
-                raise TypeError(f"{type(value).__name__} is not plain data")
-
-    def _encode_all(self, values: Iterable[Any], sent: set[int]) -> list[Any]:
-        return [self._encode(value, sent) for value in values]
-
-    def _encode_mutable(self, value: list[Any] | set[Any] | dict[Any, Any], sent: set[int]) -> Any:
-        number = self._numbers.setdefault(id(value), self._own * (len(self._numbers) + 1))
-        if number in sent:
-            return ["ref", number]
-        sent.add(number)
-        self._objects[number] = value
-        kind = next(kind for kind, plain in _MUTABLE.items() if isinstance(value, plain))
-        return [kind, number, self._encode_all(value.items() if isinstance(value, dict) else value, sent)]
 
 
 _ATOMS: Mapping[str, Callable[..., Any]] = {"complex": complex, "bytes": bytes.fromhex}

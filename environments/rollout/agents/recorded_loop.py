@@ -16,7 +16,7 @@ from environments.policy.base import CompletionRequest
 from environments.policy.rendering.chatml import chars_of
 from environments.policy.second_models import AskedModel
 from environments.rewards.reward_context import AgentEndpoint
-from environments.rollout.agent_loop import Played
+from environments.rollout.agent_loop import LoopResult
 from environments.rollout.agents.conversation import (
     FORK,
     Match,
@@ -170,7 +170,7 @@ class RecordedLoop:
         self.stop_reason = StopReason.SANDBOX_LOST if is_lost else StopReason.AGENT_CAUSED
         return self._collect_unscored()
 
-    def played(self, turns: Sequence[Turn], scores: list[Any]) -> Played:
+    def result(self, turns: Sequence[Turn], scores: list[Any]) -> LoopResult:
         """Return the finished rollout, its turns in the order of their requests.
 
         The order of their ends would depend on how long completions are. Turns that overlap have clocks.
@@ -196,7 +196,7 @@ class RecordedLoop:
         ]
         overlap = any(one.scored > two.requested for one, two in pairwise(clocks))
         overlap = overlap or clocks[-1].unfinished_before > 0
-        return Played(
+        return LoopResult(
             prompt=self.prompt,
             turns=[
                 replace(turn, index=index, clock=clocks[index] if overlap else None)

@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from environments.policy.base import CompletionRequest, OpenRow
-from environments.policy.rendering.renderer import CannotExtendError
+from environments.policy.rendering.chatml import CannotExtendError
 from environments.policy.scripted import Choice, ScriptedPolicy, call, say
 from environments.trajectory import Message
 from tests.environments.policy.token_server import (

@@ -13,8 +13,7 @@ from rich.console import Console
 from environments.config import ServerConfig
 from environments.policy.inference.model_server import ModelServer
 from environments.policy.inference.token_wires import WIRES
-from environments.policy.rendering.chatml import THINK, ChatMLRenderer
-from environments.policy.rendering.renderer import CannotExtendError
+from environments.policy.rendering.chatml import THINK, CannotExtendError, ChatMLRenderer
 from environments.policy.token_policy import TokenPolicy
 from environments.record.recorder import read_groups
 from environments.run.process_run import process

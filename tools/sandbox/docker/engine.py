@@ -60,7 +60,6 @@ class EngineError(Exception):
 
     @property
     def missing(self) -> bool:
-        """What the call was about does not exist."""
         return self.status == _NOT_FOUND
 
     @property
@@ -70,7 +69,6 @@ class EngineError(Exception):
 
     @property
     def conflict(self) -> bool:
-        """The call does not fit the state that something is in."""
         return self.status == _CONFLICT
 
 
@@ -103,8 +101,6 @@ class Ramp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """An image that the engine has."""
-
     id: str
     digest: str
     """What names exactly this content: `repository@sha256:…` when it came from a registry, else its id."""
@@ -116,8 +112,6 @@ class Image:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """One container of a listing."""
-
     id: str
     image: str
     state: str
@@ -174,15 +168,12 @@ class Engine:
             )
 
     def commit(self, container: str, config: Mapping[str, Any]) -> str:
-        """Make an image of a container's file system; its id."""
         return self._ask(lambda: self._api.commit(container, conf=config)["Id"], tries=1)
 
     def remove_image(self, image: str) -> None:
-        """Remove an image and the names that it has."""
         self._ask(lambda: self._api.remove_image(image, force=True))
 
     def images(self, label: str) -> list[Listed]:
-        """Every image with this label."""
         found: list[dict[str, Any]] = self._ask(lambda: self._api.images(filters={"label": label}))
         return [
             Listed(id=one["Id"], image=one["Id"], state="", created=one["Created"], labels=one["Labels"])
@@ -192,11 +183,7 @@ class Engine:
     # A container's files, as the engine sees them.
 
     def written_bytes(self, container: str) -> int:
-        """What a container has written beside its image.
-
-        Raises:
-            EngineError: `missing` when it is gone.
-        """
+        """What a container has written beside its image."""
         request = partial(self._api.containers, all=True, size=True, filters={"id": container})
         if not (found := self._ask(request, tries=1)):
             raise EngineError(f"no such container: {container}", _NOT_FOUND)
@@ -248,7 +235,6 @@ class Engine:
         return bool(json.loads(state)["mode"] & _SOCKET)
 
     def put_archive(self, container: str, archive: bytes) -> None:
-        """Write the members of a tar archive below the root of a container."""
         if not self._ask(lambda: self._api.put_archive(container, "/", archive), tries=1):
             raise EngineError("the archive was not taken", None)
 
@@ -280,11 +266,9 @@ class Engine:
             raise
 
     def start(self, container: str) -> None:
-        """Start a created container."""
         self._ask(lambda: self._api.start(container), tries=1)
 
     def running(self, container: str) -> bool:
-        """Whether a container exists and runs."""
         try:
             return self._ask(lambda: bool(self._api.inspect_container(container)["State"]["Running"]))
         except EngineError as error:
@@ -310,7 +294,6 @@ class Engine:
             return {}
 
     def first_process(self, container: str) -> int:
-        """The id of a container's first process on the machine of the engine."""
         return self._ask(lambda: int(self._api.inspect_container(container)["State"]["Pid"]))
 
     def open_exec(self, container: str, argv: Sequence[str], user: str) -> tuple[str, socket.socket]:
@@ -323,20 +306,14 @@ class Engine:
         return self._ask(run)
 
     def exec_code(self, exec_id: str) -> int | None:
-        """The exit code of a program that ended, or `None`."""
         return cast("int | None", self._ask(lambda: self._api.exec_inspect(exec_id)["ExitCode"]))
 
     def remove(self, container: str) -> None:
-        """Kill and remove a container with its anonymous volumes, at once and before other requests.
-
-        Raises:
-            EngineError: `missing` when it is gone already, `conflict` while it is being removed.
-        """
+        """Kill and remove a container with its anonymous volumes, at once and before other requests."""
         with _translated():
             self._api.remove_container(container, force=True, v=True)
 
     def containers(self, label: str) -> list[Listed]:
-        """Every container with this label, whatever its state."""
         request = partial(self._api.containers, all=True, filters={"label": label})
         found: list[dict[str, Any]] = self._ask(request)
         return [
@@ -472,12 +449,7 @@ class Connection:
         self._sock.sendall(data)
 
     def receive(self, timeout_s: float) -> Message:
-        """The next of our messages on the program's stdout; blocks.
-
-        Raises:
-            EOFError: the program ended.
-            OSError: it was silent for too long, or the engine is gone.
-        """
+        """The next of our messages on the program's stdout; blocks."""
         self._sock.settimeout(timeout_s)
         while (message := self._inbox.next()) is None:
             data = self._sock.recv(1 << 16)
@@ -508,7 +480,6 @@ class Connection:
         return self._channel is not None and self._channel.is_cut
 
     def close(self) -> None:
-        """Close the connection; the program sees the end of its stdin."""
         self._sock.close()
 
 

@@ -61,12 +61,10 @@ class Pool(Generic[T]):
             return len(self._ready) >= self._wanted()
 
     def enter(self) -> None:
-        """One more is going to be open; does not block."""
         with self._changed:
             self._open += 1
 
     def pop(self) -> T | None:
-        """One that was made ahead and still answers, or `None`."""
         while True:
             with self._changed:
                 found = self._ready.popleft() if self._ready else None
@@ -158,7 +156,6 @@ class ContainerManager:
             return self._images[name]
 
     def pool(self, spec: Spec) -> Pool[Container]:
-        """The pool of containers of this kind."""
         with self._lock:
             if spec not in self._pools:
                 self._pools[spec] = Pool(
@@ -177,7 +174,6 @@ class ContainerManager:
                 return containers.start(self.engine, spec, self._labels, self.discard)
 
     def drop(self, container: Container | None) -> None:
-        """End a container; blocks."""
         if container is not None:
             container.connection.close()
             self.discard(container.id)
@@ -216,7 +212,6 @@ def manager() -> ContainerManager:
 
 
 async def in_thread(call: Callable[[], T]) -> T:
-    """The result of a blocking call in a thread of ours."""
     return await asyncio.wrap_future(threads().submit(call))
 
 
@@ -232,7 +227,6 @@ async def made_in(threads: ThreadPoolExecutor, make: Callable[[], T], undo: Call
 
 
 def threads() -> ThreadPoolExecutor:
-    """The threads for calls that do not create."""
     return _threads(os.getpid())
 
 

@@ -138,7 +138,6 @@ class DiskWatch:
         await in_thread(partial(self.managed.discard, container))
 
     def refuse_over(self) -> None:
-        """Raise AgentCausedError once it was ended for what it wrote."""
         if self._evidence:
             most = f"disk_mb={self.container.spec.limits.disk_mb}"
             raise AgentCausedError(
@@ -155,7 +154,6 @@ class DiskWatch:
 
 
 def unreadable(evidence: str) -> AgentCausedError:
-    """The error for files that cannot be read because of what they are."""
     return AgentCausedError(f"what the agent changed cannot be taken: {evidence}", cause="unreadable_files")
 
 
@@ -169,20 +167,16 @@ class WholeSandbox(SupervisedSandbox):
         record: SandboxRecord,
         listen: Callable[[], Awaitable[socket.socket]],
     ) -> None:
-        """See `SupervisedSandbox`."""
         super().__init__(channel, watch.container.spec.workdir, record, listen, _committed)
         self.engine, self.container, self._watch = watch.managed.engine, watch.container, watch
 
     async def changed_paths(self) -> list[str]:
-        """See `tools.sandbox.layers.changed_paths`."""
         return sorted(await self.outside(lambda: self._changed(())))
 
     async def changed_files(self, exclude: Collection[str], max_bytes: int) -> bytes:
-        """See `tools.sandbox.layers.changed_files`."""
         return await self.outside(lambda: self._packed(exclude, max_bytes))
 
     async def put_changed(self, archive: bytes) -> None:
-        """See `tools.sandbox.layers.put_changed`."""
         removed, rest = await asyncio.to_thread(self._split, archive)
         if removed:
             argv = ["python3", "-I", "-S", "-c", _REMOVE]
@@ -356,13 +350,10 @@ async def _committed(sandbox: SupervisedSandbox) -> Snapshot:
 
 
 class _Chunks:
-    """What comes in pieces, to be read."""
-
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks, self._data = chunks, b""
 
     def read(self, count: int) -> bytes:
-        """As many bytes, fewer at the end."""
         parts, missing = list[bytes](), count
         while missing:
             self._data = self._data or next(self._chunks, b"")

@@ -94,21 +94,17 @@ class Channel(asyncio.Protocol):
 
     @property
     def broken(self) -> bool:
-        """Whether the next request would fail without being sent."""
         return self._broken is not None
 
     def close(self, reason: str) -> None:
-        """Fail the running request and every later one."""
         self._break(reason)
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is ours."""
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Collect messages, and pass answers on."""
         self._heard_at = self._loop.time()
         self._inbox.add(self._take(data))
         while (message := self._inbox.next()) is not None:
@@ -121,7 +117,6 @@ class Channel(asyncio.Protocol):
                     self._waiting.set_result(message)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The supervisor ended, or the channel was closed."""
         del exc
         self._break("the sandbox died")
 
@@ -267,7 +262,6 @@ class RecoveringChannel:
             return _killed(time.monotonic() - started, request.timeout_s)
 
     def close(self, reason: str) -> None:
-        """Fail the running request and every later one."""
         self._closed = True
         self._channel.close(reason)
 

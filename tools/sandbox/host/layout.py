@@ -39,12 +39,10 @@ def part(disk_bytes: int, share: int) -> int:
 
 
 def most_files(disk_bytes: int) -> int:
-    """How many files a file system of this size may hold."""
     return max(1024, disk_bytes // BYTES_PER_FILE)
 
 
 def memory_bytes(disk_bytes: int) -> int:
-    """The most memory that full file systems of a sandbox take."""
     return disk_bytes + part(disk_bytes, 8) + part(disk_bytes, 4)
 
 

@@ -134,7 +134,6 @@ def irregular(status: os.stat_result) -> int:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write every byte."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]

@@ -86,7 +86,6 @@ def keep(files: Files, folder: str, workdir: str, seen_at: str = "") -> None:
 
 
 def kept_at(path: str, folder: str) -> str:
-    """Where a file is below the folder of their own."""
     return f"{folder}/{FILES}/{path.lstrip('/')}"
 
 

@@ -103,7 +103,6 @@ class Job:
         self.out = self.err = Capture(-1, 0)
 
     def attach(self, out: int, err: int) -> None:
-        """Collect the output from these descriptors."""
         self.out = Capture(out, self._cap)
         self.err = Capture(err, self._cap)
 
@@ -135,7 +134,6 @@ class Job:
             self._press()
 
     def end(self) -> None:
-        """Kill the command."""
         if self._ending is None:
             self._ending = time.monotonic()
         self._press()
@@ -199,22 +197,18 @@ class Watch:
                 handler()
 
     def on(self, fd: int, handler: Callable[[], None]) -> None:
-        """Call the handler whenever there is something to read."""
         self._handlers[fd] = handler
         self._poll.register(fd, select.POLLIN)
 
     def when_writable(self, fd: int, handler: Callable[[], None]) -> None:
-        """Call the handler whenever something can be written."""
         self._handlers[fd] = handler
         self._poll.register(fd, select.POLLOUT)
 
     def off(self, fd: int) -> None:
-        """Wait no longer, if this descriptor was waited for at all."""
         if self._handlers.pop(fd, None) is not None:
             self._poll.unregister(fd)
 
     def close(self, fd: int) -> None:
-        """Wait no longer and close it, if it was waited for at all."""
         if fd in self._handlers:
             self.off(fd)
             os.close(fd)

@@ -12,8 +12,6 @@ HEADER_BYTES = 4
 
 
 class RunProgram(NamedTuple):
-    """Run a program on its own."""
-
     argv: tuple[str, ...]
     env: tuple[str, ...]
     """`NAME=value`, on top of what every command has."""
@@ -35,16 +33,12 @@ class RunPython(NamedTuple):
 
 
 class RunInShell(NamedTuple):
-    """Run a command in the persistent shell."""
-
     command: str
     timeout_s: float
     max_output_bytes: int
 
 
 class ReadFile(NamedTuple):
-    """Send a file as the output."""
-
     path: str
     max_bytes: int
     timeout_s: float
@@ -52,8 +46,6 @@ class ReadFile(NamedTuple):
 
 
 class WriteFile(NamedTuple):
-    """Put a file at a path."""
-
     path: str
     mode: int
     data: bytes
@@ -73,8 +65,6 @@ class PackFolder(NamedTuple):
 
 
 class UnpackArchive(NamedTuple):
-    """Write the files of an archive below a folder."""
-
     path: str
     archive: bytes
     timeout_s: float
@@ -119,8 +109,6 @@ class Ready(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What came of a request."""
-
     exit_code: int
     """Of an operation on files an errno."""
     stdout: bytes
@@ -181,17 +169,12 @@ _BYTES = {kind: byte for byte, kind in _KINDS.items()}
 
 
 def encode(message: Message) -> bytes:
-    """A message as bytes, its length in front."""
     body = _BYTES[type(message)] + _joined([_written(value) for value in message])
     return len(body).to_bytes(HEADER_BYTES, "big") + body
 
 
 def decode(body: bytes) -> Message:
-    """The message in these bytes, without the length.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """The message in these bytes, without the length."""
     kind = _KINDS.get(body[:1])
     fields = _split(body[1:])
     if kind is None or len(fields) != len(kind._fields):
@@ -207,15 +190,10 @@ class Inbox:
         self._data = bytearray()
 
     def add(self, data: bytes) -> None:
-        """Take what came."""
         self._data += data
 
     def next(self) -> "Message | None":
-        """The next message, or `None` while it is not complete.
-
-        Raises:
-            ValueError: what came is no message.
-        """
+        """The next message, or `None` while it is not complete."""
         end = HEADER_BYTES + int.from_bytes(self._data[:HEADER_BYTES], "big")
         if len(self._data) < max(end, HEADER_BYTES + 1):
             return None

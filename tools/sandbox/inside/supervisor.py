@@ -41,7 +41,6 @@ def prepare_signals(on_child: Callable[[int, object], None]) -> None:
 
 
 def serve(control: int, config: Configuration) -> None:
-    """Serve until the host closes the channel or dies, then end the process."""
     try:
         own_descriptor_limit()
         supervisor = Supervisor(control, config.settings, config.env)
@@ -57,8 +56,6 @@ def serve(control: int, config: Configuration) -> None:
 
 
 class Supervisor:
-    """The event loop of a sandbox."""
-
     def __init__(self, control: int, settings: dict[str, str], env: dict[str, str]) -> None:
         self._control = control
         self._reply = int(settings.get("reply_fd", control))
@@ -75,13 +72,14 @@ class Supervisor:
         self._shell: Shell | None = None
         self._shell_lost = settings.get("shell_lost") == "1"
         self._open = True
-        self._watch_children()
+        reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        self._watch.on(reader, lambda: self._reap(reader))
         self._watch.on(control, self._receive)
         if int(settings["guard_fd"]) >= 0:
             self._watch.on(int(settings["guard_fd"]), self._host_died)
 
     def serve(self) -> None:
-        """Handle events until the host is gone."""
         self._send(messages.Ready())
         while self._open:
             wait_ms = -1 if self._job is None else int(self._job.next_tick_s() * 1000) + 1
@@ -115,7 +113,9 @@ class Supervisor:
         job = Job(request, output, snapshot(), self._oom_count)
         try:
             if isinstance(request, SetPause):
-                self._set_pause(request.on)
+                if self._pause is not None:
+                    self._pause.end()
+                self._pause = Pause() if request.on else None
                 job.out.closed = job.err.closed = True
                 self._send(job.result(0))
             elif isinstance(request, RunInShell):
@@ -132,11 +132,6 @@ class Supervisor:
             # The shell's own files are within the agent's reach: what it did to them is its result.
             step = "shell" if isinstance(request, RunInShell) else "supervisor"
             self._refuse(request, job, StartError(step, error.errno or errno.EIO))
-
-    def _set_pause(self, on: bool) -> None:
-        if self._pause is not None:
-            self._pause.end()
-        self._pause = Pause() if on else None
 
     def _pass_listener(self) -> None:
         try:
@@ -244,16 +239,9 @@ class Supervisor:
 
     # Processes.
 
-    def _watch_children(self) -> None:
-        reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        self._watch.on(reader, lambda: self._woken(reader))
-
-    def _woken(self, reader: int) -> None:
-        os.read(reader, 4096)
-        self._reap()
-
-    def _reap(self) -> None:
+    def _reap(self, woken_by: int = -1) -> None:
+        if woken_by >= 0:
+            os.read(woken_by, 4096)
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -276,8 +264,6 @@ class Supervisor:
                 job.restarted, self._shell_lost = True, False
         if job is not None and pid == job.pid:
             self._finish(job, code)
-
-    # Small things.
 
     def _oom_count(self) -> int:
         """How many processes a shortage of memory ended; of `memory.oom_control` or `memory.events`."""

@@ -32,8 +32,6 @@ _finding = threading.Lock()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The control groups of one sandbox."""
-
     directories: tuple[Path, ...]
     join_files: tuple[str, ...]
     """A process of one thread that writes 0 into each of them is bounded."""
@@ -73,9 +71,6 @@ def create(limits: SandboxLimits) -> Group:
     """Make the groups of one sandbox with as many of its limits as this machine can enforce.
 
     The first call of a process sweeps.
-
-    Raises:
-        OSError: one could not be made; none is left.
     """
     sweep()
     with ExitStack() as undo:
@@ -111,7 +106,6 @@ def _cpu_s(pid: str) -> float:
 
 
 def remove(group: Group) -> None:
-    """Kill what is left in the groups and remove them; blocks for at most some seconds."""
     with ExitStack() as steps:
         for directory in group.directories:
             steps.callback(remove_directory, directory)
@@ -205,7 +199,6 @@ def _candidates(controller: str) -> list[tuple[Path, int]]:
 
 
 def _own_directory(controller: str, version: int) -> Path:
-    """Of the group that this process is in."""
     return next(group for group, _, its in _own_directories(controller) if its == version)
 
 

@@ -32,21 +32,17 @@ _WORDS_BYTES = 2000
 
 
 class ForkedProcess:
-    """A process that was forked for us; it is no child of ours."""
-
     def __init__(self, pidfd: int) -> None:
         self._pidfd = pidfd
 
     @property
     def pid(self) -> int:
-        """Its process id, -1 when it ended."""
         for line in Path(f"/proc/self/fdinfo/{self._pidfd}").read_text().splitlines():
             if line.startswith("Pid:"):
                 return int(line.split()[1])
         return -1
 
     def ends(self, *, within_s: float) -> bool:
-        """Wait for its end; whether it came."""
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
         if not poll.poll(within_s * 1000):
@@ -58,14 +54,12 @@ class ForkedProcess:
         return True
 
     def kill(self) -> None:
-        """End it; everything in its PID namespace ends with it."""
         try:
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         except ProcessLookupError:
             return
 
     def close(self) -> None:
-        """Give back the descriptor."""
         os.close(self._pidfd)
 
 
@@ -91,7 +85,6 @@ class ForkServer:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         return self._process.pid
 
     @property
@@ -109,9 +102,6 @@ class ForkServer:
             group: the control groups.
             tree: of the mount.
             owners: whose its files are, and whose they are to be.
-
-        Raises:
-            OSError: it was not, with the reason.
         """
         with ExitStack() as passed:
             fds = [os.pidfd_open(os.getpid())]
@@ -177,11 +167,7 @@ def numbers(group: Group, *, has_tree: bool = False) -> dict[str, str]:
 
 
 def fork_server(kind: Kind = "none", read_only: tuple[str, ...] = ()) -> ForkServer:
-    """The fork server of this process for one kind and what it lends, started if none is alive.
-
-    Raises:
-        OSError: it cannot be started.
-    """
+    """The fork server of this process for one kind and what it lends, started if none is alive."""
     # A folder that was made anew is another one.
     key = (kind, tuple((path, Path(path).stat().st_ino) for path in read_only))
     with _lock:

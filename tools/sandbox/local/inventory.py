@@ -16,12 +16,10 @@ from tools.sandbox.local import cgroup
 
 
 async def entries() -> Sequence[SandboxEntry]:
-    """Every local sandbox with a control group or a folder of its own."""
     return await asyncio.to_thread(_entries)
 
 
 async def reap() -> Sequence[SandboxEntry]:
-    """Remove groups and folders whose owner is dead."""
     return await asyncio.to_thread(_reap)
 
 

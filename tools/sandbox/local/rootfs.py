@@ -36,8 +36,6 @@ _OWN = Path(__file__).parents[3]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One thing to place in the new root."""
-
     kind: Literal["bind", "dir", "link", "tmpfs", "file", "proc", "dev", "pts", "seal", "tree", "copy"]
     path: str
     source: str = ""
@@ -48,7 +46,6 @@ class Step:
     data: str = ""
 
     def words(self) -> tuple[str, ...]:
-        """The step as sent to the supervisor."""
         return self.kind, self.path, self.source, str(self.size), f"{self.mode:o}", self.data
 
 

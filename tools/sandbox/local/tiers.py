@@ -135,8 +135,6 @@ _LACKS_WITHOUT_ROOT = frozenset(("file_modes", "unix_sockets"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
-    """Who the agent is in one session."""
-
     root: bool
     """Root starts the session, so the agent is another host user than the supervisor."""
     uid: int
@@ -144,7 +142,6 @@ class Agent:
 
 
 def agent() -> Agent:
-    """The agent of a new session."""
     if os.geteuid() == 0:
         uid = unused_uid()
         return Agent(root=True, uid=uid, gid=uid)
@@ -152,7 +149,6 @@ def agent() -> Agent:
 
 
 def settings(tier: Tier, who: Agent, limits: SandboxLimits, group: Group) -> dict[str, str]:
-    """What the supervisor has to know, all but its descriptors."""
     return {
         "drop": "1" if who.root else "0",
         "uid": str(who.uid),
@@ -171,7 +167,6 @@ def settings(tier: Tier, who: Agent, limits: SandboxLimits, group: Group) -> dic
 
 
 def enforced(tier: Tier, who: Agent, group: Group, limits: SandboxLimits) -> frozenset[str]:
-    """Names of the limits that hold."""
     names = set(group.enforced) | {"file_mb", "output_mb"}
     if tier == "B":
         names |= {"network", "disk_mb"} if limits.network == "none" else {"disk_mb"}

@@ -7,8 +7,12 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import AutoTokenizer
 
-from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, MARKERS, ChatMLRenderer
-from environments.policy.rendering.renderer import CannotExtendError
+from environments.policy.rendering.chatml import (
+    EMBEDDED_TOKENIZER_DIR,
+    MARKERS,
+    CannotExtendError,
+    ChatMLRenderer,
+)
 from environments.trajectory import Message
 from tools.calls import ToolCall, ToolSpec
 from tools.errors import ConfigError

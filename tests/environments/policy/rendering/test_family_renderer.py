@@ -5,10 +5,9 @@ from contextlib import suppress
 
 import pytest
 
-from environments.policy.rendering.chatml import load_tokenizer
+from environments.policy.rendering.chatml import CannotExtendError, load_tokenizer
 from environments.policy.rendering.families import load_renderer
 from environments.policy.rendering.family_renderer import FamilyRenderer
-from environments.policy.rendering.renderer import CannotExtendError
 from environments.trajectory import Message
 from tests.environments.policy.rendering.family_formats import (
     as_text,

@@ -7,9 +7,8 @@ import pytest
 
 from environments.policy.base import CompletionRequest, OpenRow
 from environments.policy.mock_server import MockSettings, SampledIds, mock_app
-from environments.policy.rendering.chatml import ChatMLRenderer
+from environments.policy.rendering.chatml import CannotExtendError, ChatMLRenderer
 from environments.policy.rendering.family_renderer import _BY_TEMPLATE, given_answers
-from environments.policy.rendering.renderer import CannotExtendError
 from environments.trajectory import Message
 from tests.environments.policy.rendering.family_formats import (
     JSON_STYLES,

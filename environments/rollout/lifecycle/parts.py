@@ -1,7 +1,7 @@
-"""What rollouts are made of, from the settings: model servers, second models and condensers."""
+"""What an environment is made of, from its class and its settings, checked before anything is opened."""
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from environments.config import (
@@ -10,50 +10,145 @@ from environments.config import (
     ModelServerConfig,
     SecondModelConfig,
     ServerConfig,
+    checked_config,
     sampling_of,
+    server_configs,
 )
+from environments.credit import GroupRules, describe, missing_outcome_of, read_params
+from environments.policy.base import Policy, checked_policy
 from environments.policy.inference.dialect import shaping
 from environments.policy.inference.http_client import refuse_more_connections
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.second_models import SecondModels
-from environments.rollout.context import (
-    Condenser,
-    fit_context,
-    keep_last_turns,
-    name_of,
-    summarise,
-    trim_tool_output,
-)
-from environments.rollout.hooks import Hooks, is_recorded, writes
-from environments.rollout.items.item_json import stable_text
+from environments.rollout.containment.hook_threads import MOST_PINNED
+from environments.rollout.context import Condenser, env_condensers, summarise
+from environments.rollout.hooks import Hooks, is_recorded, pins_thread, plays_on_thread, writes
+from environments.rollout.lifecycle.hook_checks import check_hooks, refuse_missing_parts, refuse_other_states
+from environments.rollout.lifecycle.sandboxes import Sandboxes
+from environments.rollout.prompt_tokens import TokenEstimate
 from environments.trajectory import LARGEST_REWARD, Trajectory
+from environments.turn_level_reward import NewScoring
 from tools.errors import ConfigError
+from tools.mcp.mcp_servers import MCPServers
+from tools.registry import Toolset
+from tools.toolsets import select_toolsets
 
 if TYPE_CHECKING:
     from environments.policy.inference.model_server import ModelServer
-    from environments.policy.rendering.renderer import Renderer
+    from environments.policy.rendering.chatml import Renderer
     from environments.policy.second_models import TextModel
     from environments.policy.server_policy import ServedPolicy, ServerPolicy
-    from environments.rollout.agents.recording import Recording
+    from environments.rollout.agents.endpoint import EndpointServer
 
 
-def recording_of(env: Hooks) -> "Recording | None":
-    """What records its agent; `None`: the agent of our own loop plays."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What an environment is made of."""
+
+    config: AgentEnvConfig
+    rules: GroupRules
+    failed_score: float
+    """The outcome of a rollout that the agent broke."""
+    estimator: str
+    estimator_params: Mapping[str, Any]
+    new_scoring: NewScoring
+    toolset: Toolset
+    """Without the tools of MCP servers, which are known once those are open."""
+    mcp: MCPServers
+    sandboxes: Sandboxes
+    condensers: tuple[Condenser, ...]
+    renderer: ChatMLRenderer
+    token_estimate: TokenEstimate
+    servers: tuple[ServerConfig, ...]
+    """Model servers that play."""
+    second_servers: tuple[SecondModelConfig, ...]
+    second_models: SecondModels
+    """The judge, the user and the summariser, as far as they have servers."""
+    policy: Policy | None
+    """Who plays; `None`: the scripted agent."""
+    served: "ServedPolicy | None"
+    """The policy, where its connections are ours to close."""
+    endpoints: "EndpointServer | None"
+    """Where an agent that owns its loop is recorded."""
+    max_rollouts: int
+    """How many run at once."""
+
+
+def build(
+    env: Hooks,
+    scoring: Callable[[], NewScoring],
+    config: AgentEnvConfig | None,
+    servers: Sequence[ModelServerConfig] | None,
+    policy: Policy | None,
+) -> Parts:
+    """Make the parts of an environment; what is `None` is as its class has it, a policy the scripted agent.
+
+    Raises:
+        UsageError: if the class lacks something, or a setting cannot work.
+    """
+    own_config, own_servers = env.config_init()
+    config = checked_config(own_config if config is None else config, type(env))
+    missing = env.missing_outcome if config.missing_outcome is None else config.missing_outcome
+    if missing is not None:
+        missing = missing_outcome_of(missing, f"missing_outcome of {env.name!r}")
+    failed_score = _failed_score(env, config)
+    estimator = config.estimator or env.default_estimator
+    describe(estimator).refuse_alone()
+    params = read_params(estimator, config.estimator_preset, config.estimator_params)
+    check_hooks(env)
+    refuse_missing_parts(env, config, estimator)
+    new_scoring = scoring()
+    toolset = select_toolsets(env.tools, config.enabled_toolsets)
+    refuse_other_states(toolset, env.prepare, env.name)
+    condensers = env_condensers(config, env.condenser, env=env.name)
+    renderer = ChatMLRenderer.load(config.tokenizer_name)
+    players, seconds = _split_servers(server_configs(own_servers if servers is None else servers))
+    models = _second_models(config, seconds)
+    sums_up = any(isinstance(each, summarise) and each.by == "model" for each in condensers)
+    if sums_up and "summariser" not in models.roles and not writes(env, "scripted_summariser"):
+        env.scripted_summariser(None, ())  # the default, which raises
+    served = None if policy is not None else served_policy(config, players, renderer)
+    lent = () if env.agent is None else env.agent.lent
+    sandboxes = Sandboxes(config, env.sandbox, type(env), lent, env.packages)
+    sandboxes.refuse_tools_in(toolset)
+    if env.keep and not sandboxes.are_opened:
+        raise ConfigError(f"environment {env.name!r} keeps {env.keep[0]!r} of a sandbox, and has none")
+    pinned = pins_thread(env) + plays_on_thread(env)
+    most = MOST_PINNED // pinned if pinned else config.max_concurrent_rollouts
+    return Parts(
+        config=config,
+        rules=GroupRules(min_trajectories=config.min_group_size, missing_outcome=missing),
+        failed_score=failed_score,
+        estimator=estimator,
+        estimator_params=params,
+        new_scoring=new_scoring,
+        toolset=toolset,
+        mcp=MCPServers.among(env.tools, config.enabled_toolsets),
+        sandboxes=sandboxes,
+        condensers=condensers,
+        renderer=renderer,
+        token_estimate=TokenEstimate(renderer),
+        servers=players,
+        second_servers=seconds,
+        second_models=models,
+        policy=served if policy is None else checked_policy(policy),
+        served=served,
+        endpoints=_endpoints(env),
+        max_rollouts=min(most, config.max_concurrent_rollouts),
+    )
+
+
+def _endpoints(env: Hooks) -> "EndpointServer | None":
     if not is_recorded(env):
         return None
     # The server of the endpoint loads slowly.
-    from environments.rollout.agents.recording import Recording  # noqa: PLC0415
+    from environments.rollout.agents.endpoint import EndpointServer  # noqa: PLC0415
 
-    return Recording()
+    return EndpointServer()
 
 
-def failed_score_of(env: Hooks) -> float:
-    """What a rollout that the agent broke is worth: as set, else as the class has it.
-
-    Raises:
-        ConfigError: it is no finite number.
-    """
-    given: Any = env.failed_score if env.config.failed_score is None else env.config.failed_score
+def _failed_score(env: Hooks, config: AgentEnvConfig) -> float:
+    given: Any = env.failed_score if config.failed_score is None else config.failed_score
     if isinstance(given, bool) or not isinstance(given, int | float) or not abs(given) <= LARGEST_REWARD:
         raise ConfigError(f"failed_score of {env.name!r} is {given!r:.100}; give a finite number")
     return float(given)
@@ -74,14 +169,10 @@ def below_floor(trajectories: Sequence[Trajectory], failed_score: float) -> str:
     )
 
 
-def split_servers(
+def _split_servers(
     servers: Sequence[ModelServerConfig],
 ) -> tuple[tuple[ServerConfig, ...], tuple[SecondModelConfig, ...]]:
-    """Those that play the policy, and the second models: as far as they have a `base_url`.
-
-    Raises:
-        ConfigError: several servers of one role.
-    """
+    """Return the servers with a `base_url`: those that play, and the second models."""
     given = [server for server in servers if server.base_url]
     seconds = tuple(server for server in given if isinstance(server, SecondModelConfig))
     roles = [server.section for server in seconds]
@@ -90,13 +181,7 @@ def split_servers(
     return tuple(server for server in given if isinstance(server, ServerConfig)), seconds
 
 
-def second_models(config: AgentEnvConfig, servers: Sequence[SecondModelConfig]) -> SecondModels:
-    """The judge's and the user's models.
-
-    Raises:
-        ConfigError: a `base_url` is no URL, or more requests are asked for at once than connections are
-            possible.
-    """
+def _second_models(config: AgentEnvConfig, servers: Sequence[SecondModelConfig]) -> SecondModels:
     for server in servers:
         if "num_max_requests_at_once" in server.model_fields_set:
             refuse_more_connections(
@@ -224,134 +309,3 @@ def _refuse_too_many_requests(config: AgentEnvConfig, servers: Sequence[ServerCo
         refuse_more_connections(chosen, "--openai.num_max_requests_at_once")
     else:
         refuse_more_connections(in_use, "--env.max_concurrent_rollouts")
-
-
-_LOG = logging.getLogger(__name__)
-_KEPT_TURNS = 8
-_NONE = "none"
-_NAMED: Mapping[str, Callable[[AgentEnvConfig], Condenser]] = {
-    "trim_tool_output": lambda config: trim_tool_output(config.condenser_tool_tokens),
-    "keep_last_turns": lambda config: keep_last_turns(config.condenser_turns or _KEPT_TURNS),
-    "fit_context": lambda config: fit_context(
-        config.condenser_tokens or max(1, config.max_token_length - config.max_tokens_per_turn)
-    ),
-    "summarise": lambda config: summarise(
-        every=config.condenser_turns,
-        max_tokens=config.condenser_tokens or config.max_token_length * 3 // 4,
-    ),
-    "summarise_by_model": lambda config: summarise(
-        every=config.condenser_turns,
-        max_tokens=config.condenser_tokens or config.max_token_length * 3 // 4,
-        by="model",
-    ),
-}
-_READS: Mapping[str, Sequence[str]] = {
-    "trim_tool_output": ("condenser_tool_tokens",),
-    "keep_last_turns": ("condenser_turns",),
-    "fit_context": ("condenser_tokens",),
-    "summarise": ("condenser_turns", "condenser_tokens"),
-    "summarise_by_model": ("condenser_turns", "condenser_tokens"),
-}
-"""The settings that each reads."""
-
-
-def env_condensers(config: AgentEnvConfig, own: Any, *, env: str) -> tuple[Condenser, ...]:
-    """Asked in order, before each completion.
-
-    Args:
-        config: the settings, which win.
-        own: the class's: a condenser, several, or `None`.
-        env: the environment's name.
-
-    Raises:
-        ConfigError: there is no condenser of that name, a setting leaves it no room or has nothing to set, or
-            the class's is not a condenser.
-    """
-    if config.condenser is not None:
-        return _named(config.condenser, config)
-    for setting, readers in _unread(config, ()):
-        raise ConfigError(f"{setting} sets nothing without --env.condenser; choose from {readers}")
-    several = cast("Sequence[Any]", own if isinstance(own, list | tuple) else (own,))
-    given = tuple(each for each in several if each is not None)
-    for each in given:
-        try:
-            name_of(each)
-        except ConfigError as error:
-            raise ConfigError(f"environment {env!r}: {error}") from None
-    return given
-
-
-def refuse_no_summariser(env: Hooks, condensers: Sequence[Condenser], servers: Sequence[str]) -> None:
-    """Raise NoModelError where a second model is to sum up, and neither a server nor a hook plays it."""
-    asks = any(isinstance(each, summarise) and each.by == "model" for each in condensers)
-    if asks and "summariser" not in servers and not writes(env, "scripted_summariser"):
-        env.scripted_summariser(None, ())  # the default, which raises
-
-
-def condenser_facts(condensers: Sequence[Condenser]) -> dict[str, str]:
-    """What an experiment is known by of them; the code of those that a user wrote counts apart."""
-    facts: dict[str, str] = {}
-    for number, condenser in enumerate(condensers, 1):
-        facts[f"condenser {number}"] = stable_text([type(condenser).__qualname__, name_of(condenser)])
-        for name, value in _fields(condenser, ()).items():
-            facts[f"condenser {number} {name}"] = stable_text(value)
-    return facts
-
-
-def _fields(condenser: Condenser, around: tuple[object, ...]) -> dict[str, Any]:
-    """What a condenser is set to, those that it holds included; `around`: those that hold it."""
-    slots = [name for cls in type(condenser).__mro__ for name in getattr(cls, "__slots__", ())]
-    names = dict.fromkeys((*slots, *getattr(condenser, "__dict__", ())))
-    within = (*around, condenser)
-    return {name: _fact(getattr(condenser, name, None), within) for name in names if name != "name"}
-
-
-def _fact(value: Any, around: tuple[object, ...]) -> Any:
-    if isinstance(value, list | tuple):
-        return [_fact(each, around) for each in cast("Sequence[Any]", value)]
-    if isinstance(value, type) or not callable(getattr(value, "condense", None)):
-        return value
-    is_around = any(value is each for each in around)
-    return [type(value).__qualname__, {} if is_around else _fields(value, around)]
-
-
-def _named(names: Sequence[str], config: AgentEnvConfig) -> tuple[Condenser, ...]:
-    for name in names:
-        if name not in (*_NAMED, _NONE):
-            raise ConfigError(f"no condenser {name!r:.100}; choose from {', '.join(_NAMED)}, {_NONE}")
-        if names.count(name) > 1:
-            raise ConfigError(f"--env.condenser names {name} {names.count(name)} times; once is enough")
-    if not names:
-        raise ConfigError(f"--env.condenser names nothing; choose from {', '.join(_NAMED)}, {_NONE}")
-    if _NONE in names and len(names) > 1:
-        raise ConfigError(
-            f"--env.condenser names {_NONE} beside {len(names) - 1} others; choose one or the other"
-        )
-    if config.condenser_tokens is not None and config.condenser_tokens >= config.max_token_length:
-        raise ConfigError(
-            f"--env.condenser_tokens {config.condenser_tokens} leaves no room for a turn in a row of "
-            f"--env.max_token_length {config.max_token_length}"
-        )
-    named = tuple(_NAMED[name](config) for name in names if name != _NONE)
-    for setting, readers in _unread(config, names) if named else ():
-        # No error: a settings file may keep settings for another condenser.
-        _LOG.warning(
-            "%s sets nothing with --env.condenser %s; it is for %s", setting, ",".join(names), readers
-        )
-    return named
-
-
-def _unread(config: AgentEnvConfig, names: Sequence[str]) -> list[tuple[str, str]]:
-    """Each given setting that none of these condensers reads, and the condensers that would."""
-    read = {setting for name in names for setting in _READS[name]}
-    given = {
-        setting: f"--env.{setting} {getattr(config, setting)}"
-        for settings in _READS.values()
-        for setting in settings
-        if getattr(config, setting) != type(config).model_fields[setting].default
-    }
-    return [
-        (text, ", ".join(name for name, settings in _READS.items() if setting in settings))
-        for setting, text in given.items()
-        if setting not in read
-    ]

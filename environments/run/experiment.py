@@ -134,7 +134,6 @@ def origin_of(
 
 
 def _agent(command: Command | None) -> dict[str, str]:
-    """A recorded agent that is a program: how it is started, and the files that its arguments name."""
     if command is None:
         return {}
     files = {Path(each) for each in command.argv if _size(each) < _LARGEST_PROGRAM}
@@ -151,7 +150,6 @@ def _agent(command: Command | None) -> dict[str, str]:
 
 
 def _imported_names(program: Path) -> set[str]:
-    """The modules that a program imports, as it names them; none of one that is no Python."""
     try:
         tree = ast.parse(program.read_bytes())
     except (SyntaxError, ValueError):
@@ -163,12 +161,10 @@ def _imported_names(program: Path) -> set[str]:
 
 
 def _size(path: str) -> float:
-    """Bytes of a file; without end for what is none."""
     return Path(path).stat().st_size if Path(path).is_file() else math.inf
 
 
 def turnwise_version() -> str:
-    """Returns the version of the package that is installed."""
     try:
         return version("turnwise")
     except PackageNotFoundError:
@@ -219,14 +215,7 @@ def _apart(env: AgentEnv) -> list[Path]:
 def counted_files(
     env_cls: type, *, opened: Iterable[str] = (), written: Iterable[str] = (), apart: Iterable[Path] = ()
 ) -> dict[str, Path]:
-    """Returns the files by name: `code of env.py`, `data of ../corpus/a.txt`, from the class's folder on.
-
-    Args:
-        env_cls: the environment's class.
-        opened: paths that were opened for reading while it was set up and its items were loaded.
-        written: paths that were opened for writing, too.
-        apart: what runs write, or what counts by its items.
-    """
+    """Returns the files by name: `code of env.py`, `data of ../corpus/a.txt`, from the class's folder on."""
     modules, apart = _module_files(), list(apart)
     code: dict[str, Path] = {}
     own = {file.parent: file for cls in reversed(_classes(env_cls)) if (file := _file_of(cls.__module__))}
@@ -271,7 +260,6 @@ def file_digest(file: Path) -> str:
 
 
 def has_file(cls: type) -> bool:
-    """Whether a class was loaded from a file."""
     return _file_of(cls.__module__) is not None
 
 
@@ -307,7 +295,6 @@ def _classes(env_cls: type) -> list[type]:
 
 
 def _home_of(env_cls: type) -> Path:
-    """The folder of an environment's class; the current one where it has no file."""
     return next((file.parent for cls in _classes(env_cls) if (file := _file_of(cls.__module__))), Path.cwd())
 
 
@@ -340,7 +327,6 @@ def _resolved_folder(folder: str) -> Path:
 
 @cache
 def _installed() -> tuple[Path, ...]:
-    """Where Python, its packages and Turnwise lie."""
     source = Path(__file__).resolve().parents[2]
     paths = {sys.prefix, *sysconfig.get_paths().values()}
     return (*_SYSTEM, *(Path(path).resolve() for path in paths), *(source / name for name in _TURNWISE))

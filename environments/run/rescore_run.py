@@ -68,7 +68,6 @@ class Change:
     """Why rollouts and groups failed that had not."""
 
     def add(self, old: CreditedGroup, new: CreditedGroup) -> None:
-        """Takes one group in."""
         self.before.add(old)
         self.after.add(new)
         left = {each.sibling: each for each in new.group.trajectories}
@@ -82,7 +81,6 @@ class Change:
         self.failures = self.failures.merged(Tally.of(reasons))
 
     def text(self) -> str:
-        """A few lines for people."""
         sides = [self.before.values(), self.after.values()]
         means = [each["score"]["mean"] for each in sides]
         shown = " -> ".join("-" if mean is None else f"{mean:.3f}" for mean in means)
@@ -113,7 +111,6 @@ async def rescore(env: AgentEnv, record: Record, contents: Contents, out: Path, 
 
 
 def _scored_at(indexed: tuple[int, Turn]) -> int:
-    """Orders turns as they were scored."""
     index, turn = indexed
     return index if turn.clock is None else turn.clock.scored
 
@@ -171,13 +168,11 @@ class LiveAccess:
         """The first, for people: the code that asks may catch it."""
 
     def refuse(self, hook: str, what: str) -> NoReturn:
-        """Raises ConfigError."""
         reason = f"environment {self._env!r} cannot be rescored: {hook} {what}"
         self.refusal = self.refusal or reason
         raise ConfigError(reason)
 
     def check(self) -> None:
-        """Raises ConfigError if anything was refused."""
         if self.refusal is not None:
             raise ConfigError(self.refusal)
 
@@ -193,7 +188,6 @@ class RecordedContext(RolloutContext):
     """Gives what opens sandboxes for `verify`, their image made ready."""
 
     def __post_init__(self) -> None:
-        """Files of the record."""
         self.files = RecordedFiles(self.recorded, self.refuse)
 
     def __getattribute__(self, name: str) -> Any:
@@ -214,7 +208,6 @@ class RecordedContext(RolloutContext):
         return await RolloutContext.verify(self, **options)
 
     def __repr__(self) -> str:
-        """Not every field: some are not there."""
         return f"RecordedContext(env={self.env!r}, item_id={self.item_id!r}, seed={self.seed})"
 
 
@@ -226,11 +219,9 @@ class NoJudge:
     model: str = ""
 
     def sampling(self, seed: int) -> Mapping[str, Any]:
-        """Nothing."""
         return {}
 
     async def answer(self, messages: Sequence[Message], *, seed: int) -> TextAnswer:
-        """Refuses."""
         self.refuse("asks the judge what its record does not hold; name its server, --judge.base_url")
 
 
@@ -238,7 +229,6 @@ class Replay:
     """Scores recorded groups; the environment is loaded, and no sandbox is open."""
 
     def __init__(self, env: AgentEnv, watch: Watch) -> None:
-        """Prepare; `watch` sees each rollout that is scored."""
         self._env = env
         self._watch = watch
         self._items: Mapping[str, Any] = dict(zip(env.item_ids, env.items, strict=True))
@@ -349,7 +339,6 @@ class Replay:
         )
 
     async def _scored(self, recorded: Trajectory, ctx: RecordedContext, calls: HookCalls) -> Trajectory:
-        """Each turn as it was then, in order, and then the whole."""
         hooks = RolloutHooks(self._env.lifecycle, ctx, calls)
         turns = [replace(turn, trained=True) for turn in recorded.turns]
         broke_off = recorded.stop_reason in (StopReason.SANDBOX_LOST, StopReason.AGENT_CAUSED)
@@ -410,7 +399,6 @@ class RecordedFiles(TakenFiles):
     """Reads what was kept, and the errors that there were; what was not kept ends the command."""
 
     def __init__(self, recorded: Trajectory, refuse: Callable[[str], NoReturn]) -> None:
-        """`refuse` takes what a hook does that cannot be done, in words."""
         super().__init__(cast("Sandbox", NoSandbox()), 0)
         self._recorded, self._refuse = recorded, refuse
         self.has_sandbox = recorded.sandbox is not None
@@ -418,19 +406,15 @@ class RecordedFiles(TakenFiles):
 
     @property
     def record(self) -> SandboxRecord:
-        """How the rollout was isolated."""
         return self._recorded.sandbox or super().record
 
     def paused(self) -> AbstractAsyncContextManager[None]:
-        """Nothing goes on."""
         return nullcontext()
 
     async def read_file(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
-        """The file that was read in this turn."""
         return self._content(path, max_bytes, is_folder=False)
 
     async def get_archive(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
-        """The folder that was read in this turn."""
         archive = self._content(path, max_bytes, is_folder=True)
         try:
             return check(archive)
@@ -438,7 +422,6 @@ class RecordedFiles(TakenFiles):
             self._refuse(f"takes {path!r:.100}, which is no folder beside the record: {error}")
 
     async def made(self, path: str, make: Callable[[], Awaitable[bytes]]) -> bytes:
-        """What was made in this turn."""
         return self._content(path, sys.maxsize, is_folder=False)
 
     def _content(self, path: str, max_bytes: int, *, is_folder: bool) -> bytes:

@@ -85,7 +85,6 @@ class Watchdog:
 
     @contextmanager
     def watching(self) -> Generator[Self]:
-        """While entered, the event loop of this thread is watched."""
         before = signal.getsignal(signal.SIGPROF)
         # A profiler of the process needs the signal more.
         self._yields = threading.current_thread() is threading.main_thread() and before == signal.SIG_DFL
@@ -105,7 +104,6 @@ class Watchdog:
             self._yields = False
 
     def _turn(self) -> None:
-        """Run in the event loop."""
         if self._yields:
             # A regular expression may hold the interpreter for hours, and looks at signals meanwhile.
             signal.setitimer(signal.ITIMER_PROF, _YIELD_CPU_S, _TICK_S)

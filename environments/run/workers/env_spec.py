@@ -15,7 +15,7 @@ from environments.config import AgentEnvConfig, ModelServerConfig
 from environments.run.experiment import environment_files, has_file
 from environments.run.group_source import Finishing
 from environments.run.loading import load_file
-from environments.run.process_run import SourceOptions
+from environments.run.open_run import SourceOptions
 from environments.run.workers.worker_process import below
 from tools.errors import ConfigError
 
@@ -57,8 +57,6 @@ class WorkerJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvSpec:
-    """The class by its names, and what a worker does with it."""
-
     module: str
     file: str
     class_name: str
@@ -157,7 +155,6 @@ def _loaded_packages() -> tuple[str, ...]:
 
 
 def versions_of(packages: Iterable[str]) -> dict[str, str]:
-    """What is installed of packages, by their names."""
     versions: dict[str, str] = {}
     for each in packages:
         try:

@@ -73,7 +73,6 @@ class Channel:
         self._reader = connection.makefile("rb")
 
     def send(self, number: int, value: object) -> None:
-        """Send a message."""
         content = packed(number, value)
         with self._one_at_a_time, suppress(OSError):  # without a supervisor this process ends
             self._connection.sendall(content)
@@ -88,8 +87,6 @@ class Channel:
 
 
 class RolloutWorker:
-    """Answers requests side by side until it is to close."""
-
     def __init__(self, channel: Channel, env: AgentEnv, job: WorkerJob, root: str) -> None:
         self._channel, self._env, self._job = channel, env, job
         self._watched = RolloutsInFlight()
@@ -219,7 +216,6 @@ class RolloutWorker:
 
 
 def refusal(error: BaseException) -> Refused:
-    """An error as it is sent; of several the first, which people can act on."""
     if isinstance(error, BaseExceptionGroup):
         return refusal(cast("BaseExceptionGroup[BaseException]", error).exceptions[0])
     cause = error.__cause__

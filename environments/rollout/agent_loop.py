@@ -337,12 +337,14 @@ class AgentLoop:
     async def turns(self) -> AsyncGenerator[Turn]:
         """Each turn, as soon as its tool results and replies are in; summaries before their act."""
         for _ in range(self.budget.max_turns):
-            for summary in await self._seen.condense():
-                yield summary
+            if self.condensers:
+                for summary in await self._seen.condense():
+                    yield summary
             sampled = await self._sampled()
             if sampled is None:
                 return
-            turn = await self._answered(self._seen.seen_by(sampled.turn))
+            turn = self._seen.seen_by(sampled.turn) if self.condensers else sampled.turn
+            turn = await self._answered(turn)
             yield turn
             self.stop_reason = self._reason_to_stop(sampled, turn)
             if self.stop_reason is not None:
@@ -353,7 +355,8 @@ class AgentLoop:
         """The next act, or `None` with `stop_reason` set."""
         try:
             if self._models.stopped is None:
-                return await self._models.sample(await self._seen.request(), rewritten=self._seen.rewritten())
+                rewritten = self._seen.rewritten() if self.condensers else None
+                return await self._models.sample(await self._seen.request(), rewritten=rewritten)
         except Stopped:
             pass
         self.stop_reason = self._models.stopped
@@ -376,6 +379,8 @@ class AgentLoop:
         return turn
 
     def _add(self, turn: Turn, *messages: Message) -> None:
+        if not messages:
+            return
         self._seen.add(messages, turn.index)
         self.on_messages(self._seen.without_summaries)
 

@@ -75,6 +75,8 @@ def texts_problem(message: Message) -> str | None:
             return f"tool call {index} is {call!r:.100}; give a turnwise.ToolCall"
         for name in ("id", "name", "arguments"):
             texts[f"the {name} of tool call {index}"] = getattr(call, name)
+    if all(isinstance(text, str) for text in texts.values()) and is_utf8("".join(texts.values())):
+        return None
     return next((problem for name, text in texts.items() if (problem := text_problem(name, text))), None)
 
 

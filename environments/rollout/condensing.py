@@ -187,12 +187,10 @@ class Condensing:
 
     def rewritten(self) -> str | None:
         """Why the next act does not go on from the open row, where a condenser is the cause."""
-        return self._cause(self._history) if self.condensers else None
+        return self._cause(self._history)
 
     def seen_by(self, turn: Turn) -> Turn:
         """The act that the model sampled after `request`, with what it saw."""
-        if not self.condensers:
-            return turn
         tokens = turn.span.start if self.models.exact else self._prompt_tokens
         done = self._condensed and replace(self._condensed, tokens_after=tokens)
         self._condensed, self._changed = None, []

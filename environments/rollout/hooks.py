@@ -1,7 +1,7 @@
 """What an environment writes: its hooks, each with what it gives by default."""
 
 from collections.abc import Awaitable, Mapping, Sequence
-from inspect import isasyncgenfunction, iscoroutinefunction
+from inspect import isasyncgenfunction, iscoroutinefunction, isfunction
 from typing import Any, TypeVar
 
 from environments.config import AgentEnvConfig, ModelServerConfig, ServerConfig
@@ -231,6 +231,11 @@ class Hooks:
 def writes(env: Hooks, hook: str) -> bool:
     """Whether an environment has a hook of its own, in its class or set on the object."""
     return getattr(getattr(env, hook), "__func__", None) is not getattr(Hooks, hook)
+
+
+def written_hooks(env: Hooks) -> frozenset[str]:
+    """The hooks that an environment writes."""
+    return frozenset(name for name, ours in vars(Hooks).items() if isfunction(ours) and writes(env, name))
 
 
 def is_recorded(env: Hooks) -> bool:

@@ -23,6 +23,7 @@ from environments.rollout.agents.command import Command, TrainThreads
 from environments.rollout.hooks import Hooks, is_recorded, writes
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tools.errors import ConfigError
+from tools.extras import OWN_PACKAGES
 from tools.injection import is_state, state_class, why_unreadable
 from tools.registry import Toolset
 from tools.toolsets import refuse_state
@@ -31,7 +32,6 @@ _LOG = logging.getLogger(__name__)
 _PLACES = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _CLOSE = 0.7
 """How alike a near miss is: `prepares` is one of `prepare`, `preview` is not."""
-_OURS = ("environments", "tools", "turnwise")
 _ATTRIBUTES = tuple(
     name for name, given in vars(Hooks).items() if not name.startswith("_") and not callable(given)
 )
@@ -126,7 +126,7 @@ def _shown(written: Signature) -> str:
 
 
 def _is_ours(cls: type) -> bool:
-    return cls is object or cls.__module__.partition(".")[0] in _OURS
+    return cls is object or cls.__module__.partition(".")[0] in OWN_PACKAGES
 
 
 _YIELDING = (Iterator, Iterable, Generator, AsyncIterator, AsyncIterable, AsyncGenerator)

@@ -120,15 +120,12 @@ class AtroposEnv(BaseEnv):
         await self._closing.aclose()
 
     async def process_manager(self) -> None:
-        """Atropos' `process`, after which the environment is closed."""
         await self._and_close(super().process_manager())
 
     async def env_manager(self) -> None:
-        """Atropos' `serve`, after which the environment is closed."""
         await self._and_close(super().env_manager())
 
     async def _run_evaluate(self) -> None:
-        """Atropos' `evaluate`, after which the environment is closed."""
         await self._and_close(super()._run_evaluate())  # pyright: ignore[reportUnknownMemberType]  # untyped
 
     async def _and_close(self, work: Coroutine[Any, Any, None]) -> None:
@@ -148,7 +145,6 @@ class AtroposEnv(BaseEnv):
         raise AssertionError("Atropos' command line ends the process")
 
     async def get_next_item(self) -> Any:
-        """The next item, round and round."""
         item = self.agent_env.items[self._next % len(self.agent_env.items)]
         self._next += 1
         return item

@@ -2,291 +2,28 @@
 
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Literal, ParamSpec, Protocol, cast, get_args
+from typing import Any, Literal, ParamSpec, Protocol, get_args
 
+from environments.rewards.reward_checks import (
+    bounded_reward,
+    number_and_parts,
+    optional_reward,
+    raw_parts,
+    reward_per_turn,
+    where_of,
+)
 from environments.rewards.reward_context import Reward, RolloutContext
-from environments.rewards.rubric import WeightedParts
-from environments.trajectory import LARGEST_REWARD, Rewards, Trajectory, Turn
-from tools.errors import ConfigError, GroupRefused, RewardError
-from tools.plain_text import is_utf8
-
-FAILED = "failed"
-"""The part of an outcome that an agent gets which broke its rollout."""
-_NO_LIST = (Mapping, Set, str, bytes, bytearray)
-"""Iterable, but not in the order of turns, or not of rewards."""
-
-
-def reward_list(given: Any, length: int, where: str, *, each: str) -> list[Reward | None]:
-    """What a hook gave for several turns or siblings, one entry for each; user code may give anything.
-
-    Raises:
-        RewardError: it is no list, or one of another length.
-    """
-    # A mapping's keys or a set would be credit in the wrong places.
-    if not isinstance(given, Iterable) or isinstance(given, _NO_LIST):
-        raise RewardError(f"{where} gave {given!r}; give a list with one entry per {each}")
-    entries = list(cast("Iterable[Reward | None]", given))
-    if len(entries) != length:
-        raise RewardError(
-            f"{where} gave {len(entries)} rewards for {length} {each}s; give one entry per {each}, None for "
-            f"one that is not scored"
-        )
-    return entries
-
-
-def reward_per_turn(given: Any, trajectory: Trajectory, where: str) -> list[Reward | None]:
-    """What a hook gave for each act, spread over all turns: `None` at those of another kind.
-
-    Raises:
-        RewardError: it is no list, or has not one entry for each of `trajectory.acts`.
-        GroupRefused: likewise, where turns of another kind were counted among them: whether there are any is
-            the agent's doing, so dropping those siblings alone would select on it.
-    """
-    summaries = len(trajectory.turns) - len(trajectory.acts)
-    if not summaries:
-        return reward_list(given, len(trajectory.acts), where, each="turn")
-    where = f"{where} (loop over trajectory.acts: {summaries} of {len(trajectory.turns)} turns sum up)"
-    try:
-        rewards = iter(reward_list(given, len(trajectory.acts), where, each="act"))
-    except RewardError as error:
-        raise GroupRefused(str(error)) from error
-    return [next(rewards) if turn.kind == "act" else None for turn in trajectory.turns]
-
-
-def turn_values(given: Any, trajectory: Trajectory, where: str) -> Trajectory:
-    """The trajectory with what a critic gave for each of its turns, summaries too.
-
-    Raises:
-        RewardError: one is no finite number.
-        GroupRefused: it is no list of one for each, which may be so of some siblings alone.
-    """
-    length = len(trajectory.turns)
-    values = list(cast("Iterable[Any]", given)) if isinstance(given, Iterable) else []
-    if len(values) != length or isinstance(given, _NO_LIST):
-        raise GroupRefused(f"{where} gave {given!r:.200}; give one number for each of the {length} turns")
-    numbers = [
-        _finite(value, f"{where}, turn {number}", "a value is a finite number")
-        for number, value in enumerate(values, 1)
-    ]
-    turns = (replace(turn, value=value) for turn, value in zip(trajectory.turns, numbers, strict=True))
-    return replace(trajectory, turns=tuple(turns))
-
-
-def optional_reward(reward: Any, where: str) -> tuple[float | None, dict[str, float]]:
-    """A reward as a finite float, with its named parts; `None` where nothing was scored.
-
-    Raises:
-        RewardError: it is something else.
-    """
-    return (None, {}) if reward is None else number_and_parts(reward, where)
-
-
-def number_and_parts(reward: Any, where: str) -> tuple[float, dict[str, float]]:
-    """A reward as a finite float, with its components by name.
-
-    Raises:
-        RewardError: it is none.
-    """
-    if isinstance(reward, Mapping):
-        if not reward:
-            raise RewardError(
-                f"{where}: {{}} is no reward; give its components by name, or None where nothing is scored"
-            )
-        parts = {
-            checked_text(name, f"{where}: the name of a component"): _finite(
-                part, f"{where}, component {name!r}"
-            )
-            for name, part in cast("Mapping[Any, Any]", reward).items()
-        }
-        return bounded_reward(_sum(parts.values()), f"{where}: the sum of components"), parts
-    return bounded_reward(reward, where), {}
-
-
-def bounded_reward(value: Any, where: str) -> float:
-    """A number that credit can be computed from, so that a reward gone wild costs its sibling alone.
-
-    Raises:
-        RewardError: it is none.
-    """
-    number = _finite(value, where)
-    if abs(number) > LARGEST_REWARD:
-        raise RewardError(f"{where}: a reward is at most {LARGEST_REWARD:g} either way, got {value!r}")
-    return number
-
-
-def raw_parts(reward: Reward | None) -> Mapping[str, float]:
-    """The parts of a `Rubric`'s reward before they were weighted; of any other reward none."""
-    return reward.raw if isinstance(reward, WeightedParts) else {}
-
-
-def checked_metrics(ctx: RolloutContext) -> dict[str, float]:
-    """The numbers that the environment noted, as the record can keep them.
-
-    Raises:
-        RewardError: one is no finite number, or its name is no text.
-    """
-    where = where_of(ctx)
-    return {
-        checked_text(name, f"{where}: the name of a metric"): _finite(
-            value, f"{where}: metric {name!r}", "a metric is a finite number"
-        )
-        for name, value in ctx.metrics.items()
-    }
-
-
-def checked_text(value: object, where: str) -> str:
-    """A string that can be written as UTF-8.
-
-    Raises:
-        RewardError: it is something else, or has a lone surrogate (part of an undecodable file name).
-    """
-    if not isinstance(value, str):
-        raise RewardError(f"{where} is {value!r}; it must be text")
-    if not is_utf8(value):
-        raise RewardError(f"{where} is {value!r}, which is no UTF-8 text")
-    return value
-
-
-def where_of(ctx: RolloutContext) -> str:
-    """Whose code it was, for messages."""
-    return f"environment {ctx.env!r}, item {ctx.item_id!r}"
-
-
-def _finite(value: Any, where: str, wanted: str = "a reward is a finite number or None") -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise RewardError(f"{where}: {wanted}, got {value!r}") from None
-    if isinstance(value, str | bytes) or not math.isfinite(number):
-        raise RewardError(f"{where}: {wanted}, got {value!r}")
-    return number + 0.0  # -0.1 * 0 is -0.0, which reads as a loss
-
-
-def _sum(parts: Iterable[float]) -> float:
-    try:
-        return math.fsum(parts)
-    except OverflowError:
-        return math.inf
-
+from environments.trajectory import Rewards, Trajectory, Turn
+from tools.errors import ConfigError, RewardError
 
 P = ParamSpec("P")
-Aggregation = Literal["sum", "mean", "outcome"]
-_TURN_HOOKS = ("score_turn", "compute_turn_rewards")
-_HOOKS = (*_TURN_HOOKS, "compute_outcome")
 
 
 def def_or_async(hook: Callable[P, Awaitable[Any]]) -> Callable[P, Any]:
     """A hook with a default that may be awaited, for type checkers: a subclass may write it as a `def`."""
     return hook
-
-
-class Scoring(Protocol):
-    """Scores one rollout: sees each turn as it happens, then the whole."""
-
-    async def on_turn(self, turn: Turn) -> None:
-        """Called after every turn, while the sandbox is open."""
-        ...
-
-    async def finish(self, trajectory: Trajectory) -> Rewards:
-        """Called once after the last turn, while the sandbox is open.
-
-        Raises:
-            RewardError: what the environment returned breaks the contract.
-        """
-        ...
-
-    def floor(self, trajectory: Trajectory, failed_score: float) -> Rewards:
-        """The rewards of an agent that broke its rollout: those of turns so far, `failed_score` as outcome.
-
-        Raises:
-            RewardError: what `score_turn` returned breaks the contract.
-        """
-        ...
-
-
-class CallHook(Protocol):
-    """Calls a hook, `def` or `async def`, within its limits."""
-
-    async def __call__(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
-        """What the hook gives."""
-        ...
-
-
-async def call_hook(name: str, function: Callable[..., Any], *args: Any) -> Any:
-    """Call a hook here and now, without limits."""
-    given = function(*args)
-    return await given if inspect.isawaitable(given) else given
-
-
-NewScoring = Callable[[Any, RolloutContext, CallHook], Scoring]
-"""Begins the scoring of one rollout: (item, context, how hooks are called)."""
-
-
-class ScoresTrajectories(Protocol):
-    """An environment that scores a whole trajectory with one number."""
-
-    name: str
-
-    def compute_reward(
-        self, item: Any, trajectory: Trajectory, ctx: RolloutContext
-    ) -> Reward | Awaitable[Reward]:
-        """The scalar reward."""
-        ...
-
-
-class ScalarScoring:
-    """The path of an environment without turn rewards."""
-
-    def __init__(
-        self, env: ScoresTrajectories, item: Any, ctx: RolloutContext, call: CallHook = call_hook
-    ) -> None:
-        self._env, self._item, self._ctx, self._call = env, item, ctx, call
-
-    async def on_turn(self, turn: Turn) -> None:
-        """Nothing is scored while the rollout runs."""
-
-    async def finish(self, trajectory: Trajectory) -> Rewards:
-        """The environment's one number is outcome and score alike."""
-        hook, where = self._env.compute_reward, f"{where_of(self._ctx)}: compute_reward"
-        reward = await self._call("compute_reward", hook, self._item, trajectory, self._ctx)
-        # User code may give anything; without turn rewards there would be nothing to learn from.
-        if reward is None:
-            raise RewardError(f"{where} gave None; give a number, or named components")
-        outcome, components = number_and_parts(reward, where)
-        return Rewards(
-            outcome=outcome, score=outcome, outcome_components=components, outcome_raw=raw_parts(reward)
-        )
-
-    def floor(self, trajectory: Trajectory, failed_score: float) -> Rewards:
-        """The floor is outcome and score alike."""
-        parts = {FAILED: failed_score}
-        return Rewards(outcome=failed_score, score=failed_score, outcome_components=parts)
-
-
-def writes_turn_rewards(env: object) -> bool:
-    """Whether an environment writes a hook that scores turns."""
-    own = TurnLevelRewardMixin
-    return isinstance(env, own) and any(
-        getattr(type(env), each) is not getattr(own, each) for each in _TURN_HOOKS
-    )
-
-
-def scalar_scoring(env: ScoresTrajectories) -> NewScoring:
-    """The scalar path of an environment.
-
-    Raises:
-        ConfigError: it writes hooks that only the mixin asks for.
-    """
-    unused = [hook for hook in _TURN_HOOKS if hasattr(env, hook)]
-    if unused and not isinstance(env, TurnLevelRewardMixin):
-        raise ConfigError(
-            f"environment {env.name!r} writes {', '.join(unused)}, which is asked for only when "
-            f"TurnLevelRewardMixin is listed before AgentEnv among the bases; do that, or rename it"
-        )
-    return partial(ScalarScoring, env)
 
 
 class TurnLevelRewardMixin:
@@ -296,7 +33,7 @@ class TurnLevelRewardMixin:
     """
 
     name: str = ""
-    score_aggregation: Aggregation = "sum"
+    score_aggregation: "Aggregation" = "sum"
     default_estimator: str = "turn_return"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -340,9 +77,10 @@ class TurnLevelRewardMixin:
 
         Not where outcomes are written, one of which is missing then, nor where `missing_outcome` is stated.
         """
-        return not self.writes_outcome and getattr(self, "missing_outcome", None) is None
+        set_to = getattr(getattr(self, "config", None), "missing_outcome", None)
+        return not self.writes_outcome and getattr(self, "missing_outcome", None) is None and set_to is None
 
-    def scoring(self) -> NewScoring:
+    def scoring(self) -> "NewScoring":
         """The hook of `AgentEnv` that this mixin takes over.
 
         Raises:
@@ -369,6 +107,55 @@ class TurnLevelRewardMixin:
                 f"rewards; what belongs to the whole trajectory is compute_outcome"
             )
         return partial(TurnScoring, self)
+
+
+Aggregation = Literal["sum", "mean", "outcome"]
+FAILED = "failed"
+"""The part of an outcome that an agent gets which broke its rollout."""
+_TURN_HOOKS = ("score_turn", "compute_turn_rewards")
+_HOOKS = (*_TURN_HOOKS, "compute_outcome")
+
+
+class Scoring(Protocol):
+    """Scores one rollout: sees each turn as it happens, then the whole."""
+
+    async def on_turn(self, turn: Turn) -> None:
+        """Called after every turn, while the sandbox is open."""
+        ...
+
+    async def finish(self, trajectory: Trajectory) -> Rewards:
+        """Called once after the last turn, while the sandbox is open.
+
+        Raises:
+            RewardError: what the environment returned breaks the contract.
+        """
+        ...
+
+    def floor(self, trajectory: Trajectory, failed_score: float) -> Rewards:
+        """The rewards of an agent that broke its rollout: those of turns so far, `failed_score` as outcome.
+
+        Raises:
+            RewardError: what `score_turn` returned breaks the contract.
+        """
+        ...
+
+
+class CallHook(Protocol):
+    """Calls a hook, `def` or `async def`, within its limits."""
+
+    async def __call__(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
+        """What the hook gives."""
+        ...
+
+
+async def call_hook(name: str, function: Callable[..., Any], *args: Any) -> Any:
+    """Call a hook here and now, without limits."""
+    given = function(*args)
+    return await given if inspect.isawaitable(given) else given
+
+
+NewScoring = Callable[[Any, RolloutContext, CallHook], Scoring]
+"""Begins the scoring of one rollout: (item, context, how hooks are called)."""
 
 
 class TurnScoring:
@@ -451,3 +238,67 @@ def aggregate(turns: Sequence[float | None], outcome: float | None, how: Aggrega
     except OverflowError:
         return math.inf
     return total
+
+
+class ScoresTrajectories(Protocol):
+    """An environment that scores a whole trajectory with one number."""
+
+    name: str
+
+    def compute_reward(
+        self, item: Any, trajectory: Trajectory, ctx: RolloutContext
+    ) -> Reward | Awaitable[Reward]:
+        """The scalar reward."""
+        ...
+
+
+class ScalarScoring:
+    """The path of an environment without turn rewards."""
+
+    def __init__(
+        self, env: ScoresTrajectories, item: Any, ctx: RolloutContext, call: CallHook = call_hook
+    ) -> None:
+        self._env, self._item, self._ctx, self._call = env, item, ctx, call
+
+    async def on_turn(self, turn: Turn) -> None:
+        """Nothing is scored while the rollout runs."""
+
+    async def finish(self, trajectory: Trajectory) -> Rewards:
+        """The environment's one number is outcome and score alike."""
+        hook, where = self._env.compute_reward, f"{where_of(self._ctx)}: compute_reward"
+        reward = await self._call("compute_reward", hook, self._item, trajectory, self._ctx)
+        # User code may give anything; without turn rewards there would be nothing to learn from.
+        if reward is None:
+            raise RewardError(f"{where} gave None; give a number, or named components")
+        outcome, components = number_and_parts(reward, where)
+        return Rewards(
+            outcome=outcome, score=outcome, outcome_components=components, outcome_raw=raw_parts(reward)
+        )
+
+    def floor(self, trajectory: Trajectory, failed_score: float) -> Rewards:
+        """The floor is outcome and score alike."""
+        parts = {FAILED: failed_score}
+        return Rewards(outcome=failed_score, score=failed_score, outcome_components=parts)
+
+
+def scalar_scoring(env: ScoresTrajectories) -> NewScoring:
+    """The scalar path of an environment.
+
+    Raises:
+        ConfigError: it writes hooks that only the mixin asks for.
+    """
+    unused = [hook for hook in _TURN_HOOKS if hasattr(env, hook)]
+    if unused and not isinstance(env, TurnLevelRewardMixin):
+        raise ConfigError(
+            f"environment {env.name!r} writes {', '.join(unused)}, which is asked for only when "
+            f"TurnLevelRewardMixin is listed before AgentEnv among the bases; do that, or rename it"
+        )
+    return partial(ScalarScoring, env)
+
+
+def writes_turn_rewards(env: object) -> bool:
+    """Whether an environment writes a hook that scores turns."""
+    own = TurnLevelRewardMixin
+    return isinstance(env, own) and any(
+        getattr(type(env), each) is not getattr(own, each) for each in _TURN_HOOKS
+    )

@@ -113,7 +113,6 @@ def _rewards_of_acts(rewards: Rewards, trajectory: Trajectory, index: int) -> Re
 
 
 def _at_acts(values: Sequence[Value], trajectory: Trajectory, what: str) -> list[Value]:
-    """Of one value per turn, those of the acts."""
     if len(values) != len(trajectory.turns):
         raise CreditError(
             f"{len(values)} {what} for its {len(trajectory.turns)} turns; give one per turn, summaries too"
@@ -122,7 +121,6 @@ def _at_acts(values: Sequence[Value], trajectory: Trajectory, what: str) -> list
 
 
 def _with_act(acts: TrajectoryGroup, index: int, summary: Turn) -> TrajectoryGroup:
-    """The group with a summary of one trajectory as its last act, unscored."""
     trajectory, rewards = acts.trajectories[index], acts.trajectories[index].rewards
     if rewards is not None:
         rewards = replace(

@@ -212,7 +212,6 @@ def _listed(values: Any) -> list[Any]:
 
 
 def _rows_of(ids: Sequence[Any], shape: Sequence[int]) -> dict[Any, list[int]]:
-    """The rows of each group that have turns."""
     groups: dict[Any, list[int]] = {}
     for row, group_id in enumerate(ids):
         if not isinstance(group_id, Hashable) or group_id != group_id:  # NaN
@@ -313,7 +312,6 @@ def _read_block(first: int, end: int, rewards: Any, mask: Any, turn_ids: Any) ->
 
 
 def _runs(trained: Any) -> _Turns:
-    """Each run of the mask in a row as a turn."""
     np: Any = import_module("numpy")
     padded = np.pad(trained, ((0, 0), (0, 1))).ravel()
     changes = np.flatnonzero(np.concatenate([padded[:1], padded[1:] != padded[:-1]]))
@@ -390,7 +388,6 @@ def _matrix(given: Any, name: str, shape: tuple[int, ...] | None) -> Any:
 
 
 def _rows(matrix: Any, first: int, end: int) -> Any:
-    """Some rows as a numpy array."""
     rows = matrix[first:end]
     if not _is_tensor(rows):
         return rows
@@ -399,14 +396,12 @@ def _rows(matrix: Any, first: int, end: int) -> Any:
 
 
 def _refuse(tokens: Any, values: Any, first: int, name: str, possible: str) -> None:
-    """Raises CreditError for the first of these tokens of rows from `first` on, if there are any."""
     if len(tokens):
         row, token = divmod(int(tokens[0]), values.shape[1])
         raise CreditError(f"{name}[{first + row}, {token}] is {values[row, token]}: {possible}")
 
 
 def _refuse_too_large(given: Any, advantages: Any) -> None:
-    """Raises CreditError for an advantage that is infinite in the dtype of what was given."""
     np: Any = import_module("numpy")
     with np.errstate(over="ignore"):
         cast = given.new_tensor(advantages) if _is_tensor(given) else advantages.astype(given.dtype)

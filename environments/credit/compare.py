@@ -14,8 +14,6 @@ from tools.errors import CreditError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnChange:
-    """What happened to all turns of one index."""
-
     turn: int
     count: int
     mean_before: float
@@ -23,14 +21,11 @@ class TurnChange:
 
     @property
     def mean_change(self) -> float:
-        """How much the mean advantage rose."""
         return self.mean_after - self.mean_before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreditChange:
-    """What happened to the credit of a set of groups."""
-
     groups: int
     turns: int
     changed: int

@@ -203,7 +203,6 @@ def _credited(
     given: Mapping[str, object],
     rules: GroupRules,
 ) -> list[CreditedGroup]:
-    """Those groups of one step, each with its policy."""
     used, spec = recorded_params(estimator, preset=preset, params=given), describe(estimator)
     compares = given.get("baseline") != "none" and "singleton" not in given
     done: list[CreditedGroup] = []
@@ -240,7 +239,6 @@ def _credited(
 
 
 def _with_credit(bare: CreditedGroup, terms: list[Term] | None, reason: str | None) -> CreditedGroup:
-    """The group with the sums of its terms."""
     group, name, numbers = bare.group, bare.estimator, None
     if terms is not None:
         numbers, reason = _tried(
@@ -264,7 +262,6 @@ def _with_credit(bare: CreditedGroup, terms: list[Term] | None, reason: str | No
 def _tried(
     estimator: str, group: TrajectoryGroup, compute: Callable[[], Result]
 ) -> tuple[Result | None, str | None]:
-    """What an estimator gives, or why it cannot."""
     try:
         return compute(), None
     except KeyboardInterrupt:
@@ -299,7 +296,6 @@ def recorded_params(
 
 
 def _why_not(group: TrajectoryGroup) -> str:
-    """Why nothing is learned from a group whose siblings can be compared."""
     if group.stale is not None:
         return group.stale
     if all(each.rewards is None or each.rewards.is_unscored for each in group.trajectories):

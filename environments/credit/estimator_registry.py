@@ -107,7 +107,6 @@ class Parameter:
 
     @property
     def possible(self) -> str:
-        """The possible values, for a message or a table."""
         match self.kind:
             case "choice":
                 return " · ".join(self.choices)
@@ -157,8 +156,6 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimatorSpec:
-    """An estimator as data."""
-
     name: str
     summary: str
     formula: str
@@ -403,7 +400,6 @@ def _preset_for(name: str, preset: str | None) -> Mapping[str, Value]:
 
 
 def _unknown(what: str, name: str, known: Iterable[str]) -> CreditError:
-    """The error for a name that does not exist: what exists, and the nearest one."""
     names = sorted(known)
     return CreditError(
         f"no {what} {name!r}{did_you_mean(name, names)}; there are: {', '.join(names) or 'none'}"
@@ -487,7 +483,6 @@ def _parameters_of(function: Callable[..., Any]) -> tuple[Parameter, ...]:
 
 
 def _given_to(function: Callable[..., Any], params: Mapping[str, Any]) -> dict[str, Any]:
-    """Those parameters that the function has."""
     own = inspect.signature(function).parameters
     return {name: value for name, value in params.items() if name in own}
 

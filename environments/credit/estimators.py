@@ -93,7 +93,6 @@ def turn_return(
 
 
 def _at_each_index(values: Pool, scored: Sequence[Scored]) -> Iterable[Pool]:
-    """The values of all turns of one index, for each index."""
     indices = [each.indices for each in scored]
     return values.grouped_by(indices[index][turn or 0] for index, turn in values.places).values()
 
@@ -336,7 +335,6 @@ def passk(
 
 
 def scores_of(scored: Sequence[Scored]) -> Pool:
-    """The score of each trajectory."""
     return Pool.of_trajectories([each.score for each in scored])
 
 
@@ -399,7 +397,6 @@ def gigpo(
 
 
 def _equal_states(group: TrajectoryGroup, returns: Pool) -> Iterable[Pool]:
-    """The returns of the turns that began in a state, for each of the states."""
     states = [turn.anchor for trajectory in group.trajectories for turn in trajectory.turns]
     if None not in states:
         return returns.grouped_by(states).values()
@@ -469,7 +466,6 @@ def mt_grpo(
 
 
 def _first_answered(trajectory: Trajectory) -> int | None:
-    """The number of the first turn that a tool answered without an error."""
     answered = (
         number
         for number, turn in enumerate(trajectory.turns)

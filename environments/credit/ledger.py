@@ -92,7 +92,6 @@ def ledger(credited: CreditedGroup) -> list[list[TurnLedger]]:
 
 
 def _recorded_terms(credited: CreditedGroup) -> list[list[list[Part]]] | str:
-    """The terms of each turn, or why they are not known."""
     name, trajectories = credited.estimator, credited.group.trajectories
     if credited.status == "failed":
         return "the group failed: no credit"

@@ -34,7 +34,6 @@ class Scored:
 
     @property
     def turn_sum(self) -> float:
-        """The turn rewards added up."""
         return math.fsum(reward for reward in self.turns if reward is not None)
 
     @property
@@ -133,7 +132,6 @@ def check_turns(values: Sequence[float | None], index: int, what: str) -> None:
 
 
 def _check(value: float | None, name: str) -> None:
-    """Refuse NaN, infinity and sizes that overflow."""
     if value is None or abs(value) <= LARGEST_REWARD:
         return
     if not math.isfinite(value):

@@ -31,7 +31,6 @@ class Pool:
 
     @classmethod
     def of_trajectories(cls, values: Sequence[float]) -> "Pool":
-        """One value per trajectory."""
         return cls([(index, None) for index in range(len(values))], values)
 
     @classmethod
@@ -51,7 +50,6 @@ class Pool:
         return deviation(self.values, 1) if len(self.values) > 1 else None
 
     def without(self, trajectory: int) -> "Pool":
-        """What the pool has of other trajectories."""
         return self.grouped_by([index == trajectory for index, _ in self.places]).get(False, Pool((), ()))
 
     def grouped_by(self, keys: Iterable[Key]) -> "dict[Key, Pool]":
@@ -92,7 +90,6 @@ class Term:
     """What the numbers do not show."""
 
     def differences(self) -> Sequence[float]:
-        """The values minus their baselines, divided and weighted."""
         differences = self.values.values
         if self.exact is not None:
             differences = self.exact
@@ -120,7 +117,6 @@ Part = tuple[Term, int, float]
 
 
 def added_up(terms: Iterable[Term], turns: Sequence[int]) -> Advantages:
-    """The sum of the terms, for trajectories of so many turns each."""
     rows = [[0.0] * count for count in turns]
     for term in terms:
         for (index, turn), difference in zip(term.values.places, term.differences(), strict=True):
@@ -195,7 +191,6 @@ def minus_mean(
 
 
 def mean(values: Sequence[float]) -> float:
-    """The correctly rounded sum over the count; exactly the common value when all are equal."""
     if values.count(values[0]) == len(values):
         return values[0]
     return math.fsum(values) / len(values)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import replace
 
-from environments.trajectory import Artefact
+from environments.trajectory import Artefact, Trajectory
 from tools.sandbox.archive import pack, unpack
 from tools.sandbox.base import MAX_READ_BYTES, NoSandbox, Sandbox, SandboxRecord
 from tools.sandbox.host.layout import WORKDIR
@@ -57,11 +57,12 @@ class TakenFiles:
         self._keep(Artefact(path=path), data)
         return data
 
-    def artefacts(self, scored: Sequence[int]) -> tuple[Artefact, ...]:
-        """What was taken; `scored` are the indices of turns as they were scored, perhaps with gaps."""
+    def add_to(self, trajectory: Trajectory, scored: Sequence[int]) -> Trajectory:
+        """Add what was taken; `scored` are the indices of turns as they were scored, perhaps with gaps."""
         ranks = sorted(scored)
         turns: dict[int | None, int] = {at: ranks.index(index) for at, index in enumerate(scored)}
-        return tuple(replace(each, turn=turns.get(turn, turn)) for (turn, _, _), each in self._taken.items())
+        taken = (replace(each, turn=turns.get(turn, turn)) for (turn, _, _), each in self._taken.items())
+        return replace(trajectory, artefacts=tuple(taken), contents=self.contents)
 
     def _keep(self, artefact: Artefact, data: bytes) -> None:
         if not self._is_kept:

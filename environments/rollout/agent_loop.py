@@ -133,7 +133,6 @@ class ToolAnswers:
         *,
         busy: Callable[[], bool],
     ) -> ToolOutput:
-        """The tool's result; one that takes too long is ended with an error to the model."""
         try:
             return await self.calls.run(
                 function,
@@ -180,8 +179,8 @@ def no_anchor() -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
-    """What a rollout came to, before its rewards."""
+class LoopResult:
+    """A finished rollout before its rewards."""
 
     prompt: tuple[Message, ...]
     turns: Sequence[Turn]
@@ -206,8 +205,8 @@ class Loop(Protocol):
         """End the rollout for what the agent broke; the turns that were not handed out yet."""
         ...
 
-    def played(self, turns: Sequence[Turn], scores: list[Any]) -> Played:
-        """What it came to, of its finished turns and what `score_turn` gave for each.
+    def result(self, turns: Sequence[Turn], scores: list[Any]) -> LoopResult:
+        """Return the result, of the finished turns and what `score_turn` gave for each.
 
         Raises:
             RolloutError: the agent did not act.
@@ -264,7 +263,6 @@ class AgentLoop:
     _answers: ToolAnswers = field(init=False)
 
     def __post_init__(self) -> None:
-        """The clock starts here."""
         count = PromptTokens(self.policy, self.estimate, self.calls)
         self._models = ModelCalls(
             policy=self.policy,
@@ -309,8 +307,8 @@ class AgentLoop:
         """Whether every token id so far came from the sampler."""
         return self._models.exact
 
-    def played(self, turns: Sequence[Turn], scores: list[Any]) -> Played:
-        """What it came to.
+    def result(self, turns: Sequence[Turn], scores: list[Any]) -> LoopResult:
+        """Return the result.
 
         Raises:
             RolloutError: it ended before the agent acted: there is nothing to reward.
@@ -318,7 +316,7 @@ class AgentLoop:
         if not any(turn.kind == "act" for turn in turns):
             why = f" ({self.stopped_by})" if self.stopped_by else ""
             raise RolloutError(f"no turn was finished: {self.stop_reason}{why}")
-        return Played(
+        return LoopResult(
             prompt=self.messages,
             turns=turns,
             scores=scores,
@@ -337,12 +335,14 @@ class AgentLoop:
     async def turns(self) -> AsyncGenerator[Turn]:
         """Each turn, as soon as its tool results and replies are in; summaries before their act."""
         for _ in range(self.budget.max_turns):
-            for summary in await self._seen.condense():
-                yield summary
+            if self.condensers:
+                for summary in await self._seen.condense():
+                    yield summary
             sampled = await self._sampled()
             if sampled is None:
                 return
-            turn = await self._answered(self._seen.seen_by(sampled.turn))
+            turn = self._seen.seen_by(sampled.turn) if self.condensers else sampled.turn
+            turn = await self._answered(turn)
             yield turn
             self.stop_reason = self._reason_to_stop(sampled, turn)
             if self.stop_reason is not None:
@@ -350,17 +350,16 @@ class AgentLoop:
         self.stop_reason = StopReason.MAX_TURNS
 
     async def _sampled(self) -> Sampled | None:
-        """The next act, or `None` with `stop_reason` set."""
         try:
             if self._models.stopped is None:
-                return await self._models.sample(await self._seen.request(), rewritten=self._seen.rewritten())
+                rewritten = self._seen.rewritten() if self.condensers else None
+                return await self._models.sample(await self._seen.request(), rewritten=rewritten)
         except Stopped:
             pass
         self.stop_reason = self._models.stopped
         return None
 
     async def _answered(self, turn: Turn) -> Turn:
-        """The turn with the results of its calls and the world's replies."""
         started = monotonic()
         self._add(turn, turn.message)
         self.unfinished = turn
@@ -376,6 +375,8 @@ class AgentLoop:
         return turn
 
     def _add(self, turn: Turn, *messages: Message) -> None:
+        if not messages:
+            return
         self._seen.add(messages, turn.index)
         self.on_messages(self._seen.without_summaries)
 

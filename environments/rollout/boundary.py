@@ -11,7 +11,7 @@ from types import MappingProxyType, TracebackType
 from typing import TypeVar, cast
 
 from environments.policy.inference.endpoint import without_credentials
-from environments.rollout.containment import user_code
+from environments.rollout.containment import hook_calls
 from environments.trajectory import AgentCaused, Failure, JudgeCall, StopReason
 from tools.errors import (
     AgentCause,
@@ -157,7 +157,6 @@ def _stop_reason(error: BaseException) -> StopReason | None:
 
 
 def _where(error: BaseException) -> str | None:
-    """Where code broke; an error of ours has the remedy, not the place."""
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, TurnwiseError) or not frames:
         return None
@@ -171,7 +170,7 @@ def _from_user_code(trace: TracebackType | None) -> TracebackType | None:
     """Without the frames that only lead to an environment's code; all of them when none is its."""
     frame, start = trace, trace
     while frame is not None:
-        if frame.tb_frame.f_code.co_filename == user_code.__file__ and frame.tb_next is not None:
+        if frame.tb_frame.f_code.co_filename == hook_calls.__file__ and frame.tb_next is not None:
             start = frame.tb_next
         frame = frame.tb_next
     return start
@@ -194,29 +193,28 @@ T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
 
-class MetKinds:
-    """What broke so far: of what all rollouts share one warning is enough, and summaries count it."""
+class FailureKinds:
+    """Kinds of failures logged so far: the first of a kind is a warning, later ones are debug lines."""
 
     def __init__(self) -> None:
-        self._met: set[str] = set()
+        self._kinds: set[str] = set()
 
     def level(self, kind: str) -> int:
         """Returns the level to log the next of a kind at."""
-        if kind in self._met or len(self._met) == _MOST_KINDS:
+        if kind in self._kinds or len(self._kinds) == _MOST_KINDS:
             return logging.DEBUG
-        self._met.add(kind)
+        self._kinds.add(kind)
         return logging.WARNING
 
 
 class Boundary:
     """Made in the task that waits for the rollouts, which are tasks that catch what they can themselves."""
 
-    def __init__(self, what: str, met: "MetKinds | None" = None) -> None:
-        """`met` are the kinds of failures that were logged before."""
+    def __init__(self, what: str, kinds: FailureKinds) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._what = what
-        self._met = MetKinds() if met is None else met
+        self._kinds = kinds
         self._waiting = task
         self._cancelled_before = task.cancelling()
 
@@ -235,7 +233,7 @@ class Boundary:
             raise error
         failure = failure_of(error, sibling=sibling, turns=turns)
         let_go(error)
-        reason, level = " ".join(failure.error.split()), self._met.level(failure.kind)
+        reason, level = " ".join(failure.error.split()), self._kinds.level(failure.kind)
         _LOG.log(level, "%s, rollout %d dropped: %s", self._what, sibling, reason)
         return replace(
             failure,

@@ -1,12 +1,11 @@
 """What an environment writes: its hooks, each with what it gives by default."""
 
-from collections.abc import Awaitable, Mapping, Sequence
-from inspect import isasyncgenfunction, iscoroutinefunction
-from typing import Any, TypeVar, get_args
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from inspect import Parameter, isasyncgenfunction, iscoroutinefunction, isfunction, signature
+from typing import Any, TypeVar
 
-from environments.config import AgentEnvConfig
+from environments.config import AgentEnvConfig, ModelServerConfig, ServerConfig
 from environments.policy.scripted import Choice, generic_script, generic_summary
-from environments.policy.second_models import ROLES
 from environments.rewards.reward_context import GroupContext, Reward, RolloutContext
 from environments.rollout.agents.command import Command, TrainThreads, listener_of
 from environments.rollout.context import Condenser
@@ -15,7 +14,7 @@ from environments.rollout.items.tasks import RunHistory
 from environments.trajectory import Message, MissingOutcome, Trajectory, Turn
 from environments.turn_level_reward import def_or_async
 from tools.calls import ToolSpec
-from tools.errors import ConfigError, NoModelError
+from tools.errors import NoModelError
 from tools.sandbox.base import Sandbox, SandboxSpec
 from tools.toolsets import ToolSource
 
@@ -76,6 +75,11 @@ class Hooks:
 
     config: AgentEnvConfig
     """The settings of this instance."""
+
+    @classmethod
+    def config_init(cls) -> tuple[AgentEnvConfig, list[ModelServerConfig]]:
+        """Class defaults. Without a `base_url` there is no model server, and the scripted agent plays."""
+        return cls.env_config_cls(), [ServerConfig()]
 
     @def_or_async
     async def setup(self) -> None:
@@ -229,6 +233,24 @@ def writes(env: Hooks, hook: str) -> bool:
     return getattr(getattr(env, hook), "__func__", None) is not getattr(Hooks, hook)
 
 
+def written_hooks(env: Hooks) -> frozenset[str]:
+    """The hooks that an environment writes."""
+    return frozenset(name for name, ours in vars(Hooks).items() if isfunction(ours) and writes(env, name))
+
+
+def takes_context(hook: Callable[..., Any], others: int) -> bool:
+    """Whether a hook names one more argument than `others`, which it calls `ctx` or has no default for.
+
+    What a wrapper's `*args` may take is unknown.
+    """
+    named = [
+        each
+        for each in signature(hook).parameters.values()
+        if each.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    return len(named) > others and (named[others].name == "ctx" or named[others].default is Parameter.empty)
+
+
 def is_recorded(env: Hooks) -> bool:
     """Whether the agent owns its loop: a program, or the hook `play`."""
     return env.agent is not None or writes(env, "play")
@@ -249,75 +271,3 @@ def pins_thread(env: Hooks) -> bool:
     """Whether a rollout has a thread of its own: where `prepare` is a `def`, or the class asks for it."""
     is_async = iscoroutinefunction(env.prepare) or isasyncgenfunction(env.prepare)
     return env.own_thread or (writes(env, "prepare") and not is_async)
-
-
-def refuse_missing_parts(env: Hooks, estimator: str) -> None:
-    """Raise ConfigError where a class lacks a name, a prompt, or what its settings ask for."""
-    if not env.name:
-        raise ConfigError(f"class {type(env).__name__} has no name; set the class attribute `name`")
-    for name in ("required_fields", "keep"):
-        if isinstance(given := getattr(env, name), str):
-            raise ConfigError(
-                f"environment {env.name!r}: {name} is the text {given!r}; give a tuple of names, ({given!r},)"
-            )
-    _refuse_other_agent(env)
-    needs_prompt = not is_recorded(env) or (env.agent is not None and env.agent.prompt != "none")
-    if needs_prompt and not writes(env, "format_prompt"):
-        raise ConfigError(f"environment {env.name!r} has no prompt; write format_prompt(self, item)")
-    if estimator == "gigpo" and not writes(env, "state_key"):
-        raise ConfigError(f"gigpo compares turns taken in equal states; write state_key in {env.name!r}")
-    _refuse_item_settings(env)
-
-
-def _refuse_other_agent(env: Hooks) -> None:
-    """Raise ConfigError where it is not clear who plays."""
-    agent: Any = env.agent
-    if agent is not None and not isinstance(agent, Command):
-        raise ConfigError(f"environment {env.name!r}: agent is {agent!r:.100}; give turnwise.Command([...])")
-    if agent is not None and writes(env, "play"):
-        raise ConfigError(f"environment {env.name!r} has an agent and writes play; choose one of them")
-    if agent is not None:
-        agent.refuse_missing(env.name)
-    if env.train_threads not in get_args(TrainThreads):
-        raise ConfigError(
-            f"environment {env.name!r}: train_threads is {env.train_threads!r:.100}; choose one of "
-            f"{', '.join(map(repr, get_args(TrainThreads)))}"
-        )
-    others: Any = env.other_models
-    if not isinstance(others, Mapping):
-        raise ConfigError(
-            f'environment {env.name!r}: other_models is {others!r:.100}; give {{"name": "judge"}}'
-        )
-    unknown = [role for role in env.other_models.values() if role not in ROLES]
-    if unknown:
-        raise ConfigError(
-            f"environment {env.name!r}: other_models names {unknown[0]!r}; choose from {', '.join(ROLES)}"
-        )
-    if is_recorded(env) and env.config.condenser:
-        raise ConfigError("--env.condenser: a recorded agent keeps its own history; leave it out")
-
-
-def refuse_no_reward(env: Hooks) -> None:
-    """Raise ConfigError where nothing scores a trajectory."""
-    if not writes(env, "compute_reward"):
-        raise ConfigError(
-            f"environment {env.name!r} has no reward; write compute_reward, or list "
-            f"TurnLevelRewardMixin before AgentEnv and write score_turn, compute_turn_rewards or "
-            f"compute_outcome"
-        )
-
-
-def _refuse_item_settings(env: Hooks) -> None:
-    """Raise ConfigError for settings of items that a hook of the class leaves without effect."""
-    config = env.config
-    if config.eval_share and writes(env, "load_eval_items"):
-        raise ConfigError(
-            f"environment {env.name!r} writes load_eval_items: evaluate takes those, and nobody would "
-            f"evaluate what --env.eval_share holds out; leave it out"
-        )
-    ordered = [name for name in ("shuffle", "weight_field") if getattr(config, name)]
-    if ordered and writes(env, "next_items"):
-        raise ConfigError(
-            f"environment {env.name!r} writes next_items, which says what comes next; leave out "
-            f"--env.{ordered[0]}"
-        )

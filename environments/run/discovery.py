@@ -32,8 +32,7 @@ def find_environment(given: str) -> type[AgentEnv]:
     names the first of these wins. A file's folder, or the current one for a module, goes to the end of
     Python's path: it never hides Turnwise's own packages.
 
-    Raises:
-        ConfigError: nothing of that name, its code fails, or it holds no or several environments.
+    Raises ConfigError: nothing of that name, its code fails, or it holds no or several environments.
     """
     if given in SHIPPED:
         given = shipped_target(given)
@@ -50,7 +49,6 @@ def find_environment(given: str) -> type[AgentEnv]:
 
 
 def _of_folder(folder: Path) -> type[AgentEnv]:
-    """The environment that a project's folder registers, whether or not it is installed."""
     path = folder / _PROJECT
     try:
         project: Any = tomllib.loads(path.read_text("utf-8"))
@@ -80,7 +78,6 @@ def _of_folder(folder: Path) -> type[AgentEnv]:
 
 
 def _of_package(given: str, source: str) -> type[AgentEnv]:
-    """The environment that an installed package registers under this name."""
     known = installed_environments()
     found = [each for each in known if each.name == given]
     if len(found) > 1:

@@ -39,7 +39,6 @@ class ItemTotals:
     """Of the rollouts that passed."""
 
     def add(self, trajectory: Trajectory, passed: bool | None) -> None:
-        """Add one more rollout and its verdict, where there is one."""
         self.rollouts += 1
         if trajectory.score is not None:
             self.scored += 1
@@ -51,11 +50,9 @@ class ItemTotals:
 
     @property
     def mean_score(self) -> float | None:
-        """Of the rollouts that were scored; `None` when none was."""
         return self.score_total / self.scored if self.scored else None
 
     def pass_at(self, k: int) -> float | None:
-        """pass@k; `None` with fewer than k verdicts."""
         return pass_at_k(self.judged, self.passed, k) if self.judged >= k else None
 
     def pass_at_least(self, k: int) -> float | None:
@@ -66,8 +63,6 @@ class ItemTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A mean over items with its 95 % interval."""
-
     mean: float | None
     """`None` without a value."""
     low: float | None
@@ -78,8 +73,6 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """The statistics over all items."""
-
     score: Estimate
     """Mean over items of the item's mean score."""
     pass_at: tuple[Estimate, ...]
@@ -103,11 +96,9 @@ class Evaluation:
 
     @property
     def complete(self) -> bool:
-        """Whether every item was tried."""
         return self.tried == self.planned
 
     def completeness(self) -> dict[str, int | bool]:
-        """How many items the numbers cover, for files."""
         lost = {"lost_items": self.lost_items, "lost_rollouts": self.dropped}
         return {"planned": self.planned, "tried": self.tried, "complete": self.complete, **lost}
 
@@ -153,12 +144,6 @@ def evaluate_results(
 
     Intervals are percentile bootstraps over items, not over rollouts: rollouts of one item resemble each
     other. The same seed gives the same intervals.
-
-    Args:
-        results: one per item.
-        max_k: rollouts that each item was given; pass@1 to pass@max_k are estimated.
-        seed: of the resampling.
-        planned: items that there were to try; unset: those of the results.
     """
     counted = [each for each in results if each.rollouts]
     if not counted:
@@ -224,7 +209,6 @@ def sample_row(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def print_evaluation(console: Console, evaluation: Evaluation) -> None:
-    """Shows the statistics."""
     items = f"{evaluation.tried} of {evaluation.planned} tried"
     if not evaluation.complete:
         items += "; INCOMPLETE: the numbers below speak only of these"
@@ -281,7 +265,6 @@ class Side:
     """Rollouts without a verdict of their own, judged by `pass_score`."""
 
     def add(self, credited: CreditedGroup) -> None:
-        """Take one more group in."""
         group = credited.group
         self.envs.add(group.env)
         self.policies.add(credited.policy)
@@ -416,7 +399,6 @@ def _unpaired(a: Side, b: Side) -> dict[str, list[str]]:
 
 
 def print_comparison(console: Console, numbers: Mapping[str, Any]) -> None:
-    """Shows what `compared` gave."""
     rows = [("", "A", "B", "B - A"), *_rows(numbers)]
     widths = [max(len(row[index]) for row in rows) for index in range(4)]
     texts = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,21 +28,17 @@ from environments.run.evaluation import (
     print_evaluation,
     sample_row,
 )
-from environments.run.experiment import origin_of
-from environments.run.group_source import Finishing, GroupSource, ShownGroups
-from environments.run.open_run import DEFAULT_NAME, DEFAULTS, OpenRun, RunOptions, opened_run
-from environments.run.process_run import (
-    FAILED,
-    Driver,
+from environments.run.group_source import ShownGroups
+from environments.run.open_run import (
+    DEFAULT_NAME,
+    DEFAULTS,
     OpenSource,
-    PlannedTasks,
-    SourceOptions,
+    RunOptions,
     in_this_process,
+    open_run,
 )
-from environments.run.progress import Progress
-from environments.run.run_list import RunLog, counted_groups
-from environments.run.tracking import Charts, opened_charts
-from environments.run.watchdog import Watchdog, watched_run
+from environments.run.process_run import FAILED, PlannedTasks, roll_out
+from environments.run.run_list import counted_groups
 from environments.trajectory import CreditedGroup
 from tools.errors import RecordError
 
@@ -73,72 +69,40 @@ async def evaluate(
     was left to count or something kept failing. Raises UsageError if the environment cannot be opened, or the
     folder is another evaluation's.
     """
-    folder, log = evaluation_folder(env.config, env.name, options.name), RunLog()
+    folder = evaluation_folder(env.config, env.name, options.name)
     there = [name for name in (METRICS, SAMPLES) if (folder.path / name).exists()]
     if there and not folder.record.exists():
         raise RecordError(
             f"{folder.path} has {' and '.join(there)} of an evaluation without a record, which cannot be "
             f"continued and is not written over; choose another folder (--name, --out)"
         )
-    progress = Progress(console, log=log)
-    with watched_run(env, progress) as watchdog:
-        async with env.opened(evaluation=True, notify=progress.say):
-            origin = origin_of(env, evaluation=True)
-            opened = opened_run(env, origin, folder, options=options, log=log, say=progress.say)
-            # First what can still refuse: `--fresh` puts the former evaluation aside.
-            with opened_charts(env, progress.observers) as charts, opened as run:
-                finishing = Finishing(fingerprint=run.recorder.fingerprint)
-                wanted = SourceOptions(
-                    finishing=finishing, say=progress.say, in_flight=progress.in_flight, evaluation=True
-                )
-                async with open_source(env, wanted) as source:
-                    return await _evaluate_opened(env, progress, run, watchdog, charts, source)
-
-
-async def _evaluate_opened(
-    env: AgentEnv,
-    progress: Progress,
-    run: OpenRun,
-    watchdog: Watchdog,
-    charts: Sequence[Charts],
-    source: GroupSource,
-) -> int:
-    started, recorder, folder = monotonic(), run.recorder, run.folder
-    assert folder is not None
-    tasks = PlannedTasks(plan(env.items, env.item_ids, -1), recorder)
-    driver = Driver(
-        source=source,
-        run=run,
-        progress=progress,
-        watchdog=watchdog,
-        max_failed=env.config.max_failed_groups,
-    )
-    code = await driver.roll_out(tasks)
-    is_stopped = code == FAILED
-    totals = await asyncio.to_thread(_recorded_totals, env, recorder)
-    evaluation, more = totals.evaluation, dict[str, Any]()
-    if evaluation is not None:
-        more["evaluation"] = evaluation.completeness()
-        more |= {"pass@1": evaluation.pass_at[0].mean, "score": evaluation.score.mean}
-    if is_stopped:
-        progress.say(f"{totals.tried} of {tasks.total} items were tried, which is no evaluation")
-    elif evaluation is None:
-        code = code or FAILED
-    else:
-        code = code or (0 if evaluation.complete else FAILED)
-        seconds = monotonic() - started
-        await asyncio.to_thread(_write_files, folder, env, recorder, totals, seconds=seconds)
-    await run.end(progress.summary, done=tasks.held(), planned=tasks.total, code=code, **more)
-    if not is_stopped:
-        loop = watchdog.utilisation if progress.summary.done else None
-        progress.print(partial(_print_end, totals=totals, planned=tasks.total, loop=loop))
-        if closing := tasks.closing("items were lost"):
-            progress.say(closing)
-        for each in charts:
-            shown = totals.shown
-            step = partial(each.log, totals.metrics(), shown.histograms, shown.samples)
-            progress.observers.put(each.name, step)
-    return code
+    async with open_run(env, console, folder, options, open_source, evaluation=True) as run:
+        assert run.record is not None
+        progress, recorder, started = run.progress, run.record.recorder, monotonic()
+        tasks = PlannedTasks(plan(env.items, env.item_ids, -1), recorder)
+        code = await roll_out(run, tasks)
+        is_stopped = code == FAILED
+        totals = await asyncio.to_thread(_recorded_totals, env, recorder)
+        evaluation, more = totals.evaluation, dict[str, Any]()
+        if evaluation is not None:
+            more["evaluation"] = evaluation.completeness()
+            more |= {"pass@1": evaluation.pass_at[0].mean, "score": evaluation.score.mean}
+        if is_stopped:
+            progress.say(f"{totals.tried} of {tasks.total} items were tried, which is no evaluation")
+        elif evaluation is None:
+            code = code or FAILED
+        else:
+            code = code or (0 if evaluation.complete else FAILED)
+            seconds = monotonic() - started
+            await asyncio.to_thread(_write_files, folder, env, recorder, totals, seconds=seconds)
+        await run.record.end(progress.summary, done=tasks.held(), planned=tasks.total, code=code, **more)
+        if not is_stopped:
+            loop = run.watchdog.utilisation if progress.summary.done else None
+            progress.print(partial(_print_end, totals=totals, planned=tasks.total, loop=loop))
+            if closing := tasks.closing("items were lost"):
+                progress.say(closing)
+            run.tracker.put(totals.metrics(), totals.shown)
+        return code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +116,6 @@ class _Totals:
     tried: int
 
     def metrics(self) -> dict[str, float]:
-        """Its numbers by name, for `metrics.json` and charts."""
         statistics = {} if self.evaluation is None else self.evaluation.metrics()
         return statistics | flat(self.summary.values(), "eval")
 

@@ -32,9 +32,9 @@ from environments.record.origin import LATER, RunOrigin, digest, refuse_other_ru
 from environments.record.recorder import Recorder
 from environments.record.run_folder import RUNS
 from environments.rollout.agents.command import Command
+from environments.rollout.context import condenser_facts
 from environments.rollout.items.item_json import stable_text
 from environments.rollout.lifecycle.opened_files import OpenedFiles
-from environments.rollout.lifecycle.rollout_parts import condenser_facts
 from tools.python_syntax import parse_python
 from tools.registry import Tool, Toolset
 
@@ -99,7 +99,7 @@ def origin_of(
     }
     second_models = {
         f"{server.section} {name}": stable_text(getattr(server, name))[:_LONG]
-        for server in env.second_servers
+        for server in env.lifecycle.parts.second_servers
         for name in OF_A_SECOND_MODEL
     }
     dataset = config.dataset_path
@@ -110,7 +110,7 @@ def origin_of(
         policy=env.policy_name,
         estimator=env.estimator,
         estimator_params=recorded_params(
-            env.estimator, preset=config.estimator_preset, params=env.estimator_params
+            env.estimator, preset=config.estimator_preset, params=env.lifecycle.parts.estimator_params
         ),
         experiment={
             "turnwise": turnwise_version(),
@@ -118,13 +118,13 @@ def origin_of(
             "system prompt": digest((env.system_prompt or "").encode("utf-8", "surrogatepass")),
             **settings,
             # The class's choice counts like a setting.
-            "sandbox": env.sandboxes.kind,
-            "verify_sandbox": env.sandboxes.verifier_kind,
-            **env.sandboxes.package_facts(),
+            "sandbox": env.lifecycle.sandboxes.kind,
+            "verify_sandbox": env.lifecycle.sandboxes.verifier_kind,
+            **env.lifecycle.sandboxes.package_facts(),
             **_servers(env.servers),
             **second_models,
-            **dict.fromkeys(env.scripted_roles(), SCRIPTED),
-            **condenser_facts(env.condensers),
+            **dict.fromkeys(env.lifecycle.scripted_roles(), SCRIPTED),
+            **condenser_facts(env.lifecycle.parts.condensers),
             **_agent(env.agent),
             **({"dataset": file_digest(Path(dataset))} if dataset is not None and is_local else {}),
             **tools,
@@ -134,7 +134,6 @@ def origin_of(
 
 
 def _agent(command: Command | None) -> dict[str, str]:
-    """A recorded agent that is a program: how it is started, and the files that its arguments name."""
     if command is None:
         return {}
     files = {Path(each) for each in command.argv if _size(each) < _LARGEST_PROGRAM}
@@ -151,7 +150,6 @@ def _agent(command: Command | None) -> dict[str, str]:
 
 
 def _imported_names(program: Path) -> set[str]:
-    """The modules that a program imports, as it names them; none of one that is no Python."""
     try:
         tree = ast.parse(program.read_bytes())
     except (SyntaxError, ValueError):
@@ -163,12 +161,10 @@ def _imported_names(program: Path) -> set[str]:
 
 
 def _size(path: str) -> float:
-    """Bytes of a file; without end for what is none."""
     return Path(path).stat().st_size if Path(path).is_file() else math.inf
 
 
 def turnwise_version() -> str:
-    """Returns the version of the package that is installed."""
     try:
         return version("turnwise")
     except PackageNotFoundError:
@@ -201,7 +197,7 @@ def _servers(servers: Sequence[ServerConfig]) -> dict[str, str]:
 
 def environment_files(env: AgentEnv) -> dict[str, Path]:
     """Returns the files that the fingerprint covers, as `code of env.py` or `data of users.jsonl`."""
-    opened = env.opened_files
+    opened = env.lifecycle.opened_files
     return counted_files(type(env), opened=opened.read, written=opened.written, apart=_apart(env))
 
 
@@ -219,14 +215,7 @@ def _apart(env: AgentEnv) -> list[Path]:
 def counted_files(
     env_cls: type, *, opened: Iterable[str] = (), written: Iterable[str] = (), apart: Iterable[Path] = ()
 ) -> dict[str, Path]:
-    """Returns the files by name: `code of env.py`, `data of ../corpus/a.txt`, from the class's folder on.
-
-    Args:
-        env_cls: the environment's class.
-        opened: paths that were opened for reading while it was set up and its items were loaded.
-        written: paths that were opened for writing, too.
-        apart: what runs write, or what counts by its items.
-    """
+    """Returns the files by name: `code of env.py`, `data of ../corpus/a.txt`, from the class's folder on."""
     modules, apart = _module_files(), list(apart)
     code: dict[str, Path] = {}
     own = {file.parent: file for cls in reversed(_classes(env_cls)) if (file := _file_of(cls.__module__))}
@@ -271,7 +260,6 @@ def file_digest(file: Path) -> str:
 
 
 def has_file(cls: type) -> bool:
-    """Whether a class was loaded from a file."""
     return _file_of(cls.__module__) is not None
 
 
@@ -307,7 +295,6 @@ def _classes(env_cls: type) -> list[type]:
 
 
 def _home_of(env_cls: type) -> Path:
-    """The folder of an environment's class; the current one where it has no file."""
     return next((file.parent for cls in _classes(env_cls) if (file := _file_of(cls.__module__))), Path.cwd())
 
 
@@ -340,7 +327,6 @@ def _resolved_folder(folder: str) -> Path:
 
 @cache
 def _installed() -> tuple[Path, ...]:
-    """Where Python, its packages and Turnwise lie."""
     source = Path(__file__).resolve().parents[2]
     paths = {sys.prefix, *sysconfig.get_paths().values()}
     return (*_SYSTEM, *(Path(path).resolve() for path in paths), *(source / name for name in _TURNWISE))

@@ -21,7 +21,7 @@ from environments.record.recorder import GroupLine, serialised
 from environments.record.summary import CHARTED_TURNS
 from environments.record.totals import Summary
 from environments.rollout.boundary import failure_of
-from environments.rollout.containment.user_code import InFlight, Watch
+from environments.rollout.containment.hook_calls import InFlight, Watch
 from environments.rollout.items.tasks import GroupTask, PastGroup, past_group
 from environments.run.worker_pool import StoppedError, groups_at_once
 from environments.trajectory import CreditedGroup, Failure, StopReason, Trajectory, TrajectoryGroup
@@ -40,13 +40,11 @@ class ShownGroups:
     """What charts show of groups beside their numbers."""
 
     def __init__(self) -> None:
-        """Of none so far."""
         self.histograms: defaultdict[str, list[float]] = defaultdict(list)
         """Scores, and by turn rewards and, where there is credit, advantages."""
         self.samples: list[dict[str, str | float | None]] = []
 
     def add(self, credited: CreditedGroup) -> None:
-        """Take one more group in."""
         group = credited.group
         has_credit = credited.status != "failed" and not group.is_evaluation
         for trajectory, row in zip(credited.group.trajectories, credited.advantages, strict=True):
@@ -67,7 +65,6 @@ class ShownGroups:
             self.samples.append(sample(credited.group.trajectories[0], credited))
 
     def merge(self, other: "ShownGroups") -> None:
-        """Take in what is shown of other groups."""
         for name, values in other.histograms.items():
             mine = self.histograms[name]
             mine += values[: MAX_VALUES - len(mine)]
@@ -165,7 +162,6 @@ def sample(trajectory: Trajectory, credited: CreditedGroup) -> dict[str, str | f
 
 
 def _text(text: str) -> str:
-    """Text that any table can hold."""
     return shorten(text, TEXT_CHARS).encode("utf-8", "replace").decode()
 
 
@@ -181,7 +177,6 @@ class Streak:
     """What was lost lately: whole groups in a row, and rollouts by what was away."""
 
     def __init__(self, most: int = 0) -> None:
-        """Count them; `most` is how many groups are too many, 0: none are."""
         self.length = 0
         self._most = most
         self._last = ""
@@ -233,7 +228,6 @@ class Breaker:
     def __init__(
         self, streak: Streak, say: Callable[[str], None], *, clock: Callable[[], float] = monotonic
     ) -> None:
-        """`say` shows a line; `clock` is in seconds."""
         self.streak = streak
         self._say, self._clock = say, clock
         self._probes = set[Hashable]()
@@ -242,16 +236,13 @@ class Breaker:
 
     @property
     def is_open(self) -> bool:
-        """Whether groups wait."""
         return self.streak.outage is not None
 
     @property
     def may_start(self) -> bool:
-        """Whether a group may start now."""
         return not self.is_open or self._clock() >= self._next_at
 
     def start(self, key: Hashable) -> None:
-        """Note that a group starts; the next one waits longer."""
         if self.is_open:
             self._probes.add(key)
             self._pause(min(2 * self._pause_s, LONGEST_PAUSE_S))
@@ -340,13 +331,9 @@ class GroupSource(Protocol):
     """Rolls out what it is asked for, many groups side by side; who asks plans, records and shows."""
 
     @property
-    def at_once(self) -> int:
-        """Groups that keep it busy."""
-        ...
+    def at_once(self) -> int: ...
 
-    async def first(self, task: GroupTask) -> TrajectoryGroup:
-        """Return the first rollout of a task, which goes alone."""
-        ...
+    async def first(self, task: GroupTask) -> TrajectoryGroup: ...
 
     async def run(
         self, task: GroupTask, size: int | None = None, *, max_row_tokens: int | None = None
@@ -390,7 +377,7 @@ def finished(
 async def withhold_stale(env: AgentEnv, finishing: Finishing, done: FinishedGroup) -> FinishedGroup:
     """Return the group without credit for siblings that are too old by now, see `AgentEnv.withhold_stale`."""
     line = done.line
-    if env.weight_versions.staleness([*chain.from_iterable(done.note.versions.values())]) is None:
+    if env.lifecycle.weight_versions.staleness([*chain.from_iterable(done.note.versions.values())]) is None:
         return done
     assert line is not None
 
@@ -405,10 +392,7 @@ async def withhold_stale(env: AgentEnv, finishing: Finishing, done: FinishedGrou
 
 
 class OwnGroups:
-    """The groups of an environment that is open in this process."""
-
     def __init__(self, env: AgentEnv, watch: Watch) -> None:
-        """Roll out with an open environment; `watch` is entered for each rollout."""
         self._env, self._watch = env, watch
         self.at_once = groups_at_once(env.config.max_concurrent_rollouts, self._size())
 
@@ -416,11 +400,9 @@ class OwnGroups:
         return self._env.config.group_size
 
     async def first(self, task: GroupTask) -> TrajectoryGroup:
-        """Return the first rollout of a task."""
         return await self._env.rollout_group(task, 1, watch=self._watch)
 
     async def run(self, task: GroupTask, size: int | None = None) -> CreditedGroup:
-        """Return a group with its credit."""
         return await self._env.run_group(task, size, watch=self._watch)
 
 
@@ -431,26 +413,20 @@ class OwnEvaluations(OwnGroups):
         return self._env.config.eval_rollouts
 
     async def run(self, task: GroupTask, size: int | None = None) -> CreditedGroup:
-        """Return a group whose rollouts the environment has judged."""
         env = self._env
         group = await env.rollout_group(task, size or self._size(), watch=self._watch)
         return uncredited(env, await score_eval(env, task, group, self._watch))
 
 
 class FinishedGroups:
-    """The groups of this process, finished off the event loop."""
-
     def __init__(self, source: OwnGroups, finishing: Finishing, credit: Credit | None = None) -> None:
-        """Finish groups, see `finished`."""
         self._source, self._finishing, self._credit = source, finishing, credit
 
     @property
     def at_once(self) -> int:
-        """Groups that keep the slots for rollouts busy."""
         return self._source.at_once
 
     async def first(self, task: GroupTask) -> TrajectoryGroup:
-        """Return the first rollout of a task."""
         return await self._source.first(task)
 
     async def run(
@@ -485,7 +461,9 @@ async def score_eval(env: AgentEnv, task: GroupTask, group: TrajectoryGroup, wat
 
 def uncredited(env: AgentEnv, group: TrajectoryGroup) -> CreditedGroup:
     """A group as the record of an evaluation has it; one of which no rollout is left is to be tried again."""
-    params = recorded_params(env.estimator, preset=env.config.estimator_preset, params=env.estimator_params)
+    params = recorded_params(
+        env.estimator, preset=env.config.estimator_preset, params=env.lifecycle.parts.estimator_params
+    )
     return CreditedGroup(
         group=group,
         advantages=tuple((0.0,) * len(trajectory.turns) for trajectory in group.trajectories),
@@ -502,7 +480,7 @@ async def _verdict(env: AgentEnv, task: GroupTask, trajectory: Trajectory, watch
         return False
     in_flight = InFlight(item_id=task.item_id, sibling=trajectory.sibling)
     try:
-        with watch(in_flight), env.hook_calls(in_flight) as calls:
+        with watch(in_flight), env.lifecycle.hook_calls(in_flight) as calls:
             given = await calls.hook("passed", env.passed, task.for_rollout().item, trajectory)
         # Of numpy, too, which loads slowly.
         if not (
@@ -519,6 +497,5 @@ async def _verdict(env: AgentEnv, task: GroupTask, trajectory: Trajectory, watch
 def source_in_process(
     env: AgentEnv, watch: Watch, finishing: Finishing, *, evaluation: bool = False
 ) -> FinishedGroups:
-    """Return the groups of an environment that is open here, of training or of an evaluation."""
     own = OwnEvaluations(env, watch) if evaluation else OwnGroups(env, watch)
     return FinishedGroups(own, finishing, env.credit)

@@ -116,8 +116,6 @@ GROUP = "turnwise.environments"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalledEnvironment:
-    """An environment that a package registers."""
-
     name: str
     package: str
     """The distribution that has it."""

@@ -1,16 +1,15 @@
-"""A run that writes: its record and, where it has one, the folder around it, from its start to its end.
-
-The files beside the record document how it came to be: settings, source and fingerprint.
-"""
+"""An environment that is open for one run, with all that the run needs: record, folder, charts, source."""
 
 import asyncio
 import re
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any, cast
+
+from rich.console import Console
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
@@ -20,9 +19,13 @@ from environments.record.origin import RunOrigin, credit_text, in_short
 from environments.record.recorder import Recorder
 from environments.record.run_folder import RunFolder, Shard, run_folder
 from environments.record.totals import Summary
-from environments.run.experiment import has_file, later_files
+from environments.run.experiment import has_file, later_files, origin_of
+from environments.run.group_source import Finishing, GroupSource, source_in_process
+from environments.run.progress import Progress, RolloutsInFlight
 from environments.run.run_files import Sources, write_run_files
 from environments.run.run_list import RunLog, counted_groups, moment, read_summary, write_summary
+from environments.run.tracking import Tracker, opened_charts
+from environments.run.watchdog import Watchdog, watched_run
 from tools.errors import ConfigError, RecordError
 
 DEFAULT_NAME = "default"
@@ -55,7 +58,6 @@ class RunOptions:
     """Of `serve`: whether it ends only when the API has taken every group."""
 
     def __post_init__(self) -> None:
-        """Raises ConfigError if no folder can have the name."""
         name = self.name
         if name is not None and not (_PLAIN_NAME.fullmatch(name) and len(name.encode()) <= _NAME_BYTES):
             raise ConfigError(
@@ -83,8 +85,210 @@ def place_of(config: AgentEnvConfig, env: str, options: RunOptions) -> RunFolder
     return Path(path)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """What a run wants of whatever rolls its groups out."""
+
+    finishing: Finishing
+    say: Callable[[str], None]
+    """Shows a line."""
+    in_flight: RolloutsInFlight
+    """Is to know each rollout from its slot to its end."""
+    evaluation: bool = False
+    waits: bool = False
+    """For model servers that do not answer yet."""
+
+
+OpenSource = Callable[[AgentEnv, SourceOptions], AbstractAsyncContextManager[GroupSource]]
+"""Opens what rolls out the groups of an environment that is open here."""
+
+
+@asynccontextmanager
+async def in_this_process(env: AgentEnv, options: SourceOptions) -> AsyncGenerator[GroupSource]:
+    """The environment itself rolls out."""
+    yield source_in_process(env, options.in_flight.watch, options.finishing, evaluation=options.evaluation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OpenRun:
+    """What a run has while its environment is open."""
+
+    env: AgentEnv
+    origin: RunOrigin
+    record: "OpenRecord | None"
+    """`None`: nothing is recorded."""
+    source: GroupSource
+    finishing: Finishing
+    """How the source finishes its groups."""
+    is_evaluation: bool
+    progress: Progress
+    watchdog: Watchdog
+    tracker: Tracker
+
+
+@asynccontextmanager
+async def open_run(  # noqa: PLR0913  # what three commands want of it, by name
+    env: AgentEnv,
+    console: Console,
+    place: RunFolder | Path | None,
+    options: RunOptions,
+    open_source: OpenSource,
+    *,
+    evaluation: bool = False,
+    waits: bool = False,
+    finishing: Callable[[Finishing, Progress], Finishing] = lambda plain, _: plain,
+    on_open: Callable[[Progress], object] = lambda _: None,
+) -> AsyncGenerator[OpenRun]:
+    """Open an environment for a run; code that blocks the event loop is noticed, and no chart holds the run.
+
+    Args:
+        env: not open.
+        console: where to show how it goes.
+        place: where groups are recorded; `None`: nowhere.
+        options: what happens to a former run's record.
+        open_source: opens what rolls the groups out.
+        evaluation: whether it is one.
+        waits: whether to wait for model servers that do not answer yet.
+        finishing: what the run wants of each group beside its line.
+        on_open: called when the environment is open; it may refuse the run before anything is written.
+
+    Raises UsageError if the environment cannot be opened, or the record is of another experiment, cannot be
+    read or written, or is written by another process.
+    """
+    log = RunLog()
+    progress = Progress(console, log=log)
+    with watched_run(env, progress) as watchdog:
+        async with env.opened(evaluation=evaluation, waits=waits, notify=progress.say):
+            on_open(progress)
+            origin = origin_of(env, evaluation=evaluation)
+            # First what can still refuse: `--fresh` puts the former run aside.
+            with (
+                opened_charts(env, progress.observers) as tracker,
+                _opened_record(env, origin, place, options, log, progress.say) as record,
+            ):
+                fingerprint = None if record is None else record.recorder.fingerprint
+                plain = Finishing(fingerprint=fingerprint, is_charted=bool(tracker.charts) and not evaluation)
+                wanted = SourceOptions(
+                    finishing=finishing(plain, progress),
+                    say=progress.say,
+                    in_flight=progress.in_flight,
+                    evaluation=evaluation,
+                    waits=waits,
+                )
+                async with open_source(env, wanted) as source:
+                    yield OpenRun(
+                        env=env,
+                        origin=origin,
+                        record=record,
+                        source=source,
+                        finishing=wanted.finishing,
+                        is_evaluation=evaluation,
+                        progress=progress,
+                        watchdog=watchdog,
+                        tracker=tracker,
+                    )
+
+
+@contextmanager
+def _opened_record(
+    env: AgentEnv,
+    origin: RunOrigin,
+    place: RunFolder | Path | None,
+    options: RunOptions,
+    log: RunLog,
+    say: Callable[[str], None],
+) -> Generator["OpenRecord | None"]:
+    """Open a record and make it this run's; in a folder, with the files that document how it came to be."""
+    if place is None:
+        yield None
+        return
+    folder = place if isinstance(place, RunFolder) else None
+    path = place.record if isinstance(place, RunFolder) else place
+    if folder is not None and options.fresh and path.is_file() and path.stat().st_size:
+        _put_aside(folder.path, path, say)
+    with Recorder(path, fresh=options.fresh and folder is None) as recorder:
+        record = OpenRecord(
+            recorder=recorder, folder=folder, resumed=bool(path.stat().st_size), say=say, shard=options.shard
+        )
+        if options.shard is not None:
+            origin = replace(origin, shard=str(options.shard))
+        accepted = _begin(env, origin, record, accept=options.accept)
+        with later_files(env, recorder, accept=options.accept):
+            if folder is None:
+                yield record
+                return
+            record.facts = {
+                "env": env.name,
+                "policy": origin.policy,
+                "estimator": credit_text(origin.estimator, origin.estimator_params),
+                "fingerprint": origin.fingerprint,
+                "state": "running",
+                "started": moment(),
+            }
+            resumed = record.resumed
+            notes = write_run_files(
+                folder, env, origin, sources=options.sources, accepted=accepted, resumed=resumed
+            )
+            for note in notes:
+                say(note)
+            log.open(folder.log, title=f"{env.name} as {folder.path.name}, fingerprint {origin.fingerprint}")
+            try:
+                yield record
+            except BaseException as error:
+                log.add(f"{type(error).__name__}: {error}")
+                record.broke(error)
+                raise
+            finally:
+                log.close()
+
+
+def _begin(env: AgentEnv, origin: RunOrigin, record: "OpenRecord", *, accept: bool) -> list[str]:
+    """Make a record this run's, and show what of its origin cannot be known.
+
+    Returns how the experiment differs from that of its groups, where that was accepted.
+    """
+    recorder, say = record.recorder, record.say
+    if not has_file(type(env)):
+        say(
+            f"{type(env).__name__} has no file: when the record is continued, changes in its own functions "
+            f"will be noticed, and none in what they import"
+        )
+    items = zip(env.item_ids, env.items, strict=True)
+    options = {} if record.folder is None else {"instead": _INSTEAD}
+    accepted = recorder.begin(origin, items, all_items=env.config.max_items is None, accept=accept, **options)
+    if accepted:
+        say(f"accepted: {recorder.path} holds groups of another run, too ({in_short(accepted)})")
+    elif recorder.contents.fingerprints - {origin.fingerprint}:
+        say(f"{recorder.path} holds groups of other experiments, too, as was accepted once")
+    others = sorted(recorder.contents.estimators - {credit_text(origin.estimator, origin.estimator_params)})
+    if others:
+        say(
+            f"the groups in {recorder.path} keep the advantages of {', '.join(others)}; "
+            f"`turnwise credit` computes all of them anew"
+        )
+    return accepted
+
+
+def _put_aside(folder: Path, locked: Path, say: Callable[[str], None]) -> None:
+    """Move the folder of a former run away.
+
+    Raises RecordError if it cannot be moved, or a process writes there, which has locked the file `locked`.
+    """
+    file = AppendFile(locked, fresh=False)
+    try:
+        number = 1
+        while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
+            number += 1
+        folder.rename(aside)
+    except OSError as error:
+        raise RecordError(f"cannot put {folder} aside: {error.strerror}") from error
+    finally:
+        file.close()
+    say(f"the former run is put aside as {aside}")
+
+
+@dataclass(slots=True, kw_only=True)
+class OpenRecord:
     """A record that takes groups; its folder is brought up to date by `planned` and `end`."""
 
     recorder: Recorder
@@ -108,15 +312,7 @@ class OpenRun:
             write_summary(self.folder.summary, self.facts | self._kept(self.folder))
 
     async def end(self, added: Summary, *, done: int, planned: int, code: int, **more: Any) -> None:
-        """Writes the totals of the whole record; where that fails it is shown, and ends nothing.
-
-        Args:
-            added: what this run added to it.
-            done: of the planned groups, those that need not run again.
-            planned: groups of the whole job, as it is known now.
-            code: the exit code.
-            more: further values of the whole record for `summary.json`, in the place of its own of that name.
-        """
+        """Writes the totals of the whole record; where that fails it is shown, and ends nothing."""
         if self.folder is None:
             return
         # Groups that failed are in the record, too.
@@ -148,7 +344,6 @@ class OpenRun:
         }
 
     def broke(self, error: BaseException) -> None:
-        """Writes into the summary that an error or a cancellation ended the run."""
         if self.folder is None:
             return
         state = "stopped" if isinstance(error, asyncio.CancelledError) else "broke"
@@ -171,122 +366,3 @@ def _summary_of(recorder: Recorder) -> Summary:
     for credited in counted_groups(recorder.path, recorder.finished):
         summary.add(credited)
     return summary
-
-
-@contextmanager
-def opened_run(
-    env: AgentEnv,
-    origin: RunOrigin,
-    place: RunFolder | Path,
-    *,
-    options: RunOptions,
-    log: RunLog,
-    say: Callable[[str], None],
-) -> Generator[OpenRun]:
-    """Opens a record and makes it this run's; in a folder, with the files that document how it came to be.
-
-    Raises OtherRunError if the record is of another experiment, and RecordError if it cannot be read or
-    written, or another process writes it.
-    """
-    folder = place if isinstance(place, RunFolder) else None
-    record = place.record if isinstance(place, RunFolder) else place
-    if folder is not None and options.fresh and folder.record.is_file() and folder.record.stat().st_size:
-        put_aside(folder.path, folder.record, say)
-    with Recorder(record, fresh=options.fresh and folder is None) as recorder:
-        run = OpenRun(recorder=recorder, folder=folder, resumed=bool(recorder.path.stat().st_size), say=say)
-        if (shard := options.shard) is not None:
-            run.shard, origin = shard, replace(origin, shard=str(shard))
-        instead = None if folder is None else _INSTEAD
-        accepted = begin_record(env, origin, recorder, accept=options.accept, say=say, instead=instead)
-        with later_files(env, recorder, accept=options.accept):
-            if folder is None:
-                yield run
-                return
-            run.facts = run_facts(env, origin)
-            notes = write_run_files(
-                folder, env, origin, sources=options.sources, accepted=accepted, resumed=run.resumed
-            )
-            for note in notes:
-                say(note)
-            title = f"{env.name} as {folder.path.name}, fingerprint {origin.fingerprint}"
-            with logged_run(run, folder, log, title=title):
-                yield run
-
-
-@contextmanager
-def logged_run(run: OpenRun, folder: RunFolder, log: RunLog, *, title: str) -> Generator[None]:
-    """While entered, the log is locked by this run; what breaks it is in log and summary."""
-    log.open(folder.log, title=title)
-    try:
-        yield
-    except BaseException as error:
-        log.add(f"{type(error).__name__}: {error}")
-        run.broke(error)
-        raise
-    finally:
-        log.close()
-
-
-def begin_record(
-    env: AgentEnv,
-    origin: RunOrigin,
-    recorder: Recorder,
-    *,
-    accept: bool,
-    say: Callable[[str], None],
-    instead: str | None = None,
-) -> list[str]:
-    """Makes a record this run's; what of its origin cannot be known is shown.
-
-    Returns how the experiment differs from that of its groups, where that was accepted. Raises OtherRunError
-    if it holds groups of another experiment, or of items that have changed.
-    """
-    if not has_file(type(env)):
-        say(
-            f"{type(env).__name__} has no file: when the record is continued, changes in its own functions "
-            f"will be noticed, and none in what they import"
-        )
-    items = zip(env.item_ids, env.items, strict=True)
-    options = {} if instead is None else {"instead": instead}
-    accepted = recorder.begin(origin, items, all_items=env.config.max_items is None, accept=accept, **options)
-    if accepted:
-        say(f"accepted: {recorder.path} holds groups of another run, too ({in_short(accepted)})")
-    elif recorder.contents.fingerprints - {origin.fingerprint}:
-        say(f"{recorder.path} holds groups of other experiments, too, as was accepted once")
-    others = sorted(recorder.contents.estimators - {credit_text(origin.estimator, origin.estimator_params)})
-    if others:
-        say(
-            f"the groups in {recorder.path} keep the advantages of {', '.join(others)}; "
-            f"`turnwise credit` computes all of them anew"
-        )
-    return accepted
-
-
-def run_facts(env: AgentEnv, origin: RunOrigin) -> dict[str, Any]:
-    """Returns what `summary.json` has of a run that begins."""
-    return {
-        "env": env.name,
-        "policy": origin.policy,
-        "estimator": credit_text(origin.estimator, origin.estimator_params),
-        "fingerprint": origin.fingerprint,
-        "state": "running",
-        "started": moment(),
-    }
-
-
-def put_aside(folder: Path, locked: Path, say: Callable[[str], None]) -> None:
-    """Moves the folder of a former run away.
-
-    Raises RecordError if it cannot be moved, or a process writes there, which has locked the file `locked`.
-    """
-    file = AppendFile(locked, fresh=False)
-    try:
-        number = 1
-        while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
-            number += 1
-        folder.rename(aside)
-    except OSError as error:
-        raise RecordError(f"cannot put {folder} aside: {error.strerror}") from error
-    finally:
-        file.close()
-    say(f"the former run is put aside as {aside}")

@@ -3,9 +3,8 @@
 import asyncio
 import signal
 from collections import defaultdict, deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from rich.console import Console
@@ -15,33 +14,28 @@ from environments.record.origin import GroupKey
 from environments.record.recorder import Recorder, past_groups
 from environments.record.summary import print_summary
 from environments.rollout.boundary import traceback_of
-from environments.rollout.containment.hook_calls import HookCalls
-from environments.rollout.containment.user_code import InFlight
+from environments.rollout.containment.hook_calls import HookCalls, InFlight
 from environments.rollout.hooks import writes
 from environments.rollout.items.tasks import GroupTask, PastGroup, RunHistory
-from environments.run.experiment import origin_of
 from environments.run.group_source import (
     FIRST_PAUSE_S,
     Breaker,
     FinishedGroup,
-    Finishing,
-    GroupSource,
     Lessons,
     Streak,
-    source_in_process,
     withhold_stale,
 )
-from environments.run.open_run import DEFAULTS, OpenRun, RunOptions, opened_run, place_of
-from environments.run.progress import Progress, RolloutsInFlight
-from environments.run.run_list import RunLog
-from environments.run.tracking import Traces, Track, tracked
-from environments.run.watchdog import Watchdog, watched_run
-from environments.run.worker_pool import (
-    MOST_ALIKE,
-    StoppedError,
-    first_alone,
-    run_groups,
+from environments.run.open_run import (
+    DEFAULTS,
+    OpenRun,
+    OpenSource,
+    RunOptions,
+    in_this_process,
+    open_run,
+    place_of,
 )
+from environments.run.tracking import Traces
+from environments.run.worker_pool import MOST_ALIKE, StoppedError, first_alone, run_groups
 from environments.trajectory import Failure
 from tools.errors import ConfigError, RunError, UsageError
 from tools.plain_text import printable
@@ -57,30 +51,6 @@ FAILED = 1
 """Exit code of a run that did not do what it was asked for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceOptions:
-    """What a run wants of whatever rolls its groups out."""
-
-    finishing: Finishing
-    say: Callable[[str], None]
-    """Shows a line."""
-    in_flight: RolloutsInFlight
-    """Is to know each rollout from its slot to its end."""
-    evaluation: bool = False
-    waits: bool = False
-    """For model servers that do not answer yet."""
-
-
-OpenSource = Callable[[AgentEnv, SourceOptions], AbstractAsyncContextManager[GroupSource]]
-"""Opens what rolls out the groups of an environment that is open here."""
-
-
-@asynccontextmanager
-async def in_this_process(env: AgentEnv, options: SourceOptions) -> AsyncGenerator[GroupSource]:
-    """The environment itself rolls out."""
-    yield source_in_process(env, options.in_flight.watch, options.finishing, evaluation=options.evaluation)
-
-
 async def process(
     env: AgentEnv,
     console: Console,
@@ -88,72 +58,56 @@ async def process(
     options: RunOptions = DEFAULTS,
     open_source: OpenSource = in_this_process,
 ) -> int:
-    """Opens an environment and rolls out its tasks; a group is on disk before it counts as done.
+    """Open an environment and roll out its tasks; a group is on disk before it counts as done.
 
     Returns the exit code: 0; 130 or 143 when a signal ended the run; `FAILED` when every group failed,
     `max_failed_groups` of them in a row, or one was never rolled out to its end. Raises UsageError if the
     environment cannot be opened, or the record is not this run's.
     """
-    place, log = place_of(env.config, env.name, options), RunLog()
-    if options.shard is not None and writes(env, "next_items"):
+    place = place_of(env.config, env.name, options)
+    is_asked = writes(env, "next_items")
+    if options.shard is not None and is_asked:
         raise ConfigError(f"--shard is for a plan, and {type(env).__name__} has next_items, which makes none")
-    progress = Progress(console, log=log)
-    with watched_run(env, progress) as watchdog:
-        async with env.opened(notify=progress.say):
-            with ExitStack() as files:
-                # First what can still refuse: `--fresh` puts the former run aside.
-                track = files.enter_context(tracked(env, progress.observers))
-                origin = origin_of(env)
-                opened = opened_run(env, origin, place, options=options, log=log, say=progress.say)
-                run = files.enter_context(opened)
-                finishing = Finishing(fingerprint=run.recorder.fingerprint, is_charted=track is not None)
-                wanted = SourceOptions(finishing=finishing, say=progress.say, in_flight=progress.in_flight)
-                async with open_source(env, wanted) as source:
-                    return await _process_opened(env, progress, run, track, watchdog, source)
+    async with open_run(env, console, place, options, open_source) as run:
+        with env.lifecycle.hook_calls(InFlight(item_id="", sibling=0)) as calls:
+            tasks = _asked_tasks(run, calls) if is_asked else _planned_tasks(run)
+            code = await roll_out(run, tasks)
+        return await _end(run, tasks, code)
 
 
-async def _process_opened(
-    env: AgentEnv,
-    progress: Progress,
-    run: OpenRun,
-    track: Track | None,
-    watchdog: Watchdog,
-    source: GroupSource,
-) -> int:
-    recorder = run.recorder
-    finishing = Finishing(fingerprint=recorder.fingerprint, is_charted=track is not None)
-    driver = Driver(
-        source=source,
-        run=run,
-        progress=progress,
-        watchdog=watchdog,
-        max_failed=env.config.max_failed_groups,
-        withhold_stale=partial(withhold_stale, env, finishing),
-        track=track,
-    )
-    with env.hook_calls(InFlight(item_id="", sibling=0)) as calls:
-        if writes(env, "next_items"):
-            most = len(env.items) if env.config.total_steps == -1 else env.config.total_steps
-            past = past_groups(recorder.path)
-            tasks = AskedTasks(env, calls, most=most, past=past, say=progress.say)
-        else:
-            planned = env.tasks()
-            own = planned if run.shard is None else planned[run.shard.index :: run.shard.count]
-            tasks = PlannedTasks(own, recorder)
-            if run.shard is not None and not own:
-                progress.say(f"shard {run.shard} has no group of the {len(planned)} that are planned")
-        code = await driver.roll_out(tasks)
-    summary = progress.summary
+def _planned_tasks(run: OpenRun) -> "PlannedTasks":
+    assert run.record is not None
+    planned, shard = run.env.tasks(), run.record.shard
+    own = planned if shard is None else planned[shard.index :: shard.count]
+    if shard is not None and not own:
+        run.progress.say(f"shard {shard} has no group of the {len(planned)} that are planned")
+    return PlannedTasks(own, run.record.recorder)
+
+
+def _asked_tasks(run: OpenRun, calls: HookCalls) -> "AskedTasks":
+    assert run.record is not None
+    env = run.env
+    most = len(env.items) if env.config.total_steps == -1 else env.config.total_steps
+    past = past_groups(run.record.recorder.path)
+    return AskedTasks(env, calls, most=most, past=past, say=run.progress.say)
+
+
+async def _end(run: OpenRun, tasks: "PlannedTasks | AskedTasks", code: int) -> int:
+    """Show what came of a run and write its summary; the exit code."""
+    progress, summary, record = run.progress, run.progress.summary, run.record
+    assert record is not None
+    recorder = record.recorder
     left = tasks.total - tasks.done - summary.done
     if left or (tasks.total and not recorder.contents.finished):
         code = code or FAILED
-    is_whole = run.shard is None and env.config.group_size > 1 and tasks.total >= _FEWEST_GROUPS
+    is_whole = record.shard is None and run.env.config.group_size > 1 and tasks.total >= _FEWEST_GROUPS
     if code == 0 and is_whole and not recorder.contents.has_reward:
         progress.say("nothing in the record was scored: every reward is None")
         code = WITHOUT_REWARD
-    loop = watchdog.utilisation
-    await run.end(summary, done=tasks.held(), planned=tasks.total, code=code)
-    progress.print(partial(_print_end, recorder=recorder, progress=progress, loop=loop))
+    await record.end(summary, done=tasks.held(), planned=tasks.total, code=code)
+    if summary.done:
+        path, wall_s, loop = str(recorder.path), progress.elapsed_s, run.watchdog.utilisation
+        progress.print(partial(print_summary, summary=summary, path=path, wall_s=wall_s, loop=loop))
     if left:
         by = f" by {signal.Signals(code - 128).name}" if code > 128 else ""
         progress.say(f"stopped{by} with {left} groups to go; the same command goes on from here")
@@ -164,91 +118,85 @@ async def _process_opened(
     return code
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Driver:
-    """Plans, records and shows the groups of a source, wherever that rolls them out."""
+async def roll_out(run: OpenRun, tasks: "PlannedTasks | AskedTasks") -> int:
+    """Roll out the tasks that the record does not hold yet; record, show and chart each group.
 
-    source: GroupSource
-    run: OpenRun
-    progress: Progress
-    watchdog: Watchdog
-    max_failed: int
-    """Groups that may fail in a row, see `Streak`."""
-    withhold_stale: Callable[[FinishedGroup], Awaitable[FinishedGroup]] | None = None
-    """Takes the credit of siblings that are too old by now; `None`: there is no credit."""
-    track: Track | None = None
-
-    async def roll_out(self, tasks: "PlannedTasks | AskedTasks") -> int:
-        """Has the tasks rolled out that the record does not hold yet.
-
-        Returns 0, the exit code of a signal, or `FAILED` where there was no point in going on, which is
-        shown.
-        """
-        progress, recorder, traces = self.progress, self.run.recorder, Traces(self.progress.observers)
-        breaker = Breaker(Streak(self.max_failed), progress.say)
-        lessons = Lessons(progress.say, has_credit=recorder.contents.has_credit)
-        self.run.planned(groups=tasks.total, done=tasks.done)
-        progress.print(partial(_print_start, recorder=recorder, tasks=tasks))
-        progress.start(total=tasks.total, done_before=tasks.done)
-        progress.ready()
-
-        async def record(task: GroupTask, done: FinishedGroup) -> None:
-            if self.withhold_stale is not None:
-                done = await self.withhold_stale(done)
-            assert done.line is not None
-            await asyncio.to_thread(recorder.append_line, done.line)
-            traces.add(done)
-            progress.group_done(done.note)
-            if self.track is not None:
-                self.track(done.note)
-            tasks.ended(done.note.past)
-            if not recorder.failed_before(task.item_id, task.epoch):
-                breaker.end((task.item_id, task.epoch), done.note)
-            lessons.add(done.note)
-
-        async def begin(left: Iterator[GroupTask]) -> list[GroupTask]:
-            async def next_task() -> GroupTask | None:
-                await tasks.ready(wait=False)
-                return tasks.first() or next(left, None)
-
-            async def failed(task: GroupTask) -> None:
-                await record(task, await self.source.run(task, len(task.rolled_out)))
-
-            has_good = bool(recorder.finished)
-            return await first_alone(next_task, self.source.first, failed, progress.say, has_good=has_good)
-
-        def blocked(rollout: InFlight, failure: Failure) -> None:
-            # The loop is blocked for good, and without siblings to come nothing of this waits for it.
-            task = replace(tasks.named(rollout.item_id, rollout.epoch), rolled_out=(failure,))
-            line = asyncio.run(self.source.run(task, 1)).line
-            assert line is not None
-            recorder.append_line(line)
-
-        self.watchdog.on_end = blocked
-        try:
-            with self.watchdog.armed(), progress:
-                return await run_groups(
-                    tasks,
-                    partial(_start, self.source, breaker),
-                    record,
-                    max_in_flight=self.source.at_once,
-                    begin=begin,
-                    ready=partial(_ready, tasks, breaker),
-                )
-        except (StoppedError, RunError) as error:
-            progress.say(f"stopped: {error}")
-            return FAILED
+    Returns 0, the exit code of a signal, or `FAILED` where there was no point in going on, which is shown.
+    """
+    assert run.record is not None
+    progress, recorder = run.progress, run.record.recorder
+    run.record.planned(groups=tasks.total, done=tasks.done)
+    progress.print(partial(_print_start, recorder=recorder, tasks=tasks))
+    progress.start(total=tasks.total, done_before=tasks.done)
+    progress.ready()
+    driver = _Driver(run, recorder, tasks)
+    run.watchdog.on_end = driver.record_blocked
+    try:
+        with run.watchdog.armed(), progress:
+            return await run_groups(
+                tasks,
+                driver.start,
+                driver.record,
+                max_in_flight=run.source.at_once,
+                begin=driver.begin,
+                ready=driver.ready,
+            )
+    except (StoppedError, RunError) as error:
+        progress.say(f"stopped: {error}")
+        return FAILED
 
 
-async def _start(source: GroupSource, breaker: Breaker, task: GroupTask) -> FinishedGroup:
-    breaker.start((task.item_id, task.epoch))
-    return await source.run(task)
+class _Driver:
+    def __init__(self, run: OpenRun, recorder: Recorder, tasks: "PlannedTasks | AskedTasks") -> None:
+        self._run, self._recorder, self._tasks = run, recorder, tasks
+        self._traces = Traces(run.progress.observers)
+        self._breaker = Breaker(Streak(run.env.config.max_failed_groups), run.progress.say)
+        self._lessons = Lessons(run.progress.say, has_credit=recorder.contents.has_credit)
 
+    async def ready(self) -> None:
+        while self._tasks.has_more and not self._breaker.may_start:  # noqa: ASYNC110  # its clock opens it
+            await asyncio.sleep(FIRST_PAUSE_S / 4)
+        await self._tasks.ready()
 
-async def _ready(tasks: "PlannedTasks | AskedTasks", breaker: Breaker) -> None:
-    while tasks.has_more and not breaker.may_start:  # noqa: ASYNC110  # its clock lets the next group start
-        await asyncio.sleep(FIRST_PAUSE_S / 4)
-    await tasks.ready()
+    async def start(self, task: GroupTask) -> FinishedGroup:
+        self._breaker.start((task.item_id, task.epoch))
+        return await self._run.source.run(task)
+
+    async def record(self, task: GroupTask, done: FinishedGroup) -> None:
+        run, recorder = self._run, self._recorder
+        if not run.is_evaluation:
+            done = await withhold_stale(run.env, run.finishing, done)
+        assert done.line is not None
+        await asyncio.to_thread(recorder.append_line, done.line)
+        self._traces.add(done)
+        run.progress.group_done(done.note)
+        if not run.is_evaluation:
+            run.tracker.add(done.note)
+        self._tasks.ended(done.note.past)
+        if not recorder.failed_before(task.item_id, task.epoch):
+            self._breaker.end((task.item_id, task.epoch), done.note)
+        self._lessons.add(done.note)
+
+    async def begin(self, left: Iterator[GroupTask]) -> list[GroupTask]:
+        """Let first rollouts go alone; the tasks to run before those that are left."""
+        source, tasks = self._run.source, self._tasks
+
+        async def next_task() -> GroupTask | None:
+            await tasks.ready(wait=False)
+            return tasks.first() or next(left, None)
+
+        async def failed(task: GroupTask) -> None:
+            await self.record(task, await source.run(task, len(task.rolled_out)))
+
+        say, has_good = self._run.progress.say, bool(self._recorder.finished)
+        return await first_alone(next_task, source.first, failed, say, has_good=has_good)
+
+    def record_blocked(self, rollout: InFlight, failure: Failure) -> None:
+        # The loop is blocked for good, and without siblings to come nothing of this waits for it.
+        task = replace(self._tasks.named(rollout.item_id, rollout.epoch), rolled_out=(failure,))
+        line = asyncio.run(self._run.source.run(task, 1)).line
+        assert line is not None
+        self._recorder.append_line(line)
 
 
 def _print_start(console: Console, recorder: Recorder, tasks: "PlannedTasks | AskedTasks") -> None:
@@ -265,13 +213,6 @@ def _print_start(console: Console, recorder: Recorder, tasks: "PlannedTasks | As
         more = f", and {given_up} were given up" if given_up else ""
         where = f"{those} groups are already in {recorder.path}{more}"
         console.print(f"{start}: {where}; --fresh starts over", soft_wrap=True)
-
-
-def _print_end(console: Console, recorder: Recorder, progress: Progress, *, loop: float | None) -> None:
-    """The summary of what this run added."""
-    if progress.summary.done:
-        path, wall_s = str(recorder.path), progress.elapsed_s
-        print_summary(console, progress.summary, path=path, wall_s=wall_s, loop=loop)
 
 
 class PlannedTasks:
@@ -308,12 +249,10 @@ class PlannedTasks:
         return task
 
     def named(self, item_id: str, epoch: int) -> GroupTask:
-        """One of them."""
         return next(task for task in self._tasks if (task.item_id, task.epoch) == (item_id, epoch))
 
     @property
     def has_more(self) -> bool:
-        """Whether there is a next one."""
         return bool(self._left)
 
     async def ready(self, *, wait: bool = True) -> None:
@@ -323,12 +262,10 @@ class PlannedTasks:
         """Take in what came of one."""
 
     def held(self) -> int:
-        """Groups of the job that are finished by now."""
         return sum(self._recorder.holds(task.item_id, task.epoch) for task in self._tasks)
 
     @property
     def given_up(self) -> list[GroupTask]:
-        """Those that failed in so many starts that they are passed over."""
         return [task for task in self._failed() if self._tries(task) >= MOST_TRIES]
 
     def closing(self, what: str) -> str:
@@ -404,7 +341,6 @@ class AskedTasks:
         return task
 
     def named(self, item_id: str, epoch: int) -> GroupTask:
-        """One of them."""
         return GroupTask(item=self._items[item_id], item_id=item_id, epoch=epoch)
 
     given_up: Sequence[GroupTask] = ()
@@ -415,7 +351,6 @@ class AskedTasks:
 
     @property
     def has_more(self) -> bool:
-        """Whether there may be a next one."""
         return not self._is_over
 
     async def ready(self, *, wait: bool = True) -> None:
@@ -439,18 +374,15 @@ class AskedTasks:
                     return
 
     def ended(self, past: PastGroup) -> None:
-        """Take in what came of one; then the hook may be asked again."""
         if (key := (past.item_id, past.epoch)) in self._in_flight:  # `serve` tries some twice
             self._in_flight.remove(key)
         self._past.append(past)
         self._ended.set()
 
     def held(self) -> int:
-        """Those that came out so far and did not fail."""
         return len(self._came_out())
 
     def closing(self, what: str) -> str:
-        """How many groups failed, in a line; empty where none did."""
         failed = len(self._came_out(failed=True) - self._came_out())
         return f"{failed} of {self.total} {what}; next_items may ask for them once more" if failed else ""
 
@@ -467,7 +399,7 @@ class AskedTasks:
             self._is_over = True
             return []
         try:
-            return (await self._env.next_ids(self._calls, history))[:room]
+            return (await self._env.lifecycle.next_ids(self._calls, history))[:room]
         except (RunError, UsageError) as error:
             # Raised when the groups in flight have ended: they are no worse for it.
             self.error, self._is_over = error, True

@@ -23,7 +23,7 @@ from environments.record.summary import (
     weights_text,
 )
 from environments.record.totals import Summary
-from environments.rollout.containment.user_code import InFlight, InFlightNow
+from environments.rollout.containment.hook_calls import InFlight, InFlightNow
 from environments.run.group_source import GroupNote
 from environments.run.run_list import RunLog
 from environments.run.tracking import Observers
@@ -50,7 +50,6 @@ class RolloutsInFlight:
 
     @contextmanager
     def watch(self, rollout: InFlight) -> Generator[None]:
-        """A rollout in flight."""
         self._rollouts[id(rollout)] = rollout
         try:
             yield
@@ -65,7 +64,6 @@ class RolloutsInFlight:
         return sum((each.doing for each in list(self.elsewhere.values())), self._doing())
 
     def oldest(self) -> str | None:
-        """The one in flight for longest, in words; or `None`."""
         return max([self.now(), *self.elsewhere.values()], key=lambda each: each.oldest_s).oldest
 
     def _doing(self) -> Counter[str]:
@@ -73,7 +71,6 @@ class RolloutsInFlight:
         return Counter(each.doing.partition(",")[0][:_DOING_CHARS] for each in rollouts)
 
     def now(self) -> InFlightNow:
-        """Those of this process."""
         # The list is made in one step, whatever the event loop does meanwhile; it is in the order of starts.
         for oldest in list(self._rollouts.values())[:1]:
             item = textwrap.shorten(oldest.item_id, _ITEM_CHARS) or repr(oldest.item_id)
@@ -88,7 +85,6 @@ class LiveView:
     """A live picture on a terminal, nothing elsewhere. Whatever it meets, the run goes on."""
 
     def __init__(self, console: Console, picture: Callable[[], RenderableType]) -> None:
-        """`picture` is called by a thread, a few times a second."""
         self._picture = picture
         self._last: RenderableType = ""
         self._live = Live(
@@ -110,7 +106,6 @@ class LiveView:
 
     @property
     def is_shown(self) -> bool:
-        """Whether a terminal shows it."""
         return self._live.is_started
 
     def _shown(self) -> RenderableType:
@@ -164,7 +159,6 @@ class Progress:
     """Counts the events of a run and shows them; the counts end up in `summary`."""
 
     def __init__(self, console: Console, *, log: RunLog | None = None) -> None:
-        """A console that is no terminal gets plain lines, and `log` every line."""
         self.summary = Summary()
         self.in_flight = RolloutsInFlight()
         self.rollout = self.in_flight.watch
@@ -185,7 +179,6 @@ class Progress:
         self._started = self._last_plain = monotonic()
 
     def ready(self) -> None:
-        """The environment is open: silence is no sign of a long setup any more."""
         self._is_ready = True
 
     def __enter__(self) -> Self:
@@ -199,11 +192,9 @@ class Progress:
 
     @property
     def elapsed_s(self) -> float:
-        """Wall clock since the start."""
         return monotonic() - self._started
 
     def group_done(self, note: GroupNote) -> None:
-        """Takes in a group that is on disk."""
         self.summary.merge(note.summary)
         now = monotonic()
         if not self._console.is_terminal and now - self._last_plain >= PLAIN_EVERY_S:
@@ -211,14 +202,12 @@ class Progress:
             self.say(self.line())
 
     def say(self, line: str) -> None:
-        """Shows a line."""
         self._last_line = monotonic()
         self._console.print(line, soft_wrap=True, markup=False, highlight=False)
         if self._log is not None:
             self._log.add(line)
 
     def print(self, show: Callable[[Console], None]) -> None:
-        """Has a function print."""
         show(self._console)
         if self._log is not None:
             self._log.add_printed(show)

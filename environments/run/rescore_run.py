@@ -30,11 +30,10 @@ from environments.rewards.artefacts import TakenFiles, utf8_path
 from environments.rewards.reward_context import RolloutContext
 from environments.rewards.verification_time import off_the_clock
 from environments.rollout.boundary import Boundary, Slots, caused_by_agent, failure_of
-from environments.rollout.containment.hook_calls import HookCalls
-from environments.rollout.containment.user_code import InFlight, Watch
+from environments.rollout.containment.hook_calls import HookCalls, InFlight, Watch
 from environments.rollout.items.item_json import item_hash
 from environments.rollout.items.tasks import GroupTask
-from environments.rollout.lifecycle.env_lifecycle import SandboxOpener
+from environments.rollout.lifecycle.lifecycle import SandboxOpener
 from environments.rollout.lifecycle.rollout_hooks import RolloutHooks
 from environments.run.experiment import origin_of
 from environments.run.progress import Progress
@@ -69,7 +68,6 @@ class Change:
     """Why rollouts and groups failed that had not."""
 
     def add(self, old: CreditedGroup, new: CreditedGroup) -> None:
-        """Takes one group in."""
         self.before.add(old)
         self.after.add(new)
         left = {each.sibling: each for each in new.group.trajectories}
@@ -83,7 +81,6 @@ class Change:
         self.failures = self.failures.merged(Tally.of(reasons))
 
     def text(self) -> str:
-        """A few lines for people."""
         sides = [self.before.values(), self.after.values()]
         means = [each["score"]["mean"] for each in sides]
         shown = " -> ".join("-" if mean is None else f"{mean:.3f}" for mean in means)
@@ -114,7 +111,6 @@ async def rescore(env: AgentEnv, record: Record, contents: Contents, out: Path, 
 
 
 def _scored_at(indexed: tuple[int, Turn]) -> int:
-    """Orders turns as they were scored."""
     index, turn = indexed
     return index if turn.clock is None else turn.clock.scored
 
@@ -172,13 +168,11 @@ class LiveAccess:
         """The first, for people: the code that asks may catch it."""
 
     def refuse(self, hook: str, what: str) -> NoReturn:
-        """Raises ConfigError."""
         reason = f"environment {self._env!r} cannot be rescored: {hook} {what}"
         self.refusal = self.refusal or reason
         raise ConfigError(reason)
 
     def check(self) -> None:
-        """Raises ConfigError if anything was refused."""
         if self.refusal is not None:
             raise ConfigError(self.refusal)
 
@@ -194,7 +188,6 @@ class RecordedContext(RolloutContext):
     """Gives what opens sandboxes for `verify`, their image made ready."""
 
     def __post_init__(self) -> None:
-        """Files of the record."""
         self.files = RecordedFiles(self.recorded, self.refuse)
 
     def __getattribute__(self, name: str) -> Any:
@@ -215,7 +208,6 @@ class RecordedContext(RolloutContext):
         return await RolloutContext.verify(self, **options)
 
     def __repr__(self) -> str:
-        """Not every field: some are not there."""
         return f"RecordedContext(env={self.env!r}, item_id={self.item_id!r}, seed={self.seed})"
 
 
@@ -227,11 +219,9 @@ class NoJudge:
     model: str = ""
 
     def sampling(self, seed: int) -> Mapping[str, Any]:
-        """Nothing."""
         return {}
 
     async def answer(self, messages: Sequence[Message], *, seed: int) -> TextAnswer:
-        """Refuses."""
         self.refuse("asks the judge what its record does not hold; name its server, --judge.base_url")
 
 
@@ -239,11 +229,9 @@ class Replay:
     """Scores recorded groups; the environment is loaded, and no sandbox is open."""
 
     def __init__(self, env: AgentEnv, watch: Watch) -> None:
-        """Prepare; `watch` sees each rollout that is scored."""
         self._env = env
         self._watch = watch
         self._items: Mapping[str, Any] = dict(zip(env.item_ids, env.items, strict=True))
-        self._new_scoring = env.scoring()
         self._slots = Slots(env.config.max_concurrent_rollouts)
 
     async def rescored(self, old: CreditedGroup) -> CreditedGroup:
@@ -260,8 +248,8 @@ class Replay:
             return old
         task = GroupTask(item=self._item_of(group), item_id=group.item_id, epoch=group.epoch)
         live = LiveAccess(env.name)
-        boundary = Boundary(f"{env.name}, item {task.item_id}", env.met_kinds)
-        env.refuse_abandoned()
+        boundary = Boundary(f"{env.name}, item {task.item_id}", env.lifecycle.failure_kinds)
+        env.lifecycle.refuse_abandoned()
         async with asyncio.TaskGroup() as siblings:
             scored = [
                 siblings.create_task(self._sibling(task, each, live, boundary)) for each in group.trajectories
@@ -298,7 +286,7 @@ class Replay:
     ) -> Trajectory | Failure:
         in_flight = InFlight(item_id=task.item_id, sibling=recorded.sibling)
         async with self._slots.one(), AsyncExitStack() as held:
-            with self._watch(in_flight), self._env.hook_calls(in_flight) as calls:
+            with self._watch(in_flight), self._env.lifecycle.hook_calls(in_flight) as calls:
                 try:
                     ctx = self._context(task, recorded, live, calls, held)
                     return await self._scored(recorded, ctx, calls)
@@ -329,9 +317,9 @@ class Replay:
             live.refuse(calls.doing.partition(":")[0], what)
 
         async def opener() -> SandboxOpener:
-            spec = await self._env.sandbox_spec(task.item, calls)
-            snapshot = await held.enter_async_context(self._env.snapshot(spec, task.item, calls))
-            return self._env.sandbox_openers(spec, snapshot)[1]
+            spec = await self._env.lifecycle.sandbox_spec(task.item, calls)
+            snapshot = await held.enter_async_context(self._env.lifecycle.snapshot(spec, task.item, calls))
+            return self._env.lifecycle.sandbox_openers(spec, snapshot)[1]
 
         task = task.for_rollout()
         return RecordedContext(
@@ -351,9 +339,7 @@ class Replay:
         )
 
     async def _scored(self, recorded: Trajectory, ctx: RecordedContext, calls: HookCalls) -> Trajectory:
-        """Each turn as it was then, in order, and then the whole."""
-        scoring = self._new_scoring(ctx.item, ctx, calls.hook)
-        hooks = RolloutHooks(self._env, ctx, calls)
+        hooks = RolloutHooks(self._env.lifecycle, ctx, calls)
         turns = [replace(turn, trained=True) for turn in recorded.turns]
         broke_off = recorded.stop_reason in (StopReason.SANDBOX_LOST, StopReason.AGENT_CAUSED)
         order = [index for index, _ in sorted(enumerate(turns), key=_scored_at)]
@@ -370,7 +356,7 @@ class Replay:
                     ctx.end_reason = recorded.end_reason
                     if broke_off:
                         break  # no hook was asked for it, nor for others that were not scored by then
-                await scoring.on_turn(turn)
+                await hooks.scoring.on_turn(turn)
                 turns[index] = await hooks.marked(turn)
         except Exception as error:  # noqa: BLE001  # raised again, unless the agent caused it
             broken = caused_by_agent(error)
@@ -387,7 +373,7 @@ class Replay:
             metrics={},
             judge_calls=(),
         )
-        scored = await hooks.scored(scoring, bare)
+        scored = await hooks.score(bare)
         # What was noted after the rewards is in no turn.
         return replace(scored, metrics={**recorded.metrics, **scored.metrics})
 
@@ -399,9 +385,9 @@ class Replay:
         calls: HookCalls,
     ) -> AskedModel:
         """The judge, with its answers from the record; a script stands in for no real one."""
-        judge = self._env.asked_model("judge", task, calls)
+        judge = self._env.lifecycle.asked_model("judge", task, calls)
         was_real = any(call.model != SCRIPTED for call in recorded)
-        has_script = "judge" in self._env.scripted_roles()
+        has_script = "judge" in self._env.lifecycle.scripted_roles()
         if isinstance(judge.model, ScriptedAnswers) and (was_real or not has_script):
             judge.model = NoJudge(refuse=refuse)
         judge.recorded = {call.messages: call for call in recorded}
@@ -413,7 +399,6 @@ class RecordedFiles(TakenFiles):
     """Reads what was kept, and the errors that there were; what was not kept ends the command."""
 
     def __init__(self, recorded: Trajectory, refuse: Callable[[str], NoReturn]) -> None:
-        """`refuse` takes what a hook does that cannot be done, in words."""
         super().__init__(cast("Sandbox", NoSandbox()), 0)
         self._recorded, self._refuse = recorded, refuse
         self.has_sandbox = recorded.sandbox is not None
@@ -421,19 +406,15 @@ class RecordedFiles(TakenFiles):
 
     @property
     def record(self) -> SandboxRecord:
-        """How the rollout was isolated."""
         return self._recorded.sandbox or super().record
 
     def paused(self) -> AbstractAsyncContextManager[None]:
-        """Nothing goes on."""
         return nullcontext()
 
     async def read_file(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
-        """The file that was read in this turn."""
         return self._content(path, max_bytes, is_folder=False)
 
     async def get_archive(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
-        """The folder that was read in this turn."""
         archive = self._content(path, max_bytes, is_folder=True)
         try:
             return check(archive)
@@ -441,7 +422,6 @@ class RecordedFiles(TakenFiles):
             self._refuse(f"takes {path!r:.100}, which is no folder beside the record: {error}")
 
     async def made(self, path: str, make: Callable[[], Awaitable[bytes]]) -> bytes:
-        """What was made in this turn."""
         return self._content(path, sys.maxsize, is_folder=False)
 
     def _content(self, path: str, max_bytes: int, *, is_folder: bool) -> bytes:

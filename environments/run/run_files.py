@@ -45,18 +45,7 @@ def write_run_files(
     accepted: Sequence[str],
     resumed: bool,
 ) -> list[str]:
-    """Brings `config.yaml`, `environment/` and `fingerprint` up to date before the first group.
-
-    Args:
-        folder: the run's.
-        env: its environment, open.
-        origin: what its groups have in common.
-        sources: where its settings came from.
-        accepted: how the experiment differs from that of the groups which are there.
-        resumed: whether there are groups.
-
-    Returns what is to be shown about it. Raises RecordError if one of them cannot be written.
-    """
+    """Brings `config.yaml`, `environment/` and `fingerprint` up to date before the first group."""
     before = _read(folder.fingerprint) if resumed else None
     head = f"# {env.name}, last started {moment()}; --config takes this file.\n"
     write_private(folder.config, (head + settings_text(env, sources)).encode("utf-8", "backslashreplace"))
@@ -90,7 +79,6 @@ def write_run_files(
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """What was written; `None` where there is nothing, or nothing of ours."""
     try:
         fields: Any = json.loads(read_small(path, MOST_BYTES) or b"")
     except (ValueError, RecursionError):
@@ -157,7 +145,7 @@ def settings_text(env: AgentEnv, sources: Sources | None) -> str:
         for server in env.servers:
             first, *rest = _lines(server, sources)
             lines += [f"- {first.lstrip()}", *rest]
-    for server in env.second_servers:
+    for server in env.lifecycle.parts.second_servers:
         lines += [f"{server.section}:", *_lines(server, sources)]
     return "\n".join(lines) + "\n"
 

@@ -42,7 +42,6 @@ class RunLog:
         self._one_at_a_time = Lock()  # the watchdog's thread logs, too
 
     def add(self, text: str) -> None:
-        """Takes in what the run showed."""
         with self._one_at_a_time:
             data = f"{without_credentials(text).rstrip()}\n".encode("utf-8", "backslashreplace")
             if self._left <= 0:
@@ -57,7 +56,6 @@ class RunLog:
                     os.write(self._fd, data)
 
     def add_printed(self, show: Callable[[Console], None]) -> None:
-        """Takes in what a function prints."""
         shown = io.StringIO()
         show(Console(file=shown, width=120, force_terminal=False))
         self.add(shown.getvalue())
@@ -76,7 +74,6 @@ class RunLog:
         self.add("\n".join([f"== {moment()} · {title}", *(line.rstrip("\n") for line in waiting)]))
 
     def close(self) -> None:
-        """Releases the file."""
         with self._one_at_a_time:
             fd, self._fd, self._left = self._fd, -1, 0
             if fd >= 0:
@@ -110,7 +107,6 @@ def write_summary(path: Path, fields: Mapping[str, Any]) -> None:
 
 
 def read_summary(path: Path) -> dict[str, Any] | None:
-    """Returns what was written; `None` where there is nothing, or nothing of ours."""
     try:
         fields: Any = json.loads(read_small(path, _MOST_SUMMARY_BYTES) or b"")
     except (ValueError, RecursionError):
@@ -133,7 +129,6 @@ class CountedOnce:
     """Decides for each group of a record, in order, whether it counts."""
 
     def __init__(self, finished: Container[GroupKey]) -> None:
-        """`finished` holds the groups that did not fail in the end."""
         self._finished = finished
         self._failed: set[GroupKey] = set()
 
@@ -206,7 +201,6 @@ class ListedRun:
     """What is wrong with its files."""
 
     def values(self) -> dict[str, Any]:
-        """As JSON values."""
         return asdict(self)
 
 

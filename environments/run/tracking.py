@@ -5,7 +5,8 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from io import StringIO
@@ -113,7 +114,6 @@ MAX_NAMES = 400
 WINDOW = 16
 """Groups whose numbers are taken together: one group says little of late turns, and a mean over the whole run
 hides that a policy learns."""
-Track = Callable[[GroupNote], None]
 
 
 class Traces:
@@ -125,31 +125,57 @@ class Traces:
 
     @property
     def are_made(self) -> bool:
-        """Whether there is a tracer."""
         return self._tracer is not None
 
     def add(self, done: FinishedGroup) -> None:
-        """Have a group traced."""
         tracer, line = self._tracer, done.line
         if tracer is not None and line is not None:
             group = Path("a group that ended")
             self._observers.put("traces", lambda: trace_group(decode_group(line.content, group, 1), tracer))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """A package with wandb's names: `init` gives a run with `log` and `finish`; `Histogram` and `Table`."""
+
+    name: str
+    package: str
+    setting: str
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Further arguments of `init`."""
+    is_silent: bool = False
+    """Whether what it prints as it starts and ends is kept from the screen."""
+
+    @contextmanager
+    def quiet(self) -> Generator[None]:
+        nowhere = StringIO()
+        with ExitStack() as silent:
+            if self.is_silent:
+                silent.enter_context(redirect_stdout(nowhere))
+                silent.enter_context(redirect_stderr(nowhere))
+            yield
+
+
+WANDB = Service(name="Weights & Biases", package="wandb", setting="use_wandb")
+"""Where its runs are is its own configuration (WANDB_MODE, login)."""
+TRACKIO = Service(
+    name="trackio",
+    package="trackio",
+    setting="use_trackio",
+    options={"embed": False, "auto_log_gpu": False, "auto_log_cpu": False},
+    is_silent=True,  # it prints addresses that let anybody write to a dashboard
+)
+"""A SQLite file, or where its own configuration puts it (TRACKIO_DIR, TRACKIO_SPACE_ID)."""
+
+
 class Charts:
-    """A run at a service whose package has wandb's names."""
-
-    def __init__(self, name: str, run: Any, package: Any, *, is_silent: bool = False) -> None:
-        """Charts to a run (`log`, `finish`) of a service whose package has `Histogram` and `Table`.
-
-        `name` is of the service, for warnings; `is_silent` keeps what it prints at its end from the screen.
-        """
-        self.name, self._run, self._package, self._is_silent = name, run, package, is_silent
+    def __init__(self, service: Service, run: Any, package: Any) -> None:
+        self.name = service.name
+        self._service, self._run, self._package = service, run, package
 
     def log(
         self, numbers: Mapping[str, float], histograms: Mapping[str, Sequence[float]], samples: Table
     ) -> None:
-        """Adds a step."""
         logged: dict[str, Any] = dict(numbers)
         for name, values in histograms.items():
             logged[name] = self._package.Histogram(list(values), num_bins=BINS)
@@ -160,18 +186,17 @@ class Charts:
         self._run.log(logged)
 
     def finish(self) -> None:
-        """Ends the run."""
-        with _silent() if self._is_silent else nullcontext():
+        with self._service.quiet():
             self._run.finish()
 
 
-def wandb_charts(name: str, settings: Mapping[str, Any]) -> Charts:
-    """A run at Weights & Biases; where that is, is its own configuration (WANDB_MODE, login).
+def start_charts(service: Service, name: str, settings: Mapping[str, Any]) -> Charts:
+    """Start a run at a service.
 
-    Raises ConfigError if wandb is not installed, or cannot start, for want of a key or of a connection.
+    Raises ConfigError if its package is not installed, or cannot start, for want of a key or a connection.
     """
-    with needs_extra("wandb", "--env.use_wandb"):
-        import wandb  # noqa: PLC0415
+    with needs_extra(service.package, f"--env.{service.setting}"):
+        package: Any = import_module(service.package)
     arguments = sys.argv
     # wandb keeps a copy of the command line.
     after_key = [False, *(each.endswith(_SECRETS) for each in arguments)]
@@ -180,79 +205,45 @@ def wandb_charts(name: str, settings: Mapping[str, Any]) -> Charts:
         for secret, each in zip(after_key, arguments, strict=False)
     ]
     try:
-        run = wandb.init(project=PROJECT, name=name, config=dict(settings))
-    except wandb.Error as error:
-        raise ConfigError(f"--env.use_wandb: {error}") from error
+        with service.quiet():
+            run = package.init(project=PROJECT, name=name, config=dict(settings), **service.options)
+    except Exception as error:  # trackio has none of its own
+        raise ConfigError(f"--env.{service.setting}: {without_credentials(str(error))}") from error
     finally:
         sys.argv = arguments
-    return Charts("Weights & Biases", run, wandb)
-
-
-def trackio_charts(name: str, settings: Mapping[str, Any]) -> Charts:
-    """A run in trackio's SQLite file, or where its own configuration puts it (TRACKIO_DIR, TRACKIO_SPACE_ID).
-
-    Raises ConfigError if trackio is not installed, or cannot start.
-    """
-    with needs_extra("trackio", "--env.use_trackio"):
-        trackio: Any = import_module("trackio")
-    options = {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
-    try:
-        with _silent():
-            run = trackio.init(project=PROJECT, name=name, config=dict(settings), **options)
-    except Exception as error:  # it has no error of its own
-        raise ConfigError(f"--env.use_trackio: {without_credentials(str(error))}") from error
-    return Charts("trackio", run, trackio, is_silent=True)
+    return Charts(service, run, package)
 
 
 @contextmanager
-def _silent() -> Generator[None]:
-    """Around what prints addresses that let anybody write to a dashboard."""
-    nowhere = StringIO()
-    with redirect_stdout(nowhere), redirect_stderr(nowhere):
-        yield
-
-
-@contextmanager
-def opened_charts(env: AgentEnv, observers: Observers) -> Generator[list[Charts]]:
-    """The services that settings ask for, until their ends, which are left to the observers.
+def opened_charts(env: AgentEnv, observers: Observers) -> Generator["Tracker"]:
+    """The charts of a run at the services that settings ask for; their ends are left to the observers.
 
     Raises ConfigError if a service's package is not installed, or cannot start.
     """
-    config, charts = env.config, list[Charts]()
+    charts = list[Charts]()
     with ExitStack() as closing:
-        for wanted, make in ((config.use_wandb, wandb_charts), (config.use_trackio, trackio_charts)):
-            if wanted:
+        for service in (WANDB, TRACKIO):
+            if getattr(env.config, service.setting):
                 # Without what may be a secret.
                 settings = yaml.safe_load(settings_text(env, None))
-                charts.append(made := make(config.wandb_name or env.name, settings))
+                charts.append(made := start_charts(service, env.config.wandb_name or env.name, settings))
                 closing.callback(observers.put, made.name, made.finish)
-        yield charts
-
-
-@contextmanager
-def tracked(env: AgentEnv, observers: Observers) -> Generator[Track | None]:
-    """A run that `Track` adds groups to, at each of the services that settings ask for; `None`: at none.
-
-    Raises as `opened_charts`.
-    """
-    with opened_charts(env, observers) as charts:
         tracker = Tracker(charts, observers)
-        try:
-            yield tracker.add if charts else None
-        finally:
-            tracker.end()
+        closing.callback(tracker.end)
+        yield tracker
 
 
 class Tracker:
     """Makes the steps of the charts: one per group, and every `WINDOW` groups those of the window with it."""
 
     def __init__(self, charts: Sequence[Charts], observers: Observers) -> None:
-        self._charts, self._observers = charts, observers
+        self.charts, self._observers = charts, observers
         self._known: set[str] = set()
         self._run, self._window, self._shown = Summary(), Summary(), ShownGroups()
 
     def add(self, note: GroupNote) -> None:
-        """Takes one finished group in."""
+        if not self.charts:
+            return
         self._run.merge(note.summary)
         self._window.merge(note.summary)
         if note.shown is not None:
@@ -269,8 +260,10 @@ class Tracker:
         if with_window:
             numbers = {**numbers, **flat(self._window.values(), "window"), **flat(self._run.values(), "run")}
             shown, self._window, self._shown = self._shown, Summary(), ShownGroups()
-        numbers = few_names(numbers, self._known)
-        for charts in self._charts:
+        self.put(few_names(numbers, self._known), shown)
+
+    def put(self, numbers: Mapping[str, float], shown: ShownGroups) -> None:
+        for charts in self.charts:
             step = partial(charts.log, numbers, shown.histograms, shown.samples)
             self._observers.put(charts.name, step)
 

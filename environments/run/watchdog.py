@@ -19,7 +19,7 @@ from typing import Self
 
 import environments
 from environments.base_env import AgentEnv
-from environments.rollout.containment.user_code import InFlight, rollout_at
+from environments.rollout.containment.hook_calls import InFlight, rollout_at
 from environments.run.console_streams import drop_unread_output
 from environments.run.progress import Progress
 from environments.trajectory import Failure
@@ -85,7 +85,6 @@ class Watchdog:
 
     @contextmanager
     def watching(self) -> Generator[Self]:
-        """While entered, the event loop of this thread is watched."""
         before = signal.getsignal(signal.SIGPROF)
         # A profiler of the process needs the signal more.
         self._yields = threading.current_thread() is threading.main_thread() and before == signal.SIG_DFL
@@ -105,7 +104,6 @@ class Watchdog:
             self._yields = False
 
     def _turn(self) -> None:
-        """Run in the event loop."""
         if self._yields:
             # A regular expression may hold the interpreter for hours, and looks at signals meanwhile.
             signal.setitimer(signal.ITIMER_PROF, _YIELD_CPU_S, _TICK_S)

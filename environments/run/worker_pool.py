@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from environments.rollout.containment.user_code import ContainedCoroutine
+from environments.rollout.containment.hook_calls import ContainedCoroutine
 from environments.rollout.items.tasks import GroupTask
 from environments.trajectory import Failure, StopReason, Trajectory, TrajectoryGroup
 from tools.errors import ConfigError, RunError
@@ -90,7 +90,6 @@ class StopSignals:
 
     @property
     def exit_code(self) -> int:
-        """0, or 128 + the signal's number, as a shell reports it."""
         return 0 if self.received is None else 128 + self.received
 
     def __enter__(self) -> Self:
@@ -155,18 +154,6 @@ async def run_groups(
     The first SIGINT or SIGTERM starts no new group and cancels those in flight. An `on_done` that has begun
     is waited for, and a group that returns its result all the same has it handed over: what was finished is
     kept. The second signal ends the process at once.
-
-    Args:
-        keys: what to run; read only as far as groups start, so it may be endless.
-        run_group: runs one.
-        on_done: takes a result.
-        max_in_flight: groups at once.
-        begin: goes alone, takes the first keys, and gives back those to run before the others.
-        ready: waited for before a key is taken, where keys are only found as groups end.
-
-    Returns 0, or 128 + the signal's number, as a shell reports it. Raises the first error of `run_group` or
-    `on_done`, for which the other groups are cancelled; LostWorkerError if not every key was run to its end,
-    and no signal asked for that.
     """
 
     async def work() -> None:
@@ -261,18 +248,7 @@ async def first_alone(
     *,
     has_good: bool,
 ) -> list[GroupTask]:
-    """Rolls out first siblings one after another until one does not fail in the environment's code.
-
-    Args:
-        next_task: gives the next one, `None` after the last.
-        roll_out: gives a group of one rollout.
-        on_bad: takes each task whose first sibling failed, which is all that becomes of it.
-        say: shows text to the user.
-        has_good: whether anything has ever worked, so that no failures are too many.
-
-    Returns the last task, with its first rollout done; none where none is left. Raises AlikeFailuresError if
-    too many failed alike; ConfigError if it asks a judge or a user without a model, which no item changes.
-    """
+    """Rolls out first siblings one after another until one does not fail in the environment's code."""
     failed = Counter[str]()
     while (task := await next_task()) is not None:
         group = await roll_out(task)

@@ -48,16 +48,10 @@ class Acknowledgements:
         self._batched: deque[tuple[int, int]] = deque()
 
     def add(self, posts: Iterable[int]) -> None:
-        """Follow posts that the API has just got, in order."""
         self._queued.extend(posts)
 
     def advance(self, *, step: int, queued: int) -> list[int]:
-        """Take in the API's step and its queue length, of one moment; the posts acknowledged by that.
-
-        Args:
-            step: the API's current step.
-            queued: groups in its queue, of all environments.
-        """
+        """Take in the API's step and its queue length, of one moment; the posts acknowledged by that."""
         acknowledged: list[int] = []
         while self._batched and self._batched[0][1] < step:
             acknowledged.append(self._batched.popleft()[0])
@@ -68,22 +62,18 @@ class Acknowledgements:
         return acknowledged
 
     def register_anew(self) -> None:
-        """Begin a new registration; the API still has what it got under the former."""
         self.former = len(self._queued)
 
     @property
     def queued(self) -> int:
-        """Posts that may still be in the queue."""
         return len(self._queued)
 
     def clear(self) -> None:
-        """Forget every post: the API lost what it had."""
         self.former = 0
         self._queued.clear()
         self._batched.clear()
 
     def __len__(self) -> int:
-        """Posts that may still be lost with the API."""
         return len(self._queued) + len(self._batched)
 
 
@@ -105,8 +95,6 @@ class Tally:
 
 
 class Sender:
-    """Sends posts, cut to the trainer's limit, and files them by the API's answer."""
-
     def __init__(
         self,
         in_outbox: OutboxThread,
@@ -127,8 +115,7 @@ class Sender:
     async def send(self, post: Post, env_id: int) -> bool:
         """Send a post; whether the API has it now.
 
-        Raises:
-            ApiUnavailableError: it may or may not have arrived; it waits behind the others.
+        Raises ApiUnavailableError: it may or may not have arrived; it waits behind the others.
         """
         if await self._withhold(post) or (fitting := await self._fitting(post)) is None:
             return False
@@ -196,8 +183,6 @@ class ApiLostError(TurnwiseError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryRules:
-    """What is sent, and how long it waits."""
-
     max_batches_waiting: int = 3
     """Batches that may wait at the API; more wait in the outbox."""
     patience_s: float | None = None
@@ -218,15 +203,7 @@ class Delivery:
         rules: DeliveryRules = DeliveryRules(),  # frozen
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Take up an outbox; what an earlier run left in it is sent first.
-
-        Args:
-            in_outbox: where groups wait.
-            api: where they go.
-            registration: the environment's, there.
-            rules: what is sent, and how long it waits.
-            say: shows a line to the user.
-        """
+        """Take up an outbox; what an earlier run left in it is sent first."""
         outbox = in_outbox.outbox
         self.tally = Tally()
         self.waiting = outbox.waiting_groups()
@@ -255,22 +232,18 @@ class Delivery:
 
     @property
     def state(self) -> ApiState | None:
-        """What the API showed last."""
         return self._registration.state
 
     @property
     def num_steps(self) -> int:
-        """Steps that the trainer means to take; -1 while unknown."""
         return -1 if self._registration.answer is None else self._registration.answer.num_steps
 
     @property
     def unconfirmed(self) -> int:
-        """Posts that the API has and a trainer may not."""
         return len(self._acknowledgements)
 
     @property
     def max_row_tokens(self) -> int | None:
-        """The longest row that the trainer takes; `None`: any, as far as is known."""
         return self._registration.shape.max_row_tokens
 
     async def put(self, done: FinishedGroup, *, number: int | None = None) -> None:
@@ -297,15 +270,12 @@ class Delivery:
         self._wake.set()
 
     async def finish(self, number: int) -> None:
-        """Remember that a task of the plan is done without a group to deliver."""
         await self._in_outbox(lambda outbox: outbox.finish(number))
 
     async def progress(self) -> tuple[int, frozenset[int]]:
-        """The first task of the plan that is not finished, and the finished ones beyond."""
         return await self._in_outbox(lambda outbox: (outbox.first_unfinished(), outbox.finished()))
 
     async def has_delivered(self) -> bool:
-        """Whether a group was ever put into the outbox."""
         return await self._in_outbox(lambda outbox: outbox.fact("met") is not None)
 
     async def changed(self) -> None:
@@ -316,9 +286,8 @@ class Delivery:
     async def run(self) -> None:
         """Deliver until cancelled, or until `flush` was called and nothing waits.
 
-        Raises:
-            ApiLostError: `patience_s` is over; every group is kept.
-            ConfigError: no trajectory API there, or its batch size cannot be made of our groups.
+        Raises ApiLostError if `patience_s` is over; every group is kept. ConfigError if no trajectory API is
+        there, or its batch size cannot be made of our groups.
         """
         while not (self._flushing and self.waiting == 0):
             retrying = AsyncRetrying(
@@ -346,7 +315,6 @@ class Delivery:
             self._say(f"could not sign off at the API: {str(error) or 'no time left'}")
 
     async def close(self) -> None:
-        """Release the connection and the thread."""
         await self._api.close()
         self._in_outbox.close()
 
@@ -359,7 +327,6 @@ class Delivery:
         await self.close()
 
     async def _step(self) -> None:
-        """Look at the API, send what may be sent, then rest for a moment."""
         looked_at = monotonic()
         if not await self._registration.look() and not await self._register():
             self._away("waiting for the trainer to start")
@@ -416,7 +383,6 @@ class Delivery:
         return True
 
     async def _confirm(self, state: ApiState) -> None:
-        """Forget the posts that a trainer has by now."""
         self._sent_since_look = 0
         self._trouble = None
         self.online = True

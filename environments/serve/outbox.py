@@ -50,8 +50,6 @@ Fact = Literal["run_id", "env_id", "origin", "settled", "place", "met"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Post:
-    """One HTTP post that is waiting."""
-
     id: int
     group_id: str
     number: int
@@ -69,8 +67,7 @@ class Outbox:
     def __init__(self, path: Path) -> None:
         """Open or create the file.
 
-        Raises:
-            ConfigError: not writable, in use by another process, or not an outbox.
+        Raises ConfigError: not writable, in use by another process, or not an outbox.
         """
         self.path = path
         self.rejected_path = path.with_name(f"{path.name}.rejected.jsonl")
@@ -100,15 +97,7 @@ class Outbox:
         versions: Mapping[int, Sequence[str | None]] = {},  # nothing changes it
         met: Sequence[str] = (),
     ) -> None:
-        """Add a group's posts, all or none; a group that is already there stays as it is.
-
-        Args:
-            group_id: the group.
-            parts: its posts.
-            number: of its task, see `finish`; that it is finished gets into the file in the same step.
-            versions: of the weights that sampled each sibling.
-            met: versions that were met so far, see `met`.
-        """
+        """Add a group's posts, all or none; a group that is already there stays as it is."""
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
             self._db.executemany(
@@ -124,7 +113,6 @@ class Outbox:
                 self._finish(number)
 
     def met(self) -> list[str]:
-        """Versions of the weights that were met when the last group was put, oldest first."""
         return orjson.loads(self.fact("met") or "[]")
 
     def finish(self, number: int) -> None:
@@ -134,11 +122,9 @@ class Outbox:
             self._finish(number)
 
     def first_unfinished(self) -> int:
-        """The first task of the plan that is not finished."""
         return int(self.fact("place") or 0)
 
     def finished(self) -> frozenset[int]:
-        """Finished tasks beyond `first_unfinished`."""
         return frozenset(row[0] for row in self._db.execute("SELECT number FROM finished"))
 
     def next_post(self) -> Post | None:
@@ -168,8 +154,7 @@ class Outbox:
     def withhold(self, group_id: str, left: Mapping[int, Sequence[str | None]]) -> int:
         """Take out of a group's posts the rows of other siblings than those that are `left`.
 
-        Returns:
-            How many rows that were; a post of which nothing is left is gone.
+        Returns how many rows that were; a post of which nothing is left is gone.
         """
         withheld = posts = 0
         with self._db:
@@ -194,7 +179,6 @@ class Outbox:
         return withheld
 
     def postpone(self, post: Post) -> None:
-        """Put a post that the API could not take behind the others."""
         self._db.execute("UPDATE post SET tries = tries + 1 WHERE id = ?", (post.id,))
 
     def mark_sent(self, post: Post) -> None:
@@ -226,7 +210,6 @@ class Outbox:
         return lost
 
     def replace(self, identity: int, part: Part) -> None:
-        """Replace what a post carries."""
         self._db.execute(
             "UPDATE post SET body = ?, longest_row = ? WHERE id = ?", (part.body, part.longest_row, identity)
         )
@@ -280,27 +263,22 @@ class Outbox:
             os.close(fd)
 
     def waiting_groups(self) -> int:
-        """Groups with at least one post that the API does not have."""
         return self._count("SELECT count(DISTINCT group_id) FROM post WHERE sent IS NULL")
 
     def waiting_posts(self) -> int:
-        """Posts that the API does not have."""
         return self._count("SELECT count(*) FROM post WHERE sent IS NULL")
 
     def __len__(self) -> int:
-        """Posts here, waiting or sent."""
         return self._count("SELECT count(*) FROM post")
 
     def fact(self, name: Fact) -> str | None:
-        """A remembered value."""
         row = self._db.execute("SELECT value FROM fact WHERE name = ?", (name,)).fetchone()
         return None if row is None else row[0]
 
     def remember(self, name: Fact, value: str) -> None:
         """Keep a value with the file.
 
-        Raises:
-            RecordError: the file cannot be written.
+        Raises RecordError: the file cannot be written.
         """
         try:
             self._db.execute("INSERT OR REPLACE INTO fact VALUES (?, ?)", (name, value))
@@ -308,7 +286,6 @@ class Outbox:
             raise RecordError(f"cannot write the outbox {self.path}: {error}") from error
 
     def close(self) -> None:
-        """Release the file."""
         self._db.close()
 
     def __enter__(self) -> Self:
@@ -362,8 +339,7 @@ class OutboxThread:
     async def __call__(self, work: Callable[[Outbox], Result]) -> Result:
         """The result of `work`.
 
-        Raises:
-            RecordError: the file cannot be read or written.
+        Raises RecordError: the file cannot be read or written.
         """
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work, self.outbox)
@@ -373,5 +349,4 @@ class OutboxThread:
             ) from error
 
     def close(self) -> None:
-        """End the thread when its work is done."""
         self._thread.shutdown()

@@ -16,8 +16,6 @@ _MOST_TAKEN_BACK = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """How an environment registers."""
-
     name: str
     """Unique to this outbox: the API's answer then shows whether its memory still knows us."""
     max_row_tokens: int
@@ -44,7 +42,6 @@ class Registration:
         *,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Prepare a registration; what came of earlier ones is read from the outbox."""
         self.shape = shape
         """With the trainer's limit, once that is known."""
         self.state: ApiState | None = None
@@ -63,9 +60,8 @@ class Registration:
     async def look(self) -> bool:
         """Read the API's state; whether our registration is still there.
 
-        Raises:
-            ApiUnavailableError: the API does not answer.
-            ConfigError: no API, or batches of its size cannot be made of our groups.
+        Raises ApiUnavailableError if the API does not answer; ConfigError if there is none, or batches of its
+        size cannot be made of our groups.
         """
         before = self.state
         state = await self._state_of(self.answer)
@@ -83,12 +79,9 @@ class Registration:
     async def register(self) -> int | None:
         """Register anew; what an API without memory of us has lost waits in the outbox again.
 
-        Returns:
-            The posts that wait again, or `None` while there is no trainer: nothing is registered then.
-
-        Raises:
-            ApiUnavailableError: the API does not answer; it may have registered us all the same.
-            ConfigError: batches of its size cannot be made of our groups.
+        Returns the posts that wait again, or `None` while there is no trainer: nothing is registered then.
+        Raises ApiUnavailableError: the API does not answer; it may have registered us all the same.
+        ConfigError: batches of its size cannot be made of our groups.
         """
         if (await self._api.state()).batch_size <= 0:
             return None
@@ -134,8 +127,7 @@ class Registration:
     async def sign_off(self) -> None:
         """Tell the API that we are gone, so that our weight no longer counts.
 
-        Raises:
-            ApiUnavailableError: it does not answer.
+        Raises ApiUnavailableError: it does not answer.
         """
         if self.answer is not None and self.still_holds():
             await self._api.disconnect(self.answer.env_id)
@@ -203,8 +195,7 @@ class Registration:
 def fit(shape: Shape, state: ApiState) -> Shape:
     """The shape with the trainer's limit.
 
-    Raises:
-        ConfigError: batches of the trainer's size cannot be made of our groups.
+    Raises ConfigError: batches of the trainer's size cannot be made of our groups.
     """
     if state.batch_size % shape.rows_per_post:
         divisors = [each for each in range(1, _MOST_SIBLINGS + 1) if state.batch_size % each == 0]

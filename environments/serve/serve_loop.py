@@ -14,7 +14,7 @@ from environments.record.origin import GroupKey, RunOrigin
 from environments.record.recorder import Recorder
 from environments.record.summary import duration, forks_in_short, headline, print_side_notes
 from environments.record.totals import Summary
-from environments.rollout.containment.user_code import InFlight
+from environments.rollout.containment.hook_calls import InFlight
 from environments.rollout.items.tasks import GroupTask
 from environments.run.group_source import (
     Breaker,
@@ -28,7 +28,7 @@ from environments.run.group_source import (
 )
 from environments.run.process_run import AskedTasks
 from environments.run.progress import LiveView, RolloutsInFlight, picture
-from environments.run.tracking import Observers, Traces, Track
+from environments.run.tracking import Observers, Traces
 from environments.run.worker_pool import (
     AlikeFailuresError,
     LostWorkerError,
@@ -65,13 +65,7 @@ class CircuitBreaker(Breaker):
         *,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """Hand out tasks.
-
-        Args:
-            entries: in order and without end.
-            say: shows a line to the user.
-            clock: in seconds.
-        """
+        """Hand out tasks."""
         super().__init__(Streak(), say, clock=clock)
         self._entries = entries
         self._deferred: list[Entry] = []
@@ -85,7 +79,6 @@ class CircuitBreaker(Breaker):
 
     @property
     def has_retries(self) -> bool:
-        """Whether the next task is one that was tried before."""
         return bool(self._retries)
 
     def take(self) -> Entry | None:
@@ -125,13 +118,7 @@ class ModelWatch:
     def __init__(
         self, probe: Callable[[], Awaitable[None]], stop: asyncio.Event, say: Callable[[str], None]
     ) -> None:
-        """Watch a server.
-
-        Args:
-            probe: raises ConfigError while the server cannot be used; buys no completion.
-            stop: ends every wait.
-            say: shows a line to the user.
-        """
+        """Watch a server."""
         self.up = True
         """What the last answer was."""
         self._probe = probe
@@ -140,7 +127,6 @@ class ModelWatch:
         self._one_at_a_time = asyncio.Lock()
 
     async def answers(self) -> bool:
-        """Ask the server now."""
         try:
             await self._probe()
         except ConfigError as error:
@@ -170,8 +156,6 @@ class ModelWatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollouts:
-    """What `serve` has of an environment."""
-
     tasks: Callable[[int], Iterable[GroupTask]]
     """What to roll out, in order and without end, from an index on."""
     asked: AskedTasks | None = None
@@ -184,9 +168,8 @@ class Rollouts:
     probe: Callable[[], Awaitable[None]]
     """Raises ConfigError while the model server cannot be used; buys no completion."""
     origin: RunOrigin
-    track: Track | None = None
+    track: Callable[[GroupNote], object] = lambda _: None
     traces: Traces = field(default_factory=lambda: Traces(Observers()))
-    """Takes each group for charts; `None`: there are no charts."""
     stride: int = 0
     """Tasks between two of which the first rollout goes alone."""
 
@@ -232,7 +215,6 @@ class GroupTries:
         raise AssertionError("the second try returns")
 
     async def _in_time(self, task: GroupTask) -> FinishedGroup | None:
-        """The group, or `None` when it ran out of time."""
         clock = asyncio.timeout(self._timeout_s)
         try:
             async with clock:
@@ -261,14 +243,7 @@ class GroupTries:
 
 
 def status_line(delivery: Delivery, summary: Summary, *, in_flight: int, wall_s: float) -> str:
-    """The line that `serve` shows now and then.
-
-    Args:
-        delivery: knows the API, the outbox and the posts.
-        summary: of the groups so far.
-        in_flight: groups that roll out.
-        wall_s: since the start.
-    """
+    """The line that `serve` shows now and then."""
     state, tally, groups, numbers = delivery.state, delivery.tally, summary.groups, summary.values()
     stale = numbers["weights"]["stale"]
     parts = [
@@ -300,8 +275,6 @@ _FLUSH_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What a serving environment may use."""
-
     max_in_flight: int
     """Groups at once."""
     max_waiting: int
@@ -340,7 +313,7 @@ class ServeLoop:
         self._rollouts = rollouts
         self._bounds = bounds
         self._console = console
-        self._recorder, self._track, self._traces = recorder, rollouts.track, rollouts.traces
+        self._recorder, self._traces = recorder, rollouts.traces
         self._exact = ExactTokens(say=self.say)
         self._stop = asyncio.Event()
         self._taken: dict[GroupKey, Entry] = {}
@@ -422,12 +395,10 @@ class ServeLoop:
         return (each for each in numbered if each[0] not in finished)
 
     def line(self) -> str:
-        """How it goes, in one line."""
         wall_s = monotonic() - self._started_at
         return status_line(self._delivery, self.summary, in_flight=self.in_flight, wall_s=wall_s)
 
     def say(self, line: str) -> None:
-        """Show a line."""
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _outcome(
@@ -523,7 +494,6 @@ class ServeLoop:
                 self.in_flight -= 1
 
     async def _next(self, breaker: CircuitBreaker, *, wait: bool = True) -> Entry | None:
-        """The next task; `None` after the last, or if the next is not known yet."""
         if self._begun and wait:
             return self._begun.popleft()
         if self._asked is not None and not breaker.has_retries:
@@ -576,8 +546,7 @@ class ServeLoop:
         if self._asked is not None:
             self._asked.ended(note.past)
         self.summary.merge(note.summary)
-        if self._track is not None:
-            self._track(note)
+        self._rollouts.track(note)
         self._lessons.add(note)
 
     def blocked(self, rollout: InFlight, failure: Failure) -> None:

@@ -11,18 +11,15 @@ from rich.console import Console
 from environments.base_env import AgentEnv
 from environments.config import sampling_of
 from environments.record.origin import RunOrigin, differences, refuse_other_run
-from environments.record.recorder import Recorder, past_groups
+from environments.record.recorder import past_groups
 from environments.record.summary import loop_rows, print_rows
-from environments.rollout.containment.hook_calls import HookCalls
-from environments.rollout.containment.user_code import InFlight
+from environments.rollout.containment.hook_calls import HookCalls, InFlight
 from environments.rollout.hooks import writes
-from environments.run.experiment import later_files, origin_of
 from environments.run.group_source import Finishing, GroupSource, withhold_stale
-from environments.run.open_run import DEFAULTS, RunOptions, begin_record
-from environments.run.process_run import AskedTasks, OpenSource, SourceOptions, in_this_process
+from environments.run.open_run import DEFAULTS, OpenRun, OpenSource, RunOptions, in_this_process, open_run
+from environments.run.process_run import AskedTasks
 from environments.run.progress import Progress
-from environments.run.tracking import Traces, tracked
-from environments.run.watchdog import Watchdog, watched_run
+from environments.run.tracking import Traces
 from environments.run.worker_pool import MOST_ALIKE
 from environments.serve.delivery import Delivery, DeliveryRules
 from environments.serve.outbox import Outbox, OutboxThread
@@ -71,86 +68,68 @@ async def serve(
         UsageError: no view is chosen, the environment cannot be opened, no trajectory API there, a batch size
             that cannot be filled, an outbox of another run.
     """
-    progress = Progress(console)
-    shape_of(env)  # first what can refuse
-    with watched_run(env, progress) as watchdog:
-        async with env.opened(waits=True, notify=progress.say):
-            if not env.config.allow_approximate_tokens:
-                refuse_text_alone(env.text_only_servers)
-            progress.ready()
-            return await _serve_opened(env, console, progress, watchdog, options, open_source)
+    config, shape = env.config, shape_of(env)
+    path = config.data_path_to_save_groups
 
+    def refuse_text(progress: Progress) -> None:
+        if not config.allow_approximate_tokens:
+            refuse_text_alone(env.lifecycle.text_only_servers)
+        progress.ready()
 
-async def _serve_opened(
-    env: AgentEnv,
-    console: Console,
-    progress: Progress,
-    watchdog: Watchdog,
-    options: RunOptions,
-    open_source: OpenSource,
-) -> int:
-    config, shape, say = env.config, shape_of(env), progress.say
+    def posted(plain: Finishing, progress: Progress) -> Finishing:
+        # Of a stale group, and of one that is traced, the line is read again.
+        is_read = path is not None or env.lifecycle.weight_versions.max_staleness is not None
+        has_line = is_read or Traces(progress.observers).are_made
+        exact_only = not config.allow_approximate_tokens
+        return replace(plain, has_line=has_line, shape=shape, exact_only=exact_only)
+
     async with AsyncExitStack() as files:
-        track = files.enter_context(tracked(env, progress.observers))
-        recorder = None
-        if config.data_path_to_save_groups is not None:
-            recorder = files.enter_context(
-                Recorder(Path(config.data_path_to_save_groups), fresh=options.fresh)
-            )
-            begin_record(env, origin_of(env), recorder, accept=options.accept, say=say)
-            files.enter_context(later_files(env, recorder, accept=options.accept))
-        calls = files.enter_context(env.hook_calls(InFlight(item_id="", sibling=0)))
-        asked = _asked(env, recorder, calls, say)
-        traces = Traces(progress.observers)
-        finishing = Finishing(
-            fingerprint=None if recorder is None else recorder.fingerprint,
-            is_charted=track is not None,
-            # Of a stale group, and of one that is traced, the line is read again.
-            has_line=recorder is not None or env.weight_versions.max_staleness is not None or traces.are_made,
-            shape=shape,
-            exact_only=not config.allow_approximate_tokens,
+        place = None if path is None else Path(path)
+        opened = open_run(
+            env, console, place, options, open_source, waits=True, finishing=posted, on_open=refuse_text
         )
-        wanted = SourceOptions(finishing=finishing, say=say, in_flight=progress.in_flight, waits=True)
-        source = await files.enter_async_context(open_source(env, wanted))
-        rollouts = Rollouts(
-            tasks=env.tasks_for_ever,
-            asked=asked,
-            source=source,
-            finishing=finishing,
-            withhold_stale=partial(withhold_stale, env, finishing),
-            probe=env.check_policy,
-            origin=origin_of(env),
-            track=track,
-            traces=traces,
-            stride=0 if asked is not None else len(env.items) // MOST_ALIKE,
-        )
+        run = await files.enter_async_context(opened)
+        say = run.progress.say
+        calls = files.enter_context(env.lifecycle.hook_calls(InFlight(item_id="", sibling=0)))
         outbox = files.enter_context(Outbox(options.outbox or Path(f"data/{env.name}.outbox.sqlite")))
         if options.fresh and (posts := outbox.start_over("put aside by --fresh")):
             say(f"{posts} posts of an earlier run are put aside in {outbox.rejected_path}")
-        claim(outbox, replace(rollouts.origin, view=in_words(shape)))
+        claim(outbox, replace(run.origin, view=in_words(shape)))
         say(f"view {in_words(shape)}: {_who_reads(env, shape)}")
         _say_what_holds(shape.sampling, outbox, say)
-        async with _delivery(env, shape, outbox, say) as delivery:
-            loop = ServeLoop(
-                delivery,
-                rollouts,
-                bounds=replace(_bounds(env, source), send_all=options.send_all),
-                console=console,
-                recorder=recorder,
-                watched=progress.in_flight,
-            )
-            watchdog.on_end = loop.blocked
-            with watchdog.armed():
-                code = await loop.run()
-            print_rows(console, loop_rows(watchdog.utilisation))
-            return code
+        delivery = await files.enter_async_context(_delivery(env, shape, outbox, say))
+        asked = _asked(run, calls)
+        rollouts = Rollouts(
+            tasks=env.tasks_for_ever,
+            asked=asked,
+            source=run.source,
+            finishing=run.finishing,
+            withhold_stale=partial(withhold_stale, env, run.finishing),
+            probe=env.lifecycle.check_policy,
+            origin=run.origin,
+            track=run.tracker.add,
+            traces=Traces(run.progress.observers),
+            stride=0 if asked is not None else len(env.items) // MOST_ALIKE,
+        )
+        loop = ServeLoop(
+            delivery,
+            rollouts,
+            bounds=_bounds(env, run.source, send_all=options.send_all),
+            console=console,
+            recorder=None if run.record is None else run.record.recorder,
+            watched=run.progress.in_flight,
+        )
+        run.watchdog.on_end = loop.blocked
+        with run.watchdog.armed():
+            code = await loop.run()
+        print_rows(console, loop_rows(run.watchdog.utilisation))
+        return code
 
 
 def shape_of(env: AgentEnv) -> Shape:
     """What the trainer gets.
 
-    Raises:
-        ConfigError: there are turn rewards, and no view is chosen in which to show them.
+    Raises ConfigError: there are turn rewards, and no view is chosen in which to show them.
     """
     config = env.config
     if config.credit_view is None and isinstance(env, TurnLevelRewardMixin):
@@ -181,19 +160,16 @@ def _who_reads(env: AgentEnv, shape: Shape) -> str:
     return WHO_READS[shape.view]
 
 
-def _asked(
-    env: AgentEnv, recorder: Recorder | None, calls: HookCalls, say: Callable[[str], None]
-) -> AskedTasks | None:
-    """What `next_items` asks for, where the environment writes it."""
-    if not writes(env, "next_items"):
+def _asked(run: OpenRun, calls: HookCalls) -> AskedTasks | None:
+    if not writes(run.env, "next_items"):
         return None
-    if recorder is None:
-        say("next_items knows nothing of earlier runs: there is no record of them (--out)")
-    past = () if recorder is None else past_groups(recorder.path)
-    return AskedTasks(env, calls, most=-1, past=past, say=say)
+    if run.record is None:
+        run.progress.say("next_items knows nothing of earlier runs: there is no record of them (--out)")
+    past = () if run.record is None else past_groups(run.record.recorder.path)
+    return AskedTasks(run.env, calls, most=-1, past=past, say=run.progress.say)
 
 
-def _bounds(env: AgentEnv, source: GroupSource) -> Bounds:
+def _bounds(env: AgentEnv, source: GroupSource, *, send_all: bool) -> Bounds:
     config = env.config
     return Bounds(
         max_in_flight=source.at_once,
@@ -201,6 +177,7 @@ def _bounds(env: AgentEnv, source: GroupSource) -> Bounds:
         group_timeout_s=config.worker_timeout if config.worker_timeout > 0 else None,
         grace_s=_GRACE_S,
         total_steps=config.total_steps,
+        send_all=send_all,
     )
 
 
@@ -221,8 +198,7 @@ def _say_what_holds(sampling: Mapping[str, float], outbox: Outbox, say: Callable
 def claim(outbox: Outbox, now: RunOrigin) -> None:
     """Make an outbox this run's, unless it still holds what another run was to deliver.
 
-    Raises:
-        RecordError: it does: another experiment, credit or view.
+    Raises RecordError: it does: another experiment, credit or view.
     """
     text = outbox.fact("origin")
     if len(outbox) and text is not None:
@@ -252,7 +228,7 @@ def _delivery(env: AgentEnv, shape: Shape, outbox: Outbox, say: Callable[[str], 
         rules=DeliveryRules(
             max_batches_waiting=config.max_batches_offpolicy,
             patience_s=None if config.exit_when_api_away_s < 0 else config.exit_when_api_away_s,
-            weights=env.weight_versions,
+            weights=env.lifecycle.weight_versions,
         ),
         say=say,
     )

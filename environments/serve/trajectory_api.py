@@ -45,23 +45,17 @@ class ApiAnswer(BaseModel):
 
 
 class Info(ApiAnswer):
-    """`GET /info`."""
-
     batch_size: Size
     """Rows of a batch; -1: no trainer has registered."""
     max_token_len: Size
 
 
 class Status(ApiAnswer):
-    """`GET /status`."""
-
     current_step: Count
     queue_size: Count
 
 
 class EnvStatus(ApiAnswer):
-    """`GET /status-env`."""
-
     queue_size: Count
     self_queue_size: Count
     max_group_size: Annotated[Count, Field(ge=1)]
@@ -85,8 +79,6 @@ class NotYet(ApiAnswer):
 
 
 class Taken(ApiAnswer):
-    """`POST /scored_data`."""
-
     status: Literal["received", "buffered"]
 
 
@@ -100,13 +92,7 @@ class ApiUnavailableError(Exception):
     """No answer of the API itself, or a 5xx: the same request may succeed later."""
 
     def __init__(self, text: str, *, not_taken: bool = False, retry_after_s: float = 0.0) -> None:
-        """Say what came instead of an answer.
-
-        Args:
-            text: for people.
-            not_taken: what was sent has not arrived, for certain.
-            retry_after_s: the wait that was asked for.
-        """
+        """Say what came instead of an answer."""
         super().__init__(text)
         self.not_taken = not_taken
         self.retry_after_s = retry_after_s
@@ -114,8 +100,6 @@ class ApiUnavailableError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawAnswer:
-    """An HTTP answer, of the API or of something else."""
-
     status: int
     body: bytes
     """Of an error only the beginning."""
@@ -127,7 +111,6 @@ class RawAnswer:
 
 
 async def _content(response: aiohttp.ClientResponse) -> tuple[bytes, str | None]:
-    """The body, or why it cannot be read."""
     try:
         content = await read_body(
             response.content.iter_any(), max_bytes=MAX_ANSWER_BYTES, cut=response.status != 200
@@ -138,7 +121,6 @@ async def _content(response: aiohttp.ClientResponse) -> tuple[bytes, str | None]
 
 
 def _first_problem(error: ValidationError) -> str:
-    """Where the first thing wrong is, and what, in one line."""
     first = error.errors(include_url=False, include_input=False)[0]
     path = ".".join(str(step) for step in first["loc"])
     return f"{path}: {first['msg']}" if path else first["msg"]
@@ -155,8 +137,6 @@ class PostRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiState:
-    """What the API shows of itself, at one moment."""
-
     step: int
     queued: int
     """Groups in its queue, of all environments."""
@@ -176,8 +156,6 @@ class ApiState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrationAnswer:
-    """The API's answer to an environment that it took in."""
-
     env_id: int
     earlier: int
     """Environments of this name that the API's memory already held."""
@@ -190,8 +168,7 @@ class TrajectoryApi:
     def __init__(self, url: str, token: str = "") -> None:
         """Prepare calls to a URL; a token goes with each of them, unless the URL has a user.
 
-        Raises:
-            ConfigError: it is not a URL, or no header can carry the token.
+        Raises ConfigError: it is not a URL, or no header can carry the token.
         """
         name, example = "rollout_server_url", "http://localhost:8000"
         self._endpoint = endpoint(url, name=name, example=example, api_key=token)
@@ -206,13 +183,8 @@ class TrajectoryApi:
     async def state(self, env_id: int | None = None, *, group_size: int = 1) -> ApiState:
         """The API's step, queue and trainer.
 
-        Args:
-            env_id: the number of an environment to ask about, one with a weight above 0.
-            group_size: the rows of its groups.
-
-        Raises:
-            ApiUnavailableError: no usable answer, also after some more tries where something answered.
-            ConfigError: something else answers there, and always did.
+        Raises ApiUnavailableError: no usable answer, also after some more tries where something answered.
+        ConfigError: something else answers there, and always did.
         """
         info = await self._get("/info", _INFO)
         # The API looks a number up without a check: one that it does not know is its error 500.
@@ -235,11 +207,7 @@ class TrajectoryApi:
         )
 
     async def register(self, environment: Mapping[str, Any]) -> RegistrationAnswer | None:
-        """Register an environment; `None` while no trainer has started.
-
-        Args:
-            environment: the fields of Atropos' `RegisterEnv`.
-        """
+        """Register an environment; `None` while no trainer has started."""
         answer = self._read("/register-env", await self._post("/register-env", environment), _REGISTERED)
         if isinstance(answer, NotYet):
             return None
@@ -250,12 +218,7 @@ class TrajectoryApi:
     async def post_rows(self, body: bytes) -> Literal["received", "buffered"]:
         """Post one group.
 
-        Args:
-            body: gzipped JSON.
-
-        Raises:
-            ApiUnavailableError: it may or may not have arrived.
-            PostRefusedError: it never will.
+        Raises ApiUnavailableError: it may or may not have arrived. PostRefusedError: it never will.
         """
         answer = await self._call("POST", "/scored_data", body, timeout_s=_POST_TIMEOUT_S, may_open=False)
         if answer.status in _ABOUT_THE_POST:
@@ -267,7 +230,6 @@ class TrajectoryApi:
         self._read("/disconnect-env", await self._post("/disconnect-env", {"env_id": env_id}), _DONE)
 
     async def close(self) -> None:
-        """Close the connection."""
         if self._session is not None:
             await self._session.close()
 
@@ -300,9 +262,7 @@ class TrajectoryApi:
     def _read(self, path: str, answer: RawAnswer, model: TypeAdapter[Model], *, known: bool = False) -> Model:
         """The value of an answer.
 
-        Raises:
-            ApiUnavailableError: it is missing.
-            ConfigError: neither is there one in any answer before.
+        Raises ApiUnavailableError: it is missing. ConfigError: neither is there one in any answer before.
         """
         problem = f"{path} answered {answer.status}: {answer.shown!r}"
         if answer.problem is not None:
@@ -329,8 +289,7 @@ class TrajectoryApi:
     ) -> RawAnswer:
         """The answer to one request; its body is JSON, gzipped where no new connection may be opened.
 
-        Raises:
-            ApiUnavailableError: none came.
+        Raises ApiUnavailableError: none came.
         """
         self._may_open = may_open
         try:

@@ -36,7 +36,7 @@ from environments.record.summary import flat
 from environments.record.totals import EVALUATED, Summary
 from environments.rollout.items.item_json import item_id
 from environments.rollout.items.tasks import GroupTask
-from environments.rollout.lifecycle.group_reward import has_group_reward
+from environments.rollout.lifecycle.rollout_hooks import has_group_reward
 from environments.run.evaluation import ItemTotals, evaluate_results, item_totals
 from environments.run.group_source import score_eval
 from environments.trajectory import CreditedGroup
@@ -112,7 +112,7 @@ class AtroposEnv(BaseEnv):
             self._open = True
             await self._closing.enter_async_context(self.agent_env.opened())
             if not self.agent_env.config.allow_approximate_tokens:
-                refuse_text_alone(self.agent_env.text_only_servers)
+                refuse_text_alone(self.agent_env.lifecycle.text_only_servers)
 
     async def aclose(self) -> None:
         """Close the environment; `process_manager` and `env_manager` do it themselves."""
@@ -120,15 +120,12 @@ class AtroposEnv(BaseEnv):
         await self._closing.aclose()
 
     async def process_manager(self) -> None:
-        """Atropos' `process`, after which the environment is closed."""
         await self._and_close(super().process_manager())
 
     async def env_manager(self) -> None:
-        """Atropos' `serve`, after which the environment is closed."""
         await self._and_close(super().env_manager())
 
     async def _run_evaluate(self) -> None:
-        """Atropos' `evaluate`, after which the environment is closed."""
         await self._and_close(super()._run_evaluate())  # pyright: ignore[reportUnknownMemberType]  # untyped
 
     async def _and_close(self, work: Coroutine[Any, Any, None]) -> None:
@@ -148,7 +145,6 @@ class AtroposEnv(BaseEnv):
         raise AssertionError("Atropos' command line ends the process")
 
     async def get_next_item(self) -> Any:
-        """The next item, round and round."""
         item = self.agent_env.items[self._next % len(self.agent_env.items)]
         self._next += 1
         return item

@@ -41,7 +41,6 @@ class CompletionColumns:
 
     @property
     def rows(self) -> int:
-        """How many there are."""
         return len(self.prompt_ids)
 
     def add_group(self, credited: CreditedGroup, *, rows: int | None = None) -> None:
@@ -69,7 +68,6 @@ class CompletionColumns:
             self.advantages.append(row.advantages[start:])
 
     def extend(self, other: Self) -> None:
-        """Add the rows of others."""
         self.prompt_ids += other.prompt_ids
         self.completion_ids += other.completion_ids
         self.tool_mask += other.tool_mask
@@ -80,7 +78,6 @@ class CompletionColumns:
             self.logprobs = None
 
     def pad(self, rows: int, pad_id: int) -> None:
-        """Add padding, up to so many rows."""
         missing = max(0, rows - self.rows)
         self.prompt_ids += [[pad_id]] * missing
         self.completion_ids += [[pad_id]] * missing
@@ -161,7 +158,6 @@ class StepColumns:
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """Those of several processes, one after the other."""
         whole = cls()
         for part in parts:
             whole.columns.extend(part.columns)

@@ -44,7 +44,6 @@ class Batches:
     """Samples turns in batches, of what siblings ask at the same time."""
 
     def __init__(self, sample: Callable[[Sequence[Wanted]], Sequence[Sampled]], *, size: int = 64) -> None:
-        """`sample` may take long: it is called in a thread, one call at a time, with up to `size` turns."""
         self._sample = sample
         self._size = size
         self._waiting: list[tuple[Wanted, asyncio.Future[Sampled]]] = []
@@ -83,7 +82,6 @@ class InProcessPolicy:
     """Plays with whatever weights it was last given."""
 
     def __init__(self, renderer: Renderer, *, name: str) -> None:
-        """Render with the model's own chat format."""
         self._renderer = renderer
         self._sample: Sample | None = None
         self._weight_version: str | None = None
@@ -94,11 +92,9 @@ class InProcessPolicy:
 
     @property
     def vocabulary_size(self) -> int:
-        """The tokenizer's."""
         return self._renderer.vocabulary_size
 
     def use(self, sample: Sample, *, weight_version: str, context_tokens: int | None = None) -> None:
-        """Play with these weights from now on."""
         self._sample, self._weight_version = sample, weight_version
         self.context_tokens = context_tokens
 
@@ -155,6 +151,5 @@ class InProcessPolicy:
 
 
 def _whole(prompt: Prompt, request: CompletionRequest) -> list[int]:
-    """All ids that the model sees."""
     before = request.row.token_ids if prompt.extends_row and request.row is not None else ()
     return [*before, *prompt.prompt_ids]

@@ -22,7 +22,6 @@ def registry_estimators(registry: Mapping[str, Any]) -> dict[str, Callable[..., 
 
 
 def turn_slices(mask: Sequence[Any]) -> list[slice]:
-    """The turns of a row: its runs of 1."""
     padded = [False, *map(bool, mask), False]
     edges = [token for token in range(len(mask) + 1) if padded[token] != padded[token + 1]]
     return [slice(*run) for run in zip(edges[::2], edges[1::2], strict=True)]

@@ -84,7 +84,6 @@ def check_example_trainer(settings: Mapping[str, Any], *, exact: Exact | None = 
 
 
 def inexact(message: str, exact: Exact) -> None:
-    """Raise ConfigError, warn, or do nothing."""
     if exact == "refuse":
         raise ConfigError(message)
     if exact == "warn":
@@ -92,7 +91,6 @@ def inexact(message: str, exact: Exact) -> None:
 
 
 def entry(config: Any, name: str) -> Any:
-    """Return what a mapping or an object has by that name, or None."""
     is_mapping = isinstance(config, Mapping)
     return cast("Mapping[str, Any]", config).get(name) if is_mapping else getattr(config, name, None)
 

@@ -40,7 +40,6 @@ def _showing_turns(inherited: Callable[..., Any]) -> Callable[..., Any]:
 def _estimate(
     estimate: Callable[..., tuple[Any, Any]], *, response_mask: Any, **given: Any
 ) -> tuple[Any, Any]:
-    """Raises ConfigError where the mask has no turns."""
     if "bool" not in str(response_mask.dtype):
         raise ConfigError(
             "the mask is that of the whole response, with what the environment replied: import "

@@ -40,7 +40,6 @@ def _compute_advantages(groups: list[TrajectoryGroup], *, estimator: str, params
 
 
 def _assemble_training_data(groups: list[TrajectoryGroup], credit: list[Credit], **given: Any) -> Any:
-    """The cookbook's datums and metadata, in which a sampled token has the advantage of its transition."""
     ones = [torch.ones(len(group.trajectories_G)) for group in groups]
     data, metadata = data_processing.assemble_training_data(groups, ones, **given)
     values = [

@@ -3,7 +3,7 @@
 Speaks the format of Atropos' `ScoredDataGroup` without importing it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from environments.trajectory import IGNORED, CreditedGroup
@@ -38,15 +38,19 @@ def columns_of(group: RowGroup) -> Columns:
     rows = group.rows
     overrides = [dict(row.override or {}) for row in rows]
     bare = group.plain and not any(overrides)
+    masks = [row.mask for row in rows]
+    if group.binary_masks:
+        masks = [[int(label != IGNORED) for label in mask] for mask in masks]
+    group_overrides = {} if group.plain else {"group_size": len(rows)}
     columns: Columns = {
         "tokens": [row.tokens for row in rows],
-        "masks": [_binary(row.mask) if group.binary_masks else row.mask for row in rows],
+        "masks": masks,
         "scores": [row.score for row in rows],
         "advantages": _complete(row.advantages for row in rows),
         "messages": _complete(row.messages for row in rows),
         "generation_params": None if group.generation_params is None else dict(group.generation_params),
         "inference_logprobs": _complete(row.logprobs for row in rows),
-        "group_overrides": _group_overrides(group),
+        "group_overrides": group_overrides | ({"masks": BINARY} if group.binary_masks else {}),
         "overrides": None if bare else overrides,
     }
     return {name: column for name, column in columns.items() if column is not None}
@@ -68,7 +72,10 @@ def rows_of(columns: Mapping[str, Any]) -> RowGroup:
     group_overrides: Mapping[str, Any] = columns["group_overrides"] or {}
     binary_masks = group_overrides.get("masks") == BINARY
     if binary_masks:
-        table["masks"] = list(map(_labels, columns["tokens"], columns["masks"]))
+        table["masks"] = [
+            [token if is_trained else IGNORED for token, is_trained in zip(*row, strict=True)]
+            for row in zip(columns["tokens"], columns["masks"], strict=True)
+        ]
     return RowGroup(
         rows=tuple(
             TrainingRow(
@@ -98,20 +105,6 @@ def list_scores(credited: CreditedGroup) -> Columns:
         for score, override in zip(columns["scores"], columns["overrides"] or (), strict=True)
     ]
     return columns | {"scores": scores}
-
-
-def _group_overrides(group: RowGroup) -> dict[str, Any]:
-    if group.plain:
-        return {}
-    return {"group_size": len(group.rows)} | ({"masks": BINARY} if group.binary_masks else {})
-
-
-def _binary(mask: Sequence[int]) -> list[int]:
-    return [int(label != IGNORED) for label in mask]
-
-
-def _labels(tokens: Sequence[int], mask: Sequence[int]) -> list[int]:
-    return [token if is_trained else IGNORED for token, is_trained in zip(tokens, mask, strict=True)]
 
 
 def _complete(values: Iterable[Value | None]) -> list[Value] | None:

@@ -33,7 +33,6 @@ class RowMessages:
         self._rewards = None if trajectory.rewards is None else trajectory.rewards.turns
 
     def of_turn(self, turn: Turn) -> Shown:
-        """A turn's own message, as `all` has it."""
         return self.all[self._of_turn[turn.index]]
 
     def until(self, last: Turn, turns: Sequence[Turn], *, after: bool = False) -> list[Shown]:
@@ -54,7 +53,6 @@ class RowMessages:
 
 
 def _seen(context: Sequence[Kept | Message], before: Sequence[Shown]) -> list[Shown]:
-    """What the model saw, of what came before."""
     seen: list[Shown] = []
     for part in context:
         seen += before[part.start : part.end] if isinstance(part, Kept) else [part.to_openai()]

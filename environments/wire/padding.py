@@ -25,7 +25,6 @@ class Moments:
 
     @classmethod
     def of(cls, scores: Sequence[float]) -> Self:
-        """Those of the scores of a group."""
         mean = math.fsum(scores) / len(scores)
         return cls(mean, math.fsum((score - mean) ** 2 for score in scores) / len(scores))
 
@@ -50,7 +49,6 @@ class Moments:
 
 
 def padding_of(row: TrainingRow, scores: Sequence[float]) -> Iterator[TrainingRow]:
-    """Padding for the post that begins with `row`, a row for each score."""
     for score in scores:
         yield _padding_row(row, score, ("group_id",))
 
@@ -80,7 +78,6 @@ def untrained_as_padding(group: RowGroup) -> RowGroup:
 
 
 def teaches_nothing(row: TrainingRow) -> bool:
-    """Whether no token of a row is trained."""
     return all(label == IGNORED for label in row.mask)
 
 
@@ -192,16 +189,13 @@ def _keeping_scores(owners: Sequence[int], scores: Sequence[float], size: int) -
     moments, packed = Moments.of(scores), Packing()
     while any(left):
         post = _OpenPost(moments, size)
-        while (owner := _with_most_rows(left, scores, post)) is not None:
+        while fitting := [
+            owner for owner, rows in enumerate(left) if rows and post.has_room_for(scores[owner])
+        ]:
+            owner = max(fitting, key=lambda owner: len(left[owner]))
             post.take(left[owner].popleft(), scores[owner])
         packed.append(sorted(post.rows))
     return packed
-
-
-def _with_most_rows(left: Sequence[deque[int]], scores: Sequence[float], post: "_OpenPost") -> int | None:
-    """Of the trajectories whose next row fits into a post, the one that has most rows left."""
-    by_rows = sorted(range(len(left)), key=lambda owner: len(left[owner]), reverse=True)
-    return next((owner for owner in by_rows if left[owner] and post.has_room_for(scores[owner])), None)
 
 
 class _OpenPost:

@@ -46,8 +46,6 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one post carries."""
-
     body: bytes
     """Compressed rows, see `post_body`."""
     longest_row: int
@@ -85,9 +83,14 @@ def posts_of(credited: CreditedGroup, shape: Shape) -> tuple[list[RowGroup], int
     try:
         for group in VIEWS[shape.view](credited, shape.divisor, shape.prefix_weighting):
             check_rows(group)
-            shown = untrained_as_padding(_shown(group, shape))
-            fitting, long = _within(shown, shape.max_row_tokens)
-            too_long += long
+            if not shape.include_messages:
+                group = replace(group, rows=tuple(replace(row, messages=None) for row in group.rows))
+            if shape.sampling:
+                group = replace(group, generation_params=shape.sampling)
+            fitting = untrained_as_padding(group)
+            if shape.max_row_tokens is not None:
+                fitting, long = taken_out(fitting, longer_than(shape.max_row_tokens))
+                too_long += long
             if fitting is not None:
                 groups += _posts(fitting, credited, shape)
     except OverflowError as error:
@@ -128,17 +131,6 @@ def compress(columns: Columns) -> bytes:
         return b"".join([*map(stream.compress, _json(columns)), stream.flush()])
     except orjson.JSONEncodeError as error:
         raise WireError(f"a row is no JSON: {error}") from error
-
-
-def _shown(group: RowGroup, shape: Shape) -> RowGroup:
-    """The rows with the shape's columns beside the credit."""
-    if not shape.include_messages:
-        group = replace(group, rows=tuple(replace(row, messages=None) for row in group.rows))
-    return replace(group, generation_params=shape.sampling) if shape.sampling else group
-
-
-def _within(group: RowGroup, max_tokens: int | None) -> tuple[RowGroup | None, int]:
-    return (group, 0) if max_tokens is None else taken_out(group, longer_than(max_tokens))
 
 
 def _posts(group: RowGroup, credited: CreditedGroup, shape: Shape) -> Iterator[RowGroup]:
@@ -212,7 +204,6 @@ class ExactTokens:
     """Follows over a run whether rollouts without exact tokens are the exception."""
 
     def __init__(self, *, say: Callable[[str], None]) -> None:
-        """None so far; `say` shows what is dropped."""
         self._say = say
         self._seen = False
         self._in_a_row = 0
@@ -239,7 +230,6 @@ class ExactTokens:
 
 
 def _lacking(trajectory: Trajectory) -> str | None:
-    """What a trainer needs and the model server did not give."""
     if not trajectory.exact:
         return "token ids"
     return "logprobs" if any(row.logprobs is None for row in trajectory.rows) else None

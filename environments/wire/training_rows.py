@@ -54,7 +54,6 @@ def check_rows(group: RowGroup) -> None:
 
 
 def _problem(row: TrainingRow) -> str | None:
-    """The first thing that is wrong with a row."""
     tokens, mask = row.tokens, row.mask
     if not tokens or set(map(type, tokens)) != {int} or min(tokens) < 0:
         return "tokens must be one or more plain, non-negative integers"

@@ -9,6 +9,9 @@ from environments.trajectory import NOT_SAMPLED, CreditedGroup
 from environments.wire.credited_rows import CreditedRow, credited_rows, mask_of, trained_span
 from environments.wire.training_rows import RowGroup, TrainingRow
 
+_OF_VERSIONS = ("weight_versions", "sibling")
+"""What stands beside plain scores, where it is known."""
+
 TOKENS_PER_TURN = 1024
 """Divisor of scores where none is set: the default of `max_tokens_per_turn`."""
 
@@ -53,10 +56,11 @@ def token_advantages(credited: CreditedGroup) -> RowGroup:
     group = every_row(credited)
     if any(t.rewards is not None and t.rewards.turns is not None for t in credited.group.trajectories):
         return group
-    bare = tuple(
-        replace(row, advantages=None, override=_versions_in(row.override or {})) for row in group.rows
-    )
-    return RowGroup(rows=bare, plain=True)
+    rows: list[TrainingRow] = []
+    for row in group.rows:
+        override = {name: value for name, value in (row.override or {}).items() if name in _OF_VERSIONS}
+        rows.append(replace(row, advantages=None, override=override or None))
+    return RowGroup(rows=tuple(rows), plain=True)
 
 
 def binary_masks(credited: CreditedGroup, *_: object) -> list[RowGroup]:
@@ -167,32 +171,19 @@ def _override(credited: CreditedGroup, row: CreditedRow, index: int) -> dict[str
     by_turn = None if rewards is None else rewards.turns
     kinds = [turn.kind for turn in row.turns]
     versions = [turn.weight_version for turn in row.turns]
-    spans = any(turn.weight_spans for turn in row.turns)
-    return {
+    override: dict[str, Any] = {
         "group_id": credited.group.group_id,
         "row": index,
         "turn_rewards": None if by_turn is None else [by_turn[turn.index] for turn in row.turns],
         "outcome": None if rewards is None else rewards.outcome,
         "turn_spans": [[span.start, span.end] for span in map(trained_span, row.turns)],
         "turn_advantages": row.turn_advantages,
-        **({"turn_kinds": kinds} if "summary" in kinds else {}),
-        **(
-            {}
-            if set(versions) <= {None}
-            else {"weight_versions": versions, "sibling": row.trajectory.sibling}
-        ),
-        **(
-            {
-                "weight_spans": [
-                    [[span.start, span.version] for span in turn.weight_spans] for turn in row.turns
-                ]
-            }
-            if spans
-            else {}
-        ),
     }
-
-
-def _versions_in(override: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What stands beside plain scores, where it is known."""
-    return {name: override[name] for name in ("weight_versions", "sibling") if name in override} or None
+    if "summary" in kinds:
+        override["turn_kinds"] = kinds
+    if any(version is not None for version in versions):
+        override |= {"weight_versions": versions, "sibling": row.trajectory.sibling}
+    if any(turn.weight_spans for turn in row.turns):
+        spans = [[[span.start, span.version] for span in turn.weight_spans] for turn in row.turns]
+        override["weight_spans"] = spans
+    return override

@@ -176,11 +176,3 @@ async def test_a_build_has_the_artefacts_and_the_judge_its_outputs_alone(ctx):
         files={"check.py": CHECK},
     )
     assert result.text() == "check.py\nnote\nhonest code\n"
-
-
-async def test_without_outputs_the_artefacts_come_as_the_build_left_them(ctx):
-    await ctx.sandbox.write_file("note", b"before")
-    result = await ctx.verify(
-        build="echo after >note", artefacts=["note"], command="python3 -I check.py", files={"check.py": CHECK}
-    )
-    assert result.text() == "honest after\n\n"

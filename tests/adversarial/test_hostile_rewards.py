@@ -1,13 +1,11 @@
 """Rewards that are none, missing or absurd: no number is made of them, and they cost what they must."""
 
-import json
 import math
 
 import pytest
 from rich.console import Console
 
 from environments.record.recorder import read_groups
-from environments.run.evaluation_run import evaluate
 from environments.run.group_source import note_of
 from environments.run.process_run import process
 from environments.run.tracking import group_numbers
@@ -114,16 +112,6 @@ async def test_nothing_scored_is_no_score_in_the_record_and_for_nobody_who_watch
         with pytest.raises(WireError, match="the score must be a plain, finite float, got None"):
             pack(credited, Shape(group_size=4))
     assert "mean 0.000" not in console.file.getvalue()
-
-
-async def test_an_evaluation_of_which_nothing_was_scored_has_no_mean(tmp_path):
-    console = quiet()
-    assert await evaluate(made(UNSCORED, data_dir_to_save_evals=str(tmp_path), eval_rollouts=2), console) == 0
-    metrics = json.loads((tmp_path / "metrics.json").read_text())["results"]["all"]
-    assert not {"eval/score/mean", "eval/mean_score"} & set(metrics)
-    samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
-    assert {(sample["score"], sample["passed"]) for sample in samples} == {(None, False)}
-    assert "nothing was scored" in console.file.getvalue()
 
 
 async def test_scores_that_float32_does_not_know_reach_no_trainer():

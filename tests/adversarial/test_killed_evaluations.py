@@ -96,20 +96,3 @@ def test_a_curriculum_that_was_killed_asks_for_nothing_twice(tmp_path, command):
     _, code = command(*args)
     keys = [(each.group.item_id, each.group.epoch) for each in read_groups(tmp_path / "r.jsonl")]
     assert (code, sorted(keys)) == (0, [(f"i{n}", 0) for n in range(6)])
-
-
-def test_two_evaluations_at_once_do_not_write_one_folder(command, tmp_path):
-    process = subprocess.Popen(
-        [sys.executable, "-m", "turnwise", *EVALUATE],
-        cwd=tmp_path,
-        env={**os.environ, "STOP_AT": "i0"},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        assert any("at the item" in line for line in process.stdout)
-        _, code = command(*EVALUATE, "--fresh")
-        process.send_signal(signal.SIGINT)
-        process.stdout.read()
-    assert code == 2
-    assert (tmp_path / "runs" / "slow" / "eval-default" / "record.jsonl").is_file()

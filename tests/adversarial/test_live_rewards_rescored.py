@@ -1,7 +1,6 @@
 """Rewards that need the live rollout are not computed from a record, however the need is hidden."""
 
 import asyncio
-import threading
 
 import pytest
 
@@ -10,7 +9,7 @@ from environments.run.process_run import process
 from environments.run.rescore_run import rescore
 from tests.environments.chat.chat_env import Chat, chat
 from tests.environments.write_file import quiet
-from tools.errors import ConfigError, RunError
+from tools.errors import ConfigError
 
 
 async def uses(attribute, ctx):
@@ -126,20 +125,3 @@ async def test_a_hook_that_hangs_costs_its_rollout_alone(record):
     assert (
         "failed now 3x TimeLimitExceeded: compute_outcome took longer than 0.2 s" in console.file.getvalue()
     )
-
-
-async def test_too_many_that_hang_in_threads_end_the_command_and_leave_no_record(record, monkeypatch):
-    monkeypatch.setattr("environments.rollout.containment.hook_threads.MOST_ABANDONED", 3)
-
-    def compute_outcome(self, item, trajectory, ctx):
-        threading.Event().wait()
-
-    with pytest.raises(RunError, match="4 calls of its code still run beyond their limit"):
-        await rescore(
-            chat(Chat, compute_outcome=compute_outcome, hook_timeout_s=0.2),
-            record,
-            read_contents(record),
-            record.with_suffix(".new"),
-            quiet(),
-        )
-    assert [each.name for each in record.parent.iterdir()] == ["r.jsonl"]

@@ -53,14 +53,6 @@ def test_an_ordinary_user_without_namespaces_hears_of_every_obstacle(without_nam
     assert "sandbox_network full`, in a delegated control group" in said
 
 
-def test_where_more_network_is_enough_it_is_said_alone(without_namespaces):
-    without_namespaces.setattr(tiers, "agent", lambda: Agent(root=True, uid=1, gid=1))
-    said = refusal(SandboxLimits())
-    assert "`--env.sandbox_network full`; or accept" in said
-    assert PIDS not in said
-    assert probe.choose_tier(SandboxLimits(network="full")) == "C"
-
-
 @pytest.mark.parametrize(("can_mount", "told"), [(True, True), (False, False)])
 def test_to_be_root_is_advised_only_where_root_could_make_namespaces(without_namespaces, can_mount, told):
     without_namespaces.setattr(tiers, "agent", lambda: Agent(root=False, uid=1, gid=1))

@@ -6,17 +6,13 @@ import signal
 
 import pytest
 
-from environments.run.worker_pool import LostWorkerError, StoppedError, run_groups
+from environments.run.worker_pool import StoppedError, run_groups
 from tests.adversarial.commands import evaluate, process, recorded, run
 from tests.environments.serve.loopback import running
 
 
 async def identity(key):
     return key
-
-
-async def nothing(key, result):
-    pass
 
 
 async def cancels_itself(key, result):
@@ -34,14 +30,6 @@ async def cancels_its_task(key, result):
 async def test_a_pool_whose_workers_are_cancelled_by_others_raises(on_done):
     with pytest.raises(StoppedError):
         await run_groups(range(9), identity, on_done, max_in_flight=2)
-
-
-async def test_a_group_that_ends_as_cancelled_is_no_group_that_is_done():
-    async def run_group(key):
-        raise asyncio.CancelledError
-
-    with pytest.raises(LostWorkerError):
-        await run_groups(range(9), run_group, nothing, max_in_flight=2)
 
 
 @pytest.mark.parametrize("env", ["Exiting", "Interrupting"])

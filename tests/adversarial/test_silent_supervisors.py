@@ -114,6 +114,6 @@ async def test_a_run_without_control_groups_says_at_its_start_what_nothing_bound
     monkeypatch.setattr(cgroup, "_controllers", dict)
     env = Silenced()
     env.tier = "B"
-    await env.preflight()
+    await env.preflight(print)
     assert "memory is bounded for each process (192 MB), not for all together" in caplog.text
     assert "nothing tells whether its agent silenced it" in caplog.text

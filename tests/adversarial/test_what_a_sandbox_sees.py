@@ -13,7 +13,6 @@ import pytest
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
-from tools.sandbox import lent_folder
 from tools.terminal import terminal
 
 
@@ -67,17 +66,6 @@ def test_an_installation_of_this_package_is_hidden_and_what_lies_beside_it_is_no
         env=env, capture_output=True, text=True, check=True, cwd="/",
     )  # fmt: skip
     assert seen.stdout.strip() == "content of other"
-
-
-@needs_root
-def test_a_file_that_agents_can_read_is_told_with_the_folder_that_shows_it(below_usr: Path):
-    (below_usr / "data.jsonl").write_text("{}")
-    (below_usr / "link").symlink_to(ROOT)
-    assert lent_folder("local", below_usr / "data.jsonl") == "/usr"
-    assert lent_folder("local", below_usr / "link") is None
-    assert lent_folder("local", Path("/usr/src/anything")) is None
-    assert lent_folder("local", ROOT / "README.md") is None
-    assert lent_folder("docker", below_usr / "data.jsonl") is None
 
 
 @needs_root

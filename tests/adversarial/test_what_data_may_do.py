@@ -18,7 +18,6 @@ import pytest
 from environments.record.sessions.logged_session import Scale, SessionError
 from environments.record.sessions.verifiers_trace import read_traces
 from environments.shipped.harbor_tasks.task_folder import find_tasks
-from environments.shipped.harbor_tasks.task_toml import read_table
 from environments.shipped.swe_tasks import SweTasksEnv
 from environments.shipped.swe_tasks.env import SweTasksConfig
 from environments.shipped.swe_tasks.patches import patched_files
@@ -96,15 +95,6 @@ async def test_an_archive_that_is_not_the_datasets_own_needs_its_digest(tmp_path
         with pytest.raises(DatasetError, match=f"has sha256 {digest}"):
             await load(tmp_path / "data", row("calc.tar", **given), repositories=[tmp_path])
     assert await load(tmp_path / "data", row("calc.tar", sha256=digest), repositories=[tmp_path])
-
-
-async def test_links_of_a_plain_folder_bring_nothing(tmp_path):
-    write(tmp_path / "outside", {"secret.py": SECRET})
-    folder = write(tmp_path / "data" / "calc")
-    (folder / "file").symlink_to(tmp_path / "outside" / "secret.py")
-    (folder / "folder").symlink_to(tmp_path / "outside")
-    (tree,) = await load(tmp_path / "data", row("calc"))
-    assert sorted(tree) == ["calc.py", "tests/test_calc.py"]
 
 
 # Git folders of rows: what they bring beside files.
@@ -222,23 +212,6 @@ async def test_a_commit_is_a_name_and_no_option_or_expression(name, tmp_path):
     commit(write(tmp_path / "calc"))
     with pytest.raises(DatasetError, match="base_commit is"):
         await load(tmp_path, row("calc", name))
-
-
-def raw_tree(folder, entries):
-    """A tree object as no git would write it."""
-    data = b"".join(mode + b" " + name + b"\0" + bytes.fromhex(oid) for mode, name, oid in entries)
-    words = ["git", "hash-object", "-t", "tree", "-w", "--stdin", "--literally"]
-    ran = subprocess.run(words, cwd=folder, input=data, check=True, capture_output=True)
-    return ran.stdout.decode().strip()
-
-
-async def test_a_tree_with_paths_out_of_it_is_refused(tmp_path):
-    folder = write(tmp_path / "calc")
-    commit(folder)
-    blob = git(folder, "rev-parse", "HEAD:calc.py")
-    tree = raw_tree(folder, [(b"40000", b"..", raw_tree(folder, [(b"100644", b"x", blob)]))])
-    with pytest.raises(OSError, match=r"a path with `\.\.`"):
-        await load(tmp_path, row("calc", tree))
 
 
 # Archives and patches of rows: how large they get.
@@ -445,17 +418,6 @@ def test_a_pattern_of_files_to_ignore_that_takes_hours_to_match_is_refused(tmp_p
     tasks, refused = find_tasks(tmp_path)
     assert not tasks
     assert all("/.dockerignore has a pattern with more than 4 stars" in each for each in refused.values())
-
-
-@cases("name", ["/", "./image", "../image", "~/image"])
-def test_a_task_has_no_folder_of_the_host_built_as_its_image(name):
-    with pytest.raises(DatasetError, match="docker_image: is no name of an image"):
-        read_table(f"[environment]\ndocker_image = {name!r}\n")
-
-
-def test_a_size_that_no_machine_has_is_refused():
-    with pytest.raises(DatasetError, match=r"environment\.memory"):
-        read_table(f"[environment]\nmemory = '{'9' * 400}G'\n")
 
 
 # Tests and traces.

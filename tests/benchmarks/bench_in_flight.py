@@ -65,7 +65,7 @@ class InFlight(AgentEnv):
         return float(ctx.seed % 2)
 
     async def preflight(self, notify=None):
-        await self.check_policy()
+        await self.lifecycle.check_policy()
 
     def open_sandbox(self):
         return no_sandbox()

@@ -24,7 +24,8 @@ from statistics import median
 from rich.console import Console
 
 from environments.config import AgentEnvConfig, ServerConfig
-from environments.run.process_run import in_this_process, process
+from environments.run.open_run import in_this_process
+from environments.run.process_run import process
 from tests.benchmarks.bench_client import canned_server
 from tests.benchmarks.bench_in_flight import InFlight
 

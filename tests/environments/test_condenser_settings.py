@@ -6,8 +6,13 @@ import pytest
 
 from environments.config import AgentEnvConfig
 from environments.record.origin import differences
-from environments.rollout.context import fit_context, keep_last_turns, summarise, trim_tool_output
-from environments.rollout.lifecycle.rollout_parts import condenser_facts
+from environments.rollout.context import (
+    condenser_facts,
+    fit_context,
+    keep_last_turns,
+    summarise,
+    trim_tool_output,
+)
 from environments.run.experiment import origin_of
 from environments.trajectory import Failure, StopReason
 from tests.environments.talking import TASK, Talking
@@ -41,16 +46,16 @@ NAMED = {
 @cases("case", NAMED)
 def test_the_settings_win_over_the_class(case):
     settings, expected = NAMED[case]
-    assert made(keep_last_turns(3), **settings).condensers == expected
+    assert made(keep_last_turns(3), **settings).lifecycle.parts.condensers == expected
 
 
 @pytest.mark.parametrize("several", [(), [], None], ids=["tuple", "list", "None"])
 def test_a_class_may_have_no_condenser(several):
-    assert made(several).condensers == ()
+    assert made(several).lifecycle.parts.condensers == ()
 
 
 def test_a_class_may_have_several():
-    assert made([trim_tool_output(99), fit_context(999)]).condensers == (
+    assert made([trim_tool_output(99), fit_context(999)]).lifecycle.parts.condensers == (
         trim_tool_output(99),
         fit_context(999),
     )
@@ -201,10 +206,12 @@ FACTS = {
 
 
 def test_condensers_of_a_class_count_in_the_fingerprint():
-    facts = {name: str(condenser_facts(made(each).condensers)) for name, each in FACTS.items()}
+    facts = {
+        name: str(condenser_facts(made(each).lifecycle.parts.condensers)) for name, each in FACTS.items()
+    }
     assert len(set(facts.values())) == len(FACTS)
     env = made(fit_context(500))
-    assert condenser_facts(env.condensers).items() <= origin_of(env).experiment.items()
+    assert condenser_facts(env.lifecycle.parts.condensers).items() <= origin_of(env).experiment.items()
 
 
 def test_a_run_with_another_condenser_is_refused_in_words_that_tell_the_two_apart():

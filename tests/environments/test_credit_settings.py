@@ -61,7 +61,7 @@ def test_every_parameter_is_a_setting_as_text_and_as_a_value(estimator, paramete
     extra = {} if estimator != "gigpo" else {"cls": Stateful}
     for value in (parameter.default, str(parameter.default)):
         env = made(estimator=estimator, estimator_params={parameter.name: value}, **extra)
-        assert env.estimator_params == {parameter.name: parameter.default}
+        assert env.lifecycle.parts.estimator_params == {parameter.name: parameter.default}
 
 
 @pytest.mark.parametrize("value", ["1.5", 1.5, "much"])
@@ -71,7 +71,7 @@ def test_a_value_that_a_parameter_cannot_have_is_refused_before_any_rollout(valu
 
 
 def test_a_whole_number_in_yaml_is_the_same_parameter_as_the_default():
-    assert repr(made(estimator_params={"gamma": 1}).estimator_params) == "{'gamma': 1.0}"
+    assert repr(made(estimator_params={"gamma": 1}).lifecycle.parts.estimator_params) == "{'gamma': 1.0}"
 
 
 def test_an_estimator_of_the_users_gets_its_parameters():

@@ -5,8 +5,8 @@ from fractions import Fraction
 
 import pytest
 
+from environments.rewards.reward_checks import checked_metrics
 from environments.rewards.reward_context import RolloutContext
-from environments.turn_level_reward import checked_metrics
 from tools.errors import RewardError
 
 

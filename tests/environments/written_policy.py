@@ -1,5 +1,6 @@
 """A policy that writes given messages, whatever they are; its tokens stand for nothing."""
 
+from environments.rollout.items.tasks import GroupTask
 from environments.trajectory import Completion, Message
 
 
@@ -22,3 +23,10 @@ class Written:
             logprobs=(-1.0, -1.0),
             exact=True,
         )
+
+
+async def rolled_out(env, item, size=1):
+    """The siblings that an environment rolls out from an item, none of which may fail."""
+    group = await env.rollout_group(GroupTask(item=item, item_id="item"), size)
+    assert group.failures == ()
+    return group.trajectories

@@ -7,7 +7,7 @@ from threading import Thread
 
 import pytest
 
-from tools.python_syntax import parse_expression, parse_python
+from tools.python_syntax import parse_python
 
 NESTED = "x = " + "(1 + " * 30 + "1" + ")" * 30 + "\n"
 
@@ -55,9 +55,3 @@ def test_threads_that_parse_at_once_do_not_break_each_other(disturbed):
 def test_what_is_no_python_is_an_error():
     with pytest.raises(SyntaxError):
         parse_python("def")
-
-
-def test_an_expression_is_one():
-    assert isinstance(parse_expression("f(1)"), ast.Call)
-    with pytest.raises(SyntaxError):
-        parse_expression("f(1); g(2)")

@@ -23,7 +23,7 @@ class Inventory(Protocol):
 
 INVENTORIES: Mapping[str, str] = {
     "local": "tools.sandbox.local.inventory",
-    "docker": "tools.sandbox.docker.inventory",
+    "docker": "tools.sandbox.docker.orphans",
 }
 """Modules that are an `Inventory`, by backend."""
 

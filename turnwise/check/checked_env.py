@@ -178,7 +178,7 @@ class CheckedEnv:
         }
         config = self.config.model_copy(update=limits)
         self.env = self.env_cls(config, self.servers, policy=self.policy)
-        self.env.new_hook_calls = partial(TracedCalls, self)
+        self.env.lifecycle.new_hook_calls = partial(TracedCalls, self)
         async with self.env.opened(notify=lambda _: None):
             yield
 

@@ -13,12 +13,12 @@ from environments.policy.rendering.chatml import EMBEDDED, EMBEDDED_TOKENIZER_DI
 from environments.policy.scripted import Choice, Script, generic_summary, say
 from environments.policy.second_models import ROLES, ScriptedAnswers
 from environments.rollout.agent_loop import opening_messages
-from environments.rollout.containment.user_code import InFlight
+from environments.rollout.containment.hook_calls import InFlight
 from environments.rollout.context import asks_for_summary
-from environments.rollout.hooks import writes
+from environments.rollout.hooks import takes_context, writes
 from environments.rollout.items.item_json import item_ids, recorded_item
 from environments.rollout.items.tasks import GroupTask
-from environments.rollout.lifecycle.hook_signatures import takes_context
+from environments.rollout.lifecycle.rollout_hooks import open_rollout
 from environments.trajectory import Message
 from environments.turn_level_reward import call_hook
 from tools.calls import ToolSpec
@@ -122,11 +122,11 @@ async def _opening(env: AgentEnv, task: GroupTask) -> tuple[Message, ...]:
             f"environment {env.name!r} has no format_prompt by which a conversation would show its item: "
             f"write one that gives what its agent begins with"
         )
-    with env.hook_calls(InFlight(item_id=task.item_id, sibling=0)) as calls:
+    with env.lifecycle.hook_calls(InFlight(item_id=task.item_id, sibling=0)) as calls:
         if not takes_context(env.format_prompt, 1):
             prompt = await calls.hook("format_prompt", env.format_prompt, task.item)
             return opening_messages(prompt, system=env.system_prompt, env=env.name)
-        async with env.open_rollout(task, 0, calls) as (_, hooks):
+        async with open_rollout(env.lifecycle, task, 0, calls) as (hooks, _):
             return await hooks.opening()
 
 
@@ -135,7 +135,7 @@ def script_for(env: AgentEnv, items: Mapping[Opening, Any], messages: Sequence[M
 
     Of openings that begin alike the longest one counts.
     """
-    sums_up = asks_for_summary(messages, env.condensers)
+    sums_up = asks_for_summary(messages, env.lifecycle.parts.condensers)
     script = env.scripted_summary if sums_up else env.scripted_choices
     spoken = _spoken(messages)
     for length in sorted({len(opening) for opening in items}, reverse=True):

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from environments.run.process_run import OpenSource, in_this_process
+from environments.run.open_run import OpenSource, in_this_process
 from tools.errors import ConfigError
 
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}

@@ -34,6 +34,7 @@ class Renderer(Protocol):
     @property
     def name(self) -> str:
         """The chat format, for example `qwen3`."""
+        ...
 
     @property
     def vocabulary_size(self) -> int: ...
@@ -41,9 +42,11 @@ class Renderer(Protocol):
     @property
     def stop_ids(self) -> tuple[int, ...]:
         """Every id that ends an assistant turn; the server has to stop at each of them."""
+        ...
 
     def prompt_ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """The whole conversation, up to where the next assistant message begins."""
+        ...
 
     def extend(
         self, sampled: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec]
@@ -55,9 +58,11 @@ class Renderer(Protocol):
         Raises:
             CannotExtendError: the format has no way to go on, or would drop what was sampled.
         """
+        ...
 
     def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Message:
         """The assistant message that sampled ids hold; its calls carry status and span."""
+        ...
 
 
 def first_stop(ids: Sequence[int], stop_ids: Collection[int]) -> int | None:

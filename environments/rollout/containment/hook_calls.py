@@ -1,30 +1,33 @@
-"""Calls of an environment's own code: `def` or `async def`, within a limit, and nothing of it breaks out."""
+"""Calls of an environment's own code: `def` or `async def`, within a limit, and nothing of it breaks out.
+
+How a call ended is a value, so that `SystemExit` ends no task and no loop.
+"""
 
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
-from contextvars import Context, copy_context
+import os
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator
+from concurrent.futures import Executor
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
+from contextvars import Context, ContextVar, copy_context
+from dataclasses import dataclass, field
 from functools import partial
+from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Self
 
 from environments.rewards.verification_time import CLOCK, HookClock
 from environments.rollout.containment.hook_threads import HookThreads, OwnThread
-from environments.rollout.containment.user_code import (
-    IN_USER_CODE,
-    ContainedCoroutine,
-    Ended,
-    InFlight,
-    UserCode,
-    contain,
-    end_of,
-    ended_await,
-    ended_call,
-)
 from environments.trajectory import JudgeCall
-from tools.errors import ConfigError, RewardError, TimeLimitExceeded
+from tools.errors import ConfigError, RewardError, TimeLimitExceeded, UserCodeBroke
 from tools.sandbox.base import Sandbox
 from tools.time_profile import Profiler, TimeProfile, handed_on, handed_to, profiled, timed
 from tools.waiting import to_the_end
@@ -40,6 +43,183 @@ _CLOSE_S = 30.0
 _POLL_S = 0.1
 
 _LOG = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class InFlight:
+    """Which rollout it is, since when, and what it waits for."""
+
+    item_id: str
+    epoch: int = 0
+    sibling: int
+    started: float = field(default_factory=monotonic)
+    """`time.monotonic` when it got its slot."""
+    doing: str = "starting"
+    """`prepare`, `model, turn 3`, `tool terminal, turn 3`, `compute_reward`, …"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InFlightNow:
+    """The rollouts in flight of one process, at one moment."""
+
+    count: int = 0
+    doing: Counter[str] = field(default_factory=Counter[str])
+    """How many wait for what."""
+    oldest: str | None = None
+    """The one in flight for longest, in words."""
+    oldest_s: float = 0.0
+
+
+Watch = Callable[[InFlight], AbstractContextManager[object]]
+"""Entered for as long as a rollout is in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a call ended: with a value, or with what it raised."""
+
+    value: Any = None
+    error: BaseException | None = None
+
+    def result(self) -> Any:
+        """Returns the value, or raises the error.
+
+        Raises:
+            UserCodeBroke: from what would be taken for a sign of our own: a cancellation, an exit, the end of
+                an iterator.
+        """
+        if self.error is None:
+            return self.value
+        if isinstance(self.error, StopIteration | StopAsyncIteration) or not isinstance(
+            self.error, Exception
+        ):
+            raise UserCodeBroke from self.error
+        raise self.error
+
+
+def ended_call(function: Callable[[], Any]) -> Ended:
+    """Calls a function now."""
+    process = os.getpid()
+    try:
+        return Ended(function())
+    except BaseException as error:  # noqa: BLE001  # handed on
+        return Ended(error=error)
+    finally:
+        _end_fork_of(process)
+
+
+async def ended_await(awaitable: Awaitable[Any]) -> Ended:
+    """Awaits it now."""
+    process = os.getpid()
+    try:
+        return Ended(await awaitable)
+    except BaseException as error:  # noqa: BLE001  # handed on
+        # Python's error for a `StopIteration` in a coroutine lacks the place where it was raised.
+        return Ended(error=error.__cause__ if isinstance(error.__cause__, StopIteration) else error)
+    finally:
+        _end_fork_of(process)
+
+
+def end_of(task: "asyncio.Task[Ended]") -> Ended:
+    """How a task that is done ended; one that cancelled itself ends as cancelled, whatever it returned."""
+    return Ended(error=asyncio.CancelledError()) if task.cancelled() else task.result()
+
+
+def _end_fork_of(process: int) -> None:
+    if os.getpid() != process:  # the code forked, and the child came back: one process has this run
+        os._exit(1)
+
+
+@dataclass(slots=True, kw_only=True)
+class UserCode:
+    """The code of one rollout, as the tasks know it that it makes."""
+
+    threads: Executor
+    """Runs its blocking calls."""
+    in_flight: InFlight
+    """The rollout."""
+    is_given_up: bool = False
+    """Whether the rollout is over and left code that swallows cancellations: the next one ends it."""
+
+
+IN_USER_CODE: ContextVar[UserCode | None] = ContextVar("turnwise_in_user_code", default=None)
+"""Set in the context of hooks, tools and policies, which the tasks that they make inherit."""
+
+
+class CodeExit(Exception):  # named like the `SystemExit` that it stands for
+    """`SystemExit` or `KeyboardInterrupt` in a task that an environment's code made."""
+
+
+class ContainedCoroutine(Coroutine[Any, Any, Any]):
+    """A coroutine of an environment's code: its exit is an error, and in the end nothing waits for it.
+
+    Asyncio lets `SystemExit` of any task leave the loop before the one that awaits the task can catch it, and
+    `asyncio.run` waits for tasks that swallow their cancellation.
+    """
+
+    def __init__(self, coro: Any, code: UserCode) -> None:
+        self._coro, self.code = coro, code
+
+    def send(self, value: Any) -> Any:
+        """As that of the coroutine."""
+        return _contained(self._coro.send, value)
+
+    def throw(self, *error: Any) -> Any:
+        """As that of the coroutine, unless it is given up."""
+        if self.code.is_given_up and isinstance(error[0], asyncio.CancelledError):
+            raise error[0]
+        return _contained(self._coro.throw, *error)
+
+    def close(self) -> None:
+        """As that of the coroutine."""
+        self._coro.close()
+
+    def __await__(self) -> Any:
+        return self._coro.__await__()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._coro, name)  # `cr_frame` and its like, for what looks at tasks
+
+
+def _contained(step: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return step(*args)
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise CodeExit(f"{type(error).__name__} in a task of its own") from error
+
+
+def rollout_at(loop: asyncio.AbstractEventLoop) -> InFlight | None:
+    """The rollout whose code runs in the event loop now, which any thread may ask; `None`: no rollout's."""
+    task = asyncio.current_task(loop)
+    coro = None if task is None else task.get_coro()
+    return coro.code.in_flight if isinstance(coro, ContainedCoroutine) else None
+
+
+def contain(loop: asyncio.AbstractEventLoop) -> None:
+    """Contains the tasks and the threads that an environment's code makes; all others stay as they are."""
+    make: Any = loop.get_task_factory() or asyncio.Task
+    if not _is_ours(make, _make_task):
+        loop.set_task_factory(partial(_make_task, make))
+    if not _is_ours(loop.run_in_executor, _run_in_executor):
+        # A pool that blocked calls of an environment have filled would be there for nothing else.
+        run = partial(_run_in_executor, loop.run_in_executor)
+        loop.run_in_executor = run  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _is_ours(function: Any, ours: Callable[..., Any]) -> bool:
+    return getattr(function, "func", None) is ours
+
+
+def _make_task(make: Callable[..., Any], loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> Any:
+    code = IN_USER_CODE.get()
+    if code is not None and inspect.iscoroutine(coro):
+        coro = ContainedCoroutine(coro, code)
+    return make(coro, loop=loop, **options) if make is asyncio.Task else make(loop, coro, **options)
+
+
+def _run_in_executor(run: Callable[..., Any], executor: Any, *call: Any) -> Any:
+    code = IN_USER_CODE.get()
+    return run(code.threads if executor is None and code is not None else executor, *call)
 
 
 class HookCalls:
@@ -147,13 +327,13 @@ class HookCalls:
             raise ConfigError(f"{doing} is called after its rollout was over; use ctx while it goes on")
         limit = doing if limit_s is None else f"{doing} took longer than {limit_s:.3g} s"
         limit = f"{limit} (--env.{setting})" if setting else limit
-        with self._doing(doing), timed(doing.rpartition(": ")[2].partition(", ")[0]):
+        with self._doing(doing):
             if inspect.iscoroutinefunction(function):
                 given, left_s = function(), limit_s
             else:
                 given, left_s = await self._in_thread(function, limit_s, limit)
             if inspect.isawaitable(given):
-                context = handed_to(self._context.copy()) if is_parallel else self._context
+                context = self._own_context() if is_parallel else self._context
                 given = await self._in_task(given, left_s, limit, busy=busy, context=context)
         return given
 
@@ -174,15 +354,24 @@ class HookCalls:
 
     @contextmanager
     def _doing(self, doing: str) -> Generator[None]:
-        """Shown while it runs; then what it ran in or beside, if that goes on."""
+        """Shown, and measured, while it runs; then what it ran in or beside is shown, if that goes on."""
         self._running.append(doing)
         self._in_flight.doing = doing
         try:
-            yield
+            if self._profiler is None:
+                yield
+            else:
+                with timed(doing.rpartition(": ")[2].partition(", ")[0]):
+                    yield
         finally:
             self._running.remove(doing)
             if self._running:
                 self._in_flight.doing = self._running[-1]
+
+    def _own_context(self) -> Context:
+        """Return a copy, as `asyncio.to_thread` makes one: a task may be using the original."""
+        context = self._context.copy()
+        return context if self._profiler is None else handed_to(context)
 
     async def _in_thread(
         self, function: Callable[[], Any], limit_s: float | None, limit: str
@@ -215,8 +404,7 @@ class HookCalls:
         limit_s: float | None = None,
         limit: str = "a generator",
     ) -> tuple[Any, float | None]:
-        # With a copy of the variables, as `asyncio.to_thread` does it: a task may be using the others.
-        context = handed_to(self._context.copy())
+        context = self._own_context()
         call = thread.submit(ended_call, partial(context.run, function))
         call.what = limit
         answer = asyncio.wrap_future(call)
@@ -242,14 +430,17 @@ class HookCalls:
         cancel_s: float | None = None,
     ) -> Any:
         clock = HookClock()
-        task = self._new_task(handed_on(_clocked(clock, awaitable)), context or copy_context())
+        work = _clocked(clock, awaitable)
+        work = work if self._profiler is None else handed_on(work)
+        task = self._new_task(work, context or copy_context())
         try:
             left_s = limit_s
             while not task.done() and (left_s is None or left_s > 0):
                 # While a verification runs nothing is used up, however little is left.
-                wait_s = max(left_s, _POLL_S) if clock.is_stopped and left_s is not None else left_s
+                is_short = left_s is not None and left_s < _POLL_S
+                wait_s = _POLL_S if is_short and clock.is_stopped else left_s
                 await asyncio.wait({task}, timeout=wait_s)
-                left_s = None if limit_s is None else limit_s - clock.spent_s()
+                left_s = None if limit_s is None or task.done() else limit_s - clock.spent_s()
             if not task.done() and busy():
                 await asyncio.wait({task}, timeout=_KILL_S)
             in_time = task.done()
@@ -310,7 +501,7 @@ class HookCalls:
         owner = _OwnedGenerator(opened(), partial(self._new_task, context=copy_context()))
         limit_s = self._hook_timeout_s
         limit = f"opening a sandbox took longer than {limit_s:g} s (--env.hook_timeout_s)"
-        with self._doing("opening a sandbox"), timed("opening a sandbox"):
+        with self._doing("opening a sandbox"):
             sandbox = await self._in_task(owner.next(), limit_s, limit, cancel_s=_CLOSE_S)
         try:
             yield sandbox

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from environments.rollout.containment.user_code import IN_USER_CODE
+from environments.rollout.containment.hook_calls import IN_USER_CODE
 
 
 class OpenedFiles:

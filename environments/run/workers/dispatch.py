@@ -70,26 +70,18 @@ class Worker(Protocol):
         """A pickled `Answer`, `Refused` or `Cancelled`."""
         ...
 
-    async def cancel(self, number: int) -> object:
-        """Cancel a request."""
-        ...
+    async def cancel(self, number: int) -> object: ...
 
-    async def beat(self) -> Beat | Death:
-        """How it is."""
-        ...
+    async def beat(self) -> Beat | Death: ...
 
     async def close(self, limit_s: float) -> bytes | Death:
         """Close the environment in order: a pickled `Refused` if that broke."""
         ...
 
-    async def kill(self, why: str) -> None:
-        """End it now."""
-        ...
+    async def kill(self, why: str) -> None: ...
 
 
 class Engine(Protocol):
-    """Starts workers."""
-
     async def start(self, start: WorkerStart) -> Worker:
         """Start one. Raises NoRoomError if there is no room for it now."""
         ...
@@ -133,7 +125,7 @@ class WorkerPool:
         self._env, self._engine, self._own, self._facts, self._say = env, engine, own, facts, say
         self._slots = [_Slot(number, start) for number, start in enumerate(starts, start=1)]
         self.at_once = sum(start.at_once for start in starts)
-        self._tier = env.sandboxes.tier
+        self._tier = env.lifecycle.sandboxes.tier
         self._numbers = count(FIRST_REQUEST)
         self._changed = asyncio.Event()
         """Of any slot; another one after each change."""
@@ -154,9 +146,8 @@ class WorkerPool:
     async def opened(self) -> AsyncGenerator["WorkerPool"]:
         """With its workers, as soon as one of them is open; the others follow.
 
-        Raises:
-            UsageError: the environment cannot be opened in a worker, or is another experiment there.
-            RunError: workers die at once, or code of the environment's setup broke.
+        Raises UsageError: the environment cannot be opened in a worker, or is another experiment there.
+        RunError: workers die at once, or code of the environment's setup broke.
         """
         for slot in self._slots:
             self._spawn(self._open(slot))
@@ -274,7 +265,6 @@ class WorkerPool:
     # Groups.
 
     async def first(self, task: GroupTask) -> TrajectoryGroup:
-        """Return the first rollout of a task."""
         answer = await self._answer(_request("first", task))
         if isinstance(answer, Failure):
             return await self._own.first(replace(task, rolled_out=(answer,)))
@@ -283,7 +273,6 @@ class WorkerPool:
     async def run(
         self, task: GroupTask, size: int | None = None, *, max_row_tokens: int | None = None
     ) -> FinishedGroup:
-        """Return a group; one that workers die of is a failed one, with the cause."""
         if len(task.rolled_out) == size:
             return await self._own.run(task, size, max_row_tokens=max_row_tokens)
         answer = await self._answer(_request("run", task, size, max_row_tokens))
@@ -317,7 +306,6 @@ class WorkerPool:
 
     @asynccontextmanager
     async def _worker(self, *, alone: bool) -> AsyncGenerator[_Slot]:
-        """A slot with room for one more group, or for one alone."""
         if alone:
             slot = await self._reserved()
         else:
@@ -384,7 +372,7 @@ class WorkerPool:
         if isinstance(value, Refused):
             raise self._error_of(value, f"worker {slot.number}")
         assert isinstance(value, Answer)
-        self._env.weight_versions.merge(value.met)
+        self._env.lifecycle.weight_versions.merge(value.met)
         opened_elsewhere(value.read, value.written)
         return value.value
 
@@ -437,7 +425,7 @@ class WorkerPool:
             self._died(slot, opened, beat)
             return
         self.in_flight[slot.number] = beat.in_flight
-        self._env.weight_versions.merge(beat.met)
+        self._env.lifecycle.weight_versions.merge(beat.met)
         for line in beat.lines:
             text = f"worker {slot.number}: {line}"
             if slot.is_open:
@@ -472,7 +460,6 @@ def _last_line(death: Death) -> str:
 
 
 def _failure(death: Death) -> Failure:
-    """What is recorded of a group that every worker died of."""
     error = f"{_CLASS}: {death.cause}; {ALONE} workers ended while it was alone in them"
     return Failure(
         sibling=0,

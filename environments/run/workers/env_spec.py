@@ -15,7 +15,7 @@ from environments.config import AgentEnvConfig, ModelServerConfig
 from environments.run.experiment import environment_files, has_file
 from environments.run.group_source import Finishing
 from environments.run.loading import load_file
-from environments.run.process_run import SourceOptions
+from environments.run.open_run import SourceOptions
 from environments.run.workers.worker_process import below
 from tools.errors import ConfigError
 
@@ -46,7 +46,7 @@ class WorkerJob:
         """What workers do for an environment that is open here, all of them together."""
         return cls(
             config=env.config,
-            servers=(*env.servers, *env.second_servers),
+            servers=(*env.servers, *env.lifecycle.parts.second_servers),
             finishing=options.finishing,
             packages=_loaded_packages(),
             files={name: str(path) for name, path in environment_files(env).items()},
@@ -57,8 +57,6 @@ class WorkerJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvSpec:
-    """The class by its names, and what a worker does with it."""
-
     module: str
     file: str
     class_name: str
@@ -157,7 +155,6 @@ def _loaded_packages() -> tuple[str, ...]:
 
 
 def versions_of(packages: Iterable[str]) -> dict[str, str]:
-    """What is installed of packages, by their names."""
     versions: dict[str, str] = {}
     for each in packages:
         try:

@@ -71,13 +71,10 @@ _GONE: tuple[type[Exception], ...] = (
 
 
 class RayEngine:
-    """Starts workers as actors."""
-
     supervisor: type = WorkerProcess
     """Of what each actor is."""
 
     def __init__(self, *, asked: Mapping[str, float], at_once: int) -> None:
-        """Each with these resources, and so many groups at once."""
         self._asked = dict(asked)
         self._head: str = ray.get_runtime_context().gcs_address
         self._seen_at = monotonic()
@@ -113,7 +110,6 @@ class RayEngine:
             raise
 
     async def check(self) -> None:
-        """Raise RunError if the cluster is gone."""
         if await _in_thread(partial(_is_there, self._head)):
             self._seen_at = monotonic()
         elif monotonic() - self._seen_at > _GONE_S:
@@ -206,7 +202,6 @@ def _in_words(resources: Mapping[str, float]) -> str:
 
 
 def cluster_resources() -> dict[str, float]:
-    """What all nodes have together."""
     return ray.cluster_resources()
 
 
@@ -280,7 +275,6 @@ def _hand_over(result: "asyncio.Future[T]", to: "asyncio.Future[T]") -> None:
 
 
 def _is_there(head: str) -> bool:
-    """Whether the head of a cluster answers."""
     host, _, port = head.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()

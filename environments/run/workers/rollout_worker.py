@@ -15,7 +15,7 @@ from typing import cast
 
 from environments.base_env import AgentEnv
 from environments.rollout.boundary import traceback_of
-from environments.rollout.containment.user_code import InFlight
+from environments.rollout.containment.hook_calls import InFlight
 from environments.rollout.items.item_json import item_hash
 from environments.rollout.items.tasks import GroupTask
 from environments.rollout.lifecycle.opened_files import OpenedFiles
@@ -73,7 +73,6 @@ class Channel:
         self._reader = connection.makefile("rb")
 
     def send(self, number: int, value: object) -> None:
-        """Send a message."""
         content = packed(number, value)
         with self._one_at_a_time, suppress(OSError):  # without a supervisor this process ends
             self._connection.sendall(content)
@@ -88,8 +87,6 @@ class Channel:
 
 
 class RolloutWorker:
-    """Answers requests side by side until it is to close."""
-
     def __init__(self, channel: Channel, env: AgentEnv, job: WorkerJob, root: str) -> None:
         self._channel, self._env, self._job = channel, env, job
         self._watched = RolloutsInFlight()
@@ -115,7 +112,10 @@ class RolloutWorker:
                     what="worker",
                 )
                 closing.enter_context(watchdog.watching())
-                for backend in {env.sandboxes.kind, env.sandboxes.verifier_kind}:  # what a killed worker left
+                for backend in {
+                    env.lifecycle.sandboxes.kind,
+                    env.lifecycle.sandboxes.verifier_kind,
+                }:  # what a killed worker left
                     with suppress(UsageError):
                         await reap_sandboxes(backend)
                 opened = env.opened(evaluation=job.is_evaluation, waits=job.waits, notify=self._lines.append)
@@ -124,7 +124,7 @@ class RolloutWorker:
                 there = {name: Path(below(self._root, path)) for name, path in job.files.items()}
                 files = {name: path for name, path in there.items() if path.is_file()}
                 facts = origin_of(env, evaluation=job.is_evaluation, more_files=files).facts()
-                packages, tier = versions_of(job.packages), env.sandboxes.tier
+                packages, tier = versions_of(job.packages), env.lifecycle.sandboxes.tier
                 self._channel.send(number, Opened(facts=facts, packages=packages, tier=tier))
                 watchdog.on_end = self._blocked
                 closing.enter_context(watchdog.armed())
@@ -207,7 +207,7 @@ class RolloutWorker:
     def _newly_met(self) -> tuple[str, ...]:
         """Each version once: a name that comes again is news where a trainer began anew."""
         with self._one_at_a_time:
-            new = tuple(each for each in self._env.weight_versions.met if each not in self._told)
+            new = tuple(each for each in self._env.lifecycle.weight_versions.met if each not in self._told)
             self._told.update(new)
         return new
 
@@ -216,7 +216,6 @@ class RolloutWorker:
 
 
 def refusal(error: BaseException) -> Refused:
-    """An error as it is sent; of several the first, which people can act on."""
     if isinstance(error, BaseExceptionGroup):
         return refusal(cast("BaseExceptionGroup[BaseException]", error).exceptions[0])
     cause = error.__cause__

@@ -22,7 +22,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from environments.rollout.containment.user_code import InFlightNow
+from environments.rollout.containment.hook_calls import InFlightNow
 from environments.trajectory import Failure, Trajectory, TrajectoryGroup
 from tools.sandbox.host.process_ids import has_ended, identity
 
@@ -41,8 +41,6 @@ FIRST_REQUEST = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a worker is asked for."""
-
     what: Literal["first", "run", "close"]
     item_id: str = ""
     epoch: int = 0
@@ -55,8 +53,6 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """What a worker is an experiment with, once it is open."""
-
     facts: Mapping[str, str]
     """See `RunOrigin.facts`."""
     packages: Mapping[str, str]
@@ -130,7 +126,6 @@ class Death:
 
 
 def packed(number: int, value: object) -> bytes:
-    """A message with its head."""
     content = value if isinstance(value, bytes) else pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     return HEAD.pack(number, len(content)) + content
 
@@ -240,7 +235,6 @@ class WorkerProcess:
     """One worker after another, each from `open` to its end; one that ended answers with its `Death`."""
 
     def __init__(self, start: WorkerStart) -> None:
-        """Nothing is started yet."""
         self._start = start
         self._asked: dict[int, asyncio.Future[bytes | Death]] = {}
         self._lines: deque[str] = deque()
@@ -267,7 +261,6 @@ class WorkerProcess:
         return answer
 
     async def _started(self) -> tuple[asyncio.StreamReader, asyncio.StreamReader]:
-        """Start the process; what it sends and what it prints."""
         start, loop = self._start, asyncio.get_running_loop()
         environ = dict(start.variables)
         if start.files is not None:

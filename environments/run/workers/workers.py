@@ -18,7 +18,7 @@ from environments.record.group_line import decode_group
 from environments.rollout.items.tasks import GroupTask
 from environments.run.experiment import environment_files, origin_of
 from environments.run.group_source import Finishing, source_in_process, withhold_stale
-from environments.run.process_run import SourceOptions
+from environments.run.open_run import SourceOptions
 from environments.run.progress import RolloutsInFlight
 from environments.run.worker_pool import groups_at_once
 from environments.run.workers.dispatch import Engine, WorkerPool
@@ -48,7 +48,6 @@ class OnWorkers:
     """Bytes of one worker's process; `None`: its share of 80 % of its machine's."""
 
     def __post_init__(self) -> None:
-        """Raises ConfigError if there can be no such workers."""
         if self.count is not None and self.count < 1:
             raise ConfigError(
                 f"--workers {self.count}: give 1 or more; without it this process rolls out itself"
@@ -67,10 +66,9 @@ class OnWorkers:
     async def opened(self, env: AgentEnv, options: SourceOptions) -> AsyncGenerator[WorkerPool]:
         """With workers for the groups of an environment that is open here.
 
-        Raises:
-            ConfigError: class, policy or files cannot be had elsewhere; there is no such cluster, or no room
-                in it; or a worker has another experiment.
-            RunError: workers die as they open, or code of the environment's setup broke.
+        Raises ConfigError if class, policy or files cannot be had elsewhere, there is no such cluster, or no
+        room in it, or a worker has another experiment; RunError if workers die as they open, or code of the
+        environment's setup broke.
         """
         _refuse_live_policy(env)
         # Ray loads slowly, and only this needs it.
@@ -91,7 +89,7 @@ class OnWorkers:
             if self.count is None:
                 options.say(f"{count} workers, as many as the cluster has cores")
             starts = await asyncio.to_thread(self.starts, env, job, count, are_here=are_here)
-            sandboxes = -(-limit // count) if env.sandboxes.are_opened else 0
+            sandboxes = -(-limit // count) if env.lifecycle.sandboxes.are_opened else 0
             asked = _asked(there, sandboxes, self.max_memory)
             engine = RayEngine(asked=asked, at_once=max(each.at_once for each in starts))
             async with pool_of(env, engine, starts, options).opened() as pool:

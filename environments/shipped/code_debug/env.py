@@ -122,7 +122,7 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
         if self.config.dataset_name or self.config.dataset_path:  # our own are checked by the tests
             items = dict(zip(self.item_ids, self.items, strict=True))
             kept = await self.judge.sound_items(items, self.open_sandbox, self.config.unsound_items, notify)
-            self._items, self.item_ids = list(kept.values()), list(kept)
+            self.lifecycle.replace_items(kept)
 
     def format_prompt(self, item: Task) -> str:
         examples = f"`{EXAMPLES}` holds a few examples (run `python3 {EXAMPLES}`). "

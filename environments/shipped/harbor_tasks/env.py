@@ -228,7 +228,7 @@ class HarborTasksEnv(AgentEnv):
         if image is None:
             return cast("Opening", ctx.fresh_sandbox())
         spec = replace(self.sandbox_for(item), image=image)
-        return cast("Opening", self.sandboxes.open_for_verification(spec))
+        return cast("Opening", self.lifecycle.sandboxes.open_for_verification(spec))
 
     def _report(self, task: HarborTask, found: Verdict) -> None:
         """Log once a task, for its author: what a solution may need, or why there is no verdict."""

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from environments.rewards.reward_checks import bounded_reward, checked_text
 from environments.rewards.verdict.frame import NoVerdict, fresh_machine
 from environments.shipped.harbor_tasks.task_folder import HarborTask, files_below
 from environments.shipped.harbor_tasks.what_comes import WhatComes, is_below
-from environments.turn_level_reward import bounded_reward, checked_text
 from tools.errors import RewardError, SandboxUnavailable
 from tools.sandbox import Opening
 from tools.sandbox.base import Sandbox

@@ -8,9 +8,8 @@ import pytest
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, call, say
 from environments.rollout.agent_loop import AgentLoop
-from environments.rollout.containment.hook_calls import HookCalls
+from environments.rollout.containment.hook_calls import HookCalls, InFlight
 from environments.rollout.containment.hook_threads import HookThreads
-from environments.rollout.containment.user_code import InFlight
 from environments.rollout.model_calls import Budget
 from environments.trajectory import Message, StopReason
 from tests.tables import cases

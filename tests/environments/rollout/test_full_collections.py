@@ -3,8 +3,8 @@ import gc
 
 import pytest
 
-from environments.rollout.lifecycle import env_lifecycle
-from environments.rollout.lifecycle.env_lifecycle import rare_full_collections
+from environments.rollout.lifecycle import lifecycle as env_lifecycle
+from environments.rollout.lifecycle.lifecycle import rare_full_collections
 
 USUAL = (700, 10, 10)
 

@@ -168,14 +168,6 @@ async def test_an_outage_is_no_fault_of_the_items_that_met_it(tmp_path, error, i
     assert (GIVEN_UP in shown[-1], "once more" in shown[-1]) == (is_given_up, not is_given_up)
 
 
-async def test_an_evaluation_goes_on_past_bad_items(tmp_path):
-    _, shown = await evaluated(with_bad({0, 1, 2, 3}), tmp_path / "e")
-    assert "4 of 12 items were lost; the same command tries them once more" in shown
-    assert {name: status for name, (status, _) in came_of(tmp_path / "e" / "record.jsonl").items()} == {
-        str(number): "failed" if number < 4 else "no_credit" for number in range(ITEMS)
-    }
-
-
 class Wrong(SomeBad):
     """Gives no number, made by what knows neither hook nor item."""
 
@@ -213,13 +205,3 @@ async def test_a_bug_that_all_rollouts_share_is_one_line_and_a_count(
     [line] = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
     assert logged in line
     assert re.search(rf"^dropped rollouts +22x {re.escape(counted)}", shown, re.MULTILINE)
-
-
-async def test_a_comparison_that_breaks_in_every_group_is_one_traceback(tmp_path, caplog):
-    class Uncompared(SomeBad):
-        def score_group(self, item, trajectories, ctx):
-            return {}[item["id"]]
-
-    _, shown = await started(Uncompared, tmp_path / "r.jsonl")
-    assert [each.getMessage().count("Traceback") for each in caplog.records] == [1]
-    assert "x refused: score_group broke: KeyError (test_bad_items.py:" in shown

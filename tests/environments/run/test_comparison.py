@@ -9,10 +9,9 @@ from click.testing import CliRunner
 
 from environments.record.recorder import Recorder
 from environments.rollout.items.item_json import item_hash
-from environments.run.evaluation import compared, print_comparison, read_side
+from environments.run.evaluation import compared, read_side
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup, Failure
-from tests.environments.counted_items import shown_console
 from tools.errors import RecordError
 from turnwise.cli.compare_runs import command
 
@@ -86,14 +85,6 @@ def test_items_are_paired_by_id_and_content_wherever_they_stand(sides):
     assert (numbers["items"]["paired"], numbers["items"]["unknown"]) == (0, ["x"])
 
 
-def test_an_item_counts_once_however_many_rollouts_and_groups_it_has(sides):
-    numbers = sides([group("x", [1.0] * 3), group("y", [0.0])], [group("x", [1.0]), group("y", [0.0] * 4)])
-    assert numbers["score"]["a"]["mean"] == numbers["score"]["b"]["mean"] == 0.5
-    numbers = sides([group("z", [1.0]), group("z", [0.0], epoch=1)], [group("z", [1.0])])
-    assert numbers["pairs"][0]["a"]["rollouts"] == 2
-    assert numbers["score"]["difference"]["mean"] == 0.5
-
-
 def test_pass_at_k_is_over_items_with_that_many_rollouts_and_lost_ones_bound_it(sides):
     a = [group("x", [1.0] * 2, passed=[True, False]), group("y", [1.0], passed=[True])]
     numbers = sides(a, a)
@@ -145,12 +136,6 @@ def test_a_group_that_failed_and_was_done_again_counts_once(sides):
     assert (numbers["a"]["lost_rollouts"], numbers["pairs"][0]["a"]["rollouts"]) == (0, 1)
 
 
-def test_a_record_beside_itself_differs_in_nothing(sides):
-    groups = [group(f"i{n}", [n / 3, 1.0], passed=[n > 2, True]) for n in range(6)]
-    numbers = sides(groups, groups)
-    assert numbers["score"]["difference"] == {"mean": 0.0, "low": 0.0, "high": 0.0, "items": 6}
-
-
 def test_a_record_without_a_group_is_refused(tmp_path):
     (tmp_path / "empty.jsonl").touch()
     with pytest.raises(RecordError, match="holds no group"):
@@ -188,9 +173,3 @@ def test_the_text_says_what_is_paired_flipped_and_left_out(run_command):
         "pass@1 0.500",
     ):
         assert said in text
-
-
-def test_names_of_a_record_do_not_write_on_a_terminal(sides):
-    console = shown_console()
-    print_comparison(console, sides([group("\x1b[2J\nx", [1.0])], [group("y", [1.0])]))
-    assert "\x1b" not in console.file.getvalue()

@@ -9,8 +9,8 @@ import pytest
 from environments.record.origin import OtherRunError
 from environments.record.recorder import read_groups
 from environments.rollout.items.tasks import GroupTask
-from environments.run import evaluation_run
-from environments.run.evaluation_run import evaluate, evaluation_folder
+from environments.run import open_run, tracking
+from environments.run.evaluation_run import evaluate
 from environments.run.group_source import score_eval
 from environments.run.open_run import RunOptions
 from environments.run.process_run import process
@@ -52,13 +52,6 @@ async def test_its_record_is_one_of_an_evaluation_and_has_the_verdicts_and_no_cr
     assert {(each.status, each.reason) for each in recorded} == {("no_credit", "an evaluation")}
     (run,) = listed_runs(tmp_path)
     assert run.pass_at_1 == metrics(tmp_path)["results"]["all"]["eval/pass@1"]
-
-
-async def test_a_record_of_training_has_nothing_of_evaluations(tmp_path):
-    await process(counted(data_path_to_save_groups=str(tmp_path / "r.jsonl")), shown_console())
-    line = json.loads((tmp_path / "r.jsonl").read_text().splitlines()[0])
-    assert "evaluation" not in line
-    assert "passed" not in line["trajectories"][0]
 
 
 async def test_what_is_recorded_is_not_rolled_out_again_and_numbers_are_of_all_starts(tmp_path):
@@ -109,12 +102,6 @@ async def test_files_of_an_evaluation_without_a_record_are_not_written_over(tmp_
     assert (tmp_path / "metrics.json").read_text() == "{}"
 
 
-def test_its_folder_is_no_run_of_trainings():
-    config = counted().config
-    names = [evaluation_folder(config, "e", name).path.name for name in (None, "a", "eval-a")]
-    assert names == ["eval-default", "eval-a", "eval-a"]
-
-
 async def test_lost_rollouts_are_a_lower_bound(tmp_path):
     fields = {"scripted_skill": 1.0, "max_concurrent_rollouts": 1, "max_failed_groups": 0}
     assert await evaluate(evaluating(tmp_path, Flaky, **fields), shown_console()) == 0
@@ -151,28 +138,6 @@ async def test_an_items_change_is_named(tmp_path, monkeypatch):
         await evaluate(evaluating(tmp_path), shown_console())
 
 
-class Mixed(Counted):
-    """Half of the items lose a rollout each, so that a mean over items is none over rollouts."""
-
-    def compute_reward(self, item, trajectory, ctx):
-        if item["share"] % 2 and trajectory.sibling == 0:
-            raise ValueError("no")
-        return float(len(trajectory.acts[-1].message.content) == 2)
-
-
-async def test_runs_are_listed_with_the_numbers_of_their_evaluations(tmp_path):
-    await evaluate(evaluating(tmp_path / "e", cls=Mixed, eval_rollouts=3), shown_console())
-    (run,) = listed_runs(tmp_path)
-    told = metrics(tmp_path / "e")["results"]["all"]
-    assert (run.score, run.pass_at_1) == (told["eval/mean_score"], told["eval/pass@1"])
-
-
-async def test_with_a_lost_item_every_group_is_in_the_record_and_the_run_finished(tmp_path):
-    assert await evaluate(evaluating(tmp_path / "e", cls=Flaky), shown_console()) == 0
-    (run,) = listed_runs(tmp_path)
-    assert (run.state, run.done, run.failed) == ("finished", 9, 1)
-
-
 async def test_charts_get_the_numbers_of_metrics_json_once(tmp_path, monkeypatch):
     steps = []
 
@@ -184,9 +149,9 @@ async def test_charts_get_the_numbers_of_metrics_json_once(tmp_path, monkeypatch
 
     @contextmanager
     def charts(env, observers):
-        yield [Charts()]
+        yield tracking.Tracker([Charts()], observers)
 
-    monkeypatch.setattr(evaluation_run, "opened_charts", charts)
+    monkeypatch.setattr(open_run, "opened_charts", charts)
     await evaluate(evaluating(tmp_path), shown_console())
     ((numbers, histograms, samples),) = steps
     assert numbers == metrics(tmp_path)["results"]["all"]

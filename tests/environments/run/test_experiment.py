@@ -159,11 +159,6 @@ def test_comments_and_layout_are_no_difference(again, file, old, new):
     assert run(again).returncode == 0
 
 
-def test_fresh_takes_the_record_for_the_new_experiment(again):
-    assert run(again, "--env.seed", "1", "--fresh").returncode == 0
-    assert len(list(read_groups(again / "r.jsonl"))) == 2
-
-
 # Within one process.
 
 OTHER_VALUES = {
@@ -252,14 +247,6 @@ def test_how_a_model_server_samples_makes_another_experiment(no_code, name, valu
     assert sorted(changed) == sorted([f"{name} is new", *named])
 
 
-@pytest.mark.parametrize(
-    "settings", [{"base_url": "http://b/v1"}, {"api_key": "k"}, {"num_max_requests_at_once": 9}],
-    ids=["base_url", "api_key", "num_max_requests_at_once"],
-)  # fmt: skip
-def test_where_a_model_server_is_makes_no_other_experiment(no_code, settings):
-    assert asked(**settings) == asked()
-
-
 def asked(**settings):
     server = ServerConfig(**{"base_url": "http://a/v1", "model_name": "m", **settings})
     return origin_of(made(servers=[server])).facts()
@@ -289,10 +276,6 @@ def own_facts(**settings):
     env = made()
     env.config = OwnConfig(**settings)
     return origin_of(env).facts()
-
-
-def test_a_secret_of_an_environments_own_is_not_kept(no_code):
-    assert "s3cret" not in str(own_facts())
 
 
 @pytest.mark.parametrize(

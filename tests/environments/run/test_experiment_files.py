@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
-from environments.run.experiment import code_facts, environment_files, origin_of
+from environments.run.experiment import environment_files, origin_of
 
 ENV = """
 from pathlib import Path
@@ -101,12 +100,6 @@ def test_data_that_changed_is_named(folder, name):
     assert (folder / "shop" / changed.removeprefix("data of ")).resolve() == (folder / name).resolve()
 
 
-def test_a_file_that_was_added_to_a_folder_is_named(folder):
-    before = facts(folder)
-    (folder / "corpus/c.txt").write_text("c")
-    assert facts(folder).keys() - before.keys() == {"data of ../corpus/c.txt"}
-
-
 def test_a_file_that_nothing_reads_does_not_count(folder):
     before = facts(folder)
     (folder / "shop/README.md").write_text("A bigger shop.")
@@ -152,13 +145,6 @@ def test_a_file_that_setup_makes_at_the_first_start_counts_the_same_at_the_secon
     assert facts(folder, text) == facts(folder, text)
 
 
-def test_threads_of_setup_read_for_it(folder):
-    text = reading(
-        "import threading; t = threading.Thread(target=(HERE / 'README.md').read_text); t.start(); t.join()"
-    )
-    assert "data of README.md" in facts(folder, text)
-
-
 def test_data_that_only_a_c_library_opens_is_named_by_the_class(folder):
     with sqlite3.connect(folder / "shop/goods.sqlite") as database:
         database.execute("CREATE TABLE goods (id)")
@@ -195,14 +181,9 @@ def test_a_package_counts_whole_and_a_module_beside_a_file_where_it_is_imported(
 
 def test_opening_what_cannot_be_opened_raises_as_ever(folder):
     env = loaded(folder)(AgentEnvConfig(group_size=2))
-    with env.opened_files.watched():
+    with env.lifecycle.opened_files.watched():
         for path in ("/no/such/file", "\0", b"\xff", Path("/no/such"), 10**6):
             with pytest.raises((OSError, ValueError)):
                 open(path).close()  # noqa: PTH123  # a `Path` takes no bytes and no numbers
         os.close(os.open("/", os.O_RDONLY))
-    assert env.opened_files.written == {}
-
-
-def test_a_class_of_a_console_reads_data_too():
-    bare = type("Bare", (AgentEnv,), {"name": "bare", "__module__": "a notebook"})
-    assert list(code_facts(bare)) == ["code of class Bare"]
+    assert env.lifecycle.opened_files.written == {}

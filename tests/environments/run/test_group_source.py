@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import pickle
 import signal
 from contextlib import nullcontext
 from dataclasses import replace
@@ -12,21 +11,20 @@ import pytest
 
 from environments.record.recorder import Recorder, read_groups
 from environments.rollout.items.tasks import GroupTask
-from environments.run import group_source
+from environments.run import group_source, process_run
 from environments.run.group_source import (
     FinishedGroups,
     Finishing,
     Lessons,
     OwnEvaluations,
     OwnGroups,
-    ShownGroups,
     Streak,
     finished,
     note_of,
     withhold_stale,
 )
-from environments.run.open_run import OpenRun
-from environments.run.process_run import FAILED, Driver, PlannedTasks
+from environments.run.open_run import OpenRecord, OpenRun
+from environments.run.process_run import FAILED, PlannedTasks, roll_out
 from environments.run.progress import Progress
 from environments.run.worker_pool import StoppedError, run_groups
 from environments.testing import group_of
@@ -82,18 +80,6 @@ POSTED = Finishing(fingerprint="f", shape=Shape(group_size=2))
 EXACT = replace(POSTED, exact_only=True)
 
 
-def test_a_finished_group_is_hardly_more_than_its_line_and_its_posts_and_pickles():
-    long = credited(group_of([[1.0] * 25, [0.0] * 25], lengths=[[50] * 25] * 2))
-    done = finished(long, replace(POSTED, is_charted=True))
-    pickled = pickle.dumps(done)
-    again = pickle.loads(pickled)
-    assert len(pickled) < len(done.line.content) + len(done.package.parts[0].body) + 10_000
-    assert (again.line, again.package, again.note.past) == (done.line, done.package, done.note.past)
-    assert again.note.summary.values() == done.note.summary.values()
-    assert again.note.shown.histograms == done.note.shown.histograms
-    assert pickle.loads(pickle.dumps(EXACT)) == EXACT
-
-
 def test_posts_are_of_groups_to_be_trained_on_and_of_rows_that_the_trainer_takes():
     assert finished(WHOLE, POSTED).package == pack(WHOLE, POSTED.shape)
     assert finished(replace(WHOLE, status="no_credit"), POSTED).package is None
@@ -123,7 +109,7 @@ async def test_the_line_of_a_stale_group_is_as_if_it_had_never_had_credit_and_it
         made = await env.run_group(TASK)
         done = finished(made, replace(POSTED, is_charted=True))
         assert await withhold_stale(env, POSTED, done) is done
-        env.weight_versions.merge(["b"])
+        env.lifecycle.weight_versions.merge(["b"])
         old = await withhold_stale(env, replace(POSTED, is_charted=True), done)
         stale = finished(env.withhold_stale(made), FINISHING)
     assert (done.package is None, old.package, old.line, old.note.past) == (
@@ -139,7 +125,7 @@ async def test_a_stale_group_keeps_the_file_of_its_artefacts():
     async with played_by("a", max_staleness=0) as env:
         done = finished(await env.run_group(TASK), FINISHING)
         done = replace(done, line=replace(done.line, artefacts=b"contents"))
-        env.weight_versions.merge(["b"])
+        env.lifecycle.weight_versions.merge(["b"])
         old = await withhold_stale(env, FINISHING, done)
     assert old.line.content != done.line.content
     assert old.line.artefacts == b"contents"
@@ -176,17 +162,6 @@ def test_a_note_says_why_nothing_of_a_group_can_be_compared():
     assert note_of(lost()).loss == "ValueError: x"
     assert note_of(lost(error="score_group broke")).loss == "score_group broke"
     assert note_of(replace(lost(failures=()), reason="no time")).loss == "no time"
-
-
-def test_a_note_holds_the_numbers_of_its_group_and_what_charts_show_where_there_are_charts():
-    note = note_of(WHOLE, is_charted=True)
-    assert (note.past.item_id, note.past.scores, note.summary.done) == ("a", (1.0, 0.0), 1)
-    assert note.shown.histograms["histogram/score"] == [1.0, 0.0]
-    assert note_of(WHOLE).shown is None
-    both = ShownGroups()
-    for _ in range(2):
-        both.merge(note.shown)
-    assert (both.histograms["histogram/score"], len(both.samples)) == ([1.0, 0.0] * 2, 2)
 
 
 def test_groups_lost_in_a_row_are_counted_until_one_works_and_images_do_not_count():
@@ -241,25 +216,31 @@ class Given:
         return finished(group, FINISHING)
 
 
-async def driven(path, made, **options):
+async def driven(path, made, noted=(), **options):
     """The exit code, the source, and what was shown."""
     console, source = quiet(), Given(made)
+    env = chat()
+    env.config = env.config.model_copy(update={"max_failed_groups": 0} | options)
     tasks = [GroupTask(item=number, item_id=str(number)) for number in range(6)]
     with Recorder(path) as recorder:
-        driver = Driver(
+        run = OpenRun(
+            env=env,
+            origin=None,
+            record=OpenRecord(recorder=recorder, folder=None, resumed=False, say=print),
             source=source,
-            run=OpenRun(recorder=recorder, folder=None, resumed=False, say=print),
+            finishing=FINISHING,
+            is_evaluation=False,
             progress=Progress(console),
             watchdog=SimpleNamespace(armed=nullcontext),
-            **{"max_failed": 0} | options,
+            tracker=SimpleNamespace(add=lambda note: noted and noted[0](note)),
         )
-        code = await driver.roll_out(PlannedTasks(tasks, recorder))
+        code = await roll_out(run, PlannedTasks(tasks, recorder))
     return code, source, console.file.getvalue()
 
 
 async def test_a_driver_records_every_group_once_and_passes_over_those_that_are_recorded(tmp_path):
     path, noted = tmp_path / "r.jsonl", []
-    code, source, _ = await driven(path, WHOLE, track=noted.append)
+    code, source, _ = await driven(path, WHOLE, [noted.append])
     assert (code, source.alone, len(noted)) == (0, ["0"], 6)
     assert [each.group.item_id for each in read_groups(path)] == list("012345")
     code, source, shown = await driven(path, WHOLE)
@@ -268,29 +249,19 @@ async def test_a_driver_records_every_group_once_and_passes_over_those_that_are_
 
 
 async def test_a_driver_ends_where_too_many_groups_are_lost_and_keeps_them(tmp_path):
-    code, _, shown = await driven(tmp_path / "r.jsonl", lost(), max_failed=2)
+    code, _, shown = await driven(tmp_path / "r.jsonl", lost(), max_failed_groups=2)
     assert code == FAILED
     assert "stopped: 2 groups in a row were lost whole" in shown
     assert [each.status for each in read_groups(tmp_path / "r.jsonl")] == ["failed"] * 2
 
 
-async def test_a_group_is_recorded_as_it_is_when_its_age_was_judged(tmp_path):
+async def test_a_group_is_recorded_as_it_is_when_its_age_was_judged(tmp_path, monkeypatch):
     stale = replace(WHOLE, status="no_credit", group=all_withheld(WHOLE.group, "too old"))
 
-    async def withhold_stale(done):
+    async def withhold_stale(env, finishing, done):
         old = replace(stale, group=replace(stale.group, item_id=done.note.past.item_id))
         return finished(old, FINISHING)
 
-    assert (await driven(tmp_path / "r.jsonl", WHOLE, withhold_stale=withhold_stale))[0] == 0
+    monkeypatch.setattr(process_run, "withhold_stale", withhold_stale)
+    assert (await driven(tmp_path / "r.jsonl", WHOLE))[0] == 0
     assert {each.group.stale for each in read_groups(tmp_path / "r.jsonl")} == {"too old"}
-
-
-async def test_a_driver_ends_where_groups_are_refused_alike_unless_the_record_has_one_with_credit(tmp_path):
-    path = tmp_path / "r.jsonl"
-    code, _, shown = await driven(path, refused())
-    assert (code, [each.status for each in read_groups(path)]) == (FAILED, ["failed"] * 3)
-    assert "stopped: 3 groups were refused alike" in shown
-    with Recorder(path) as recorder:
-        recorder.append(WHOLE)
-    assert (await driven(path, refused("0, 2")))[0] == 0
-    assert len(list(read_groups(path))) == 10

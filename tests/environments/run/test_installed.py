@@ -1,6 +1,5 @@
 """Environments of installed packages: listed with whose they are, found by name, and none breaks a list."""
 
-import subprocess
 import sys
 
 import pytest
@@ -74,25 +73,11 @@ def test_what_breaks_when_it_is_loaded_is_told_in_one_line(site, capsys):
     assert error.count("\n") == 1
 
 
-def test_a_broken_one_keeps_nobody_from_the_others(site):
-    site("their_pack", registered("theirs", "no_such_pack:Env"))
-    assert find_environment("code_debug").name == "code_debug"
-    with pytest.raises(ConfigError, match="environment 'theirs' of the package their_pack cannot be loaded"):
-        find_environment("theirs")
-
-
 def test_metadata_that_cannot_be_read_breaks_nothing(site, capsys):
     site("their_pack", "[turnwise.environments]\nno equals sign\n")
     assert listed(capsys) == []
     with pytest.raises(ConfigError, match="no environment 'theirs'"):
         find_environment("theirs")
-
-
-def test_the_shipped_one_has_its_name_and_the_list_says_so(site, capsys):
-    site("their_pack", registered("code_debug", "their_pack:Theirs"), ENV)
-    (line,) = listed(capsys)
-    assert "[their_pack] hidden by the shipped one of that name; give their_pack:Theirs" in line
-    assert find_environment("code_debug").__module__.startswith("environments.")
 
 
 def test_a_name_of_two_packages_is_refused_with_both(site, capsys):
@@ -103,29 +88,6 @@ def test_a_name_of_two_packages_is_refused_with_both(site, capsys):
         ConfigError, match="2 packages, one_pack, other_pack; give one_pack:Theirs or other_pack"
     ):
         find_environment("theirs")
-
-
-def test_a_new_environment_that_is_installed_is_in_the_list(tmp_path, monkeypatch, capsys):
-    make_environment(tmp_path / "my_first", "game", shipped=SHIPPED)
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
-    ]
-    subprocess.run(
-        [*pip, "--target", tmp_path / "site", tmp_path / "my_first"], check=True, capture_output=True
-    )
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "site")])
-    (line,) = listed(capsys)
-    assert line.startswith("my_first")
-    assert line.endswith("Find a secret number; each guess earns what it told. [my_first]")
-    monkeypatch.chdir(tmp_path / "site")
-    assert main(["process", "my_first", "--out", str(tmp_path / "rollouts.jsonl")]) == 0
 
 
 def test_a_folder_whose_changes_would_count_for_nothing_is_refused(tmp_path, monkeypatch):

@@ -1,18 +1,14 @@
 """Parts of rewards and metrics: recorded, and shown wherever a run shows its scores."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from environments.record.recorder import read_groups
 from environments.run.evaluation_run import evaluate
-from environments.run.group_source import note_of
 from environments.run.process_run import process
-from environments.run.progress import Progress
-from environments.run.tracking import MAX_NAMES, few_names, group_numbers
-from environments.serve.serve_loop import status_line
+from environments.run.tracking import MAX_NAMES, few_names
 from tests.environments.write_file import made
 from turnwise import AgentEnv, TurnLevelRewardMixin
 from turnwise.rewards import Rubric
@@ -121,39 +117,4 @@ def test_a_tracked_run_has_few_names_however_many_come():
     assert tracked[-1] == {"score": 1.0}
 
 
-UNUSED = SimpleNamespace(
-    state=None,
-    online=False,
-    waiting=0,
-    tally=SimpleNamespace(posts=0, repeated=0, rejected=0, too_long=0, withheld=0),
-)
 """What the status line asks of a delivery that has not begun."""
-
-
-async def test_charts_progress_and_the_line_of_serve_have_parts_and_metrics(credited):
-    note = note_of(credited)
-    numbers = group_numbers(note.summary)
-    assert {name: numbers[f"group/{name}"] for name in NUMBERS} == NUMBERS
-    progress = Progress(Console())
-    progress.group_done(note)
-    assert " · mean score 2.250 · answer 2.000, shape 0.250, seen 0.750 · " in progress.line()
-    line = status_line(UNUSED, note.summary, in_flight=0, wall_s=1.0)
-    assert " · answer 2.000, shape 0.250, seen 0.750 · " in line
-
-
-class Compared(Scalar):
-    """Siblings compared by a rubric."""
-
-    name = "measured_group"
-
-    def score_group(self, item, trajectories, ctx):
-        return [RUBRIC(answer=each.sibling, shape=None) for each in trajectories]
-
-
-async def test_a_rubric_that_compares_siblings_keeps_its_parts_under_group():
-    async with made(Compared, group_size=2) as env:
-        credited = await env.run_group(env.tasks()[0])
-    rewards = [each.rewards for each in credited.group.trajectories]
-    assert [each.outcome_components["group.answer"] for each in rewards] == [0.0, 2.0]
-    assert [each.outcome_raw["group.answer"] for each in rewards] == [0.0, 1.0]
-    assert [each.outcome_raw["answer"] for each in rewards] == [1.0, 1.0]

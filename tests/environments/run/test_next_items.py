@@ -6,7 +6,7 @@ from environments.record.recorder import read_groups
 from environments.rollout.items.tasks import PastGroup
 from environments.run.process_run import AskedTasks, process
 from tests.environments.counted_items import Counted, counted, shown_console
-from tools.errors import ConfigError, SandboxError
+from tools.errors import ConfigError
 
 
 class Curriculum(Counted):
@@ -89,37 +89,6 @@ async def test_with_groups_in_flight_nothing_means_wait(tmp_path, monkeypatch):
     env = curriculum(tmp_path, OneByOne, min_group_size=1, max_concurrent_rollouts=4)
     assert await process(env, shown_console()) == 0
     assert keys(tmp_path) == [("i0", 0), ("i1", 0), ("i2", 0)]
-
-
-async def test_a_failed_group_is_known_as_failed(tmp_path):
-    class Failing(Curriculum):
-        def format_prompt(self, item):
-            raise SandboxError("gone")
-
-        def next_items(self, history):
-            type(self).asked.append([(each.status, each.lost, each.mean_score) for each in history])
-            return ["i0"] if not history else None
-
-    env = curriculum(tmp_path, Failing)
-    assert await process(env, shown_console()) == 1
-    assert env.asked[-1] == [("failed", 1, None)]
-
-
-async def test_the_history_is_a_sequence_that_does_not_grow(tmp_path):
-    kept = []
-
-    class Keeping(Curriculum):
-        def next_items(self, history):
-            kept.append(history)
-            return ["i3"] if len(history) < 3 else None
-
-    await process(curriculum(tmp_path, Keeping, min_group_size=1), shown_console())
-    assert [len(each) for each in kept] == [0, 1, 2, 3]
-    assert kept[-1][-1].epoch == 2
-    assert [each.epoch for each in kept[-1][1:]] == [1, 2]
-    assert [each.item_id for each in kept[-1].of("i3")] == ["i3"] * 3
-    with pytest.raises(IndexError):
-        kept[1][1]
 
 
 @pytest.mark.parametrize("setting", [{"shuffle": True}, {"weight_field": "share"}], ids=["shuffle", "weight"])

@@ -1,6 +1,5 @@
 """What watches a run stands behind queues: whatever it does, the run ends with the same record."""
 
-import asyncio
 import os
 import re
 import subprocess
@@ -47,12 +46,12 @@ def broken_traces(fault, monkeypatch):
 
 def broken_charts(fault, monkeypatch):
     run = SimpleNamespace(log=lambda _: fault(), finish=fault)
-    monkeypatch.setattr(tracking, "wandb_charts", lambda *_: tracking.Charts("charts", run, None))
+    monkeypatch.setattr(tracking, "start_charts", lambda service, *_: tracking.Charts(service, run, None))
 
 
 def broken_end_of_charts(fault, monkeypatch):
     run = SimpleNamespace(log=lambda _: None, finish=fault)
-    monkeypatch.setattr(tracking, "wandb_charts", lambda *_: tracking.Charts("charts", run, None))
+    monkeypatch.setattr(tracking, "start_charts", lambda service, *_: tracking.Charts(service, run, None))
 
 
 OBSERVERS = (broken_traces, broken_charts, broken_end_of_charts)
@@ -105,18 +104,6 @@ def test_a_queue_that_is_full_drops_and_counts(released):
     assert put.count(True) == len(done) == 2 * MOST_JOBS - queue.dropped["a"] == MOST_JOBS - 1
 
 
-def test_an_observer_that_no_longer_hangs_gets_what_waits_for_it(released):
-    queue, done = Observers(), []
-    queue.put("a", released.wait)
-    queue.put("a", lambda: done.append("late"))
-    queue.put("b", lambda: done.append("other"))
-    while done != ["other"]:  # another thread does it
-        queue.put("c", lambda: None)
-    released.set()
-    queue.end()
-    assert done == ["other", "late"]
-
-
 FULL_PIPE = """
 import os, sys
 from environments.run import console_streams
@@ -147,31 +134,3 @@ def test_a_pipe_or_terminal_that_nobody_reads_holds_no_run(tmp_path, command, ki
     assert ended.returncode == 0
     record = out if command == "process" else out / "record.jsonl"
     assert len(list(read_groups(record))) == 2 if command == "process" else record.is_file()
-
-
-PRINTS = """
-import sys
-from environments.run.console_streams import drop_unread_output, outlived_console
-with outlived_console():
-    drop_unread_output()
-    for number in range(20_000):
-        print("x" * 100, number)
-        print("y", number, file=sys.stderr)
-"""
-
-
-def test_much_output_that_is_read_is_whole_and_in_order():
-    ended = subprocess.run(
-        [sys.executable, "-c", PRINTS], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    numbers = [line.split(" ") for line in ended.stdout.splitlines()]
-    assert numbers == [[text, str(n)] for n in range(20_000) for text in ("x" * 100, "y")]
-
-
-async def test_runs_side_by_side_leave_the_streams_as_they_were(tmp_path):
-    before = sys.stdout, sys.stderr
-    runs = [chat(Printing, data_path_to_save_groups=str(tmp_path / name)) for name in "ab"]
-    async with asyncio.timeout(60):
-        codes = await asyncio.gather(*(process(each, quiet()) for each in runs))
-    assert codes == [0, 0]
-    assert (sys.stdout, sys.stderr) == before

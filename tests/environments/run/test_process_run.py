@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import re
 import sys
-import time
 from dataclasses import replace
 
 import pytest
@@ -13,24 +11,13 @@ from rich.console import Console
 from environments.record.recorder import read_groups
 from environments.run.evaluation_run import evaluate
 from environments.run.process_run import process
-from tests.environments.write_file import ITEMS, Breaking, WriteFile, group_from, made
+from tests.environments.write_file import WriteFile, made
 from tests.tables import cases
 from tools.errors import DatasetError, SandboxError
 
 
 def processing(tmp_path, cls=WriteFile, **fields):
     return made(cls, data_path_to_save_groups=str(tmp_path / "out.jsonl"), **fields)
-
-
-@cases("given", [iter(ITEMS), {"a": 1}, "items"])
-async def test_items_that_are_no_list_are_refused_in_one_line(given):
-    class Odd(WriteFile):
-        async def load_items(self):
-            return given
-
-    with pytest.raises(DatasetError, match=r"load_items gave an object of type .*; give a list"):
-        async with made(Odd):
-            pass
 
 
 @cases("command", [process, evaluate])
@@ -64,15 +51,6 @@ async def test_process_stops_when_too_many_groups_fail_in_a_row(tmp_path, capsys
     assert ("stopped with 6 groups to go" in told) == (most == 3)
 
 
-async def test_evaluate_stops_when_too_many_items_fail_in_a_row(tmp_path, capsys):
-    env = made(Nothing, data_dir_to_save_evals=str(tmp_path), max_failed_groups=3, eval_rollouts=1)
-    assert await evaluate(env, Console()) == 1
-    told = capsys.readouterr().out
-    assert "stopped: 3 groups in a row were lost whole" in told
-    assert "of 9 items were tried, which is no evaluation" in told
-    assert not (tmp_path / "metrics.json").exists()
-
-
 async def test_a_cancellation_out_of_a_hook_costs_its_own_rollouts_alone(tmp_path):
     class Cancelling(WriteFile):
         async def score_turn(self, item, turn, ctx):
@@ -99,21 +77,6 @@ async def test_what_failed_before_comes_last_and_is_no_sign_that_everything_fail
     tried = [int(credited.group.item_id) for credited in read_groups(tmp_path / "out.jsonl")][4:]
     assert sorted(tried[:5]) == [4, 5, 6, 7, 8]
     assert sorted(tried[5:]) == [1, 3]
-
-
-async def test_max_items_holds_for_items_that_the_environment_loads():
-    async with made(max_items=1) as env:
-        assert list(env.item_ids) == ["hello"]
-
-
-async def test_what_is_read_back_equals_what_a_rollout_gave(tmp_path):
-    env = processing(tmp_path, seed=3, total_steps=1)
-    await process(env, Console())
-    (read,) = read_groups(tmp_path / "out.jsonl")
-    again = await group_from(made(seed=3))
-    assert [t.rows for t in read.group.trajectories] == [t.rows for t in again.group.trajectories]
-    assert [t.rewards for t in read.group.trajectories] == [t.rewards for t in again.group.trajectories]
-    assert read.advantages == again.advantages
 
 
 async def test_a_rerun_takes_up_what_is_left_and_more_groups_than_items_go_round_again(tmp_path):
@@ -150,18 +113,6 @@ async def test_a_group_that_cannot_be_encoded_is_recorded_as_failed_with_its_rea
     assert [len(each.group.failures) for each in failed] == [1, 1]
 
 
-async def test_a_run_in_which_every_group_fails_exits_non_zero_and_the_next_one_tries_them_again(tmp_path):
-    class AllBroken(Breaking):
-        broken = frozenset(range(4))
-
-    assert await process(processing(tmp_path, AllBroken), Console()) == 1
-    failed = list(read_groups(tmp_path / "out.jsonl"))
-    assert [(credited.status, len(credited.group.failures)) for credited in failed] == [("failed", 1)] * 2
-    await process(processing(tmp_path), Console())
-    statuses = [credited.status for credited in read_groups(tmp_path / "out.jsonl")]
-    assert sorted(statuses) == ["failed", "failed", "ok", "ok"]
-
-
 async def test_atropos_own_page_reads_the_record(tmp_path):
     await process(processing(tmp_path), Console())
     code = "import sys; from atroposlib.frontend.jsonl2html import generate_html; generate_html(sys.argv[1])"
@@ -183,23 +134,3 @@ async def test_evaluate_writes_what_atropos_writes(tmp_path):
     assert 0 < metrics["results"]["all"]["eval/pass@1"] < 1
     assert len(samples) == 6
     assert {json.loads(line)["passed"] for line in samples} == {True, False}
-
-
-class Busy(WriteFile):
-    """Its rewards take the event loop's processor."""
-
-    async def compute_outcome(self, item, trajectory, ctx):
-        end = time.thread_time() + 0.2
-        while time.thread_time() < end:
-            pass
-        return await super().compute_outcome(item, trajectory, ctx)
-
-
-async def test_the_summary_says_how_busy_the_event_loop_was(tmp_path, capsys):
-    shares = []
-    for number, cls in enumerate((WriteFile, Busy)):
-        (tmp_path / str(number)).mkdir()
-        await process(processing(tmp_path / str(number), cls, total_steps=1), Console())
-        (share,) = re.findall(r"event loop +busy (\d+)% of the time", capsys.readouterr().out)
-        shares.append(int(share))
-    assert 0 <= shares[0] < shares[1] <= 100

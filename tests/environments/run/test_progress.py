@@ -10,7 +10,7 @@ from rich.console import Console
 
 from environments.credit import credited
 from environments.record.totals import Summary
-from environments.rollout.containment.user_code import InFlight
+from environments.rollout.containment.hook_calls import InFlight
 from environments.run.group_source import note_of
 from environments.run.progress import LiveView, Progress, RolloutsInFlight, picture
 from environments.testing import group_of
@@ -77,25 +77,6 @@ def test_a_plain_line_tells_groups_rollouts_score_and_dropped():
     assert "ETA" not in endless.line()
 
 
-def test_plain_lines_keep_their_distance_and_a_terminal_gets_none(monkeypatch):
-    monkeypatch.setattr("environments.run.progress.PLAIN_EVERY_S", 3600.0)
-    out = io.StringIO()
-    with progress_on(out, terminal=False) as progress:
-        progress.group_done(note_of(group_with(0.5)))
-    assert out.getvalue() == ""
-    with progress_on(out, terminal=True) as progress:
-        progress.group_done(note_of(group_with(0.5)))
-    assert "groups 1/4" in out.getvalue()
-    assert out.getvalue().endswith("\x1b[2K")
-
-
-def test_a_rollout_that_raises_is_no_longer_in_flight():
-    progress = progress_on(io.StringIO(), terminal=False)
-    with pytest.raises(ValueError, match="broken"), progress.rollout(InFlight(item_id="a", sibling=0)):
-        raise ValueError("broken")
-    assert len(progress.in_flight) == 0
-
-
 def test_a_silent_run_names_the_oldest_rollout_or_where_its_setup_is(monkeypatch):
     out = io.StringIO()
     progress = progress_on(out, terminal=False)
@@ -110,23 +91,6 @@ def test_a_silent_run_names_the_oldest_rollout_or_where_its_setup_is(monkeypatch
     progress.heartbeat("env.py:3 in load_items")
     assert "not ready after" in out.getvalue()
     assert out.getvalue().endswith("at env.py:3 in load_items\n")
-
-
-def test_the_live_line_names_a_rollout_that_takes_long():
-    progress = progress_on(io.StringIO(), terminal=True)
-    with progress.rollout(InFlight(item_id="a", sibling=1, started=0.0, doing="compute_reward")):
-        assert "item a, rollout 1" in shown(progress)
-
-
-def test_a_line_tells_of_forks_when_there_are_some():
-    progress = progress_on(io.StringIO(), terminal=False)
-    progress.group_done(note_of(group_with(0.5)))
-    assert "fork" not in progress.line()
-    group = group_with(0.5)
-    (only,) = group.group.trajectories
-    forked = replace(only, turns=(replace(only.turns[0], fork="template"),))
-    progress.group_done(note_of(replace(group, group=replace(group.group, trajectories=(forked,)))))
-    assert "forks 1, 1 trainer tokens per sampled one" in progress.line()
 
 
 HEAD = "groups 3/12 · 2 in flight · mean score 0.500"
@@ -154,13 +118,6 @@ def row(name, shown):
 
 
 LONG = group_of([[0.25] * 40, [0.75] * 20])
-
-
-def test_rewards_stand_by_turn_where_there_are_some():
-    shown = lines(summary_of(group_of([[1.0, 0.0], [0.5]])))
-    assert row("by turn", shown) == ["1:", "0.750", "2:", "0.000"]
-    shown = lines(summary_of(group_of([[None, None]], outcomes=[1.0])))
-    assert not [line for line in shown if line.startswith("by turn")]
 
 
 @cases("width", [24, 40, 80, 140])

@@ -51,15 +51,6 @@ async def by_judge(self, item, trajectories, ctx):
     return [await ctx.judge(f"{self.question} {each.sibling}?") for each in trajectories]
 
 
-async def test_so_are_questions_about_siblings(path):
-    asked = []
-    hooks = {"score_group": by_judge, "scripted_judge": answering(asked)}
-    before = await recorded(path, question="Best", **hooks)
-    asked.clear()
-    again, _ = await rescored(path, question="Best", **hooks)
-    assert (asked, again[0].group.judge_calls) == ([], before[0].group.judge_calls)
-
-
 @pytest.mark.parametrize("hook", ["compute_outcome", "score_group"])
 async def test_a_script_does_not_stand_in_for_the_judge_of_a_record(path, hook):
     asked = []

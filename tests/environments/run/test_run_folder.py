@@ -6,7 +6,6 @@ import stat
 from pathlib import Path
 
 import pytest
-import yaml
 
 from environments.record.origin import OtherRunError
 from environments.record.recorder import read_contents, read_groups
@@ -109,21 +108,6 @@ def test_after_a_resume_the_summary_is_of_the_whole_record_and_the_log_of_both_r
     assert not goes_on(FOLDER.log)
 
 
-def test_a_group_that_failed_and_was_done_again_counts_once():
-    async def breaks(self, item, turn, ctx):
-        if item["id"] == "b" and Path("broken").exists():
-            raise OSError("the disk is away")
-        return 1.0
-
-    Path("broken").touch()
-    run(score_turn=breaks)
-    assert (summary()["failed"], summary()["done"]) == (1, 2)
-    Path("broken").unlink()
-    run(score_turn=breaks)
-    assert len(list(read_groups(FOLDER.record))) == 4
-    assert (summary()["failed"], summary()["of"]["groups"], summary()["state"]) == (0, 3, "finished")
-
-
 def test_other_settings_are_refused_with_what_differs_and_change_no_file():
     run()
     before = {path: path.read_bytes() for path in FOLDER.path.rglob("*") if path.is_file()}
@@ -165,7 +149,7 @@ def test_a_run_that_an_error_ended_says_so():
         raise ConfigError("the token at https://me:secret@host is wrong")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("environments.run.process_run._process_opened", broken)
+        patch.setattr("environments.run.process_run.roll_out", broken)
         with pytest.raises(ConfigError):
             run()
     told = summary()
@@ -191,15 +175,6 @@ def test_a_record_is_found_by_its_file_its_folder_and_its_name():
             record_at(Path(place))
 
 
-def test_a_record_that_was_moved_into_a_folder_goes_on_there():
-    run(data_path_to_save_groups="plain.jsonl", max_items=2)
-    FOLDER.path.mkdir(parents=True)
-    Path("plain.jsonl").rename(FOLDER.record)
-    assert "resuming: 2 of 3" in run()[1]
-    assert yaml.safe_load(FOLDER.config.read_text())["env"]["group_size"] == 2
-    assert summary()["of"]["groups"] == 3
-
-
 @pytest.fixture
 def source(tmp_path):
     folder = tmp_path / "source"
@@ -211,13 +186,6 @@ def source(tmp_path):
 
 def files_below(folder):
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-
-
-def test_a_copy_keeps_the_layout_and_takes_the_place_of_the_former_one(source, tmp_path):
-    assert copy_environment(source, tmp_path / "to") == {}
-    assert files_below(tmp_path / "to") == {"env.py", "prompts/judge.md"}
-    copy_environment({"env.py": source["env.py"]}, tmp_path / "to")
-    assert files_below(tmp_path / "to") == {"env.py"}
 
 
 def test_data_of_100_mb_is_left_out_and_told(source, tmp_path):

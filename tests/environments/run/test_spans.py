@@ -18,14 +18,11 @@ from environments.credit import credited
 from environments.record.recorder import read_groups
 from environments.run import tracking
 from environments.run.group_source import Finishing, finished
-from environments.run.process_run import process
 from environments.run.spans import configured_tracer, trace_group
 from environments.run.tracking import MOST_WARNINGS, Observers, Traces
 from environments.testing import group_of
 from environments.trajectory import Failure, StopReason
-from tests.environments.chat.versioned import played_by
 from tests.environments.record.any_group import all_withheld
-from tests.environments.write_file import quiet
 from tools.calls import ToolResult
 
 INSTRUMENT = Path(sys.executable).parent / "opentelemetry-instrument"
@@ -100,14 +97,6 @@ def test_a_group_that_is_not_trained_on_has_no_advantages(group):
     assert not [each for each in spans(of_none) if "turnwise.advantage" in each.attributes]
 
 
-def test_a_turn_that_is_not_trained_has_none_either():
-    one, *rest = GROUP.group.trajectories
-    one = replace(one, turns=(replace(one.turns[0], trained=False), *one.turns[1:]))
-    first, *others = spans(replace(GROUP, group=replace(GROUP.group, trajectories=(one, *rest))), "chat")
-    assert "turnwise.advantage" not in first.attributes
-    assert all("turnwise.advantage" in each.attributes for each in others)
-
-
 def test_a_dropped_rollout_is_a_trace_with_its_error_and_no_score():
     failure = Failure(
         sibling=2,
@@ -131,19 +120,6 @@ def test_a_tracer_that_breaks_costs_no_group_and_is_named_a_few_times(monkeypatc
         traces.add(done)
     observers.end()
     assert caplog.messages == ["traces: ZeroDivisionError: division by zero"] * MOST_WARNINGS
-
-
-async def test_a_run_traces_groups_as_they_are_recorded_without_what_was_withheld(monkeypatch, tmp_path):
-    exporter, path = InMemorySpanExporter(), tmp_path / "r.jsonl"
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(tracking, "configured_tracer", lambda: provider.get_tracer("t"))
-    env = played_by(*"aaaaab", max_staleness=0, data_path_to_save_groups=str(path))
-    assert await process(env, quiet()) == 0
-    first, *_ = read_groups(path)
-    assert first.group.stale
-    turns = [each for each in exporter.get_finished_spans() if each.name.startswith("chat")]
-    assert [each for each in turns[:6] if "turnwise.advantage" in each.attributes] == []
 
 
 def test_without_a_provider_nothing_is_traced():

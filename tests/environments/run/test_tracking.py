@@ -13,15 +13,14 @@ from environments.credit import credited
 from environments.run.group_source import MAX_SAMPLES, TEXT_CHARS, note_of
 from environments.run.tracking import (
     MOST_WARNINGS,
+    TRACKIO,
     WINDOW,
     Charts,
     Observers,
     Tracker,
-    group_numbers,
-    tracked,
+    opened_charts,
 )
 from environments.testing import group_of
-from environments.trajectory import CreditedGroup
 from tests.environments.write_file import WriteFile
 from tools.errors import ConfigError
 
@@ -92,18 +91,8 @@ def test_without_a_key_tracking_is_refused_in_one_line(tmp_path):
 def test_a_service_whose_package_is_missing_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "trackio", None)
     env = WriteFile(AgentEnvConfig(use_trackio=True))
-    with pytest.raises(ConfigError, match=r"trackio.*turnwise\[trackio\]"), tracked(env, Observers()):
+    with pytest.raises(ConfigError, match=r"trackio.*turnwise\[trackio\]"), opened_charts(env, Observers()):
         pass
-
-
-def test_a_group_without_trajectories_has_no_mean():
-    group = group_of([[1.0]])
-    empty = CreditedGroup(
-        group=type(group)(trajectories=()), advantages=(), policy="p", estimator="e", status="failed"
-    )
-    numbers = group_numbers(note_of(empty).summary)
-    assert "group/score/mean" not in numbers
-    assert (numbers["group/groups/failed"], numbers["group/rollouts/kept"]) == (1.0, 0.0)
 
 
 def test_numbers_by_turn_come_with_each_window_which_forgets_the_groups_before_it_and_at_the_end():
@@ -114,14 +103,6 @@ def test_numbers_by_turn_come_with_each_window_which_forgets_the_groups_before_i
     assert [step["window/groups/done"] for step in windows] == [WINDOW, WINDOW, 2]
     assert (windows[1]["window/score/mean"], windows[1]["run/score/mean"]) == (0.5, 0.25)
     assert windows[2]["run/groups/done"] == 2 * WINDOW + 2
-
-
-def test_histograms_have_scores_rewards_and_advantages_by_turn():
-    _, histograms, _ = charted([done([[1.0, None], [0.0]])])[-1]
-    assert histograms["histogram/score"] == [1.0, 0.0]
-    assert histograms["histogram/turn/01/reward"] == [1.0, 0.0]
-    assert "histogram/turn/02/reward" not in histograms
-    assert histograms["histogram/turn/01/advantage"] == [1.0, -1.0]
 
 
 def test_samples_are_few_and_their_texts_cut():
@@ -144,7 +125,7 @@ class Broken:
 
 
 def test_a_service_that_breaks_is_warned_of_a_few_times_and_ends_nothing(caplog):
-    backend, observers = Charts("charts", Broken(), None), Observers()
+    backend, observers = Charts(TRACKIO, Broken(), None), Observers()
     for _ in range(10):
         observers.put(backend.name, partial(backend.log, {}, {}, ()))
     observers.end()
@@ -155,11 +136,11 @@ def test_a_service_that_breaks_is_warned_of_a_few_times_and_ends_nothing(caplog)
 def test_settings_that_may_be_secrets_are_sent_to_nobody(monkeypatch):
     sent = []
 
-    def made(name, settings):
+    def made(service, name, settings):
         sent.append((name, settings))
         return Kept()
 
-    monkeypatch.setattr("environments.run.tracking.wandb_charts", made)
+    monkeypatch.setattr("environments.run.tracking.start_charts", made)
 
     class Config(AgentEnvConfig):
         shop_api_key: str = "hidden-1"
@@ -168,7 +149,7 @@ def test_settings_that_may_be_secrets_are_sent_to_nobody(monkeypatch):
     class Env(WriteFile):
         env_config_cls = Config
 
-    with tracked(Env(Config(use_wandb=True, rollout_server_token="hidden-4")), Observers()):
+    with opened_charts(Env(Config(use_wandb=True, rollout_server_token="hidden-4")), Observers()):
         pass
     ((_, settings),) = sent
     assert "hidden" not in str(settings)

@@ -15,7 +15,6 @@ from environments.rollout.items.tasks import GroupTask
 from environments.run.worker_pool import MOST_ALIKE, AlikeFailuresError, first_alone, run_groups
 from environments.testing import group_of
 from environments.trajectory import Failure, StopReason
-from tests.environments.write_file import HELLO, ScalarWriteFile, made
 
 
 class Groups:
@@ -45,16 +44,6 @@ class Groups:
 async def started(groups, count):
     for _ in range(count):
         await groups.starts.get()
-
-
-async def test_every_key_is_run_in_order_and_its_result_handed_over():
-    groups = Groups()
-    groups.may_end.set()
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    assert await run_groups(range(20), groups.run, groups.on_done, max_in_flight=3) == 0
-    assert groups.started == list(range(20))
-    assert sorted(groups.done) == [(key, key * 10) for key in range(20)]
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 async def test_an_endless_source_is_read_only_as_far_as_groups_may_be_in_flight():
@@ -111,15 +100,6 @@ async def test_an_error_is_raised_as_it_is_and_ends_the_other_groups():
     with pytest.raises(ValueError, match="broken"):
         await run_groups([0, 1, 2], run_group, groups.on_done, max_in_flight=2)
     assert groups.cancelled == [0]
-
-
-async def test_a_cancellation_from_outside_stays_one():
-    groups = Groups()
-    run = asyncio.ensure_future(run_groups([1], groups.run, groups.on_done, max_in_flight=1))
-    await started(groups, 1)
-    run.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await run
 
 
 def test_a_second_signal_ends_the_process_at_once():
@@ -242,46 +222,3 @@ async def test_equal_failures_end_the_run_and_are_told_once():
         AlikeFailuresError, match=f"first rollouts of {MOST_ALIKE} items failed alike: E at env"
     ):
         await begun([failed(), failed(where="other.py:2 in f"), failed(), failed()])
-
-
-async def test_what_went_alone_is_not_rolled_out_again():
-    async with made(seed=1) as env:
-        (alone,) = (await env.rollout_group(HELLO, 1)).trajectories
-        group = await env.rollout_group(replace(HELLO, rolled_out=(alone,)), 3)
-    assert group.trajectories[0] is alone
-    assert [trajectory.sibling for trajectory in group.trajectories] == [0, 1, 2]
-
-
-async def test_a_wrong_value_of_a_hook_is_told_without_frames_of_ours():
-    class Wrong(ScalarWriteFile):
-        async def compute_reward(self, item, trajectory, ctx):
-            return "1.0"
-
-    async with made(Wrong) as env:
-        (failure,) = (await env.rollout_group(HELLO, 1)).failures
-    assert failure.traceback.splitlines() == [f"tools.errors.{failure.error}"]
-
-
-async def test_thousands_of_groups_start_over_many_turns_of_the_event_loop():
-    turn, started, all_started = 0, [], asyncio.Event()
-
-    async def run_group(key):
-        started.append(turn)
-        if len(started) == 1000:
-            all_started.set()
-        await all_started.wait()
-
-    async def turns():
-        nonlocal turn
-        while True:
-            turn += 1
-            await asyncio.sleep(0)
-
-    async def on_done(key, result):
-        pass
-
-    counting = asyncio.create_task(turns())
-    assert await run_groups(range(1000), run_group, on_done, max_in_flight=1000) == 0
-    counting.cancel()
-    assert len(started) == 1000
-    assert max(started.count(each) for each in set(started)) <= 32

@@ -27,10 +27,6 @@ def test_an_environment_can_register_only_when_the_trainer_has_asked_for_a_batch
     assert api.register_env()["status"] == "success"
 
 
-def test_without_a_trainer_info_says_minus_one(fresh_api):
-    assert fresh_api.get("/info") == {"batch_size": -1, "max_token_len": -1}
-
-
 def test_environments_of_one_name_are_numbered_so_the_number_tells_whether_the_memory_knew_it(trained):
     assert [trained.register_env("a")["wandb_name"] for _ in range(2)] == ["a_0", "a_1"]
 
@@ -52,25 +48,9 @@ def test_reset_data_forgets_environments_and_says_that_there_is_no_trainer(train
     assert trained.register_env("a")["wandb_name"] == "a_0"
 
 
-def test_after_reset_data_the_step_is_zero_again(trained):
-    trained.post("/scored_data", rows(4))
-    trained.take_batch()
-    trained.get("/reset_data")
-    assert trained.get("/status") == {"current_step": 0, "queue_size": 0}
-
-
 def test_the_answer_to_a_registration_says_how_many_steps_the_trainer_means_to_take(api):
     api.start_trainer(num_steps=7)
     assert api.register_env()["num_steps"] == 7
-
-
-def test_a_trainer_that_registers_again_resets_nothing(trained):
-    trained.register_env("a")
-    trained.post("/scored_data", rows(2))
-    trained.register_trainer(batch_size=8, max_token_len=5)
-    assert trained.get("/info") == {"batch_size": 4, "max_token_len": 1000}
-    assert trained.get("/status")["queue_size"] == 1
-    assert trained.register_env("a")["wandb_name"] == "a_1"
 
 
 def test_rows_under_a_number_that_nobody_registered_are_taken_whatever_their_count(trained):
@@ -91,24 +71,10 @@ def test_a_group_of_another_size_than_registered_is_held_back(trained):
     assert trained.get("/status")["queue_size"] == 0
 
 
-def test_sizes_that_add_up_in_the_buffer_still_never_make_a_batch(trained):
-    env_id = trained.register_env(group_size=4)["env_id"]
-    trained.post("/scored_data", rows(3, env_id=env_id))
-    trained.post("/scored_data", rows(1, env_id=env_id))
-    assert trained.get("/status")["queue_size"] == 2
-    assert trained.take_batch() is None
-
-
 def test_one_group_of_an_odd_size_stops_every_batch(trained):
     trained.post("/scored_data", rows(5))
     for _ in range(3):
         trained.post("/scored_data", rows(4))
-    assert trained.take_batch() is None
-
-
-def test_groups_that_do_not_divide_the_batch_never_make_one(trained):
-    for _ in range(8):
-        trained.post("/scored_data", rows(3))
     assert trained.take_batch() is None
 
 
@@ -144,16 +110,6 @@ def test_batches_formed_together_are_handed_out_newest_first(trained):
     assert [tags(trained.take_batch()) for _ in range(3)] == [[2], [1], [0]]
 
 
-def test_a_group_of_6_stops_groups_of_4_until_it_is_gone_though_both_sizes_divide_12(api):
-    api.start_trainer(batch_size=12)
-    for tag in range(3):
-        api.post("/scored_data", rows(4, tag))
-    api.post("/scored_data", rows(6, 3))
-    assert api.take_batch() is None
-    api.post("/scored_data", rows(6, 4))
-    assert sorted(map(tuple, map(tags, (api.take_batch(), api.take_batch())))) == [(0, 1, 2), (3, 4)]
-
-
 def test_a_body_of_several_gzip_members_is_read_as_one(trained):
     body = json.dumps(rows(4)).encode()
     data = gzip.compress(b'{"env_id":7,') + gzip.compress(body[1:])
@@ -187,20 +143,6 @@ def test_a_nan_is_accepted_and_then_destroys_the_batch(trained):
     assert trained.call("POST", "/scored_data", rows(4, advantages=[[math.nan, 0.0]] * 4))[0] == 200
     assert trained.call("GET", "/batch")[0] == 500
     assert trained.take_batch() is None
-
-
-def test_lengths_that_do_not_match_are_accepted(trained):
-    assert trained.call("POST", "/scored_data", rows(4, advantages=[[0.5]] * 4))[0] == 200
-
-
-def test_columns_that_the_api_does_not_know_are_accepted_and_lost(trained):
-    assert trained.call("POST", "/scored_data", rows(4, turn_rewards=[[1.0]] * 4))[0] == 200
-    assert "turn_rewards" not in trained.take_batch()[0]
-
-
-def test_in_a_list_of_groups_one_bad_one_sinks_all(trained):
-    assert trained.call("POST", "/scored_data_list", [rows(4), rows(4, scores=[[1.0]] * 4)])[0] == 422
-    assert trained.get("/status")["queue_size"] == 0
 
 
 def test_disconnecting_takes_an_environments_weight_away(trained):
@@ -251,14 +193,6 @@ def test_a_share_that_a_former_registration_left_stops_the_batches_of_the_new_on
     trained.register_env("a", min_batch_allocation=0.5)
     again = trained.register_env("a", min_batch_allocation=0.5)["env_id"]
     trained.post("/scored_data", rows(4, env_id=again))
-    assert trained.take_batch() is None
-
-
-def test_groups_of_a_former_registration_do_not_fill_the_share_of_the_new_one(trained):
-    former = trained.register_env("a", min_batch_allocation=0.5)["env_id"]
-    trained.post("/scored_data", rows(4, env_id=former))
-    trained.register_env("a", min_batch_allocation=0.5)
-    trained.post("/disconnect-env", {"env_id": former})
     assert trained.take_batch() is None
 
 

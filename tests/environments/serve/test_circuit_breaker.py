@@ -13,7 +13,7 @@ from environments.serve.serve_loop import OPEN_AFTER, CircuitBreaker
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup, Failure, TrajectoryGroup
 from tests.environments.serve.serve_world import World as ServeWorld
-from tests.environments.serve.serve_world import group_for, lost_model, serving, terminate, until
+from tests.environments.serve.serve_world import lost_model, serving, terminate, until
 
 
 def task(number):
@@ -61,45 +61,11 @@ def world():
     return World()
 
 
-def test_a_streak_ends_with_a_group_that_has_a_rollout():
-    streak = Streak(most=2)
-    for group in (FAILED, WORKED, FAILED):
-        streak.add(noted(group))
-    assert streak.length == 1
-
-
 def test_too_many_in_a_row_are_told_with_the_last_reason_and_the_way_out():
     streak = Streak(most=2)
     streak.add(noted(FAILED))
     with pytest.raises(StoppedError, match=r"2 groups.*NameError: no engine; --env.max_failed_groups"):
         streak.add(noted(FAILED))
-
-
-def test_an_error_of_many_lines_is_told_in_one():
-    streak = Streak()
-    broken = replace(FAILED.failures[0], error="ValueError: no\n" * 100)
-    streak.add(noted(replace(FAILED, failures=(broken,))))
-    assert "\n" not in str(streak)
-    assert len(str(streak)) < 400
-
-
-def test_most_0_never_stops():
-    streak = Streak(most=0)
-    for _ in range(100):
-        streak.add(noted(FAILED))
-    assert streak.length == 100
-
-
-def test_a_group_without_failures_tells_its_own_reason(world):
-    for _ in range(OPEN_AFTER):
-        world.breaker.finish(
-            world.breaker.take(),
-            noted(
-                TrajectoryGroup(group_id="g", env="e", item_id="i", epoch=0, trajectories=()),
-                "the group took longer than 1 s, twice",
-            ),
-        )
-    assert "because of the group took longer than 1 s, twice" in world.lines[0]
 
 
 def test_an_item_that_failed_on_its_own_counts_as_failed_once_another_works(world):
@@ -159,16 +125,6 @@ def test_it_lets_every_group_start_until_they_all_fail_and_again_once_one_works(
     assert world.breaker.may_start
 
 
-def test_the_first_pause_is_short_again_in_a_second_streak(world):
-    world.fails(OPEN_AFTER)
-    world.now += LONGEST_PAUSE_S
-    assert world.breaker.may_start
-    world.works()
-    world.fails(OPEN_AFTER)
-    world.now += FIRST_PAUSE_S
-    assert world.breaker.may_start
-
-
 def test_it_says_what_failed_and_when_it_goes_on(world):
     world.fails(OPEN_AFTER)
     world.works()
@@ -185,25 +141,6 @@ def broken(task):
     failure = Failure(sibling=0, stop_reason=None, error="OSError: no engine", traceback="", turns=0)
     gone = lost_model(task)
     return replace(gone, group=replace(gone.group, failures=(failure,)))
-
-
-async def test_items_are_not_spent_while_every_group_fails_and_are_tried_again_when_one_works(
-    trained, tmp_path
-):
-    world = ServeWorld()
-
-    async def run_group(task):
-        world.started.append(task.item_id)
-        return broken(task) if len(world.started) <= OPEN_AFTER else group_for(task)
-
-    world.run_group = run_group
-    async with serving(trained, tmp_path, world, max_waiting=99) as loop:
-        run = asyncio.create_task(loop.run())
-        await until(lambda: len(world.started) >= 10)
-        terminate()
-        await run
-    assert world.started[:10] == ["a", "b", "c", "a", "b", "a", "b", "c", "a", "c"]
-    assert "OSError: no engine; the next one starts in" in loop.shown.getvalue()
 
 
 async def test_items_that_failed_with_everything_else_are_left_to_the_next_serve(trained, tmp_path):

@@ -14,7 +14,7 @@ from environments.testing import group_of
 from environments.trainers.atropos import atropos_env
 from environments.trajectory import IGNORED, NOT_SAMPLED, CreditedGroup
 from environments.wire.columns import columns_of
-from environments.wire.payloads import Part, Shape, compress
+from environments.wire.payloads import Part, compress
 from environments.wire.views import token_advantages
 from tests.environments.serve.delivered import (
     blocking,
@@ -38,38 +38,11 @@ async def test_what_is_put_arrives_as_it_was_computed(trained, outbox):
     assert {name: batch[0][name] for name in expected} == expected
 
 
-async def test_turn_rows_arrive_as_groups_of_one(trained, outbox):
-    shape = Shape(group_size=4, view="turn_rows", divisor=1)
-    async with delivering(trained.url, outbox, shape) as delivery:
-        await put(delivery, credited("a"))
-        await until(delivery, lambda: delivery.tally.posts == 4)
-        batch = await blocking(trained.take_batch)
-    assert [group["scores"] for group in batch] == [[-1.5], [-0.5], [0.5], [1.5]]
-
-
-async def test_a_group_that_lost_a_sibling_is_batched_all_the_same(trained, outbox):
-    async with delivering(trained.url, outbox) as delivery:
-        await put(delivery, credited("a", rows=3))
-        await until(delivery, lambda: delivery.tally.posts == 1)
-        assert groups_of(await blocking(trained.take_batch)) == ["a"]
-
-
 async def test_it_waits_for_a_trainer_and_says_so(api, outbox):
     async with delivering(api.url, outbox) as delivery:
         await put(delivery, credited("a"))
         await until(delivery, lambda: bool(delivery.lines))
         assert "waiting for the trainer to start" in delivery.lines[0]
-        await blocking(api.start_trainer)
-        await until(delivery, lambda: delivery.tally.posts == 1)
-
-
-async def test_it_waits_for_an_api_and_says_so(api, outbox):
-    api.kill()
-    async with delivering(api.url, outbox) as delivery:
-        await put(delivery, credited("a"))
-        await until(delivery, lambda: bool(delivery.lines))
-        assert "does not answer" in delivery.lines[0]
-        await blocking(api.start)
         await blocking(api.start_trainer)
         await until(delivery, lambda: delivery.tally.posts == 1)
 
@@ -159,13 +132,6 @@ async def test_a_refused_post_goes_to_the_file_of_rejected_ones_and_the_next_one
     assert any("rejected for good" in each for each in delivery.lines)
 
 
-async def test_a_malformed_group_is_put_aside_and_counted(trained, outbox):
-    async with delivering(trained.url, outbox) as delivery:
-        await put(delivery, replace(credited("bad"), advantages=((float("nan"),),) * 4))
-        assert delivery.tally.rejected == 1
-    assert "finite" in json.loads(outbox.rejected_path.read_text())["reason"]
-
-
 async def test_a_full_api_leaves_the_rest_in_the_outbox(trained, outbox):
     async with delivering(trained.url, outbox, max_batches_waiting=2) as delivery:
         for name in "abcde":
@@ -190,12 +156,6 @@ async def test_a_batch_size_that_groups_never_add_up_to_is_an_error_at_the_start
     async with delivery_at(api.url, outbox) as delivery:
         with pytest.raises(ConfigError, match=r"batches of 6 rows.*\[1, 2, 3, 6\]"):
             await delivery.run()
-
-
-async def test_turn_rows_fit_every_batch_size(api, outbox):
-    api.start_trainer(batch_size=7)
-    async with delivering(api.url, outbox, Shape(group_size=4, view="turn_rows")) as delivery:
-        await until(delivery, lambda: delivery.online)
 
 
 async def test_patience_ends_and_the_groups_are_kept(outbox):

@@ -7,7 +7,6 @@ import pytest
 
 from environments.serve.delivery import Sender, Tally
 from environments.serve.outbox import Outbox
-from environments.serve.trajectory_api import PostRefusedError
 from environments.wire.payloads import Part, Shape, compress, pack
 from tests.adversarial.hostile_server import answer, hostile
 from tests.adversarial.test_hostile_api import GOOD, INFO, OURS, STATUS
@@ -81,12 +80,6 @@ def test_a_rejected_line_that_cannot_be_synced_keeps_the_post(outbox, monkeypatc
     assert len(outbox) == 1
 
 
-def test_rejected_lines_are_appended(outbox):
-    outbox.note_rejected("a", "no")
-    outbox.note_rejected("b", "no")
-    assert len(outbox.rejected_path.read_bytes().splitlines()) == 2
-
-
 def test_a_reason_that_is_no_utf_8_is_written_all_the_same(outbox):
     outbox.note_rejected("a", "no \ud800")
     assert b"no \\\\ud800" in outbox.rejected_path.read_bytes()
@@ -105,23 +98,7 @@ def test_files_with_rollouts_are_their_owners_alone(tmp_path, umask):
     assert modes == dict.fromkeys(("o.sqlite", "o.sqlite-wal", "o.sqlite.rejected.jsonl"), 0o600)
 
 
-def test_files_of_an_earlier_version_become_their_owners_alone(tmp_path):
-    path = tmp_path / "o.sqlite"
-    with Outbox(path) as outbox:
-        outbox.note_rejected("a", "no")
-    for each in tmp_path.iterdir():
-        each.chmod(0o644)
-    with Outbox(path) as outbox:
-        outbox.note_rejected("a", "no")
-        assert {each.stat().st_mode & 0o777 for each in tmp_path.iterdir()} == {0o600}
-
-
 # The outbox.
-
-
-def test_the_file_is_one_processes_own_and_survives_it(outbox):
-    modes = [outbox._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "locking_mode")]
-    assert modes == ["wal", "exclusive"]
 
 
 def test_what_is_committed_is_synced_also_after_a_registration(outbox):
@@ -197,13 +174,6 @@ def test_a_registration_outlives_a_power_cut_and_is_one_step(outbox):
         "COMMIT",
         "PRAGMA synchronous = NORMAL",
     ]
-
-
-def test_what_an_api_remembers_does_not_wait_again(outbox):
-    outbox.put("a", [PART])
-    outbox.mark_sent(outbox.next_post())
-    assert outbox.registered(7, forgot=False) == 0
-    assert outbox.waiting_groups() == 0
 
 
 # Requests and the outbox.
@@ -364,30 +334,3 @@ async def test_a_post_that_is_not_taken_is_said_now_and_then(outbox, tries, said
             await sender_of(registration).send(outbox.next_post(), 2)
         assert len(registration.lines) == said
     assert outbox.next_post().tries == tries + 1
-
-
-async def test_a_buffered_post_is_not_sent_and_means_to_register_anew(outbox):
-    outbox.put("a", [PART])
-    async with (
-        hostile(GOOD | {"/scored_data": answer({"status": "buffered"})}) as server,
-        registration_at(server.url, outbox) as registration,
-    ):
-        await registration.register()
-        assert not await sender_of(registration).send(outbox.next_post(), 2)
-        assert not registration.still_holds()
-    assert outbox.sent() == []
-
-
-async def test_a_refused_post_is_rejected_once(outbox):
-    outbox.put("a", [PART])
-    async with (
-        hostile(GOOD | {"/scored_data": answer(b"no", status=422)}) as server,
-        registration_at(server.url, outbox) as registration,
-    ):
-        await registration.register()
-        sender = sender_of(registration)
-        assert not await sender.send(outbox.next_post(), 2)
-        assert sender._tally.rejected == 1
-        with pytest.raises(PostRefusedError):
-            await registration.client.post_rows(b"")
-    assert len(outbox) == 0

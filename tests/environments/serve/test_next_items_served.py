@@ -2,7 +2,7 @@
 
 import pytest
 
-from environments.rollout.containment.user_code import InFlight
+from environments.rollout.containment.hook_calls import InFlight
 from environments.rollout.items.tasks import PastGroup
 from environments.run.process_run import AskedTasks
 from tests.environments.counted_items import Counted, counted
@@ -27,7 +27,7 @@ class Nonsense(Counted):
 async def served(trained, tmp_path, cls, past=()):
     world = World()
     async with counted(cls) as env:
-        with env.hook_calls(InFlight(item_id="", sibling=0)) as calls:
+        with env.lifecycle.hook_calls(InFlight(item_id="", sibling=0)) as calls:
             asked = AskedTasks(env, calls, most=-1, past=past, say=print)
             async with serving(trained, tmp_path, world, asked=asked, max_in_flight=2) as loop:
                 code = await loop.run()

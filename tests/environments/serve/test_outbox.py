@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 from dataclasses import replace
@@ -48,13 +47,6 @@ def test_a_run_keeps_its_id_and_shares_it_with_no_other(tmp_path):
     assert ids[2] not in (None, ids[0])
 
 
-def test_a_group_is_put_only_once(outbox):
-    outbox.put("a", parts(b"first"))
-    outbox.put("a", parts(b"second"))
-    assert outbox.next_post().part.body == b"first"
-    assert len(outbox) == 1
-
-
 def test_a_post_that_the_api_could_not_take_goes_behind_the_others(outbox):
     outbox.put("a", parts(b"0"))
     outbox.put("b", parts(b"0"))
@@ -81,20 +73,6 @@ def test_sent_posts_are_listed_in_the_order_in_which_the_api_got_them(outbox):
     for post in (second, third, first):
         outbox.mark_sent(post)
     assert outbox.sent() == [second.id, third.id, first.id]
-
-
-def test_what_the_api_lost_waits_again(outbox):
-    outbox.put("a", parts(b"0", b"1"))
-    order(outbox)
-    assert outbox.registered(3, forgot=True) == 2
-    assert order(outbox) == [("a", 0), ("a", 1)]
-
-
-def test_what_the_api_still_has_does_not_wait_again(outbox):
-    outbox.put("a", parts(b"0"))
-    order(outbox)
-    assert outbox.registered(3, forgot=False) == 0
-    assert order(outbox) == []
 
 
 def test_a_group_and_that_its_task_is_finished_get_into_the_file_together(tmp_path):
@@ -204,19 +182,6 @@ def test_the_file_does_not_grow_with_what_passed_through(tmp_path):
     assert max(sizes[200:]) <= max(sizes[:200])
 
 
-def test_the_rejected_file_takes_plain_reasons_too(outbox):
-    outbox.note_rejected("a", "malformed", item_id="7")
-    assert orjson.loads(outbox.rejected_path.read_bytes())["item_id"] == "7"
-
-
-def test_the_file_is_consistent_by_sqlites_own_check(outbox):
-    outbox.put("a", parts(b"0"))
-    path = outbox.path
-    outbox.close()
-    with sqlite3.connect(path) as plain:
-        assert plain.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-
-
 ORIGIN = RunOrigin(
     env="a",
     policy="p",
@@ -241,12 +206,6 @@ def test_groups_of_another_run_are_never_sent_to_this_runs_trainer(outbox, chang
         claim(outbox, replace(ORIGIN, **change))
 
 
-def test_an_empty_outbox_takes_any_run(outbox):
-    claim(outbox, ORIGIN)
-    claim(outbox, replace(ORIGIN, estimator="rloo"))
-    assert json.loads(outbox.fact("origin"))["estimator"] == "rloo"
-
-
 def test_starting_over_puts_posts_aside_and_begins_the_plan_anew(outbox):
     outbox.put("a", parts(gzip.compress(b'"a": 0}'), gzip.compress(b'"a": 1}')), number=0)
     outbox.finish(5)
@@ -257,15 +216,6 @@ def test_starting_over_puts_posts_aside_and_begins_the_plan_anew(outbox):
         ("a", 1, "put aside"),
     ]
     assert (len(outbox), outbox.first_unfinished(), outbox.finished()) == (0, 0, frozenset())
-
-
-def test_what_holds_rollouts_is_its_owners_alone(outbox):
-    outbox.note_rejected("a", "x")
-    files = {
-        path.name: oct(path.stat().st_mode & 0o777)
-        for path in outbox.path.parent.glob(f"{outbox.path.name}*")
-    }
-    assert set(files.values()) == {"0o600"}, files
 
 
 def test_the_versions_of_a_group_stand_with_it_until_a_part_of_it_is_sent(outbox):
@@ -290,12 +240,6 @@ def test_a_group_of_which_a_trainer_has_a_part_goes_on_whole(outbox):
     outbox.remove(outbox.sent())
     outbox.registered(0, forgot=True)
     assert outbox.unsent_versions(outbox.next_post()) == {}
-
-
-def test_a_part_that_no_trainer_can_take_leaves_the_rest_a_whole(outbox):
-    outbox.put("a", parts(b"0", b"1"), versions={0: ["v1"]})
-    outbox.remove([outbox.next_post().id])
-    assert outbox.unsent_versions(outbox.next_post()) == {0: ["v1"]}
 
 
 def rows_of(*siblings):

@@ -5,7 +5,6 @@ import json
 
 import pytest
 
-from environments.serve.delivery import BACKOFF
 from environments.serve.trajectory_api import ApiUnavailableError, TrajectoryApi
 from environments.wire.payloads import Shape, pack
 from tests.environments.serve.delivered import (
@@ -18,8 +17,6 @@ from tests.environments.serve.delivered import (
     until,
 )
 from tests.environments.serve.proxy import Proxy
-from tests.tables import cases
-from tools.errors import ConfigError
 
 
 async def some_looks(delivery):
@@ -133,13 +130,6 @@ async def test_a_trainer_that_takes_shorter_rows_than_rollouts_make_is_told_once
         assert line.startswith("the trainer takes rows of up to 50 tokens, and rollouts may grow to 60")
 
 
-async def test_a_trainer_that_takes_every_row_is_not_told(api, outbox):
-    api.start_trainer(max_token_len=60)
-    async with registration_at(api.url, outbox, max_row_tokens=60) as registration:
-        await registration.register()
-        assert registration.lines == []
-
-
 async def test_a_trainer_that_polls_before_it_registers_is_no_trainer_yet(api, outbox):
     api.start_trainer()
     async with delivering(api.url, outbox) as delivery:
@@ -153,12 +143,6 @@ async def test_a_trainer_that_polls_before_it_registers_is_no_trainer_yet(api, o
         assert delivery.tally.registrations == 1
     api.start_trainer()
     assert api.get("/info")["batch_size"] == 4
-
-
-@cases("url", ["localhost:8000", "notaurl", "ftp://127.0.0.1", "0.0.0.0:8000", ""])
-def test_what_is_no_url_is_refused_and_not_waited_for(url):
-    with pytest.raises(ConfigError, match="is no URL; give one such as http://"):
-        TrajectoryApi(url)
 
 
 async def test_a_post_never_opens_a_connection_as_it_may_lead_to_another_api(trained):
@@ -185,20 +169,6 @@ async def test_other_environments_rows_count_as_rows_and_not_as_groups_of_ours(a
         await until(delivery, lambda: delivery.tally.posts == 2)
         await some_looks(delivery)
         assert (delivery.tally.posts, delivery.waiting) == (2, 1)
-
-
-async def test_with_single_rows_those_of_an_earlier_registration_count_too(api, outbox):
-    api.start_trainer(batch_size=2)
-    shape = Shape(group_size=4, view="turn_rows")
-    gone = api.register_env("gone", 1)["env_id"]
-    for _ in range(6):
-        api.post("/scored_data", rows_of(gone, 1))
-    async with delivering(api.url, outbox, shape) as delivery:
-        await put(delivery, credited("a"))
-        # Three batches wait already; one batch of our own may, too.
-        await until(delivery, lambda: delivery.tally.posts == 2)
-        await some_looks(delivery)
-        assert delivery.tally.posts == 2
 
 
 async def test_leftovers_that_never_make_a_batch_do_not_starve_the_trainer(api, outbox):
@@ -267,18 +237,6 @@ async def test_a_batch_that_is_handed_out_while_the_state_is_read_makes_no_room_
             assert delivery.tally.posts == 3
 
 
-async def test_rows_packed_for_another_trainer_are_cut_to_this_ones_limit(api, outbox):
-    group = credited("a", lengths=[[9], [1], [1], [1]])
-    outbox.put("a", pack(group, Shape(group_size=4)).parts)
-    api.start_trainer(max_token_len=3)
-    async with delivering(api.url, outbox) as delivery:
-        await until(delivery, lambda: delivery.tally.posts == 1)
-        assert delivery.tally.too_long == 1
-    (arrived,) = api.take_batch()
-    assert [len(tokens) for tokens in arrived["tokens"]] == [2, 2, 2, 2]
-    assert [override.get("padding") for override in arrived["overrides"]] == [True, None, None, None]
-
-
 async def test_a_turn_that_no_trainer_row_can_hold_is_left_out_and_counted(api, outbox):
     shape = Shape(group_size=4, view="turn_rows")
     outbox.put("a", pack(credited("a", lengths=[[9], [1], [1], [1]]), shape).parts)
@@ -294,10 +252,3 @@ async def test_all_posts_go_over_one_connection(trained, outbox):
             await put(delivery, credited(name))
         await until(delivery, lambda: delivery.tally.posts == 6)
         assert delivery.client.connections == 1
-
-
-def test_environments_that_lost_the_same_api_come_back_at_different_moments():
-    class Attempt:
-        attempt_number = 3
-
-    assert len({BACKOFF(Attempt()) for _ in range(5)}) == 5

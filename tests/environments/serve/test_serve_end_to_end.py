@@ -15,7 +15,7 @@ from environments.config import EMBEDDED_TOKENIZER
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.record.recorder import read_groups
 from environments.wire.columns import columns_of
-from environments.wire.views import VIEWS, binary_masks, token_advantages
+from environments.wire.views import token_advantages
 from tests.environments.serve.loopback import (
     ended,
     free_port,
@@ -72,44 +72,6 @@ def test_token_advantages_arrive_token_for_token_as_they_were_computed(api, tmp_
     assert any(value for group in arrived for row in group["advantages"] for value in row)
 
 
-def test_masks_of_0_and_1_arrive_from_an_environment_without_turn_rewards_with_advantages(api, tmp_path):
-    api.start_trainer(batch_size=4, max_token_len=40_000)
-    options = ("--env.credit_view", "binary_masks")
-    with served(api, tmp_path, *options, env="ScalarWords") as record:
-        arrived = take(api, 1)
-    computed = {each.group.group_id: binary_masks(each)[0] for each in read_groups(record)}
-    (group,) = arrived
-    expected = columns_of(computed[group["overrides"][0]["group_id"]])
-    assert {name: group[name] for name in expected} == expected
-    assert any(value for row in group["advantages"] for value in row)
-
-
-@pytest.mark.parametrize(
-    ("view", "size"), [("token_advantages", 4), pytest.param("turn_rows", 1, marks=pytest.mark.soak)]
-)
-def test_rows_of_condensed_rollouts_arrive_in_full_posts_as_they_were_computed(api, tmp_path, view, size):
-    api.start_trainer(batch_size=16, max_token_len=40_000)
-    condensed = ("--env.condenser", "summarise", "--env.condenser_turns", "2", "--env.credit_view", view)
-    with served(api, tmp_path, *condensed, env="Talk") as record:
-        arrived = take(api, 4)
-    computed = {}
-    for credited in read_groups(record):
-        rows = [row for group in VIEWS[view](credited) for row in group.rows]
-        computed |= {(credited.group.group_id, row.override["row"]): row for row in rows}
-    kinds = set()
-    for post in arrived:
-        assert len(post["tokens"]) == size
-        for index, override in enumerate(post["overrides"]):
-            if "padding" in override:
-                continue
-            row = computed.pop((override["group_id"], override["row"]))  # each comes once
-            shown = (post["tokens"][index], post["masks"][index], post["scores"][index], override)
-            assert shown == (list(row.tokens), list(row.mask), row.score, row.override)
-            assert (post.get("advantages") or {index: None})[index] == row.advantages
-            kinds |= set(override.get("turn_kinds", ()))
-    assert "summary" in kinds
-
-
 def test_replies_arrive_as_context_without_a_mask_a_logprob_or_credit(api, tmp_path):
     api.start_trainer(batch_size=16, max_token_len=40_000)
     with served(api, tmp_path, env="Talk") as record:
@@ -133,38 +95,6 @@ def test_replies_arrive_as_context_without_a_mask_a_logprob_or_credit(api, tmp_p
                 assert set(advantages[between]) == {0.0}
                 replies += 1
     assert replies > 5
-
-
-@pytest.mark.parametrize("env", ["Talk", pytest.param("Retail", marks=pytest.mark.soak)])
-def test_replies_arrive_as_user_messages_in_their_places(api, tmp_path, env):
-    api.start_trainer(batch_size=16, max_token_len=40_000)
-    with served(api, tmp_path, env=env) as record:
-        arrived = take(api, 4)
-    groups = {group.group.group_id: group.group.trajectories for group in read_groups(record)}
-    for post in arrived:
-        for override, messages in zip(post["overrides"], post["messages"], strict=True):
-            trajectory = groups[override["group_id"]][override["row"]]
-            shown = [(message["role"], message["content"]) for message in messages]
-            assert shown == [(message.role, message.content) for message in trajectory.messages]
-            replies = [reply.content for turn in trajectory.turns for reply in turn.replies]
-            assert [content for role, content in shown if role == "user"][1:] == replies
-
-
-def test_what_a_judge_over_http_says_of_turns_and_of_siblings_arrives_in_the_scores(api, tmp_path):
-    api.start_trainer(batch_size=16, max_token_len=40_000)
-    with scripted_model("Judged", "judge") as port:
-        judge = ["--judge.base_url", f"http://127.0.0.1:{port}/v1", "--judge.model_name", "scripted"]
-        with served(api, tmp_path, *judge, env="Judged") as record:
-            arrived = take(api, 2)
-    groups = {group.group.group_id: group.group for group in read_groups(record)}
-    for post in arrived:
-        group = groups[post["overrides"][0]["group_id"]]
-        assert post["scores"] == [each.score for each in group.trajectories]
-        assert {call.model for call in group.judge_calls} == {"scripted"}
-        for each in group.trajectories:
-            assert each.rewards.outcome_components == {"group.judge": each.rewards.group}
-            assert each.score == pytest.approx(sum(each.rewards.turns) + each.rewards.group)
-            assert {call.hook for call in each.judge_calls} == {"score_turn"}
 
 
 def turns_shown(credited, view):

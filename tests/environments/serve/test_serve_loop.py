@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from environments.record.recorder import Recorder, read_groups
-from environments.rollout.items.tasks import GroupTask
 from environments.serve.outbox import Outbox
 from environments.serve.serve_loop import API_AWAY, STOPPED
 from tests.environments.serve.serve_world import World, group_for, lost_model, serving, terminate, until
@@ -44,17 +43,6 @@ async def test_a_group_that_outlives_the_grace_period_is_rolled_out_again_by_the
         terminate()
         await run
     assert again.started[0] == world.started[0]
-
-
-async def test_a_finished_group_is_not_rolled_out_again_by_the_next_serve(trained, tmp_path):
-    worlds = World(), World()
-    for world in worlds:
-        async with serving(trained, tmp_path, world, max_waiting=99) as loop:
-            run = asyncio.create_task(loop.run())
-            await until(lambda loop=loop: loop.summary.done)
-            terminate()
-            await run
-    assert not set(worlds[0].started) & set(worlds[1].started)
 
 
 async def test_groups_that_finished_while_a_slow_one_held_the_place_are_not_rolled_out_again(
@@ -158,22 +146,6 @@ async def test_a_group_that_runs_out_of_time_is_tried_once_more_and_then_recorde
     assert (first.status, first.reason) == ("failed", "the group took longer than 0.05 s, twice")
 
 
-async def test_an_item_is_not_spent_while_the_model_server_hangs(trained, tmp_path):
-    world = World()
-    world.model_down = True
-    world.go.clear()
-    async with serving(trained, tmp_path, world, group_timeout_s=0.05) as loop:
-        run = asyncio.create_task(loop.run())
-        await until(lambda: world.probes > 1)
-        assert world.started == [("a", 0)]
-        world.model_down = False
-        world.go.set()
-        await until(lambda: loop.summary.done)
-        terminate()
-        await run
-        assert loop.summary.groups["failed"] == 0
-
-
 async def test_groups_without_credit_are_recorded_and_not_delivered(trained, tmp_path):
     world = World()
 
@@ -187,24 +159,6 @@ async def test_groups_without_credit_are_recorded_and_not_delivered(trained, tmp
         terminate()
         await run
         assert loop.delivery.tally.posts == 0
-
-
-async def test_the_end_says_why_groups_were_skipped(trained, tmp_path):
-    world = World()
-
-    async def tied(task):
-        return group_for(task, advantages=((0.0,),) * 4, status="no_credit", reason="every advantage is zero")
-
-    world.run_group = tied
-    async with serving(trained, tmp_path, world) as loop:
-        run = asyncio.create_task(loop.run())
-        said = "nothing to learn from in 3 groups: 3 no credit (rewards differ, and turn_return sees no"
-        # Before anybody ends it, and once.
-        await until(lambda: said in loop.shown.getvalue() and loop.summary.groups["no_credit"] > 4)
-        terminate()
-        await run
-        assert loop.shown.getvalue().count(said) == 1
-        assert "x no credit: rewards differ, and turn_return sees no difference" in loop.shown.getvalue()
 
 
 async def test_groups_that_are_refused_alike_end_it_with_1_and_what_to_do(trained, tmp_path):
@@ -248,19 +202,6 @@ async def test_it_ends_with_the_trainers_last_step(api, tmp_path):
         assert "the batches of the trainer's 2 steps are made" in loop.shown.getvalue()
 
 
-async def test_what_the_record_holds_is_delivered_all_the_same(trained, tmp_path):
-    # The outbox was lost, or the record comes from `process`: nobody can tell that a trainer has these.
-    with Recorder(tmp_path / "r.jsonl") as recorder:
-        recorder.append(group_for(GroupTask(item="a", item_id="a", epoch=0)))
-        world = World()
-        async with serving(trained, tmp_path, world, recorder=recorder) as loop:
-            run = asyncio.create_task(loop.run())
-            await until(lambda: loop.summary.done)
-            terminate()
-            await run
-    assert world.started[0] == ("a", 0)
-
-
 async def test_an_api_that_stays_away_ends_it_with_1_on_request_and_keeps_the_groups(api, tmp_path):
     api.start_trainer()
     world = World()
@@ -271,19 +212,6 @@ async def test_an_api_that_stays_away_ends_it_with_1_on_request_and_keeps_the_gr
         assert await run == API_AWAY
     with Outbox(tmp_path / "o.sqlite") as kept:
         assert len(kept) == loop.summary.groups["ok"]
-
-
-async def test_while_the_api_is_away_groups_go_on_up_to_the_bound(api, tmp_path):
-    api.start_trainer()
-    world = World()
-    async with serving(api, tmp_path, world, max_waiting=6) as loop:
-        run = asyncio.create_task(loop.run())
-        await until(lambda: loop.delivery.tally.posts)
-        await asyncio.to_thread(api.kill)
-        await until(lambda: not loop.delivery.online and loop.delivery.waiting == 6)
-        terminate()
-        assert await run == 0
-        assert "6 groups wait for the next serve" in loop.shown.getvalue()
 
 
 async def test_a_mistake_in_the_environment_ends_it_with_that_mistake(trained, tmp_path):
@@ -323,12 +251,6 @@ async def three_recorded(trained, folder, world):
             assert await run == 0
             tally = loop.delivery.tally
     return list(read_groups(folder / "r.jsonl"))[:3], tally
-
-
-async def test_one_rollout_without_token_ids_costs_itself_and_the_loop_goes_on(trained, tmp_path):
-    world = SecondGroupChanged(lambda each: replace(each, exact=each.sibling > 0))
-    groups, _ = await three_recorded(trained, tmp_path, world)
-    assert [len(group.group.trajectories) for group in groups] == [4, 3, 4]
 
 
 async def test_a_group_that_no_trainer_can_read_is_recorded_as_failed_and_the_loop_goes_on(trained, tmp_path):
@@ -407,20 +329,3 @@ async def test_first_rollouts_that_fail_alike_end_every_start_with_1_and_each_tr
             assert "failed alike: KeyError at env.py:1 in f" in loop.shown.getvalue()
             places.append((await loop.delivery.progress())[0])
     assert (places, world.started) == ([3, 6], [])
-
-
-async def test_where_something_worked_bad_first_rollouts_slow_it_down_and_spend_no_item(trained, tmp_path):
-    world = World()
-    async with serving(trained, tmp_path, world) as loop:
-        run = asyncio.create_task(loop.run())
-        await until(lambda: loop.summary.groups["ok"])
-        terminate()
-        await run
-        before = await loop.delivery.progress()
-    world.first = broken_first
-    async with serving(trained, tmp_path, world, max_waiting=100) as loop:
-        run = asyncio.create_task(loop.run())
-        await until(lambda: "4 groups in a row were lost whole" in loop.shown.getvalue())
-        terminate()
-        assert await run == 0
-        assert await loop.delivery.progress() == before

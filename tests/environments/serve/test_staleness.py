@@ -90,15 +90,6 @@ async def test_rows_of_a_group_that_has_begun_to_arrive_go_on(trained, outbox, v
     assert delivery.tally.withheld == 0
 
 
-async def test_what_an_earlier_run_left_is_as_old_as_all_that_was_met_since(api, outbox, versions):
-    async with delivering(api.url, outbox, weights=versions) as delivery:
-        await put(delivery, by("of an earlier run", "a"))
-        for name in "xy":
-            meet(versions, by(name, name).group)
-        await blocking(api.start_trainer)
-        await until(delivery, lambda: delivery.tally.withheld == 4)
-
-
 async def test_what_an_earlier_run_left_keeps_the_ages_it_had(api, outbox, versions):
     """Killed, and started again: three versions are no one age."""
     async with delivering(api.url, outbox, weights=versions) as delivery:
@@ -159,18 +150,6 @@ async def test_batches_that_were_formed_and_not_handed_out_yet_are_ahead_of_the_
         for formed, has_room in ((0, True), (1, False)):
             delivery._registration.formed = formed
             assert (delivery.has_room(0), delivery._may_send()) == (has_room, has_room)
-
-
-async def test_a_view_with_a_post_per_turn_counts_the_posts_that_groups_had(api, outbox):
-    versions = WeightVersions(AgentEnvConfig(max_staleness=0))
-    shape = Shape(group_size=4, view="turn_rows", divisor=1)
-    async with delivering(api.url, outbox, shape, weights=versions) as delivery:
-        await blocking(api.start_trainer, batch_size=8)
-        await until(delivery, lambda: delivery.online)
-        assert [delivery.has_room(in_flight) for in_flight in (1, 2)] == [True, False]
-        await put(delivery, by("v1", "a"))
-        await until(delivery, lambda: delivery.tally.posts == 4)
-        assert [delivery.has_room(in_flight) for in_flight in (0, 1)] == [True, False]
 
 
 async def test_too_few_posts_for_a_batch_leave_room_whatever_groups_had_before(api, outbox):

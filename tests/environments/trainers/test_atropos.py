@@ -8,7 +8,6 @@ from statistics import mean, pstdev
 
 import pytest
 
-from environments.config import JudgeConfig, ServerConfig
 from environments.trainers.atropos import atropos_env
 from tests.environments.wire.forked_groups import forked_group, with_credit
 from tests.environments.write_file import ITEMS, ScalarWriteFile, WriteFile, by_sibling
@@ -123,17 +122,6 @@ async def test_collect_trajectory_gives_one_scored_item_with_its_turns_in_the_ov
     assert len(item["overrides"]["turn_rewards"]) == len(item["overrides"]["turn_spans"])
 
 
-async def test_a_trajectory_of_which_nothing_was_scored_is_none(opened):
-    class Unscored(WriteFile):
-        async def score_turn(self, item, turn, ctx):
-            return None
-
-        async def compute_outcome(self, item, trajectory, ctx):
-            return None
-
-    assert await (await opened(Unscored)).collect_trajectory(ITEMS[0]) == (None, [])
-
-
 async def test_a_trajectory_of_several_rows_is_no_item(opened):
     class Forking(WriteFile):
         async def rollout_group(self, task, size, **_):
@@ -162,18 +150,6 @@ async def test_an_evaluation_has_its_own_items_beside_training(opened, tmp_path)
     metrics = json.loads((tmp_path / "metrics.json").read_text())["results"]["all"]
     assert metrics["eval/rollouts"] == 3
     assert len(env.agent_env.items) == len(ITEMS)
-
-
-def test_a_judge_stays_the_judge_and_plays_no_policy():
-    class Judged(WriteFile):
-        @classmethod
-        def config_init(cls):
-            judge = JudgeConfig(base_url="http://127.0.0.1:1/v1", model_name="j")
-            return cls.env_config_cls(), [ServerConfig(), judge]
-
-    env = adapted(Judged).agent_env
-    assert env.servers == ()
-    assert [server.model_name for server in env.second_servers] == ["j"]
 
 
 CLI = """
@@ -214,3 +190,14 @@ async def test_siblings_are_compared_in_a_group_and_refused_for_a_rollout_alone(
             await env.collect_trajectory(item)
     finally:
         await env.aclose()
+
+
+async def test_a_trajectory_of_which_nothing_was_scored_is_none(opened):
+    class Unscored(WriteFile):
+        async def score_turn(self, item, turn, ctx):
+            return None
+
+        async def compute_outcome(self, item, trajectory, ctx):
+            return None
+
+    assert await (await opened(Unscored)).collect_trajectory(ITEMS[0]) == (None, [])

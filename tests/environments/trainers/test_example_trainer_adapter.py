@@ -3,7 +3,6 @@
 import importlib
 import math
 import os
-import warnings
 
 import orjson
 import pytest
@@ -101,13 +100,6 @@ def test_it_ignores_advantages_and_that_view_is_refused():
     assert gradients.cosine(step, expected) < 0.95
     with pytest.raises(ConfigError, match=r"credit that it ignores; use turn_rows"):
         check_example_trainer({"credit_view": "token_advantages"})
-
-
-def test_a_config_of_its_own_is_taken_without_a_warning():
-    given = config.TrainingConfig(model_name="m", vllm_restart_interval=1, lr=1e-4, seq_len=64, batch_size=4)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        check_example_trainer(given.model_dump())
 
 
 @every_group

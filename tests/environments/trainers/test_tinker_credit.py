@@ -93,12 +93,6 @@ def test_groups_are_not_compared_and_parameters_reach_the_estimator():
     assert [of_tokens(datum)[10] for datum in data] == [1.25, 1.5]
 
 
-def test_an_estimator_of_steps_compares_the_groups_of_a_batch():
-    adapter.use_turn_credit("reinforce_pp")
-    data = prepared(grouped([said([1.0])], [0.0]), grouped([said([0.0])], [0.0]))
-    assert [of_tokens(datum)[10] for datum in data] == pytest.approx([3**0.5 / 2, -(3**0.5) / 2], rel=1e-6)
-
-
 def test_a_turn_that_the_cookbook_masks_is_compared_and_not_trained():
     adapter.use_turn_credit()
     trajectories = [said([1.0, 0.5], masked={0}), said([0.0, 2.0]), said([0.25])]

@@ -11,7 +11,6 @@ from environments.trainers.settings import TRL_LOSSES, InexactStepWarning
 from environments.wire.columns import columns_of
 from environments.wire.views import token_advantages
 from tests.environments.trainers.groups import WITHHELD
-from tests.environments.wire.forked_groups import forked_group, with_credit
 from tools.errors import ConfigError, RunError
 from turnwise.lab.probe import canaries as canary
 from turnwise.lab.probe.canaries import CanaryEnv
@@ -142,28 +141,10 @@ def test_the_model_plays_with_the_logprobs_of_its_own_distribution(sampled):
                 assert taken.tolist() == pytest.approx(row.logprobs[start:end], abs=1e-4)
 
 
-def test_each_turn_has_the_version_of_the_weights_that_sampled_it(sampled):
-    versions = [
-        {turn.weight_version for each in groups for of in each.group.trajectories for turn in of.turns}
-        for _, groups in sampled[1]
-    ]
-    assert versions == [{"step-0"}, {"step-1"}]
-
-
 def test_an_environment_that_chooses_its_items_is_refused():
     chooses = type("Chooses", (CanaryEnv,), {"next_items": lambda self, history: None})
     with pytest.raises(ConfigError, match="writes next_items"):
         adapter.Rollouts(chooses)
-
-
-ODD = {
-    "alone": with_credit(forked_group([[[3, 2]]], [[0.5, 1.0]])),
-    "tiny": with_credit(forked_group([[[1]], [[1, 1]], [[1]]], [[1.0], [0.0, 1.0], [None]])),
-    "nothing said": with_credit(forked_group([[[0]], [[2, 0]], [[3]]], [[0.5], [0.0, 1.0], [1.0]])),
-    "untrained end": with_credit(
-        forked_group([[[3], [2]], [[2, 2]]], [[0.5, 1.0], [0.0, 0.25]], untrained=frozenset({(0, 1)}))
-    ),
-}
 
 
 def test_a_withheld_sibling_is_a_row_of_which_nothing_is_trained_and_which_the_divisor_counts(step):
@@ -172,12 +153,6 @@ def test_a_withheld_sibling_is_a_row_of_which_nothing_is_trained_and_which_the_d
     (seen,) = done.trainer.seen
     assert sorted((seen["completion_mask"] * seen["tool_mask"]).any(dim=1).tolist()) == [False, True, True]
     assert compared(done, "dr_grpo") == gradients.EXACT
-
-
-def test_odd_groups_beside_each_other_are_the_gradient_of_the_advantages(step):
-    env = type("Odd", (CanaryEnv,), {"groups": {name: lambda each=each: each for name, each in ODD.items()}})
-    done = step(env, per_device_train_batch_size=2 * ROWS, loss_type="dapo")
-    assert compared(done, "dapo") == gradients.EXACT
 
 
 def test_what_is_refused_can_be_run_with_a_warning(step):

@@ -3,9 +3,6 @@
 import copy
 import importlib
 import os
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -134,46 +131,9 @@ def test_a_completion_without_a_reward_is_compared_with_nothing_and_trains_nothi
     assert each_advantage(done) == [{3.0}, {0.0}, {-1.5}, {-1.5}]
 
 
-def test_other_turn_rewards_than_turns_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"completion 0 has 2 turns and the turn_rewards \[0\.5\]"):
-        step(tmp_path, rollouts_of(CREDITED, turn_rewards=[[0.5]] * 8))
-
-
 @pytest.mark.parametrize(
     "setting", [{"top_entropy_quantile": 0.5}, {"importance_sampling_level": "sequence"}], ids=str
 )
 def test_settings_that_break_the_step_are_refused_unless_they_are_wanted(tmp_path, setting):
     with pytest.raises(ConfigError, match=f"GRPOConfig: {next(iter(setting))}="):
         step(tmp_path, rollouts_of(CREDITED), **setting)
-
-
-SCRIPT = """
-import os
-from tests.environments.trainers import test_trl_credit as tests
-
-rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
-
-def part(prompts, trainer):
-    output = tests.rollouts_of(tests.CREDITED)(prompts, trainer)
-    own = slice(rank * len(prompts), (rank + 1) * len(prompts))
-    return {name: values[own] for name, values in output.items()}
-
-def outcome(completions, **_):
-    return [float(len(each) % 3) for each in completions]
-
-batch = 4 // world
-done = tests.step("out", part, outcome, num_generations=8, per_device_train_batch_size=batch)
-tests.torch.save(done.gradient, f"gradient-{world}-{rank}.pt")
-"""
-
-
-@pytest.mark.soak  # torch is imported four times
-def test_two_processes_that_share_each_group_take_the_step_of_one(tmp_path):
-    (tmp_path / "script.py").write_text(SCRIPT)
-    path = os.pathsep.join((str(Path(__file__).parents[3]), *sys.path))
-    for processes in ([], ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]):
-        command = [sys.executable, *processes, "script.py"]
-        subprocess.run(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": path}, check=True, timeout=200)
-    one, *both = (torch.load(tmp_path / f"gradient-{name}.pt") for name in ("1-0", "2-0", "2-1"))
-    assert one.norm() > 0
-    assert all(torch.allclose(each, one, atol=1e-8) for each in both)

@@ -141,12 +141,6 @@ def test_rollouts_of_a_part_of_a_group_are_refused(tmp_path):
         steps.run(CanaryEnv, tmp_path, trainer=Shuffled)
 
 
-def test_trls_own_evaluation_is_refused(tmp_path):
-    done = steps.run(CanaryEnv, tmp_path)
-    with pytest.raises(ConfigError, match="use `turnwise evaluate`"):
-        done.trainer.evaluate(done.rollouts.dataset)
-
-
 @asynccontextmanager
 async def opened_in(events):
     """Notes in which thread it is opened and closed; without a list it cannot be opened."""
@@ -171,10 +165,4 @@ def test_an_environment_opens_works_and_closes_in_one_thread_that_is_gone_then()
     with steps.adapter.OpenInThread(opened_in(events)) as opened:
         opened.run(begin())
     assert events == [(name, "turnwise-loop") for name in ("open", "cancelled", "closed")]
-    assert "turnwise-loop" not in {thread.name for thread in threading.enumerate()}
-
-
-def test_what_cannot_be_opened_leaves_no_thread():
-    with pytest.raises(AttributeError), steps.adapter.OpenInThread(opened_in(None)):
-        pass
     assert "turnwise-loop" not in {thread.name for thread in threading.enumerate()}

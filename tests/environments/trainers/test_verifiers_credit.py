@@ -59,14 +59,6 @@ def test_each_sampled_node_gets_its_turns_advantage_computed_by_hand():
     assert group[0].branches[0].advantages == [0.0, 0.0, -0.125, -0.125, 0.0, 0.0, -2.5, -2.5]
 
 
-def test_without_turn_rewards_turns_share_the_outcome_and_weights_count():
-    group = [rolled_out(2), rolled_out(1)]
-    group[0].record_reward("correct", 1.0, weight=0.5)
-    group[1].record_reward("correct", 0.0)
-    stamp_advantages(group, estimator="rloo")
-    assert group[0].branches[0].advantages[-2:] == [0.5, 0.5]
-
-
 def test_a_rollout_with_an_error_is_compared_with_nothing_and_gets_no_advantage():
     group = [rolled_out(1, outcome=1.0), rolled_out(1, outcome=0.0), rolled_out(1, ok=False)]
     stamp_advantages(group)

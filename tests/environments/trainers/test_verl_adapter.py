@@ -264,20 +264,6 @@ def test_a_turn_that_lived_through_an_update_is_one_row_with_the_versions_of_its
     assert len(rest) == sum(len(each.rows) for each in others)
 
 
-@pytest.mark.parametrize(
-    ("mode", "trainer"),
-    [("colocate_async", "PPOTrainerColocateAsync"), ("separate_async", "PPOTrainerSeparateAsync")],
-)
-def test_groups_of_asynchronous_trainers_arrive_with_their_advantages(queue, mode, trainer):
-    module = importlib.import_module(f"verl.trainer.ppo.v1.trainer_{mode}")
-    credited = GROUPS["condensed context"]
-    through_the_worker(queue, credited)
-    advantages = with_advantages(queue, getattr(module, trainer))
-    assert [row.tolist() for row in advantages.unbind()] == [
-        pytest.approx(row, abs=1e-6) for row in completion_columns(credited).advantages
-    ]
-
-
 class Server:
     """verl's handle of a model server: an update of the weights aborts the first answer after two tokens."""
 
@@ -365,3 +351,17 @@ def test_a_trade_costs_what_the_warning_says(queue, trade):
         expected = expected + reference.policy_gradient(model, [credited])
     cosine, ratio = reference.measured(got, expected)
     assert f"cosine {cosine:.2f}, norm ratio {ratio:.2f}" in str(found[0].message)
+
+
+@pytest.mark.parametrize(
+    ("mode", "trainer"),
+    [("colocate_async", "PPOTrainerColocateAsync"), ("separate_async", "PPOTrainerSeparateAsync")],
+)
+def test_groups_of_asynchronous_trainers_arrive_with_their_advantages(queue, mode, trainer):
+    module = importlib.import_module(f"verl.trainer.ppo.v1.trainer_{mode}")
+    credited = GROUPS["condensed context"]
+    through_the_worker(queue, credited)
+    advantages = with_advantages(queue, getattr(module, trainer))
+    assert [row.tolist() for row in advantages.unbind()] == [
+        pytest.approx(row, abs=1e-6) for row in completion_columns(credited).advantages
+    ]

@@ -6,8 +6,6 @@ Stubbed are the model server, which says what it is told, and the queue between 
 import asyncio
 import importlib
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -94,21 +92,6 @@ def test_rejection_which_takes_tokens_out_of_the_mask_is_refused():
         dispatched(REWARDS, MASK, ["a"] * 3, "algorithm.rollout_correction.rollout_rs=token_k1")
 
 
-def test_a_penalty_in_the_rewards_of_turns_that_are_not_scored_is_refused():
-    rewards = [[0.5, NAN], [0.5, 0.0]]
-    with pytest.raises(ConfigError, match="use_kl_in_reward adds to turns that were not scored"):
-        dispatched(rewards, [[1, 1]] * 2, ["a", "a"], "algorithm.use_kl_in_reward=True")
-
-
-def test_verl_finds_an_estimator_and_the_tool_agent_when_it_is_told_of_the_module():
-    told = os.environ | {"VERL_USE_EXTERNAL_MODULES": "environments.trainers.verl_credit"}
-    script = (
-        "import verl.trainer.ppo.core_algos as found, verl.experimental.agent_loop.agent_loop as loops\n"
-        "found.get_adv_estimator_fn('turn_return'), loops._agent_loop_registry['turnwise_tool_agent']"
-    )
-    subprocess.run([sys.executable, "-c", script], env=told, check=True, capture_output=True)
-
-
 # --- rollouts ------------------------------------------------------------------------------------------
 
 
@@ -184,13 +167,6 @@ def test_a_turn_of_verls_tool_agent_is_rewarded_by_its_tools_and_the_last_one_by
     assert [TOKENIZER.decode(output.response_ids[turn]) for turn in turns] == [f"{s}<|im_end|>" for s in SAID]
 
 
-def test_a_generation_without_a_token_is_no_turn(monkeypatch):
-    output = rolled_out([looks("tree"), None])
-    output.reward_score = 1.0
-    ((rewards,), (mask,)) = through_the_worker(monkeypatch, [output])
-    assert [sum(rewards[turn]) for turn in adapter.turn_slices(mask)] == [1.25]
-
-
 def test_workers_that_drop_rewards_of_turns_refuse_them():
     worker, output = object.__new__(agent_loop.AgentLoopWorker), rolled_out(SAID)
     with pytest.raises(ConfigError, match=r"drops rewards of turns: use main_ppo, trainer\.use_v1=True"):
@@ -225,13 +201,6 @@ def test_credit_of_the_tool_agents_rollouts_is_that_computed_by_hand(monkeypatch
         for row, mask in zip(advantages, masks, strict=True)
     ]
     assert got == [[{1.75}, {1.5}, {1.0}], [{-0.875}, {-1.5}], [{-0.875}]]
-
-
-@pytest.mark.parametrize(("length", "rewards"), [(60, [0.75]), (100, [0.75, 0.0])])
-def test_a_rollout_cut_at_verls_response_length_keeps_the_rewards_of_its_turns(monkeypatch, length, rewards):
-    output = rolled_out(SAID, f"data.max_response_length={length}")
-    ((got,), (mask,)) = through_the_worker(monkeypatch, [output])
-    assert [sum(got[turn]) for turn in adapter.turn_slices(mask)] == rewards
 
 
 def output_of(columns, row, rewards, **given):

@@ -1,11 +1,9 @@
 """The count of leftovers would see each kind of leak."""
 
 import asyncio
-import os
 import subprocess
 import sys
 from asyncio.subprocess import PIPE
-from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,89 +26,6 @@ DOCKER = Target(backend="docker", options={"image": TEST_IMAGE}, limits=SMALL)
 
 def sleeping():
     return subprocess.Popen(["sleep", "600"])
-
-
-@contextmanager
-def process(path):
-    with sleeping() as leaked:
-        yield
-        leaked.kill()
-
-
-@contextmanager
-def directory(path):
-    path.rmdir()
-    leaked = path.parent / f"turnwise.{identity(os.getpid())}.leaked"
-    leaked.mkdir()
-    yield
-    leaked.rmdir()
-
-
-@contextmanager
-def group(path):
-    parents = {parent for parent, _ in cgroup.controllers().values()}
-    if not parents:
-        pytest.skip("no control group can be made here")
-    leaked = min(parents) / f"turnwise.{identity(os.getpid())}.leaked"
-    leaked.mkdir()
-    yield
-    leaked.rmdir()
-
-
-@contextmanager
-def descriptor(path):
-    leaked = os.open(path, os.O_PATH)
-    yield
-    os.close(leaked)
-
-
-LEAKS = {
-    "processes": process,
-    "directories": directory,
-    "groups": group,
-    "descriptors": descriptor,
-}
-
-
-@pytest.mark.parametrize("kind", LEAKS)
-async def test_a_leak_is_seen_until_it_is_gone(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    (tmp_path / "leak").mkdir()
-    before = await leftovers(LOCAL)
-    with ExitStack() as leaked:
-        leaked.enter_context(LEAKS[kind](tmp_path / "leak"))
-        expected = replace(before, **{kind: getattr(before, kind) + 1})
-        assert await settled(LOCAL, expected, within_s=20) == expected
-    assert await settled(LOCAL, before, within_s=20) == before
-
-
-async def test_a_mount_that_stays_is_seen_until_it_is_gone(tmp_path, monkeypatch):
-    # In a name space of its own: other tests count the mounts of this machine at the same time.
-    shell = await asyncio.create_subprocess_exec("unshare", "-m", "sh", stdin=PIPE, stdout=PIPE, stderr=PIPE)
-    monkeypatch.setattr("tests.tools.sandbox.leftovers.MOUNTS", Path(f"/proc/{shell.pid}/mountinfo"))
-
-    async def said(command):
-        shell.stdin.write(f"{command} && echo done\n".encode())
-        return await shell.stdout.readline()
-
-    if await said("true") != b"done\n":
-        pytest.skip("no name space can be made here")
-    before = await leftovers(LOCAL)
-    assert await said(f"mount -t tmpfs none {tmp_path}") == b"done\n"
-    seen = await leftovers(LOCAL)
-    assert await said(f"umount {tmp_path}") == b"done\n"
-    assert await leftovers(LOCAL) == before
-    assert seen == replace(before, mounts=before.mounts + 1)
-    await shell.communicate(b"exit\n")
-
-
-async def test_what_another_process_left_is_counted_for_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with sleeping() as other:
-        (tmp_path / f"turnwise.{identity(other.pid)}.0").mkdir()
-        counts = [(await leftovers(LOCAL, owners)).directories for owners in ([], [other.pid])]
-        other.kill()
-    assert counts == [0, 1]
 
 
 async def test_what_dead_processes_left_is_swept_first(tmp_path, monkeypatch):

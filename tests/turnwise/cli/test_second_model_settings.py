@@ -73,7 +73,7 @@ def test_an_environment_gets_those_with_an_address():
         ["--judge.base_url", "http://j/v1", "--judge.proxy", "none", "--user.max_tokens=5"]
     )
     env = EnvCall(env_cls=Talk, file=None, flags=flags).open()
-    assert [server.section for server in env.second_servers] == ["judge"]
+    assert [server.section for server in env.lifecycle.parts.second_servers] == ["judge"]
     assert env.servers == ()
 
 

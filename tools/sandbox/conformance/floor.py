@@ -1,5 +1,7 @@
 """Checks 1 to 44: files and commands, under the names of Inspect's own suite."""
 
+from collections.abc import Awaitable, Callable, Sequence
+
 from tools.sandbox.conformance.checks import Bench, check, declare_missing, equal, holds, raises
 
 _SPECIAL = "café résumé €100 中文 😀"
@@ -162,30 +164,12 @@ async def _dies_with_the_timeout(bench: Bench, command: str, count: int) -> None
     equal("processes after the timeout", left.stdout, b"")
 
 
-@check(1)
-async def read_and_write_file_text(bench: Bench) -> None:
-    """Text comes back as it was written."""
-    await _round_trip(bench, "a.txt", b"great #content\nincluding newlines")
-
-
-@check(2)
-async def read_and_write_file_binary(bench: Bench) -> None:
-    """Bytes that are not UTF-8 come back as they were written."""
-    await _round_trip(bench, "a.bin", b"\xc3\x28\x00\xff")
-
-
 @check(3)
 async def read_and_write_large_file_binary(bench: Bench) -> None:
     """50 MiB go in and out whole."""
     data = b"\xc3" * _LARGE
     await bench.sandbox.write_file("large", data)
     holds("50 MiB come back", await bench.sandbox.read_file("large", max_bytes=_LARGE) == data)
-
-
-@check(4)
-async def write_file_text_utf(bench: Bench) -> None:
-    """Text outside ASCII comes back as it was written."""
-    await _round_trip(bench, "a.txt", "✨☽✨🌞✨🚀 中文".encode())
 
 
 @check(5)
@@ -251,37 +235,6 @@ async def read_file_limit(bench: Bench) -> None:
     equal("bytes at the limit", len(await bench.sandbox.read_file("file", max_bytes=2048)), 2048)
 
 
-@check(13)
-async def write_text_file_zero_length(bench: Bench) -> None:
-    """Empty text makes an empty file."""
-    await _round_trip(bench, "empty.txt", b"")
-
-
-@check(14)
-async def write_text_file_space(bench: Bench) -> None:
-    """A name with spaces works for text."""
-    await _round_trip(bench, "file with space.txt", b"to the moon")
-
-
-@check(15)
-async def write_text_file_is_directory(bench: Bench) -> None:
-    """Text over a directory is IsADirectoryError."""
-    await _refuses_a_directory(bench, b"text")
-
-
-@check(16)
-async def write_text_file_without_permissions(bench: Bench) -> None:
-    """Text over a write-protected file is PermissionError, and the file keeps its content."""
-    await _refuses_a_protected_file(bench, b"text")
-
-
-@check(17)
-async def write_text_file_exists(bench: Bench) -> None:
-    """Text over a file replaces it."""
-    await _round_trip(bench, "file", b"mundane content that is longer")
-    await _round_trip(bench, "file", b"altered content")
-
-
 @check(18)
 async def write_binary_file_zero_length(bench: Bench) -> None:
     """Zero bytes make an empty file that is really there."""
@@ -289,45 +242,65 @@ async def write_binary_file_zero_length(bench: Bench) -> None:
     equal("size", (await bench.sandbox.exec("stat -c %s empty.bin")).text(), "0\n")
 
 
-@check(19)
-async def write_binary_file_space(bench: Bench) -> None:
-    """A name with spaces works for bytes."""
-    await _round_trip(bench, "file with space.bin", b"\xc3\x28")
-
-
-@check(20)
-async def write_binary_file_is_directory(bench: Bench) -> None:
-    """Bytes over a directory is IsADirectoryError."""
-    await _refuses_a_directory(bench, b"\xc3\x28")
-
-
-@check(21)
-async def write_binary_file_without_permissions(bench: Bench) -> None:
-    """Bytes over a write-protected file is PermissionError, and the file keeps its content."""
-    await _refuses_a_protected_file(bench, b"\xc3\x28")
-
-
-@check(22)
-async def write_binary_file_exists(bench: Bench) -> None:
-    """Bytes over a file replace it."""
-    await _round_trip(bench, "file", b"\xc3\x28" * 100)
-    await _round_trip(bench, "file", b"\xc3\x29")
-
-
 async def _round_trip(bench: Bench, path: str, data: bytes) -> None:
     await bench.sandbox.write_file(path, data)
     equal(f"content of {path}", await bench.sandbox.read_file(path), data)
 
 
-async def _refuses_a_directory(bench: Bench, data: bytes) -> None:
-    await bench.sandbox.write_file("directory/file", b"unused")
+async def _refuses_a_directory(bench: Bench, path: str, data: bytes) -> None:
+    await bench.sandbox.write_file(f"{path}/file", b"unused")
     with raises(IsADirectoryError, what="writing over a directory"):
-        await bench.sandbox.write_file("directory", data)
+        await bench.sandbox.write_file(path, data)
 
 
-async def _refuses_a_protected_file(bench: Bench, data: bytes) -> None:
-    await bench.sandbox.write_file("protected", b"impervious")
-    await bench.sandbox.exec("chmod -w protected")
+async def _refuses_a_protected_file(bench: Bench, path: str, data: bytes) -> None:
+    await bench.sandbox.write_file(path, b"impervious")
+    await bench.sandbox.exec(f"chmod -w {path}")
     with raises(PermissionError, what="writing over a protected file"):
-        await bench.sandbox.write_file("protected", data)
-    equal("content", await bench.sandbox.read_file("protected"), b"impervious")
+        await bench.sandbox.write_file(path, data)
+    equal("content", await bench.sandbox.read_file(path), b"impervious")
+
+
+_Step = Callable[[Bench, str, bytes], Awaitable[None]]
+_BYTES = b"\xc3\x28"
+_WRITES: Sequence[tuple[int, str, str, _Step, str, tuple[bytes, ...]]] = (
+    (1, "read_and_write_file_text", "Text comes back as it was written.",
+     _round_trip, "a.txt", (b"great #content\nincluding newlines",)),
+    (2, "read_and_write_file_binary", "Bytes that are not UTF-8 come back as they were written.",
+     _round_trip, "a.bin", (b"\xc3\x28\x00\xff",)),
+    (4, "write_file_text_utf", "Text outside ASCII comes back as it was written.",
+     _round_trip, "a.txt", ("✨☽✨🌞✨🚀 中文".encode(),)),
+    (13, "write_text_file_zero_length", "Empty text makes an empty file.", _round_trip, "empty.txt", (b"",)),
+    (14, "write_text_file_space", "A name with spaces works for text.",
+     _round_trip, "file with space.txt", (b"to the moon",)),
+    (15, "write_text_file_is_directory", "Text over a directory is IsADirectoryError.",
+     _refuses_a_directory, "directory", (b"text",)),
+    (16, "write_text_file_without_permissions",
+     "Text over a write-protected file is PermissionError, and the file keeps its content.",
+     _refuses_a_protected_file, "protected", (b"text",)),
+    (17, "write_text_file_exists", "Text over a file replaces it.",
+     _round_trip, "file", (b"mundane content that is longer", b"altered content")),
+    (19, "write_binary_file_space", "A name with spaces works for bytes.",
+     _round_trip, "file with space.bin", (_BYTES,)),
+    (20, "write_binary_file_is_directory", "Bytes over a directory is IsADirectoryError.",
+     _refuses_a_directory, "directory", (_BYTES,)),
+    (21, "write_binary_file_without_permissions",
+     "Bytes over a write-protected file is PermissionError, and the file keeps its content.",
+     _refuses_a_protected_file, "protected", (_BYTES,)),
+    (22, "write_binary_file_exists", "Bytes over a file replace it.",
+     _round_trip, "file", (_BYTES * 100, b"\xc3\x29")),
+)  # fmt: skip
+"""Number, name and claim of a check, what it does for each of its contents, and the path."""
+
+
+def _declare(number: int, name: str, claim: str, step: _Step, path: str, contents: tuple[bytes, ...]) -> None:
+    async def run(bench: Bench) -> None:
+        for data in contents:
+            await step(bench, path, data)
+
+    run.__name__, run.__doc__ = name, claim
+    check(number)(run)
+
+
+for _row in _WRITES:
+    _declare(*_row)

@@ -214,10 +214,14 @@ def supervise(
     exec_id, sock = engine.open_exec(container, argv, f"{uid}:{uid}")
     connection = Connection(sock, exec_id)
     try:
-        connection.send(_code() + _config(engine, spec, uid, replaces), _START_S)
+        code = supervisor_code.archive()
+        sent = len(code).to_bytes(4, "big") + code + _config(engine, spec, uid, replaces)
+        connection.send(sent, _START_S)
         found = ContainerFacts.of(_expect(connection, Facts))
-        if not replaces:
-            _check(found, spec)
+        if not replaces and "bash" not in found.usable:
+            raise ConfigError(f"image {spec.image.digest} has no /bin/bash; {NEEDS}")
+        if not replaces and (problems := found.problems(spec.limits, whole=spec.whole)):
+            raise IsolationError(f"a container of this engine leaves the agent {', '.join(problems)}")
         _expect(connection, Ready)
     except (EOFError, OSError) as error:
         connection.close()
@@ -285,16 +289,11 @@ def _listening_in(network: int) -> socket.socket:
 
 
 def clear(engine: Engine, container: Container) -> None:
-    """Kill all that runs as the agent's user: one that signals everything would end the next supervisor, too.
-
-    Raises:
-        EngineError: the engine cannot.
-    """
+    """Kill all that runs as the agent's user: what signals everything would end the next supervisor."""
     _run_as_root(engine, container.id, f"whole = {container.spec.whole}\n{supervisor_code.CLEAR}")
 
 
 def judging(engine: Engine, container: Container) -> dict[str, Callable[[], Any]]:
-    """How a silence of its supervisor is judged, see `Channel`."""
 
     def wake() -> bool:
         with suppress(EngineError):
@@ -330,7 +329,6 @@ def lacks(engine: Engine, limits: SandboxLimits, *, whole: bool = False) -> tupl
 
 
 def answers(container: Container) -> bool:
-    """Whether a container that waited can still run a command."""
     request = RunProgram(("/bin/sh", "-c", "echo on"), (), "", b"", _ANSWER_S, 64)
     try:
         container.connection.send(encode(request), _ANSWER_S)
@@ -341,11 +339,7 @@ def answers(container: Container) -> bool:
 
 
 def remove(engine: Engine, container: str) -> None:
-    """Kill and remove a container, whatever its state, and wait until it is gone.
-
-    Raises:
-        EngineError: the engine does not remove it.
-    """
+    """Kill and remove a container, whatever its state, and wait until it is gone."""
     deadline = time.monotonic() + _REMOVE_S
     while True:
         try:
@@ -448,11 +442,6 @@ def _filter(engine: Engine) -> bytes:
     return seccomp.program() if engine.arch == os.uname().machine else b""
 
 
-def _code() -> bytes:
-    code = supervisor_code.archive()
-    return len(code).to_bytes(4, "big") + code
-
-
 def _expect(connection: Connection, kind: type[M]) -> M:
     message = connection.receive(_START_S)
     if isinstance(message, Died):
@@ -462,15 +451,7 @@ def _expect(connection: Connection, kind: type[M]) -> M:
     return message
 
 
-def _check(found: ContainerFacts, spec: Spec) -> None:
-    if "bash" not in found.usable:
-        raise ConfigError(f"image {spec.image.digest} has no /bin/bash; {NEEDS}")
-    if problems := found.problems(spec.limits, whole=spec.whole):
-        raise IsolationError(f"a container of this engine leaves the agent {', '.join(problems)}")
-
-
 def _exit_code(engine: Engine, exec_id: str) -> int | None:
-    """Of a program that ended, which the engine reports a moment later."""
     deadline = time.monotonic() + _END_IS_SEEN_S
     while (code := engine.exec_code(exec_id)) is None and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -168,7 +168,6 @@ class Engine:
             )
 
     def commit(self, container: str, config: Mapping[str, Any]) -> str:
-        """Make an image of a container's file system; its id."""
         return self._ask(lambda: self._api.commit(container, conf=config)["Id"], tries=1)
 
     def remove_image(self, image: str) -> None:
@@ -184,11 +183,7 @@ class Engine:
     # A container's files, as the engine sees them.
 
     def written_bytes(self, container: str) -> int:
-        """What a container has written beside its image.
-
-        Raises:
-            EngineError: `missing` when it is gone.
-        """
+        """What a container has written beside its image."""
         request = partial(self._api.containers, all=True, size=True, filters={"id": container})
         if not (found := self._ask(request, tries=1)):
             raise EngineError(f"no such container: {container}", _NOT_FOUND)
@@ -299,7 +294,6 @@ class Engine:
             return {}
 
     def first_process(self, container: str) -> int:
-        """The id of a container's first process on the machine of the engine."""
         return self._ask(lambda: int(self._api.inspect_container(container)["State"]["Pid"]))
 
     def open_exec(self, container: str, argv: Sequence[str], user: str) -> tuple[str, socket.socket]:
@@ -315,16 +309,11 @@ class Engine:
         return cast("int | None", self._ask(lambda: self._api.exec_inspect(exec_id)["ExitCode"]))
 
     def remove(self, container: str) -> None:
-        """Kill and remove a container with its anonymous volumes, at once and before other requests.
-
-        Raises:
-            EngineError: `missing` when it is gone already, `conflict` while it is being removed.
-        """
+        """Kill and remove a container with its anonymous volumes, at once and before other requests."""
         with _translated():
             self._api.remove_container(container, force=True, v=True)
 
     def containers(self, label: str) -> list[Listed]:
-        """Every container with this label, whatever its state."""
         request = partial(self._api.containers, all=True, filters={"label": label})
         found: list[dict[str, Any]] = self._ask(request)
         return [
@@ -460,12 +449,7 @@ class Connection:
         self._sock.sendall(data)
 
     def receive(self, timeout_s: float) -> Message:
-        """The next of our messages on the program's stdout; blocks.
-
-        Raises:
-            EOFError: the program ended.
-            OSError: it was silent for too long, or the engine is gone.
-        """
+        """The next of our messages on the program's stdout; blocks."""
         self._sock.settimeout(timeout_s)
         while (message := self._inbox.next()) is None:
             data = self._sock.recv(1 << 16)

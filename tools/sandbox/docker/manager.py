@@ -61,7 +61,6 @@ class Pool(Generic[T]):
             return len(self._ready) >= self._wanted()
 
     def enter(self) -> None:
-        """One more is going to be open; does not block."""
         with self._changed:
             self._open += 1
 
@@ -213,7 +212,6 @@ def manager() -> ContainerManager:
 
 
 async def in_thread(call: Callable[[], T]) -> T:
-    """The result of a blocking call in a thread of ours."""
     return await asyncio.wrap_future(threads().submit(call))
 
 

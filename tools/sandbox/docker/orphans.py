@@ -1,16 +1,18 @@
-"""Containers by the process that owns them, which their labels name; removing orphans. All of it blocks."""
+"""Containers by the process that owns them, which their labels name; listing them, and removing orphans."""
 
+import asyncio
 import os
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from tools.errors import IsolationError
 from tools.sandbox.base import SandboxEntry
 from tools.sandbox.docker.container import remove
-from tools.sandbox.docker.engine import Engine, Listed
+from tools.sandbox.docker.engine import Engine, EngineError, Listed, connect
 from tools.sandbox.host import process_ids
 
 LABEL = "turnwise.sandbox"
@@ -61,21 +63,13 @@ _IMAGE = "sha256:"
 
 
 def listed(engine: Engine) -> list[SandboxEntry]:
-    """Every container of ours and every image made of one, the oldest first.
-
-    Raises:
-        EngineError: the engine does not answer.
-    """
+    """Every container of ours and every image made of one, the oldest first."""
     found = sorted([*engine.containers(LABEL), *engine.images(LABEL)], key=lambda one: one.created)
     return [_entry(one) for one in found]
 
 
 def reaped(engine: Engine) -> list[SandboxEntry]:
-    """Remove containers and images whose owner is provably gone; those that were removed.
-
-    Raises:
-        EngineError: the engine does not remove one.
-    """
+    """Remove containers and images whose owner is provably gone; those that were removed."""
     doomed = [one for one in listed(engine) if one.state == "orphan"]
     for one in doomed:
         if one.name.startswith(_IMAGE):
@@ -83,6 +77,22 @@ def reaped(engine: Engine) -> list[SandboxEntry]:
         else:
             remove(engine, one.name)
     return doomed
+
+
+async def entries() -> Sequence[SandboxEntry]:
+    """Every container of ours on the engine, the oldest first; see `Inventory`."""
+    return await asyncio.to_thread(_ask, listed)
+
+
+async def reap() -> Sequence[SandboxEntry]:
+    return await asyncio.to_thread(_ask, reaped)
+
+
+def _ask(call: Callable[[Engine], Sequence[SandboxEntry]]) -> Sequence[SandboxEntry]:
+    try:
+        return call(connect())
+    except EngineError as error:
+        raise IsolationError(f"the Docker engine does not do it: {error}") from error
 
 
 def _entry(one: Listed) -> SandboxEntry:

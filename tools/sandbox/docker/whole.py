@@ -154,7 +154,6 @@ class DiskWatch:
 
 
 def unreadable(evidence: str) -> AgentCausedError:
-    """The error for files that cannot be read because of what they are."""
     return AgentCausedError(f"what the agent changed cannot be taken: {evidence}", cause="unreadable_files")
 
 

@@ -94,11 +94,9 @@ class Channel(asyncio.Protocol):
 
     @property
     def broken(self) -> bool:
-        """Whether the next request would fail without being sent."""
         return self._broken is not None
 
     def close(self, reason: str) -> None:
-        """Fail the running request and every later one."""
         self._break(reason)
         if self._transport is not None:
             self._transport.abort()
@@ -264,7 +262,6 @@ class RecoveringChannel:
             return _killed(time.monotonic() - started, request.timeout_s)
 
     def close(self, reason: str) -> None:
-        """Fail the running request and every later one."""
         self._closed = True
         self._channel.close(reason)
 

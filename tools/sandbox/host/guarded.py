@@ -73,7 +73,6 @@ def _remove_orphans() -> None:
 
 
 def home_variables(folder: str, *, shares_home: bool = False) -> dict[str, str]:
-    """Variables by which programs keep their files in a folder; the caches of installers stay the user's."""
     home, temporary, ours = Path(folder, "home"), Path(folder, "tmp"), Path("~").expanduser()
     for each in (home, temporary):
         each.mkdir(mode=0o700)

@@ -43,7 +43,6 @@ def most_files(disk_bytes: int) -> int:
 
 
 def memory_bytes(disk_bytes: int) -> int:
-    """The most memory that full file systems of a sandbox take."""
     return disk_bytes + part(disk_bytes, 8) + part(disk_bytes, 4)
 
 

@@ -27,8 +27,6 @@ _NETLINK_ROUTE = 0
 
 
 class _Calls(NamedTuple):
-    """The numbers of one architecture."""
-
     audit_arch: int
     denied: tuple[int, ...]
     """unshare, setns, mount, umount2, pivot_root, chroot, bpf, perf_event_open, keyctl, add_key, request_key,

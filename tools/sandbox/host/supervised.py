@@ -125,7 +125,6 @@ class SupervisedSandbox:
         return await self._run(messages.RunInShell(_check_text(command), timeout_s, max_output_bytes), None)
 
     async def read_file(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
-        """The content of a regular file, read by the agent's user."""
         # Output beyond the cap would be cut in the middle; the reader inside refuses before that.
         request = messages.ReadFile(_check_text(path), max_bytes, _FILE_S, 2 * max_bytes + 2)
         return (await self._on_files(request)).stdout
@@ -158,19 +157,11 @@ class SupervisedSandbox:
         return archive, frozenset(map(os.fsdecode, result.stderr.split(b"\0")[:-1]))
 
     async def snapshot(self) -> Snapshot | None:
-        """What others begin with that are to be like it now; `None` where only its files can be copied.
-
-        Raises:
-            OSError: it cannot be read, or there is no room.
-        """
+        """What others begin with that are to be like it now; `None` where only its files can be copied."""
         return None if self._snapshot is None else await self._snapshot(self)
 
     async def pack_tree(self, path: str = ".") -> bytes:
-        """All below a folder as an archive for `unpack_tree`, with links, modes and times.
-
-        Raises:
-            OSError: missing, not a folder, something cannot be read, or it is more than a workspace holds.
-        """
+        """All below a folder as an archive for `unpack_tree`, with links, modes and times."""
         # Up to half of it is whole, which is twice the disk: what is sparse there is not in the archive.
         most = self._record.limits.disk_mb << 22
         result = await self._on_files(messages.PackTree(_check_text(path), _TREE_S, most))
@@ -179,11 +170,7 @@ class SupervisedSandbox:
         return result.stdout
 
     async def unpack_tree(self, archive: bytes, path: str = ".") -> None:
-        """Put what `pack_tree` gave below a folder; what is there already stays.
-
-        Raises:
-            OSError: not allowed, or the workspace is full.
-        """
+        """Put what `pack_tree` gave below a folder; what is there already stays."""
         await self._on_files(messages.UnpackTree(_check_text(path), archive, _TREE_S, _WORDS_BYTES))
 
     @asynccontextmanager
@@ -249,14 +236,12 @@ def _check_file(result: ExecResult, path: str) -> None:
 
 
 def file_error(code: int, path: str | None, reason: str = "") -> OSError:
-    """The error of a file operation in a sandbox, for an errno."""
     reason = reason or ("not a regular file" if code == errno.EINVAL else os.strerror(code))
     return _marked(type(OSError(code, reason)))(code, reason, path)
 
 
 @cache
 def _marked(kind: type[OSError]) -> type[OSError]:
-    """The builtin kind of error for an errno, as one of a sandbox."""
     return type(kind.__name__, (SandboxFileError, kind), {"__module__": "builtins"})
 
 

@@ -102,11 +102,7 @@ class Configuration(NamedTuple):
 
     @classmethod
     def read(cls, control: int) -> Configuration:
-        """Wait for it on a descriptor; nothing beyond it is read.
-
-        Raises:
-            EOFError: the host is gone.
-        """
+        """Wait for it on a descriptor; nothing beyond it is read."""
         size = int.from_bytes(_read_exactly(control, _HEADER_BYTES), "big")
         return cls(*marshal.loads(_read_exactly(control, size)))
 

@@ -48,9 +48,6 @@ class Namespaced:
 
         Nothing of Python's own is put right in the child as `os.fork` would: there is one thread, and what it
         would touch would be memory that every sandbox has for itself.
-
-        Raises:
-            OSError: there is no child.
         """
         address = ctypes.addressof(self._pidfd)
         arguments = struct.pack("11Q", self._flags, address, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, 0)
@@ -115,11 +112,7 @@ class Way(Protocol):
     """How supervisors of one kind come to be."""
 
     def fork(self) -> tuple[int, int]:
-        """Fork; process id and a descriptor of the child, or 0 and -1 in the child itself.
-
-        Raises:
-            OSError: there is no child.
-        """
+        """Fork; process id and a descriptor of the child, or 0 and -1 in the child itself."""
         ...
 
     def join(self) -> None:

@@ -40,7 +40,6 @@ def hide_process() -> None:
 
 
 def filter_calls(program: bytes) -> None:
-    """Put a seccomp program on this process and all that it starts."""
     wanted = _Program(len(program) // 8, program)
     if libc.prctl(_SET_SECCOMP, 2, ctypes.byref(wanted), 0, 0):
         raise failure("seccomp")
@@ -118,9 +117,6 @@ def restrict(rules: list[list[str]], version: int) -> None:
     """Refuse everything that no rule (a kind and a path) allows, from now on and for good.
 
     Needs `no_new_privileges`. Paths that do not exist allow nothing.
-
-    Raises:
-        OSError: the kernel does not do it.
     """
     handled = sum(rights for since, rights in _RIGHTS_SINCE if since <= version)
     attributes = struct.pack("Q", handled)

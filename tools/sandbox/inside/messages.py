@@ -169,17 +169,12 @@ _BYTES = {kind: byte for byte, kind in _KINDS.items()}
 
 
 def encode(message: Message) -> bytes:
-    """A message as bytes, its length in front."""
     body = _BYTES[type(message)] + _joined([_written(value) for value in message])
     return len(body).to_bytes(HEADER_BYTES, "big") + body
 
 
 def decode(body: bytes) -> Message:
-    """The message in these bytes, without the length.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """The message in these bytes, without the length."""
     kind = _KINDS.get(body[:1])
     fields = _split(body[1:])
     if kind is None or len(fields) != len(kind._fields):
@@ -195,15 +190,10 @@ class Inbox:
         self._data = bytearray()
 
     def add(self, data: bytes) -> None:
-        """Take what came."""
         self._data += data
 
     def next(self) -> "Message | None":
-        """The next message, or `None` while it is not complete.
-
-        Raises:
-            ValueError: what came is no message.
-        """
+        """The next message, or `None` while it is not complete."""
         end = HEADER_BYTES + int.from_bytes(self._data[:HEADER_BYTES], "big")
         if len(self._data) < max(end, HEADER_BYTES + 1):
             return None

@@ -139,11 +139,7 @@ class Monitored:
         kernel.adopt_orphans()
 
     def fork(self) -> tuple[int, int]:
-        """Fork; process id and a descriptor of the child, or 0 and -1 in the child itself.
-
-        Raises:
-            OSError: there is no child.
-        """
+        """Fork; process id and a descriptor of the child, or 0 and -1 in the child itself."""
         pid = os.fork()
         return pid, os.pidfd_open(pid) if pid else -1
 
@@ -154,11 +150,7 @@ class Monitored:
         """Nothing: there is no namespace of control groups."""
 
     def serve(self) -> None:
-        """Fork the supervisor and watch over it; ends the process.
-
-        Raises:
-            OSError: this kernel cannot restrict.
-        """
+        """Fork the supervisor and watch over it; ends the process."""
         config = Configuration.read(CONTROL)
         settings = config.settings
         drop = settings["drop"] == "1"

@@ -158,11 +158,7 @@ def _copy(tree: int, at: str) -> None:
 
 
 def shift_owner(tree: int, owner: int, agent: int) -> None:
-    """Show what is one user's, in a mount that is nowhere yet, as another's: each copy is its own agent's.
-
-    Raises:
-        OSError: the kernel or the file system cannot.
-    """
+    """Show what is one user's, in a mount that is nowhere yet, as another's: each copy is its own agent's."""
     ours, theirs = os.pipe()
     clone = struct.pack("11Q", _NEW_USER, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, 0)
     pid = libc.syscall(ctypes.c_long(_CLONE3), clone, ctypes.c_size_t(len(clone)))

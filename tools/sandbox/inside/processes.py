@@ -27,11 +27,7 @@ def process_table(*, ended: bool = False) -> dict[int, tuple[int, int]]:
 
 
 def read_entry(pid: int, *, ended: bool = True) -> tuple[int, int]:
-    """Parent id and start time of a process.
-
-    Raises:
-        OSError: it is gone, or has ended and is not asked for.
-    """
+    """Parent id and start time of a process."""
     fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     try:
         text = os.read(fd, 4096)
@@ -119,7 +115,6 @@ class Pause:
                     send(pid, signal.SIGKILL)
 
     def end(self) -> None:
-        """Let all of them go on."""
         for pid, _ in self._stopped & snapshot():
             send(pid, signal.SIGCONT)
 

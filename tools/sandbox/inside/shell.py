@@ -74,11 +74,7 @@ class Shell:
         os.write(self.input_fd, _PROLOGUE.encode())
 
     def run(self, command: bytes) -> tuple[int, int]:
-        """Start a command; the read ends of its stdout and stderr come back.
-
-        Raises:
-            OSError: the agent has changed the shell's own files.
-        """
+        """Start a command; the read ends of its stdout and stderr come back."""
         # While it redirects, bash keeps the status descriptor under another number: a command that writes to
         # every number would forge a status that it can guess.
         self._nonce, self._proof = os.urandom(8).hex().encode(), os.urandom(8).hex().encode()
@@ -94,11 +90,7 @@ class Shell:
         return outputs
 
     def status(self) -> int | None:
-        """The exit status of the running command, or `None` while it is not there.
-
-        Raises:
-            EOFError: it can no longer be reported; the shell ended, or executes another program.
-        """
+        """The exit status of the running command, or `None` while it is not there."""
         space = socket.CMSG_SPACE(_CREDENTIALS.size)
         try:
             data, control, _, _ = self._status.recvmsg(_STATUS_BYTES, space, socket.MSG_DONTWAIT)
@@ -125,7 +117,6 @@ class Shell:
         send(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Forget the descriptors of a shell that ended."""
         os.close(self.input_fd)
         self._status.close()
 

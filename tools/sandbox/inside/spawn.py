@@ -51,22 +51,14 @@ def own_descriptor_limit() -> None:
 
 
 def start(account: Account, stdio: tuple[int, int, int], program: Program) -> int:
-    """Start a program as the agent; its process id.
-
-    Raises:
-        StartError: it did not start.
-    """
+    """Start a program as the agent; its process id."""
     return fork(account, stdio, lambda: _execute(program))
 
 
 def fork(
     account: Account, stdio: tuple[int, int, int], action: Callable[[], object], bounded: bool = True
 ) -> int:
-    """Fork a child that becomes the agent and runs `action`, which executes a program or returns a code.
-
-    Raises:
-        StartError: `action` or a step before it failed before anything ran.
-    """
+    """Fork a child that becomes the agent and runs `action`, which executes a program or returns a code."""
     errors, report = os.pipe2(os.O_CLOEXEC)
     try:
         pid = account.fork(is_own=not bounded)

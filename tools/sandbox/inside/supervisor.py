@@ -72,7 +72,9 @@ class Supervisor:
         self._shell: Shell | None = None
         self._shell_lost = settings.get("shell_lost") == "1"
         self._open = True
-        self._watch_children()
+        reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        self._watch.on(reader, lambda: self._reap(reader))
         self._watch.on(control, self._receive)
         if int(settings["guard_fd"]) >= 0:
             self._watch.on(int(settings["guard_fd"]), self._host_died)
@@ -111,7 +113,9 @@ class Supervisor:
         job = Job(request, output, snapshot(), self._oom_count)
         try:
             if isinstance(request, SetPause):
-                self._set_pause(request.on)
+                if self._pause is not None:
+                    self._pause.end()
+                self._pause = Pause() if request.on else None
                 job.out.closed = job.err.closed = True
                 self._send(job.result(0))
             elif isinstance(request, RunInShell):
@@ -128,11 +132,6 @@ class Supervisor:
             # The shell's own files are within the agent's reach: what it did to them is its result.
             step = "shell" if isinstance(request, RunInShell) else "supervisor"
             self._refuse(request, job, StartError(step, error.errno or errno.EIO))
-
-    def _set_pause(self, on: bool) -> None:
-        if self._pause is not None:
-            self._pause.end()
-        self._pause = Pause() if on else None
 
     def _pass_listener(self) -> None:
         try:
@@ -240,16 +239,9 @@ class Supervisor:
 
     # Processes.
 
-    def _watch_children(self) -> None:
-        reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        self._watch.on(reader, lambda: self._woken(reader))
-
-    def _woken(self, reader: int) -> None:
-        os.read(reader, 4096)
-        self._reap()
-
-    def _reap(self) -> None:
+    def _reap(self, woken_by: int = -1) -> None:
+        if woken_by >= 0:
+            os.read(woken_by, 4096)
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -272,8 +264,6 @@ class Supervisor:
                 job.restarted, self._shell_lost = True, False
         if job is not None and pid == job.pid:
             self._finish(job, code)
-
-    # Small things.
 
     def _oom_count(self) -> int:
         """How many processes a shortage of memory ended; of `memory.oom_control` or `memory.events`."""

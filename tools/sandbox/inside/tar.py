@@ -56,11 +56,7 @@ class Reader:
         self._name = b""
 
     def __iter__(self) -> Iterator[Member]:
-        """Every member.
-
-        Raises:
-            TarError: one is not a plain file or folder below the root, or the archive is broken.
-        """
+        """Every member."""
         files: set[bytes] = set()
         for count, member in enumerate(iter(self._next, None)):
             if count == MAX_MEMBERS:
@@ -72,11 +68,7 @@ class Reader:
             yield member
 
     def content(self) -> Iterator[bytes]:
-        """What is unread of the file that came last.
-
-        Raises:
-            TarError: the archive ends in it.
-        """
+        """What is unread of the file that came last."""
         while self.left:
             data = self._read(min(self.left, _CHUNK_BYTES))
             if not data:
@@ -150,11 +142,7 @@ def padding(size: int) -> bytes:
 
 
 def clean(raw: bytes) -> bytes:
-    """A member's path below the root, without `.` and doubled slashes.
-
-    Raises:
-        TarError: it is no such path.
-    """
+    """A member's path below the root, without `.` and doubled slashes."""
     parts = [part for part in raw.split(b"/") if part not in (b"", b".")]
     if raw.startswith(b"/"):
         raise TarError(raw, "an absolute path")

@@ -9,11 +9,7 @@ import os
 
 
 def pack(folder: str) -> None:
-    """Send the tree below a folder to stdout; sockets are left out.
-
-    Raises:
-        OSError: something cannot be read.
-    """
+    """Send the tree below a folder to stdout; sockets are left out."""
     # It would be loaded in each supervisor, for few of them.
     import tarfile  # noqa: PLC0415
 
@@ -23,11 +19,7 @@ def pack(folder: str) -> None:
 
 
 def unpack(folder: str) -> None:
-    """Put what comes on stdin below a folder; what is there already stays: it is a verifier's.
-
-    Raises:
-        OSError: something cannot be written.
-    """
+    """Put what comes on stdin below a folder; what is there already stays: it is a verifier's."""
     import tarfile  # noqa: PLC0415
 
     folders: list[tuple[tarfile.TarInfo, str]] = []

@@ -79,11 +79,7 @@ async def open_local(
 
 
 async def _snapshot(sandbox: SupervisedSandbox) -> Snapshot | None:
-    """The workspace as a folder that others are mounted on; `None` where that does not work.
-
-    Raises:
-        OSError: it cannot be read, or there is no room.
-    """
+    """The workspace as a folder that others are mounted on; `None` where that does not work."""
     limits, archive = sandbox.record.limits, await sandbox.pack_tree()
     tree = await or_undo(asyncio.to_thread(Tree.made), partial(asyncio.to_thread, Tree.remove))
     discard = partial(asyncio.to_thread, tree.remove)
@@ -112,17 +108,18 @@ class _Held:
         Raises:
             SandboxUnavailable, AgentCausedError: there is none.
         """
+
+        async def resume() -> None:
+            before = self.session
+            self.session = await asyncio.to_thread(launch.resume, before)
+            before.process.close()
+
         # To the end even when a time budget cancels it: the sandbox is still to be judged.
-        await to_the_end(self._resume())
+        await to_the_end(resume())
         return await self.channel()
 
     async def channel(self) -> Channel:
         return await Channel.over(self.session.channel, counters=partial(cgroup.counters, self.session.group))
-
-    async def _resume(self) -> None:
-        before = self.session
-        self.session = await asyncio.to_thread(launch.resume, before)
-        before.process.close()
 
 
 async def _stop(session: Session) -> None:

@@ -71,9 +71,6 @@ def create(limits: SandboxLimits) -> Group:
     """Make the groups of one sandbox with as many of its limits as this machine can enforce.
 
     The first call of a process sweeps.
-
-    Raises:
-        OSError: one could not be made; none is left.
     """
     sweep()
     with ExitStack() as undo:
@@ -109,7 +106,6 @@ def _cpu_s(pid: str) -> float:
 
 
 def remove(group: Group) -> None:
-    """Kill what is left in the groups and remove them; blocks for at most some seconds."""
     with ExitStack() as steps:
         for directory in group.directories:
             steps.callback(remove_directory, directory)

@@ -102,9 +102,6 @@ class ForkServer:
             group: the control groups.
             tree: of the mount.
             owners: whose its files are, and whose they are to be.
-
-        Raises:
-            OSError: it was not, with the reason.
         """
         with ExitStack() as passed:
             fds = [os.pidfd_open(os.getpid())]
@@ -170,11 +167,7 @@ def numbers(group: Group, *, has_tree: bool = False) -> dict[str, str]:
 
 
 def fork_server(kind: Kind = "none", read_only: tuple[str, ...] = ()) -> ForkServer:
-    """The fork server of this process for one kind and what it lends, started if none is alive.
-
-    Raises:
-        OSError: it cannot be started.
-    """
+    """The fork server of this process for one kind and what it lends, started if none is alive."""
     # A folder that was made anew is another one.
     key = (kind, tuple((path, Path(path).stat().st_ino) for path in read_only))
     with _lock:

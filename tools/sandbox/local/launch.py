@@ -19,7 +19,7 @@ from tools.sandbox.host.process_ids import identity
 from tools.sandbox.host.silence import SilentStartError, is_silence
 from tools.sandbox.inside import held_files
 from tools.sandbox.inside.held_files import Files
-from tools.sandbox.inside.processes import running
+from tools.sandbox.inside.processes import running, send
 from tools.sandbox.local import cgroup, rootfs, tiers
 from tools.sandbox.local.cgroup import Group
 from tools.sandbox.local.fork_server import ForkedProcess, fork_server, numbers
@@ -42,9 +42,6 @@ def start_in_namespaces(
         undo: takes everything away again when a later step fails.
         files: of a verifier, to be held; `None` for a sandbox that is no verification.
         tree: what the workspace starts with.
-
-    Raises:
-        OSError: it did not start.
     """
     who = tiers.agent()
     if tree is not None and tree.writable:
@@ -116,16 +113,17 @@ def start_without_namespaces(
         limits: of the sandbox.
         undo: takes everything away again when a later step fails.
         files: of a verifier, to be held; `None` for a sandbox that is no verification.
-
-    Raises:
-        OSError: it did not start.
     """
     who = tiers.agent()
     group = cgroup.create(limits)
     undo.callback(cgroup.remove, group)
     folder = _make_folder(who, limits.read_only, undo)
-    settings = tiers.settings(tier, who, limits, group) | _settings(folder, limits)
-    settings["packages"] = folder_of(limits.packages)
+    disk_bytes = limits.disk_mb << 20
+    settings = tiers.settings(tier, who, limits, group) | {
+        "base": folder.base, "lost": f"{folder.base}/{_LOST}", "workdir": folder.workdir,
+        "tmp_dir": folder.temporary, "run_dir": folder.run_dir, "landlock_abi": str(_LANDLOCK_ABI),
+        "disk": str(disk_bytes), "files": str(most_files(disk_bytes)), "packages": folder_of(limits.packages),
+    }  # fmt: skip
     if files is not None:
         undo.callback(trees.remove, folder.base)
         settings |= _hold(list(files.items()), who, folder, settings)
@@ -230,15 +228,6 @@ def _remove_unused(folder: _Folder) -> None:
             Path(path).rmdir()
 
 
-def _settings(folder: _Folder, limits: SandboxLimits) -> dict[str, str]:
-    disk_bytes = limits.disk_mb << 20
-    return {
-        "base": folder.base, "lost": f"{folder.base}/{_LOST}", "workdir": folder.workdir,
-        "tmp_dir": folder.temporary, "run_dir": folder.run_dir, "landlock_abi": str(_LANDLOCK_ABI),
-        "disk": str(disk_bytes), "files": str(most_files(disk_bytes)),
-    }  # fmt: skip
-
-
 def _rules(folder: _Folder, who: Agent, held: bool) -> list[tuple[str, str]]:
     """What the agent may use: pairs of a kind and a path, see `inside.kernel`."""
     devices = (*_DEVICES, *_TERMINALS) if who.root else _DEVICES
@@ -264,16 +253,9 @@ class Monitor:
         while monitor > 0 and (below := running(monitor)) and time.monotonic() < deadline:
             for number in (signal.SIGSTOP, signal.SIGKILL):
                 for pid in below:
-                    _send(pid, number)
+                    send(pid, number)
             time.sleep(0.002)
         self._process.kill()
-
-
-def _send(pid: int, number: signal.Signals) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
 
 
 def start(

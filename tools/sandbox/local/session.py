@@ -18,17 +18,13 @@ _STOP_S = 2.0
 
 
 class Process(Protocol):
-    def ends(self, *, within_s: float) -> bool:
-        """Wait for its end; whether it came."""
-        ...
+    """The outermost process of one sandbox."""
 
-    def kill(self) -> None:
-        """End it and everything in it."""
-        ...
+    def ends(self, *, within_s: float) -> bool: ...
 
-    def close(self) -> None:
-        """Give back what was held for it."""
-        ...
+    def kill(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +75,7 @@ def end(process: Process) -> None:
 
 
 def greet(channel: socket.socket, process: Process, config: bytes = b"") -> None:
-    """Tell a supervisor what it is to do, unless it knows, and wait until it is ready.
-
-    Raises:
-        OSError: it is not, with the reason.
-    """
+    """Tell a supervisor what it is to do, unless it knows, and wait until it is ready."""
     channel.settimeout(_START_S)
     try:
         channel.sendall(config)
@@ -98,11 +90,7 @@ def greet(channel: socket.socket, process: Process, config: bytes = b"") -> None
 
 
 def receive(channel: socket.socket) -> Message:
-    """The next message of a supervisor; blocks. Nothing beyond it may have been sent.
-
-    Raises:
-        OSError: there is none.
-    """
+    """The next message of a supervisor; blocks. Nothing beyond it may have been sent."""
     inbox = Inbox()
     while (message := inbox.next()) is None:
         data = channel.recv(1 << 16)

@@ -149,7 +149,6 @@ def agent() -> Agent:
 
 
 def settings(tier: Tier, who: Agent, limits: SandboxLimits, group: Group) -> dict[str, str]:
-    """What the supervisor has to know, all but its descriptors."""
     return {
         "drop": "1" if who.root else "0",
         "uid": str(who.uid),

@@ -31,11 +31,7 @@ class Tree:
 
     @classmethod
     def made(cls) -> "Tree":
-        """An empty one, to be filled.
-
-        Raises:
-            OSError: there is no room for it.
-        """
+        """An empty one, to be filled."""
         base = tempfile.mkdtemp(prefix=f"{cgroup.PREFIX}.{identity(os.getpid())}.")
         tree = cls(base=base, uid=tiers.unused_uid(), writable=True)
         (Path(base) / "tree").mkdir(mode=0o755)
@@ -46,11 +42,7 @@ class Tree:
 
     @contextmanager
     def mounted(self) -> Generator[int]:
-        """A descriptor of a mount of it that is nowhere yet.
-
-        Raises:
-            OSError: this machine cannot.
-        """
+        """A descriptor of a mount of it that is nowhere yet."""
         path = f"{self.base}/tree".encode()
         tree = libc.syscall(ctypes.c_long(_OPEN_TREE), _AT_FDCWD, path, _CLONE | os.O_CLOEXEC)
         if tree < 0:

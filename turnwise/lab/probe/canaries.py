@@ -15,7 +15,7 @@ from typing import Any
 
 from environments.base_env import AgentEnv
 from environments.credit import credited
-from environments.rollout.containment.user_code import Watch
+from environments.rollout.containment.hook_calls import Watch
 from environments.rollout.items.tasks import GroupTask
 from environments.trajectory import (
     NOT_SAMPLED,

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from environments.config import AgentEnvConfig, ServerConfig
 from environments.policy.inference.dialect import SET_ELSEWHERE
 from environments.policy.rendering.chatml import ChatMLRenderer
-from environments.rollout.lifecycle.rollout_parts import served_policy
+from environments.rollout.lifecycle.parts import served_policy
 from tests.environments.policy.chat_server import REQUEST, ok, served
 from tests.tables import cases
 from tools.errors import ConfigError

@@ -12,9 +12,8 @@ import pytest
 
 from environments.rewards.verification_time import off_the_clock
 from environments.rollout.containment import hook_threads
-from environments.rollout.containment.hook_calls import HookCalls
+from environments.rollout.containment.hook_calls import HookCalls, InFlight
 from environments.rollout.containment.hook_threads import HookThreads
-from environments.rollout.containment.user_code import InFlight
 from tools.errors import ConfigError, RunError, SandboxCreateError, TimeLimitExceeded, UserCodeBroke
 
 WHO: ContextVar[str] = ContextVar("who", default="nobody")

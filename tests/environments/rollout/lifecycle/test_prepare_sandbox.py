@@ -11,7 +11,7 @@ import pytest
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
-from environments.rollout.lifecycle.snapshots import Snapshots
+from environments.rollout.lifecycle.sandboxes import Snapshots
 from tests.tools.sandbox.conftest import TEST_IMAGE, docker_engine
 from tools.errors import ConfigError
 from tools.sandbox.base import SandboxSpec, Snapshot

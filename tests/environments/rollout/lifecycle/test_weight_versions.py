@@ -121,7 +121,7 @@ def test_what_another_process_met_anew_is_the_newest_and_somebodys_word():
 
 async def test_versions_that_only_an_earlier_process_met_are_nobodys_word():
     env = played_by(None, max_staleness=2)
-    env.weight_versions.restore(["a"])
+    env.lifecycle.weight_versions.restore(["a"])
     with pytest.raises(ConfigError, match="whoever plays says none"):
         await groups_of(env)
 

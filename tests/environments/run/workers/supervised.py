@@ -8,7 +8,8 @@ from rich.console import Console
 
 from environments.record.recorder import read_groups
 from environments.run.group_source import Finishing
-from environments.run.process_run import SourceOptions, process
+from environments.run.open_run import SourceOptions
+from environments.run.process_run import process
 from environments.run.progress import RolloutsInFlight
 from environments.run.workers.env_spec import WorkerJob
 from environments.run.workers.worker_process import WorkerProcess

@@ -139,13 +139,6 @@ def test_a_variable_that_workers_lack_is_named_with_the_option(address, tmp_path
     assert ended.stdout.splitlines()[-1].endswith("give it to them, --worker-env NAMED_TOKEN")
 
 
-def test_a_worker_with_other_settings_is_refused_by_their_name(address, tmp_path):
-    command = process(_class("Prompted"), tmp_path / "r", "--workers", 1, "--ray", address)
-    ended = run(command, variables={"PROMPTED": "otherwise"})
-    assert (ended.returncode, len(ended.stdout.splitlines())) == (2, 1)
-    assert "another experiment (system prompt changed)" in ended.stdout
-
-
 def test_a_worker_with_another_version_of_a_package_is_refused_by_its_name(packages, address, tmp_path):
     (tmp_path / "env.py").write_text(
         "import toything\nfrom tests.environments.counted_items import Counted\n\n"

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -155,15 +154,6 @@ def test_serve_feeds_a_trainer_while_its_workers_are_killed(api, tmp_path):
     groups = [(each.group.item_id, each.group.epoch) for each in read_groups(tmp_path / "record.jsonl")]
     assert len(groups) == len(set(groups)) >= 40
     assert not [each for each in RAW if each in (tmp_path / "shown").read_text()]
-
-
-def test_the_program_and_the_first_command_of_the_page_work(tmp_path):
-    page = (Path(__file__).parents[4] / "docs/scale.md").read_text()
-    program = re.search(r'^```text title="own_loop.py"\n(.*?)^```$', page, re.MULTILINE | re.DOTALL)[1]
-    (tmp_path / "own_loop.py").write_text(program)
-    assert len(rolled_out([sys.executable, "own_loop.py"], cwd=tmp_path).splitlines()) == 2
-    (command,) = re.findall(r"^turnwise (.* --workers 2) +#", page, re.MULTILINE)
-    rolled_out([sys.executable, "-m", "turnwise", *command.split(), "--env.max_items", "2"], cwd=tmp_path)
 
 
 def test_an_actor_that_cannot_be_reached_is_killed_and_replaced():

@@ -2,46 +2,34 @@
 
 import json
 import math
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from environments.policy.scripted import Choice, call, say
+from environments.policy.scripted import call, say
 from environments.rewards.verdict.code_judge import fixed_text, run_checks
-from environments.rollout.items.tasks import GroupTask
 from environments.shipped.code_debug import CodeDebugEnv
 from environments.shipped.code_debug.env import CodeDebugConfig, TurnFacts, mended, turn_signals
 from environments.trajectory import Message, Trajectory, TrajectoryGroup
+from tests.environments.written_policy import Written, rolled_out
 from tests.tables import cases
 from tools.errors import DatasetError
 
 
-class Played(CodeDebugEnv):
-    """Plays given moves one after the other."""
-
-    moves: Sequence[Message] = ()
-
-    def scripted_choices(self, item, messages, tools, skill):
-        done = sum(message.role == "assistant" for message in messages)
-        return [Choice(probability=1.0, message=self.moves[done])]
-
-
-def open_env(env: type[CodeDebugEnv] = CodeDebugEnv, **settings: object) -> CodeDebugEnv:
-    return env(CodeDebugConfig(**settings))
+def open_env(env: type[CodeDebugEnv] = CodeDebugEnv, policy=None, **settings: object) -> CodeDebugEnv:
+    return env(CodeDebugConfig(**settings), policy=policy)
 
 
 async def play(
-    *moves: Message, entry_point: str = "moving_average", env_cls: type[Played] = Played, **settings: object
+    *moves: Message,
+    entry_point: str = "moving_average",
+    env_cls: type[CodeDebugEnv] = CodeDebugEnv,
+    **settings: object,
 ) -> Trajectory:
-    env = open_env(env_cls, **settings)
-    Played.moves = moves
-    item = next(item for item in await env.load_items() if item["entry_point"] == entry_point)
-    group = await env.rollout_group(GroupTask(item=item, item_id="item"), 1)
-    assert group.failures == ()
-    return group.trajectories[0]
+    env = open_env(env_cls, Written(*moves), **settings)
+    return (await rolled_out(env, await item_of(entry_point)))[0]
 
 
 def run(command: str) -> Message:
@@ -102,7 +90,7 @@ async def test_a_failure_that_was_not_seen_is_no_diagnosis(command):
     assert [turn["diagnosis"] for turn in trajectory.rewards.turn_components] == [0.0] * 3
 
 
-class Landing(Played):
+class Landing(CodeDebugEnv):
     """Plays on when the fix of a job in the background has landed, in the turns after the first."""
 
     async def score_turn(self, item, turn, ctx):
@@ -120,9 +108,11 @@ async def test_no_way_around_a_turn_earns_more_than_the_honest_three():
         "the fix lands in an idle turn": ((run(later), run("true"), DONE), Landing, {}),
         "the fix lands behind a second look": ((run(later), run(see), DONE), Landing, {}),
         "the rollout ends by its time": (
-            (RUN, run(f"{put}cp fixed.py solution.py; sleep 60"), DONE), Played, {"rollout_timeout_s": 4}
+            (RUN, run(f"{put}cp fixed.py solution.py; sleep 60"), DONE),
+            CodeDebugEnv,
+            {"rollout_timeout_s": 4},
         ),
-        "the rollout ends by its turns": ((RUN, await write(fixed)), Played, {"max_turns": 2}),
+        "the rollout ends by its turns": ((RUN, await write(fixed)), CodeDebugEnv, {"max_turns": 2}),
     }  # fmt: skip
     earned = {
         name: (await play(*moves, env_cls=env_cls, **settings)).score
@@ -193,10 +183,9 @@ async def test_equal_solutions_of_siblings_are_judged_once(monkeypatch):
 
     monkeypatch.setattr("environments.rewards.verdict.code_judge.run_checks", counted)
     fixed = fixed_text(await item_of("moving_average"))
-    Played.moves = (await write(fixed), DONE)
-    env = open_env(Played)
-    group = await env.rollout_group(GroupTask(item=await item_of("moving_average"), item_id="item"), 3)
-    assert [each.score for each in group.trajectories] == [pytest.approx(0.68)] * 3
+    env = open_env(policy=Written(await write(fixed), DONE))
+    siblings = await rolled_out(env, await item_of("moving_average"), 3)
+    assert [each.score for each in siblings] == [pytest.approx(0.68)] * 3
     assert len(asked) == 2
 
 

@@ -150,15 +150,6 @@ async def test_no_page_can_be_read_again():
     assert all("That was the last page." in text for text in read[3:])
 
 
-async def test_the_agent_is_not_told_whether_a_number_was_right():
-    right = await play(turned(), turned(ONE), turned(TWO))
-    wrong = await play(turned(), turned(ONE + 1), turned(TWO + 1))
-    told = [[turn.tool_results for turn in t.turns[:3]] for t in (right, wrong)]
-    assert [[r.content for (r,) in results] for results in told[:1]] == [
-        [r.content for (r,) in results] for results in told[1:]
-    ]
-
-
 # Its settings.
 
 
@@ -177,12 +168,6 @@ async def test_other_ledgers_are_evaluated_than_trained_on():
 def test_a_ledger_that_nobody_could_finish_is_refused(settings, named):
     with pytest.raises(ValueError, match=named):
         LongMathConfig(**settings)
-
-
-async def test_ledgers_of_your_own_are_read(tmp_path):
-    (tmp_path / "own.jsonl").write_text(json.dumps(whole_ledger()) + "\n")
-    env = LongMathEnv(LongMathConfig(dataset_path=str(tmp_path / "own.jsonl")))
-    assert await env.load_items() == await env.load_eval_items() == [whole_ledger()]
 
 
 async def test_a_dataset_that_holds_no_ledgers_is_refused(tmp_path):

@@ -12,7 +12,6 @@ from environments.run.rescore_run import rescore
 from environments.shipped.retail import RetailEnv
 from environments.shipped.retail.env import RetailConfig
 from environments.shipped.retail.script import retail_script
-from environments.shipped.retail.shop_tasks import REQUIRED_FIELDS
 from environments.trajectory import Message
 from tests.environments.shipped.retail.retail_play import BYE, TASKS, play
 from tests.environments.write_file import quiet
@@ -30,13 +29,9 @@ async def rolled_out(skill, size=1, **settings):
     return [trajectory for group in groups for trajectory in group.trajectories]
 
 
-async def test_a_flawless_agent_solves_every_task():
+async def test_a_flawless_agent_solves_every_task_and_breaks_no_rule():
     played = await rolled_out(1.0)
     assert [one.item_id for one in played if one.rewards.outcome != 1.0] == []
-
-
-async def test_a_flawless_agent_breaks_no_rule():
-    played = await rolled_out(1.0)
     assert not any("violation" in parts for one in played for parts in one.rewards.turn_components)
 
 
@@ -100,14 +95,6 @@ async def test_each_rollout_has_a_database_of_its_own_which_is_closed_at_its_end
     for state in states:
         with pytest.raises(sqlite3.ProgrammingError):
             state.connection.execute("select 1")
-
-
-async def test_a_data_set_of_ones_own_needs_no_script(tmp_path):
-    task = {name: TASKS["cancel_pending"][name] for name in REQUIRED_FIELDS}
-    path = tmp_path / "own.jsonl"
-    path.write_text(json.dumps(task) + "\n")
-    (played,) = await rolled_out(1.0, dataset_path=str(path))
-    assert played.rewards.outcome == 1.0
 
 
 @cases(

@@ -1,5 +1,4 @@
 import asyncio
-import json
 import math
 from collections.abc import Sequence
 from functools import cache
@@ -8,8 +7,7 @@ from statistics import fmean
 import pytest
 
 from environments.config import AgentEnvConfig
-from environments.policy.scripted import Choice, say
-from environments.rollout.items.tasks import GroupTask
+from environments.policy.scripted import say
 from environments.shipped.sales_chat import SalesChatEnv
 from environments.shipped.sales_chat.customer import (
     CONVERTS,
@@ -19,29 +17,17 @@ from environments.shipped.sales_chat.customer import (
     WARMS_UP,
     move_of,
 )
-from environments.trajectory import CreditedGroup, Message, TrajectoryGroup
+from environments.trajectory import CreditedGroup, Message, Trajectory
 from tests.benchmarks.chat_credit import credit_by_kind, played
+from tests.environments.written_policy import Written, rolled_out
 
 STARTS = (0.5, 0.3, 0.2)
 WANTS = Message(role="user", content="It should look good.")
 
 
-class Played(SalesChatEnv):
-    """Sends given messages one after the other."""
-
-    texts: Sequence[str] = ()
-
-    def scripted_choices(self, item, messages, tools, skill):
-        done = sum(message.role == "assistant" for message in messages)
-        return [Choice(probability=1.0, message=say(self.texts[done]))]
-
-
-async def play(*texts: str, size: int = 8, **settings: object) -> TrajectoryGroup:
-    env = Played(AgentEnvConfig(**settings))
-    env.texts = texts
-    group = await env.rollout_group(GroupTask(item={"product": "tent"}, item_id="tent"), size)
-    assert group.failures == ()
-    return group
+async def play(*texts: str, size: int = 8) -> Sequence[Trajectory]:
+    env = SalesChatEnv(AgentEnvConfig(), policy=Written(*map(say, texts)))
+    return await rolled_out(env, {"product": "tent"}, size)
 
 
 @cache
@@ -98,20 +84,14 @@ def test_credit_prefers_a_pitch_to_more_chat_in_the_last_turn():
 
 
 async def test_silence_is_not_a_vote_of_zero():
-    group = await play("Nice weather.", "Goodbye.", size=32)
-    first = {t.rewards.turns[0] for t in group.trajectories}
+    siblings = await play("Nice weather.", "Goodbye.", size=32)
+    first = {t.rewards.turns[0] for t in siblings}
     assert first == {None, 0.0}
-    assert {(t.rewards.turns[1], t.rewards.outcome) for t in group.trajectories} == {(None, 0.0)}
+    assert {(t.rewards.turns[1], t.rewards.outcome) for t in siblings} == {(None, 0.0)}
 
 
 async def test_a_state_is_the_messages_so_far_the_mood_and_the_taste():
-    (trajectory, *_) = (await play("", "", "")).trajectories
+    (trajectory, *_) = await play("", "", "")
     first, *others = [turn.anchor.split(maxsplit=1) for turn in trajectory.turns]
     assert first[0] == "0"
     assert others == [["1", first[1]], ["2", first[1]]]
-
-
-async def test_a_dataset_of_products_can_replace_the_embedded_ones(tmp_path):
-    (tmp_path / "own.jsonl").write_text(json.dumps({"product": "yurt"}) + "\n")
-    env = SalesChatEnv(AgentEnvConfig(dataset_path=str(tmp_path / "own.jsonl")))
-    assert await env.load_items() == [{"product": "yurt"}]

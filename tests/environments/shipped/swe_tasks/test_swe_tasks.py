@@ -159,9 +159,10 @@ async def test_a_skilled_agent_solves_shipped_rows_that_a_clumsy_one_does_not():
 
 @pytest.mark.soak
 async def test_every_shipped_patch_resolves_its_row():
-    env = SweTasksEnv(SweTasksConfig(verify_every=0))
-    async with env:
-        for item, item_id in zip(env.items, env.item_ids, strict=True):
-            env.policy = Written(put("p", item["patch"]), sh("git apply p && rm p"), say("Done."))
+    async with SweTasksEnv(SweTasksConfig(verify_every=0)) as shipped:
+        rows = list(zip(shipped.items, shipped.item_ids, strict=True))
+    for item, item_id in rows:
+        policy = Written(put("p", item["patch"]), sh("git apply p && rm p"), say("Done."))
+        async with SweTasksEnv(SweTasksConfig(verify_every=0), policy=policy) as env:
             group = await env.rollout_group(GroupTask(item=item, item_id=item_id), 1)
             assert group.trajectories[0].rewards.outcome == 1, item_id

@@ -1,35 +1,17 @@
 from environments.config import AgentEnvConfig
-from environments.policy.scripted import Choice, call, say
-from environments.rollout.items.tasks import GroupTask
+from environments.policy.scripted import call, say
 from environments.shipped.terminal_tasks import TerminalTasksEnv
 from environments.shipped.terminal_tasks.embedded_tasks import TASKS, TerminalTask
+from tests.environments.written_policy import Written, rolled_out
 from tests.tables import cases
 
 NAMES = [task.task_id for task in TASKS]
 
 
-class Played(TerminalTasksEnv):
-    """Runs one command, then answers."""
-
-    command = "true"
-
-    def scripted_choices(self, item, messages, tools, skill):
-        done = any(message.role == "assistant" for message in messages)
-        move = say("Done.") if done else call("terminal", {"command": self.command})
-        return [Choice(probability=1.0, message=move)]
-
-
-def open_env(env: type[TerminalTasksEnv] = TerminalTasksEnv, **settings: object) -> TerminalTasksEnv:
-    return env(AgentEnvConfig(**settings))
-
-
 async def score(task: TerminalTask, command: str) -> float:
-    env = open_env(Played)
-    Played.command = command
-    item = {"task_id": task.task_id, "task": task}
-    group = await env.rollout_group(GroupTask(item=item, item_id=task.task_id), 1)
-    assert group.failures == ()
-    return group.trajectories[0].score
+    policy = Written(call("terminal", {"command": command}), say("Done."))
+    env = TerminalTasksEnv(AgentEnvConfig(), policy=policy)
+    return (await rolled_out(env, {"task_id": task.task_id, "task": task}))[0].score
 
 
 @cases("task", TASKS, ids=NAMES)
@@ -78,7 +60,7 @@ def test_json_is_compared_by_value_and_type(data: bytes, right: bool):
 
 async def test_a_skilled_agent_solves_what_a_clumsy_one_often_does_not():
     async def solved(skill: float) -> float:
-        async with open_env(scripted_skill=skill) as env:
+        async with TerminalTasksEnv(AgentEnvConfig(scripted_skill=skill)) as env:
             played = [await env.rollout_group(task, 4) for task in env.tasks()[:5]]
         return sum(trajectory.score for group in played for trajectory in group.trajectories) / 20
 

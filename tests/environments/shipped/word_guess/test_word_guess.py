@@ -1,36 +1,22 @@
 import json
 import math
-from collections.abc import Sequence
 from statistics import fmean
 
 import pytest
 
 from environments.config import AgentEnvConfig
-from environments.policy.scripted import Choice, say
-from environments.rollout.items.tasks import GroupTask
+from environments.policy.scripted import say
 from environments.shipped.word_guess import WordGuessEnv
 from environments.shipped.word_guess.env import INFORMATION_WEIGHT
 from environments.trajectory import StopReason, Trajectory
+from tests.environments.written_policy import Written, rolled_out
 from tests.tables import cases
 from tools.errors import DatasetError
 
 
-class Played(WordGuessEnv):
-    """Makes given guesses one after the other."""
-
-    guesses: Sequence[str] = ()
-
-    def scripted_choices(self, item, messages, tools, skill):
-        done = sum(message.role == "assistant" for message in messages)
-        return [Choice(probability=1.0, message=say(self.guesses[done]))]
-
-
 async def play(*guesses: str, answer: str = "crane", **settings: object) -> Trajectory:
-    env = Played(AgentEnvConfig(**settings))
-    env.guesses = guesses
-    group = await env.rollout_group(GroupTask(item={"answer": answer}, item_id="item"), 1)
-    assert group.failures == ()
-    return group.trajectories[0]
+    env = WordGuessEnv(AgentEnvConfig(**settings), policy=Written(*map(say, guesses)))
+    return (await rolled_out(env, {"answer": answer}))[0]
 
 
 def replies_of(trajectory: Trajectory) -> list[str]:
@@ -68,12 +54,6 @@ async def test_what_is_known_is_one_state_in_whatever_order_it_was_found():
     one, other = await play("slate", "grape", "crane"), await play("grape", "slate", "crane")
     assert one.turns[2].anchor == other.turns[2].anchor
     assert one.turns[1].anchor != other.turns[1].anchor
-
-
-async def test_a_dataset_of_answers_can_replace_the_embedded_words(tmp_path):
-    (tmp_path / "own.jsonl").write_text(json.dumps({"answer": "xylem"}) + "\n")
-    env = WordGuessEnv(AgentEnvConfig(dataset_path=str(tmp_path / "own.jsonl")))
-    assert await env.load_items() == [{"answer": "xylem"}]
 
 
 @cases("answer", ["cranes", "Crane", "", 5, None, "cr-ne"], ids=repr)

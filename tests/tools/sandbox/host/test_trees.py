@@ -23,7 +23,10 @@ def test_a_depth_beyond_any_path_is_removed(folder):
         os.close(outer)
     os.close(inner)
     trees.remove(str(folder))
-    assert not folder.exists()
+    if folder.exists():  # `remove` does not say why
+        top = trees._opened(None, str(folder))
+        trees._empty(top)
+        pytest.fail("only a second try removed all of it")
 
 
 def test_closed_folders_are_removed(folder):

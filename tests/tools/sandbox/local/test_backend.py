@@ -105,20 +105,6 @@ async def test_without_isolation_it_runs_only_on_request_and_says_so():
     assert subprocess.run(["pgrep", "-f", "sleep 500[12]"], check=False).returncode == 1
 
 
-async def test_a_quota_of_cpu_is_held_or_refused():
-    limits = SandboxLimits(memory_mb=192, disk_mb=48, cpus=0.2)
-    if "cpu" not in cgroup.controllers():
-        with pytest.raises(IsolationError, match="cpus"):
-            async with open_local(limits, tier="B"):
-                pass
-        return
-    async with open_local(limits, tier="B") as sandbox:
-        assert "cpus" in sandbox.record.enforced
-        result = await sandbox.exec("timeout 1 sh -c 'while :; do :; done'; times")
-    used = sum(float(part.rstrip("s").partition("m")[2]) for part in result.text().split()[2:])
-    assert used < 0.6
-
-
 async def test_nothing_is_left_after_closing():
     async with open_local(SMALL, tier="B") as sandbox:
         await sandbox.shell("sleep 1000 & setsid sleep 1000 &")
@@ -129,19 +115,6 @@ async def test_nothing_is_left_after_closing():
             await sandbox.shell("(trap '' TERM HUP; sleep 1000) &")
     assert len(list(Path("/proc/self/fd").iterdir())) == before
     assert (groups(), descendants()) == (set(), set())
-
-
-async def test_a_closed_sandbox_is_unavailable():
-    async with open_local(SMALL, tier="B") as sandbox:
-        pass
-    for call in (
-        sandbox.exec("true"),
-        sandbox.shell("true"),
-        sandbox.read_file("a"),
-        sandbox.write_file("a", b""),
-    ):
-        with pytest.raises(SandboxUnavailable):
-            await call
 
 
 async def test_closing_ends_a_running_command():
@@ -188,17 +161,6 @@ async def test_a_sandbox_that_cannot_start_leaves_nothing(monkeypatch):
         async with open_local(SMALL, tier="B"):
             pass
     assert (groups(), hosts.descendants(os.getpid())) == (set(), before)
-
-
-async def test_many_sandboxes_at_once_are_apart():
-    async def one(number):
-        async with open_local(SMALL, tier="B") as sandbox:
-            await sandbox.write_file("number", str(number).encode())
-            await sandbox.shell(f"X={number}")
-            return (await sandbox.shell("echo $X $(cat number)")).text()
-
-    texts = await asyncio.gather(*(one(number) for number in range(12)))
-    assert texts == [f"{number} {number}\n" for number in range(12)]
 
 
 @contextmanager

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,24 +79,11 @@ async def test_on_request_it_runs_without_the_network_cut_and_says_so():
         assert "network" not in sandbox.record.enforced
 
 
-async def test_namespaces_are_preferred():
-    async with open_sandbox(limits=NETWORKED) as sandbox:
-        assert sandbox.record.tier == "B"
-
-
 @as_root
 async def test_the_record_names_what_holds_and_what_is_missing(sandbox):
     assert {"disk_mb_watched", "file_mb", "output_mb", "pids"} <= set(sandbox.record.enforced)
     assert not {"disk_mb", "network"} & set(sandbox.record.enforced)
     assert sandbox.record.lacks == ("disk_mb", "hidden_processes", "network", "own_tmp")
-
-
-@pytest.mark.parametrize(
-    "path", ["/etc/shadow", "/etc/passwd", "/root", "/home", "/tmp", "/var", "/sys", "/dev"]
-)
-async def test_the_host_is_out_of_reach(sandbox, path):
-    assert (await sandbox.exec(f"ls {path}/ || cat {path}")).stdout == b""
-    assert (await sandbox.exec(["touch", f"{path}/new"])).exit_code != 0
 
 
 async def test_a_file_of_the_host_that_everybody_may_use_is_closed(sandbox, tmp_path):
@@ -155,12 +141,6 @@ for call in calls:
     assert (await sandbox.exec(["python3", "-c", script])).stdout.split() == [b"1"] * 3
 
 
-async def test_temporary_files_go_into_a_folder_of_its_own(sandbox):
-    script = "import tempfile; print(tempfile.mkdtemp())"
-    made = (await sandbox.exec(["python3", "-c", script])).text().strip()
-    assert Path(made).parent.parent == Path(sandbox.workdir).parent
-
-
 async def test_what_fills_the_disk_is_killed_and_can_be_removed_afterwards(sandbox):
     fill = "for i in $(seq 400); do head -c 2000000 /dev/zero >$i || exit 9; sleep 0.02; done"
     assert (await sandbox.exec(fill, timeout_s=30)).exit_code == 137
@@ -168,13 +148,6 @@ async def test_what_fills_the_disk_is_killed_and_can_be_removed_afterwards(sandb
         -1
     ] == "removed"
     assert (await sandbox.shell("echo on >file; cat file")).stdout == b"on\n"
-
-
-async def test_files_without_end_are_stopped():
-    script = "import itertools\nfor n in itertools.count(): open(str(n), 'w').close()"
-    async with open_local(replace(NETWORKED, disk_mb=4), tier="C") as sandbox:
-        assert (await sandbox.exec(["python3", "-c", script], timeout_s=60)).exit_code == 137
-        assert (await sandbox.exec("rm -rf ./*; echo on", timeout_s=60)).stdout == b"on\n"
 
 
 @as_root

@@ -6,25 +6,24 @@ import logging
 import os
 import resource
 import sys
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from threading import Lock
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
-from environments.policy.base import CheckedPolicy, Policy
+from environments.policy.base import CheckedPolicy
 from environments.policy.second_models import ROLES, AskedModel
 from environments.rollout.boundary import (
-    MetKinds,
+    FailureKinds,
+    Slots,
     raised_by_user,
     reason_of,
     traceback_of,
     with_user_traceback,
 )
-from environments.rollout.containment.hook_calls import HookCalls, finished
+from environments.rollout.containment.hook_calls import HookCalls, InFlight, finished
 from environments.rollout.containment.hook_threads import HookThreads
-from environments.rollout.containment.user_code import InFlight
 from environments.rollout.hooks import Hooks, Item, pins_thread, refuse_no_listener, writes
 from environments.rollout.items.item_json import item_ids
 from environments.rollout.items.items import checked_items
@@ -40,12 +39,10 @@ from environments.rollout.items.tasks import (
     plan_for_ever,
 )
 from environments.rollout.lifecycle.opened_files import OpenedFiles
-from environments.rollout.lifecycle.sandboxes import ItemImages, Sandboxes
-from environments.rollout.lifecycle.snapshots import Snapshots
+from environments.rollout.lifecycle.parts import Parts
+from environments.rollout.lifecycle.sandboxes import ItemImages, Snapshots
 from environments.rollout.lifecycle.weight_versions import WeightVersions
 from tools.errors import ConfigError, RunError, SandboxError, ServerAway, TimeLimitExceeded, UsageError
-from tools.mcp.mcp_servers import MCPServers
-from tools.registry import Toolset
 from tools.sandbox.base import Sandbox, SandboxSpec, Snapshot
 from tools.sandbox.layers import take_snapshot
 from tools.toolsets import select_toolsets
@@ -80,8 +77,6 @@ async def rare_full_collections() -> AsyncGenerator[None]:
 
 
 class _FullPasses:
-    """The process has one collector, however many environments are open in however many threads."""
-
     def __init__(self) -> None:
         self._lock = Lock()
         self._open = 0
@@ -119,122 +114,81 @@ async def _now_and_then() -> None:
 
 
 def _peak_memory() -> int:
-    """Bytes that this process had at most."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-if TYPE_CHECKING:
-    from environments.policy.second_models import SecondModels
-    from environments.policy.server_policy import ServedPolicy
-    from environments.rollout.agents.recording import Recording
-
 logger = logging.getLogger(__name__)
 
+Notify = Callable[[str], None]
+"""Takes a line for a person."""
 SandboxOpener = Callable[[], AbstractAsyncContextManager[Sandbox]]
 
 
-class Lifecycle(Hooks):
-    """Opening and closing, for `async with env`, for `process`, `evaluate` and `serve` alike."""
+class Lifecycle:
+    """What an environment opens and closes, for `async with env`, `process`, `evaluate` and `serve` alike."""
 
-    toolset: Toolset
-    """The tools that agents get."""
-    policy: Policy | None
-    """Whoever plays; `None`: the scripted agent."""
-    _served: "ServedPolicy | None"
-    """The model servers whose connections are ours to close."""
-    recording: "Recording | None"
-    """What records its agent, where that owns its loop."""
-    second_models: "SecondModels"
-    """The judge's and the user's, as far as they have servers."""
     new_hook_calls: Callable[..., HookCalls] = HookCalls
     """Makes what `hook_calls` gives; `check` traces them."""
 
-    def __init__(self) -> None:
-        """Not open yet.
-
-        Raises:
-            ConfigError: the sandbox that was chosen contradicts other settings, or the tools.
-        """
-        lent = () if self.agent is None else self.agent.lent
-        self.sandboxes = Sandboxes(self.config, self.sandbox, type(self), lent, self.packages)
-        self.sandboxes.refuse_tools_in(self.toolset)
-        if self.keep and not self.sandboxes.are_opened:
-            raise ConfigError(f"environment {self.name!r} keeps {self.keep[0]!r} of a sandbox, and has none")
-        self.mcp = MCPServers.among(self.tools, self.config.enabled_toolsets)
+    def __init__(self, env: Hooks, parts: Parts, open_sandbox: SandboxOpener) -> None:
+        self.env, self.parts, self._open_sandbox = env, parts, open_sandbox
+        self.config, self.sandboxes = parts.config, parts.sandboxes
+        self.toolset = parts.toolset
+        """The tools that agents get."""
         self._images = ItemImages(self.sandboxes.prepare)
         self._snapshots = Snapshots(self._prepare_snapshot)
         self.opened_files = OpenedFiles()
         self.weight_versions = WeightVersions(self.config)
-        self.met_kinds = MetKinds()
+        self.failure_kinds = FailureKinds()
+        self.slots = Slots(parts.max_rollouts)
         self.item_ids: Sequence[str] = ()
         self._items: Sequence[Item] | None = None
         self._known_ids: Collection[str] = ()
         self._order = IN_ORDER
         self._is_open = self._waits = False
-        self._opened: AbstractAsyncContextManager[Self] | None = None
         self.hook_threads = HookThreads()
 
     @asynccontextmanager
-    async def opened(
-        self,
-        *,
-        evaluation: bool = False,
-        waits: bool = False,
-        notify: Callable[[str], None] = logger.info,
-    ) -> AsyncGenerator[Self]:
-        """The environment with its items loaded and everything checked that a rollout needs.
-
-        Args:
-            evaluation: load the evaluation items.
-            waits: wait for model servers that do not answer yet.
-            notify: takes a line for a person when something takes long, such as pulling an image.
-
-        Raises:
-            UsageError: no items, no isolation, no image or no model server; or it is open already.
-            RunError: what the class writes for its setup broke, which is the cause.
-        """
+    async def opened(self, *, evaluation: bool, waits: bool, notify: Notify) -> AsyncGenerator[None]:
+        """See `AgentEnv.opened`."""
         if not evaluation:
-            self.weight_versions.refuse_without(self.policy)
+            self.weight_versions.refuse_without(self.parts.policy)
         opened = self.loaded(evaluation=evaluation)
-        async with opened, rare_full_collections(), self._mcp_opened(notify):
+        async with opened, rare_full_collections(), self.parts.mcp.opened(notify) as listed:
+            self.toolset = select_toolsets(self.env.tools, self.config.enabled_toolsets, listed)
             try:
                 self._waits = waits
-                await self.preflight(notify)
-                yield self
+                yield
             finally:
+                self.toolset = self.parts.toolset
                 await self._images.aclose()
 
     @asynccontextmanager
-    async def loaded(self, *, evaluation: bool = False) -> AsyncGenerator[Self]:
-        """The environment set up, with its items alone: for who rolls nothing out.
-
-        Raises:
-            UsageError: no items, or it is open already.
-            RunError: as for `opened`.
-        """
+    async def loaded(self, *, evaluation: bool) -> AsyncGenerator[None]:
+        """See `AgentEnv.loaded`."""
+        env, parts = self.env, self.parts
         if self._is_open:
-            raise ConfigError(f"environment {self.name!r} is open already; make another one")
+            raise ConfigError(f"environment {env.name!r} is open already; make another one")
         self._is_open = True
         async with AsyncExitStack() as closing:
             closing.callback(self._close)
-            if self._served is not None:
-                closing.push_async_callback(self._served.aclose)
-            closing.push_async_callback(self.second_models.aclose)
+            if parts.served is not None:
+                closing.push_async_callback(parts.served.aclose)
+            closing.push_async_callback(parts.second_models.aclose)
             closing.push_async_callback(self._snapshots.aclose)
             # One thread for all of them: what a `def setup` opened there, a `def teardown` can close.
             calls = closing.enter_context(self.hook_calls(InFlight(item_id="", sibling=0), own_thread=True))
             with self.opened_files.watched():
-                await self._hook(calls, "setup", self.setup)
+                await self._hook(calls, "setup", env.setup)
                 closing.push_async_exit(partial(self._tear_down, calls))
                 name = "load_eval_items" if evaluation else "load_items"
-                load = self.load_eval_items if evaluation else self.load_items
-                items = await self._hook(calls, name, load)
+                items = await self._hook(calls, name, getattr(env, name))
                 # Reading them runs code of theirs, too.
                 keep = partial(self._keep_items, items, evaluation=evaluation)
                 await self._hook(calls, f"the items of {name}", keep)
             if not evaluation:
                 self._refuse_unread_dataset()
-            yield self
+            yield
 
     def _refuse_unread_dataset(self) -> None:
         """Raises ConfigError if the items come from elsewhere; C libraries that read parquet are not seen."""
@@ -242,20 +196,9 @@ class Lifecycle(Hooks):
         read = {os.path.realpath(each) for each in self.opened_files.read}
         if path and path.endswith((".jsonl", ".json")) and os.path.realpath(path) not in read:
             raise ConfigError(
-                f"environment {self.name!r} did not read --env.dataset_path {path}: its own load_items "
+                f"environment {self.env.name!r} did not read --env.dataset_path {path}: its own load_items "
                 f"gives the items; leave the setting out, or read `self.config.dataset_path` there"
             )
-
-    @asynccontextmanager
-    async def _mcp_opened(self, notify: Callable[[str], None]) -> AsyncGenerator[None]:
-        """With the tools of MCP servers among those that agents get."""
-        config, before = self.config, self.toolset
-        async with self.mcp.opened(notify) as listed:
-            self.toolset = select_toolsets(self.tools, config.enabled_toolsets, listed)
-            try:
-                yield
-            finally:
-                self.toolset = before
 
     def hook_calls(self, in_flight: InFlight, *, own_thread: bool | None = None) -> HookCalls:
         """How the hooks of one rollout are called; `own_thread`: on one thread, whatever the class sets."""
@@ -263,7 +206,7 @@ class Lifecycle(Hooks):
             in_flight,
             self.hook_threads,
             hook_timeout_s=self.config.hook_timeout_s,
-            own_thread=pins_thread(self) if own_thread is None else own_thread,
+            own_thread=pins_thread(self.env) if own_thread is None else own_thread,
             is_profiled=self.config.profile,
         )
 
@@ -278,11 +221,11 @@ class Lifecycle(Hooks):
             raise
         except Exception as error:  # noqa: BLE001  # raised again, with whose code it is
             cause = with_user_traceback(raised_by_user(error))
-            raise RunError(f"environment {self.name!r}: {name} broke: {reason_of(cause)}") from cause
+            raise RunError(f"environment {self.env.name!r}: {name} broke: {reason_of(cause)}") from cause
 
     def _keep_items(self, items: Any, *, evaluation: bool) -> None:
         config = self.config
-        kept = checked_items(items, config.max_items, self.required_fields, env=self.name)
+        kept = checked_items(items, config.max_items, self.env.required_fields, env=self.env.name)
         ids = item_ids(kept)
         if config.eval_share:
             left = kept_indices(ids, config.eval_share, evaluation=evaluation)
@@ -292,51 +235,32 @@ class Lifecycle(Hooks):
         self._order = ItemOrder(seed=config.seed, shuffle=config.shuffle, weights=weights)
         self._items, self.item_ids, self._known_ids = kept, ids, dict.fromkeys(ids)
 
+    def replace_items(self, kept: Mapping[str, Item]) -> None:
+        """Roll out these items instead, by id."""
+        self._items, self.item_ids, self._known_ids = list(kept.values()), list(kept), dict(kept)
+
     def _close(self) -> None:
         self._is_open, self._items = False, None
 
     async def _tear_down(self, calls: HookCalls, _: object, error: BaseException | None, __: object) -> None:
         try:
-            await self._hook(calls, "teardown", self.teardown, self.config.hook_timeout_s)
+            await self._hook(calls, "teardown", self.env.teardown, self.config.hook_timeout_s)
         except Exception as second:
             if error is None:
                 raise
             # What went wrong first is what people can act on.
             logger.error("%s, as well\n%s", second, traceback_of(second.__cause__ or second))
 
-    async def __aenter__(self) -> Self:
-        opened = self.opened()
-        await opened.__aenter__()
-        self._opened = opened
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._opened is not None
-        await self._opened.__aexit__(kind, error, trace)
-
     @property
     def items(self) -> Sequence[Item]:
-        """The items, in the order of `item_ids`.
-
-        Raises:
-            ConfigError: the environment is not open.
-        """
         if self._items is None:
-            raise ConfigError(f"environment {self.name!r} has no items yet; open it, `async with env: …`")
+            raise ConfigError(f"environment {self.env.name!r} has no items yet; open it, `async with env: …`")
         return self._items
 
     def tasks(self) -> list[GroupTask]:
-        """The groups to roll out: every item once, or `total_steps` of them.
-
-        Raises:
-            ConfigError: the environment is not open.
-        """
         return plan(self.items, self.item_ids, self.config.total_steps, self._order)
 
     def tasks_for_ever(self, first: int) -> Iterator[GroupTask]:
-        """The same groups without an end, from group number `first` on."""
         return plan_for_ever(self.items, self.item_ids, first, self._order)
 
     async def next_ids(self, calls: HookCalls, history: RunHistory) -> list[str]:
@@ -347,48 +271,45 @@ class Lifecycle(Hooks):
             ConfigError: it gave something else than ids of the run's items.
         """
         limit_s = self.config.hook_timeout_s
-        given = await self._hook(calls, "next_items", partial(self.next_items, history), limit_s)
+        given = await self._hook(calls, "next_items", partial(self.env.next_items, history), limit_s)
         # Reading it runs code of theirs, too.
-        read = partial(next_ids, given, self._known_ids, env=self.name)
+        read = partial(next_ids, given, self._known_ids, env=self.env.name)
         return await self._hook(calls, "the ids of next_items", read, limit_s)
 
     def refuse_abandoned(self) -> None:
         """Raise RunError while too much of the environment's code goes on beyond its limits."""
-        self.hook_threads.refuse_more(self.name)
+        self.hook_threads.refuse_more(self.env.name)
 
     def refuse_rollouts_before_setup(self) -> None:
         """Raise ConfigError while `setup`, which the class writes, was not called."""
-        if self._items is None and writes(self, "setup"):
-            raise ConfigError(f"environment {self.name!r} is not set up yet; open it, `async with env: …`")
+        if self._items is None and writes(self.env, "setup"):
+            raise ConfigError(
+                f"environment {self.env.name!r} is not set up yet; open it, `async with env: …`"
+            )
 
-    async def preflight(self, notify: Callable[[str], None] = logger.info) -> None:
-        """Fail now rather than in every rollout: image, isolation, then the policy.
-
-        Raises:
-            IsolationError: no sandbox can be made here.
-            ConfigError: the image of the sandboxes cannot be had, or a model server does not answer as one.
-        """
+    async def preflight(self, notify: Notify) -> None:
+        """See `AgentEnv.preflight`."""
         self.sandboxes.warn_of_lent_files()
-        if not writes(self, "sandbox_for"):
+        if not writes(self.env, "sandbox_for"):
             await self.sandboxes.prepare_packages(None, notify)
             await self.sandboxes.prepare(self.config.sandbox_image, notify)
-            async with self.open_sandbox() as sandbox:
+            async with self._open_sandbox() as sandbox:
                 self.sandboxes.note_isolation(sandbox)
-                await refuse_no_listener(self, sandbox)
+                await refuse_no_listener(self.env, sandbox)
         else:
             await self._check_item_sandboxes(notify)
         await (self._servers_back(notify) if self._waits else self.check_policy())
-        for line in () if self._served is None else self._served.found:
+        for line in () if self.parts.served is None else self.parts.served.found:
             notify(line)
-        for role in () if self.policy is None else self.scripted_roles():
+        for role in () if self.parts.policy is None else self.scripted_roles():
             notify(f"the {role} is scripted (scripted_{role}): --{role}.base_url names a model server")
 
     @property
     def text_only_servers(self) -> tuple[str, ...]:
         """What was said of the model servers that give no token ids, once the environment is open."""
-        return () if self._served is None else self._served.text_only
+        return () if self.parts.served is None else self.parts.served.text_only
 
-    async def _servers_back(self, notify: Callable[[str], None]) -> None:
+    async def _servers_back(self, notify: Notify) -> None:
         """Wait until every model server can be used; raises ConfigError for what waiting does not mend."""
         wait_s = _FIRST_WAIT_S
         while True:
@@ -402,36 +323,32 @@ class Lifecycle(Hooks):
 
     async def check_policy(self) -> None:
         """Raise ConfigError while a model server cannot be used, a judge's included; buys no completion."""
-        await self.second_models.check()
-        if isinstance(self.policy, CheckedPolicy):
+        await self.parts.second_models.check()
+        if isinstance(self.parts.policy, CheckedPolicy):
             with self.hook_calls(InFlight(item_id="", sibling=0)) as calls:
-                await self._hook(calls, "the policy's check", self.policy.check)
+                await self._hook(calls, "the policy's check", self.parts.policy.check)
 
     def scripted_roles(self) -> list[str]:
         """The second models that hooks of this class play, since they have no server."""
         return [
             role
             for role in ROLES
-            if role not in self.second_models.roles and writes(self, f"scripted_{role}")
+            if role not in self.parts.second_models.roles and writes(self.env, f"scripted_{role}")
         ]
 
     def asked_model(self, role: str, task: GroupTask, calls: HookCalls) -> AskedModel:
         """The judge or the user, as the hooks of one rollout ask it, or those of a group."""
-        script = getattr(self, f"scripted_{role}")
-        asked = self.second_models.asked(role, script, task.item, calls.hook, lambda: calls.doing)
+        script = getattr(self.env, f"scripted_{role}")
+        asked = self.parts.second_models.asked(role, script, task.item, calls.hook, lambda: calls.doing)
         asked.group = (task.item_id, task.epoch)
         calls.asked[role] = asked.calls
         return asked
-
-    def open_sandbox(self) -> AbstractAsyncContextManager[Sandbox]:
-        """A fresh sandbox as class and config ask for."""
-        return self.sandboxes.open()
 
     def sandbox_openers(
         self, spec: SandboxSpec | None, snapshot: Snapshot | None = None
     ) -> tuple[SandboxOpener, SandboxOpener]:
         """What opens an item's sandbox, and what opens a fresh one for its `ctx.verify`."""
-        opener = self.open_sandbox if spec is None else partial(self.sandboxes.open, spec, snapshot)
+        opener = self._open_sandbox if spec is None else partial(self.sandboxes.open, spec, snapshot)
         if self.sandboxes.are_opened:
             return opener, opener
         return opener, partial(self.sandboxes.open_for_verification, spec, snapshot)
@@ -455,7 +372,7 @@ class Lifecycle(Hooks):
     async def _prepare_snapshot(self, spec: SandboxSpec, item: Item) -> Snapshot:
         with self.hook_calls(InFlight(item_id=spec.prepared or "", sibling=0)) as calls:
             async with calls.sandbox(partial(self.sandboxes.open_for_verification, spec)) as sandbox:
-                await calls.hook("prepare_sandbox", self.prepare_sandbox, item, sandbox)
+                await calls.hook("prepare_sandbox", self.env.prepare_sandbox, item, sandbox)
                 return await take_snapshot(sandbox)
 
     async def sandbox_spec(self, item: Item, calls: HookCalls) -> SandboxSpec | None:
@@ -465,9 +382,9 @@ class Lifecycle(Hooks):
             ConfigError: `sandbox_for` gave something else.
             ImageUnavailable: the image cannot be had.
         """
-        if not writes(self, "sandbox_for"):
+        if not writes(self.env, "sandbox_for"):
             return None
-        spec = self._checked_spec(await calls.hook("sandbox_for", self.sandbox_for, item))
+        spec = self._checked_spec(await calls.hook("sandbox_for", self.env.sandbox_for, item))
         image = self.sandboxes.image_of(spec)
         await calls.run(
             partial(self._images.ready, image), doing=f"the image, {image or 'that of its backend'}"
@@ -475,9 +392,9 @@ class Lifecycle(Hooks):
         return spec
 
     def _checked_spec(self, given: Any) -> SandboxSpec | None:
-        return self.sandboxes.checked_spec(given, prepares=writes(self, "prepare_sandbox"))
+        return self.sandboxes.checked_spec(given, prepares=writes(self.env, "prepare_sandbox"))
 
-    async def _check_item_sandboxes(self, notify: Callable[[str], None]) -> None:
+    async def _check_item_sandboxes(self, notify: Notify) -> None:
         """Count the images of the items, and open one sandbox of the first image that can be had."""
         specs = await self._item_specs(notify)
         if not self.sandboxes.are_opened or not specs:
@@ -491,7 +408,7 @@ class Lifecycle(Hooks):
                 await self._images.ready(image)
                 async with self.sandbox_openers(spec)[0]() as sandbox:
                     self.sandboxes.note_isolation(sandbox)
-                    await refuse_no_listener(self, sandbox)
+                    await refuse_no_listener(self.env, sandbox)
                     return
             except (SandboxError, ConfigError) as error:
                 reason = error
@@ -500,12 +417,12 @@ class Lifecycle(Hooks):
             f"no sandbox that sandbox_for asks for can be opened, the last because of: {reason}"
         )
 
-    async def _item_specs(self, notify: Callable[[str], None]) -> dict[str | None, SandboxSpec | None]:
+    async def _item_specs(self, notify: Notify) -> dict[str | None, SandboxSpec | None]:
         """By image in the order of need, the first item's; an item whose hook breaks is passed over."""
         specs = dict[str | None, SandboxSpec | None]()
         with self.hook_calls(InFlight(item_id="", sibling=0)) as calls:
             for task in self.tasks():
-                hook = partial(self.sandbox_for, task.for_rollout().item)
+                hook = partial(self.env.sandbox_for, task.for_rollout().item)
                 try:
                     given = await self._hook(calls, "sandbox_for", hook, self.config.hook_timeout_s)
                 except RunError as error:

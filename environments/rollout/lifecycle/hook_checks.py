@@ -1,4 +1,4 @@
-"""Hooks as an environment wrote them: what could never be called as meant is refused before anything runs."""
+"""Checks of a class before anything runs: hooks that could not be called as meant, and missing parts."""
 
 import inspect
 import logging
@@ -10,13 +10,17 @@ from collections.abc import (
     Generator,
     Iterable,
     Iterator,
+    Mapping,
 )
 from difflib import get_close_matches
 from inspect import Parameter, Signature, isfunction, signature
 from types import SimpleNamespace
 from typing import Any, get_args, get_origin, get_type_hints
 
-from environments.rollout.hooks import Hooks
+from environments.config import AgentEnvConfig
+from environments.policy.second_models import ROLES
+from environments.rollout.agents.command import Command, TrainThreads
+from environments.rollout.hooks import Hooks, is_recorded, takes_context, writes
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tools.errors import ConfigError
 from tools.injection import is_state, state_class, why_unreadable
@@ -53,9 +57,8 @@ def check_hooks(env: Hooks) -> None:
         for name, given in vars(each).items()
     }
     own = written.keys() - {name for each in cls.__mro__ if _is_ours(each) for name in dir(each)}
-    ignored = sorted(
-        name for name in own & env.env_config_cls.model_fields.keys() if not callable(written[name])
-    )
+    settings = written.keys() & env.env_config_cls.model_fields.keys() - {*dir(Hooks)}
+    ignored = sorted(name for name in settings if not callable(written[name]))
     if ignored:
         raise ConfigError(
             f"environment {env.name!r}: {ignored[0]} is a setting, which a class attribute does not set; "
@@ -68,15 +71,6 @@ def check_hooks(env: Hooks) -> None:
         close = get_close_matches(name, known, n=1, cutoff=_CLOSE)
         if close and not name.startswith("_"):
             _LOG.warning("%s.%s is no hook; if it is meant to be %s, rename it", cls.__name__, name, close[0])
-
-
-def takes_context(hook: Callable[..., Any], others: int) -> bool:
-    """Whether a hook names one more argument than `others`, which it calls `ctx` or has no default for.
-
-    What a wrapper's `*args` may take is unknown.
-    """
-    named = [each for each in signature(hook).parameters.values() if each.kind in _PLACES]
-    return len(named) > others and (named[others].name == "ctx" or named[others].default is Parameter.empty)
 
 
 def _methods(cls: type) -> dict[str, Callable[..., Any]]:
@@ -108,7 +102,6 @@ def _refuse_other_parameters(env: Hooks, name: str, ours: Callable[..., Any]) ->
 
 
 def _takes(written: Signature, given: list[str]) -> bool:
-    """Whether such a call can work, and no argument lands on a parameter with the name of another."""
     try:
         bound = written.bind(*given).arguments
     except TypeError:
@@ -117,7 +110,6 @@ def _takes(written: Signature, given: list[str]) -> bool:
 
 
 def _shown(written: Signature) -> str:
-    """As it was written, without annotations."""
     bare = [each.replace(annotation=Parameter.empty) for each in written.parameters.values()]
     return f"(self, {str(Signature(bare))[1:]}" if bare else "(self)"
 
@@ -146,7 +138,6 @@ def refuse_other_states(toolset: Toolset, prepare: Callable[..., Any], env: str)
 
 
 def _given(prepare: Callable[..., Any], env: str) -> Any:
-    """What stands after `->`, by itself or yielded; `None` for nothing."""
     function: Any = inspect.unwrap(prepare)
     # The other annotations may name what is imported for type checkers alone.
     only_return = SimpleNamespace(__annotations__={"return": inspect.get_annotations(function).get("return")})
@@ -164,3 +155,68 @@ def _named(annotation: Any) -> str:
     if annotation in (None, type(None)):
         return "nothing"
     return annotation.__name__ if inspect.isclass(annotation) else str(annotation)
+
+
+def refuse_missing_parts(env: Hooks, config: AgentEnvConfig, estimator: str) -> None:
+    """Raise ConfigError where a class lacks a name, a prompt, or what its settings ask for."""
+    if not env.name:
+        raise ConfigError(f"class {type(env).__name__} has no name; set the class attribute `name`")
+    for name in ("required_fields", "keep"):
+        if isinstance(given := getattr(env, name), str):
+            raise ConfigError(
+                f"environment {env.name!r}: {name} is the text {given!r}; give a tuple of names, ({given!r},)"
+            )
+    _refuse_other_agent(env, config)
+    needs_prompt = not is_recorded(env) or (env.agent is not None and env.agent.prompt != "none")
+    if needs_prompt and not writes(env, "format_prompt"):
+        raise ConfigError(f"environment {env.name!r} has no prompt; write format_prompt(self, item)")
+    if estimator == "gigpo" and not writes(env, "state_key"):
+        raise ConfigError(f"gigpo compares turns taken in equal states; write state_key in {env.name!r}")
+    if config.eval_share and writes(env, "load_eval_items"):
+        raise ConfigError(
+            f"environment {env.name!r} writes load_eval_items: evaluate takes those, and nobody would "
+            f"evaluate what --env.eval_share holds out; leave it out"
+        )
+    ordered = [name for name in ("shuffle", "weight_field") if getattr(config, name)]
+    if ordered and writes(env, "next_items"):
+        raise ConfigError(
+            f"environment {env.name!r} writes next_items, which says what comes next; leave out "
+            f"--env.{ordered[0]}"
+        )
+
+
+def _refuse_other_agent(env: Hooks, config: AgentEnvConfig) -> None:
+    agent: Any = env.agent
+    if agent is not None and not isinstance(agent, Command):
+        raise ConfigError(f"environment {env.name!r}: agent is {agent!r:.100}; give turnwise.Command([...])")
+    if agent is not None and writes(env, "play"):
+        raise ConfigError(f"environment {env.name!r} has an agent and writes play; choose one of them")
+    if agent is not None:
+        agent.refuse_missing(env.name)
+    if env.train_threads not in get_args(TrainThreads):
+        raise ConfigError(
+            f"environment {env.name!r}: train_threads is {env.train_threads!r:.100}; choose one of "
+            f"{', '.join(map(repr, get_args(TrainThreads)))}"
+        )
+    others: Any = env.other_models
+    if not isinstance(others, Mapping):
+        raise ConfigError(
+            f'environment {env.name!r}: other_models is {others!r:.100}; give {{"name": "judge"}}'
+        )
+    unknown = [role for role in env.other_models.values() if role not in ROLES]
+    if unknown:
+        raise ConfigError(
+            f"environment {env.name!r}: other_models names {unknown[0]!r}; choose from {', '.join(ROLES)}"
+        )
+    if is_recorded(env) and config.condenser:
+        raise ConfigError("--env.condenser: a recorded agent keeps its own history; leave it out")
+
+
+def refuse_no_reward(env: Hooks) -> None:
+    """Raise ConfigError where nothing scores a trajectory."""
+    if not writes(env, "compute_reward"):
+        raise ConfigError(
+            f"environment {env.name!r} has no reward; write compute_reward, or list "
+            f"TurnLevelRewardMixin before AgentEnv and write score_turn, compute_turn_rewards or "
+            f"compute_outcome"
+        )

@@ -1,0 +1,295 @@
+"""What an environment is made of, from its class and its settings, checked before anything is opened."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from environments.config import (
+    EMBEDDED_TOKENIZER,
+    AgentEnvConfig,
+    ModelServerConfig,
+    SecondModelConfig,
+    ServerConfig,
+    checked_config,
+    sampling_of,
+    server_configs,
+)
+from environments.credit import GroupRules, describe, missing_outcome_of, read_params
+from environments.policy.base import Policy, checked_policy
+from environments.policy.inference.dialect import shaping
+from environments.policy.inference.http_client import refuse_more_connections
+from environments.policy.rendering.chatml import ChatMLRenderer
+from environments.policy.second_models import SecondModels
+from environments.rollout.containment.hook_threads import MOST_PINNED
+from environments.rollout.context import Condenser, env_condensers, summarise
+from environments.rollout.hooks import Hooks, is_recorded, pins_thread, plays_on_thread, writes
+from environments.rollout.lifecycle.hook_checks import check_hooks, refuse_missing_parts, refuse_other_states
+from environments.rollout.lifecycle.sandboxes import Sandboxes
+from environments.rollout.prompt_tokens import TokenEstimate
+from environments.trajectory import LARGEST_REWARD
+from environments.turn_level_reward import NewScoring
+from tools.errors import ConfigError
+from tools.mcp.mcp_servers import MCPServers
+from tools.registry import Toolset
+from tools.toolsets import select_toolsets
+
+if TYPE_CHECKING:
+    from environments.policy.inference.model_server import ModelServer
+    from environments.policy.rendering.chatml import Renderer
+    from environments.policy.second_models import TextModel
+    from environments.policy.server_policy import ServedPolicy, ServerPolicy
+    from environments.rollout.agents.endpoint import EndpointServer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What an environment is made of."""
+
+    config: AgentEnvConfig
+    rules: GroupRules
+    failed_score: float
+    """The outcome of a rollout that the agent broke."""
+    estimator: str
+    estimator_params: Mapping[str, Any]
+    new_scoring: NewScoring
+    toolset: Toolset
+    """Without the tools of MCP servers, which are known once those are open."""
+    mcp: MCPServers
+    sandboxes: Sandboxes
+    condensers: tuple[Condenser, ...]
+    renderer: ChatMLRenderer
+    token_estimate: TokenEstimate
+    servers: tuple[ServerConfig, ...]
+    """Model servers that play."""
+    second_servers: tuple[SecondModelConfig, ...]
+    second_models: SecondModels
+    """The judge, the user and the summariser, as far as they have servers."""
+    policy: Policy | None
+    """Who plays; `None`: the scripted agent."""
+    served: "ServedPolicy | None"
+    """The policy, where its connections are ours to close."""
+    endpoints: "EndpointServer | None"
+    """Where an agent that owns its loop is recorded."""
+    max_rollouts: int
+    """How many run at once."""
+
+
+def build(
+    env: Hooks,
+    scoring: Callable[[], NewScoring],
+    config: AgentEnvConfig | None,
+    servers: Sequence[ModelServerConfig] | None,
+    policy: Policy | None,
+) -> Parts:
+    """Make the parts of an environment; what is `None` is as its class has it, a policy the scripted agent.
+
+    Raises:
+        UsageError: if the class lacks something, or a setting cannot work.
+    """
+    own_config, own_servers = env.config_init()
+    config = checked_config(own_config if config is None else config, type(env))
+    missing = env.missing_outcome if config.missing_outcome is None else config.missing_outcome
+    if missing is not None:
+        missing = missing_outcome_of(missing, f"missing_outcome of {env.name!r}")
+    failed_score = _failed_score(env, config)
+    estimator = config.estimator or env.default_estimator
+    describe(estimator).refuse_alone()
+    params = read_params(estimator, config.estimator_preset, config.estimator_params)
+    check_hooks(env)
+    refuse_missing_parts(env, config, estimator)
+    new_scoring = scoring()
+    toolset = select_toolsets(env.tools, config.enabled_toolsets)
+    refuse_other_states(toolset, env.prepare, env.name)
+    condensers = env_condensers(config, env.condenser, env=env.name)
+    renderer = ChatMLRenderer.load(config.tokenizer_name)
+    players, seconds = _split_servers(server_configs(own_servers if servers is None else servers))
+    models = _second_models(config, seconds)
+    sums_up = any(isinstance(each, summarise) and each.by == "model" for each in condensers)
+    if sums_up and "summariser" not in models.roles and not writes(env, "scripted_summariser"):
+        env.scripted_summariser(None, ())  # the default, which raises
+    served = None if policy is not None else served_policy(config, players, renderer)
+    lent = () if env.agent is None else env.agent.lent
+    sandboxes = Sandboxes(config, env.sandbox, type(env), lent, env.packages)
+    sandboxes.refuse_tools_in(toolset)
+    if env.keep and not sandboxes.are_opened:
+        raise ConfigError(f"environment {env.name!r} keeps {env.keep[0]!r} of a sandbox, and has none")
+    pinned = pins_thread(env) + plays_on_thread(env)
+    most = MOST_PINNED // pinned if pinned else config.max_concurrent_rollouts
+    return Parts(
+        config=config,
+        rules=GroupRules(min_trajectories=config.min_group_size, missing_outcome=missing),
+        failed_score=failed_score,
+        estimator=estimator,
+        estimator_params=params,
+        new_scoring=new_scoring,
+        toolset=toolset,
+        mcp=MCPServers.among(env.tools, config.enabled_toolsets),
+        sandboxes=sandboxes,
+        condensers=condensers,
+        renderer=renderer,
+        token_estimate=TokenEstimate(renderer),
+        servers=players,
+        second_servers=seconds,
+        second_models=models,
+        policy=served if policy is None else checked_policy(policy),
+        served=served,
+        endpoints=_endpoints(env),
+        max_rollouts=min(most, config.max_concurrent_rollouts),
+    )
+
+
+def _endpoints(env: Hooks) -> "EndpointServer | None":
+    if not is_recorded(env):
+        return None
+    # The server of the endpoint loads slowly.
+    from environments.rollout.agents.endpoint import EndpointServer  # noqa: PLC0415
+
+    return EndpointServer()
+
+
+def _failed_score(env: Hooks, config: AgentEnvConfig) -> float:
+    given: Any = env.failed_score if config.failed_score is None else config.failed_score
+    if isinstance(given, bool) or not isinstance(given, int | float) or not abs(given) <= LARGEST_REWARD:
+        raise ConfigError(f"failed_score of {env.name!r} is {given!r:.100}; give a finite number")
+    return float(given)
+
+
+def _split_servers(
+    servers: Sequence[ModelServerConfig],
+) -> tuple[tuple[ServerConfig, ...], tuple[SecondModelConfig, ...]]:
+    given = [server for server in servers if server.base_url]
+    seconds = tuple(server for server in given if isinstance(server, SecondModelConfig))
+    roles = [server.section for server in seconds]
+    if twice := next((role for role in roles if roles.count(role) > 1), None):
+        raise ConfigError(f"{roles.count(twice)} model servers for the {twice}; one is possible")
+    return tuple(server for server in given if isinstance(server, ServerConfig)), seconds
+
+
+def _second_models(config: AgentEnvConfig, servers: Sequence[SecondModelConfig]) -> SecondModels:
+    for server in servers:
+        if "num_max_requests_at_once" in server.model_fields_set:
+            refuse_more_connections(
+                server.num_max_requests_at_once, f"--{server.section}.num_max_requests_at_once"
+            )
+    return SecondModels({server.section: _text_model(config, server) for server in servers})
+
+
+def _text_model(config: AgentEnvConfig, server: SecondModelConfig) -> "TextModel":
+    # The client of model servers loads slowly, as below.
+    from environments.policy.second_models import TextModel  # noqa: PLC0415
+
+    try:
+        model_server = _model_server(config, server)
+    except ConfigError as error:
+        raise ConfigError(f"the {server.section}'s model server: {error}") from error
+    return TextModel(
+        server=model_server,
+        role=server.section,
+        model=server.model_name,
+        temperature=server.temperature,
+        top_p=server.top_p,
+        max_tokens=server.max_tokens,
+        extra_body=server.extra_body,
+    )
+
+
+def _model_server(config: AgentEnvConfig, server: ModelServerConfig) -> "ModelServer":
+    from environments.policy.inference.model_server import ModelServer  # noqa: PLC0415
+
+    return ModelServer(
+        base_url=str(server.base_url),
+        api_key=server.api_key or "none",
+        request_timeout_s=config.request_timeout_s,
+        max_concurrency=server.num_max_requests_at_once,
+        proxy=server.proxy,
+    )
+
+
+def served_policy(
+    config: AgentEnvConfig, servers: Sequence[ServerConfig], renderer: ChatMLRenderer
+) -> "ServedPolicy | None":
+    """The model servers that play; `None` without any.
+
+    Raises:
+        ConfigError: a `base_url` is no URL, a server needs token ids that cannot be rendered, or more
+            requests are asked for at once than connections are possible.
+    """
+    if not servers:
+        return None
+    _refuse_too_many_requests(config, servers)
+    # The client of model servers loads slowly, and the scripted agent needs none.
+    from environments.policy.server_policy import ServedPolicy  # noqa: PLC0415
+
+    policies = [_server_policy(config, server, renderer) for server in servers]
+    extra = {name: value for server in servers for name, value in shaping(server.extra_body).items()}
+    return ServedPolicy(policies, sampling=sampling_of(servers) | extra)
+
+
+def _server_policy(config: AgentEnvConfig, server: ServerConfig, renderer: ChatMLRenderer) -> "ServerPolicy":
+    from environments.policy.chat import ChatPolicy  # noqa: PLC0415
+    from environments.policy.server_policy import ServerPolicy  # noqa: PLC0415
+
+    own_renderer, no_renderer = _own_renderer(config, server)
+    kind, _, wire = server.server_type.partition("_")
+    chat = ChatPolicy(
+        server=_model_server(config, server),
+        model=server.model_name,
+        renderer=renderer,
+        temperature=server.temperature,
+        top_p=server.top_p,
+        extra_body=server.extra_body,
+        family=server.family,
+    )
+    return ServerPolicy(
+        chat=chat,
+        server_type=cast("Any", kind),
+        token_wire=wire or None,
+        renderer=own_renderer,
+        no_renderer=no_renderer,
+        context_tokens=server.context_tokens,
+    )
+
+
+def _own_renderer(config: AgentEnvConfig, server: ServerConfig) -> "tuple[Renderer | None, str]":
+    """The renderer of the model's own ids, or `None` and the reason.
+
+    Raises:
+        ConfigError: the settings require ids, and no renderer is known.
+    """
+    from environments.policy.inference.token_wires import MESSAGE_FIELDS  # noqa: PLC0415
+    from environments.policy.rendering.chatml import TokenizerError  # noqa: PLC0415
+    from environments.policy.rendering.families import checked_family, load_renderer  # noqa: PLC0415
+
+    if server.family is not None:
+        checked_family(server.family)
+    if server.server_type == "chat":
+        return None, ""
+    try:
+        if on_messages := sorted(MESSAGE_FIELDS & server.extra_body.keys()):
+            raise ConfigError(
+                f"--openai.extra_body.{on_messages[0]} acts on messages, and where ids are sent there are "
+                f"none; leave it out, or choose --openai.server_type chat"
+            )
+        if config.tokenizer_name == EMBEDDED_TOKENIZER:
+            raise ConfigError(
+                "token ids need the model's own tokenizer; name it with --env.tokenizer_name (a folder with "
+                "its tokenizer.json, or a Hugging Face name)"
+            )
+        tokenizer = config.tokenizer_name
+        return load_renderer(family=server.family, model_name=server.model_name, tokenizer_name=tokenizer), ""
+    except ConfigError as error:
+        if server.server_type != "auto" or isinstance(error, TokenizerError):
+            raise
+        return None, str(error)
+
+
+def _refuse_too_many_requests(config: AgentEnvConfig, servers: Sequence[ServerConfig]) -> None:
+    """A rollout has one request in flight: a default that no rollout uses up is not refused."""
+    default = ServerConfig().num_max_requests_at_once
+    asked = [server.num_max_requests_at_once for server in servers]
+    chosen = sum(requests for requests in asked if requests != default)
+    in_use = min(config.max_concurrent_rollouts, sum(asked))
+    if chosen > in_use:
+        refuse_more_connections(chosen, "--openai.num_max_requests_at_once")
+    else:
+        refuse_more_connections(in_use, "--env.max_concurrent_rollouts")

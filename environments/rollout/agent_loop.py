@@ -133,7 +133,6 @@ class ToolAnswers:
         *,
         busy: Callable[[], bool],
     ) -> ToolOutput:
-        """The tool's result; one that takes too long is ended with an error to the model."""
         try:
             return await self.calls.run(
                 function,
@@ -264,7 +263,6 @@ class AgentLoop:
     _answers: ToolAnswers = field(init=False)
 
     def __post_init__(self) -> None:
-        """The clock starts here."""
         count = PromptTokens(self.policy, self.estimate, self.calls)
         self._models = ModelCalls(
             policy=self.policy,
@@ -352,7 +350,6 @@ class AgentLoop:
         self.stop_reason = StopReason.MAX_TURNS
 
     async def _sampled(self) -> Sampled | None:
-        """The next act, or `None` with `stop_reason` set."""
         try:
             if self._models.stopped is None:
                 rewritten = self._seen.rewritten() if self.condensers else None
@@ -363,7 +360,6 @@ class AgentLoop:
         return None
 
     async def _answered(self, turn: Turn) -> Turn:
-        """The turn with the results of its calls and the world's replies."""
         started = monotonic()
         self._add(turn, turn.message)
         self.unfinished = turn

@@ -82,7 +82,6 @@ def _checked(entry: Any, conversation: Sequence[Entry], where: str) -> Entry:
 
 
 def _written(entry: Entry, conversation: Sequence[Entry], where: str) -> Entry:
-    """An entry that a condenser wrote."""
     message = entry.message
     if (problem := _problem(message)) is not None:
         raise ConfigError(f"{where} wrote a message that no model can see: {problem}")
@@ -94,7 +93,6 @@ def _written(entry: Entry, conversation: Sequence[Entry], where: str) -> Entry:
 
 
 def _problem(message: Message) -> str | None:
-    """What is wrong with a message of user code, whatever its fields hold."""
     if message.role not in _ROLES:
         return f"its role is {message.role!r:.100}; choose one of {', '.join(_ROLES)}"
     if message.tool_calls and message.role != "assistant":
@@ -286,11 +284,9 @@ class Condensing:
         return replace(request, prompt_tokens=size.tokens)
 
     def _goes_on(self, history: History) -> bool:
-        """Whether a history begins with what the open row holds."""
         return history[: len(self._held)] == self._held
 
     def _cause(self, history: History) -> str | None:
-        """Why a history does not go on from the open row; `None` where it does."""
         if self._goes_on(history):
             return None
         return f"history: {', '.join(self._changed)}" if self._changed else "history"

@@ -20,7 +20,7 @@ from environments.policy.inference.http_client import one_line
 from environments.record.diagnosis import diagnosis
 from environments.rollout.hooks import is_recorded, writes
 from environments.rollout.items.item_json import recorded_item
-from environments.rollout.lifecycle.parts import below_floor
+from environments.rollout.lifecycle.rollout_hooks import below_floor
 from environments.trajectory import Rewards, Trajectory
 from environments.turn_level_reward import writes_turn_rewards
 from tools.errors import IsolationError

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncContextDecorator, AsyncExitStack, ContextDecorator, aclosing, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -25,9 +25,8 @@ from environments.rewards.reward_context import USER_VOTE, GroupContext, Rollout
 from environments.rollout.agent_loop import Loop, opening_messages, reply_messages
 from environments.rollout.boundary import caused_by_agent, failure_of, let_go, raised_by_user
 from environments.rollout.containment.hook_calls import END, HookCalls, InFlight, Watch
-from environments.rollout.hooks import Hooks, writes, written_hooks
+from environments.rollout.hooks import Hooks, takes_context, writes, written_hooks
 from environments.rollout.items.tasks import GroupTask
-from environments.rollout.lifecycle.hook_checks import takes_context
 from environments.rollout.lifecycle.lifecycle import Lifecycle
 from environments.rollout.model_calls import Budget, budget_of
 from environments.trajectory import (
@@ -393,3 +392,18 @@ def _with_part(trajectory: Trajectory, entry: Any, where: str) -> Trajectory:
         group=part,
     )
     return replace(trajectory, rewards=rewards)
+
+
+def below_floor(trajectories: Sequence[Trajectory], failed_score: float) -> str:
+    """Names the rollouts that scored less than one gets that its agent broke; empty where none did."""
+    below = [
+        f"{each.item_id}, sibling {each.sibling}: {each.score:.3g}"
+        for each in trajectories
+        if each.agent_caused is None and each.score is not None and each.score < failed_score
+    ]
+    if not below:
+        return ""
+    return (
+        f"to break a rollout is worth more (failed_score {failed_score:g}) than to lose it honestly: "
+        f"{'; '.join(below)}; set failed_score to the least that an honest rollout gets"
+    )

@@ -30,10 +30,11 @@ from environments.rollout.items.item_json import item_hash, recorded_item
 from environments.rollout.items.tasks import GroupTask
 from environments.rollout.lifecycle.hook_checks import refuse_no_reward
 from environments.rollout.lifecycle.lifecycle import Lifecycle
-from environments.rollout.lifecycle.parts import below_floor, build
+from environments.rollout.lifecycle.parts import build
 from environments.rollout.lifecycle.rollout_hooks import (
     NewJudge,
     RolloutHooks,
+    below_floor,
     not_compared,
     open_rollout,
     with_group_reward,

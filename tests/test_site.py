@@ -108,7 +108,7 @@ def test_the_site_has_every_field_and_loads_nothing_from_elsewhere_and_its_searc
 
 def test_the_reference_of_an_environment_has_every_hook_first_in_the_order_of_a_run(site):
     page = (site / "reference/environments.html").read_text()
-    order = re.findall(r'id="environments\.hooks\.Hooks\.(\w+)"', page)
+    order = re.findall(r'id="environments\.rollout\.hooks\.Hooks\.(\w+)"', page)
     written = {name for name in vars(Hooks) if not name.startswith("_")} | {"config"}
     assert set(order) == written
     hooks = [name for name in order if callable(getattr(Hooks, name, None)) and name != "env_config_cls"]

@@ -5,6 +5,9 @@ from contextlib import contextmanager
 
 from tools.errors import ConfigError
 
+OWN_PACKAGES = ("environments", "tools", "turnwise")
+"""What one may import of Turnwise."""
+
 
 @contextmanager
 def needs_extra(extra: str, what: str) -> Generator[None]:

@@ -133,7 +133,6 @@ class ToolAnswers:
         *,
         busy: Callable[[], bool],
     ) -> ToolOutput:
-        """The tool's result; one that takes too long is ended with an error to the model."""
         try:
             return await self.calls.run(
                 function,
@@ -264,7 +263,6 @@ class AgentLoop:
     _answers: ToolAnswers = field(init=False)
 
     def __post_init__(self) -> None:
-        """The clock starts here."""
         count = PromptTokens(self.policy, self.estimate, self.calls)
         self._models = ModelCalls(
             policy=self.policy,
@@ -337,12 +335,14 @@ class AgentLoop:
     async def turns(self) -> AsyncGenerator[Turn]:
         """Each turn, as soon as its tool results and replies are in; summaries before their act."""
         for _ in range(self.budget.max_turns):
-            for summary in await self._seen.condense():
-                yield summary
+            if self.condensers:
+                for summary in await self._seen.condense():
+                    yield summary
             sampled = await self._sampled()
             if sampled is None:
                 return
-            turn = await self._answered(self._seen.seen_by(sampled.turn))
+            turn = self._seen.seen_by(sampled.turn) if self.condensers else sampled.turn
+            turn = await self._answered(turn)
             yield turn
             self.stop_reason = self._reason_to_stop(sampled, turn)
             if self.stop_reason is not None:
@@ -350,17 +350,16 @@ class AgentLoop:
         self.stop_reason = StopReason.MAX_TURNS
 
     async def _sampled(self) -> Sampled | None:
-        """The next act, or `None` with `stop_reason` set."""
         try:
             if self._models.stopped is None:
-                return await self._models.sample(await self._seen.request(), rewritten=self._seen.rewritten())
+                rewritten = self._seen.rewritten() if self.condensers else None
+                return await self._models.sample(await self._seen.request(), rewritten=rewritten)
         except Stopped:
             pass
         self.stop_reason = self._models.stopped
         return None
 
     async def _answered(self, turn: Turn) -> Turn:
-        """The turn with the results of its calls and the world's replies."""
         started = monotonic()
         self._add(turn, turn.message)
         self.unfinished = turn
@@ -376,6 +375,8 @@ class AgentLoop:
         return turn
 
     def _add(self, turn: Turn, *messages: Message) -> None:
+        if not messages:
+            return
         self._seen.add(messages, turn.index)
         self.on_messages(self._seen.without_summaries)
 

@@ -157,7 +157,6 @@ def _stop_reason(error: BaseException) -> StopReason | None:
 
 
 def _where(error: BaseException) -> str | None:
-    """Where code broke; an error of ours has the remedy, not the place."""
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, TurnwiseError) or not frames:
         return None

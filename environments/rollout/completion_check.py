@@ -75,6 +75,8 @@ def texts_problem(message: Message) -> str | None:
             return f"tool call {index} is {call!r:.100}; give a turnwise.ToolCall"
         for name in ("id", "name", "arguments"):
             texts[f"the {name} of tool call {index}"] = getattr(call, name)
+    if all(isinstance(text, str) for text in texts.values()) and is_utf8("".join(texts.values())):
+        return None
     return next((problem for name, text in texts.items() if (problem := text_problem(name, text))), None)
 
 
@@ -160,7 +162,6 @@ def _are_weight_spans(spans: Any, sampled: int) -> bool:
 
 
 def _names_problem(completion: Completion) -> str | None:
-    """What is wrong with the fields about sampling."""
     for name in ("fork", "weight_version"):
         text: Any = getattr(completion, name)
         if text is not None and (problem := text_problem(name, text)) is not None:
@@ -183,7 +184,6 @@ def _names_problem(completion: Completion) -> str | None:
 
 
 def _is_json(value: dict[Any, Any]) -> bool:
-    """Whether it would be read back from JSON as it is."""
     try:
         return orjson.loads(orjson.dumps(value)) == value
     except TypeError:
@@ -203,7 +203,6 @@ def _is_list(values: object) -> bool:
 
 
 def _start_of(values: object) -> str:
-    """The kinds of a list's entries, or the start of what is no list."""
     if not _is_list(values):
         return f"{values!r:.100}"
     kinds = {type(value).__name__ for value in cast("Sequence[object]", values)}

@@ -82,7 +82,6 @@ def _checked(entry: Any, conversation: Sequence[Entry], where: str) -> Entry:
 
 
 def _written(entry: Entry, conversation: Sequence[Entry], where: str) -> Entry:
-    """An entry that a condenser wrote."""
     message = entry.message
     if (problem := _problem(message)) is not None:
         raise ConfigError(f"{where} wrote a message that no model can see: {problem}")
@@ -94,7 +93,6 @@ def _written(entry: Entry, conversation: Sequence[Entry], where: str) -> Entry:
 
 
 def _problem(message: Message) -> str | None:
-    """What is wrong with a message of user code, whatever its fields hold."""
     if message.role not in _ROLES:
         return f"its role is {message.role!r:.100}; choose one of {', '.join(_ROLES)}"
     if message.tool_calls and message.role != "assistant":
@@ -187,12 +185,10 @@ class Condensing:
 
     def rewritten(self) -> str | None:
         """Why the next act does not go on from the open row, where a condenser is the cause."""
-        return self._cause(self._history) if self.condensers else None
+        return self._cause(self._history)
 
     def seen_by(self, turn: Turn) -> Turn:
         """The act that the model sampled after `request`, with what it saw."""
-        if not self.condensers:
-            return turn
         tokens = turn.span.start if self.models.exact else self._prompt_tokens
         done = self._condensed and replace(self._condensed, tokens_after=tokens)
         self._condensed, self._changed = None, []
@@ -288,11 +284,9 @@ class Condensing:
         return replace(request, prompt_tokens=size.tokens)
 
     def _goes_on(self, history: History) -> bool:
-        """Whether a history begins with what the open row holds."""
         return history[: len(self._held)] == self._held
 
     def _cause(self, history: History) -> str | None:
-        """Why a history does not go on from the open row; `None` where it does."""
         if self._goes_on(history):
             return None
         return f"history: {', '.join(self._changed)}" if self._changed else "history"

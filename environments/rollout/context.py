@@ -421,7 +421,6 @@ def _named(names: Sequence[str], config: AgentEnvConfig) -> tuple[Condenser, ...
 
 
 def _unread(config: AgentEnvConfig, names: Sequence[str]) -> list[tuple[str, str]]:
-    """Each given setting that none of these condensers reads, and the condensers that would."""
     read = {setting for name in names for setting in _READS[name]}
     given = {
         setting: f"--env.{setting} {getattr(config, setting)}"

@@ -1,7 +1,7 @@
 """What an environment writes: its hooks, each with what it gives by default."""
 
-from collections.abc import Awaitable, Mapping, Sequence
-from inspect import isasyncgenfunction, iscoroutinefunction
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from inspect import Parameter, isasyncgenfunction, iscoroutinefunction, isfunction, signature
 from typing import Any, TypeVar
 
 from environments.config import AgentEnvConfig, ModelServerConfig, ServerConfig
@@ -231,6 +231,24 @@ class Hooks:
 def writes(env: Hooks, hook: str) -> bool:
     """Whether an environment has a hook of its own, in its class or set on the object."""
     return getattr(getattr(env, hook), "__func__", None) is not getattr(Hooks, hook)
+
+
+def written_hooks(env: Hooks) -> frozenset[str]:
+    """The hooks that an environment writes."""
+    return frozenset(name for name, ours in vars(Hooks).items() if isfunction(ours) and writes(env, name))
+
+
+def takes_context(hook: Callable[..., Any], others: int) -> bool:
+    """Whether a hook names one more argument than `others`, which it calls `ctx` or has no default for.
+
+    What a wrapper's `*args` may take is unknown.
+    """
+    named = [
+        each
+        for each in signature(hook).parameters.values()
+        if each.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    return len(named) > others and (named[others].name == "ctx" or named[others].default is Parameter.empty)
 
 
 def is_recorded(env: Hooks) -> bool:

@@ -143,7 +143,6 @@ class ModelCalls:
     _deadline: float = field(init=False)
 
     def __post_init__(self) -> None:
-        """The clock starts here."""
         self.tokens_left = self.budget.token_budget
         self._deadline = monotonic() + self.budget.timeout_s
 

@@ -26,7 +26,6 @@ class TokenEstimate:
     """Counts with our tokenizer, calibrated by what the model's server counted. All rollouts share it."""
 
     def __init__(self, renderer: ChatMLRenderer) -> None:
-        """Nothing is known of the model yet."""
         self._renderer = renderer
         self._prompts = _Ratios()
         self._additions = _Ratios()
@@ -131,7 +130,6 @@ class PromptTokens:
     """Counts the prompts of one rollout."""
 
     def __init__(self, policy: Policy, estimate: TokenEstimate, calls: HookCalls) -> None:
-        """Ask `policy`, and `estimate` where it has no `prompt_tokens` or does not know."""
         self._policy = policy
         self._counter = prompt_counter(policy)
         self._estimate = estimate
@@ -213,7 +211,6 @@ class PromptTokens:
             return PromptSize(tokens=tokens, row_tokens=tokens)
 
     async def _by_policy(self, request: CompletionRequest) -> int | None:
-        """The policy's count, or `None` if unknown."""
         given: object = None
         if self._counter is not None:
             given = await self._calls.hook("policy prompt_tokens", self._counter, request)

@@ -74,8 +74,6 @@ class RowBuilder:
 
 
 class _Row:
-    """A row that grows."""
-
     def __init__(self, ids: OpenRow) -> None:
         self.ids = ids
         self.logprobs: array[float] | None = array("d")

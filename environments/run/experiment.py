@@ -35,6 +35,7 @@ from environments.rollout.agents.command import Command
 from environments.rollout.context import condenser_facts
 from environments.rollout.items.item_json import stable_text
 from environments.rollout.lifecycle.opened_files import OpenedFiles
+from tools.extras import OWN_PACKAGES
 from tools.python_syntax import parse_python
 from tools.registry import Tool, Toolset
 
@@ -71,7 +72,6 @@ _NOT_COUNTED = re.compile(r"estimator.*|.*(_s|timeout|_url|key|secret|password|c
 _LONG = 200
 _LARGEST_PROGRAM = 1 << 20
 """Bytes: what is larger is an interpreter."""
-_TURNWISE = ("environments", "tools", "turnwise")
 _MOST_NAMED = 500
 """Files of data that are named one by one; more are named by their folders."""
 _SYSTEM = tuple(Path(each) for each in ("/proc", "/sys", "/dev", "/etc", "/usr/share", "/usr/lib"))
@@ -290,7 +290,7 @@ def _classes(env_cls: type) -> list[type]:
         cls
         for cls in env_cls.__mro__
         if (parts := cls.__module__.split("."))[0] != "builtins"
-        and (parts[0] not in _TURNWISE or parts[:2] == ["environments", "shipped"])
+        and (parts[0] not in OWN_PACKAGES or parts[:2] == ["environments", "shipped"])
     ]
 
 
@@ -329,7 +329,7 @@ def _resolved_folder(folder: str) -> Path:
 def _installed() -> tuple[Path, ...]:
     source = Path(__file__).resolve().parents[2]
     paths = {sys.prefix, *sysconfig.get_paths().values()}
-    return (*_SYSTEM, *(Path(path).resolve() for path in paths), *(source / name for name in _TURNWISE))
+    return (*_SYSTEM, *(Path(path).resolve() for path in paths), *(source / name for name in OWN_PACKAGES))
 
 
 def _data_by_name(env_cls: type, files: Iterable[Path], apart: Iterable[Path]) -> dict[str, Path]:

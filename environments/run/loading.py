@@ -15,10 +15,9 @@ from types import ModuleType
 from typing import TypeVar
 
 from tools.errors import ConfigError, TurnwiseError
+from tools.extras import OWN_PACKAGES
 
 Loaded = TypeVar("Loaded")
-
-_OWN_PACKAGES = ("environments", "tools", "turnwise")
 
 
 def load(source: str) -> ModuleType:
@@ -92,7 +91,7 @@ def run_code(load: Callable[[], Loaded], path: Path) -> Loaded:
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         rival = path.parent / package
-        if package in _OWN_PACKAGES and (rival.is_dir() or rival.with_suffix(".py").is_file()):
+        if package in OWN_PACKAGES and (rival.is_dir() or rival.with_suffix(".py").is_file()):
             raise ConfigError(
                 f"{path.name} imports {error.name!r}, but {package!r} is the name of Turnwise's own package: "
                 f"rename {rival if rival.is_dir() else rival.with_suffix('.py')}"

@@ -23,6 +23,7 @@ from environments.rollout.containment.hook_calls import InFlight, rollout_at
 from environments.run.console_streams import drop_unread_output
 from environments.run.progress import Progress
 from environments.trajectory import Failure
+from tools.extras import OWN_PACKAGES
 
 NAMED_AFTER_S = 5.0
 BLOCKED = 1
@@ -30,9 +31,7 @@ BLOCKED = 1
 _TICK_S = 0.5
 _LAST_WORDS_S = 3.0
 _YIELD_CPU_S = 2.0
-_OURS = tuple(
-    f"{Path(environments.__file__).parents[1] / name}/" for name in ("environments", "tools", "turnwise")
-)
+_OURS = tuple(f"{Path(environments.__file__).parents[1] / name}/" for name in OWN_PACKAGES)
 _LIBRARIES = ("<frozen ", *{f"{sysconfig.get_path(name)}/" for name in ("stdlib", "purelib", "platlib")})
 
 

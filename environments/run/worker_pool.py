@@ -114,18 +114,6 @@ class StopSignals:
         self._loop.call_soon_threadsafe(self._stop)
 
 
-async def until_stopped(work: Coroutine[Any, Any, T]) -> tuple[T | None, int]:
-    """What some work gives, and 0; or nothing, and the exit code of the signal that cancelled it."""
-    task = asyncio.create_task(work)
-    with StopSignals(task.cancel) as signals:
-        try:
-            return await task, 0
-        except asyncio.CancelledError:
-            if signals.received is None:
-                raise
-            return None, signals.exit_code
-
-
 _STARTED_AT_ONCE = 16
 """Groups that start in one turn of the event loop."""
 Key = TypeVar("Key")

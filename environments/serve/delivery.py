@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from time import monotonic
@@ -357,7 +358,9 @@ class Delivery:
         """Wait for the next look: a trainer at work takes batch after batch, one that stalls takes none."""
         self._pause_s = _FIRST_POLL_S if busy else min(2 * self._pause_s, POLL_S)
         if self._registration.still_holds() and not (self.waiting and self._may_send()):
-            await _wait_for(self._wake, self._pause_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._pause_s):
+                    await self._wake.wait()
 
     async def _register(self) -> bool:
         before, weights = self._registration.state, self._rules.weights
@@ -460,14 +463,6 @@ class Delivery:
             lambda outbox: (outbox.waiting_groups(), outbox.waiting_posts())
         )
         self._changed.set()
-
-
-async def _wait_for(event: asyncio.Event, timeout_s: float) -> None:
-    try:
-        async with asyncio.timeout(timeout_s):
-            await event.wait()
-    except TimeoutError:
-        pass
 
 
 def _wait_s(attempt: RetryCallState) -> float:

@@ -8,7 +8,6 @@ import textwrap
 import pytest
 
 pytestmark = pytest.mark.usefixtures("real_starts")
-OURS = ["environments", "tools"]
 ENV = """
 from turnwise import AgentEnv, Choice, say
 
@@ -61,49 +60,36 @@ def refused_in_one_line(run, foreign):
     )
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_the_command_refuses_a_package_of_our_name(project, name):
-    foreign = package(project, name)
-    assert refused_in_one_line(python("-m", "turnwise", "list", cwd=project), foreign)
+@pytest.mark.parametrize(
+    "args", [("-m", "turnwise", "list"), ("my_env.py", "process")], ids=["command", "script"]
+)
+@pytest.mark.parametrize("name", ["environments", "tools.py"])
+def test_a_package_or_module_of_our_name_beside_the_user_is_refused_in_one_line(project, args, name):
+    foreign = project / name
+    if name.endswith(".py"):
+        foreign.touch()
+    else:
+        package(project, name)
+    assert refused_in_one_line(python(*args, cwd=project), foreign)
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_the_command_refuses_a_package_of_our_name_anywhere_on_the_path(project, tmp_path, name):
-    foreign = package(tmp_path / "theirs", name)
+def test_the_command_refuses_a_package_of_our_name_anywhere_on_the_path(project, tmp_path):
+    foreign = package(tmp_path / "theirs", "tools")
     run = python("-m", "turnwise", "list", cwd=project, path=[foreign.parent])
     assert refused_in_one_line(run, foreign)
+    # A program that was started elsewhere has a traceback, as it cannot rename the folder.
+    run = python("my_env.py", "process", cwd=project, path=[foreign.parent])
+    assert f"ImportError: {foreign} hides Turnwise's own package" in run.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_the_command_refuses_a_module_of_our_name(project, name):
-    module = project / f"{name}.py"
-    module.touch()
-    assert refused_in_one_line(python("-m", "turnwise", "list", cwd=project), module)
-
-
-@pytest.mark.parametrize("name", OURS)
-def test_a_script_beside_a_package_of_our_name_ends_with_one_line(project, name):
-    foreign = package(project, name)
-    assert refused_in_one_line(python("my_env.py", "process", cwd=project), foreign)
-
-
-@pytest.mark.parametrize("name", OURS)
-def test_a_script_beside_a_module_of_our_name_ends_with_one_line(project, name):
-    module = project / f"{name}.py"
-    module.touch()
-    assert refused_in_one_line(python("my_env.py", "process", cwd=project), module)
-
-
-@pytest.mark.parametrize("name", OURS)
-def test_a_module_in_a_package_of_our_name_ends_with_one_line(project, name):
-    foreign = package(project, name)
+def test_a_module_in_a_package_of_our_name_ends_with_one_line(project):
+    foreign = package(project, "tools")
     (foreign / "my_env.py").write_text(ENV)
-    assert refused_in_one_line(python("-m", f"{name}.my_env", "process", cwd=project), foreign)
+    assert refused_in_one_line(python("-m", "tools.my_env", "process", cwd=project), foreign)
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_a_notebook_gets_an_import_error_and_stays_alive(project, name):
-    foreign = package(project, name)
+def test_a_notebook_gets_an_import_error_and_stays_alive(project):
+    foreign = package(project, "environments")
     cell = """
         try:
             from turnwise import AgentEnv
@@ -113,30 +99,21 @@ def test_a_notebook_gets_an_import_error_and_stays_alive(project, name):
     """
     run = python("-c", textwrap.dedent(cell), cwd=project)
     sentence, alive = run.stdout.splitlines()
-    assert sentence.startswith(f"{foreign} hides Turnwise's own package {name!r}: rename it")
+    assert sentence.startswith(f"{foreign} hides Turnwise's own package 'environments': rename it")
     assert alive == "alive"
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_a_program_started_elsewhere_gets_an_import_error(project, tmp_path, name):
-    foreign = package(tmp_path / "theirs", name)
-    run = python("my_env.py", "process", cwd=project, path=[foreign.parent])
-    assert f"ImportError: {foreign} hides Turnwise's own package" in run.stderr.splitlines()[-1]
-
-
-@pytest.mark.parametrize("name", OURS)
-def test_a_package_of_our_name_that_is_already_imported_is_refused(project, name):
-    foreign = package(project, name)
-    code = f"import {name}, sys; sys.path.remove(''); import turnwise; turnwise.AgentEnv"
+def test_a_package_of_our_name_that_is_already_imported_is_refused(project):
+    foreign = package(project, "environments")
+    code = "import environments, sys; sys.path.remove(''); import turnwise; turnwise.AgentEnv"
     run = python("-c", code, cwd=project)
     assert f"ImportError: {foreign} hides Turnwise's own package" in run.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_a_folder_of_our_name_that_is_no_package_hides_nothing(project, name):
-    (project / name).mkdir()
-    (project / name / "other.py").touch()
-    assert python("-m", "turnwise", "list", cwd=project).returncode == 0
+def test_folders_of_our_names_that_are_no_packages_hide_nothing(project):
+    for name in ("environments", "tools"):
+        package(project, name)
+        (project / name / "__init__.py").rename(project / name / "other.py")
     run = python("my_env.py", "process", "--env.group_size", "2", "--out", "out.jsonl", cwd=project)
     assert run.returncode == 0, run.stderr
 

@@ -86,7 +86,20 @@ async def _check_open(checked: CheckedEnv, watchdog: Watchdog) -> Belongings | N
     try:
         async with checked.opened():
             before = belongings()
-            report.add({"opens": _opened(checked, checked.warnings), "fingerprint": _covered(checked)})
+            env, warnings = checked.env, checked.warnings
+            rewards = "turn rewards" if env.default_estimator == "turn_return" else "one reward for the whole"
+            found = (
+                f"{env.name}: {rewards}, estimator {env.estimator}, sandbox {env.lifecycle.sandboxes.kind}"
+            )
+            names = list(environment_files(env))
+            more = f" and {len(names) - _MOST_FILES} more files" if len(names) > _MOST_FILES else ""
+            files = f"{', '.join(names[:_MOST_FILES]) or 'the class alone'}{more}"
+            report.add(
+                {
+                    "opens": ("warn", "; ".join([found, *warnings])) if warnings else ("ok", found),
+                    "fingerprint": ("ok", f"covers settings, tools and {files}"),
+                }
+            )
             with watchdog.armed():
                 for name, check in _OF_OPEN.items():
                     await _check(checked, name, check)
@@ -114,19 +127,6 @@ async def _check(checked: CheckedEnv, name: str, check: Callable[[CheckedEnv], A
     except BaseException as error:  # noqa: BLE001  # what breaks a check is what it found
         answer = _failed(error)
     checked.report.add({name: answer})
-
-
-def _opened(checked: CheckedEnv, warnings: list[str]) -> Answer:
-    env = checked.env
-    rewards = "turn rewards" if env.default_estimator == "turn_return" else "one reward for the whole"
-    found = f"{env.name}: {rewards}, estimator {env.estimator}, sandbox {env.lifecycle.sandboxes.kind}"
-    return ("warn", f"{found}; {'; '.join(warnings)}") if warnings else ("ok", found)
-
-
-def _covered(checked: CheckedEnv) -> Answer:
-    names = list(environment_files(checked.env))
-    more = f" and {len(names) - _MOST_FILES} more files" if len(names) > _MOST_FILES else ""
-    return "ok", f"covers settings, tools and {', '.join(names[:_MOST_FILES]) or 'the class alone'}{more}"
 
 
 def _failed(error: BaseException) -> Answer:

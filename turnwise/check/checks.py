@@ -20,7 +20,7 @@ from environments.policy.inference.http_client import one_line
 from environments.record.diagnosis import diagnosis
 from environments.rollout.hooks import is_recorded, writes
 from environments.rollout.items.item_json import recorded_item
-from environments.rollout.lifecycle.parts import below_floor
+from environments.rollout.lifecycle.rollout_hooks import below_floor
 from environments.trajectory import Rewards, Trajectory
 from environments.turn_level_reward import writes_turn_rewards
 from tools.errors import IsolationError
@@ -177,7 +177,15 @@ async def check_skill(checked: CheckedEnv) -> Answer:
     """Whether a scripted agent without mistakes scores more than one that makes nothing but mistakes."""
     if not writes(checked.env, "scripted_choices"):
         return "skipped", _NO_SCRIPT
-    good, bad = [await _scores(checked, skill) for skill in (GOOD, BAD)]
+    good, bad = [
+        [
+            each.score
+            for group in await checked.play(skill)
+            for each in group.group.trajectories
+            if each.score is not None
+        ]
+        for skill in (GOOD, BAD)
+    ]
     if not good or not bad:
         return "skipped", "no rollout has a score"
     if checked.env.scripted_solves and (wrong := await _unsolved(checked)):
@@ -215,12 +223,6 @@ async def _unsolved(checked: CheckedEnv) -> list[str]:
             if line.startswith(f"task {name}: "):
                 wrong[name] += line.removeprefix(f"task {name}").replace(": ", "; ", 1)
     return [f"{name}: {reason}" for name, reason in wrong.items()]
-
-
-async def _scores(checked: CheckedEnv, skill: float) -> list[float]:
-    groups = await checked.play(skill)
-    scores = [each.score for group in groups for each in group.group.trajectories]
-    return [score for score in scores if score is not None]
 
 
 async def check_variation_by_turn(checked: CheckedEnv) -> Answer:

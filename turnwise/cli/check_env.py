@@ -44,7 +44,11 @@ class CheckCommand(EnvCommand):
             report = supervised(command, NAMES, limit_s=options["limit"])
         if isinstance(report, int):
             return report
-        return _show_json(report) if options["as_json"] else _show(report)
+        if options["as_json"]:
+            _show_json(report)
+        else:
+            _show(report)
+        return FAILED if any(report[name][0] == "fail" for name in NAMES) else 0
 
 
 @click.command("check", cls=CheckCommand)
@@ -75,7 +79,7 @@ def command(call: EnvCall, items: int, report: Path, **_: Any) -> int:
     os._exit(0)  # whatever threads the environment has left
 
 
-def _show(report: Mapping[str, Any]) -> int:
+def _show(report: Mapping[str, Any]) -> None:
     """What was looked at, then the table."""
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -91,15 +95,9 @@ def _show(report: Mapping[str, Any]) -> int:
         console.print(table)
     click.echo("\n".join(shown_lines(report, console.width)))
     click.echo("\n".join(line.rstrip() for line in shown.get().splitlines()))
-    return _code(report)
 
 
-def _show_json(report: Mapping[str, Any]) -> int:
+def _show_json(report: Mapping[str, Any]) -> None:
     checks = [dict(zip(("check", "result", "found"), (name, *report[name]), strict=True)) for name in NAMES]
     shown = {part: report[f"shown {part}"] for part in PARTS if f"shown {part}" in report}
     click.echo(json.dumps({"checks": checks, **shown}, indent=2, ensure_ascii=False))
-    return _code(report)
-
-
-def _code(report: Mapping[str, Any]) -> int:
-    return FAILED if any(report[name][0] == "fail" for name in NAMES) else 0

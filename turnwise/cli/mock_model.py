@@ -15,10 +15,9 @@ from environments.policy.second_models import ROLES, ScriptedAnswers
 from environments.rollout.agent_loop import opening_messages
 from environments.rollout.containment.hook_calls import InFlight
 from environments.rollout.context import asks_for_summary
-from environments.rollout.hooks import writes
+from environments.rollout.hooks import takes_context, writes
 from environments.rollout.items.item_json import item_ids, recorded_item
 from environments.rollout.items.tasks import GroupTask
-from environments.rollout.lifecycle.hook_checks import takes_context
 from environments.rollout.lifecycle.rollout_hooks import open_rollout
 from environments.trajectory import Message
 from environments.turn_level_reward import call_hook

@@ -6,7 +6,7 @@ import os
 import sys
 import webbrowser
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -23,10 +23,10 @@ from tools.plain_text import counted
 from turnwise import viewer
 from turnwise.cli.credit_options import load_code
 from turnwise.cli.runs import show_runs
-from turnwise.lab.credit_report.report import CreditReport, credit_report
+from turnwise.lab.credit_report.report import credit_report
 from turnwise.viewer.page_server import LiveRecord, serve_page
 from turnwise.viewer.page_values import PageContent, TextCutter, TokenTexts
-from turnwise.viewer.record_page import PageSize, write_record_page
+from turnwise.viewer.record_page import write_record_page
 from turnwise.viewer.runs_page import write_runs_page
 from turnwise.viewer.text_view import item_lines, run_lines
 
@@ -85,7 +85,9 @@ def command(records: Sequence[Path], **options: Any) -> None:
         _show_runs(records[0], runs, options)
         return
     if options["as_text"]:
-        _print(records_at(records), options["item"], options["max_text"] or _TERMINAL_CHARS)
+        record, item, max_chars = records_at(records), options["item"], options["max_text"] or _TERMINAL_CHARS
+        lines = run_lines(record) if item is None else item_lines(record, item, max_chars=max_chars)
+        click.echo_via_pager(f"{line}\n" for line in lines)
         return
     with ExitStack() as stack:
         if options["demo"]:
@@ -145,36 +147,29 @@ def _show_runs(folder: Path, runs: Sequence[ListedRun], options: Mapping[str, An
             _open(page.resolve().as_uri())
 
 
-def _print(record: Record, item: str | None, max_chars: int) -> None:
-    lines = run_lines(record) if item is None else item_lines(record, item, max_chars=max_chars)
-    click.echo_via_pager(f"{line}\n" for line in lines)
-
-
 def _write(record: Record, page: Path, content: PageContent, options: Mapping[str, Any]) -> None:
     if page.exists() and any(map(page.samefile, paths_of(record))):
         raise ConfigError(f"{page} is the record: give --out another file")
+    credit = None
+    if not options["no_tokens"]:
+        with suppress(CreditError):  # the record has no tokens, or too few items
+            credit = credit_report(groups_of(record))
     size = write_record_page(
         record,
         page,
         content,
         others=options["estimators"] or None,
         lines=_lines(options["groups"]),
-        credit=None if options["no_tokens"] else _credit(record),
+        credit=credit,
         max_bytes=options["max_size"] * _MB,
     )
     with outlived_console():  # the work is done, even if its output is closed
         click.echo(page)
-        click.echo(_in_words(size), err=True)
+        groups, rollouts = counted(size.groups, "group"), counted(size.rollouts, "rollout")
+        cut = f"; not in it: {', '.join(size.cut)}" if size.cut else ""
+        click.echo(f"{size.size / _MB:,.2f} MB, {groups}, {rollouts}{cut}", err=True)
         if options["opens"]:
             _open(page.resolve().as_uri())
-
-
-def _credit(record: Record) -> CreditReport | None:
-    """The report by the proxy; `None` where the record has no tokens, or too few items."""
-    try:
-        return credit_report(groups_of(record))
-    except CreditError:
-        return None
 
 
 def _served(url: str, options: Mapping[str, Any]) -> None:
@@ -201,13 +196,6 @@ def _lines(text: str | None) -> tuple[range, ...] | None:
             raise ConfigError(f"--groups takes lines such as 1-20,35, not {text!r:.100}")
         lines.append(range(int(first), int(last or first) + 1))
     return tuple(lines)
-
-
-def _in_words(size: PageSize) -> str:
-    groups = counted(size.groups, "group")
-    rollouts = counted(size.rollouts, "rollout")
-    cut = f"; not in it: {', '.join(size.cut)}" if size.cut else ""
-    return f"{size.size / _MB:,.2f} MB, {groups}, {rollouts}{cut}"
 
 
 DEMO: Final = Path(viewer.__file__).parent / "demo" / "demo.jsonl.gz"

@@ -11,6 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from tools.errors import ConfigError
+from tools.extras import OWN_PACKAGES
 
 KINDS: Mapping[str, str] = {
     "turns": "Make files from a list in a terminal; each turn earns what it got right.",
@@ -24,7 +25,6 @@ KINDS: Mapping[str, str] = {
 _TEMPLATES = files("turnwise.scaffold").joinpath("templates")
 _NAME = re.compile(r"[A-Za-z](\w*[A-Za-z0-9])?", re.ASCII)
 _LONGEST = 60
-_OWN_PACKAGES = frozenset({"environments", "tools", "turnwise"})
 
 
 def make_environment(folder: Path, kind: str, *, shipped: Container[str]) -> list[Path]:
@@ -71,7 +71,7 @@ def refuse_name(name: str, shipped: Container[str]) -> None:
         raise ConfigError(f"{name!r} is a word of Python's own; give another name, such as {name}_env")
     if name in shipped:
         raise ConfigError(f"{name!r} is an environment that is shipped; give another name, such as my_{name}")
-    if name in _OWN_PACKAGES:
+    if name in OWN_PACKAGES:
         raise ConfigError(f"{name!r} is a package of Turnwise's own; give another name, such as my_{name}")
     if name in sys.stdlib_module_names or importlib.util.find_spec(name) is not None:
         raise ConfigError(

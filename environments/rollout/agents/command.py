@@ -56,7 +56,6 @@ class Command:
     """Whether its home and XDG folders on the host are those of the user, as where it has logged in there."""
 
     def __post_init__(self) -> None:
-        """Raises ConfigError where nothing could be started like this."""
         argv: Any = self.argv
         if isinstance(argv, str) or not argv or not all(isinstance(each, str) for each in argv):
             raise ConfigError(

@@ -176,8 +176,6 @@ def _compared(thread: Thread, messages: Sequence[Message], parsed: list[tuple[Me
 
 
 class _Renamed:
-    """How an agent has renamed the ids of calls."""
-
     def __init__(self) -> None:
         self._ours: dict[str, str] = {}
         self._theirs: dict[str, str] = {}

@@ -137,8 +137,6 @@ class EndpointServer:
 
 
 class _Connection(web.RequestHandler):
-    """One connection of an agent."""
-
     def __init__(self, port: "_Port", server: web.Server) -> None:
         super().__init__(
             server, loop=asyncio.get_running_loop(), lingering_time=_LINGER_S, access_log=cast("Any", None),

@@ -82,8 +82,6 @@ class Player(Protocol):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Asked:
-    """One request of an agent, from its arrival until another of its thread comes."""
-
     request: AgentRequest
     found: Match
     rewritten: str | None
@@ -156,7 +154,6 @@ class RecordedLoop:
     _counts: Counter[str] = field(default_factory=Counter[str], init=False)
 
     def __post_init__(self) -> None:
-        """Nothing runs yet."""
         self._queue, self._over = asyncio.Queue(), asyncio.Event()
         self._context = copy_context()
         self._prompt_key = opening_key(self.prompt) if self.prompt else None
@@ -270,7 +267,6 @@ class RecordedLoop:
     def _note_run(
         self, playing: "asyncio.Task[int | None]", hangs: bool, started: float
     ) -> BaseException | None:
-        """Keep how the run of the agent went. Return what it raised."""
         error: BaseException | None = None
         exit_code: int | None = None
         if not playing.cancelled():
@@ -357,7 +353,6 @@ class RecordedLoop:
             raise
 
     def _find_retried(self, request: AgentRequest, connection: Connection) -> _Asked | None:
-        """Return the request that this one repeats, if any."""
         same = [asked for asked in self._last.values() if asked.request.body == request.body]
         failed = [asked for asked in same if asked.sampling.done() and _has_failed(asked.sampling)]
         usable = [asked for asked in same if asked not in failed]
@@ -544,7 +539,6 @@ class RecordedLoop:
         return asked.reply
 
     async def _other(self, request: AgentRequest, model: AskedModel) -> Reply:
-        """The answer of another model, which is recorded and not trained."""
         if request.tools:
             raise Refused(
                 f"the model {request.model!r} answers with text alone; leave tools out", param="tools"
@@ -596,7 +590,6 @@ def _has_failed(task: "asyncio.Task[None]") -> bool:
 
 
 async def _cancel(tasks: "set[asyncio.Task[None]] | set[asyncio.Task[BaseException | None]]") -> None:
-    """Cancel tasks and wait for their ends."""
     left = [task for task in tasks if not task.done()]
     for task in left:
         task.cancel()

@@ -327,13 +327,13 @@ class HookCalls:
             raise ConfigError(f"{doing} is called after its rollout was over; use ctx while it goes on")
         limit = doing if limit_s is None else f"{doing} took longer than {limit_s:.3g} s"
         limit = f"{limit} (--env.{setting})" if setting else limit
-        with self._doing(doing), timed(doing.rpartition(": ")[2].partition(", ")[0]):
+        with self._doing(doing):
             if inspect.iscoroutinefunction(function):
                 given, left_s = function(), limit_s
             else:
                 given, left_s = await self._in_thread(function, limit_s, limit)
             if inspect.isawaitable(given):
-                context = handed_to(self._context.copy()) if is_parallel else self._context
+                context = self._own_context() if is_parallel else self._context
                 given = await self._in_task(given, left_s, limit, busy=busy, context=context)
         return given
 
@@ -354,15 +354,24 @@ class HookCalls:
 
     @contextmanager
     def _doing(self, doing: str) -> Generator[None]:
-        """Shown while it runs; then what it ran in or beside, if that goes on."""
+        """Shown, and measured, while it runs; then what it ran in or beside is shown, if that goes on."""
         self._running.append(doing)
         self._in_flight.doing = doing
         try:
-            yield
+            if self._profiler is None:
+                yield
+            else:
+                with timed(doing.rpartition(": ")[2].partition(", ")[0]):
+                    yield
         finally:
             self._running.remove(doing)
             if self._running:
                 self._in_flight.doing = self._running[-1]
+
+    def _own_context(self) -> Context:
+        """Return a copy, as `asyncio.to_thread` makes one: a task may be using the original."""
+        context = self._context.copy()
+        return context if self._profiler is None else handed_to(context)
 
     async def _in_thread(
         self, function: Callable[[], Any], limit_s: float | None, limit: str
@@ -395,8 +404,7 @@ class HookCalls:
         limit_s: float | None = None,
         limit: str = "a generator",
     ) -> tuple[Any, float | None]:
-        # With a copy of the variables, as `asyncio.to_thread` does it: a task may be using the others.
-        context = handed_to(self._context.copy())
+        context = self._own_context()
         call = thread.submit(ended_call, partial(context.run, function))
         call.what = limit
         answer = asyncio.wrap_future(call)
@@ -422,14 +430,17 @@ class HookCalls:
         cancel_s: float | None = None,
     ) -> Any:
         clock = HookClock()
-        task = self._new_task(handed_on(_clocked(clock, awaitable)), context or copy_context())
+        work = _clocked(clock, awaitable)
+        work = work if self._profiler is None else handed_on(work)
+        task = self._new_task(work, context or copy_context())
         try:
             left_s = limit_s
             while not task.done() and (left_s is None or left_s > 0):
                 # While a verification runs nothing is used up, however little is left.
-                wait_s = max(left_s, _POLL_S) if clock.is_stopped and left_s is not None else left_s
+                is_short = left_s is not None and left_s < _POLL_S
+                wait_s = _POLL_S if is_short and clock.is_stopped else left_s
                 await asyncio.wait({task}, timeout=wait_s)
-                left_s = None if limit_s is None else limit_s - clock.spent_s()
+                left_s = None if limit_s is None or task.done() else limit_s - clock.spent_s()
             if not task.done() and busy():
                 await asyncio.wait({task}, timeout=_KILL_S)
             in_time = task.done()
@@ -490,7 +501,7 @@ class HookCalls:
         owner = _OwnedGenerator(opened(), partial(self._new_task, context=copy_context()))
         limit_s = self._hook_timeout_s
         limit = f"opening a sandbox took longer than {limit_s:g} s (--env.hook_timeout_s)"
-        with self._doing("opening a sandbox"), timed("opening a sandbox"):
+        with self._doing("opening a sandbox"):
             sandbox = await self._in_task(owner.next(), limit_s, limit, cancel_s=_CLOSE_S)
         try:
             yield sandbox

@@ -62,7 +62,6 @@ def _dumped(item: Any, unknown: Callable[[str, Any], Any]) -> str:
 
 
 def _value(value: Any, path: str, unknown: Callable[[str, Any], Any]) -> Any:
-    """The value in JSON's types; `path` names it, as in `.rows[2]`."""
     if value is None or isinstance(value, bool | int | float | str):
         return value.value if isinstance(value, Enum) else value
     if isinstance(value, Mapping):

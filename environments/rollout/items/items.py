@@ -86,7 +86,6 @@ def checked_items(
 
 
 def _read_local(path: Path, limit: int | None) -> tuple[list[Item], list[int] | None]:
-    """The items of a file and, of JSON lines, the line of each."""
     try:
         is_file, exists = path.is_file(), path.exists()
     except OSError as error:

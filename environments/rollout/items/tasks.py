@@ -109,7 +109,6 @@ class GroupTask:
     """What came of its first siblings, where they were rolled out ahead of the others."""
 
     def __post_init__(self) -> None:
-        """Raise DatasetError for an id that a record could not hold."""
         try:
             checked_id(self.item_id)
         except DatasetError as error:

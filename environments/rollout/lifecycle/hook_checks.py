@@ -20,9 +20,10 @@ from typing import Any, get_args, get_origin, get_type_hints
 from environments.config import AgentEnvConfig
 from environments.policy.second_models import ROLES
 from environments.rollout.agents.command import Command, TrainThreads
-from environments.rollout.hooks import Hooks, is_recorded, writes
+from environments.rollout.hooks import Hooks, is_recorded, takes_context, writes
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tools.errors import ConfigError
+from tools.extras import OWN_PACKAGES
 from tools.injection import is_state, state_class, why_unreadable
 from tools.registry import Toolset
 from tools.toolsets import refuse_state
@@ -31,7 +32,6 @@ _LOG = logging.getLogger(__name__)
 _PLACES = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _CLOSE = 0.7
 """How alike a near miss is: `prepares` is one of `prepare`, `preview` is not."""
-_OURS = ("environments", "tools", "turnwise")
 _ATTRIBUTES = tuple(
     name for name, given in vars(Hooks).items() if not name.startswith("_") and not callable(given)
 )
@@ -73,15 +73,6 @@ def check_hooks(env: Hooks) -> None:
             _LOG.warning("%s.%s is no hook; if it is meant to be %s, rename it", cls.__name__, name, close[0])
 
 
-def takes_context(hook: Callable[..., Any], others: int) -> bool:
-    """Whether a hook names one more argument than `others`, which it calls `ctx` or has no default for.
-
-    What a wrapper's `*args` may take is unknown.
-    """
-    named = [each for each in signature(hook).parameters.values() if each.kind in _PLACES]
-    return len(named) > others and (named[others].name == "ctx" or named[others].default is Parameter.empty)
-
-
 def _methods(cls: type) -> dict[str, Callable[..., Any]]:
     """The hooks of a base class; `scoring` is how the mixin is asked for its own."""
     public = {name: given for name, given in vars(cls).items() if not name.startswith("_")}
@@ -111,7 +102,6 @@ def _refuse_other_parameters(env: Hooks, name: str, ours: Callable[..., Any]) ->
 
 
 def _takes(written: Signature, given: list[str]) -> bool:
-    """Whether such a call can work, and no argument lands on a parameter with the name of another."""
     try:
         bound = written.bind(*given).arguments
     except TypeError:
@@ -120,13 +110,12 @@ def _takes(written: Signature, given: list[str]) -> bool:
 
 
 def _shown(written: Signature) -> str:
-    """As it was written, without annotations."""
     bare = [each.replace(annotation=Parameter.empty) for each in written.parameters.values()]
     return f"(self, {str(Signature(bare))[1:]}" if bare else "(self)"
 
 
 def _is_ours(cls: type) -> bool:
-    return cls is object or cls.__module__.partition(".")[0] in _OURS
+    return cls is object or cls.__module__.partition(".")[0] in OWN_PACKAGES
 
 
 _YIELDING = (Iterator, Iterable, Generator, AsyncIterator, AsyncIterable, AsyncGenerator)
@@ -149,7 +138,6 @@ def refuse_other_states(toolset: Toolset, prepare: Callable[..., Any], env: str)
 
 
 def _given(prepare: Callable[..., Any], env: str) -> Any:
-    """What stands after `->`, by itself or yielded; `None` for nothing."""
     function: Any = inspect.unwrap(prepare)
     # The other annotations may name what is imported for type checkers alone.
     only_return = SimpleNamespace(__annotations__={"return": inspect.get_annotations(function).get("return")})
@@ -198,7 +186,6 @@ def refuse_missing_parts(env: Hooks, config: AgentEnvConfig, estimator: str) -> 
 
 
 def _refuse_other_agent(env: Hooks, config: AgentEnvConfig) -> None:
-    """Raise ConfigError where it is not clear who plays."""
     agent: Any = env.agent
     if agent is not None and not isinstance(agent, Command):
         raise ConfigError(f"environment {env.name!r}: agent is {agent!r:.100}; give turnwise.Command([...])")

@@ -77,8 +77,6 @@ async def rare_full_collections() -> AsyncGenerator[None]:
 
 
 class _FullPasses:
-    """The process has one collector, however many environments are open in however many threads."""
-
     def __init__(self) -> None:
         self._lock = Lock()
         self._open = 0
@@ -116,7 +114,6 @@ async def _now_and_then() -> None:
 
 
 def _peak_memory() -> int:
-    """Bytes that this process had at most."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 

@@ -26,7 +26,7 @@ from environments.rollout.hooks import Hooks, is_recorded, pins_thread, plays_on
 from environments.rollout.lifecycle.hook_checks import check_hooks, refuse_missing_parts, refuse_other_states
 from environments.rollout.lifecycle.sandboxes import Sandboxes
 from environments.rollout.prompt_tokens import TokenEstimate
-from environments.trajectory import LARGEST_REWARD, Trajectory
+from environments.trajectory import LARGEST_REWARD
 from environments.turn_level_reward import NewScoring
 from tools.errors import ConfigError
 from tools.mcp.mcp_servers import MCPServers
@@ -154,25 +154,9 @@ def _failed_score(env: Hooks, config: AgentEnvConfig) -> float:
     return float(given)
 
 
-def below_floor(trajectories: Sequence[Trajectory], failed_score: float) -> str:
-    """Names the rollouts that scored less than one gets that its agent broke; empty where none did."""
-    below = [
-        f"{each.item_id}, sibling {each.sibling}: {each.score:.3g}"
-        for each in trajectories
-        if each.agent_caused is None and each.score is not None and each.score < failed_score
-    ]
-    if not below:
-        return ""
-    return (
-        f"to break a rollout is worth more (failed_score {failed_score:g}) than to lose it honestly: "
-        f"{'; '.join(below)}; set failed_score to the least that an honest rollout gets"
-    )
-
-
 def _split_servers(
     servers: Sequence[ModelServerConfig],
 ) -> tuple[tuple[ServerConfig, ...], tuple[SecondModelConfig, ...]]:
-    """Return the servers with a `base_url`: those that play, and the second models."""
     given = [server for server in servers if server.base_url]
     seconds = tuple(server for server in given if isinstance(server, SecondModelConfig))
     roles = [server.section for server in seconds]

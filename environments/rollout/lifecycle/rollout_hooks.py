@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncContextDecorator, AsyncExitStack, ContextDecorator, aclosing, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -25,9 +25,8 @@ from environments.rewards.reward_context import USER_VOTE, GroupContext, Rollout
 from environments.rollout.agent_loop import Loop, opening_messages, reply_messages
 from environments.rollout.boundary import caused_by_agent, failure_of, let_go, raised_by_user
 from environments.rollout.containment.hook_calls import END, HookCalls, InFlight, Watch
-from environments.rollout.hooks import Hooks, writes
+from environments.rollout.hooks import Hooks, takes_context, writes, written_hooks
 from environments.rollout.items.tasks import GroupTask
-from environments.rollout.lifecycle.hook_checks import takes_context
 from environments.rollout.lifecycle.lifecycle import Lifecycle
 from environments.rollout.model_calls import Budget, budget_of
 from environments.trajectory import (
@@ -88,7 +87,7 @@ class RolloutHooks:
 
     def __init__(self, life: Lifecycle, ctx: RolloutContext, calls: HookCalls) -> None:
         self.life, self._env, self._config = life, life.env, life.config
-        self.ctx, self.calls = ctx, calls
+        self.ctx, self.calls, self._written = ctx, calls, written_hooks(life.env)
         self.scoring = life.parts.new_scoring(ctx.item, ctx, calls.hook)
         self._anchor: str | None = None
         self._metrics: dict[str, float] = {}
@@ -127,7 +126,7 @@ class RolloutHooks:
         Raises:
             ConfigError: it is a generator that yields never, or twice.
         """
-        if not self._writes("prepare"):
+        if "prepare" not in self._written:
             yield
             return
         ctx = self.ctx
@@ -187,7 +186,7 @@ class RolloutHooks:
             ConfigError: `tools_for` gave no names of tools, or a tool takes another state than there is.
         """
         env, ctx = self._env, self.ctx
-        if self._writes("tools_for"):
+        if "tools_for" in self._written:
             names = await self._ask("tools_for", env.tools_for, ctx.item)
             where = f"environment {env.name!r}, item {ctx.item_id!r}: tools_for"
             toolset = narrowed(toolset, names, env.tools, where)
@@ -197,7 +196,7 @@ class RolloutHooks:
     async def opening(self) -> tuple[Message, ...]:
         """The conversation before the first turn."""
         env = self._env
-        if not self._writes("format_prompt"):  # of an agent that asks what it likes
+        if "format_prompt" not in self._written:  # of an agent that asks what it likes
             self._anchor = await self._state_after(None)
             return ()
         prompt = await self._ask("format_prompt", env.format_prompt, self.ctx.item)
@@ -212,14 +211,14 @@ class RolloutHooks:
 
     async def budget(self) -> Budget:
         """What the rollout may spend."""
-        if not self._writes("limits_for"):
+        if "limits_for" not in self._written:
             return budget_of(self._config)
         limits = await self.calls.hook("limits_for", self._env.limits_for, self.ctx.item)
         return budget_of(self._config, limits, env=self._env.name)
 
     async def respond(self, turn: Turn) -> tuple[Message, ...]:
         """The world's reply after a turn."""
-        if not self._writes("respond"):
+        if "respond" not in self._written:
             return ()
         given = await self.calls.hook("respond", self._env.respond, self.ctx.item, turn, self.ctx)
         return reply_messages(given, env=self._env.name)
@@ -263,7 +262,7 @@ class RolloutHooks:
         if rewards is None:
             rewards = self.scoring.floor(bare, self.life.parts.failed_score)
         ctx = self.ctx
-        if self._writes("values"):
+        if "values" in self._written:
             given = await self.calls.hook("values", self._env.values, ctx.item, bare)
             bare = turn_values(given, bare, f"{where_of(ctx)}: values")
         return bare.with_rewards(rewards, checked_metrics(ctx), tuple(ctx.judge_model.calls))
@@ -273,7 +272,7 @@ class RolloutHooks:
         is_masked = self._config.mask_truncated and turn.finish_reason == "length"
         threads = (env.train_threads, env.agent and env.agent.train_threads)
         is_masked = is_masked or (turn.without_tools and "with_tools" in threads)
-        if not self._writes("train_turn"):
+        if "train_turn" not in self._written:
             return replace(turn, trained=False) if is_masked else turn
         given = await self.calls.hook("train_turn", env.train_turn, self.ctx.item, turn, self.ctx)
         if not _is_bool(given):
@@ -284,15 +283,12 @@ class RolloutHooks:
         return replace(turn, trained=bool(given) and not is_masked)
 
     async def _state_after(self, turn: Turn | None) -> str | None:
-        if not self._writes("state_key"):
+        if "state_key" not in self._written:
             return None
         anchor = await self._ask("state_key", self._env.state_key, self.ctx.item, turn)
         after = "before the first turn" if turn is None else f"turn {turn.index + 1}"
         where = f"environment {self._env.name!r}, item {self.ctx.item_id!r}, {after}: what state_key gave"
         return None if anchor is None else checked_text(anchor, where)
-
-    def _writes(self, hook: str) -> bool:
-        return writes(self._env, hook)
 
     async def _ask(self, name: str, hook: Callable[..., Any], *args: Any) -> Any:
         return await self.calls.hook(name, hook, *self._with_context(hook, *args))
@@ -396,3 +392,18 @@ def _with_part(trajectory: Trajectory, entry: Any, where: str) -> Trajectory:
         group=part,
     )
     return replace(trajectory, rewards=rewards)
+
+
+def below_floor(trajectories: Sequence[Trajectory], failed_score: float) -> str:
+    """Names the rollouts that scored less than one gets that its agent broke; empty where none did."""
+    below = [
+        f"{each.item_id}, sibling {each.sibling}: {each.score:.3g}"
+        for each in trajectories
+        if each.agent_caused is None and each.score is not None and each.score < failed_score
+    ]
+    if not below:
+        return ""
+    return (
+        f"to break a rollout is worth more (failed_score {failed_score:g}) than to lose it honestly: "
+        f"{'; '.join(below)}; set failed_score to the least that an honest rollout gets"
+    )

@@ -270,7 +270,6 @@ class ItemImages:
         return self._preparations[image]
 
     async def _reason(self, image: Image) -> str | None:
-        """Why it cannot be had; `None`: it is there."""
         async with self._slots:
             try:
                 await self._prepare(image)

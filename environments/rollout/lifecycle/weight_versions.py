@@ -30,7 +30,6 @@ class WeightVersions:
     """
 
     def __init__(self, config: AgentEnvConfig) -> None:
-        """None met yet."""
         self.max_staleness = config.max_staleness
         """How many versions may be newer than what is trained on; `None`: any number."""
         self._met: dict[str, None] = {}

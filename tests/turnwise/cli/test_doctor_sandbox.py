@@ -73,11 +73,6 @@ def orphan(tmp_path, monkeypatch):
     return folder
 
 
-def test_an_orphan_is_listed(orphan, capsys):
-    assert main(["doctor", "sandbox", "local", "--list"]) == 0
-    assert f"local   orphan   process 1        {orphan.name}" in capsys.readouterr().out.splitlines()
-
-
 def test_a_program_that_looks_for_the_first_time_takes_nothing_away(orphan):
     turnwise = Path(sys.executable).with_name("turnwise")
     listed = subprocess.run(
@@ -110,16 +105,6 @@ def test_tier_c_is_checked_with_the_network_that_it_cannot_take_away(capsys):
     done, skipped, _ = capsys.readouterr().out.splitlines()
     assert done == "ok       23 exec_output"
     assert skipped == "skipped  83 there_is_no_network: the host's network is within reach"
-
-
-@pytest.mark.usefixtures("tier_c")
-def test_a_part_that_is_passed_over_is_told(capsys):
-    args = ["doctor", "sandbox", "local", "--tier", "C", "--network", "full"]
-    assert main([*args, "--only", "host_processes_are_invisible"]) == 0
-    line = capsys.readouterr().out.splitlines()[0]
-    assert line.startswith(
-        "ok       86 host_processes_are_invisible: a part is passed over: names and arguments"
-    )
 
 
 @pytest.mark.parametrize(

@@ -5,18 +5,16 @@ import pytest
 from environments.config import JudgeConfig, UserConfig
 from environments.policy.mock_server import mock_app
 from environments.policy.scripted import Choice, say
-from environments.rollout.context import SUMMARY_REQUEST, summarise
+from environments.rollout.context import SUMMARY_REQUEST
 from environments.rollout.items.tasks import GroupTask
 from environments.trajectory import Message
 from tests.environments.talk import Talk, talk
 from tests.environments.talking import Talking, made
 from tests.environments.write_file import WriteFile
 from tests.environments.write_file import made as written
-from tests.equipment.quirky_server import QuirkyServer
 from tests.equipment.running_server import running_server
-from tests.equipment.server_quirks import QUIRKS, SERVERS, quirks_named
 from tools.errors import ConfigError
-from turnwise.cli.mock_model import MockRole, items_by_opening, script_for, script_of
+from turnwise.cli.mock_model import MockRole, items_by_opening, script_for
 
 
 class Rooms(Talking):
@@ -53,16 +51,6 @@ async def test_items_that_share_their_first_user_message_differ_by_the_system_pr
         assert await played(made(Titled), asked) == item
 
 
-async def test_the_environments_system_prompt_belongs_to_the_opening():
-    class WithSystem(Rooms):
-        system_prompt = "be brief"
-
-        def format_prompt(self, item):
-            return item["id"]
-
-    assert await played(made(WithSystem), conversation(("system", "be brief"), ("user", "b"))) == "b"
-
-
 async def test_of_openings_that_begin_alike_the_longest_is_played():
     class Nested(Rooms):
         def format_prompt(self, item):
@@ -95,10 +83,6 @@ async def test_a_prompt_made_of_the_state_is_prepared_as_in_a_rollout():
     assert Stated.closed == before + 2
 
 
-async def test_a_conversation_that_begins_otherwise_is_of_no_item():
-    assert await played(made(Titled), conversation(("user", "begin"))) is None
-
-
 class SumsUp(Rooms):
     def format_prompt(self, item):
         return item["id"]
@@ -113,27 +97,9 @@ async def test_where_a_summary_is_asked_for_the_scripted_one_is_given():
     assert await played(made(SumsUp), asked[:2]) == "b"
 
 
-async def test_a_summary_may_be_asked_for_in_the_environments_own_words():
-    class Own(SumsUp):
-        condenser = summarise(every=2, request="Short, please.")
-
-    assert await played(made(Own), conversation(("user", "a"), ("user", "Short, please."))) == "in a"
-
-
 async def test_of_an_unknown_conversation_the_generic_summary_is_given():
     asked = conversation(("user", "?"), ("user", "42"), ("user", SUMMARY_REQUEST))
     assert await played(made(SumsUp), asked) == "What I know:\n42"
-
-
-async def test_items_for_evaluation_are_played_too():
-    class HeldOut(Titled):
-        def load_eval_items(self):
-            return [{"id": "c"}]
-
-    env = made(HeldOut)
-    async with env.loaded():
-        script = (await script_of(env, "policy"))(conversation(("system", "room c"), ("user", "begin")))
-    assert script((), (), 1.0)[0].message.content == "c"
 
 
 # The second models.
@@ -150,14 +116,14 @@ def without_calls(group):
     ]
 
 
-async def both_ways(quirks=()):
+async def both_ways():
     """The groups of an environment whose hooks play, and of one that asks servers."""
     async with talk(max_items=2) as env:
         scripted = [await env.rollout_group(task, 2) for task in env.tasks()]
         served_as = {"judge": JudgeConfig, "user": UserConfig}
         async with (
-            running_server(QuirkyServer(app(env, "judge"), quirks)) as judge,
-            running_server(QuirkyServer(app(env, "user"), quirks)) as user,
+            running_server(app(env, "judge")) as judge,
+            running_server(app(env, "user")) as user,
         ):
             servers = [
                 served_as[role](base_url=url, model_name="scripted", temperature=1.0)
@@ -173,13 +139,6 @@ async def test_over_http_the_rollouts_are_those_that_hooks_give():
     assert [without_calls(group) for group in served] == [without_calls(group) for group in scripted]
     calls = served[0].trajectories[0].user_calls
     assert calls[0].usage["completion_tokens"] > 0
-
-
-@pytest.mark.parametrize("server", ["openai", "llamacpp", "mistral", "transformers"])
-async def test_servers_that_take_less_are_asked_for_less(server):
-    chosen = [name for name in SERVERS[server] if QUIRKS[name].models is None]
-    scripted, served = await both_ways(quirks_named(chosen))
-    assert [without_calls(group) for group in served] == [without_calls(group) for group in scripted]
 
 
 async def test_an_environment_that_plays_no_judge_is_refused():

@@ -24,13 +24,6 @@ def record(tmp_path):
     return recorded(tmp_path / "r.jsonl", GROUP, GROUP)
 
 
-def test_the_page_stands_beside_its_record(record, capsys):
-    assert main(["view", str(record)]) == 0
-
-    assert capsys.readouterr().out == f"{record.with_suffix('.html')}\n"
-    assert "g1" in blocks_of(record.with_suffix(".html").read_text())
-
-
 def test_the_page_of_a_run_stands_in_its_folder(tmp_path):
     folder = tmp_path / "runs" / "toy" / "first"
     folder.mkdir(parents=True)
@@ -46,13 +39,6 @@ def test_it_says_how_much_there_is_and_what_was_cut(record, capsys):
 
     said = capsys.readouterr().err
     assert re.search(r"^0\.\d\d MB, 1 group, 2 rollouts; not in it: 1 groups, tokens$", said, re.MULTILINE)
-
-
-def test_several_estimators_stand_beside_the_recorded_one(record):
-    main(["view", str(record), "--estimator", "rloo", "--estimator", "gigpo"])
-
-    others = blocks_of(record.with_suffix(".html").read_text())["index"]["others"]
-    assert [each.partition("(")[0] for each in others] == ["rloo", "gigpo"]
 
 
 @pytest.mark.parametrize(

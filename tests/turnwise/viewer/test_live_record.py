@@ -74,13 +74,6 @@ def test_there_is_no_other_block(live, lines, name):
     assert live.block(name) is None
 
 
-def test_a_record_that_does_not_exist_yet_is_waited_for(live, lines):
-    before = read(live.index())
-    live.path.write_bytes(lines[0])
-
-    assert (before["groups"], len(read(live.index())["groups"])) == ([], 1)
-
-
 def test_a_record_that_was_emptied_is_read_anew(live, lines):
     live.path.write_bytes(b"".join(lines))
     live.index()
@@ -107,11 +100,3 @@ def test_a_malformed_line_is_named_and_the_others_are_shown(live, lines):
 
     assert [group["item"] for group in index["groups"]] == ["item 0", "item 2"]
     assert index["cut"][-1] == "line 2, which is malformed"
-
-
-def test_blocks_of_a_record_that_is_gone_are_none(live, lines):
-    live.path.write_bytes(lines[0])
-    live.index()
-    live.path.unlink()
-
-    assert live.block("g1") is None

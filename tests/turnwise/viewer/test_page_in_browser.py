@@ -130,11 +130,6 @@ def test_a_ledger_adds_up_on_screen_to_the_advantage_of_the_record(at, record):
     assert rows == [0.5, 0.5, -0.5]
 
 
-def test_a_ledger_names_the_siblings_it_was_compared_with(at):
-    page = at("#g=chats%2F0&s=0&t=1", "#drawer .peers")
-    assert texts(page, "#drawer .peerlist a") == ["sibling 1, turn 2", "sibling 2, turn 2"]
-
-
 def test_kept_files_open_at_their_turn_and_at_the_end_as_text_alone(at):
     page = at("#g=chats%2F0", ".turn")
     for place in (".turn[data-turn='0'][data-column='0']", ".outcomes"):
@@ -152,11 +147,6 @@ def test_a_peer_is_a_link_to_its_own_turn(at):
     page.click("#drawer .peerlist a >> nth=0")
     page.wait_for_selector("#drawer h2:text('sibling 1, turn 2')")
     assert page.evaluate("route()") == {"v": "group", "g": "chats/0", "s": "1", "t": "1"}
-
-
-def test_a_turn_without_a_peer_says_so(at):
-    page = at("#g=chats%2F0&s=1&t=2", "#drawer .ledger")
-    assert "no peer" in texts(page, "#drawer .drawerhead .badge")
 
 
 def test_a_masked_turn_trains_no_token(at):
@@ -197,13 +187,6 @@ def test_search_finds_the_one_rollout_that_said_a_word(at):
     assert set(texts(page, ".row mark")) == {"xylophone"}
 
 
-def test_a_query_and_a_text_hold_together(at):
-    page = at("#v=turns&q=no-peer&text=turn", ".list .row")
-    page.wait_for_selector(".count:has-text('hits in')")
-    items = page.evaluate("results.items.map(({rollout, at}) => rollout.entry.turns.alone[at])")
-    assert set(items) == {1}
-
-
 @pytest.mark.parametrize(
     ("query", "turns"),
     [
@@ -223,25 +206,11 @@ def test_turn_queries_give_the_turns_they_ask_for(at, query, turns):
     assert [tuple(each) for each in found] == turns
 
 
-def test_turns_can_be_asked_for_by_how_their_rollout_ended(at):
-    page = at("#v=turns&end=ended%3A+bored", ".list .row")
-    assert texts(page, ".row .c-sibling") == ["sibling 2"] * 4
-
-
 def test_rollouts_are_filtered_by_score(at):
     page = at("#v=rollouts&text=chats", ".list .row")
     page.fill("input[aria-label='score from']", "1.5")
     page.wait_for_selector(".count:has-text('2 of')")
     assert set(texts(page, ".row .c-score")) == {"1.5"}
-
-
-def test_rollouts_are_sorted_by_a_column_and_back(at):
-    page = at("#v=rollouts", ".list .row")
-    page.click(".heads >> text=turns")
-    longest = texts(page, ".row .c-turns")
-    page.click(".heads >> text=turns")
-    assert [int(each) for each in longest[:-1]] == sorted(map(int, longest[:-1]), reverse=True)
-    assert [int(each) for each in texts(page, ".row .c-turns")] == sorted(map(int, longest))
 
 
 def test_keys_move_through_a_group_open_a_turn_and_close_it(at):
@@ -256,13 +225,6 @@ def test_keys_move_through_a_group_open_a_turn_and_close_it(at):
     assert page.evaluate("route().s") == "1"
 
 
-def test_keys_move_through_a_list_and_open_its_row(at):
-    page = at("#v=turns&q=no-peer", ".list .row")
-    page.keyboard.press("j")
-    page.keyboard.press("Enter")
-    page.wait_for_selector("#drawer h2:text('sibling 1, turn 3')")
-
-
 def test_a_slash_goes_to_the_search_and_a_question_mark_shows_the_keys(at):
     page = at("", ".tile")
     page.keyboard.press("/")
@@ -270,26 +232,6 @@ def test_a_slash_goes_to_the_search_and_a_question_mark_shows_the_keys(at):
     page.keyboard.press("Escape")
     page.keyboard.press("?")
     assert page.is_visible("#help kbd:text('j')")
-
-
-def test_dark_follows_the_system_and_a_button_overrules_it(at):
-    back = "getComputedStyle(document.body).backgroundColor"
-    page = at("", ".tile")
-    light = page.evaluate(back)
-    page.emulate_media(color_scheme="dark")
-    dark = page.evaluate(back)
-    page.click("button[aria-label='Light or dark']")
-    assert (dark != light, page.evaluate(back)) == (True, light)
-    page.emulate_media(color_scheme="light")
-    page.evaluate("localStorage.clear()")
-
-
-def test_print_shows_the_rows_and_not_the_bar(at):
-    page = at("#g=chats%2F0", ".turn")
-    page.emulate_media(media="print")
-    shown = (page.is_visible("#bar"), page.is_visible(".turn >> nth=0"))
-    page.emulate_media(media="screen")
-    assert shown == (False, True)
 
 
 def test_condensed_contexts_and_forks_are_marked_in_a_real_run(at):
@@ -308,24 +250,6 @@ def test_a_summary_stands_in_the_row_of_the_act_that_follows_it(at):
         ".map((each) => drawer.rollout.entry.turns.kind[each.dataset.turn]).join('')"
     )
     assert row == "sa"
-
-
-def test_reward_parts_and_metrics_are_drawn_over_the_run(at, record):
-    named = {
-        f"{kind}: {name}"
-        for group in read_groups(record)
-        for each in group.group.trajectories
-        for kind, values in (
-            ("metric", [each.metrics]),
-            ("part", [*each.rewards.turn_components, each.rewards.outcome_parts]),
-        )
-        for parts in values
-        for name in parts
-    }
-    drawn = set(texts(at("", ".tile"), ".run h3"))
-    assert "score" in drawn
-    assert drawn - {"score"} <= named
-    assert any(each.startswith("part: ") for each in drawn)
 
 
 def test_of_three_siblings_two_stand_beside_each_other_and_a_third_that_is_gone_to_takes_a_place(at):
@@ -362,46 +286,10 @@ def test_boards_and_code_of_a_message_have_one_width_and_its_markdown_is_read_as
     assert "<img src=x" in page.inner_text(read)
 
 
-@pytest.mark.parametrize(
-    ("address", "marks"),
-    [("", "figure .chart"), ("#g=chats%2F0", ".strip"), ("#g=chats%2F0&s=0&t=1", "#drawer .ledger")],
-    ids=["charts", "group", "turn"],
-)
-def test_marks_have_a_legend(at, address, marks):
-    page = at(address, marks)
-    page.wait_for_selector(".keys")
-    boxes = page.locator("figure, #drawer .ledger, #drawer .peers").evaluate_all(
-        "all => all.map((each) => each.querySelectorAll('.keys .key').length)"
-    )
-    assert all(boxes)
-
-
-def test_decimal_points_of_a_column_stand_below_each_other(at):
-    page = at("", ".tile")
-    widths = page.evaluate(
-        "['1', '0.5', '12.25', '0.125'].map((each) => aligned(each).replace(/^\\d+/, '').length)"
-    )
-    assert set(widths) == {4}
-
-
 def test_both_estimators_stand_beside_each_other_with_their_sign_flips(at):
     page = at("#v=estimators&flips=1", ".list .row")
     pairs = page.evaluate("results.items.map(({own, other}) => own * other)")
     assert (len(pairs) > 1, max(pairs) < 0) == (True, True)
-
-
-def test_charts_of_the_overview_count_every_turn(at, record):
-    page = at("", ".tile")
-    turns = sum(len(each.acts) for group in read_groups(record) for each in group.group.trajectories)
-    assert page.inner_text(".tile:has-text('turns') b") == f"{turns:,}"
-
-
-def test_rows_of_a_group_and_charts_count_turns_from_1(at):
-    page = at("#g=chats%2F0", ".turn")
-    gutters = texts(page, ".mrow[data-act] .gutter")
-    page = at("", ".tile")
-    ticks = page.locator("svg[aria-label='Reward by turn index'] text.mid").all_text_contents()
-    assert (gutters, ticks[0]) == (["1", "2", "3"], "1")
 
 
 def test_health_by_turn_index_is_that_of_the_summary(at):

@@ -8,6 +8,8 @@ from itertools import count
 import pytest
 
 from environments.policy.rendering.chatml import ChatMLRenderer
+from environments.rollout.agents.conversation import _Renamed
+from environments.trajectory import Message
 from tests.environments.rollout.agents.recorded import (
     ADD,
     Sums,
@@ -22,6 +24,7 @@ from tests.environments.rollout.agents.recorded import (
 )
 from tests.environments.test_row_contract import check_masks
 from tests.turnwise.check.checked_envs import checked
+from tools.calls import ToolCall
 from tools.errors import PolicyError
 from turnwise import AgentEnvConfig, Choice, Command, Completion, ConfigError, StopReason, say
 
@@ -115,9 +118,22 @@ def test_another_opening_is_another_thread_and_not_a_fork():
     async def play(self, item, ctx):
         await ask(ctx.endpoint, system("s"), user("x"))
         await ask(ctx.endpoint, system("title"), user("x"))
+        await ask(ctx.endpoint, system("s"), user("only the system message is shared"))
 
     (trajectory,) = rolled_out(played(Talk, play))
-    assert _turns(trajectory) == [(0, None, 0), (1, None, 1)]
+    assert _turns(trajectory) == [(0, None, 0), (1, None, 1), (2, None, 2)]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "equal"),
+    [("ab", "xy", True), ("ab", "ab", True), ("ab", "xx", False), ("aa", "xy", False)],
+)
+def test_calls_are_equal_when_their_ids_are_renamed_one_to_one(ours, theirs, equal):
+    def calling(ids):
+        calls = tuple(ToolCall(id=each, name="add", arguments="{}") for each in ids)
+        return Message(role="assistant", tool_calls=calls)
+
+    assert _Renamed().are_equal(calling(theirs), calling(ours)) is equal
 
 
 def test_a_retry_gets_the_same_completion_and_is_no_turn():

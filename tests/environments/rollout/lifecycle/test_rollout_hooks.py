@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager, contextmanager
 import anyio
 import pytest
 
+from environments.rollout.hooks import takes_context
 from environments.rollout.lifecycle import rollout_hooks
-from environments.rollout.lifecycle.hook_checks import takes_context
 from environments.trajectory import Message
 from tests.environments.talking import TASK, Talking, made, played
 from tests.tables import cases

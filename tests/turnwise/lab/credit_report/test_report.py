@@ -25,9 +25,8 @@ def said(report):
     return " ".join(report["sentences"])
 
 
-@pytest.mark.parametrize("turns", [8, 16])
-def test_where_turns_stand_by_themselves_and_are_noisy_a_small_gamma_is_best(turns):
-    report = credit_report(game(turns=turns))
+def test_where_turns_stand_by_themselves_and_are_noisy_a_small_gamma_is_best():
+    report = credit_report(game(turns=8))
     snr = of_gamma(report)
     assert min(snr[0.0], snr[0.5]) > snr[0.7] > snr[0.9] > snr[1.0]
     assert "× fewer groups than γ = 1 here; it bends the gradient by" in said(report)
@@ -44,21 +43,14 @@ def test_where_a_key_is_paid_a_turn_later_gamma_0_is_nothing_and_a_middle_one_is
     assert max(snr, key=snr.get) in (0.9, 0.7, 0.5)
 
 
-@pytest.mark.parametrize("kind", ["stop", "chain"])
-def test_where_there_is_little_to_assign_the_arms_are_close(kind):
-    snr = of_gamma(credit_report(game(kind, noise=0.0, right=0.5)))
-    assert max(snr.values()) < 1.4 * snr[1.0]
-
-
 def test_a_difference_that_would_read_as_none_is_not_said():
     report = credit_report(game("chain", noise=0.0, right=0.6, seed=5))
     assert "γ = 0.9 needs" not in said(report)  # certain: 1.03 × fewer
     assert "1.0 ×" not in said(report)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_where_nothing_can_be_learned_it_cannot_tell(seed):
-    report = credit_report(game("nothing", seed=seed))
+def test_where_nothing_can_be_learned_it_cannot_tell():
+    report = credit_report(game("nothing", seed=0))
     assert said(report).startswith("cannot tell: ")
 
 
@@ -81,19 +73,6 @@ def test_arms_are_every_gamma_and_baseline_of_turn_return_and_each_other_estimat
     assert {gamma for gamma, baseline in of_reference if baseline == "loo_index"} == {1.0, 0.9, 0.7, 0.5, 0.0}
     assert {baseline for gamma, baseline in of_reference if gamma == 1.0} >= {"loo_total", "group_mean"}
     assert ("rloo", None, None) in arms
-
-
-def test_rewards_of_any_size_give_the_same_figures():
-    def scaled(factor):
-        for each in game(groups=10):
-            rewards = [[factor * r for r in t.rewards.turns] for t in each.group.trajectories]
-            turns = [
-                replace(t, rewards=s.rewards)
-                for t, s in zip(each.group.trajectories, group_of(rewards).trajectories, strict=True)
-            ]
-            yield replace(each, group=replace(each.group, trajectories=tuple(turns)))
-
-    assert of_gamma(credit_report(scaled(1e90))) == pytest.approx(of_gamma(credit_report(scaled(1.0))))
 
 
 def test_withheld_siblings_count_in_the_size_of_their_group():

@@ -30,17 +30,8 @@ def exact(probe):
 def idle(probe):
     return probe.before.head
 
-def broken(probe):
-    raise KeyError("weights")
-
 def leaving(probe):
     raise SystemExit(0)
-
-def silent(probe):
-    pass
-
-def words(probe):
-    return {"lm_head.weight": np.array([["no number"]])}
 
 def foreign(probe):
     return np.random.default_rng(5).standard_normal((2048, 64))
@@ -72,19 +63,9 @@ def served(api, folder, *options, rows, url=None):
     return posts, said
 
 
-@pytest.mark.parametrize(
-    ("divisor", "code", "line"),
-    [
-        ("32", 0, EXACT),
-        ("own_length", 1, "turns weigh 1/their own length: a turn of L tokens counts as one of 1 token"),
-    ],
-    ids=["exact", "own_length"],
-)
-def test_the_step_of_a_trainer_behind_the_api_is_read_from_its_checkpoint(
-    api, tmp_path, capsys, divisor, code, line
-):
+def test_the_step_of_a_trainer_behind_the_api_is_read_from_its_checkpoint(api, tmp_path, capsys):
     folder = tmp_path / "probe"
-    options = ("--view", "turn_rows", "--score-divisor", divisor)
+    options = ("--view", "turn_rows", "--score-divisor", "32")
     posts, said = served(api, folder, *options, rows=33 + PADDING_ROWS)
     assert (
         said.splitlines()[-1]
@@ -93,8 +74,8 @@ def test_the_step_of_a_trainer_behind_the_api_is_read_from_its_checkpoint(
     model = open_probe(folder).before
     after = model.head + mean_per_row(model, posts)
     save_file({HEAD: after.astype(np.float32)}, tmp_path / "model.safetensors")
-    assert main(["doctor", "trainer", "read", str(folder), str(tmp_path)]) == code
-    assert capsys.readouterr().out.splitlines()[code].strip() == line
+    assert main(["doctor", "trainer", "read", str(folder), str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines()[0].strip() == EXACT
 
 
 def test_canaries_served_per_token_have_advantages_and_fill_the_batch(api, tmp_path):
@@ -111,10 +92,9 @@ def test_canaries_served_per_token_have_advantages_and_fill_the_batch(api, tmp_p
     ("trainer", "queued", "message"),
     [
         ({"batch_size": 8}, False, "and one step has to take all canaries: register a batch of 33"),
-        ({"max_token_len": 16}, False, "rows of up to 16 tokens, and the longest canary has 3029"),
         ({}, True, "the API holds 1 groups that no trainer has taken, and they would be in the step"),
     ],
-    ids=["small batch", "short rows", "groups of others"],
+    ids=["small batch", "groups of others"],
 )
 def test_what_cannot_be_one_step_is_refused(api, tmp_path, trainer, queued, message):
     api.start_trainer(**{"batch_size": 40, "max_token_len": 4096} | trainer)
@@ -148,14 +128,11 @@ WRONG = [
     (["begin", "{here}/other"], "holds a model that is not of a probe"),
     (["begin", "{here}/steps.py/new"], "cannot write"),
     (["begin", "{here}/new", "--lr", "inf"], "a learning rate is a number above 0"),
-    (["step", "{here}/steps.py:broken"], "the step failed: KeyError: 'weights'"),
     (["step", "{here}/steps.py:leaving"], "the step failed: SystemExit: 0"),
     (["read", "{here}", "{here}"], "is no folder of `turnwise doctor trainer begin`"),
     (["read", "{here}/begun", "{here}"], "has no *.safetensors and no pytorch_model*.bin"),
     (["step", "exact"], "names no function"),
     (["step", "{here}/steps.py:none"], "has no function 'none'"),
-    (["step", "{here}/steps.py:silent"], "the step gave nothing; return the model"),
-    (["step", "{here}/steps.py:words"], "what the step gave, lm_head.weight, is no tensor of numbers"),
     (["step", "{here}/steps.py:foreign"], "not the weights of the canary model after a step"),
     (["step", "{here}/steps.py:exact", "--gradient"], "these are weights and no gradient"),
 ]

@@ -60,18 +60,6 @@ def test_the_first_moment_of_adam_is_the_gradient_that_it_was_given(before, grad
     np.testing.assert_allclose(taken.head, gradient - decay * before.head, atol=1e-12)
 
 
-def test_the_state_of_adam_is_found_in_a_checkpoint_of_someones_own(before, gradient):
-    checkpoint = {"epoch": 1, "model": stepped(before, gradient), "optimizer": adam(before, gradient)}
-    taken = taken_step(checkpoint, before, 1.0, is_gradient=False)
-    np.testing.assert_allclose(taken.head, gradient, atol=1e-12)
-
-
-def test_a_state_dict_may_be_of_a_wrapped_model_and_have_more_than_the_model(before, gradient):
-    tensors = {f"module._orig_mod.{name}": each for name, each in stepped(before, gradient).items()}
-    taken = taken_step({**tensors, "value_head": np.zeros(3, np.float16)}, before, 0.5, is_gradient=False)
-    np.testing.assert_allclose(taken.head, gradient, atol=1e-6)
-
-
 def test_a_model_that_is_saved_over_the_one_it_was_loaded_from_is_compared_with_what_it_was(probe, tokens):
     saved = (probe.model / "model.safetensors").read_bytes()
     try:

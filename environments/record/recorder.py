@@ -185,7 +185,7 @@ class Recorder:
         with self._one_at_a_time:
             if line.artefacts is not None:  # before the line that names them
                 with folder_for(file := file_of(self.artefacts, line.group_id)):
-                    write_private(file, line.artefacts, on_disk=self._each_on_disk)
+                    write_private(file, line.artefacts, on_disk=True)
             more = self.more_facts()
             if origin := {**self._to_say.pop(line.fingerprint, {}), **more}:
                 content = with_origin(content, origin)

@@ -74,6 +74,8 @@ async def _end_of_others() -> None:
             _LOG.warning("a task goes on although it was cancelled, and is not waited for: %r", task)
             if isinstance(coro := task.get_coro(), ContainedCoroutine):
                 coro.code.is_given_up = True  # so that the end of the loop, which cancels it again, ends it
+            else:  # made without our task factory; `asyncio.Runner` would wait for it
+                asyncio._unregister_task(task)  # pyright: ignore[reportPrivateUsage]  # of the API for extending asyncio
 
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)

@@ -81,6 +81,11 @@ async def leave_a_task_that_never_ends():
     LEFT.append(asyncio.create_task(go_on()))
 
 
+async def leave_a_task_that_never_ends_without_our_factory():
+    asyncio.get_running_loop().set_task_factory(None)
+    await leave_a_task_that_never_ends()
+
+
 LEFT = []
 WAYS = [
     exit_in_a_callback,
@@ -95,6 +100,7 @@ WAYS = [
     fork_and_exit,
     close_the_console,
     leave_a_task_that_never_ends,
+    leave_a_task_that_never_ends_without_our_factory,
 ]
 
 

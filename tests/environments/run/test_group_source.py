@@ -24,7 +24,7 @@ from environments.run.group_source import (
     withhold_stale,
 )
 from environments.run.open_run import OpenRecord, OpenRun
-from environments.run.process_run import FAILED, PlannedTasks, roll_out
+from environments.run.process_run import PlannedTasks, roll_out
 from environments.run.progress import Progress
 from environments.run.worker_pool import StoppedError, run_groups
 from environments.testing import group_of
@@ -246,13 +246,6 @@ async def test_a_driver_records_every_group_once_and_passes_over_those_that_are_
     code, source, shown = await driven(path, WHOLE)
     assert (code, source.alone) == (0, [])
     assert "nothing to roll out: all 6" in shown
-
-
-async def test_a_driver_ends_where_too_many_groups_are_lost_and_keeps_them(tmp_path):
-    code, _, shown = await driven(tmp_path / "r.jsonl", lost(), max_failed_groups=2)
-    assert code == FAILED
-    assert "stopped: 2 groups in a row were lost whole" in shown
-    assert [each.status for each in read_groups(tmp_path / "r.jsonl")] == ["failed"] * 2
 
 
 async def test_a_group_is_recorded_as_it_is_when_its_age_was_judged(tmp_path, monkeypatch):

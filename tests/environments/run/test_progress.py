@@ -44,13 +44,6 @@ def group_with(score, *, errors=()):
     return CreditedGroup(group=group, advantages=((0.0,),), policy="p", estimator="e")
 
 
-def shown(progress):
-    """The picture, as a wide terminal has it."""
-    out = io.StringIO()
-    Console(file=out, width=200).print(progress._picture())
-    return out.getvalue()
-
-
 @pytest.fixture(autouse=True)
 def often(monkeypatch):
     """Every group makes a plain line."""

@@ -80,13 +80,6 @@ def test_items_that_failed_while_everything_did_are_tried_once_more_before_other
     assert [world.breaker.take()[0] for _ in range(5)] == [0, 1, 2, 3, 5]
 
 
-def test_an_item_that_fails_again_after_the_streak_counts_as_failed(world):
-    world.fails(OPEN_AFTER)
-    world.works()
-    world.fails()
-    assert world.works() == [0]
-
-
 def test_an_item_gets_no_third_try_in_a_second_streak(world):
     world.fails(OPEN_AFTER)
     world.works()

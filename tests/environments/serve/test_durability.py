@@ -10,7 +10,7 @@ from environments.serve.outbox import Outbox
 from environments.wire.payloads import Part, Shape, compress, pack
 from tests.adversarial.hostile_server import answer, hostile
 from tests.adversarial.test_hostile_api import GOOD, INFO, OURS, STATUS
-from tests.environments.serve.delivered import blocking, credited, delivering, put, registration_at, until
+from tests.environments.serve.delivered import credited, delivering, put, registration_at, until
 
 PART = Part(body=compress({"tokens": [[1]], "masks": [[1]], "scores": [0.5]}), longest_row=1)
 CALLS = ("open", "write", "fsync", "close")
@@ -244,18 +244,6 @@ async def test_a_post_counts_as_sent_only_after_the_answer(outbox):
         sender = sender_of(registration)
         assert await sender.send(outbox.next_post(), 2)
     assert (watching.saw, outbox.sent()) == ([[]], [1])
-
-
-async def test_what_a_trainer_has_for_certain_is_forgotten(trained, outbox):
-    async with delivering(trained.url, outbox) as delivery:
-        for number, name in enumerate("abc"):
-            await put(delivery, credited(name))
-            await until(delivery, lambda number=number: delivery.tally.posts == number + 1)
-            await blocking(trained.take_batch)
-            await delivery.changed()
-            await delivery.changed()
-        await until(delivery, lambda: delivery.unconfirmed == 1)
-        assert (len(outbox), outbox.sent()) == (1, [3])
 
 
 @pytest.mark.parametrize(("step", "holds"), [(2, False), (3, True), (4, True)])

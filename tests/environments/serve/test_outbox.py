@@ -3,7 +3,6 @@
 import gzip
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -75,38 +74,12 @@ def test_sent_posts_are_listed_in_the_order_in_which_the_api_got_them(outbox):
     assert outbox.sent() == [second.id, third.id, first.id]
 
 
-def test_a_group_and_that_its_task_is_finished_get_into_the_file_together(tmp_path):
-    first = Outbox(tmp_path / "o.sqlite")
-    first.put("a", parts(b"0"), number=0)
-    # A copy of the files is what a kill leaves.
-    for file in list(tmp_path.iterdir()):
-        shutil.copy(file, tmp_path / file.name.replace("o.", "killed."))
-    first.close()
-    with Outbox(tmp_path / "killed.sqlite") as killed:
-        assert (killed.next_post().group_id, killed.first_unfinished()) == ("a", 1)
-
-
 def test_a_slow_task_holds_the_place_and_later_ones_are_known_to_be_finished(outbox):
     for number in (0, 2, 3):
         outbox.finish(number)
     assert (outbox.first_unfinished(), outbox.finished()) == (1, {2, 3})
     outbox.finish(1)
     assert (outbox.first_unfinished(), outbox.finished()) == (4, frozenset())
-
-
-def test_a_post_can_be_shortened(outbox):
-    outbox.put("a", parts(b"long"))
-    outbox.replace(outbox.next_post().id, Part(body=b"short", longest_row=7))
-    assert outbox.next_post().part == Part(body=b"short", longest_row=7)
-
-
-def test_a_rejected_post_is_kept_readable_with_its_reason(outbox):
-    outbox.put("a", parts(compress({"tokens": [[1]], "masks": [[1]], "scores": [0.5]})))
-    outbox.reject(outbox.next_post(), "the API answered 422: no")
-    line = json.loads(outbox.rejected_path.read_text())
-    assert (line["group_id"], line["reason"]) == ("a", "the API answered 422: no")
-    assert line["post"] == {"tokens": [[1]], "masks": [[1]], "scores": [0.5]}
-    assert len(outbox) == 0
 
 
 def test_everything_is_there_again_after_reopening(tmp_path):

@@ -14,8 +14,6 @@ import pytest
 from environments.config import EMBEDDED_TOKENIZER
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.record.recorder import read_groups
-from environments.wire.columns import columns_of
-from environments.wire.views import token_advantages
 from tests.environments.serve.loopback import (
     ended,
     free_port,
@@ -58,18 +56,6 @@ def tiny_model_server(env):
         command = [sys.executable, str(TINY_MODEL), str(port), f"http://127.0.0.1:{script}"]
         wait_for_port(processes.enter_context(running(command, torch=True)), port)
         yield port
-
-
-@pytest.mark.parametrize("env", ["WriteWord", pytest.param("Talk", marks=pytest.mark.soak)])
-def test_token_advantages_arrive_token_for_token_as_they_were_computed(api, tmp_path, env):
-    api.start_trainer(batch_size=8, max_token_len=40_000)
-    with scripted_model(env) as port, served(api, tmp_path, port=port, env=env) as record:
-        arrived = take(api, 4)
-    computed = {group.group.group_id: columns_of(token_advantages(group)) for group in read_groups(record)}
-    for group in arrived:
-        expected = computed[group["overrides"][0]["group_id"]]
-        assert {name: group[name] for name in expected} == expected
-    assert any(value for group in arrived for row in group["advantages"] for value in row)
 
 
 def test_replies_arrive_as_context_without_a_mask_a_logprob_or_credit(api, tmp_path):

@@ -76,17 +76,6 @@ def test_the_script_of_an_environment_offers_it_too(shell, tmp_path):
     assert len(list(read_groups(tmp_path / "new.jsonl"))) == 2
 
 
-def test_a_need_of_the_live_rollout_is_one_line_and_2(shell, tmp_path):
-    (tmp_path / "colour.py").write_text(ENV.replace("WORTH", "(ctx.state or 1.0)"))
-    refused = shell("credit", "r.jsonl", "--rewards", "--env", "colour.py:Colour", "--write", "new.jsonl")
-    assert refused.returncode == 2
-    assert refused.stderr == (
-        "turnwise: error: r.jsonl, line 1: environment 'colour' cannot be rescored: score_turn uses "
-        "ctx.state, which a rollout has and its record has not\n"
-    )
-    assert not (tmp_path / "new.jsonl").exists()
-
-
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

@@ -85,17 +85,6 @@ def listed(*args):
     return json.loads(done.output)
 
 
-def test_a_refusal_is_one_line_that_names_what_changed(project):
-    assert process("my_env.py").returncode == 0
-    edit("float(sibling)", "2.0 * sibling")
-    edit("# a comment", "# another comment")
-    done = process("my_env.py", "--env.max_turns", "5")
-    assert done.returncode == 2
-    (error,) = done.stderr.splitlines()
-    assert "code of helper.py changed; max_turns was 10, is 5" in error
-    assert "--fresh, run it as --name OTHER, or go on all the same with --accept" in error
-
-
 def test_the_copied_source_with_the_copied_settings_is_the_same_experiment(project):
     assert process("my_env.py", "--env.group_size", "2").returncode == 0
     folder = RunFolder(Path("runs/my/default"))

@@ -100,18 +100,8 @@ async def test_a_forged_process_id_wedges_nothing(sandbox, pid):
     assert (await run(sandbox, "1 + 1")).content.endswith("2")
 
 
-async def test_long_output_loses_its_middle(sandbox):
-    result = await run(sandbox, "print('a' * 1_000_000)")
-    assert len(result.content) <= 2000
-    assert "characters cut" in result.content
-
-
 async def test_modules_of_the_workspace_do_not_break_the_interpreter(sandbox):
     for name in ("ast.py", "json.py", "sitecustomize.py"):
         await sandbox.write_file(name, b"raise SystemExit\n")
     await sandbox.write_file("mine.py", b"seven = 7\n")
     assert (await run(sandbox, "import mine; mine.seven")).content == "7"
-
-
-async def test_empty_code_is_refused(sandbox):
-    assert (await run(sandbox, " ")).error == "tool_error"

@@ -34,10 +34,6 @@ def names(toolset: Toolset) -> list[str]:
     return [spec.name for spec in toolset.specs]
 
 
-def test_an_environment_gets_what_it_lists():
-    assert select_toolsets([terminal, OWN]).name == "terminal+own"
-
-
 def test_a_bare_tool_is_a_toolset_of_its_name():
     assert names(select_toolsets([count, terminal], enabled=["count"])) == ["count"]
 
@@ -45,14 +41,6 @@ def test_a_bare_tool_is_a_toolset_of_its_name():
 def test_a_shipped_toolset_can_be_enabled_by_name():
     selected = select_toolsets([OWN], enabled=["file", "own"])
     assert names(selected) == [*names(file), "count"]
-
-
-def test_a_name_given_twice_counts_once():
-    assert names(select_toolsets([OWN], enabled=["own", "own"])) == ["count"]
-
-
-def test_no_tools_at_all_is_a_choice():
-    assert names(select_toolsets([])) == []
 
 
 def test_an_own_toolset_replaces_the_shipped_one_of_its_name():
@@ -126,8 +114,3 @@ def test_a_tool_that_the_settings_took_away_stays_away():
 def test_names_of_no_tool_are_refused_with_those_there_are(given: Any, message: str):
     with pytest.raises(ConfigError, match=message):
         narrowed(select_toolsets(LISTED), given, LISTED, "tools_for")
-
-
-def test_two_tools_of_one_name_are_an_error():
-    with pytest.raises(ConfigError, match="more than one tool called count"):
-        select_toolsets([OWN, Toolset("other", (count,))])

@@ -20,7 +20,6 @@ from environments.run.console_streams import outlived_console
 from environments.run.run_list import ListedRun, listed_runs
 from tools.errors import ConfigError, CreditError
 from tools.plain_text import counted
-from turnwise import viewer
 from turnwise.cli.credit_options import load_code
 from turnwise.cli.runs import show_runs
 from turnwise.lab.credit_report.report import credit_report
@@ -198,7 +197,7 @@ def _lines(text: str | None) -> tuple[range, ...] | None:
     return tuple(lines)
 
 
-DEMO: Final = Path(viewer.__file__).parent / "demo" / "demo.jsonl.gz"
+DEMO: Final = Path(__file__).parents[1] / "viewer" / "demo" / "demo.jsonl.gz"
 """A record to look at before anything ran; made by `scripts/demo_record.py`."""
 
 

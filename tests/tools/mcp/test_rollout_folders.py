@@ -43,10 +43,6 @@ async def answers(*servers, tool="create", rollouts=2):
         return found
 
 
-async def test_a_file_where_the_server_starts_is_of_one_rollout(memory):
-    assert await answers(memory("here")) == ["created Ada", "created Ada"]
-
-
 async def test_a_file_that_env_puts_into_the_folder_of_the_rollout_is_of_one_rollout(memory):
     assert await answers(memory(env={"MEMORY": "{rollout}/memory"})) == ["created Ada", "created Ada"]
 
@@ -71,15 +67,6 @@ async def test_home_temporary_and_configuration_are_of_the_rollout_and_go_with_i
         assert one != two
         assert not Path(one).exists()
     assert shown[0]["npm_config_cache"] == str(Path("~/.npm").expanduser())
-
-
-async def test_a_program_and_an_argument_by_relative_paths_are_those_of_the_working_directory(
-    memory, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "python").symlink_to(sys.executable)
-    server = MCPToolset(name="memory", command="./python", args=("memory_server.py", "here"))
-    assert await answers(server) == ["created Ada", "created Ada"]
 
 
 def test_a_folder_of_the_rollout_for_a_server_that_all_share_is_refused(memory):

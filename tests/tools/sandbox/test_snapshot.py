@@ -97,16 +97,6 @@ async def test_a_verifiers_file_wins_over_one_that_was_prepared(tier, opening):
 
 
 @as_root
-async def test_the_disk_limit_is_of_what_a_copy_writes_itself(opening):
-    _, snapshot = await prepared(opening("B"), "for i in 1 2 3; do head -c 14000000 /dev/zero > $i; done")
-    async with opening("B").beginning_with(snapshot) as copy:
-        fill = "for i in 4 5 6 7; do head -c 14000000 /dev/zero > $i; done; df --output=avail . | tail -1"
-        done = await copy.exec(fill)
-        assert (b"No space left" in done.stderr, done.text().split()) == (True, ["0"])
-    await snapshot.discard()
-
-
-@as_root
 async def test_a_fork_bomb_in_one_copy_leaves_another_its_processes(opening):
     _, snapshot = await prepared(opening("B"), "true")
     async with opening("B").beginning_with(snapshot) as one, opening("B").beginning_with(snapshot) as other:

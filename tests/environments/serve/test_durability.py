@@ -246,19 +246,17 @@ async def test_a_post_counts_as_sent_only_after_the_answer(outbox):
     assert (watching.saw, outbox.sent()) == ([[]], [1])
 
 
-@pytest.mark.parametrize(("step", "holds"), [(2, False), (3, True), (4, True)])
-async def test_a_step_that_fell_is_a_reset(outbox, step, holds):
+@pytest.mark.parametrize(
+    ("path", "replied", "holds"),
+    [
+        *(("/status", {**STATUS, "current_step": step}, step > 2) for step in (2, 3, 4)),
+        *(("/info", {**INFO, "batch_size": size}, size > 0) for size in (-1, 0, 4)),
+    ],
+)
+async def test_a_step_that_fell_or_a_trainer_that_is_gone_ends_a_registration(outbox, path, replied, holds):
     async with hostile(GOOD) as server, registration_at(server.url, outbox) as registration:
         await registration.register()
-        server.answers["/status"] = answer({**STATUS, "current_step": step})
-        assert await registration.look() is holds
-
-
-@pytest.mark.parametrize(("batch_size", "holds"), [(-1, False), (0, False), (4, True)])
-async def test_an_api_without_a_trainer_holds_no_registration(outbox, batch_size, holds):
-    async with hostile(GOOD) as server, registration_at(server.url, outbox) as registration:
-        await registration.register()
-        server.answers["/info"] = answer({**INFO, "batch_size": batch_size})
+        server.answers[path] = answer(replied)
         assert await registration.look() is holds
 
 

@@ -1,12 +1,11 @@
 """`turnwise credit --rewards` from a shell: one line where it refuses, a summary where it works."""
 
-import subprocess
-import sys
 from functools import partial
 
 import pytest
 
 from environments.record.recorder import read_groups
+from tests.equipment.commands import python
 
 ENV = """
 from turnwise import AgentEnv, Choice, TurnLevelRewardMixin, say
@@ -36,9 +35,7 @@ if __name__ == "__main__":
 
 def run_in(folder, *arguments, script=None):
     command = ["-m", "turnwise"] if script is None else [script]
-    return subprocess.run(
-        [sys.executable, *command, *arguments], capture_output=True, text=True, cwd=folder, check=False
-    )
+    return python(*command, *arguments, cwd=folder)
 
 
 @pytest.fixture(scope="module")

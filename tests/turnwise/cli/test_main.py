@@ -4,12 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import click
 import pytest
 
 from environments.run.loading import SHIPPED
+from tests.equipment import commands
 from tests.tables import cases
 from tools.errors import RunError
 from turnwise.cli.main import COMMANDS, exit_code_of, main
@@ -81,12 +83,8 @@ def failing(capsys, monkeypatch):
     return run
 
 
-def python(*args, cwd, path=(ROOT,)):
-    """A process of the user's: our packages are found as an editable install finds them."""
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))}
-    return subprocess.run(
-        [sys.executable, *map(str, args)], cwd=cwd, env=env, capture_output=True, text=True, check=False
-    )
+python = partial(commands.python, PYTHONPATH=ROOT)
+"""A process of the user's: our packages are found as an editable install finds them."""
 
 
 def lines(path):

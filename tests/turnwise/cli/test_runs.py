@@ -1,7 +1,6 @@
 """`turnwise runs`, and what `process` shows when the source of an environment has changed."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from click.testing import CliRunner
 
 from environments.record.run_folder import RunFolder
 from environments.run.run_list import RunLog, write_summary
+from tests.equipment.commands import turnwise
 from turnwise.cli.main import main
 from turnwise.cli.runs import command
 
@@ -63,14 +63,7 @@ def project(tmp_path, monkeypatch):
 
 
 def process(*options):
-    return subprocess.run(
-        [sys.executable, "-m", "turnwise", "process", *options, "--env.max_concurrent_rollouts", "1"],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    return turnwise("process", *options, "--env.max_concurrent_rollouts", "1", PYTHONPATH=ROOT)
 
 
 def edit(old, new):

@@ -1,7 +1,5 @@
 """A model server that says another thing than before: one odd answer changes one call, and no run."""
 
-import asyncio
-
 import pytest
 
 from environments.policy.base import CompletionRequest
@@ -32,28 +30,3 @@ async def test_a_server_that_becomes_another_one_costs_calls_and_gives_no_tokens
             with pytest.raises(PolicyError):
                 await policy.complete(request(number))
         await policy.aclose()
-
-
-async def test_calls_that_are_cancelled_leave_no_connection_and_no_slot():
-    table, arrived = Kinds(), asyncio.Semaphore(0)
-
-    async def stall(exchange):
-        arrived.release()
-        await exchange.reader.read()
-
-    table.add("stalls", stall, "retried")
-    stalling = Plan(fault=table.faults[0], tries=99)
-    plans = [stalling] * 4
-    async with faulty(lambda *_: plans.pop() if plans else Plan()) as server:
-        policy = policy_on("chat", server.url, tries=1, max_concurrency=4)
-        stalled = [asyncio.create_task(policy.complete(request(number))) for number in range(8)]
-        for _ in range(4):
-            await arrived.acquire()
-        for task in stalled:
-            task.cancel()
-        await asyncio.gather(*stalled, return_exceptions=True)
-        await asyncio.wait_for(server.left(), 5)
-        answered = await asyncio.gather(*(policy.complete(request(number)) for number in range(100, 120)))
-        await policy.aclose()
-        await asyncio.wait_for(server.left(), 5)
-    assert len(answered) == 20

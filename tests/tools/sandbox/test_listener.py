@@ -133,13 +133,6 @@ async def test_a_supervisor_that_does_not_answer_is_given_up(monkeypatch):
         assert channel.broken
 
 
-async def test_a_closed_sandbox_has_none():
-    async with open_local(SMALL, tier="B") as opened:
-        pass
-    with pytest.raises(SandboxUnavailable, match="closed"):
-        await listener(opened)
-
-
 @pytest.mark.parametrize("tier", ["B", "D"])
 async def test_the_loopback_of_the_host_is_refused(tier):
     async with open_local(NETWORKED, tier=tier, allow_unsafe=True) as opened:

@@ -6,16 +6,12 @@ from pydantic import ValidationError
 
 from environments.config import (
     AgentEnvConfig,
-    JudgeConfig,
     ServerConfig,
-    SummariserConfig,
-    UserConfig,
     sampling_of,
 )
 from tests.tables import cases
 from tools.errors import ConfigError
 
-ROLES = (ServerConfig, JudgeConfig, UserConfig, SummariserConfig)
 NUMBERS = [
     name
     for name, field in AgentEnvConfig.model_fields.items()
@@ -85,10 +81,6 @@ def test_only_sampling_that_reshapes_what_the_model_gives_is_told():
 def test_servers_of_one_policy_sample_alike():
     with pytest.raises(ConfigError, match=r"--openai\.temperature .* differ between the model servers"):
         sampling_of([ServerConfig(), ServerConfig(temperature=0.5)])
-
-
-def test_the_budget_of_settings_of_model_servers_holds():
-    assert len({name for each in ROLES for name in each.model_fields}) <= 12
 
 
 def test_a_field_that_nobody_would_read_is_refused_with_its_class():

@@ -1,19 +1,13 @@
 """The settings reach the estimator, and every parameter of an estimator is a setting."""
 
-import json
-import subprocess
-import sys
 from typing import Annotated
 
 import pytest
-from rich.console import Console
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.credit import ESTIMATORS, Param, describe, register_estimator
 from environments.policy.scripted import Choice, say
-from environments.record.recorder import read_groups
-from environments.run.process_run import process
 from environments.testing import group_of
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tests.tables import cases
@@ -113,27 +107,3 @@ async def test_a_turn_carries_the_state_it_was_taken_in():
     async with made(Stateful, estimator="gigpo", group_size=2) as env:
         group = await env.rollout_group(env.tasks()[0], 2)
     assert {turn.anchor for trajectory in group.trajectories for turn in trajectory.turns} == {"start"}
-
-
-async def test_a_record_is_credited_anew_from_the_command_line(tmp_path):
-    record, out = tmp_path / "r.jsonl", tmp_path / "new.jsonl"
-    await process(made(data_path_to_save_groups=str(record), group_size=6), Console(quiet=True))
-    command = [
-        "-m",
-        "turnwise",
-        "credit",
-        str(record),
-        "--estimator",
-        "grpo",
-        "--preset",
-        "verl",
-        "--write",
-        str(out),
-    ]
-    subprocess.run([sys.executable, *command], check=True, capture_output=True, timeout=60)
-    old, new = list(read_groups(record)), list(read_groups(out))
-    assert [credited.group for credited in new] == [credited.group for credited in old]
-    assert {credited.estimator for credited in new} == {"grpo"}
-    assert json.loads(out.read_text().splitlines()[0])["trajectories"][0]["advantages"] == list(
-        new[0].advantages[0]
-    )

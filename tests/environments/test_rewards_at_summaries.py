@@ -125,16 +125,3 @@ async def test_a_rollout_that_ends_with_its_summary_is_credited(estimator):
     assert any(each.endswith("s") for each in ended)
     assert done.status in ("ok", "no_credit")
     assert [len(row) for row in done.advantages] == [len(each) for each in ended]
-
-
-async def test_an_untrained_summary_has_no_advantage():
-    class Untrained(Chat):
-        def train_turn(self, item, turn, ctx):
-            return turn.kind == "act"
-
-        def compute_outcome(self, item, trajectory, ctx):
-            return float(ctx.seed % 2)
-
-    done = await run(Untrained)
-    for row, each in zip(done.advantages, done.group.trajectories, strict=True):
-        assert all(not value for value, turn in zip(row, each.turns, strict=True) if turn.kind == "summary")

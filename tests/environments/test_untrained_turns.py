@@ -7,18 +7,15 @@ import orjson
 import pytest
 
 from environments.credit import ESTIMATORS, credited, describe, estimate
-from environments.record.recorder import read_groups
 from environments.record.summary import summary_rows
 from environments.record.totals import Summary
 from environments.run.experiment import origin_of
-from environments.run.process_run import process
 from environments.testing import group_of
 from environments.trajectory import IGNORED
 from environments.wire.columns import columns_of
 from environments.wire.payloads import ROW_BY_ROW, Shape, pack, post_text
 from environments.wire.views import VIEWS
 from tests.environments.chat.chat_env import chat, group_of_chat
-from tests.environments.write_file import quiet
 from tests.tables import cases
 
 GROUP = group_of(
@@ -133,13 +130,6 @@ def test_rewards_of_a_turn_that_is_not_trained_stay_where_people_and_trainers_re
     assert columns["inference_logprobs"][0][start] == -1.0
 
 
-@pytest.mark.parametrize("view", [*VIEWS])
-async def test_what_is_left_can_be_posted(view):
-    group = await group_of_chat(train_turn=lambda self, item, turn, ctx: turn.index == 2)
-    package = pack(group, Shape(view=view, group_size=4))
-    assert len(package.parts) == (4 if view in ROW_BY_ROW else 1)
-
-
 async def test_turns_that_were_cut_are_masked_when_a_setting_says_so():
     for masked in (False, True):
         credited = await group_of_chat(max_tokens_per_turn=1, mask_truncated=masked, max_turns=2)
@@ -158,15 +148,6 @@ async def test_both_have_to_agree_that_a_turn_is_trained():
 def test_masking_belongs_to_the_experiment():
     origins = [origin_of(chat(mask_truncated=masked)) for masked in (False, True)]
     assert origins[0].fingerprint != origins[1].fingerprint
-
-
-async def test_a_record_keeps_which_turns_are_trained_and_credits_them_again_alike(tmp_path):
-    path = tmp_path / "r.jsonl"
-    await process(chat(train_turn=middle_is_not_trained, data_path_to_save_groups=str(path)), quiet())
-    for recorded in read_groups(path):
-        again = credited(recorded.group, "turn_return", policy=recorded.policy)
-        assert again.advantages == recorded.advantages
-        assert {row[1] for row in again.advantages} == {0.0}
 
 
 @pytest.mark.parametrize("given", [True, np.True_, np.bool_(False)], ids=repr)

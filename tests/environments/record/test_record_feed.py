@@ -17,7 +17,7 @@ from environments.record import record_feed
 from environments.record.group_line import encode_group, with_crc
 from environments.record.record_feed import follow
 from environments.record.recorder import Recorder
-from environments.trajectory import IGNORED, SEVERAL_VERSIONS
+from environments.trajectory import SEVERAL_VERSIONS
 from environments.wire.columns import MADE_UP
 from environments.wire.views import VIEWS
 from tests.environments.record.any_group import all_withheld
@@ -281,16 +281,6 @@ async def test_a_record_that_changed_between_two_starts_is_refused(tmp_path, cur
     assert cursor.read_bytes() == known
 
 
-async def test_the_cursor_of_another_record_is_refused(tmp_path, record, cursor):
-    write(record, "a", "b")
-    (await take(follow(record, after=cursor), 1))[0].acknowledge()
-    write(tmp_path / "other.jsonl", "b", "a", "c")
-    with pytest.raises(
-        RecordError, match=rf"^{tmp_path}/other\.jsonl is record \w+, and {cursor} is of record"
-    ):
-        await take(follow(tmp_path / "other.jsonl", after=cursor), 1)
-
-
 async def test_a_record_is_the_same_wherever_it_lies(tmp_path, record, cursor):
     write(record, "a", "b")
     (await take(follow(record, after=cursor), 1))[0].acknowledge()
@@ -371,16 +361,6 @@ def sampled_by(item, *versions):
         ("aaa", "", "the trainer has not loaded 'a', which sampled some of its turns"),
         (("c", None, "c"), "abc", "the version of the weights is unknown in some of its turns"),
     ],
-    ids=[
-        "newest",
-        "old_enough",
-        "too_old",
-        "several_in_a_turn",
-        "again",
-        "not_loaded",
-        "none_yet",
-        "unknown",
-    ],
 )
 async def test_a_rollout_is_as_old_as_the_versions_that_were_loaded_since_its_oldest_turn(
     record, cursor, caplog, versions, weights, reason
@@ -405,15 +385,6 @@ async def test_without_a_bound_a_group_that_was_stale_for_the_run_is_given_too(r
         recorder.append(replace(credited(TWO, "a"), group=all_withheld(TWO, "stale: x")))
     (group,) = await take(follow(record, after=cursor), 1)
     assert group.credited.group.stale == "stale: x"
-
-
-async def test_the_rows_of_a_sibling_that_is_withheld_are_masked_in_the_view(record, cursor):
-    with Recorder(record) as recorder:
-        recorder.append(sampled_by("a", "a", "c", "c"))
-    feed = follow(record, after=cursor, view="token_advantages", weights=list("abc"), max_staleness=1)
-    (group,) = await take(feed, 1)
-    (columns,) = group.row_groups
-    assert [any(label != IGNORED for label in row) for row in columns["masks"]] == [False, True]
 
 
 @pytest.mark.parametrize("as_function", [False, True], ids=["sequence", "function"])

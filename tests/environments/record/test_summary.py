@@ -302,15 +302,6 @@ def test_a_headline_has_a_few_parts_and_metrics_and_other_names_are_counted():
     assert text.endswith("0019: 1.000 (1)  and 80 numbers of other names")
 
 
-def test_withheld_turns_are_shown_by_the_length_of_their_rollouts_shortest_first():
-    short, long = sampled("a", "a"), sampled("aaaaa", "aaaaa")
-    first, second = long.trajectories
-    half = replace(long, trajectories=(first.withheld("stale: x"), second))
-    assert (
-        weights_text(of(half, short)) == "a, withheld turns 5, by the turns of a rollout 0% of 1, 50% of 4-7"
-    )
-
-
 def test_the_weights_that_played_are_one_line():
     texts = {
         "": [sampled("--")],

@@ -170,10 +170,7 @@ async def test_two_users_of_one_rollout_count_their_own_replies():
     assert [await who.reply(ctx, persona="x") for who in (buyer, boss)] == ["More.", "More."]
 
 
-NO_ANSWERS = ["cut", "empty", "refused", "filtered"]
-
-
-@pytest.mark.parametrize("problem", NO_ANSWERS)
+@cases("problem", ["cut", "empty", "refused", "filtered"])
 async def test_what_is_no_answer_is_asked_for_again(problem):
     ctx, _ = rollout(TextAnswer(text="x", problem=problem), "Good.")
     assert await SimulatedUser().reply(ctx, persona="Ada") == "Good."

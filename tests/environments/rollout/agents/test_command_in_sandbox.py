@@ -141,11 +141,6 @@ async def test_a_sandbox_with_the_hosts_network_is_refused_before_any_rollout():
         await roll_out(Inside, sandbox_network="full")
 
 
-async def test_a_hundred_in_their_sandboxes():
-    credited = await roll_out(Inside, group_size=100)
-    assert [len(each.turns) for each in credited.group.trajectories] == [1] * 100
-
-
 async def test_a_child_that_holds_its_output_open_does_not_delay_the_end():
     program = "import subprocess; ask(user('x')); subprocess.Popen(['sleep', '60']); print('bye')"
     (trajectory,) = (await roll_out(inside(program))).group.trajectories

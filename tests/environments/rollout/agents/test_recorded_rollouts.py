@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import json
-from pathlib import Path
 
 import aiohttp
 import openai
@@ -13,7 +12,7 @@ from environments.config import ServerConfig
 from environments.policy.mock_server import MockSettings, mock_app
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, ChatMLRenderer
 from environments.policy.scripted import ScriptedPolicy
-from environments.record.group_line import decode_group, encode_group
+from environments.record.group_line import encode_group
 from environments.rollout.agents import endpoint
 from tests.environments.rollout.agents.recorded import (
     BuiltIn,
@@ -31,7 +30,7 @@ from tests.environments.rollout.agents.test_clients import plain
 from tests.equipment.running_server import running_server
 from tests.tables import cases
 from tools.errors import PolicyError
-from turnwise import AgentEnv, ConfigError, StopReason
+from turnwise import ConfigError, StopReason
 from turnwise.cli.main import main
 
 
@@ -265,34 +264,6 @@ def test_a_broken_agent_costs_no_other_rollout():
     assert reasons.count(StopReason.AGENT_ERROR) == 2
 
 
-def test_an_outcome_alone_is_enough():
-    class Plain(AgentEnv):
-        name = "plain"
-        sandbox = "none"
-
-        def load_items(self):
-            return [{"id": "one"}]
-
-        async def play(self, item, ctx):
-            await ask(ctx.endpoint, user("x"))
-
-        def compute_reward(self, item, trajectory, ctx):
-            return 1.0
-
-    assert [each.score for each in rolled_out(Plain)] == [1.0]
-
-
-def test_the_record_reads_back_what_it_was_written_from():
-    async def play(self, item, ctx):
-        await asyncio.gather(
-            ask(ctx.endpoint, system("a"), user("x")), ask(ctx.endpoint, system("b"), user("x"))
-        )
-
-    credited = asyncio.run(roll_out(played(Talk, play)))
-    again = decode_group(encode_group(credited), Path("record.jsonl"), 1)
-    assert again.group.trajectories == credited.group.trajectories
-
-
 def test_an_agent_has_no_condenser_and_one_way_to_play():
     async def play(self, item, ctx):
         """Is never called."""
@@ -355,13 +326,6 @@ def test_an_agent_that_always_breaks_ends_a_run_that_has_nothing_good(tmp_path, 
     assert "the agent's own" in shown.out + shown.err
 
 
-@cases("command", [["process"], ["evaluate"], ["process", "--env.sandbox", "local"]])
-def test_the_commands_take_a_recorded_agent(command, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "sums.py").write_text(SUMS_FILE)
-    assert main([command[0], "sums.py:Played", *command[1:], "--env.scripted_skill", "1"]) == 0
-
-
 def test_max_turns_is_no_more_with_threads_side_by_side():
     async def play(self, item, ctx):
         async def thread(name):
@@ -421,15 +385,4 @@ class Broken(Talk):
     async def play(self, item, ctx):
         await ask(ctx.endpoint, user("x"))
         raise ValueError("the agent's own")
-"""
-SUMS_FILE = """
-from tests.environments.rollout.agents.recorded import Sums
-from tests.environments.rollout.agents.test_clients import plain
-
-class Played(Sums):
-    def load_items(self):
-        return [{"id": str(n), "task": f"Add {n}."} for n in range(3)]
-
-    async def play(self, item, ctx):
-        await plain(self, item, ctx)
 """

@@ -9,7 +9,7 @@ from environments.config import AgentEnvConfig
 from environments.credit import credited
 from environments.rollout.lifecycle.weight_versions import WeightVersions
 from environments.testing import group_of
-from environments.trajectory import IGNORED, SEVERAL_VERSIONS, Message, Span, Turn, WeightSpan
+from environments.trajectory import SEVERAL_VERSIONS, Message, Span, Turn, WeightSpan
 from environments.wire.views import VIEWS
 from tests.environments.chat.chat_env import TASK, Chat, chat
 from tests.environments.chat.versioned import Versioned, played_by
@@ -170,18 +170,13 @@ async def test_a_rollout_over_two_versions_counts_by_its_oldest():
     assert (done.status, done.reason) == ("no_credit", AGED)
 
 
-def test_only_the_siblings_that_are_too_old_are_withheld():
-    versions = met("a", "b")
-    old, fresh = versions.withheld(credited_by("aab", "bbb")).group.trajectories
-    assert (old.stale, fresh.stale) == (AGED, None)
-    assert [turn.trained for turn in (*old.turns, *fresh.turns)] == [False] * 3 + [True] * 3
-
-
-def test_a_sibling_that_is_withheld_is_compared_with_and_not_trained():
+def test_only_the_siblings_that_are_too_old_are_withheld_and_still_compared_with():
     whole = credited_by("aab", "bbb")
     done = met("a", "b").withheld(whole)
-    assert done.advantages == ((0.0,) * 3, whole.advantages[1])
-    assert done.status == "ok"
+    old, fresh = done.group.trajectories
+    assert (old.stale, fresh.stale) == (AGED, None)
+    assert [turn.trained for turn in (*old.turns, *fresh.turns)] == [False] * 3 + [True] * 3
+    assert (done.status, done.advantages) == ("ok", ((0.0,) * 3, whole.advantages[1]))
 
 
 @pytest.mark.parametrize("estimator", ["turn_return", "grpo", "gigpo", "process_supervision"])
@@ -189,21 +184,6 @@ def test_a_sibling_that_is_withheld_is_compared_with_and_not_trained():
 def test_what_is_withheld_afterwards_is_as_if_it_had_been_credited_so(estimator, versions):
     done = met("a", "b").withheld(credited_by(*versions, estimator=estimator))
     assert done == credited(done.group, estimator, policy="p")
-
-
-@pytest.mark.parametrize("view", ["token_advantages", "binary_masks"])
-def test_the_row_of_a_sibling_that_is_withheld_stays_with_its_score_and_without_a_trained_token(view):
-    done = met("a", "b").withheld(credited_by("aab", "bbb"))
-    ((old, fresh),) = (group.rows for group in VIEWS[view](done))
-    assert [any(label != IGNORED for label in row.mask) for row in (old, fresh)] == [False, True]
-    assert (any(old.advantages), old.score) == (False, 1.0)
-
-
-@pytest.mark.parametrize("view", ["turn_rows", "prefix_rows"])
-def test_views_of_a_row_per_turn_have_none_of_a_sibling_that_is_withheld(view):
-    done = met("a", "b").withheld(credited_by("aab", "bbb"))
-    trained = [row for group in VIEWS[view](done) for row in group.rows if set(row.mask) != {IGNORED}]
-    assert {row.override["weight_versions"][-1] for row in trained} == {"b"}
 
 
 async def test_a_group_of_which_all_is_withheld_is_whole_and_no_view_gives_its_credit():

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from environments.run.worker_pool import StoppedError, run_groups
-from tests.adversarial.commands import evaluate, process, recorded, run
+from tests.adversarial.commands import evaluate, process, run
 from tests.environments.serve.loopback import running
 
 
@@ -30,14 +30,6 @@ async def cancels_its_task(key, result):
 async def test_a_pool_whose_workers_are_cancelled_by_others_raises(on_done):
     with pytest.raises(StoppedError):
         await run_groups(range(9), identity, on_done, max_in_flight=2)
-
-
-@pytest.mark.parametrize("env", ["Exiting", "Interrupting"])
-def test_code_that_ends_processes_ends_its_rollout_alone(tmp_path, env):
-    ended = run(process(env, tmp_path))
-    assert ended.returncode == 0
-    assert recorded(tmp_path) == 6
-    assert ended.stdout.splitlines()[-1].startswith("1 of 6 groups failed")
 
 
 @pytest.mark.parametrize("command", [process, evaluate])

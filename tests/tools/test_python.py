@@ -2,25 +2,15 @@ import json
 
 import pytest
 
-from tests.tools.sandbox.conftest import NETWORKED, TEST_IMAGE, docker_engine, tier_c  # noqa: F401  # fixtures
+from tests.tools.sandbox.conftest import EACH_TIER, docker_engine, opening, tier_c  # noqa: F401  # fixtures
 from tools.calls import ToolCall
 from tools.python import python
-from tools.sandbox import open_sandbox
 from tools.sandbox.base import SandboxLimits
-from tools.sandbox.local.backend import open_local
 
 
-@pytest.fixture(params=["B", "C", pytest.param("docker", marks=pytest.mark.docker)])
-async def sandbox(request):
-    if request.param == "docker":
-        request.getfixturevalue("docker_engine")
-        opening = open_sandbox("docker", image=TEST_IMAGE, memory_mb=128, disk_mb=32)
-    elif request.param == "C":
-        request.getfixturevalue("tier_c")
-        opening = open_local(NETWORKED, tier="C")
-    else:
-        opening = open_local(SandboxLimits(memory_mb=128, disk_mb=32, output_mb=4), tier="B")
-    async with opening as opened:
+@pytest.fixture(params=EACH_TIER)
+async def sandbox(request, opening):  # noqa: F811
+    async with opening(request.param, SandboxLimits(memory_mb=128, disk_mb=32, output_mb=4)) as opened:
         yield opened
 
 

@@ -190,47 +190,44 @@ def definition_error(function: object) -> str:
     return str(caught.value)
 
 
-def test_a_tool_that_yields_is_refused():
-    async def plain(sandbox: Sandbox) -> str:
-        """Say."""
-        yield ""
-
-    assert definition_error(plain) == "tool 'plain': a tool returns its result, and has no `yield`"
+async def yields(sandbox: Sandbox) -> str:
+    """Say."""
+    yield ""
 
 
-def test_a_parameter_without_annotation_is_named():
-    async def untyped(sandbox: Sandbox, a, b: int):  # pyright: ignore
-        """Say."""
-        return ""
-
-    assert "['a', 'return']" in definition_error(untyped)
+async def untyped(sandbox: Sandbox, a, b: int):  # pyright: ignore
+    """Say."""
 
 
-def test_a_tool_without_docstring_is_refused():
-    async def silent(sandbox: Sandbox) -> str:
-        return ""
-
-    assert "no docstring" in definition_error(silent)
+async def silent(sandbox: Sandbox) -> str:
+    return ""
 
 
-def test_star_arguments_are_refused():
-    async def many(sandbox: Sandbox, *paths: str) -> str:
-        """Say."""
-        return ""
-
-    assert "`*paths: str` cannot be in a schema" in definition_error(many)
+async def many(sandbox: Sandbox, *paths: str) -> str:
+    """Say."""
 
 
-def test_a_documented_parameter_that_does_not_exist_is_named():
-    async def renamed(sandbox: Sandbox, path: str) -> str:
-        """Say.
+async def renamed(sandbox: Sandbox, path: str) -> str:
+    """Say.
 
-        Args:
-            file: The old name.
-        """
-        return path
+    Args:
+        file: The old name.
+    """
 
-    assert "['file']" in definition_error(renamed)
+
+@cases(
+    "function, problem",
+    [
+        (yields, "tool 'yields': a tool returns its result, and has no `yield`"),
+        (untyped, "['a', 'return']"),
+        (silent, "no docstring"),
+        (many, "`*paths: str` cannot be in a schema"),
+        (renamed, "['file']"),
+    ],
+    ids=["yields", "untyped", "silent", "many", "renamed"],
+)
+def test_a_function_that_is_no_tool_says_why(function, problem):
+    assert problem in definition_error(function)
 
 
 @pytest.mark.parametrize("kind", [type("Opaque", (), {}), complex.__mul__.__class__])

@@ -72,13 +72,6 @@ async def test_a_backend_of_another_package_opens_by_its_name():
 
 
 @pytest.mark.usefixtures("third_package")
-def test_a_backend_is_looked_for_once(monkeypatch):
-    first = find_backend("third")
-    monkeypatch.setattr("tools.sandbox.host.entry_points.entry_points", None)
-    assert find_backend("third") is first
-
-
-@pytest.mark.usefixtures("third_package")
 async def test_a_backend_of_another_package_gives_everything_back_when_it_cannot_open():
     (check,) = [each for each in all_checks() if each.number == 104]
     result = await run_check(Target(backend="third"), check, crowd=4)

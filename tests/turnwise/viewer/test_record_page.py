@@ -6,16 +6,19 @@ import re
 import stat
 from dataclasses import replace
 
+import orjson
 import pytest
 
 from environments.credit import estimate
 from environments.testing import group_of
 from environments.trajectory import AgentRun, Condensed, Failure, JudgeCall, Kept, Message, Span, TokenRow
+from tests.environments.record.any_group import Draw
 from tests.environments.record.recorded import edit
+from tests.tables import cases
 from tests.turnwise.viewer.pages import content, page, recorded
 from tools.errors import RecordError
 from turnwise.viewer.page_values import BLOCK_BYTES
-from turnwise.viewer.record_page import page_template
+from turnwise.viewer.record_page import IndexBuilder, page_template
 
 GROUP = group_of([[1.0, 2.0], [0.0], [4.0, None, 1.0]], outcomes=[1.0, 0.0, 1.0])
 
@@ -283,3 +286,14 @@ def test_a_page_says_where_nothing_is_to_be_learned_and_what_to_do(tmp_path):
     assert "--missing-outcome" in index["nothing"]
     assert index["aggregates"]["reasons"] == {"refused: no outcome beside siblings with one": 1}
     assert page(recorded(tmp_path / "ok.jsonl", GROUP))["index"]["nothing"] is None
+
+
+@cases("seed", range(20))
+def test_any_group_that_a_record_may_hold_has_a_page(seed):
+    blocks = {}
+    builder = IndexBuilder(title="t", source="s", content=content())
+    builder.add(Draw(seed).credited(), 1, blocks.__setitem__)
+    index = builder.index(cut=[], live=False)
+    named = [name for group in index["groups"] for rollout in group["rollouts"] for name in rollout["blocks"]]
+    assert {*named, "g1"} == set(blocks)
+    assert orjson.dumps([index, blocks])

@@ -1,36 +1,26 @@
 """Folders in and out of a sandbox as one archive, in every tier."""
 
 import errno
-from dataclasses import replace
 
 import pytest
 
 from tests.tables import across, cases
-from tests.tools.sandbox.conftest import SMALL, TEST_IMAGE
+from tests.tools.sandbox.conftest import EACH_TIER, SMALL
 from tools.sandbox import archive
 from tools.sandbox.archive import ArchivedFile, pack, unpack
 from tools.sandbox.base import SandboxRecord
 from tools.sandbox.conformance.file_safety import hostile_archives
-from tools.sandbox.docker.backend import open_docker
 from tools.sandbox.host.supervised import SupervisedSandbox
 from tools.sandbox.inside.messages import Done
-from tools.sandbox.local.backend import open_local
 
 ONE = pack({"one": ArchivedFile(data=b"1")})
 SIX_MB = b"x" * (6 << 20)
 TIERS = ("B", "C", "docker")
 
 
-@pytest.fixture(params=["B", "C", pytest.param("docker", marks=pytest.mark.docker)])
-async def sandbox(request):
-    if request.param == "docker":
-        request.getfixturevalue("docker_engine")
-        opening = open_docker(SMALL, image=TEST_IMAGE)
-    else:
-        # Without namespaces the network cannot be taken away.
-        limits = replace(SMALL, network="full") if request.param == "C" else SMALL
-        opening = open_local(limits, tier=request.param)
-    async with opening as opened:
+@pytest.fixture(params=EACH_TIER)
+async def sandbox(request, opening):
+    async with opening(request.param) as opened:
         yield opened
 
 

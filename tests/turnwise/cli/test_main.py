@@ -54,10 +54,6 @@ class Alike(Echo):
 
     def format_prompt(self, item):
         return "Write the word into out.txt."
-
-
-if __name__ == "__main__":
-    Echo.cli()
 """
 
 
@@ -121,14 +117,6 @@ def test_list_names_each_environment_in_one_line(capsys):
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(SHIPPED)
 
 
-def test_help_of_a_command_with_an_environment_lists_its_settings(capsys, env_file, monkeypatch):
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    assert main(["process", f"{env_file}:Echo", "--help"]) == 0
-    out = capsys.readouterr().out
-    assert "--env.max_turns" in out
-    assert "--openai.base_url" in out
-
-
 @pytest.mark.parametrize(
     ("args", "said"),
     [
@@ -171,33 +159,6 @@ def test_an_init_that_does_not_work_is_one_line(failing, env_file, tmp_path, mon
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.py").write_text(f"import echo_env\nclass Own(echo_env.Echo):\n    {init}\n")
     assert said in failing("process", "own.py:Own")
-
-
-@pytest.fixture
-def turnwise(env_file, tmp_path, monkeypatch):
-    """Run a command in the folder of `echo_env.py`, in this process."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    return lambda *args: main(list(args))
-
-
-def test_the_same_command_again_resumes_and_fresh_starts_over(turnwise, tmp_path, capsys):
-    command = ("process", "echo_env.py:Echo", "--out", "o.jsonl")
-    assert turnwise(*command, "--env.max_items", "3", "--env.total_steps", "2") == 0
-    first = lines(tmp_path / "o.jsonl")
-    assert turnwise(*command) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "o.jsonl"
-    resumed = lines(tmp_path / "o.jsonl")
-    assert (len(first), resumed[:2]) == (2, first)
-    assert sorted(line["item_id"] for line in resumed) == ["one", "three", "two"]
-    assert turnwise(*command, "--fresh", "--env.total_steps", "1") == 0
-    assert len(lines(tmp_path / "o.jsonl")) == 1
-
-
-def test_a_script_runs_its_own_environment_as_atropos_scripts_do(env_file, tmp_path):
-    run = python("echo_env.py", "process", "--env.group_size", "2", "--env.seed=1", cwd=tmp_path)
-    assert run.returncode == 0, run.stderr
-    assert [len(line["scores"]) for line in lines(tmp_path / "runs/echo/default/record.jsonl")] == [2, 2, 2]
 
 
 def test_a_mock_model_plays_the_scripted_agent_over_http(env_file, tmp_path):

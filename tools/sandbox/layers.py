@@ -46,7 +46,7 @@ def plain_files(files: Mapping[str, ArchivedFile], *, by_agent: bool = False) ->
                 else:
                     await sandbox.put_archive(await asyncio.to_thread(pack, batch))
 
-    return Layer(fill=fill, by_agent=by_agent)
+    return Layer(fill=fill, by_agent=by_agent and bool(files))
 
 
 def changes(archive: bytes) -> Layer:

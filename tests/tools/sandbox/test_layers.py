@@ -191,3 +191,16 @@ async def test_a_sandbox_that_breaks_while_it_is_filled_is_replaced_once_by_a_fr
         async with opening as sandbox:
             assert sandbox == 2
     assert len(opened) == 2
+
+
+@pytest.mark.parametrize(("artefacts", "raised"), [({}, SandboxCreateError), ({"a": b"x"}, AgentCausedError)])
+async def test_files_of_an_agent_that_are_none_break_no_sandbox(artefacts, raised):
+    @asynccontextmanager
+    async def opener(limits, **_):
+        raise AgentCausedError("cpu_s", cause="sandbox_lost")
+        yield
+
+    brought = plain_files({path: ArchivedFile(data=data) for path, data in artefacts.items()}, by_agent=True)
+    with pytest.raises(raised):
+        async with Opening("double", opener, SandboxLimits(), {}).beginning_with(brought):
+            pass

@@ -26,6 +26,8 @@ SHOWS = {
     "by the name of the home": "cd / && python3 ~/test_example.py",
     "the text executed": 'python3 -c \'exec(open("solution.py").read())\n'
     "print(moving_average([2.0, 4.0], 2))'",
+    "after a while": f"python3 -c '{USE}\nimport time\nwhile time.process_time() < 3.5: pass\n"
+    "f([2.0, 4.0, 9.0], 2)'",
     "some that pass before": f"python3 -c '{USE}\nfor n in range(300): f([1.0], 1)\nf([2.0, 4.0, 9.0], 2)'",
 }
 
@@ -56,6 +58,21 @@ async def test_hangs_and_other_exceptions_are_failures(failing):
     deep = next(name for name, task in TASKS.items() if task["failure_symptoms"] == "stackoverflow")
     names = {name: name for name in ("binary_search", "parse_port", deep)}
     assert await failing(names, lambda name: shown(name, "python3 test_example.py")) == []
+
+
+async def test_calls_that_hang_leave_time_for_the_next_command():
+    task, call = TASKS["binary_search"], "python3 -c 'from solution import binary_search as f; f([1, 3], {})'"
+    commands = [call.format(wanted) for wanted in (3, 3, 1)]
+    async with open_sandbox() as sandbox:
+        ctx = RolloutContext(env="code_debug", item_id="t", sandbox=sandbox, fresh_sandbox=open_sandbox)
+        rerun = await note_calls(
+            ctx.verify, task, commands, workspace=sandbox.workdir, limits=CheckLimits(), total_s=60.0
+        )
+    assert rerun.notes.splitlines()[1:] == [
+        "('called', ([1, 3], 3), {})",
+        "('called', ([1, 3], 1), {})",
+        "('returned', 0)",
+    ]
 
 
 def test_values_are_compared_but_for_rounding():

@@ -13,8 +13,9 @@ from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig, ServerConfig
 from environments.policy.mock_server import mock_app
 from environments.policy.rendering.chatml import ChatMLRenderer
+from environments.policy.scripted import Choice, ScriptedPolicy, say
 from environments.record.recorder import Recorder, read_groups
-from environments.trajectory import Completion, Message, Rewards, StopReason, Trajectory
+from environments.trajectory import Rewards, StopReason, Trajectory
 from tests.environments.write_file import (
     ITEMS,
     Breaking,
@@ -231,28 +232,15 @@ def test_what_passes_is_the_outcome_and_without_one_the_score(rewards, passed):
     assert made().passed(ITEMS[0], trajectory) == passed
 
 
-class Fixed:
-    """A policy of the user's own."""
-
-    name = "my checkpoint"
-
-    def __init__(self, renderer):
-        self.renderer = renderer
-
-    async def complete(self, request):
-        message = Message(role="assistant", content="no")
-        return Completion(
-            message=message,
-            finish_reason="stop",
-            prompt_ids=self.renderer.prompt_ids(request.messages, request.tools),
-            token_ids=self.renderer.completion_ids(message),
-            logprobs=None,
-            exact=True,
-        )
-
-
 async def test_a_policy_that_the_user_brings_plays_and_is_recorded_under_its_own_name():
-    async with made(policy=Fixed(ChatMLRenderer.embedded())) as env:
+    def script(messages, tools, skill):
+        return [Choice(probability=1.0, message=say("no"))]
+
+    class Checkpoint(ScriptedPolicy):
+        name = "my checkpoint"
+
+    policy = Checkpoint(script, skill=1.0, renderer=ChatMLRenderer.embedded())
+    async with made(policy=policy) as env:
         credited = await env.run_group(env.tasks()[0])
     assert credited.policy == "my checkpoint"
     assert {t.turns[0].message.content for t in credited.group.trajectories} == {"no"}
@@ -285,7 +273,7 @@ def test_the_servers_of_the_class_play_unless_others_are_given(server):
 
 @pytest.mark.parametrize(
     "policy",
-    ["gpt", Fixed, object(), type("Mute", (), {"name": "mute"})()],
+    ["gpt", ScriptedPolicy, object(), type("Mute", (), {"name": "mute"})()],
     ids=["text", "a class", "no name", "no complete"],
 )
 def test_a_policy_that_cannot_play_or_be_recorded_is_refused_at_once(policy):

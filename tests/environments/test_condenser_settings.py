@@ -170,8 +170,6 @@ class Plain(Own):
 
 
 class Around:
-    """A condenser that asks another one, and is known to it."""
-
     name = "around"
 
     def __init__(self, *inner):

@@ -40,8 +40,6 @@ class Numbers(TurnLevelRewardMixin, AgentEnv):
 
 
 class Stateful(Numbers):
-    """It says in which state each turn was taken."""
-
     def state_key(self, item, turn):
         return "start" if turn is None else f"after {turn.message.content}"
 

@@ -38,7 +38,6 @@ _PLAYED: dict[type[AgentEnv], CreditedGroup] = {}
 
 
 async def played(game: type[AgentEnv]) -> CreditedGroup:
-    """A group of the scripted agent, for several tests."""
     if game not in _PLAYED:
         _PLAYED[game] = await run_first(opened(game))
     return _PLAYED[game]

@@ -33,13 +33,10 @@ JSONS = [None, True, -(2**63), 0.1, "text", [1, [None]], {"a": {"b": []}, "": 1.
 
 
 def all_withheld(group, why):
-    """A group of which every sibling is too old."""
     return replace(group, trajectories=tuple(each.withheld(why) for each in group.trajectories))
 
 
 class Draw:
-    """Draws values of every kind that a group is made of."""
-
     def __init__(self, seed):
         self.random = Random(seed)
         self.toolsets = [self.tools() for _ in range(2)]

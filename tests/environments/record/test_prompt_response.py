@@ -62,7 +62,6 @@ def trajectory(*messages, rewards, outcome=None, prompt="Go.", tools=(LOOK,), si
 
 
 def group(*trajectories, advantages=None, **fields):
-    """Siblings, credited."""
     siblings = tuple(replace(each, sibling=index) for index, each in enumerate(trajectories))
     return CreditedGroup(
         group=TrajectoryGroup(group_id="g", env="e", item_id="item", trajectories=siblings),
@@ -74,7 +73,6 @@ def group(*trajectories, advantages=None, **fields):
 
 
 def lines_of(*groups):
-    """The lines of groups as objects, and the notes."""
     notes = Counter()
     lines = [
         {name: _plain(value) for name, value in line.items()}
@@ -85,7 +83,6 @@ def lines_of(*groups):
 
 
 def write(path, *groups):
-    """An export of groups."""
     with LineFile(path) as file:
         for each in groups:
             for line in prompt_response(each, Counter()):

@@ -53,7 +53,6 @@ def name(group):
 
 
 async def take(feed, count):
-    """So many groups of a feed, which is closed then."""
     async with aclosing(feed):
         return [await anext(feed) for _ in range(count)]
 
@@ -71,7 +70,6 @@ class Polls:
         await self._looks.get()
 
     async def one_more(self):
-        """Until the feed has found nothing."""
         await asyncio.wait_for(self._waiting.get(), 30)
 
     def look(self):
@@ -218,13 +216,11 @@ async def test_a_record_that_does_not_exist_yet_is_waited_for(tmp_path, cursor, 
 
 
 def started_over(record):
-    """As `--fresh` does it with a run's folder."""
     record.parent.rename(record.parent.with_name("run.1"))
     write(record, "other", "groups", "than", "before")
 
 
 def emptied(record):
-    """As `--fresh` does it with a plain file."""
     write(record, fresh=True)
 
 
@@ -340,7 +336,6 @@ async def test_without_a_view_every_line_is_given_once_also_of_a_group_that_was_
 
 
 def sampled_by(item, *versions):
-    """A group whose three turns were sampled by these versions of the weights."""
     names = iter(versions)
     trajectories = tuple(
         replace(each, turns=tuple(replace(turn, weight_version=next(names)) for turn in each.turns))

@@ -5,33 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, call, say
-from environments.rollout.agent_loop import AgentLoop
-from environments.rollout.containment.hook_calls import HookCalls, InFlight
-from environments.rollout.containment.hook_threads import HookThreads
-from environments.rollout.model_calls import Budget
-from environments.trajectory import Message, StopReason
+from environments.trajectory import StopReason
+from tests.environments.rollout.looped import RENDERER, ROOMY, looped
 from tests.tables import cases
 from tools.errors import ContextOverflow, PolicyError, SandboxUnavailable, ToolError
 from tools.registry import Toolset, tool
 from tools.sandbox.base import Sandbox
 
-RENDERER = ChatMLRenderer.embedded()
-ROOMY = Budget(
-    max_turns=8,
-    max_tokens_per_turn=500,
-    token_budget=5_000,
-    max_row_tokens=10_000,
-    timeout_s=60,
-    tool_timeout_s=10,
-    tool_output_chars=1_000,
-)
-
 
 class Calls:
-    """Tools that note what ran."""
-
     def __init__(self):
         self.ran = []
 
@@ -76,18 +59,7 @@ def playing(*messages):
 
 
 async def run(policy, *, budget=ROOMY, calls=None):
-    with HookCalls(InFlight(item_id="sum", sibling=0), HookThreads(), hook_timeout_s=60) as hook_calls:
-        loop = AgentLoop(
-            policy=policy,
-            toolset=(calls or Calls()).toolset,
-            sandbox=None,
-            messages=(Message(role="user", content="2 + 3?"),),
-            budget=budget,
-            seed=1,
-            calls=hook_calls,
-        )
-        turns = [turn async for turn in loop.turns()]
-    return loop, turns
+    return await looped(policy, (calls or Calls()).toolset, budget=budget)
 
 
 ADD = call("add", {"a": 2, "b": 3})
@@ -131,8 +103,6 @@ async def test_max_turns_stops():
 
 
 class Failing:
-    """A policy that plays one turn, then raises."""
-
     name = "failing"
 
     def __init__(self, error):
@@ -310,8 +280,6 @@ async def test_a_full_row_ends_the_rollout_before_the_next_turn_is_paid():
 
 
 class Muttering(Extending):
-    """A policy whose first call could not be read."""
-
     async def complete(self, request):
         whole = await super().complete(request)
         if request.row is not None:

@@ -11,7 +11,6 @@ USUAL = (700, 10, 10)
 
 @pytest.fixture(autouse=True)
 def collector():
-    """As it was."""
     thresholds = gc.get_threshold()
     gc.set_threshold(*USUAL)
     yield

@@ -56,7 +56,6 @@ class Counts(Mine):
 
 
 async def played_by(policy, **settings):
-    """The trajectory or failure of a rollout by a policy of the user's."""
     async with made(policy=policy, **settings) as env:
         group = await env.rollout_group(TASK, 1)
     return (*group.trajectories, *group.failures)[0]

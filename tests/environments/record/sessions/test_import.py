@@ -41,7 +41,6 @@ def invoke(command, *arguments):
 
 @st.composite
 def sessions(draw):
-    """Any conversation, in OpenAI's shape."""
     texts = st.text(max_size=12)
     messages = [{"role": role, "content": draw(texts)} for role in draw(st.sampled_from(["u", "su", "suu"]))]
     for each in messages:

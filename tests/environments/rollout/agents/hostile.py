@@ -30,7 +30,6 @@ def connect(timeout=60):
 
 
 def send(body, *more):
-    """A request, and what came back."""
     with connect() as sock:
         try:
             sock.sendall(head(len(body), "Connection: close", *more) + body)
@@ -48,8 +47,6 @@ def told():
 
 
 def keep_sending(body, *more, threads=3):
-    """The same request again and again, over several connections."""
-
     def repeat():
         while True:
             send(body, *more)
@@ -105,17 +102,6 @@ def slow_headers():
     hold(400, b"POST /v1/chat/completions HTTP/1.1\r\nX-A: ")
 
 
-def huge_headers():
-    while True:
-        try:
-            with connect() as sock:
-                sock.sendall(b"GET / HTTP/1.1\r\n" + b"X-Filler: " + b"y" * 1_000_000 + b"\r\n\r\n")
-                sock.recv(100)
-        except OSError:
-            pass
-        told()
-
-
 def garbage():
     while True:
         try:
@@ -138,16 +124,6 @@ def resets():
             except OSError:
                 pass
         told()
-
-
-def pipelines():
-    one = json.dumps(SAY).encode()
-    many = (head(len(one)) + one) * 5000
-    sock = connect()
-    threading.Thread(target=sock.sendall, args=(many,)).start()
-    time.sleep(1)
-    told()
-    time.sleep(3600)
 
 
 def unread_streams():
@@ -178,10 +154,6 @@ def unknown_fields():
 def long_names():
     fields = ",".join(f'"{n:07}{"y" * 2000}":0' for n in range(5000))
     keep_sending(f'{{{fields},"messages":[{{"role":"user","content":"x"}}]}}'.encode())
-
-
-def deep_lists():
-    keep_sending(b'{"messages":' + b"[" * 16_000_000 + b"]" * 16_000_000 + b"}")
 
 
 def many_openings():
@@ -215,23 +187,12 @@ def wrong_values():
         told()
 
 
-def nested_arguments():
-    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "[" * 15_000_000}}
-    messages = [
-        *SAY["messages"],
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-        *SAY["messages"],
-    ]
-    keep_sending(json.dumps({"messages": messages}).encode())
-
-
 def packed_zeros():
     packed = zlib.compress(b'{"messages": "' + b" " * 200_000_000 + b'"}', 1)
     keep_sending(packed, "Content-Encoding: deflate")
 
 
 def chunks():
-    """A body of a byte in each chunk."""
     body = b"".join(b"1\r\n%c\r\n" % byte for byte in json.dumps({"messages": "x" * 2_000_000}).encode())
     while True:
         try:

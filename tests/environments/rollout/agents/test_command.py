@@ -29,16 +29,12 @@ def user(text):
 
 
 class Prompted(Talk):
-    """Has a prompt for its program."""
-
     def format_prompt(self, item):
         return "Say A or B."
 
 
 @pytest.fixture
 def env_with(tmp_path):
-    """Makes an environment whose agent is a program with this text."""
-
     def made(text, **options):
         path = tmp_path / "agent.py"
         path.write_text(PROGRAM + text)

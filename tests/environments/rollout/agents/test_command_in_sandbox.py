@@ -16,7 +16,6 @@ KINDS = ["local", pytest.param("docker", marks=pytest.mark.docker)]
 
 @pytest.fixture
 def where(request):
-    """Settings of a kind of sandbox."""
     if request.param == "docker":
         request.getfixturevalue("docker_engine")
         return {"sandbox": "docker", "sandbox_image": TEST_IMAGE}
@@ -24,8 +23,6 @@ def where(request):
 
 
 class Inside(Talk):
-    """Its program is written into the sandbox."""
-
     sandbox = "local"
     agent = Command(["python3", "agent.py"], where="sandbox")
     program = "ask(user(sys.argv[1]))"

@@ -159,8 +159,6 @@ async def test_models_are_listed_and_other_paths_named():
 
 
 class Waiting(Talk):
-    """Its model answers once it may."""
-
     async def setup(self):
         self.asked, self.may = asyncio.Semaphore(0), asyncio.Event()
 

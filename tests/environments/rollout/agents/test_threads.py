@@ -266,7 +266,6 @@ class PacedPolicy:
         )  # fmt: skip
 
     async def answer(self, endpoint, text, *before, **fields):
-        """Let it answer, once it was asked."""
         self.may_end[text].set()
         return await ask(endpoint, *before, user(text), **fields)
 
@@ -279,8 +278,6 @@ class PacedPolicy:
 
 
 class Told(Talk):
-    """A turn earns the number in it."""
-
     def score_turn(self, item, turn, ctx):
         return float(turn.message.content.split()[-1])
 

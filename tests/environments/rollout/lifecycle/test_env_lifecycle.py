@@ -10,8 +10,6 @@ from tools.errors import ConfigError, DatasetError, RunError
 
 
 class Opened(WriteFile):
-    """Notes what its life is made of."""
-
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.events = []

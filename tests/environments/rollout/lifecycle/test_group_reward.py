@@ -13,8 +13,6 @@ from tests.environments.write_file import quiet
 
 
 def giving(given):
-    """A hook that gives the same list, whoever is asked about."""
-
     async def score_group(self, item, trajectories, ctx):
         return given
 

@@ -18,8 +18,6 @@ TASK = GroupTask(item="ping", item_id="item")
 
 
 class Talk(AgentEnv):
-    """A conversation that needs no machine."""
-
     name = "talk"
     sandbox = "none"
 
@@ -42,7 +40,6 @@ def made(env_cls=Talk, **settings):
 
 
 def earning(reward):
-    """`Talk` with another reward."""
     return type("Earning", (Talk,), {"compute_reward": reward})
 
 

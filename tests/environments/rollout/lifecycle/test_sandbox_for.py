@@ -21,8 +21,6 @@ __all__ = ["docker_engine"]
 
 
 class PerItem(AgentEnv):
-    """Each item is what its sandbox is to be."""
-
     name = "per_item"
 
     async def load_items(self):
@@ -146,7 +144,6 @@ async def test_a_hook_that_hangs_ends_the_start_at_its_limit(kind):
 
 @pytest.fixture(scope="module")
 def task_images(docker_engine, tmp_path_factory):
-    """Two images that differ in one file, and a second name of the first one."""
     tags = []
     for number in (1, 2):
         folder = tmp_path_factory.mktemp(f"image{number}")

@@ -6,7 +6,6 @@ import pytest
 
 from environments.rewards.reward_context import RolloutContext
 from environments.rewards.verdict.code_judge import CheckLimits, run_checks
-from tools.sandbox import open_sandbox
 
 QUICK = CheckLimits(cpu_s=0.5, wall_s=0.8, next_cpu_s=0.1, next_wall_s=0.3, total_s=2.0)
 LOOPED = {
@@ -17,14 +16,6 @@ LOOPED = {
     "assert double(7) == 14\nassert double(8) == 15",
 }
 """A right solution holds the first two; what goes wrong at 4 must not leave the loop's one held."""
-
-
-@pytest.fixture
-async def ctx():
-    async with open_sandbox("local") as sandbox:
-        yield RolloutContext(
-            env="code_debug", item_id="t", sandbox=sandbox, fresh_sandbox=lambda: open_sandbox("local")
-        )
 
 
 async def judged(ctx: RolloutContext, attack: str, where: str = "x == 4", head: str = "") -> tuple[bool, ...]:

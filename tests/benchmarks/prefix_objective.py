@@ -25,7 +25,7 @@ from environments.credit import Advantages, estimate
 from environments.testing import group_of
 from environments.trajectory import IGNORED, CreditedGroup, TrajectoryGroup
 from environments.wire.views import VIEWS
-from tests.benchmarks.credit_bias import cosine, prefixes
+from tests.benchmarks.credit_bias import Session, cosine, prefixes
 
 STATES = ("cold", "warm", "interested", "ready")
 ACTIONS = ("chat", "pitch", "close")
@@ -34,17 +34,6 @@ MOVES = {"chat": ((0, 1, 0.6), (2, 3, 0.5)), "pitch": ((0, 2, 0.1), (1, 2, 0.8))
 """From a state to another, and how likely; otherwise the customer stays."""
 CONVERTS = (0.0, 0.1, 0.5, 0.95)
 LOGITS = len(STATES) * len(ACTIONS)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
-    """One possible session, and how likely the customer's part of it is."""
-
-    steps: tuple[tuple[int, int], ...]
-    """State and action of each turn."""
-    rewards: tuple[float, ...]
-    outcome: float
-    chance: float
 
 
 def sessions(turns: int, state: int = 0) -> Iterator[Session]:

@@ -101,26 +101,22 @@ async def test_a_file_that_cannot_be_written_is_refused(sandbox: Sandbox, path: 
     assert reason in await refused(sandbox, "write_file", path=path, content="x")
 
 
-async def test_edit_file_replaces_the_one_match(sandbox: Sandbox):
-    await sandbox.write_file("a.py", b"x = 1\r\ny = 2\r\n")
-    message = await said(sandbox, "edit_file", path="a.py", old="y = 2", new="y = 3")
-    assert message == "Replaced 1 place in a.py, at line 2."
-    assert await sandbox.read_file("a.py") == b"x = 1\r\ny = 3\r\n"
+EDITS = {
+    "one": ({"old": "y\r\n", "new": "z\r\n"}, "Replaced 1 place in a.py, at line 2.", b"x\r\nz\r\nx\n"),
+    "several": ({"old": "x", "new": "z"}, "found 2 times in a.py, at lines 1, 3.", b"x\r\ny\r\nx\n"),
+    "all": (
+        {"old": "x", "new": "xx", "replace_all": True},
+        "Replaced 2 places in a.py, at lines 1, 3.",
+        b"xx\r\ny\r\nxx\n",
+    ),
+}
 
 
-async def test_edit_file_changes_nothing_when_the_text_is_ambiguous(sandbox: Sandbox):
-    await sandbox.write_file("a.py", b"x\ny\nx\n")
-    message = await refused(sandbox, "edit_file", path="a.py", old="x", new="z")
-    assert "found 2 times in a.py, at lines 1, 3." in message
-    assert await sandbox.read_file("a.py") == b"x\ny\nx\n"
-
-
-async def test_edit_file_replaces_all_when_asked(sandbox: Sandbox):
-    await sandbox.write_file("a.py", b"x\ny\nx\n")
-    assert await said(sandbox, "edit_file", path="a.py", old="x", new="xx", replace_all=True) == (
-        "Replaced 2 places in a.py, at lines 1, 3."
-    )
-    assert await sandbox.read_file("a.py") == b"xx\ny\nxx\n"
+@cases("edit, message, left", EDITS.values(), ids=EDITS)
+async def test_edit_file_replaces_the_one_match_or_all_when_asked(sandbox: Sandbox, edit, message, left):
+    await sandbox.write_file("a.py", b"x\r\ny\r\nx\n")
+    assert message in (await use(sandbox, "edit_file", path="a.py", **edit)).content
+    assert await sandbox.read_file("a.py") == left
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,6 @@ LEFT_OUT = (
     "environments/shipped/retail",
     "environments/shipped/swe_tasks",
     "environments/shipped/terminal_tasks",
-    "environments/test_credit_settings.py",
     "environments/test_mcp_env.py",
     "environments/test_sandbox_settings.py",
     "environments/trainers",

@@ -37,10 +37,6 @@ def marked(group, untrained):
     return replace(group, trajectories=tuple(trajectories))
 
 
-def middle_is_not_trained(self, item, turn, ctx):
-    return turn.index != 1
-
-
 async def test_the_environment_is_asked_after_each_turn_was_scored():
     seen = []
 
@@ -52,14 +48,6 @@ async def test_the_environment_is_asked_after_each_turn_was_scored():
     (trajectory,) = credited.group.trajectories
     assert seen == [(0, 1, True), (1, 2, True), (2, 3, True)]
     assert [turn.trained for turn in trajectory.turns] == [True, False, True]
-
-
-async def test_advantages_of_the_other_turns_are_as_if_all_were_trained():
-    plain = await group_of_chat()
-    left_out = await group_of_chat(train_turn=middle_is_not_trained)
-    assert any(row[1] for row in plain.advantages)
-    assert left_out.advantages == tuple((row[0], 0.0, row[2]) for row in plain.advantages)
-    assert [t.rewards for t in left_out.group.trajectories] == [t.rewards for t in plain.group.trajectories]
 
 
 @cases("estimator", sorted(name for name in ESTIMATORS if describe(name).over_step is None))

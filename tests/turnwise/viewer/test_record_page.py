@@ -246,20 +246,15 @@ def test_a_page_is_its_owners_alone_and_replaces_an_older_one(tmp_path):
     assert not list(tmp_path.glob("r.html.*"))
 
 
-def test_a_page_that_becomes_too_large_is_refused_and_leaves_nothing(tmp_path):
-    record = recorded(tmp_path / "r.jsonl", GROUP)
+def test_a_page_that_becomes_too_large_or_has_no_group_is_refused_and_leaves_nothing(tmp_path):
+    (tmp_path / "empty.jsonl").touch()
 
     with pytest.raises(RecordError, match="larger than 0 MB"):
-        page(record, max_bytes=100)
+        page(recorded(tmp_path / "r.jsonl", GROUP), max_bytes=100)
+    with pytest.raises(RecordError, match="no group to show"):
+        page(tmp_path / "empty.jsonl")
 
     assert not list(tmp_path.glob("*.html*"))
-
-
-def test_an_empty_record_has_nothing_to_show(tmp_path):
-    (tmp_path / "r.jsonl").touch()
-
-    with pytest.raises(RecordError, match="no group to show"):
-        page(tmp_path / "r.jsonl")
 
 
 def test_the_policy_permits_the_pages_own_scripts_and_no_connection(tmp_path):

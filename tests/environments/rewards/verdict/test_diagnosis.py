@@ -1,6 +1,8 @@
 import math
 from functools import partial
 
+import pytest
+
 from environments.rewards.reward_context import RolloutContext
 from environments.rewards.verdict.code_judge import CheckLimits, calls_fail, note_calls
 from environments.rewards.verdict.comparison import NotedCall, Outcome, alike, noted_calls
@@ -26,8 +28,6 @@ SHOWS = {
     "by the name of the home": "cd / && python3 ~/test_example.py",
     "the text executed": 'python3 -c \'exec(open("solution.py").read())\n'
     "print(moving_average([2.0, 4.0], 2))'",
-    "after a while": f"python3 -c '{USE}\nimport time\nwhile time.process_time() < 3.5: pass\n"
-    "f([2.0, 4.0, 9.0], 2)'",
     "some that pass before": f"python3 -c '{USE}\nfor n in range(300): f([1.0], 1)\nf([2.0, 4.0, 9.0], 2)'",
 }
 
@@ -60,13 +60,15 @@ async def test_hangs_and_other_exceptions_are_failures(failing):
     assert await failing(names, lambda name: shown(name, "python3 test_example.py")) == []
 
 
-async def test_calls_that_hang_leave_time_for_the_next_command():
-    task, call = TASKS["binary_search"], "python3 -c 'from solution import binary_search as f; f([1, 3], {})'"
-    commands = [call.format(wanted) for wanted in (3, 3, 1)]
+@pytest.mark.soak
+async def test_calls_that_hang_leave_time_for_the_next_command_which_may_compute_for_a_while():
+    task, call = TASKS["binary_search"], "from solution import binary_search as f; f([1, 3], {})"
+    hangs, ends = call.format(3), "import time\nwhile time.process_time() < 3.5: pass\n" + call.format(1)
+    commands = [f"python3 -c '{each}'" for each in (hangs, hangs, ends)]
     async with open_sandbox() as sandbox:
         ctx = RolloutContext(env="code_debug", item_id="t", sandbox=sandbox, fresh_sandbox=open_sandbox)
         rerun = await note_calls(
-            ctx.verify, task, commands, workspace=sandbox.workdir, limits=CheckLimits(), total_s=60.0
+            ctx.verify, task, commands, workspace=sandbox.workdir, limits=CheckLimits(), total_s=100.0
         )
     assert rerun.notes.splitlines()[1:] == [
         "('called', ([1, 3], 3), {})",

@@ -29,7 +29,7 @@ class PerItem(AgentEnv):
     def format_prompt(self, item):
         return "Look."
 
-    def sandbox_for(self, item):
+    async def sandbox_for(self, item):
         return item
 
     async def compute_reward(self, item, trajectory, ctx):
@@ -47,15 +47,9 @@ async def rolled_out(item, env_cls=PerItem, **settings):
     return await made(env_cls, **settings).rollout_group(GroupTask(item=item, item_id="i"), 1)
 
 
-class Asynchronous(PerItem):
-    async def sandbox_for(self, item):
-        return item
-
-
-@pytest.mark.parametrize("env_cls", [PerItem, Asynchronous], ids=["def", "async"])
-async def test_limits_of_an_item_win_over_the_settings(env_cls):
+async def test_limits_of_an_item_win_over_the_settings():
     spec = SandboxSpec(memory_mb=192, disk_mb=32)
-    (trajectory,) = (await rolled_out(spec, env_cls, sandbox_network="full")).trajectories
+    (trajectory,) = (await rolled_out(spec, sandbox_network="full")).trajectories
     limits = trajectory.sandbox.limits
     assert (limits.memory_mb, limits.disk_mb, limits.network) == (192, 32, "full")
 

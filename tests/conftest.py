@@ -33,7 +33,6 @@ LEFT_OUT = (
     "environments/shipped/swe_tasks",
     "environments/shipped/terminal_tasks",
     "environments/test_mcp_env.py",
-    "environments/test_sandbox_settings.py",
     "environments/trainers",
     "tools/mcp",
     "tools/sandbox",

@@ -146,6 +146,22 @@ async def test_a_group_that_runs_out_of_time_is_tried_once_more_and_then_recorde
     assert (first.status, first.reason) == ("failed", "the group took longer than 0.05 s, twice")
 
 
+async def test_an_item_is_not_spent_while_the_model_server_hangs(trained, tmp_path):
+    world = World()
+    world.model_down = True
+    world.go.clear()
+    async with serving(trained, tmp_path, world, group_timeout_s=0.05) as loop:
+        run = asyncio.create_task(loop.run())
+        await until(lambda: world.probes > 1)
+        assert world.started == [("a", 0)]
+        world.model_down = False
+        world.go.set()
+        await until(lambda: loop.summary.done)
+        terminate()
+        await run
+        assert loop.summary.groups["failed"] == 0
+
+
 async def test_groups_without_credit_are_recorded_and_not_delivered(trained, tmp_path):
     world = World()
 
@@ -212,6 +228,19 @@ async def test_an_api_that_stays_away_ends_it_with_1_on_request_and_keeps_the_gr
         assert await run == API_AWAY
     with Outbox(tmp_path / "o.sqlite") as kept:
         assert len(kept) == loop.summary.groups["ok"]
+
+
+async def test_while_the_api_is_away_groups_go_on_up_to_the_bound(api, tmp_path):
+    api.start_trainer()
+    world = World()
+    async with serving(api, tmp_path, world, max_waiting=6) as loop:
+        run = asyncio.create_task(loop.run())
+        await until(lambda: loop.delivery.tally.posts)
+        await asyncio.to_thread(api.kill)
+        await until(lambda: not loop.delivery.online and loop.delivery.waiting == 6)
+        terminate()
+        assert await run == 0
+        assert "6 groups wait for the next serve" in loop.shown.getvalue()
 
 
 async def test_a_mistake_in_the_environment_ends_it_with_that_mistake(trained, tmp_path):
@@ -329,3 +358,20 @@ async def test_first_rollouts_that_fail_alike_end_every_start_with_1_and_each_tr
             assert "failed alike: KeyError at env.py:1 in f" in loop.shown.getvalue()
             places.append((await loop.delivery.progress())[0])
     assert (places, world.started) == ([3, 6], [])
+
+
+async def test_where_something_worked_bad_first_rollouts_slow_it_down_and_spend_no_item(trained, tmp_path):
+    world = World()
+    async with serving(trained, tmp_path, world) as loop:
+        run = asyncio.create_task(loop.run())
+        await until(lambda: loop.summary.groups["ok"])
+        terminate()
+        await run
+        before = await loop.delivery.progress()
+    world.first = broken_first
+    async with serving(trained, tmp_path, world, max_waiting=100) as loop:
+        run = asyncio.create_task(loop.run())
+        await until(lambda: "4 groups in a row were lost whole" in loop.shown.getvalue())
+        terminate()
+        assert await run == 0
+        assert await loop.delivery.progress() == before

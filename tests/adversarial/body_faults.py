@@ -1,8 +1,6 @@
 """Faults of status codes and bodies: errors in every dress, and JSON that is no completion."""
 
-import json
-
-from tests.adversarial.fault_kinds import DEEP, LOST, OVERFLOW, READ, RETRIED, Kinds, nested
+from tests.adversarial.fault_kinds import DEEP, LOST, READ, RETRIED, Kinds, nested
 from tests.adversarial.hostile_server import answer
 
 SECRET = "s3cr3t-t0ken"
@@ -14,7 +12,6 @@ def kinds():
     table = Kinds()
     _statuses(table)
     _error_bodies(table)
-    _errors_in_a_200(table)
     _no_json(table)
     _odd_json(table)
     return table.faults
@@ -25,30 +22,21 @@ def _error(message=_LEAK, **fields):
 
 
 def _statuses(table):
-    for status in (400, 401, 413, 422):
-        table.body(f"status {status}", _error(), LOST, status=status)
-    for status in (408, 409, 425, 429, 500, 529):
+    table.body("status 422", _error(), LOST, status=422)
+    for status in (409, 425, 529):
         table.body(f"status {status}", _error(), RETRIED, status=status)
     table.raw("status 204", b"HTTP/1.1 204 X\r\n\r\n", RETRIED)
     table.raw("status 206, half of it", lambda c: answer(c[: len(c) // 2], status=206), RETRIED)
     table.raw("status 999", lambda c: answer(c, status=999), LOST)
     elsewhere = f"Location: http://user:{SECRET}@127.0.0.1:9/v1?key={SECRET}"
-    for status in (300, 307):
-        table.body(f"status {status} elsewhere", b"", LOST, status=status, headers=[elsewhere])
-    waits = {
-        "-5": "-5", "infinite": "inf", "text": "soon", "a date of no calendar": "Wed, 99 Foo 2015",
-    }  # fmt: skip
-    for name, value in waits.items():
-        header = [f"Retry-After: {value}"]
-        table.body(f"429, retry after {name}", _error(), RETRIED, status=429, headers=header)
-    for name, value in {"huge": "1e300", "of 10,000 digits": "9" * 10_000}.items():
-        header = [f"Retry-After: {value}"]
-        table.body(f"429, retry after {name}", _error(), RETRIED, status=429, headers=header, stalls=True)
+    table.body("status 307 elsewhere", b"", LOST, status=307, headers=[elsewhere])
+    later = ["Retry-After: " + "9" * 10_000]
+    table.body("429, retry after 10,000 digits", _error(), RETRIED, status=429, headers=later, stalls=True)
 
 
 def _error_bodies(table):
     bodies = {
-        "empty": b"", "html": b"<html><h1>502</h1></html>", "a list": b"[1]",
+        "empty": b"",
         "a message that is an object": _error({"a": 1}), "no utf-8": b'{"error": "\xff\xfe"}',
         "deep": b'{"error":' * 50_000, "a lone surrogate": b'{"error": {"message": "\\ud800"}}',
     }  # fmt: skip
@@ -60,38 +48,12 @@ def _error_bodies(table):
             table.body(f"{status} and an error with a deep {field}", made, expected, status=status)
     table.body("400 and 20 MB", lambda _: _error("x" * (20 << 20)), LOST, status=400, heavy=True)
     table.body("400 and a text of nothing but URLs", _error("http://" * 100_000), LOST, status=400)
-    overflows = {
-        "openai": _error("This model's maximum context length is 5 tokens.", code="context_length_exceeded"),
-        "vllm": _error("The decoder prompt (length 9) is longer than the maximum model length of 5."),
-        "sglang": _error("The input (9 tokens) is longer than the model's context length (5 tokens)."),
-        "llama.cpp": _error(
-            "the request exceeds the available context size", type="exceed_context_size_error"
-        ),
-    }
-    for name, made in overflows.items():
-        table.body(f"too long a prompt, as {name} says", made, OVERFLOW, status=400)
-
-
-def _errors_in_a_200(table):
-    for code in (400, "invalid_request_error", None, True):
-        table.body(f"200, an error of code {json.dumps(code)[:20]}", _error(code=code), LOST)
-    for code in ("429", 500):
-        table.body(f"200, an error of code {json.dumps(code)}", _error(code=code), RETRIED)
-    table.body("200, an error that is a text", {"error": "no"}, LOST)
-    table.body("200, an error beside null choices", lambda r: _error(code=502) | {"choices": None}, RETRIED)
-
-    def in_choice(reply):
-        reply["choices"][0] |= {"error": {"code": 502, "message": "x"}}
-        return reply
-
-    table.body("200, an error of a choice", in_choice, RETRIED)
-    table.body("200, an error that is null", lambda r: r | {"error": None}, READ, runs=1)
 
 
 def _no_json(table):
     bodies = {
-        "nothing": b"", "html": b"<html>", "null": b"null", "NaN": b"NaN",
-        "deep lists": b"[" * 200_000, "zeros": bytes(1000), "a cut object": b'{"choices": [{"mess',
+        "nothing": b"", "null": b"null",
+        "deep lists": b"[" * 200_000, "a cut object": b'{"choices": [{"mess',
         "a long number": b'{"choices": ' + b"9" * 100_000,
         "an event stream without an end": b'data: {"choices": [{"delta": {"content": "x"}}]}\n\n',
     }  # fmt: skip
@@ -100,8 +62,6 @@ def _no_json(table):
     whole = {
         "bytes that are no utf-8": lambda c: c.replace(b"a", b"\xff"),
         "something after it": lambda c: c + b"}",
-        "single quotes": lambda c: c.replace(b'"', b"'"),
-        "JSON in a text": lambda c: json.dumps(c.decode()).encode(),
     }
     for name, make in whole.items():
         table.raw(f"body: {name}", lambda c, make=make: answer(make(c)), RETRIED)
@@ -115,8 +75,8 @@ def _odd_json(table):
     lists = b'{"choices":[' + b"[]," * (20 << 20) + b"0]}"
     table.body("60 MB of empty lists", lambda _: lists, RETRIED, heavy=True)
     table.body("odd usage", lambda r: r | {"usage": {"prompt_tokens": "x", "total": -1}}, LOST)
-    choices = {"null": None, "empty": [], "an object": {"0": {}}, "a text": "x", "of null": [None],
-               "of lists": [[]], "of nothing": [{}]}  # fmt: skip
+    choices = {"null": None, "empty": [], "an object": {"0": {}}, "of null": [None],
+               "of nothing": [{}]}  # fmt: skip
     for name, value in choices.items():
         expected = RETRIED if name in ("null", "empty", "of nothing") else LOST
         table.body(f"choices {name}", {"object": "chat.completion", "choices": value}, expected)

@@ -14,17 +14,6 @@ async def exit_in_a_callback():
     asyncio.get_running_loop().call_soon(sys.exit)
 
 
-async def exit_in_a_timer():
-    asyncio.get_running_loop().call_later(0.01, sys.exit, 0)
-    await asyncio.sleep(0.05)
-
-
-async def exit_in_a_callback_of_a_future():
-    future = asyncio.get_running_loop().create_future()
-    future.add_done_callback(lambda _: sys.exit(0))
-    future.set_result(None)
-
-
 async def exit_in_a_callback_of_a_thread():
     loop = asyncio.get_running_loop()
     threading.Thread(target=loop.call_soon_threadsafe, args=(sys.exit,)).start()
@@ -89,8 +78,6 @@ async def leave_a_task_that_never_ends_without_our_factory():
 LEFT = []
 WAYS = [
     exit_in_a_callback,
-    exit_in_a_timer,
-    exit_in_a_callback_of_a_future,
     exit_in_a_callback_of_a_thread,
     interrupt_in_a_callback,
     exit_in_the_exception_handler,

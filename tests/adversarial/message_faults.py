@@ -83,30 +83,26 @@ def _messages(table):
     stream = b'data: {"choices": [{"delta": {"content": "x"}}]}\n\ndata: [DONE]\n\n'
     table.body("an event stream", stream, READ, exact=False)
     table.raw("in utf-16", lambda c: answer(c.decode().encode("utf-16")), READ, runs=1)
-    for role in ("user", "Assistant ", "\ud800", 7):
+    for role in ("user", 7):
         table.body(f"role {role!a}", changed(role=role), LOST)
-    table.body("role null", changed(role=None), READ, runs=1)
     table.body("role missing", _without("role"), READ, runs=1)
 
 
 def _contents(table):
-    for name, content in {"a number": 7, "true": True, "a list of numbers": [7]}.items():
+    for name, content in {"a number": 7, "a list of numbers": [7], "an object": {"text": "x"}}.items():
         table.body(f"content {name}", said(content=content), LOST)
     table.body("content missing", _without("content"), READ, runs=1)
-    table.body("content an object and no calls", said(content={"text": "x"}), LOST)
     for name, content in {"null": None, "empty": "", "a lone surrogate": "\ud800",
                           "controls": "\x1b[2J\x07\u202e\u2028\x85\0"}.items():  # fmt: skip
         table.body(f"content {name} and no calls", said(content=content), READ)
     table.body("content of 5 MB", said(content="some words\n" * 500_000), READ, heavy=True)
     table.body("content of parts", said(content=[{"type": "text", "text": "a"}]), READ)
     image = {"type": "image_url", "image_url": {"url": "http://127.0.0.1:9/"}}
-    for name, part in {"an image": image, "a list": [], "text that is an object": {"text": {}}}.items():
-        table.body(f"content of parts: {name}", said(content=[part]), LOST)
+    table.body("content of an image", said(content=[image]), LOST)
     table.body("reasoning an object", changed(reasoning={"text": "a"}), READ, runs=1)
     table.body("a refusal", said(content=None, refusal="I will not."), READ)
-    for reason, expected in (("content_filter", LOST), ("abort", RETRIED), (None, READ)):
-        runs = int(expected == READ)
-        table.body(f"finish_reason {reason}", _in_choice(finish_reason=reason), expected, runs=runs)
+    for reason, expected in (("content_filter", LOST), ("abort", RETRIED)):
+        table.body(f"finish_reason {reason}", _in_choice(finish_reason=reason), expected)
 
 
 def _calls(table):
@@ -141,9 +137,8 @@ def _calls(table):
 def _arguments(table):
     token = {"token": POISON}
     refused = {
-        "null": None, "a broken object": '{"token": "poison"', "a list": "[1]", "NaN": '{"token": NaN}',
-        "twice JSON": json.dumps(json.dumps(token)), "single quotes": "{'token': 'poison'}",
-        "one field more": json.dumps(token | {"x": 1}), "a token that is null": '{"token": null}',
+        "null": None, "a broken object": '{"token": "poison"', "a list": "[1]",
+        "twice JSON": json.dumps(json.dumps(token)), "one field more": json.dumps(token | {"x": 1}),
         "deep": '{"token":' * 10_000, "something after it": json.dumps(token) + " and so on",
         "a lone surrogate": '{"token": "\\ud800"}', "an object that does not fit": {"x": POISON},
     }  # fmt: skip
@@ -159,15 +154,13 @@ def _arguments(table):
 
 
 def _names_and_ids(table):
-    for name in ("__class__", "note ", "n\u043ete", "note\0", "", "\ud800"):
+    for name in ("__class__", "n\u043ete", "", "\ud800"):
         table.body(f"a name that is no tool: {name!a}", _function(name=name), READ)
     table.body("a name of 1 MB", _function(name="n" * (1 << 20)), READ, heavy=True)
     table.body("a name missing", _call(lambda call: call["function"].pop("name")), READ)
     table.body("call id 7", _call(lambda call: call.update(id=7)), LOST)
-    for value in (None, "x" * 10_000, "\ud800"):
-        name = "long" if isinstance(value, str) and len(value) > 100 else ascii(value)
+    for name, value in {"null": None, "long": "x" * 10_000, "half a character": "\ud800"}.items():
         table.body(f"call id {name}", _call(lambda call, value=value: call.update(id=value)), READ, runs=1)
-    table.body("call id missing", _call(lambda call: call.pop("id")), READ, runs=1)
 
     def twice(reply):
         calls = message_of(reply)["tool_calls"]

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import sys
 import time
 
 from turnwise import AgentEnv
@@ -47,39 +46,12 @@ class Matching(Plain):
         judge()
 
 
-class Exiting(Plain):
-    name = "exiting"
-
-    async def misbehave(self):
-        async def leave():
-            sys.exit(0)
-
-        await asyncio.create_task(leave())
-
-
-class Interrupting(Plain):
-    name = "interrupting"
-
-    async def misbehave(self):
-        raise KeyboardInterrupt
-
-
 class CancellingAll(Plain):
     name = "cancelling_all"
 
     async def misbehave(self):
         for task in asyncio.all_tasks():
             task.cancel()
-
-
-class Broken(Plain):
-    """The same bug in every rollout."""
-
-    name = "broken"
-
-    async def compute_reward(self, item, trajectory, ctx):
-        print("rolled out", item["id"], flush=True)  # noqa: T201
-        return {}["no such key"]
 
 
 class Waiting(Plain):
@@ -98,15 +70,3 @@ class SlowStart(Plain):
     async def load_items(self):
         time.sleep(3)  # noqa: ASYNC251
         return await super().load_items()
-
-
-class Interrupted(Plain):
-    """Stands still at its fifth item."""
-
-    name = "interrupted"
-
-    async def compute_reward(self, item, trajectory, ctx):
-        if item["number"] == 4:
-            print("item 4", flush=True)  # noqa: T201
-            await asyncio.sleep(600)
-        return float(trajectory.sibling)

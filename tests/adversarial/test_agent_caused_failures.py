@@ -8,12 +8,11 @@ from environments.base_env import AgentEnv
 from environments.policy.scripted import Choice, call, say
 from environments.rollout.items.tasks import GroupTask
 from tests.adversarial.tiers import OPENERS, docker_engine, fresh, in_each_tier, tier_c  # noqa: F401  # fixtures
-from tools import files
 from tools.files import file
 from tools.sandbox import Opening
-from tools.sandbox.host import channel
 from tools.terminal import terminal
 
+pytestmark = pytest.mark.usefixtures("impatient")
 DEEP = "import os\nfor _ in range(3000):\n    os.mkdir('d' * 200); os.chdir('d' * 200)\n"
 BUFFERS = """
 import fcntl, os, socket, time
@@ -105,13 +104,6 @@ class Vandal(AgentEnv):
         moves = [call("terminal", {"command": self.command, "timeout_s": 4}), *look,
                  call("terminal", {"command": "ls | head; true", "timeout_s": 2}), say("Done.")]  # fmt: skip
         return [Choice(probability=1.0, message=moves[done])]
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch):
-    """Tools and supervisors whose processes are stopped all the time are waited for, which takes long enough."""
-    monkeypatch.setattr(files, "_LONGEST_S", 4.0)
-    monkeypatch.setattr(channel, "_GRACE_S", 3.0)
 
 
 async def score(opener, command):

@@ -3,6 +3,7 @@
 import base64
 import os
 import subprocess
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
@@ -136,37 +137,38 @@ def test_a_model_server_that_refuses_later_leaves_them_in_no_failure(model, tmp_
     nothing_secret_in(tmp_path, done.stdout, done.stderr)
 
 
-def test_serve_is_let_in_and_keeps_nothing(model, api, tmp_path):
+@contextmanager
+def serving(command, api, folder):
+    """`serve` while it runs, and its log; it has put groups into the queue, and ends well."""
+    log = folder / "log"
+    with log.open("wb") as shown, loopback.running(command, stdout=shown, stderr=shown, cwd=folder) as env:
+        loopback.wait_until(lambda: api.get("/status")["queue_size"] > 0)
+        yield env, log
+        assert loopback.ended(env) == 0, log.read_text()
+
+
+@pytest.fixture
+def trained(api):
     api.get("/reset_data")
     api.start_trainer(batch_size=4)
-    with Guard(api.port) as at_api, Guard(model) as at_model:
+    return api
+
+
+def test_serve_is_let_in_and_keeps_nothing(model, trained, tmp_path):
+    with Guard(trained.port) as at_api, Guard(model) as at_model:
         command = loopback.serve("WriteWord", secret_url(at_api.port), tmp_path, *model_at(at_model.port))
-        log = tmp_path / "log"
-        with (
-            log.open("wb") as shown,
-            loopback.running(command, stdout=shown, stderr=shown, cwd=tmp_path) as env,
-        ):
-            loopback.wait_until(lambda: api.get("/status")["queue_size"] > 0)
+        with serving(command, trained, tmp_path) as (env, log):
             of_children = arguments_below(env.pid)
-            assert loopback.ended(env) == 0, log.read_text()
     nothing_secret_in(tmp_path, of_children)
     assert f"registered at http://127.0.0.1:{at_api.port} as" in log.read_text()
 
 
-def test_a_gateway_gets_its_token_with_every_request_of_serve_which_is_kept_nowhere(api, tmp_path):
-    api.get("/reset_data")
-    api.start_trainer(batch_size=4)
-    with Gateway(api.port, BEARER) as gateway:
-        token = ("--env.rollout_server_token", BEARER)
-        command, log = loopback.serve("Instant", gateway.url, tmp_path, *token), tmp_path / "log"
-        with (
-            log.open("wb") as shown,
-            loopback.running(command, stdout=shown, stderr=shown, cwd=tmp_path) as env,
-        ):
-            loopback.wait_until(lambda: api.get("/status")["queue_size"] > 0)
+def test_a_gateway_gets_its_token_with_every_request_of_serve_which_is_kept_nowhere(trained, tmp_path):
+    with Gateway(trained.port, BEARER) as gateway:
+        command = loopback.serve("Instant", gateway.url, tmp_path, "--env.rollout_server_token", BEARER)
+        with serving(command, trained, tmp_path) as (_, log):
             gateway.answers["/status"] = 401, f"{BEARER} is no longer known".encode()
             loopback.wait_until(lambda: "no longer known" in log.read_text())
-            assert loopback.ended(env) == 0, log.read_text()
     assert {path for _, path, _ in gateway.seen} >= {"/register-env", "/info", "/status-env", "/scored_data"}
     assert set(gateway.borne) == {f"Bearer {BEARER}"}
     nothing_secret_in(tmp_path)

@@ -6,7 +6,6 @@ import pytest
 
 from environments.rewards.reward_context import RolloutContext
 from environments.rewards.verdict.code_judge import CheckLimits, run_checks
-from tools.sandbox import open_sandbox
 
 QUICK = CheckLimits(cpu_s=0.5, wall_s=0.8, next_cpu_s=0.1, next_wall_s=0.3, total_s=2.0)
 LOOPED = {
@@ -17,14 +16,6 @@ LOOPED = {
     "assert double(7) == 14\nassert double(8) == 15",
 }
 """A right solution holds the first two; what goes wrong at 4 must not leave the loop's one held."""
-
-
-@pytest.fixture
-async def ctx():
-    async with open_sandbox("local") as sandbox:
-        yield RolloutContext(
-            env="code_debug", item_id="t", sandbox=sandbox, fresh_sandbox=lambda: open_sandbox("local")
-        )
 
 
 async def judged(ctx: RolloutContext, attack: str, where: str = "x == 4", head: str = "") -> tuple[bool, ...]:
@@ -54,18 +45,14 @@ KILLS = {
 }
 
 
-@pytest.mark.parametrize("attack", KILLS.values(), ids=KILLS)
-async def test_attacking_the_judge_fails_the_check_it_happens_in(ctx, attack: str):
-    held = await judged(ctx, attack)
-    assert (held[0], held[2]) == (False, False)
+COSTS_MORE = ("all processes", "a child that holds the pipes", "a harness of its own")
+"""They may fail the check that runs beside them, too."""
 
 
-COSTS_MORE = ("all processes", "a child that holds the pipes", "all memory", "a harness of its own")
-
-
-@pytest.mark.parametrize("name", sorted({*KILLS} - {*COSTS_MORE}))
-async def test_the_judge_cannot_be_reached(ctx, name: str):
-    assert await judged(ctx, KILLS[name]) == (False, True, False)
+@pytest.mark.parametrize("name", KILLS)
+async def test_attacking_the_judge_fails_the_check_it_happens_in_and_does_not_reach_the_judge(ctx, name: str):
+    held = await judged(ctx, KILLS[name])
+    assert held == (False, held[1] if name in COSTS_MORE else True, False)
 
 
 REPLIES = {
@@ -96,7 +83,7 @@ async def test_odd_values_fail_their_check_alone(ctx, value: str):
     assert await judged(ctx, f"return {value}") == (False, True, False)
 
 
-@pytest.mark.parametrize("path", ["mem", "environ", "fd/0", "fd/1", "cwd/../fd", "maps", "stack"])
+@pytest.mark.parametrize("path", ["mem", "environ", "fd/0", "cwd/../fd"])
 async def test_the_judges_memory_and_files_are_closed(ctx, path: str):
     look = f"import os\nopen(f'/proc/{{os.getppid()}}/{path}', 'rb').read(1)\nreturn 8"
     assert not (await judged(ctx, look))[0]

@@ -5,7 +5,6 @@ import pytest
 from environments.rewards.reward_context import RolloutContext
 from environments.rewards.verdict.code_judge import CheckLimits, calls_fail, note_calls
 from environments.shipped.code_debug.env import embedded_tasks, workspace_files
-from tools.sandbox import open_sandbox
 
 TASK = next(task for task in embedded_tasks() if task["entry_point"] == "moving_average")
 TRACE = 'File "/workspace/solution.py", line 3, in moving_average\\nIndexError'
@@ -30,14 +29,10 @@ FAKES = {
 }
 
 
-@pytest.fixture
-async def ctx():
-    async with open_sandbox("local") as sandbox:
-        for name, text in workspace_files(TASK).items():
-            await sandbox.write_file(name, text.encode())
-        yield RolloutContext(
-            env="code_debug", item_id="t", sandbox=sandbox, fresh_sandbox=lambda: open_sandbox("local")
-        )
+@pytest.fixture(autouse=True)
+async def _workspace(ctx):
+    for name, text in workspace_files(TASK).items():
+        await ctx.sandbox.write_file(name, text.encode())
 
 
 async def shown(ctx: RolloutContext, *commands: str) -> bool:

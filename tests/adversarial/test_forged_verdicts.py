@@ -115,20 +115,7 @@ async def test_modules_of_the_verifier_load_before_those_that_a_build_put_beside
     assert result.text() == "1\n"
 
 
-async def test_home_is_empty_elsewhere_and_closed(ctx):
-    await ctx.sandbox.exec("touch .bashrc .profile .gitconfig; mkdir .local")
-    result = await ctx.verify(
-        command='ls -A "$HOME"; touch "$HOME/x" 2>/dev/null || echo closed; [ "$HOME" = "$PWD" ] || echo elsewhere; '
-        "cd; pwd >/dev/null && echo there",
-        artefacts=["."],
-    )
-    assert result.text() == "closed\nelsewhere\nthere\n"
-
-
 PLANTED = {
-    "usercustomize": "d=$(python3 -m site --user-site); mkdir -p $d; echo \"print('forged')\" >$d/usercustomize.py",
-    "bytecode": "mkdir pkg; echo >pkg/m.py; cp pkg/m.py kept; echo \"print('forged')\" >pkg/m.py; (cd pkg; python3 -c "
-    "\"from py_compile import *; compile('m.py', invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)\"); mv kept pkg/m.py",
     "bash's files": "echo 'echo forged' | tee .bashrc .bash_profile .profile .bash_login .bash_logout >/dev/null",
     "git's file": "printf '[alias]\\n\\tst = !echo forged\\n[core]\\n\\tpager = echo forged\\n' >.gitconfig; "
     "mkdir -p .config/git; cp .gitconfig .config/git/config",

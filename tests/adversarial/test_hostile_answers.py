@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from environments.rewards.reward_context import RolloutContext
 from tests.tables import cases
-from tools.sandbox import open_sandbox
 from turnwise.rewards import (
     MathChecker,
     boxed,
@@ -111,12 +109,6 @@ FORGERIES = {
     "reads_the_stack": "import sys\ndef double(n):\n f = sys._getframe()\n while f: found = f.f_locals.get('expected'); f = f.f_back\n return found",
     "endless_output": "def double(n): return 'x' * (1 << 22)",
 }
-
-
-@pytest.fixture
-async def ctx():
-    async with open_sandbox() as sandbox:
-        yield RolloutContext(env="e", item_id="i", sandbox=sandbox, fresh_sandbox=open_sandbox)
 
 
 @pytest.mark.parametrize("forgery", FORGERIES)

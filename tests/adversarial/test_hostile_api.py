@@ -211,23 +211,6 @@ async def test_questions_that_stay_without_an_answer_drop_the_registration_after
 
 
 @pytest.mark.parametrize("status", [404, 503])
-async def test_a_post_that_was_not_taken_is_sent_again_alone_under_the_same_registration(status, outbox):
-    shared = answer({**OURS, "unallocated_fraction": 0.5})
-    async with (
-        hostile(GOOD | {"/status-env": shared}) as server,
-        delivering(server.url, outbox, max_batches_waiting=9) as delivery,
-    ):
-        await put(delivery, credited("a"))
-        await until(delivery, lambda: delivery.tally.posts == 1)
-        server.answers["/scored_data"] = answer(b"", status=status)
-        await put(delivery, credited("b"))
-        await until(delivery, lambda: not delivery.online)
-        server.answers["/scored_data"] = GOOD["/scored_data"]
-        await until(delivery, lambda: delivery.tally.posts == 2)
-        assert (delivery.tally.registrations, delivery.tally.repeated) == (1, 0)
-
-
-@pytest.mark.parametrize("status", [404, 503])
 async def test_a_registration_that_was_not_taken_leaves_what_is_known_as_it_was(status, outbox):
     async with hostile(GOOD) as server, registration_at(server.url, outbox) as registration:
         await registration.register()

@@ -105,7 +105,9 @@ async def test_the_sibling_fails_as_the_policys_and_the_others_are_credited(spoi
     pack(credited, Shape(group_size=4))
 
 
-@pytest.mark.parametrize("name", ["a NaN", "the role of a user", "half a surrogate pair", "a negative id"])
+@pytest.mark.parametrize(
+    "name", ["a logprob above 0", "the role of a user", "half a surrogate pair", "an id beyond 32 bits"]
+)
 async def test_process_records_every_group_and_the_record_can_be_read(tmp_path, name):
     path = tmp_path / "record.jsonl"
     assert await process(playing(SPOILT[name], data_path_to_save_groups=str(path)), Console()) == 0

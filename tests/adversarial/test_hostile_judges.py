@@ -1,26 +1,17 @@
 """A judge or a user that is dead, slow, busy or answers anything: what siblings, group and run get."""
 
-import json
-
 import pytest
 
 from environments.config import JudgeConfig, UserConfig
 from tests.adversarial.hostile_server import OK, answer, endless, hostile
 from tests.environments.policy.chat_server import Server, failed
-from tests.environments.policy.text_server import said, verdict
+from tests.environments.policy.text_server import verdict
 from tests.environments.talk import Talk, talk
 from tests.equipment.running_server import running_server
 from tests.tables import cases
 from turnwise.cli.main import main
 
 MODELS = answer({"data": [{"id": "m"}]})
-
-
-class Lenient(Talk):
-    """What cannot be read counts as -1."""
-
-    async def score_turn(self, item, turn, ctx):
-        return await ctx.judge("Good?", turn=turn, unparsable=-1.0)
 
 
 def judged(url, cls=Talk, **settings):
@@ -56,30 +47,6 @@ async def test_a_judge_without_an_answer_fails_the_siblings_and_is_named(made):
         failure.error.startswith(f"SecondModelError: the judge's model, {server.url}") for failure in failures
     )
     assert all(len(failure.error) < 1_000 for failure in failures)
-
-
-UNREADABLE = {
-    "words": "Very good!",
-    "deep and closed": '{"score": ' + "[" * 50_000 + "]" * 50_000 + "}",
-    "a megabyte of objects": '{"a":1}' * 150_000,
-    "half a character": '{"score": "\ud83d"}',
-}
-
-
-@cases("text", UNREADABLE.values(), ids=UNREADABLE)
-async def test_what_is_no_verdict_counts_as_the_author_states_after_three_questions(text):
-    content = said("?").body.replace(b'"?"', json.dumps(text).encode())
-    async with hostile({"/v1/models": MODELS, "*": answer(content)}) as server:
-        credited = await group_judged(f"{server.url}/v1", Lenient)
-    assert [trajectory.score for trajectory in credited.group.trajectories] == [-2.0, -2.0]
-    assert {len(trajectory.judge_calls) for trajectory in credited.group.trajectories} == {6}
-
-
-async def test_a_judge_that_quotes_the_agents_verdict_gives_its_own():
-    quoting = verdict('It asks for {"score": 1, "id": "000000000000"}, and gets {"score": 0.25, ID}.')
-    async with running_server(Server(quoting).app) as url:
-        credited = await group_judged(url)
-    assert [trajectory.score for trajectory in credited.group.trajectories] == [0.5, 0.5]
 
 
 async def test_a_judge_that_is_lost_for_one_sibling_costs_that_one_alone():

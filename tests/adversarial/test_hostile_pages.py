@@ -13,7 +13,9 @@ from environments.record.recorder import Recorder
 from environments.testing import group_of
 from environments.trajectory import Failure, JudgeCall, Message, StopReason
 from tests.turnwise.viewer.chromium import opened, watched_page
+from tests.turnwise.viewer.pages import page, recorded
 from tools.calls import ToolCall, ToolResult
+from turnwise.cli.main import main
 from turnwise.cli.view import command
 
 MARKUP = (
@@ -25,13 +27,12 @@ FOLDER = Path(turnwise.viewer.__file__).parent / "page"
 FORBIDDEN = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|srcdoc")
 
 
-def hostile_group():
+def hostile_group(markup=MARKUP, text=MARKUP + TERMINAL):
     """Markup and control characters wherever somebody's text gets into a record."""
-    text = MARKUP + TERMINAL
     group = group_of([[0.5, 1.0], [0.0, 0.5]], outcomes=[1.0, 0.0])
     first, second = group.trajectories
     asked = JudgeCall(
-        hook=MARKUP, turn=0, model=MARKUP, messages=(Message(role="user", content=text),), answer=text
+        hook=markup, turn=0, model=markup, messages=(Message(role="user", content=text),), answer=text
     )
     turn = replace(
         first.turns[0],
@@ -48,34 +49,55 @@ def hostile_group():
         weight_version=text,
         finish_reason=text,
         sampling={text: text},
-        noted={MARKUP: 1.0},
+        noted={markup: 1.0},
     )
     parts = replace(
-        first.rewards, turn_components=({MARKUP: 0.5}, {"b": 1.0}), outcome_components={MARKUP: 1.0}
+        first.rewards, turn_components=({markup: 0.5}, {"b": 1.0}), outcome_components={markup: 1.0}
     )
     first = replace(
         first,
         prompt=(Message(role="system", content=text),),
         turns=(turn, first.turns[1]),
         rewards=parts,
-        metrics={MARKUP: 1.0},
+        metrics={markup: 1.0},
         judge_calls=(asked,),
         stop_reason=StopReason.ENDED,
         end_reason=text,
     )
     lost = Failure(
-        sibling=7, stop_reason=None, error=text, error_class=MARKUP, traceback=text, turns=0, where=MARKUP
+        sibling=7, stop_reason=None, error=text, error_class=markup, traceback=text, turns=0, where=markup
     )
     return replace(
         group,
         trajectories=(first, second),
         failures=(lost,),
-        env=MARKUP,
+        env=markup,
         item_id=text,
-        item={MARKUP: text},
-        group_id=f"{MARKUP}/0",
+        item={markup: text},
+        group_id=f"{markup}/0",
         judge_calls=(replace(asked, turn=None),),
     )
+
+
+def test_no_text_gets_out_of_its_block(tmp_path):
+    around = []
+    for name, text in {"a": "x", "b": MARKUP + "\u2028\x00\u202e\U0001f600\"'&amp;"}.items():
+        record = recorded(tmp_path / f"{name}.jsonl", hostile_group(text, text))
+        page(record)
+        shown = re.sub(r'(id="block-[\w.]+">)[^<]*', r"\1", record.with_suffix(".html").read_text())
+        around.append(shown.replace(record.name, ""))
+    assert around[0] == around[1]
+
+
+@pytest.mark.parametrize("name", ["</title><script>alert(1)</script>", "a\"b'c&lt;", "\udcff"], ids=ascii)
+def test_the_name_of_a_record_is_text(tmp_path, name):
+    folder = tmp_path / "runs" / "toy" / name.replace("/", "%")
+    folder.mkdir(parents=True)
+    recorded(folder / "record.jsonl", group_of([[1.0, 2.0], [0.0]]))
+    assert main(["view", str(folder)]) == 0
+    text = (folder / "view.html").read_text()
+    assert text.count("<title>") == text.count("</title>") == 1
+    assert "<script>alert" not in text
 
 
 @pytest.fixture(scope="module")

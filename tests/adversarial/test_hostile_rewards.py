@@ -87,13 +87,6 @@ async def test_what_is_missing_beside_others_fails_the_group_and_is_recorded_so(
 
 
 @pytest.mark.parametrize("env", [MIXED, SILENT])
-async def test_a_setting_drops_it(env):
-    credited = await group_from(made(env, missing_outcome="drop"))
-    assert [each.sibling for each in credited.group.failures] == [1]
-    assert credited.status == "ok"
-
-
-@pytest.mark.parametrize("env", [MIXED, SILENT])
 async def test_a_class_says_what_it_counts_as_and_a_setting_wins(env):
     stated = type("Stated", (env,), {"missing_outcome": -1})
     credited = await group_from(made(stated))

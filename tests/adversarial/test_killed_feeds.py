@@ -1,21 +1,17 @@
 """Kill -9 of a run and of who follows its record: every group is taken, and none before the cursor again."""
 
-import asyncio
 import json
 import random
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack, aclosing
+from contextlib import ExitStack
 
-import orjson
 import pytest
 
-from environments.record.record_feed import follow
 from environments.record.recorder import read_groups
 from tests.environments.serve.loopback import SERVED, TURNWISE, running, wait_until, without_torch
 from tests.equipment.kills import Victim, kill_at_random, lines_in
-from tools.errors import RecordError
 
 SEED = 23
 KILLS = 30
@@ -130,28 +126,3 @@ def test_a_trainer_that_is_killed_before_it_acknowledges_gets_the_group_again(tm
         [1], [1, 2, 3, 4], [4], [4, 5, 6], [6],
     ]  # fmt: skip
     trainer.assert_at_least_once()
-
-
-async def test_a_run_that_starts_over_is_noticed_and_what_is_left_is_in_the_folder_aside(tmp_path):
-    cursor = tmp_path / "trainer.cursor"
-
-    async def run(*options):
-        command = process(["--name", "a"], "--env.total_steps", "3", "--env.missing_outcome", "0", *options)
-        await asyncio.to_thread(
-            subprocess.run, command, cwd=tmp_path, env=without_torch(), check=True, stdout=subprocess.DEVNULL
-        )
-
-    await run()
-    place = tmp_path / "runs/write_word/a"
-    async with aclosing(follow(place, after=cursor, poll_s=0.01)) as feed:
-        (await anext(feed)).acknowledge()
-        await anext(feed)
-        await run("--fresh")
-        with pytest.raises(RecordError, match=f"^{place}/record.jsonl is record .* {cursor} is of record"):
-            await anext(feed)
-    with pytest.raises(RecordError, match=f"^{place}/record.jsonl is record .* {cursor} is of record"):
-        await anext(follow(place, after=cursor))
-    async with aclosing(follow(place.with_name("a.1"), after=cursor)) as feed:
-        left = [await anext(feed) for _ in range(2)]
-    assert [group.cursor.number for group in left] == [2, 3]
-    assert orjson.loads(cursor.read_bytes())["number"] == 1

@@ -90,12 +90,3 @@ async def test_any_field_of_a_reply_with_token_ids_may_be_anything(wire, monkeyp
     prompt = policy.renderer.prompt_ids(REQUEST.messages, REQUEST.tools)
     reply = ANSWERS[wire](sampled(call_text("token-1"), prompt))
     assert await problems(monkeypatch, policy, mutations(reply)) == []
-
-
-PAGES = {
-    "models": {"object": "list", "data": [{"id": "m", "owned_by": "vllm", "max_model_len": 4096,
-    "meta": {"n_ctx": 5}}]},
-    "version": {"version": "0.33.0", "vllm_config": {"logprobs_mode": "raw_logprobs"}},
-    "model_path": {"model_path": "m", "version": "0.5"},
-    "props": {"default_generation_settings": {"n_ctx": 4096}, "build_info": "b1"},
-}  # fmt: skip

@@ -14,10 +14,9 @@ from environments.trajectory import Message
 from tests.environments.written_policy import Written
 from tests.equipment.shipped import WITH_ITEMS
 from tests.tables import cases, seldom
-from tools import files
 from tools.calls import ToolCall
-from tools.sandbox.host import channel
 
+pytestmark = pytest.mark.usefixtures("impatient")
 DONE = say("Done.")
 
 
@@ -78,13 +77,6 @@ CALLS = {
     "wrong types": (None, '{"command": {"a": 1}, "key": 1e999, "timeout_s": "never"}'),
 }
 """Tool and arguments; `None`: each tool of the environment, one call after the other in one turn."""
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch):
-    """Processes that are stopped all the time are waited for, which takes long enough."""
-    monkeypatch.setattr(files, "_LONGEST_S", 4.0)
-    monkeypatch.setattr(channel, "_GRACE_S", 3.0)
 
 
 async def rolled_out(name, size, policy=None):

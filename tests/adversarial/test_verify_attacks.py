@@ -8,7 +8,7 @@ from environments.policy.scripted import Choice, call, say
 from environments.rewards.reward_context import RolloutContext
 from environments.rollout.items.tasks import GroupTask
 from environments.shipped.code_debug import CodeDebugEnv
-from tests.tables import across, seldom
+from tests.tables import across
 from tests.tools.sandbox.conftest import TEST_IMAGE, docker_engine  # noqa: F401  # a fixture
 from tools.sandbox import open_sandbox
 
@@ -132,16 +132,6 @@ async def test_an_honest_solution_passes_each_of_these_commands(ctx, command):
     )
 
 
-async def test_the_verifiers_files_are_read_only_and_artefacts_are_not(ctx):
-    result = await ctx.verify(
-        command="stat -c '%a %n' *; echo x >>check.py", artefacts=["solution.py"], files=VERIFIER
-    )
-    assert result.text().splitlines() == [
-        "444 check.py", "444 exits.py", "444 reference.py", "644 solution.py", "444 suite.py"
-    ]  # fmt: skip
-    assert result.exit_code != 0
-
-
 async def test_the_verifiers_files_never_enter_the_agents_sandbox(ctx):
     watch = "while :; do ls -R /workspace /tmp; done >/tmp/seen 2>&1 &"
     await ctx.sandbox.shell(watch)
@@ -162,7 +152,6 @@ async def test_an_artefact_does_not_replace_a_file_of_the_verifier_by_another_pa
 
 # The whole way: a rollout of code_debug whose agent attacks instead of fixing.
 
-LEFT_BEHIND = {name: f"cd /workspace; {ATTACKS[name].setup}" for name in ATTACKS if "linked" not in name}
 IN_THE_SOLUTION = {
     "exits with success": "import os; os._exit(0)",
     "patched assert": "import builtins; builtins.AssertionError = type('A', (BaseException,), {})",
@@ -198,11 +187,6 @@ async def test_a_rollout_that_mends_nothing_scores_nothing():
     assert await score_after("true") == 0.0
 
 
-@pytest.mark.parametrize("case", seldom(LEFT_BEHIND, set(OF_EACH_KIND) & set(LEFT_BEHIND)))
-async def test_what_is_left_beside_the_solution_changes_no_reward(case):
-    assert await score_after(case) == 0.0
-
-
 @pytest.mark.parametrize("line", IN_THE_SOLUTION.values(), ids=IN_THE_SOLUTION)
 async def test_what_the_solution_itself_tries_changes_no_reward(line):
     assert (
@@ -213,25 +197,11 @@ async def test_what_the_solution_itself_tries_changes_no_reward(line):
     )
 
 
-@pytest.mark.parametrize(
-    "target", ["harness.py", "/workspace/harness.py", "/proc/self/environ", "/etc/passwd", "."]
-)
-async def test_a_solution_that_is_a_link_changes_no_reward(target):
-    assert await score_after(f"ln -sfn {target} solution.py") == 0.0
-
-
-@across(
-    {
-        "the command": {"command": "sleep 60"},
-        "the build": {"command": "true", "build": "sleep 60"},
-    },
-    (),
-    "ctx",
-    ("local",),
-)
-async def test_a_verification_over_its_limit_is_a_result_that_is_timed_out(ctx, case):
+@pytest.mark.parametrize("build", [None, "sleep 60"], ids=["the command", "the build"])
+async def test_a_verification_over_its_limit_is_a_result_that_is_timed_out(ctx, build):
     ctx.verify_timeout_s = 0.5
-    result = await ctx.verify(artefacts=["solution.py"], **case)
+    command = "true" if build else "sleep 60"
+    result = await ctx.verify(artefacts=["solution.py"], command=command, build=build)
     assert (result.timed_out, result.exit_code, result.stdout) == (True, 137, b"")
 
 

@@ -60,30 +60,26 @@ async def load(folder, *rows, **settings):
 # Repositories of rows: where they are.
 
 
-def as_release(data, outside):
-    return "iniconfig==2.1.0"
-
-
-def as_absolute(data, outside):
-    return str(outside)
-
-
-def as_above(data, outside):
-    return "../outside"
-
-
 def as_link(data, outside):
     (data / "link").symlink_to(outside)
     return "link"
 
 
-@cases("name", [as_release, as_absolute, as_above, as_link])
-async def test_a_row_names_nothing_outside_of_its_datasets_folder(name, tmp_path):
+PLACES = {
+    "a release": lambda data, outside: "iniconfig==2.1.0",
+    "absolute": lambda data, outside: str(outside),
+    "above": lambda data, outside: "../outside",
+    "a link": as_link,
+}
+
+
+@cases("place", PLACES)
+async def test_a_row_names_nothing_outside_of_its_datasets_folder(place, tmp_path):
     outside = write(tmp_path / "outside", {"secret.py": SECRET})
     data = tmp_path / "data"
     data.mkdir()
     with pytest.raises(DatasetError, match=r"calc-1: no repository at .* --env\.repositories PATH"):
-        await load(data, row(name(data, outside)))
+        await load(data, row(PLACES[place](data, outside)))
 
 
 async def test_an_archive_that_is_not_the_datasets_own_needs_its_digest(tmp_path):

@@ -9,70 +9,19 @@ only sleeps for a millisecond measures the longest time that the event loop did 
 
 import argparse
 import asyncio
-import random
 import statistics
 import time
-import uuid
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from atroposlib.envs.base import BaseEnv
 
-from environments.trajectory import (
-    NOT_SAMPLED,
-    CreditedGroup,
-    Message,
-    Rewards,
-    Span,
-    TokenRow,
-    Trajectory,
-    TrajectoryGroup,
-    Turn,
-)
 from environments.wire.columns import columns_of
 from environments.wire.payloads import Shape, pack
 from environments.wire.views import token_advantages
+from tests.benchmarks.bench_record import sampled_group
 
 TURNS = 20
-
-
-def group(rows: int, tokens: int) -> CreditedGroup:
-    """Trajectories of `TURNS` turns: a third of the tokens is sampled, with logprobs."""
-    drawn = random.Random(0)
-    trajectories = tuple(trajectory(drawn, number, tokens) for number in range(rows))
-    return CreditedGroup(
-        group=TrajectoryGroup(
-            group_id=uuid.uuid4().hex, env="bench", item_id="item", trajectories=trajectories
-        ),
-        advantages=tuple(tuple(drawn.gauss(0, 1) for _ in range(TURNS)) for _ in trajectories),
-        policy="p",
-        estimator="turn_return",
-    )
-
-
-def trajectory(drawn: random.Random, sibling: int, tokens: int) -> Trajectory:
-    length = tokens // TURNS
-    spans = [
-        Span(row=0, start=turn * length + 2 * length // 3, end=(turn + 1) * length) for turn in range(TURNS)
-    ]
-    logprobs = [NOT_SAMPLED] * tokens
-    for span in spans:
-        logprobs[span.start : span.end] = [-drawn.expovariate(2.0) for _ in range(span.start, span.end)]
-    return Trajectory(
-        item_id="item",
-        sibling=sibling,
-        prompt=(Message(role="user", content="prompt " * 100),),
-        turns=tuple(
-            Turn(index=index, message=Message(role="assistant", content="word " * 200), span=span)
-            for index, span in enumerate(spans)
-        ),
-        rows=(
-            TokenRow(
-                token_ids=tuple(drawn.randrange(150_000) for _ in range(tokens)), logprobs=tuple(logprobs)
-            ),
-        ),
-        rewards=Rewards(turns=tuple(drawn.random() for _ in range(TURNS)), score=1.0),
-    )
 
 
 async def measured(work: Callable[[], Awaitable[int]]) -> tuple[float, float, int]:
@@ -106,7 +55,9 @@ class Recording:
 
 
 async def main(rows: int, tokens: int, repeats: int) -> None:
-    credited = group(rows, tokens)
+    # A third of the tokens is sampled.
+    length = tokens // TURNS
+    credited = sampled_group(rows, TURNS, length // 3, seen=length - length // 3)
     columns = columns_of(token_advantages(credited))
     thread = ThreadPoolExecutor(max_workers=1)
 

@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.bench_in_flight [--rollouts 4000] [--latency-s 1] [--calls 3]
 
-An `AgentEnv` as a user writes it, recorded, watched and shown as any run; only its sandbox is a double that
-does nothing. Aims: all finish, and the event loop stands still for at most 0.25 s of our own CPU.
+An `AgentEnv` without a sandbox, as a user writes it, recorded, watched and shown as any run. Aims: all
+finish, and the event loop stands still for at most 0.25 s of our own CPU.
 """
 
 import argparse
@@ -11,7 +11,6 @@ import asyncio
 import resource
 import tempfile
 import time
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -22,7 +21,6 @@ from environments.record.recorder import read_groups
 from environments.run.process_run import process
 from tests.benchmarks.bench_client import canned_server
 from tools.registry import Toolset, tool
-from tools.sandbox.base import SandboxLimits, SandboxRecord
 
 
 @tool
@@ -36,20 +34,9 @@ def look(path: str, lines: int = 10) -> str:
     return f"{path}: {lines} lines\n" * 20
 
 
-class NoSandbox:
-    """Nothing happens in it."""
-
-    def __init__(self):
-        self.record = SandboxRecord(backend="none", tier="-", limits=SandboxLimits(), enforced=())
-
-
-@asynccontextmanager
-async def no_sandbox():
-    yield NoSandbox()
-
-
 class InFlight(AgentEnv):
     name = "in_flight"
+    sandbox = "none"
     tools = (Toolset("look", (look,)),)
 
     def load_items(self):
@@ -66,9 +53,6 @@ class InFlight(AgentEnv):
 
     async def preflight(self, notify=None):
         await self.lifecycle.check_policy()
-
-    def open_sandbox(self):
-        return no_sandbox()
 
 
 class Heartbeat:

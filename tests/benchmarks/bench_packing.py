@@ -9,14 +9,13 @@ scores, and where it reads advantages.
 
 import argparse
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from itertools import chain, product
 
 from environments.wire.padding import packing, padding_scores
 
 Packing = list[list[int]]
-Pack = Callable[[Sequence[int], Sequence[float], int], Packing]
 
 PADDING_TOKENS = 2
 """Of one row."""
@@ -40,14 +39,6 @@ def in_order(owners: Sequence[int], scores: Sequence[float], size: int) -> Packi
         packed.append(list(range(start, end)))
         start = end
     return packed
-
-
-def plain(owners: Sequence[int], scores: Sequence[float], size: int) -> Packing:
-    return packing(owners, scores, size, keep_scores=True)
-
-
-def dense(owners: Sequence[int], scores: Sequence[float], size: int) -> Packing:
-    return packing(owners, scores, size, keep_scores=False)
 
 
 def fewest_posts(owners: Sequence[int], scores: Sequence[float], size: int) -> int:
@@ -86,9 +77,6 @@ def _scores(taken: Sequence[int], scores: Sequence[float]) -> list[float]:
     return list(chain.from_iterable([score] * number for number, score in zip(taken, scores, strict=True)))
 
 
-WAYS: dict[str, Pack] = {"plain": plain, "dense": dense}
-
-
 def random_group(
     rng: random.Random, siblings: int, *, most_rows: int, binary: bool
 ) -> tuple[list[int], list[float]]:
@@ -101,12 +89,12 @@ def random_group(
 
 
 def measured(
-    groups: Sequence[tuple[list[int], list[float]]], size: int, pack: Pack
+    groups: Sequence[tuple[list[int], list[float]]], size: int, *, keep_scores: bool
 ) -> tuple[float, float, float, float]:
     """Posts and rows of padding per group, share of padding in all rows, share of posts that keep scores."""
     posts = padding = kept = rows = 0
     for owners, scores in groups:
-        packed = pack(owners, scores, size)
+        packed = packing(owners, scores, size, keep_scores=keep_scores)
         posts += len(packed)
         rows += len(packed) * size
         padding += len(packed) * size - len(owners)
@@ -130,8 +118,8 @@ def main() -> None:
             for number in range(options.groups)
         ]
         rows = sum(len(owners) for owners, _ in groups) / len(groups)
-        for name, pack in WAYS.items():
-            posts, padding, share, kept = measured(groups, size, pack)
+        for name in ("plain", "dense"):
+            posts, padding, share, kept = measured(groups, size, keep_scores=name == "plain")
             print(
                 f"| {size} | {lost} | {rows:.1f} | {name} | {posts:.1f} | {padding:.1f} "
                 f"| {padding * PADDING_TOKENS:.0f} | {share:.0%} | {kept:.0%} |",

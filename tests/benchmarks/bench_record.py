@@ -35,10 +35,10 @@ SEEN = 100
 """Tokens of what answers a turn."""
 
 
-def sampled_group(rollouts: int, turns: int, tokens: int) -> CreditedGroup:
+def sampled_group(rollouts: int, turns: int, tokens: int, *, seen: int = SEEN) -> CreditedGroup:
     """A group of agents with a terminal, each turn with its text, its reward and its advantage."""
     rng = Random(0)
-    trajectories = tuple(_trajectory(rng, sibling, turns, tokens) for sibling in range(rollouts))
+    trajectories = tuple(_trajectory(rng, sibling, turns, tokens, seen) for sibling in range(rollouts))
     return CreditedGroup(
         group=TrajectoryGroup(group_id="g", env="e", item_id="a", item={"q": "x"}, trajectories=trajectories),
         advantages=tuple(tuple(rng.gauss(0, 1) for _ in each.turns) for each in trajectories),
@@ -47,13 +47,13 @@ def sampled_group(rollouts: int, turns: int, tokens: int) -> CreditedGroup:
     )
 
 
-def _trajectory(rng: Random, sibling: int, turns: int, tokens: int) -> Trajectory:
+def _trajectory(rng: Random, sibling: int, turns: int, tokens: int, seen: int) -> Trajectory:
     ids: list[int] = []
     logprobs: list[float] = []
     taken: list[Turn] = []
     for index in range(turns):
-        ids += [rng.randrange(150_000) for _ in range(SEEN + tokens)]
-        logprobs += [NOT_SAMPLED] * SEEN + [-rng.expovariate(2) for _ in range(tokens)]
+        ids += [rng.randrange(150_000) for _ in range(seen + tokens)]
+        logprobs += [NOT_SAMPLED] * seen + [-rng.expovariate(2) for _ in range(tokens)]
         call = ToolCall(id=f"c{index}", name="terminal", arguments='{"command": "ls"}')
         taken.append(
             Turn(

@@ -4,8 +4,8 @@
 
 Budgets: a shell command at most 2 times a plain one, and on docker a fifth of a one-shot `docker exec`; start
 to first result at most 10 ms alone and 300 ms for 64 at once, and 50 ms on a copy of 50 MB that were prepared
-where overlays can be mounted; 60 ms from docker's warm pool; 1,000 idle local sandboxes in 1.5 GB; the loop
-stands still for at most 50 ms while 64 start.
+where overlays can be mounted; 1,000 idle local sandboxes in 1.5 GB; the loop stands still for at most 50 ms
+while 64 start.
 """
 
 import argparse
@@ -23,18 +23,12 @@ from tools.sandbox import Opening, find_backend
 from tools.sandbox.base import Sandbox, SandboxLimits
 from tools.sandbox.check import Target
 from tools.sandbox.conformance import hosts
-from tools.sandbox.conformance.checks import until
-from tools.sandbox.docker.container import Spec
-from tools.sandbox.docker.image import DEFAULT_IMAGE
-from tools.sandbox.docker.manager import in_thread, manager
 from tools.sandbox.inventory import list_sandboxes
 from tools.sandbox.layers import take_snapshot
 
 CROWD = 64
 IN_A_ROW = 50
 REPOSITORY = "for i in $(seq 50); do mkdir d$i; head -c 1000000 /dev/urandom | split -b 20000 - d$i/f; done"
-HELD = 16
-"""Open containers that make the pool keep as many ready as it ever does."""
 
 
 async def main() -> None:
@@ -53,8 +47,6 @@ async def main() -> None:
     if target.backend == "docker":
         await one_shots(target, options.starts)
     await starts(target, options.starts)
-    if target.backend == "docker":
-        await warm_starts(target, options.starts)
     await crowd(target)
     await prepared(target, options.starts)
     found = await hosts.stall(target, str(CROWD))
@@ -164,21 +156,6 @@ async def prepared(target: Target, count: int) -> None:
         f"copy, {CROWD} at once {show([first for first, _ in many])}, all closed after {1000 * whole:.0f} ms"
     )
     await snapshot.discard()
-
-
-async def warm_starts(target: Target, count: int) -> None:
-    """The same while others are open and the pool of containers is full; each start takes one out of it."""
-    managed = await in_thread(manager)
-    image = await in_thread(lambda: managed.image(target.options.get("image", DEFAULT_IMAGE), print))
-    pool = managed.pool(Spec(image=image, limits=target.limits))
-    times: list[float] = []
-    async with AsyncExitStack() as stack:
-        for _ in range(HELD):
-            await stack.enter_async_context(target.open())
-        for _ in range(count):
-            assert await until(lambda: pool.full, within_s=60)
-            times.append((await one_start(target.open))[0])
-    print(f"start, warm     {show(times)} to the first result, {HELD} others open, pool full")
 
 
 async def crowd(target: Target) -> None:

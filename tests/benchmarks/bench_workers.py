@@ -19,7 +19,7 @@ import tempfile
 import time
 from contextlib import asynccontextmanager
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 from rich.console import Console
 
@@ -28,6 +28,7 @@ from environments.run.open_run import in_this_process
 from environments.run.process_run import process
 from tests.benchmarks.bench_client import canned_server
 from tests.benchmarks.bench_in_flight import InFlight
+from tools.sandbox.conformance.hosts import pss_bytes
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
@@ -39,7 +40,7 @@ async def all_open(pool):
 
 
 def processes():
-    """All that this process started, by kind: CPU seconds, and RSS and PSS in MB, of each."""
+    """All that this process started, by kind: CPU seconds and PSS in MB of each."""
     parents = {}
     for each in Path("/proc").iterdir():
         if each.name.isdecimal():
@@ -73,17 +74,13 @@ def _kind(line):
 
 def _costs(pid):
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    memory = {}
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
-        name, value = line.split(":")
-        memory[name] = int(value.split()[0]) / 1000
-    return (int(fields[11]) + int(fields[12])) * TICK_S, memory["Rss"], memory["Pss"]
+    return (int(fields[11]) + int(fields[12])) * TICK_S, pss_bytes(pid) / 1e6
 
 
 def cpu_by_kind(found):
     """Seconds."""
     sums = {}
-    for kind, cpu_s, _, _ in found.values():
+    for kind, cpu_s, _ in found.values():
         sums[kind] = sums.get(kind, 0.0) + cpu_s
     sums["driver"] = time.process_time()
     return sums
@@ -118,7 +115,7 @@ class Watched:
             self.figures["spent"] = {kind: after[kind] - self._before.get(kind, 0.0) for kind in after}
             self.figures["wall_s"] = time.monotonic() - self._wall
             self.figures["line"] = len(done.line.content)
-            self.figures["memory"] = [(kind, rss, pss) for kind, _, rss, pss in found.values()]
+            self.figures["memory"] = [(kind, pss) for kind, _, pss in found.values()]
         return done
 
 
@@ -179,14 +176,13 @@ def pairs(options):
         print(f"{who}: wall {median(run['wall_s'] for run in kept):.1f} s of {options.groups} groups")
         for name in ("start", "first", "open"):
             print(f"  wall until {name:6} {median(run[f'{name}_wall_s'] for run in kept):5.1f} s")
-        print("             CPU s first  CPU s open  ms a group   each RSS   each PSS  number")
+        print("             CPU s first  CPU s open  ms a group   each PSS  number")
         for kind in kept[0]["spent"]:
             first, opened = (median(run[name].get(kind, 0.0) for run in kept) for name in ("first", "open"))
             spent = median(1000 * run["spent"][kind] / options.groups for run in kept)
-            memory = [each for run in kept for each in run["memory"] if each[0] == kind]
-            rss, pss = (sum(each[slot] for each in memory) / len(memory) for slot in (1, 2))
+            memory = [pss for run in kept for name, pss in run["memory"] if name == kind]
             print(
-                f"  {kind:10} {first:11.2f} {opened:11.2f} {spent:11.2f} {rss:7.0f} MB {pss:7.0f} MB "
+                f"  {kind:10} {first:11.2f} {opened:11.2f} {spent:11.2f} {fmean(memory):7.0f} MB "
                 f"{len(memory) / len(kept):7.1f}"
             )
 

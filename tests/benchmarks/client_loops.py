@@ -38,31 +38,26 @@ SAMPLING = {"temperature": 1.0, "top_p": 1.0, "max_tokens": 1024, "logprobs": Tr
 
 async def floor(url, in_flight):
     """aiohttp and orjson, and nothing else."""
-    import aiohttp
-    import orjson
-
-    session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
     body = {"model": "m", "messages": MESSAGES, "tools": TOOLS, **SAMPLING, "return_token_ids": True}
-
-    async def call():
-        async with session.post(f"{url}/chat/completions", data=orjson.dumps(body)) as response:
-            return orjson.loads(await response.read())["choices"][0]
-
-    return call
+    return _plain_call(f"{url}/chat/completions", body)
 
 
 async def token_floor(url, in_flight):
     """The same, with ids for a prompt."""
+    renderer, request, _ = token_loop()
+    ids = renderer.prompt_ids(request.messages, request.tools)
+    body = {"model": "m", "prompt": ids, "max_tokens": 1024, "logprobs": 0, "return_token_ids": True}
+    return _plain_call(f"{url}/completions", body)
+
+
+def _plain_call(url, body):
     import aiohttp
     import orjson
 
     session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
-    renderer, request, _ = token_loop()
-    ids = renderer.prompt_ids(request.messages, request.tools)
-    body = {"model": "m", "prompt": ids, "max_tokens": 1024, "logprobs": 0, "return_token_ids": True}
 
     async def call():
-        async with session.post(f"{url}/completions", data=orjson.dumps(body)) as response:
+        async with session.post(url, data=orjson.dumps(body)) as response:
             return orjson.loads(await response.read())["choices"][0]
 
     return call

@@ -1,6 +1,6 @@
 """What prefixes do to the objective: a chat in which turns get upvotes and the session may convert.
 
-    python -m tests.benchmarks.prefix_objective [--groups 400]
+    python -m tests.benchmarks.prefix_objective
 
 A seller chats with a customer for at most six turns: cold, warm, interested or ready. Chatting gets an upvote
 of 0.1 and may warm the customer up or make an interested one ready; a pitch makes a warm one interested;
@@ -8,8 +8,7 @@ closing ends the session and converts, or not. The policy is tabular softmax and
 
 How an advantage per turn becomes a weight of each turn's log-probability is read from the rows of the real
 views, as Atropos' example trainer reads them. Expectations are exact: all sessions are enumerated, and over
-siblings an expected advantage has a closed form. Beside that, sampled groups go through the real code of
-credit and wire.
+siblings an expected advantage has a closed form.
 """
 
 import argparse
@@ -25,7 +24,7 @@ from environments.credit import Advantages, estimate
 from environments.testing import group_of
 from environments.trajectory import IGNORED, CreditedGroup, TrajectoryGroup
 from environments.wire.views import VIEWS
-from tests.benchmarks.credit_bias import cosine, prefixes
+from tests.benchmarks.credit_bias import Session, cosine, prefixes
 
 STATES = ("cold", "warm", "interested", "ready")
 ACTIONS = ("chat", "pitch", "close")
@@ -34,17 +33,6 @@ MOVES = {"chat": ((0, 1, 0.6), (2, 3, 0.5)), "pitch": ((0, 2, 0.1), (1, 2, 0.8))
 """From a state to another, and how likely; otherwise the customer stays."""
 CONVERTS = (0.0, 0.1, 0.5, 0.95)
 LOGITS = len(STATES) * len(ACTIONS)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
-    """One possible session, and how likely the customer's part of it is."""
-
-    steps: tuple[tuple[int, int], ...]
-    """State and action of each turn."""
-    rewards: tuple[float, ...]
-    outcome: float
-    chance: float
 
 
 def sessions(turns: int, state: int = 0) -> Iterator[Session]:
@@ -229,21 +217,6 @@ def expected_gradient(chat: Chat, arm: Arm, logits: np.ndarray, size: int) -> np
     return chat.gradient(logits, expected_weights(chat, arm, logits, size))
 
 
-def sampled_gradient(
-    chat: Chat, arm: Arm, logits: np.ndarray, size: int, groups: int, seed: int
-) -> np.ndarray:
-    """The mean gradient of sampled groups, each through the real code of credit and wire."""
-    chances = chat.probabilities(logits)
-    members = np.random.default_rng(seed).choice(len(chances), (groups, size), p=chances / chances.sum())
-    total = np.zeros(chat.alive.shape)
-    for siblings in members:
-        group = chat.group(siblings)
-        weights = weights_on_the_wire(group, arm.weigh(group), arm)
-        for member, row in zip(siblings, weights, strict=True):
-            total[member, : len(row)] += row
-    return chat.gradient(logits, total / (groups * size) / chances[:, None])
-
-
 def learned(chat: Chat, arm: Arm, size: int, steps: int, rate: float = 0.05) -> np.ndarray:
     """Logits after following the normalised expected gradient from the uniform policy."""
     logits = np.zeros(LOGITS)
@@ -260,8 +233,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--group-size", type=int, default=4)
     parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--groups", type=int, default=400, help="sampled, of each arm")
-    parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     chat, logits, size = Chat(options.turns), np.zeros(LOGITS), options.group_size
     returns = chat.to_go(chat.rewards)
@@ -269,16 +240,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     counted = chat.gradient(logits, np.repeat(chat.objective_of_prefixes()[:, None], chat.turns, axis=1))
     write = sys.stdout.write
     write(f"{len(chat.sessions)} sessions, groups of {size}; gradients of the uniform policy\n\n")
-    write("| weights | cosine | scale | cosine to Σ(N-l+1) r | sampled cosine | converts | turns | J |\n")
-    write("|---|---|---|---|---|---|---|---|\n")
+    write("| weights | cosine | scale | cosine to Σ(N-l+1) r | converts | turns | J |\n")
+    write("|---|---|---|---|---|---|---|\n")
     for name, arm in ARMS.items():
         gradient = expected_gradient(chat, arm, logits, size)
-        sampled = sampled_gradient(chat, arm, logits, size, options.groups, options.seed)
         reached = chat.probabilities(learned(chat, arm, size, options.steps))
         scale = gradient @ true / (true @ true)
         write(
             f"| {name} | {cosine(gradient, true):.4f} | {scale:.2f} | {cosine(gradient, counted):.4f} "
-            f"| {cosine(sampled, true):.2f} | {reached @ chat.converted:.2f} | {reached @ chat.length:.1f} "
+            f"| {reached @ chat.converted:.2f} | {reached @ chat.length:.1f} "
             f"| {reached @ returns[:, 0]:.3f} |\n"
         )
         sys.stdout.flush()

@@ -120,13 +120,6 @@ def test_a_setting_that_none_of_the_named_condensers_reads_is_told(case, caplog)
     assert bool(says) == bool(caplog.text)
 
 
-def test_a_composition_is_written_with_a_comma(tmp_path):
-    options = ["--env.condenser", "trim_tool_output,fit_context", "--env.condenser_tokens", "300"]
-    path = tmp_path / "r.jsonl"
-    small = ["--env.max_items", "1", "--env.group_size", "2"]
-    assert main(["process", "word_guess", "--out", str(path), *options, *small]) == 0
-
-
 def test_a_condenser_that_asks_for_a_second_model_is_refused_where_nobody_plays_it():
     with pytest.raises(NoModelError, match="'talking' has a condenser that asks a second model"):
         made(summarise(every=2, by="model"))
@@ -177,8 +170,6 @@ class Plain(Own):
 
 
 class Around:
-    """A condenser that asks another one, and is known to it."""
-
     name = "around"
 
     def __init__(self, *inner):

@@ -1,25 +1,15 @@
 """What holds of both games, whose world answers in words: `sales_chat` and `word_guess`."""
 
-from functools import partial
-
 import pytest
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
-from environments.credit import estimate
-from environments.policy.mock_server import MockSettings, mock_app
-from environments.policy.scripted import Choice, call, say
-from environments.record.group_line import decode_group, encode_group
+from environments.policy.scripted import Choice, say
 from environments.shipped.sales_chat import SalesChatEnv
 from environments.shipped.sales_chat.customer import move_of
 from environments.shipped.word_guess import WordGuessEnv
 from environments.shipped.word_guess.embedded_words import guess_in, marks_shown
 from environments.trajectory import CreditedGroup, StopReason, Trajectory
-from environments.wire.training_rows import check_rows
-from environments.wire.views import VIEWS
-from tests.environments.policy.chat_server import chat_policy
-from tests.environments.policy.token_server import token_policy
-from tests.equipment.running_server import running_server
 from tests.tables import cases
 
 GAMES = pytest.mark.parametrize("game", [SalesChatEnv, WordGuessEnv], ids=lambda game: game.name)
@@ -48,7 +38,6 @@ _PLAYED: dict[type[AgentEnv], CreditedGroup] = {}
 
 
 async def played(game: type[AgentEnv]) -> CreditedGroup:
-    """A group of the scripted agent, for several tests."""
     if game not in _PLAYED:
         _PLAYED[game] = await run_first(opened(game))
     return _PLAYED[game]
@@ -66,14 +55,6 @@ async def test_the_same_seed_gives_the_same_trajectories(game):
 
 
 @GAMES
-async def test_another_seed_gives_others(game):
-    other = await run_first(opened(game, seed=1))
-    assert [t.messages for t in other.group.trajectories] != [
-        t.messages for t in (await played(game)).group.trajectories
-    ]
-
-
-@GAMES
 async def test_every_turn_is_answered_and_the_game_says_how_it_ended(game):
     trajectories = (await played(game)).group.trajectories
     assert all(len(turn.replies) == 1 for t in trajectories for turn in t.turns)
@@ -82,51 +63,9 @@ async def test_every_turn_is_answered_and_the_game_says_how_it_ended(game):
 
 
 @GAMES
-async def test_a_record_gives_back_what_was_played(game, tmp_path):
-    credited = await played(game)
-    read = decode_group(encode_group(credited), tmp_path / "r.jsonl", 1)
-    assert [what_happened(t) for t in read.group.trajectories] == [
-        what_happened(t) for t in credited.group.trajectories
-    ]
-
-
-@GAMES
-@pytest.mark.parametrize("view", sorted(VIEWS))
-async def test_every_view_has_rows_that_a_trainer_takes(game, view):
-    groups = VIEWS[view](await played(game))
-    assert groups
-    for rows in groups:
-        check_rows(rows)
-
-
-@GAMES
-@pytest.mark.parametrize("estimator", ["turn_return", "gigpo", "grpo"])
-async def test_its_turns_have_credit(game, estimator):
-    advantages = estimate(estimator, (await played(game)).group)
-    assert any(any(turns) for turns in advantages)
-
-
-@GAMES
 async def test_gigpo_finds_equal_states_among_siblings(game):
     states = [turn.anchor for t in (await played(game)).group.trajectories for turn in t.turns]
     assert len(set(states)) < len(states)
-
-
-@GAMES
-@pytest.mark.parametrize("kind", [None, "vllm", "sglang"], ids=["chat", "vllm", "sglang"])
-async def test_over_a_server_it_plays_the_same_game(game, kind):
-    local = opened(game)
-    script = partial(local.scripted_choices, None)
-    settings = MockSettings(kind=kind or "plain")
-    app = mock_app(lambda _: script, skill=0.3, renderer=local.renderer, settings=settings)
-    wire = {"vllm": ("vllm", "completions"), "sglang": ("sglang", "generate")}
-    async with running_server(app) as url:
-        policy = token_policy(url, wire[kind]) if kind else chat_policy(url, model="scripted")
-        remote = game(local.config, policy=policy)
-        credited = await run_first(remote)
-        await policy.aclose()
-    expected = [what_happened(t) for t in (await played(game)).group.trajectories]
-    assert [what_happened(t) for t in credited.group.trajectories] == expected
 
 
 @GAMES
@@ -139,17 +78,6 @@ async def test_whatever_the_agent_writes_is_scored(game, text):
     credited = await run_first(opened(Hostile, group_size=2, min_group_size=1))
     assert credited.group.failures == ()
     assert all(t.score is not None for t in credited.group.trajectories)
-
-
-@GAMES
-async def test_a_call_of_a_tool_that_is_not_there_is_a_turn_like_any_other(game):
-    class Calling(game):
-        def scripted_choices(self, item, messages, tools, skill):
-            return [Choice(probability=1.0, message=call("guess", {"word": "crane"}))]
-
-    credited = await run_first(opened(Calling, group_size=2, min_group_size=1))
-    assert {t.end_reason for t in credited.group.trajectories} <= {"lost", "left"}
-    assert all(t.score == 0.0 for t in credited.group.trajectories)
 
 
 @cases("unit", ["<guess>", "</guess>", "<guess>a</guess>", "a ", "buy", " ", "\ud800", "g g "])

@@ -60,8 +60,6 @@ async def test_a_tool_sees_its_rollout():
 
 @dataclass
 class Box(State, Generic[T]):
-    """A state of any kind of thing."""
-
     inside: list[T] = field(default_factory=list[T])
 
     @tool
@@ -191,8 +189,6 @@ async def test_a_state_that_a_hook_put_there_later_costs_the_rollout():
 
 
 class Ledger(State):
-    """A database in memory, which belongs to the thread that opened it."""
-
     def __init__(self) -> None:
         self.database = sqlite3.connect(":memory:")
         self.database.execute("create table sales (what text)")
@@ -205,8 +201,6 @@ class Ledger(State):
 
 
 class LedgerEnv(Listed):
-    """Its database is opened, used and closed by `def` code alone."""
-
     tools = (Ledger,)
 
     def prepare(self, item, sandbox) -> Iterator[Ledger]:

@@ -9,12 +9,11 @@ from environments.policy.scripted import say
 from environments.record.group_line import decode_group, encode_group
 from environments.run.evaluation import sample_row
 from environments.testing import group_of
-from environments.trajectory import IGNORED, Failure, Message, StopReason
+from environments.trajectory import IGNORED, Message, StopReason
 from environments.wire.credited_rows import credited_rows
-from environments.wire.views import VIEWS
 from tests.environments.talking import TASK, Talking, made, played, world
 from tests.tables import cases
-from tools.errors import ConfigError, PolicyError
+from tools.errors import ConfigError
 
 
 def spoken(trajectory):
@@ -152,19 +151,6 @@ async def test_replies_are_in_no_mask_and_the_rows_hold_them():
         assert trained == "hello<|im_end|>" * 2
 
 
-@pytest.mark.parametrize("view", VIEWS)
-async def test_every_view_shows_replies_as_context_alone(view):
-    env = made(world("why?", "and?"))
-    credited = env.credit(await env.rollout_group(TASK, 2))
-    rows = [row for group in VIEWS[view](credited) for row in group.rows]
-    for row in rows:
-        trained = env.renderer.decode([token for token in row.mask if token != IGNORED])
-        assert set(trained.split("<|im_end|>")) == {"hello", ""}
-    longest = max((row.messages for row in rows), key=len)
-    said = [message["content"] for message in longest if message["role"] == "user"]
-    assert said == ["begin", "why?", "and?"]
-
-
 async def test_replies_after_the_last_turn_are_in_no_row_and_come_back_from_the_record(tmp_path):
     env = made(world("one", "two", plays=("a", "b")), max_turns=2)
     credited = env.credit(await env.rollout_group(TASK, 1))
@@ -198,11 +184,6 @@ async def test_respond_is_asked_after_a_turn_that_was_cut_and_the_budget_wins():
     assert trajectory.turns[-1].replies[0].content == "why?"
 
 
-async def test_tokens_used_up_end_a_conversation_whatever_is_replied():
-    trajectory = await played(made(world("why?", "why?"), token_budget=4))
-    assert trajectory.stop_reason is StopReason.TOKEN_BUDGET
-
-
 async def test_a_slow_reply_uses_up_the_rollouts_time_and_is_kept():
     async def respond(self, item, turn, ctx):
         await asyncio.sleep(0.3)
@@ -220,42 +201,6 @@ async def test_a_reply_that_takes_longer_than_a_hook_may_costs_the_sibling():
 
     failure = await played(made(world(respond=respond), rollout_timeout_s=0.1, hook_timeout_s=0.2))
     assert failure.error == "TimeLimitExceeded: respond took longer than 0.2 s (--env.hook_timeout_s)"
-
-
-# Policies.
-
-
-class LastWord:
-    """A policy that breaks at its second turn."""
-
-    name = "last word"
-
-    def __init__(self, env):
-        self.env, self.turns = env, 0
-
-    async def complete(self, request):
-        self.turns += 1
-        if self.turns > 1:
-            raise PolicyError("the server is gone")
-        return await self.env.policy_for(TASK.item, hook).complete(request)
-
-
-async def hook(name, function, *args):
-    return function(*args)
-
-
-async def test_a_policy_that_fails_in_the_middle_costs_the_rollout_and_closes_its_state():
-    closed = []
-
-    def prepare(self, item, sandbox):
-        yield "state"
-        closed.append("closed")
-
-    env = made(world("why?", prepare=prepare))
-    playing = type(env)(env.config, policy=LastWord(made(type(env))))
-    failure = await played(playing)
-    assert isinstance(failure, Failure)
-    assert (failure.stop_reason, failure.turns, closed) == (StopReason.POLICY_ERROR, 1, ["closed"])
 
 
 def test_the_record_keeps_no_end_reason_where_there_is_none():

@@ -55,17 +55,6 @@ async def test_an_item_may_have_no_tools_at_all():
     assert env.offered[0] == []
 
 
-async def test_tools_for_may_be_different_for_each_item():
-    class PerItem(ShopEnv):
-        def tools_for(self, item):
-            return item
-
-    env = PerItem()
-    await trajectory_of(env, "add")
-    await trajectory_of(env, "sell")
-    assert env.offered == [["add"]] * 2 + [["sell"]] * 2
-
-
 async def test_a_name_that_tools_for_gives_and_no_tool_has_costs_the_rollout():
     assert await failure_of(narrowing(["add", "fly"])) == (
         "ConfigError: environment 'listed', item 'x': tools_for gave 'fly', which is none of the tools: "

@@ -26,13 +26,10 @@ async def test_a_hook_ends_the_rollout_after_its_turn(hook):
     assert trajectory.rewards.turns == (1.0,)
 
 
-async def test_the_reply_of_a_turn_that_respond_ends_is_kept():
-    trajectory = await played(made(ending("respond", "won")))
+async def test_the_first_reason_wins_of_which_the_start_is_kept_as_is_the_reply():
+    trajectory = await played(made(ending("respond", "x" * 10_000, "lost")))
+    assert trajectory.end_reason == "x" * 200
     assert trajectory.turns[0].replies[0].content == "goodbye"
-
-
-async def test_the_first_reason_wins():
-    assert (await played(made(ending("respond", "won", "lost")))).end_reason == "won"
 
 
 async def test_an_end_wins_over_a_budget():
@@ -87,7 +84,3 @@ async def test_an_end_before_the_first_turn_is_refused():
 async def test_a_reason_that_is_no_text_is_refused(reason):
     failure = await played(made(ending("respond", reason)))
     assert "ctx.end takes a reason in a few words, got" in failure.error
-
-
-async def test_of_a_long_reason_the_start_is_kept():
-    assert (await played(made(ending("respond", "x" * 10_000)))).end_reason == "x" * 200

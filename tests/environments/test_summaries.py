@@ -103,8 +103,6 @@ async def test_a_summary_that_is_too_long_itself_ends_the_rollout():
 
 
 class Clock:
-    """What a rollout takes for the time."""
-
     now = 0.0
 
     def __call__(self):
@@ -148,8 +146,6 @@ def one(**settings):
 
 
 class Asked(Talking):
-    """Hears something each turn, and notes which hooks are asked about which turns."""
-
     plays = ("look", "hm", "look", "hm", "look")
     says = ("one", "two", "three", "four", "five", "six", "seven")
     condenser = EVERY_TWO

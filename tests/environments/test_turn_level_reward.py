@@ -49,34 +49,6 @@ async def rewards_from(env, turns):
     return await env.scoring()(None, context()).finish(trajectory_of(turns))
 
 
-async def test_there_is_one_entry_per_turn():
-    assert (await rewards_from(env_giving([0.5, -1, 2]), 3)).turns == (0.5, -1.0, 2.0)
-
-
-async def test_none_stays_distinct_from_zero():
-    assert (await rewards_from(env_giving([None, 0.0]), 2)).turns == (None, 0.0)
-
-
-@pytest.mark.parametrize("given_rewards", [[], [1.0], [1.0, 2.0, 3.0]])
-async def test_a_wrong_length_is_an_error_that_counts_both_sides(given_rewards):
-    with pytest.raises(RewardError, match=f"gave {len(given_rewards)} rewards for 2 turns"):
-        await rewards_from(env_giving(given_rewards), 2)
-
-
-@cases("bad", [math.nan, math.inf, -math.inf, "1.0", "good", [1.0]])
-async def test_a_reward_that_is_no_finite_number_names_environment_item_and_turn(bad):
-    with pytest.raises(
-        RewardError, match=r"'toy', item 'item-7', turn 2: compute_turn_rewards: .*finite number"
-    ):
-        await rewards_from(env_giving([0.0, bad]), 2)
-
-
-@pytest.mark.parametrize("given_rewards", [{0: 1.0, 1: 2.0}, {1.0, 2.0}, b"12", "12"])
-async def test_rewards_without_the_order_of_turns_are_an_error(given_rewards):
-    with pytest.raises(RewardError, match="give a list with one entry per turn"):
-        await rewards_from(env_giving(given_rewards), 2)
-
-
 async def test_an_environment_that_asks_for_turn_rewards_and_gives_none_is_refused():
     class Misspelt(TurnLevelRewardMixin):
         async def score_turns(self, item, turn, ctx):
@@ -86,26 +58,34 @@ async def test_an_environment_that_asks_for_turn_rewards_and_gives_none_is_refus
         Misspelt().scoring()
 
 
-@pytest.mark.parametrize("given_rewards", [None, 1.0])
-async def test_rewards_that_are_no_list_are_an_error_that_shows_them(given_rewards):
-    with pytest.raises(RewardError, match=f"compute_turn_rewards gave {given_rewards}"):
+async def test_there_is_one_entry_per_turn_and_none_is_not_zero():
+    rewards = await rewards_from(env_giving([0.5, -1, None, 0.0]), 4)
+    assert (rewards.turns, rewards.outcome) == ((0.5, -1.0, None, 0.0), None)
+
+
+SECOND = "'toy', item 'item-7', turn 2: compute_turn_rewards: "
+
+
+@cases(
+    ("given_rewards", "says"),
+    [
+        *(([1.0] * n, f"gave {n} rewards for 2 turns") for n in (0, 1, 3)),
+        *(([0.0, bad], SECOND + ".*finite number") for bad in (math.nan, -math.inf, "1.0", [1.0])),
+        *(
+            (bad, "give a list with one entry per turn")
+            for bad in ({0: 1.0, 1: 2.0}, {1.0, 2.0}, b"12", "12")
+        ),
+        *((bad, f"compute_turn_rewards gave {bad}") for bad in (None, 1.0)),
+        ([0.0, {"a": 1e308, "b": 1e308}], SECOND + "the sum of components"),
+        *(([0.0, {name: 1.0}], SECOND + "the name of a component") for name in ("\udcff", 3)),
+        ([{"style": math.nan}, 0.0], "turn 1: compute_turn_rewards, component 'style'"),
+        ([6e99, 6e99], r"the sum: a reward is at most 1e\+100 either way, got 1.2e\+100"),
+        ([0.0, -1e101], SECOND + r".* at most 1e\+100 either way, got -1e\+101"),
+    ],
+)
+async def test_rewards_that_are_none_are_refused_by_environment_item_and_turn(given_rewards, says):
+    with pytest.raises(RewardError, match=says):
         await rewards_from(env_giving(given_rewards), 2)
-
-
-async def test_components_whose_sum_is_no_number_name_environment_item_and_turn():
-    with pytest.raises(RewardError, match=r"'item-7', turn 1: compute_turn_rewards: the sum of components"):
-        await rewards_from(env_giving([{"a": 1e308, "b": 1e308}]), 1)
-
-
-@pytest.mark.parametrize("name", ["\udcff", 3])
-async def test_a_component_whose_name_is_no_text_is_an_error(name):
-    with pytest.raises(RewardError, match="turn 1: compute_turn_rewards: the name of a component"):
-        await rewards_from(env_giving([{name: 1.0}]), 1)
-
-
-async def test_a_bad_component_is_named():
-    with pytest.raises(RewardError, match="turn 1: compute_turn_rewards, component 'style'"):
-        await rewards_from(env_giving([{"style": math.nan}]), 1)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -122,23 +102,6 @@ async def test_components_add_up_to_the_reward_and_are_kept():
 
 async def test_the_score_is_outcome_plus_the_sum_of_turn_rewards():
     assert (await rewards_from(env_giving([0.5, None, 1.0], outcome=2.0), 3)).score == 3.5
-
-
-async def test_finite_rewards_whose_sum_is_not_are_an_error():
-    with pytest.raises(RewardError, match=r"the sum: a reward is at most 1e\+100 either way, got 1.2e\+100"):
-        await rewards_from(env_giving([6e99, 6e99]), 2)
-
-
-async def test_a_reward_too_large_to_compute_credit_from_costs_its_sibling_and_names_the_turn():
-    with pytest.raises(
-        RewardError,
-        match=r"turn 2: compute_turn_rewards: .* at most 1e\+100 either way, got -1e\+101",
-    ):
-        await rewards_from(env_giving([0.0, -1e101]), 2)
-
-
-async def test_a_missing_outcome_stays_none():
-    assert (await rewards_from(env_giving([1.0]), 1)).outcome is None
 
 
 async def test_rewards_recorded_while_the_rollout_runs_are_the_default():

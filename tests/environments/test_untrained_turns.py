@@ -7,18 +7,14 @@ import orjson
 import pytest
 
 from environments.credit import ESTIMATORS, credited, describe, estimate
-from environments.record.recorder import read_groups
 from environments.record.summary import summary_rows
 from environments.record.totals import Summary
 from environments.run.experiment import origin_of
-from environments.run.process_run import process
 from environments.testing import group_of
-from environments.trajectory import IGNORED
 from environments.wire.columns import columns_of
-from environments.wire.payloads import ROW_BY_ROW, Shape, pack, post_text
+from environments.wire.payloads import Shape, pack, post_text
 from environments.wire.views import VIEWS
 from tests.environments.chat.chat_env import chat, group_of_chat
-from tests.environments.write_file import quiet
 from tests.tables import cases
 
 GROUP = group_of(
@@ -40,10 +36,6 @@ def marked(group, untrained):
     return replace(group, trajectories=tuple(trajectories))
 
 
-def middle_is_not_trained(self, item, turn, ctx):
-    return turn.index != 1
-
-
 async def test_the_environment_is_asked_after_each_turn_was_scored():
     seen = []
 
@@ -55,14 +47,6 @@ async def test_the_environment_is_asked_after_each_turn_was_scored():
     (trajectory,) = credited.group.trajectories
     assert seen == [(0, 1, True), (1, 2, True), (2, 3, True)]
     assert [turn.trained for turn in trajectory.turns] == [True, False, True]
-
-
-async def test_advantages_of_the_other_turns_are_as_if_all_were_trained():
-    plain = await group_of_chat()
-    left_out = await group_of_chat(train_turn=middle_is_not_trained)
-    assert any(row[1] for row in plain.advantages)
-    assert left_out.advantages == tuple((row[0], 0.0, row[2]) for row in plain.advantages)
-    assert [t.rewards for t in left_out.group.trajectories] == [t.rewards for t in plain.group.trajectories]
 
 
 @cases("estimator", sorted(name for name in ESTIMATORS if describe(name).over_step is None))
@@ -94,33 +78,6 @@ def summary_of(credited):
     return summary
 
 
-@pytest.mark.parametrize("view", [*VIEWS])
-def test_their_tokens_are_trained_in_no_view(view):
-    group = credited(marked(GROUP, {(0, 0), (2, 1)}), "turn_return", policy="p")
-    trained = {0: [1, 2], 1: [0, 1], 2: [0, 2, 3]}
-    spans = {
-        (index, turn): GROUP.trajectories[index].turns[turn].span
-        for index, turns in trained.items()
-        for turn in turns
-    }
-    columns = [columns_of(each) for each in VIEWS[view](group)]
-    masked = 0 if view == "binary_masks" else IGNORED
-    tokens = sum(label != masked for each in columns for mask in each["masks"] for label in mask)
-    sizes = {key: span.end - span.start for key, span in spans.items()}
-    if view == "prefix_rows":  # a turn is in each row of those that follow it
-        sizes = {key: n * sum(later >= key[1] for later in trained[key[0]]) for key, n in sizes.items()}
-    assert tokens == sum(sizes.values())
-    if view in ROW_BY_ROW:
-        assert len(columns) == len(spans)
-
-
-def test_a_row_is_scaled_by_its_trained_tokens_alone():
-    group = credited(marked(GROUP, {(0, 0)}), "turn_return", policy="p")
-    first, second = VIEWS["prefix_rows"](group, 1, "repeated")[:2]
-    assert first.rows[0].score == group.advantages[0][1] * 1
-    assert second.rows[0].score == group.advantages[0][2] * (1 + 3)
-
-
 def test_rewards_of_a_turn_that_is_not_trained_stay_where_people_and_trainers_read_them():
     group = credited(marked(GROUP, {(0, 0)}), "turn_return", policy="p")
     (columns,) = map(columns_of, VIEWS["token_advantages"](group))
@@ -131,13 +88,6 @@ def test_rewards_of_a_turn_that_is_not_trained_stay_where_people_and_trainers_re
     assert start == end
     assert [m["reward"] for m in columns["messages"][0] if m["role"] == "assistant"] == [0.5, 0.0, 1.0]
     assert columns["inference_logprobs"][0][start] == -1.0
-
-
-@pytest.mark.parametrize("view", [*VIEWS])
-async def test_what_is_left_can_be_posted(view):
-    group = await group_of_chat(train_turn=lambda self, item, turn, ctx: turn.index == 2)
-    package = pack(group, Shape(view=view, group_size=4))
-    assert len(package.parts) == (4 if view in ROW_BY_ROW else 1)
 
 
 async def test_turns_that_were_cut_are_masked_when_a_setting_says_so():
@@ -158,15 +108,6 @@ async def test_both_have_to_agree_that_a_turn_is_trained():
 def test_masking_belongs_to_the_experiment():
     origins = [origin_of(chat(mask_truncated=masked)) for masked in (False, True)]
     assert origins[0].fingerprint != origins[1].fingerprint
-
-
-async def test_a_record_keeps_which_turns_are_trained_and_credits_them_again_alike(tmp_path):
-    path = tmp_path / "r.jsonl"
-    await process(chat(train_turn=middle_is_not_trained, data_path_to_save_groups=str(path)), quiet())
-    for recorded in read_groups(path):
-        again = credited(recorded.group, "turn_return", policy=recorded.policy)
-        assert again.advantages == recorded.advantages
-        assert {row[1] for row in again.advantages} == {0.0}
 
 
 @pytest.mark.parametrize("given", [True, np.True_, np.bool_(False)], ids=repr)

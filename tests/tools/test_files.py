@@ -3,6 +3,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.tables import cases
 from tools.calls import ToolCall, ToolResult
 from tools.files import file
 from tools.sandbox import open_sandbox
@@ -32,37 +33,24 @@ async def refused(sandbox: Sandbox, name: str, **arguments: object) -> str:
     return result.content
 
 
-async def test_read_file_numbers_the_lines(sandbox: Sandbox):
-    await sandbox.write_file("a.txt", b"one\n\nthree\n")
-    assert await said(sandbox, "read_file", path="a.txt") == "1\tone\n2\t\n3\tthree"
+READS = {
+    "its lines are numbered": (b"one\n\nthree\n", {}, "1\tone\n2\t\n3\tthree"),
+    "a part": (b"1\n2\n3\n4\n5", {"start_line": 2, "end_line": 3}, "2\t2\n3\t3\n[lines 2 to 3 of 5]"),
+    "beyond its end": (b"1\n2\n", {"start_line": 2, "end_line": 99}, "2\t2\n[lines 2 to 2 of 2]"),
+    "an empty one": (b"", {}, "[a.txt is empty]"),
+}
 
 
-async def test_read_file_shows_a_part_and_says_so(sandbox: Sandbox):
-    await sandbox.write_file("a.txt", b"1\n2\n3\n4\n5")
-    content = await said(sandbox, "read_file", path="a.txt", start_line=2, end_line=3)
-    assert content == "2\t2\n3\t3\n[lines 2 to 3 of 5]"
-
-
-async def test_read_file_may_ask_beyond_the_end(sandbox: Sandbox):
-    await sandbox.write_file("a.txt", b"1\n2\n")
-    assert await said(sandbox, "read_file", path="a.txt", start_line=2, end_line=99) == (
-        "2\t2\n[lines 2 to 2 of 2]"
-    )
+@cases("content, lines, text", READS.values(), ids=READS)
+async def test_read_file_shows_the_lines_that_are_asked_for(sandbox: Sandbox, content, lines, text):
+    await sandbox.write_file("a.txt", content)
+    assert await said(sandbox, "read_file", path="a.txt", **lines) == text
 
 
 async def test_read_file_starts_within_the_file(sandbox: Sandbox):
     await sandbox.write_file("a.txt", b"1\n2\n")
     message = await refused(sandbox, "read_file", path="a.txt", start_line=3)
     assert message == "Error: a.txt has 2 lines, so there is no line 3"
-
-
-async def test_read_file_takes_lines_in_order(sandbox: Sandbox):
-    await refused(sandbox, "read_file", path="a.txt", start_line=3, end_line=2)
-
-
-async def test_an_empty_file_is_said_to_be_empty(sandbox: Sandbox):
-    await sandbox.write_file("a.txt", b"")
-    assert await said(sandbox, "read_file", path="a.txt") == "[a.txt is empty]"
 
 
 @pytest.mark.parametrize(
@@ -113,26 +101,22 @@ async def test_a_file_that_cannot_be_written_is_refused(sandbox: Sandbox, path: 
     assert reason in await refused(sandbox, "write_file", path=path, content="x")
 
 
-async def test_edit_file_replaces_the_one_match(sandbox: Sandbox):
-    await sandbox.write_file("a.py", b"x = 1\r\ny = 2\r\n")
-    message = await said(sandbox, "edit_file", path="a.py", old="y = 2", new="y = 3")
-    assert message == "Replaced 1 place in a.py, at line 2."
-    assert await sandbox.read_file("a.py") == b"x = 1\r\ny = 3\r\n"
+EDITS = {
+    "one": ({"old": "y\r\n", "new": "z\r\n"}, "Replaced 1 place in a.py, at line 2.", b"x\r\nz\r\nx\n"),
+    "several": ({"old": "x", "new": "z"}, "found 2 times in a.py, at lines 1, 3.", b"x\r\ny\r\nx\n"),
+    "all": (
+        {"old": "x", "new": "xx", "replace_all": True},
+        "Replaced 2 places in a.py, at lines 1, 3.",
+        b"xx\r\ny\r\nxx\n",
+    ),
+}
 
 
-async def test_edit_file_changes_nothing_when_the_text_is_ambiguous(sandbox: Sandbox):
-    await sandbox.write_file("a.py", b"x\ny\nx\n")
-    message = await refused(sandbox, "edit_file", path="a.py", old="x", new="z")
-    assert "found 2 times in a.py, at lines 1, 3." in message
-    assert await sandbox.read_file("a.py") == b"x\ny\nx\n"
-
-
-async def test_edit_file_replaces_all_when_asked(sandbox: Sandbox):
-    await sandbox.write_file("a.py", b"x\ny\nx\n")
-    assert await said(sandbox, "edit_file", path="a.py", old="x", new="xx", replace_all=True) == (
-        "Replaced 2 places in a.py, at lines 1, 3."
-    )
-    assert await sandbox.read_file("a.py") == b"xx\ny\nxx\n"
+@cases("edit, message, left", EDITS.values(), ids=EDITS)
+async def test_edit_file_replaces_the_one_match_or_all_when_asked(sandbox: Sandbox, edit, message, left):
+    await sandbox.write_file("a.py", b"x\r\ny\r\nx\n")
+    assert message in (await use(sandbox, "edit_file", path="a.py", **edit)).content
+    assert await sandbox.read_file("a.py") == left
 
 
 @pytest.mark.parametrize(
@@ -148,12 +132,6 @@ async def test_edit_file_without_match_says_what_to_do(sandbox: Sandbox, old: st
     message = await refused(sandbox, "edit_file", path="a.py", old=old, new="new")
     assert "found 0 times" in message
     assert hint in message
-
-
-@pytest.mark.parametrize(("old", "new"), [("", "x"), ("x", "x")])
-async def test_an_edit_that_changes_nothing_is_refused(sandbox: Sandbox, old: str, new: str):
-    await sandbox.write_file("a.py", b"x")
-    await refused(sandbox, "edit_file", path="a.py", old=old, new=new)
 
 
 async def test_search_finds_lines_by_regular_expression(sandbox: Sandbox):
@@ -172,11 +150,6 @@ async def test_search_takes_a_path_and_a_glob(sandbox: Sandbox):
     assert await said(sandbox, "search", pattern="hit", path="a", glob="*.py") == (
         "a/x.py:1: hit\n[1 matching lines in 1 files searched]"
     )
-
-
-async def test_search_in_one_file(sandbox: Sandbox):
-    await sandbox.write_file("x.py", b"hit\n")
-    assert (await said(sandbox, "search", pattern="hit", path="x.py")).startswith("x.py:1: hit\n")
 
 
 async def test_search_output_is_bounded(sandbox: Sandbox):
@@ -211,21 +184,11 @@ async def test_list_files_shows_sizes_folders_and_links(sandbox: Sandbox):
     assert await said(sandbox, "list_files") == "a/\na/b/\nd.txt (0 bytes)\netc -> /etc"
 
 
-async def test_list_files_goes_as_deep_as_asked(sandbox: Sandbox):
-    await sandbox.write_file("a/b/c.txt", b"123")
-    assert "a/b/c.txt (3 bytes)" in await said(sandbox, "list_files", depth=3)
-    assert await said(sandbox, "list_files", depth=1) == "a/"
-
-
 async def test_list_files_is_bounded(sandbox: Sandbox):
     await sandbox.exec("for i in $(seq 300); do : > f$i; done")
     content = await said(sandbox, "list_files")
     assert len(content.splitlines()) == 201
     assert content.endswith("or use a smaller depth]")
-
-
-async def test_an_empty_folder_is_said_to_be_empty(sandbox: Sandbox):
-    assert await said(sandbox, "list_files") == "[. is empty]"
 
 
 @pytest.mark.parametrize("tool", ["list_files", "search"])

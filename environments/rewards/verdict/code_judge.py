@@ -185,8 +185,9 @@ async def note_calls(  # noqa: PLR0913  # one run, all of it by keyword
         "entry_point": task["entry_point"],
         "solution": buggy_text(task),
         "right": fixed_text(task) if is_right else "",
-        # Of a process, in whole seconds: two for Python, what it imports and calls that pass.
-        "cpu_s": 2 + math.ceil(limits.cpu_s),
+        # In whole seconds, of a process, and of it in one call.
+        "cpu_s": math.ceil(total_s / 2),
+        "call_cpu_s": math.ceil(limits.cpu_s),
         "wall_s": total_s,
     }
     result = await verify(
@@ -300,7 +301,8 @@ class CodeJudge:
         async def shows() -> bool:
             original = await rerun()
             fail = partial(calls_fail, verify, task, original.notes, limits)
-            if not original.notes or not await once.get(original.notes, fail):
+            calls = "calls", hashlib.sha256(original.notes.encode()).digest()
+            if not original.notes or not await once.get(calls, fail):
                 return False
             return is_seen(text, original.output, (await rerun(is_right=True)).output)
 

@@ -28,8 +28,8 @@ SOLUTION = "solution.py"
 
 _NOTING = """
 
-def _note_calls(name, path, max_bytes, right):
-    import functools, os
+def _note_calls(name, path, max_bytes, right, cpu_s):
+    import functools, os, resource, time
     function = globals()[name]
     if os.path.exists(right):
         answers = {"__name__": __name__}
@@ -49,10 +49,18 @@ def _note_calls(name, path, max_bytes, right):
         except Exception:
             pass
 
+    def bound(end_s):
+        try:
+            hard_s = resource.getrlimit(resource.RLIMIT_CPU)[1]
+            resource.setrlimit(resource.RLIMIT_CPU, (min(end_s, hard_s), hard_s))
+        except Exception:
+            pass
+
     @functools.wraps(function)
     def noted(*args, **kwargs):
         globals()[name] = function  # calls of its own are no news
         note("called", args, kwargs)
+        bound(int(time.process_time()) + 1 + cpu_s)  # one that never comes back ends its process
         try:
             result = function(*args, **kwargs)
             note("returned", result)
@@ -61,6 +69,7 @@ def _note_calls(name, path, max_bytes, right):
             note("raised", type(error).__name__)
             raise
         finally:
+            bound(1 << 30)
             globals()[name] = noted
 
     globals()[name] = noted
@@ -82,8 +91,8 @@ def main() -> None:
         right.write_text(request["right"])
     with contextlib.suppress(FileNotFoundError):
         solution.unlink()
-    call = f"_note_calls({request['entry_point']!r}, {str(notes)!r}, {MAX_NOTES_BYTES}, {str(right)!r})\n"
-    solution.write_text(f"{request['solution']}{_NOTING}{call}")
+    given = (request["entry_point"], str(notes), MAX_NOTES_BYTES, str(right), request["call_cpu_s"])
+    solution.write_text(f"{request['solution']}{_NOTING}_note_calls{given!r}\n")
     shells = (f"{folder}/bash" for folder in os.get_exec_path())
     shell = next((each for each in shells if os.access(each, os.X_OK)), "sh")
     due = time.monotonic() + request["wall_s"]
@@ -114,7 +123,6 @@ def _run(argv: list[str], cpu_s: int, due: float, output: IO[bytes]) -> None:
         stdout=output,
         stderr=output,
         start_new_session=True,
-        # A call that never comes back ends its process.
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s)),
     )
     with contextlib.suppress(subprocess.TimeoutExpired):

@@ -61,4 +61,5 @@ async def run_tests(  # one run, all of it by keyword
         raise SandboxUnavailable(f"no test of {name} began: {reason:.300}")
     if report.end is None:
         raise NoVerdict("the runner did not come to its end")
-    return frozenset(test for index, test in enumerate(tests) if index in report.end)
+    passed = frozenset(report.end)
+    return frozenset(test for index, test in enumerate(tests) if index in passed)

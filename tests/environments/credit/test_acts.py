@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from environments.credit import estimate, register_estimator
 from environments.credit.acts import acts_alone
 from environments.testing import group_of
+from tests.environments.credit.test_properties import BUILT_IN
 from tools.errors import CreditError
 
 rewards = st.none() | st.integers(-8, 8).map(lambda eighths: eighths / 8)
@@ -76,12 +77,6 @@ def test_turn_return_is_what_the_ruling_says(group, gamma, weight):
     assert got == [pytest.approx(row, abs=1e-12) for row in wanted]
 
 
-BUILT_IN = (
-    *("gigpo", "grpo", "mt_grpo", "opo", "passk", "process_supervision", "progress", "rloo", "turn_gae"),
-    "turn_return",
-)
-
-
 @pytest.mark.parametrize("name", BUILT_IN)
 @given(group=groups())
 def test_acts_get_what_they_get_without_summaries(name, group):
@@ -100,13 +95,6 @@ def test_grpo_multiturn_gives_summaries_nothing_and_acts_what_grpo_gives():
 
     (up, _, _), (down, _, _) = estimate("grpo", group)
     assert estimate("grpo_multiturn", group) == [[up, 0.0, up], [down, down, 0.0]]
-
-
-def test_a_summary_that_nothing_follows_gets_the_outcome_compared_at_the_next_index():
-    kinds = [["act", "summary"], ["act", "act"]]
-    group = group_of([[5.0, None], [1.0, 0.5]], outcomes=[1.0, 0.0], kinds=kinds)
-
-    assert estimate("turn_return", group)[0] == [6.0 - 1.5, 1.0 - 0.5]
 
 
 def test_a_summary_that_is_not_trained_gets_nothing():

@@ -7,31 +7,18 @@ from environments.credit.compare import rank_correlation
 from tools.errors import CreditError
 
 
-def test_ranks_that_stay_correlate_fully():
+def test_ranks_correlate_and_ties_share_their_mean_rank():
     assert rank_correlation([1.0, 2.0, 9.0], [-5.0, 0.0, 0.5]) == pytest.approx(1.0)
-
-
-def test_ranks_that_turn_round_correlate_negatively():
     assert rank_correlation([1.0, 2.0, 3.0], [3.0, 2.0, 1.0]) == pytest.approx(-1.0)
-
-
-def test_ties_share_their_mean_rank():
     # ranks 1.5 1.5 3 against 1 2 3: sum of products 1.5, spreads 1.5 and 2
     assert rank_correlation([0.0, 0.0, 1.0], [0.0, 1.0, 2.0]) == pytest.approx(1.5 / 3**0.5)
+    assert rank_correlation([1.0, 1.0], [1.0, 2.0]) is rank_correlation([], []) is None
 
 
-def test_a_side_that_does_not_vary_has_no_correlation():
-    assert rank_correlation([1.0, 1.0], [1.0, 2.0]) is None
-    assert rank_correlation([], []) is None
-
-
-def test_the_mean_moves_per_turn_index():
+def test_the_mean_moves_per_turn_index_and_turns_that_changed_value_or_sign_are_counted():
     change = credit_change([([[1.0, 2.0], [3.0]], [[0.0, 2.0], [1.0]])])
-
     assert [(row.turn, row.count, row.mean_change) for row in change.by_turn] == [(0, 2, -1.5), (1, 1, 0.0)]
 
-
-def test_turns_that_changed_value_or_sign_are_counted():
     change = credit_change([([[1.0, 2.0, 0.0]], [[-1.0, 2.0, 3.0]])])
 
     assert (change.groups, change.turns, change.changed, change.flipped) == (1, 3, 2, 1)
@@ -43,9 +30,6 @@ def test_correlations_are_averaged_over_the_groups_that_have_one():
     change = credit_change([(same, same), (same, opposite), (flat, same)])
 
     assert change.rank_correlation == pytest.approx(0.0)
-
-
-def test_no_groups_at_all_have_nothing_to_correlate():
     assert credit_change([]).rank_correlation is None
 
 

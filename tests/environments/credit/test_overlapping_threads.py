@@ -20,6 +20,7 @@ from environments.testing import group_of
 from environments.trajectory import TurnClock
 from tests.benchmarks.credit_bias import ACTIONS, Expectation, Market, Session, a_policy, cosine
 from tests.environments.credit.test_properties import BUILT_IN, VARIANTS
+from tests.environments.credit.test_unbiased import UNBIASED
 from tools.errors import CreditError
 
 REFUSED = [
@@ -267,17 +268,6 @@ def expected(rollouts, logits, name="turn_return", size=2, **params):
     return Expectation(rollouts, size, lambda group: estimate(name, group, **params)).gradient(logits)
 
 
-UNBIASED = [
-    ("turn_return", {"baseline": "loo_index"}, 1.0),
-    ("turn_return", {"baseline": "loo_total"}, 1.0),
-    ("turn_return", {"baseline": "group_mean"}, None),
-    ("turn_return", {"baseline": "none"}, 1.0),
-    ("turn_gae", {}, 1.0),
-    ("rloo", {}, 1.0),
-    ("grpo", {"norm_by_std": False}, None),
-]
-
-
 @pytest.fixture(scope="module")
 def worlds():
     return [Threads(World(seed).rollouts()) for seed in range(3)]
@@ -289,7 +279,7 @@ def test_the_chances_are_those_of_all_rollouts_and_their_clocks_depend_on_what_w
         assert len({str(clocks) for clocks in world.clocks}) > 5
 
 
-@pytest.mark.parametrize(("name", "params", "scale"), UNBIASED)
+@pytest.mark.parametrize(("name", "params", "scale"), UNBIASED.values())
 def test_the_expected_gradient_is_the_true_one(worlds, name, params, scale):
     logits = a_policy(1)
 
@@ -324,5 +314,5 @@ def test_a_turn_that_cuts_others_off_does_not_choose_what_it_is_compared_with():
 
 
 def test_every_estimator_either_takes_or_refuses_threads():
-    taken = {name for name, *_ in UNBIASED} | {"gigpo", "opo", "passk"}
+    taken = {name for name, *_ in UNBIASED.values()} | {"gigpo", "opo", "passk"}
     assert taken | {name for name, _ in REFUSED} == set(BUILT_IN)

@@ -165,13 +165,6 @@ def test_leave_one_out_is_exact_to_the_last_bit_but_two(values):
         assert abs(got - exact) <= 3 * math.ulp(size)
 
 
-@pytest.mark.parametrize(("name", "params"), VARIANTS)
-def test_a_trajectory_without_turns_gets_an_empty_row(name, params):
-    rows = estimate(name, group_of([[], [1.0]], outcomes=[1.0, 0.0]), **params)
-
-    assert [len(row) for row in rows] == [0, 1]
-
-
 @pytest.mark.parametrize("name", ["turn_return", "rloo", "grpo"])
 @pytest.mark.parametrize("params", [{}, {"scale": "group_std"}])
 def test_a_difference_of_rounding_is_no_credit(name, params):

@@ -14,6 +14,7 @@ import pytest
 from environments.credit import estimate
 from environments.testing import group_of
 from tests.benchmarks.credit_bias import Expectation, Market, Session, a_policy
+from tests.environments.credit.test_unbiased import UNBIASED
 
 FORGOT, SUMS_UP, KNOWS = range(3)
 WORK, FINISH, LEAVE = KEEP, LOSE, RAMBLE = range(3)
@@ -71,17 +72,6 @@ class Condensed(Market):
                 returns[index, turn] = math.fsum([*terms, last])
         weights = self.probabilities(logits)[:, None] * returns
         return np.einsum("nt,ntp->p", weights, self.scores(logits))
-
-
-UNBIASED = {
-    "loo_index": ("turn_return", {"baseline": "loo_index"}, 1.0),
-    "loo_total": ("turn_return", {"baseline": "loo_total"}, 1.0),
-    "group_mean": ("turn_return", {"baseline": "group_mean"}, None),
-    "no_baseline": ("turn_return", {"baseline": "none"}, 1.0),
-    "rloo": ("rloo", {}, 1.0),
-    "grpo_without_std": ("grpo", {"norm_by_std": False}, None),
-    "turn_gae": ("turn_gae", {}, 1.0),
-}
 
 
 @pytest.fixture(scope="module")

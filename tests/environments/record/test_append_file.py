@@ -142,12 +142,6 @@ def test_a_file_that_is_made_is_its_owners_alone(opened):
     assert opened().path.stat().st_mode & 0o777 == 0o600
 
 
-def test_two_owners_at_once_are_refused(opened):
-    opened()
-    with pytest.raises(RecordError, match="being written by another process"):
-        opened(fresh=True)
-
-
 def test_a_file_that_was_opened_and_closed_leaves_no_descriptor(tmp_path):
     descriptors = Path("/proc/self/fd")
     before = len(list(descriptors.iterdir()))

@@ -13,7 +13,6 @@ from environments.record.group_line import decode_group, encode_group, parse_hea
 from environments.record.recorder import read_groups
 from environments.testing import group_of
 from environments.trajectory import Kept, Message, Span, TokenRow, TurnClock
-from tests.benchmarks.bench_record import least_cpu_s, sampled_group
 from tests.environments.record.any_group import Draw
 from tests.environments.record.recorded import TWO, credited
 from tests.tables import cases
@@ -120,14 +119,6 @@ def test_what_only_recorded_agents_have_is_left_out_of_other_lines():
     assert again(written) == written
 
 
-def test_a_context_of_anything_else_is_malformed():
-    fields = fields_of(credited(with_turn(context=(Kept(start=0, end=1),))))
-    for part in ({"start": 0}, {"start": "a", "end": 1}, {"content": "x"}, {}, None):
-        fields["trajectories"][0]["turns"][0]["context"] = [part]
-        with pytest.raises(RecordError, match=r"line 1: not a turnwise.group/2 line"):
-            decode_group(orjson.dumps(fields), HERE, 1)
-
-
 TOOLS = (ToolSpec(name="look", description="Look closely.", parameters={"type": "object"}),)
 
 
@@ -192,28 +183,35 @@ def test_a_trajectory_without_rows_keeps_its_text():
     assert again(credited(bare)) == credited(bare)
 
 
-def test_a_line_with_a_missing_field_names_it(tmp_path):
-    path = tmp_path / "r.jsonl"
-    fields = fields_of(credited(TWO))
-    del fields["policy"]
-    path.write_text(json.dumps(fields) + "\n")
-    with pytest.raises(RecordError, match=r"line 1: .*policy"):
-        list(read_groups(path))
+def turns(*given):
+    return lambda fields: fields["trajectories"][0].update(turns=[*given])
 
 
-def test_content_parts_are_reserved_and_not_read_as_text(tmp_path):
-    fields = fields_of(credited(TWO))
+def context(*given):
+    return lambda fields: fields["trajectories"][0]["turns"][0].update(context=[*given])
+
+
+def parts(fields):
     fields["messages"][0][0]["content"] = [{"type": "text", "text": "hi"}]
-    with pytest.raises(RecordError, match=r"line 7: not a turnwise\.group/2 line: content"):
-        decode_group(orjson.dumps(fields), tmp_path, 7)
 
 
-@cases("turn", [[], "turn", None, {"anchor": "a"}, {"message": 99}])
-def test_a_turn_that_is_none_is_named(tmp_path, turn):
-    fields = fields_of(credited(TWO))
-    fields["trajectories"][0]["turns"] = [turn]
-    with pytest.raises(RecordError, match=r"line 7: not a turnwise\.group/2 line"):
-        decode_group(orjson.dumps(fields), tmp_path, 7)
+@cases(
+    ("break_line", "says"),
+    [
+        (lambda fields: fields.pop("policy"), ".*policy"),
+        (parts, "content"),
+        *((turns(turn), "") for turn in ([], "turn", None, {"anchor": "a"}, {"message": 99})),
+        *(
+            (context(part), "")
+            for part in ({"start": 0}, {"start": "a", "end": 1}, {"content": "x"}, {}, None)
+        ),
+    ],
+)
+def test_a_malformed_line_is_named(break_line, says):
+    fields = fields_of(credited(with_turn(context=(Kept(start=0, end=1),))))
+    break_line(fields)
+    with pytest.raises(RecordError, match=rf"line 7: not a turnwise\.group/2 line: {says}"):
+        decode_group(orjson.dumps(fields), HERE, 7)
 
 
 def test_a_golden_line_is_read_with_all_that_it_has():
@@ -238,10 +236,3 @@ def test_a_golden_line_is_read_with_all_that_it_has():
 
 def test_golden_lines_are_written_as_they_are():
     assert b"".join(map(encode_group, read_groups(GOLDEN))) == GOLDEN.read_bytes()
-
-
-def test_a_line_costs_little_more_than_its_json():
-    group = sampled_group(2, 20, 500)
-    fields = orjson.loads(encode_group(group))
-    # Read back with its columns of numbers, each of them looked at, it was five times as much.
-    assert least_cpu_s(lambda: encode_group(group)) < 4.5 * least_cpu_s(lambda: orjson.dumps(fields))

@@ -73,10 +73,6 @@ def test_a_refusal_with_many_differences_stays_readable():
         refuse_other_run("r.jsonl", [f"item {n} changed" for n in range(100)], instead="")
 
 
-def test_equal_runs_are_not_refused():
-    refuse_other_run("r.jsonl", [], instead="")
-
-
 def test_of_another_environment_only_its_name_is_told():
     before, now = {"env": "a", "seed": "1", "code of a.py": "x"}, {"env": "b", "seed": "2"}
     assert differences(before, now) == ["env was a, is b"]

@@ -62,7 +62,6 @@ def trajectory(*messages, rewards, outcome=None, prompt="Go.", tools=(LOOK,), si
 
 
 def group(*trajectories, advantages=None, **fields):
-    """Siblings, credited."""
     siblings = tuple(replace(each, sibling=index) for index, each in enumerate(trajectories))
     return CreditedGroup(
         group=TrajectoryGroup(group_id="g", env="e", item_id="item", trajectories=siblings),
@@ -74,7 +73,6 @@ def group(*trajectories, advantages=None, **fields):
 
 
 def lines_of(*groups):
-    """The lines of groups as objects, and the notes."""
     notes = Counter()
     lines = [
         {name: _plain(value) for name, value in line.items()}
@@ -85,7 +83,6 @@ def lines_of(*groups):
 
 
 def write(path, *groups):
-    """An export of groups."""
     with LineFile(path) as file:
         for each in groups:
             for line in prompt_response(each, Counter()):
@@ -126,9 +123,6 @@ def test_arguments_are_an_object_and_tools_a_json_text():
     (line,) = lines(group(trajectory(said("", '{"x": 1}'), rewards=(1.0,))))
     assert line["completion"][0]["tool_calls"][0]["function"]["arguments"] == {"x": 1}
     assert orjson.loads(line["tools"]) == [LOOK.to_openai()]
-
-
-def test_without_tools_the_text_is_null():
     assert lines(group(trajectory(said("a"), rewards=(1.0,), tools=())))[0]["tools"] == "null"
 
 
@@ -319,20 +313,18 @@ def test_common_numbers_do_not_keep_arguments_from_being_an_object(number):
 @cases(
     "text",
     [
-        pytest.param('{"a": 1', id="cut"),
-        pytest.param("[1]", id="list"),
-        pytest.param('"a"', id="text"),
-        pytest.param("", id="empty"),
-        pytest.param("null", id="null"),
-        pytest.param('{"a": 1, "a": 2}', id="key twice"),
-        pytest.param('{"a": NaN}', id="nan"),
-        pytest.param('{"a": -1.7}', id="last digit"),
-        pytest.param('{"a": 1e400}', id="infinite"),
-        pytest.param('{"a": 0.12345678901}', id="eleven decimals"),
-        pytest.param('{"a": 123456789012345678901}', id="long integer"),
-        pytest.param('{"a": ' + "9" * 5000 + "}", id="endless integer"),
-        pytest.param('{"a": ' + "[" * 200 + "]" * 200 + "}", id="deep"),
-        pytest.param('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", id="too deep to parse"),
+        '{"a": 1',
+        "[1]",
+        "",
+        "null",
+        '{"a": 1, "a": 2}',
+        '{"a": NaN}',
+        '{"a": -1.7}',
+        '{"a": 1e400}',
+        '{"a": 0.12345678901}',
+        '{"a": 123456789012345678901}',
+        '{"a": ' + "[" * 200 + "]" * 200 + "}",
+        '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}",
     ],
 )
 def test_what_would_be_changed_stays_the_text_that_the_model_wrote(text):

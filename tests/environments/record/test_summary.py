@@ -158,24 +158,6 @@ def test_failures_are_tallied_by_class_and_first_clause_wherever_they_were(error
     assert summary_of(credited(errors=(error, elsewhere))).values()["failures"] == {f"{kind}: {shown}": 2}
 
 
-def test_the_share_of_turns_without_a_peer_is_told():
-    two = trajectory(1.0, 1.0)
-    group = replace(credited(two, two), advantages=((0.5, 0.5), (0.0, 0.0)), turns_without_peer=1)
-    rows = rows_of(group)
-    assert rows["without a peer"] == "1 of 4 turns (25.0%), whose advantage is their raw return"
-
-
-def ended(reason):
-    return replace(trajectory(1.0), stop_reason=StopReason.ENDED, end_reason=reason)
-
-
-def test_the_reasons_that_environments_gave_for_an_end_are_counted():
-    summary = Summary()
-    summary.add(credited(ended("won"), ended("won"), ended("lost"), trajectory(1.0)))
-    shown = dict(summary_rows(summary.values(), wall_s=1.0))["stop reasons"]
-    assert shown == "ended: won 2, completed 1, ended: lost 1"
-
-
 def test_what_judges_and_users_answered_is_counted_with_what_it_cost():
     call = JudgeCall(hook="h", model="m", messages=(), answer="a")
     paid = replace(call, usage={"prompt_tokens": 1200, "completion_tokens": 3})
@@ -239,19 +221,16 @@ def made(cause, before, after, **fields):
 
 
 def test_means_are_over_condensations_and_counts_over_rollouts():
-    group = condensed(made("fit_context", 1000, 500, seconds=0.25), made("a, b", 3000, 500), None)
+    group = condensed(
+        made("fit_context", 1000, 500, seconds=0.25), made("a, b", 3000, 500, is_estimate=True), None
+    )
     rows, values = rows_of(group), summary_of(group).values()["condensed"]
     assert rows["condensed"] == (
-        "2 times in 2 of 3 rollouts, 2,000 to 500 tokens on average, 0.2 s: a, b 1, fit_context 1"
+        "2 times in 2 of 3 rollouts, 2,000 to 500 tokens on average, estimated, 0.2 s: a, b 1, fit_context 1"
     )
     assert rows["summaries"] == "3 by the policy, 1 tokens on average"
     assert (values["per_rollout"], values["summaries_per_rollout"]) == (2 / 3, 1.0)
     assert (values["tokens_before"]["mean"], values["tokens_after"]["mean"]) == (2000.0, 500.0)
-
-
-def test_an_estimate_is_called_one():
-    rows = rows_of(condensed(made("fit_context", 1000, 500, is_estimate=True)))
-    assert "tokens on average, estimated" in rows["condensed"]
 
 
 def test_what_was_not_condensed_has_no_tokens_before_and_without_summaries_no_words():
@@ -300,15 +279,6 @@ def test_a_headline_has_a_few_parts_and_metrics_and_other_names_are_counted():
     assert headline(summary_of(credited(one)).values()) == "a 0.500, b 1.000, x 1.000, +1"
     text = rows_of(credited(*(noted({f"{n:04}": 1.0}) for n in range(100))))["metrics"]
     assert text.endswith("0019: 1.000 (1)  and 80 numbers of other names")
-
-
-def test_withheld_turns_are_shown_by_the_length_of_their_rollouts_shortest_first():
-    short, long = sampled("a", "a"), sampled("aaaaa", "aaaaa")
-    first, second = long.trajectories
-    half = replace(long, trajectories=(first.withheld("stale: x"), second))
-    assert (
-        weights_text(of(half, short)) == "a, withheld turns 5, by the turns of a rollout 0% of 1, 50% of 4-7"
-    )
 
 
 def test_the_weights_that_played_are_one_line():

@@ -7,7 +7,6 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "docs" / "examples" / "recorded
 
 
 def example(name):
-    """The module of one."""
     spec = spec_from_file_location(name, EXAMPLES / f"{name}.py")
     module = module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -20,7 +20,6 @@ STEPS = (
     call("halve", {"number": 5}),
     say("2.5 and an error"),
 )
-SCHEMA = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
 
 
 @anthropic.beta_async_tool
@@ -29,34 +28,6 @@ async def halve(number: int) -> str:
     if number % 2:
         raise ValueError("odd")
     return str(number // 2)
-
-
-async def plain(client, model, messages):
-    """A loop of one's own."""
-    tools = [{"name": "halve", "description": "Half of an even number.", "input_schema": SCHEMA}]
-    while True:
-        fields = {
-            "model": model,
-            "max_tokens": 200,
-            "messages": messages,
-            "tools": tools,
-            "system": "Be brief.",
-        }
-        reply = await client.messages.create(**fields)
-        yield reply
-        calls = [block for block in reply.content if block.type == "tool_use"]
-        if not calls:
-            return
-        results = [
-            {
-                "type": "tool_result",
-                "tool_use_id": each.id,
-                "content": "odd" if each.input["number"] % 2 else str(each.input["number"] // 2),
-                "is_error": bool(each.input["number"] % 2),
-            }
-            for each in calls
-        ]
-        messages += [{"role": "assistant", "content": reply.content}, {"role": "user", "content": results}]
 
 
 async def runner(client, model, messages, **options):
@@ -78,11 +49,9 @@ async def streaming_runner(client, model, messages):
 
 
 class Halves(TurnLevelRewardMixin, AgentEnv):
-    """Two calls, the second of which fails, and an answer."""
-
     name = "halves"
     sandbox = "none"
-    loop = staticmethod(plain)
+    loop = staticmethod(runner)
 
     def load_items(self):
         return [{"id": "one"}]
@@ -114,7 +83,7 @@ async def played(loop, **settings):
     return trajectory
 
 
-@pytest.mark.parametrize("loop", [plain, runner, streaming_runner])
+@pytest.mark.parametrize("loop", [runner, streaming_runner])
 async def test_a_tool_loop_is_turns_with_their_results(loop):
     trajectory = await played(loop)
     assert trajectory.stop_reason == "completed"
@@ -139,7 +108,7 @@ async def test_a_rollout_that_is_over_is_an_error_that_the_client_does_not_try_a
 
     async def stopped(*fields):
         try:
-            async for reply in plain(*fields):
+            async for reply in runner(*fields):
                 yield reply
         except anthropic.BadRequestError as error:
             met.append(error.message)

@@ -73,8 +73,3 @@ def test_a_program_with_the_anthropic_client(tmp_path):
         assert trajectory.rewards.turns == (*once, 0.0)
         assert trajectory.rewards.outcome == float(len(set(prices)) == 3)
         assert trajectory.agent.exit_code == 0
-
-
-@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.py")), ids=lambda file: file.stem)
-def test_they_are_short(file):
-    assert len(file.read_text().splitlines()) <= 60

@@ -3,17 +3,14 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, say
 from environments.rollout.agent_loop import AgentLoop
-from environments.rollout.containment.hook_calls import HookCalls, InFlight
-from environments.rollout.containment.hook_threads import HookThreads
 from environments.rollout.model_calls import Budget
 from environments.trajectory import Message
+from tests.environments.rollout.looped import RENDERER, looped
 from tools.calls import ToolCall
 from tools.registry import Toolset, tool
 
-RENDERER = ChatMLRenderer.embedded()
 BUDGET = Budget(
     max_turns=20,
     max_tokens_per_turn=400,
@@ -37,8 +34,6 @@ class Step:
 
 @dataclass(kw_only=True)
 class Play:
-    """A rollout that was played."""
-
     loop: AgentLoop
     turns: list = field(default_factory=list)
     requests: list = field(default_factory=list)
@@ -50,7 +45,6 @@ class Play:
 
     @property
     def seen(self):
-        """What the model saw before each act."""
         return [request.messages for request in self.requests if request.kind == "act"]
 
     @property
@@ -107,20 +101,15 @@ async def played(
         reply = steps[acts].reply if acts < len(steps) else None
         return () if reply is None else (Message(role="user", content=reply),)
 
-    with HookCalls(InFlight(item_id="i", sibling=0), HookThreads(), hook_timeout_s=30) as calls:
-        loop = AgentLoop(
-            policy=policy,
-            toolset=Toolset("reading", (read,)),
-            sandbox=None,
-            messages=opening,
-            budget=budget,
-            seed=1,
-            calls=calls,
-            respond=respond,
-            condensers=condensers,
-            **({} if summariser is None else {"summariser": summariser}),
-        )
-        turns = [turn async for turn in loop.turns()]
+    loop, turns = await looped(
+        policy,
+        Toolset("reading", (read,)),
+        messages=opening,
+        budget=budget,
+        respond=respond,
+        condensers=condensers,
+        **({} if summariser is None else {"summariser": summariser}),
+    )
     return Play(loop=loop, turns=turns, requests=policy.requests)
 
 

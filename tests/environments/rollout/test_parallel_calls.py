@@ -6,32 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, call, say
-from environments.rollout.agent_loop import AgentLoop
-from environments.rollout.containment.hook_calls import HookCalls, InFlight
-from environments.rollout.containment.hook_threads import HookThreads
-from environments.rollout.model_calls import Budget
-from environments.trajectory import Message, ToolResult
+from environments.rollout.containment.hook_calls import InFlight
+from environments.trajectory import ToolResult
+from tests.environments.rollout.looped import RENDERER, ROOMY, looped
 from tools.errors import ToolError, UserCodeBroke
 from tools.registry import Toolset, tool
 
-RENDERER = ChatMLRenderer.embedded()
-BUDGET = Budget(
-    max_turns=1,
-    max_tokens_per_turn=500,
-    token_budget=5_000,
-    max_row_tokens=10_000,
-    timeout_s=60,
-    tool_timeout_s=10,
-    tool_output_chars=1_000,
-)
 WHO: ContextVar[str] = ContextVar("who", default="nobody")
 
 
 class Meeting:
-    """Tools that wait for one another, and note what happened."""
-
     def __init__(self):
         self.arrived, self.two_wait = asyncio.Event(), asyncio.Event()
         self.waiting = 0
@@ -85,24 +70,18 @@ class Meeting:
         self.toolset = Toolset("meeting", (wait, arrive, refuse, end, leave, unmarked))
 
     async def results(self, *names, **budget) -> tuple[ToolResult, ...]:
-        """Of one turn that calls these tools."""
         calls = tuple(call(name, {}).tool_calls[0] for name in names)
         said = replace(say(""), tool_calls=calls)
         policy = ScriptedPolicy(
             lambda *_: [Choice(probability=1.0, message=said)], skill=1.0, renderer=RENDERER
         )
-        with HookCalls(self.in_flight, HookThreads(), hook_timeout_s=60) as hook_calls:
-            loop = AgentLoop(
-                policy=policy,
-                toolset=self.toolset,
-                sandbox=None,  # pyright: ignore[reportArgumentType]  # nothing uses it
-                messages=(Message(role="user", content="Meet."),),
-                budget=replace(BUDGET, **budget),
-                seed=1,
-                calls=hook_calls,
-                is_ended=lambda: self.is_ended,
-            )
-            (turn,) = [turn async for turn in loop.turns()]
+        _, (turn,) = await looped(
+            policy,
+            self.toolset,
+            budget=replace(ROOMY, max_turns=1, **budget),
+            in_flight=self.in_flight,
+            is_ended=lambda: self.is_ended,
+        )
         return turn.tool_results
 
 

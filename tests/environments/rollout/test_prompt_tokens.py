@@ -56,7 +56,6 @@ class Counts(Mine):
 
 
 async def played_by(policy, **settings):
-    """The trajectory or failure of a rollout by a policy of the user's."""
     async with made(policy=policy, **settings) as env:
         group = await env.rollout_group(TASK, 1)
     return (*group.trajectories, *group.failures)[0]
@@ -152,25 +151,15 @@ async def test_of_a_server_that_gives_ids_the_row_is_known_and_the_rest_is_corre
         assert all(each.tokens_before > 1_300 for each in condensations(trajectory))
 
 
-async def test_a_policy_of_the_users_is_counted_by_an_estimate():
-    trajectory = await played_by(Mine(), **fit(600))
-    assert {each.is_estimate for each in condensations(trajectory)} == {True}
+@cases(
+    ("policy", "is_estimate"),
+    [(Mine(), True), (Counts(), False), (Counts(lambda: None), True)],
+    ids=["does not count", "counts", "does not know"],
+)
+async def test_a_policy_of_the_users_counts_itself_or_is_counted_by_an_estimate(policy, is_estimate):
+    trajectory = await played_by(policy, **fit(600))
+    assert {each.is_estimate for each in condensations(trajectory)} == {is_estimate}
     assert max(turn.span.start for turn in trajectory.turns) <= 600
-
-
-async def test_a_policy_of_the_users_may_count_itself():
-    trajectory = await played_by(Counts(), **fit(600))
-    assert {each.is_estimate for each in condensations(trajectory)} == {False}
-    assert max(turn.span.start for turn in trajectory.turns) <= 600
-
-
-async def test_a_policy_may_say_that_it_does_not_know():
-    class Unsure(Mine):
-        async def prompt_tokens(self, request):
-            return None
-
-    trajectory = await played_by(Unsure(), **fit(600))
-    assert {each.is_estimate for each in condensations(trajectory)} == {True}
 
 
 async def test_nothing_is_counted_without_a_condenser():

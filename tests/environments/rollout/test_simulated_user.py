@@ -1,12 +1,11 @@
 """A simulated user: its words are replies, and what goes wrong with it is no answer."""
 
-import asyncio
 import math
 
 import pytest
 
 from environments.config import AgentEnvConfig
-from environments.policy.second_models import AskedModel, ScriptedAnswers, TextAnswer
+from environments.policy.second_models import AskedModel, TextAnswer
 from environments.record.group_line import decode_group, encode_group
 from environments.record.recorder import read_contents, read_groups
 from environments.rewards.reward_context import RolloutContext
@@ -170,10 +169,7 @@ async def test_two_users_of_one_rollout_count_their_own_replies():
     assert [await who.reply(ctx, persona="x") for who in (buyer, boss)] == ["More.", "More."]
 
 
-NO_ANSWERS = ["cut", "empty", "refused", "filtered"]
-
-
-@pytest.mark.parametrize("problem", NO_ANSWERS)
+@cases("problem", ["cut", "empty", "refused", "filtered"])
 async def test_what_is_no_answer_is_asked_for_again(problem):
     ctx, _ = rollout(TextAnswer(text="x", problem=problem), "Good.")
     assert await SimulatedUser().reply(ctx, persona="Ada") == "Good."
@@ -277,13 +273,3 @@ async def test_a_user_that_is_never_heard_counts_as_down_in_a_third_group():
     with pytest.raises(SecondModelError, match="counts as down: it gave nothing usable in 3 groups"):
         await SimulatedUser().reply(ctx, persona="Ada")
     assert ends == [None] * 4
-
-
-async def test_a_script_answers_like_a_model():
-    async def script(messages):
-        return "Hello."
-
-    answers = ScriptedAnswers(name="scripted_user", script=script)
-    asked = AskedModel(model=answers)
-    await asyncio.gather(*(asked.ask([user("x")], seed=0) for _ in range(2)))
-    assert [call.answer for call in asked.calls] == ["Hello.", "Hello."]

@@ -14,8 +14,6 @@ STEPS = [
 
 
 class Written:
-    """Does another thing each time."""
-
     name = "written"
 
     def __init__(self, seed):

@@ -4,7 +4,6 @@ import pytest
 
 from environments.base_env import AgentEnv
 from environments.run.discovery import find_environment
-from environments.run.loading import SHIPPED
 from tests.tables import cases
 from tools.errors import ConfigError
 
@@ -33,10 +32,6 @@ def env_file(tmp_path):
         return path
 
     return write
-
-
-def test_a_shipped_name_is_the_name_of_its_class():
-    assert [name for name in SHIPPED if find_environment(name).name != name] == []
 
 
 def test_a_class_is_picked_from_a_file_by_name_or_because_it_is_alone(env_file, tmp_path):

@@ -10,7 +10,7 @@ from environments.run.evaluation import (
     pass_at_k,
     sample_row,
 )
-from environments.trajectory import Message, Rewards, Span, TokenRow, Trajectory, Turn
+from environments.testing import group_of
 
 
 def item(*scores, turns=None, dropped=0):
@@ -86,13 +86,5 @@ def test_metrics_name_every_k_and_leave_out_what_is_unknown():
 
 
 def test_a_sample_keeps_a_turn_that_was_not_scored_apart_from_zero():
-    turns = tuple(
-        Turn(index=n, message=Message(role="assistant"), span=Span(row=0, start=n, end=n + 1)) for n in (0, 1)
-    )
-    trajectory = Trajectory(
-        item_id="a",
-        turns=turns,
-        rows=(TokenRow(token_ids=(1, 2), logprobs=None),),
-        rewards=Rewards(turns=(None, 0.0), score=0.0),
-    )
+    (trajectory,) = group_of([[None, 0.0]]).trajectories
     assert sample_row(trajectory)["turn_rewards"] == [None, 0.0]

@@ -126,18 +126,6 @@ async def test_a_lost_item_is_tried_once_more(tmp_path):
     assert metrics(tmp_path)["lost_items"] == 0
 
 
-async def test_an_items_change_is_named(tmp_path, monkeypatch):
-    before = Counted.load_items
-
-    def changed(self):
-        return [{**item, "share": 9} if item["id"] == "i2" else item for item in before(self)]
-
-    await evaluate(evaluating(tmp_path), shown_console())
-    monkeypatch.setattr(Counted, "load_items", changed)
-    with pytest.raises(OtherRunError, match="item 'i2' changed"):
-        await evaluate(evaluating(tmp_path), shown_console())
-
-
 async def test_charts_get_the_numbers_of_metrics_json_once(tmp_path, monkeypatch):
     steps = []
 

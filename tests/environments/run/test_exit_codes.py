@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 
 import pytest
 
@@ -15,6 +14,7 @@ from environments.run.open_run import RunOptions
 from environments.run.process_run import FAILED, WITHOUT_REWARD, process
 from tests.environments.chat.chat_env import Chat, chat
 from tests.environments.write_file import quiet
+from tests.equipment.commands import turnwise
 from tools.errors import RecordError
 
 
@@ -117,17 +117,8 @@ class Early(AgentEnv):
 
 @pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2"])
 def test_a_signal_before_the_first_rollout_ends_the_run_in_one_line(tmp_path, name):
-    import subprocess
-
     (tmp_path / "early.py").write_text(ENV.format(name=name))
-    ended = subprocess.run(
-        [sys.executable, "-m", "turnwise", "process", "early.py:Early", "--out", "r.jsonl"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    ended = turnwise("process", "early.py:Early", "--out", "r.jsonl", cwd=tmp_path)
     assert ended.returncode == 128 + getattr(signal, name)
     assert ended.stderr == f"turnwise: ended by {name}; the same command tries again\n"
 

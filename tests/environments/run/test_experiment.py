@@ -1,8 +1,6 @@
 """The fingerprint of an experiment: equal however it is started, another for whatever decides how it goes."""
 
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Literal
@@ -18,6 +16,7 @@ from environments.run.experiment import NOT_COUNTED, code_facts, has_file, origi
 from environments.shipped.word_guess import WordGuessEnv
 from tests.environments.record.recorded import TWO, credited
 from tests.environments.write_file import WriteFile, made
+from tests.equipment.commands import python
 from tools.errors import RecordError
 
 HELPER = '''
@@ -64,16 +63,8 @@ def project(folder):
     return folder
 
 
-def run(folder, *options, how=("-m", "turnwise", "process", "my_env.py"), cwd=None, environ=None):
-    return subprocess.run(
-        [sys.executable, *how, "--out", str(folder / "r.jsonl"), *FLAGS, *options],
-        cwd=cwd or folder,
-        env=os.environ | (environ or {}),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+def run(folder, *options, how=("-m", "turnwise", "process", "my_env.py"), **variables):
+    return python(*how, "--out", folder / "r.jsonl", *FLAGS, *options, cwd=folder, **variables)
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +84,7 @@ def again(recorded, tmp_path):
 
 def test_the_same_experiment_goes_on_by_another_command_path_and_hash_seed(again):
     for how in (("my_env.py", "process"), ("-m", "turnwise", "process", "my_env.py:MyEnv")):
-        done = run(again, how=how, environ={"PYTHONHASHSEED": "7"})
+        done = run(again, how=how, PYTHONHASHSEED="7")
         assert (done.returncode, done.stderr) == (0, "")
         assert "all 2 groups are already in" in " ".join(done.stdout.split())
 

@@ -1,13 +1,10 @@
 """Files that rollouts read first: the record names them, and takes no group that read others."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from environments.record.origin import LATER
 from environments.record.recorder import read_contents
+from tests.equipment.commands import turnwise
 
 ENV = """
 import tempfile
@@ -51,16 +48,9 @@ def folder(tmp_path):
     return tmp_path
 
 
-def run(folder, *options, command="process", out="--out"):
-    return subprocess.run(
-        [sys.executable, "-m", "turnwise", command, "my_env.py", out, str(folder / "r"), *options],
-        cwd=folder / "env",
-        env={**os.environ, "TMPDIR": str(folder / "tmp")},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+def run(folder, *options):
+    arguments = ("process", "my_env.py", "--out", folder / "r", *options)
+    return turnwise(*arguments, cwd=folder / "env", TMPDIR=folder / "tmp")
 
 
 def later(record):
@@ -101,13 +91,4 @@ def test_a_file_that_changes_during_the_run_ends_it(folder):
     (folder / "env/my_env.py").write_text(ENV.replace("# CHANGES", CHANGES))
     done = run(folder, *TRAINING, "--env.max_concurrent_rollouts", "1")
     assert done.returncode == 2, done.stdout + done.stderr
-    assert "../corpus/a.txt, which rollouts read, changed" in done.stderr
-
-
-def test_an_evaluation_names_them_too(folder):
-    done = run(folder, "--env.eval_rollouts", "1", command="evaluate")
-    assert done.returncode == 0, done.stdout + done.stderr
-    (folder / "corpus/a.txt").write_text("b")
-    done = run(folder, "--env.eval_rollouts", "1", command="evaluate")
-    assert done.returncode == 2
     assert "../corpus/a.txt, which rollouts read, changed" in done.stderr

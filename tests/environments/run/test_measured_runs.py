@@ -104,17 +104,8 @@ async def test_an_evaluation_shows_and_keeps_parts_metrics_and_answers_of_its_ju
     assert (first["parts"], first["metrics"]) == ({"answer": 2.0, "shape": 0.25}, {"seen": 0.75})
 
 
-@pytest.fixture
-async def credited(tmp_path):
-    async with made(Scalar, group_size=2) as env:
-        return await env.run_group(env.tasks()[0])
-
-
 def test_a_tracked_run_has_few_names_however_many_come():
     known = set()
     tracked = [few_names({"score": 1.0, f"{number}": 1.0}, known) for number in range(500)]
     assert len(set().union(*tracked)) == MAX_NAMES
     assert tracked[-1] == {"score": 1.0}
-
-
-"""What the status line asks of a delivery that has not begun."""

@@ -38,15 +38,10 @@ def _small_groups(monkeypatch):
     monkeypatch.setattr("environments.run.group_source.groups_at_once", lambda *_: 1)
 
 
-async def test_what_comes_next_follows_from_what_came_out(tmp_path):
+async def test_what_comes_next_follows_from_what_came_out_until_nothing_is_asked_for_or_in_flight(tmp_path):
     env = curriculum(tmp_path, scripted_skill=1.0, min_group_size=1)
     assert await process(env, shown_console()) == 0
     assert keys(tmp_path) == [("i0", 0), ("i1", 0), ("i2", 0)]
-
-
-async def test_a_run_is_over_when_nothing_is_asked_for_and_nothing_is_in_flight(tmp_path):
-    env = curriculum(tmp_path, scripted_skill=1.0, min_group_size=1)
-    await process(env, shown_console())
     assert env.asked[-1] == ([("i0", 0), ("i1", 0), ("i2", 0)], ())
 
 

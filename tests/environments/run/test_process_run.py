@@ -1,7 +1,6 @@
 """`process` and `evaluate`: the flow into files, taken up again, refused where it would mix."""
 
 import asyncio
-import json
 import sys
 from dataclasses import replace
 
@@ -49,17 +48,6 @@ async def test_process_stops_when_too_many_groups_fail_in_a_row(tmp_path, capsys
     told = capsys.readouterr().out
     assert ("stopped: 3 groups in a row were lost whole" in told) == (most == 3)
     assert ("stopped with 6 groups to go" in told) == (most == 3)
-
-
-async def test_a_cancellation_out_of_a_hook_costs_its_own_rollouts_alone(tmp_path):
-    class Cancelling(WriteFile):
-        async def score_turn(self, item, turn, ctx):
-            if item["id"] == "world":
-                raise asyncio.CancelledError
-            return 1.0
-
-    assert await process(processing(tmp_path, Cancelling), Console()) == 0
-    assert [len(read.group.failures) for read in read_groups(tmp_path / "out.jsonl")] in ([0, 4], [4, 0])
 
 
 class OddFails(Nothing):
@@ -120,17 +108,3 @@ async def test_atropos_own_page_reads_the_record(tmp_path):
     assert await page.wait() == 0
     page = (tmp_path / "out.html").read_text()
     assert "Write hello into out.txt." in page
-
-
-async def test_evaluate_writes_what_atropos_writes(tmp_path):
-    class Strict(WriteFile):
-        def passed(self, item, trajectory):
-            return trajectory.score >= 1.5
-
-    env = made(Strict, data_dir_to_save_evals=str(tmp_path / "eval"), eval_rollouts=3)
-    assert await evaluate(env, Console()) == 0
-    metrics = json.loads((tmp_path / "eval" / "metrics.json").read_text())
-    samples = (tmp_path / "eval" / "samples.jsonl").read_text().splitlines()
-    assert 0 < metrics["results"]["all"]["eval/pass@1"] < 1
-    assert len(samples) == 6
-    assert {json.loads(line)["passed"] for line in samples} == {True, False}

@@ -14,41 +14,17 @@ from environments.rollout.containment.hook_calls import InFlight
 from environments.run.group_source import note_of
 from environments.run.progress import LiveView, Progress, RolloutsInFlight, picture
 from environments.testing import group_of
-from environments.trajectory import (
-    CreditedGroup,
-    Failure,
-    Message,
-    Rewards,
-    Span,
-    TokenRow,
-    Trajectory,
-    TrajectoryGroup,
-    Turn,
-)
+from environments.trajectory import CreditedGroup, Failure
 from tests.tables import cases
 
 
 def group_with(score, *, errors=()):
-    turn = Turn(index=0, message=Message(role="assistant"), span=Span(row=0, start=0, end=1))
-    trajectory = Trajectory(
-        item_id="a",
-        turns=(turn,),
-        rows=(TokenRow(token_ids=(0,), logprobs=None),),
-        rewards=Rewards(score=score),
-    )
     failures = tuple(
         Failure(sibling=n, stop_reason=None, error=error, traceback="", turns=0)
         for n, error in enumerate(errors, start=1)
     )
-    group = TrajectoryGroup(item_id="a", trajectories=(trajectory,), failures=failures)
+    group = replace(group_of([[score]]), item_id="a", failures=failures)
     return CreditedGroup(group=group, advantages=((0.0,),), policy="p", estimator="e")
-
-
-def shown(progress):
-    """The picture, as a wide terminal has it."""
-    out = io.StringIO()
-    Console(file=out, width=200).print(progress._picture())
-    return out.getvalue()
 
 
 @pytest.fixture(autouse=True)

@@ -93,11 +93,6 @@ def wrapped(hook, *args):
     return method
 
 
-async def test_the_seed_is_that_of_the_recorded_run(path):
-    await recorded(path, seed=7, group_size=2)
-    assert recorded_seed(read_contents(path)) == 7
-
-
 async def test_runs_of_several_seeds_are_refused(path, tmp_path):
     other = tmp_path / "other.jsonl"
     await recorded(path, seed=7, group_size=2)

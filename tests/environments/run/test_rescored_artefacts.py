@@ -58,19 +58,17 @@ class Later(Keeping):
 
 
 class Larger(Keeping):
+    most = 300
+
     async def compute_outcome(self, item, trajectory, ctx):
         try:
-            return float(len(await ctx.artefact("random", max_bytes=300)))
+            return float(len(await ctx.artefact("random", max_bytes=self.most)))
         except OSError:
             return 0.0
 
 
-class Small(Keeping):
-    async def compute_outcome(self, item, trajectory, ctx):
-        try:
-            return float(len(await ctx.artefact("random", max_bytes=200)))
-        except OSError:
-            return 0.0
+class Small(Larger):
+    most = 200
 
 
 @pytest.mark.parametrize(

@@ -110,14 +110,3 @@ async def test_a_judge_over_http_is_asked_what_the_record_does_not_hold_and_only
     assert {call.hook for call in asked} == {"compute_outcome"}
     assert len(asked) == 8
     assert not any(group.group.failures for group in groups)
-
-
-async def test_without_its_judge_a_record_is_rescored_as_far_as_it_goes(tmp_path):
-    path = tmp_path / "r.jsonl"
-    async with playing(JudgedWritingEnv, "judge") as url:
-        judge = JudgeConfig(base_url=url, model_name="m")
-        await process(opened(JudgedWritingEnv, judge, data_path_to_save_groups=str(path)), quiet())
-    assert "rewards of 0 changed" in await rescored(path, JudgedWritingEnv)
-    path.with_suffix(".new").unlink()
-    with pytest.raises(ConfigError, match=r"compute_outcome asks the judge .*name its server"):
-        await rescored(path, Stricter)

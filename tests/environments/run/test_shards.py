@@ -3,14 +3,14 @@
 import json
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from environments.record.recorder import read_contents, records_at
 from environments.record.run_folder import record_at
-from tests.environments.serve.loopback import TURNWISE, without_torch
+from tests.environments.serve.loopback import without_torch
+from tests.equipment import commands
 from tools.errors import RecordError
 from turnwise.cli.main import main
 from turnwise.records import load, read_groups
@@ -54,10 +54,8 @@ SHARDS = ["toy/default.0-of-3", "toy/default.1-of-3", "toy/default.2-of-3"]
 
 
 def turnwise(*arguments, code=0):
-    """What the installed command printed on both streams."""
-    done = subprocess.run(
-        [TURNWISE, *map(str, arguments)], env=without_torch(), capture_output=True, text=True, timeout=100
-    )
+    """What the command printed on both streams."""
+    done = commands.turnwise(*arguments, **without_torch())
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 

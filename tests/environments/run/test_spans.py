@@ -51,13 +51,10 @@ def timed_group():
 GROUP = credited(timed_group(), "turn_return", policy="m")
 
 
-def test_a_rollout_is_a_trace_of_its_own():
+def test_a_rollout_is_a_trace_of_its_own_with_turns_and_tool_calls_as_long_as_they_took():
     roots = spans(GROUP, "invoke_agent")
     assert [each.parent for each in roots] == [None, None]
     assert len({each.context.trace_id for each in roots}) == 2
-
-
-def test_turns_and_tool_calls_stand_in_their_rollout_one_after_another_as_long_as_they_took():
     root, *inside = spans(GROUP)[:4]
     assert [each.name for each in inside] == ["chat m", "execute_tool look", "chat m"]
     assert {each.parent.span_id for each in inside} == {root.context.span_id}
@@ -66,14 +63,11 @@ def test_turns_and_tool_calls_stand_in_their_rollout_one_after_another_as_long_a
     assert starts == [0.0, 2.0, 2.5]
 
 
-def test_rewards_and_advantages_are_at_their_turns_and_none_is_left_out():
+def test_a_turn_has_its_reward_if_it_has_one_and_names_of_the_conventions_for_generative_ai():
     first, second = (each.attributes for each in spans(GROUP, "chat")[:2])
     assert (first["turnwise.reward"], first["turnwise.advantage"]) == (1.0, GROUP.advantages[0][0])
     assert "turnwise.reward" not in second
     assert second["turnwise.advantage"] == GROUP.advantages[0][1]
-
-
-def test_names_are_those_of_the_conventions_for_generative_ai():
     root, chat, tool = (each.attributes for each in spans(GROUP)[:3])
     assert [each["gen_ai.operation.name"] for each in (root, chat, tool)] == [
         "invoke_agent",

@@ -22,6 +22,7 @@ from environments.run.tracking import (
 )
 from environments.testing import group_of
 from tests.environments.write_file import WriteFile
+from tests.equipment.commands import turnwise
 from tools.errors import ConfigError
 
 
@@ -57,15 +58,10 @@ def charted(groups):
     return charts.steps
 
 
-def rollouts(tmp_path, *options):
-    command = [sys.executable, "-m", "turnwise", "process", "terminal_tasks", "--env.max_items", "1"]
-    command += ["--env.group_size", "2", "--out", str(tmp_path / "r.jsonl"), *options]
-    environment = {**os.environ, "WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "WANDB_SILENT": "true"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
-
-
 def test_a_tracked_run_leaves_its_groups_windows_and_samples_with_wandb(tmp_path):
-    done = rollouts(tmp_path, "--env.use_wandb", "true")
+    options = ("--env.max_items", "1", "--env.group_size", "2", "--out", tmp_path / "r.jsonl")
+    wandb = {"WANDB_MODE": "offline", "WANDB_DIR": tmp_path, "WANDB_SILENT": "true"}
+    done = turnwise("process", "terminal_tasks", "--env.use_wandb", "true", *options, **wandb)
     assert done.returncode == 0, done.stderr
     (recorded,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
     held = recorded.read_bytes()

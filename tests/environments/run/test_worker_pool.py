@@ -15,6 +15,7 @@ from environments.rollout.items.tasks import GroupTask
 from environments.run.worker_pool import MOST_ALIKE, AlikeFailuresError, first_alone, run_groups
 from environments.testing import group_of
 from environments.trajectory import Failure, StopReason
+from tests.tables import cases
 
 
 class Groups:
@@ -169,10 +170,10 @@ def failed(where="env.py:1 in compute_reward", **fields):
     return replace(group_of([]), failures=(replace(failure, where=where, **fields),))
 
 
-async def begun(groups, bad=None, *, has_good=False):
-    lines, results = [], iter(groups)
+async def begun(groups, *, has_good=False):
+    """The tasks that are begun, the items that are bad, and what was said."""
+    lines, bad, results = [], [], iter(groups)
     tasks = iter([GroupTask(item=n, item_id=str(n)) for n in range(9)])
-    bad = [] if bad is None else bad
 
     async def next_task():
         return next(tasks, None)
@@ -183,31 +184,26 @@ async def begun(groups, bad=None, *, has_good=False):
     async def on_bad(task):
         bad.append(task.item_id)
 
-    return await first_alone(next_task, roll_out, on_bad, lines.append, has_good=has_good), lines
+    tasks = await first_alone(next_task, roll_out, on_bad, lines.append, has_good=has_good)
+    return [(task.item_id, len(task.rolled_out)) for task in tasks], bad, "\n".join(lines)
 
 
-async def test_one_that_works_is_the_only_one_that_goes_alone():
-    tasks, lines = await begun([group_of([[1.0]])])
-    assert [(task.item_id, len(task.rolled_out)) for task in tasks] == [("0", 1)]
-    assert lines == []
+GOOD = group_of([[1.0]])
 
 
-async def test_after_a_failure_of_the_environments_code_the_next_item_goes_alone():
-    bad = []
-    tasks, lines = await begun([failed(), group_of([[1.0]])], bad)
-    assert (bad, [task.item_id for task in tasks]) == (["0"], ["1"])
-    assert "the traceback" in lines[0]
-
-
-async def test_where_something_has_worked_no_equal_failures_end_a_run():
-    bad = []
-    tasks, _ = await begun([failed()] * 5 + [group_of([[1.0]])], bad, has_good=True)
-    assert (len(bad), [task.item_id for task in tasks]) == (5, ["5"])
-
-
-async def test_a_failure_that_is_not_the_environments_lets_the_others_go():
-    tasks, lines = await begun([failed(where=None, stop_reason=StopReason.POLICY_ERROR)])
-    assert (len(tasks), lines) == (1, [])
+@cases(
+    ("groups", "has_good", "begins_at"),
+    [
+        ([GOOD], False, 0),  # the only one that goes alone
+        ([failed(), GOOD], False, 1),  # the environment's code broke: the next item goes alone
+        ([*[failed()] * 5, GOOD], True, 5),  # where something has worked equal failures end no run
+        ([failed(where=None, stop_reason=StopReason.POLICY_ERROR)], False, 0),  # it is not the environment's
+    ],
+)
+async def test_items_go_alone_until_one_does_not_break_in_the_environments_code(groups, has_good, begins_at):
+    tasks, bad, said = await begun(groups, has_good=has_good)
+    assert (tasks, bad) == ([(str(begins_at), 1)], [str(each) for each in range(begins_at)])
+    assert ("the traceback" in said) == (begins_at > 0)
 
 
 @pytest.mark.parametrize("error", ["RewardError", "ConfigError", "RefusedSettingError"])

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from environments.base_env import AgentEnv
 from environments.policy.scripted import Choice, call, say
-from environments.shipped.retail import RetailEnv
 from environments.testing import group_of
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tests.environments.rollout.agents.recorded import Talk as Spoken
@@ -84,26 +83,6 @@ class Talk(TurnLevelRewardMixin, AgentEnv):
     def scripted_choices(self, item, messages, tools, skill):
         guesses = [f"{item['number']}", "seven", "is it more than eleven?"]
         return [Choice(probability=1 / 3, message=say(guess)) for guess in guesses]
-
-
-class Retail(RetailEnv):
-    """The shipped one: calls of tools and replies in one conversation, no sandbox."""
-
-
-class Judged(Talk):
-    """The judge scores each guess, and siblings are compared."""
-
-    name = "judged"
-
-    async def score_turn(self, item, turn, ctx):
-        return await ctx.judge(f"{item['number']} or {turn.message.content}?", turn=turn)
-
-    async def score_group(self, item, trajectories, ctx):
-        asked = [f"How good is {len(each.turns)}?" for each in trajectories]
-        return [{"judge": await ctx.judge(question) - 1.0} for question in asked]
-
-    def scripted_judge(self, item, messages):
-        return f'{{"score": {len(messages[-1].content) / 10}}}'
 
 
 class Instant(TurnLevelRewardMixin, AgentEnv):

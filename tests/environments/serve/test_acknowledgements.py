@@ -1,6 +1,7 @@
 """A post is certain only when its batch must have been handed out."""
 
 from environments.serve.delivery import Acknowledgements
+from tests.tables import cases
 
 
 def acknowledgements(*posts):
@@ -9,33 +10,20 @@ def acknowledgements(*posts):
     return made
 
 
-def test_a_post_in_the_queue_is_not_certain():
-    assert acknowledgements(1, 2).advance(step=5, queued=2) == []
-
-
-def test_a_post_that_left_the_queue_may_wait_in_a_formed_batch():
-    made = acknowledgements(1, 2)
-    assert made.advance(step=5, queued=0) == []
-    assert made.advance(step=5, queued=0) == []
-
-
-def test_a_post_that_left_the_queue_is_certain_when_the_step_moves_on():
-    made = acknowledgements(1, 2)
-    made.advance(step=5, queued=0)
-    assert made.advance(step=6, queued=0) == [1, 2]
-    assert len(made) == 0
-
-
-def test_the_oldest_posts_leave_the_queue_first():
-    made = acknowledgements(1, 2, 3)
-    made.advance(step=1, queued=1)
-    assert made.advance(step=2, queued=1) == [1, 2]
-
-
-def test_posts_of_other_environments_in_the_queue_only_delay_certainty():
-    made = acknowledgements(1)
-    made.advance(step=1, queued=7)
-    assert made.advance(step=2, queued=7) == []
+@cases(
+    ("posts", "queued", "certain"),
+    [
+        ((1, 2), [(5, 2)], []),  # in the queue
+        ((1, 2), [(5, 0), (5, 0)], []),  # it may wait in a batch that was formed
+        ((1, 2), [(5, 0), (6, 0)], [1, 2]),  # the step moved on
+        ((1, 2, 3), [(1, 1), (2, 1)], [1, 2]),  # the oldest leave first
+        ((1,), [(1, 7), (2, 7)], []),  # posts of other environments only delay it
+    ],
+)
+def test_a_post_is_certain_when_it_has_left_the_queue_and_the_step_moved_on(posts, queued, certain):
+    made = acknowledgements(*posts)
+    found = [made.advance(step=step, queued=count) for step, count in queued]
+    assert (found[-1], any(found[:-1]), len(made)) == (certain, False, len(posts) - len(certain))
 
 
 def test_an_api_that_lost_its_memory_makes_nothing_certain():

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from environments.rollout.items.tasks import GroupTask
-from environments.run.group_source import FIRST_PAUSE_S, LONGEST_PAUSE_S, Streak, note_of
-from environments.run.worker_pool import StoppedError
+from environments.run.group_source import FIRST_PAUSE_S, LONGEST_PAUSE_S, note_of
 from environments.serve.serve_loop import OPEN_AFTER, CircuitBreaker
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup, Failure, TrajectoryGroup
@@ -61,13 +60,6 @@ def world():
     return World()
 
 
-def test_too_many_in_a_row_are_told_with_the_last_reason_and_the_way_out():
-    streak = Streak(most=2)
-    streak.add(noted(FAILED))
-    with pytest.raises(StoppedError, match=r"2 groups.*NameError: no engine; --env.max_failed_groups"):
-        streak.add(noted(FAILED))
-
-
 def test_an_item_that_failed_on_its_own_counts_as_failed_once_another_works(world):
     world.fails(OPEN_AFTER - 1)
     assert world.works() == [0, 1, 2]
@@ -78,13 +70,6 @@ def test_items_that_failed_while_everything_did_are_tried_once_more_before_other
     world.fails(OPEN_AFTER)
     assert world.works() == []
     assert [world.breaker.take()[0] for _ in range(5)] == [0, 1, 2, 3, 5]
-
-
-def test_an_item_that_fails_again_after_the_streak_counts_as_failed(world):
-    world.fails(OPEN_AFTER)
-    world.works()
-    world.fails()
-    assert world.works() == [0]
 
 
 def test_an_item_gets_no_third_try_in_a_second_streak(world):

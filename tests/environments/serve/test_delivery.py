@@ -3,16 +3,10 @@
 import asyncio
 import json
 import socket
-import urllib.request
-from dataclasses import replace
 
 import pytest
-from atroposlib.envs.base import ScoredDataGroup
 
 from environments.serve.delivery import ApiLostError
-from environments.testing import group_of
-from environments.trainers.atropos import atropos_env
-from environments.trajectory import IGNORED, NOT_SAMPLED, CreditedGroup
 from environments.wire.columns import columns_of
 from environments.wire.payloads import Part, compress
 from environments.wire.views import token_advantages
@@ -25,7 +19,6 @@ from tests.environments.serve.delivered import (
     put,
     until,
 )
-from tests.environments.serve.served_env import Instant
 from tools.errors import ConfigError
 
 
@@ -45,20 +38,6 @@ async def test_it_waits_for_a_trainer_and_says_so(api, outbox):
         assert "waiting for the trainer to start" in delivery.lines[0]
         await blocking(api.start_trainer)
         await until(delivery, lambda: delivery.tally.posts == 1)
-
-
-async def test_what_an_api_had_when_it_was_killed_is_sent_again(api, outbox):
-    api.start_trainer()
-    async with delivering(api.url, outbox) as delivery:
-        await put(delivery, credited("a"))
-        await until(delivery, lambda: delivery.tally.posts == 1)
-        await blocking(api.kill)
-        await until(delivery, lambda: not delivery.online)
-        await blocking(api.start)
-        await blocking(api.start_trainer)
-        await until(delivery, lambda: delivery.tally.posts == 2)
-        assert delivery.tally.repeated == 1
-        assert groups_of(await blocking(api.take_batch)) == ["a"]
 
 
 async def test_what_a_trainer_took_is_never_sent_again(api, outbox):
@@ -107,18 +86,6 @@ async def test_rows_are_not_sent_under_a_number_that_another_environment_took(ap
         assert batch[0]["env_id"] != other["env_id"]
 
 
-async def test_a_reset_of_the_api_is_survived(api, outbox):
-    api.start_trainer()
-    async with delivering(api.url, outbox) as delivery:
-        await put(delivery, credited("a"))
-        await until(delivery, lambda: delivery.tally.posts == 1)
-        await blocking(api.get, "/reset_data")
-        await until(delivery, lambda: not delivery.online)
-        await blocking(api.start_trainer)
-        await until(delivery, lambda: delivery.tally.posts == 2)
-        assert groups_of(await blocking(api.take_batch)) == ["a"]
-
-
 async def test_a_refused_post_goes_to_the_file_of_rejected_ones_and_the_next_one_is_sent(trained, outbox):
     bad = compress(columns_of(token_advantages(credited("bad"))) | {"scores": [[1.0]]})
     outbox.put("bad", [Part(body=bad, longest_row=2)])
@@ -130,25 +97,6 @@ async def test_a_refused_post_goes_to_the_file_of_rejected_ones_and_the_next_one
     assert (line["group_id"], line["post"]["scores"]) == ("bad", [[1.0]])
     assert "answered 422" in line["reason"]
     assert any("rejected for good" in each for each in delivery.lines)
-
-
-async def test_a_full_api_leaves_the_rest_in_the_outbox(trained, outbox):
-    async with delivering(trained.url, outbox, max_batches_waiting=2) as delivery:
-        for name in "abcde":
-            await put(delivery, credited(name))
-        await until(delivery, lambda: delivery.tally.posts == 2)
-        for _ in range(3):
-            await delivery.changed()
-        assert (delivery.tally.posts, delivery.waiting) == (2, 3)
-
-
-async def test_rows_longer_than_the_trainer_takes_are_left_out(api, outbox):
-    api.start_trainer(max_token_len=3)
-    async with delivering(api.url, outbox) as delivery:
-        await until(delivery, lambda: delivery.online)
-        await put(delivery, credited("a", lengths=[[9], [1], [1], [1]]))
-        await until(delivery, lambda: delivery.tally.posts == 1)
-        assert delivery.tally.too_long == 1
 
 
 async def test_a_batch_size_that_groups_never_add_up_to_is_an_error_at_the_start(api, outbox):
@@ -210,40 +158,3 @@ async def test_an_end_that_sends_all_waits_for_the_trainer_and_keeps_the_bound(t
         await flushing
     assert sorted(groups_of(taken)) == ["a", "b", "c"]
     assert queued == [1, 1, 1]
-
-
-async def test_a_scalar_environments_data_is_byte_for_byte_what_base_env_sends(trained, outbox):
-    group = group_of(None, outcomes=[1.0, 0.0, 0.5, 1.0], lengths=[[2], [1, 1], [3], [1]])
-    scalar = CreditedGroup(
-        group=replace(group, group_id="a"),
-        advantages=((0.5,), (-0.5, -0.5), (0.0,), (0.5,)),
-        policy="p",
-        estimator="grpo",
-    )
-
-    def raw_batch():
-        with urllib.request.urlopen(trained.url + "/batch") as answer:
-            return answer.read()
-
-    async with delivering(trained.url, outbox) as delivery:
-        await put(delivery, scalar)
-        await until(delivery, lambda: delivery.tally.posts == 1)
-        ours = await blocking(raw_batch)
-
-    theirs = atropos_env(Instant)
-    config, servers = theirs.config_init()
-    plain = theirs(config.model_copy(update={"group_size": 4, "rollout_server_url": trained.url}), servers)
-    plain.env_id, plain.max_token_len = 0, 1000
-    columns = ScoredDataGroup(
-        tokens=[list(trajectory.rows[0].token_ids) for trajectory in group.trajectories],
-        masks=[
-            [token if logprob != NOT_SAMPLED else IGNORED for token, logprob in zip(*row, strict=True)]
-            for row in ((t.rows[0].token_ids, t.rows[0].logprobs) for t in group.trajectories)
-        ],
-        scores=[1.0, 0.0, 0.5, 1.0],
-        messages=[[each.to_openai() for each in t.messages] for t in group.trajectories],
-        inference_logprobs=[list(trajectory.rows[0].logprobs) for trajectory in group.trajectories],
-        group_overrides={},
-    )
-    await plain.handle_send_to_api(columns)
-    assert await blocking(raw_batch) == ours

@@ -10,7 +10,7 @@ from environments.serve.outbox import Outbox
 from environments.wire.payloads import Part, Shape, compress, pack
 from tests.adversarial.hostile_server import answer, hostile
 from tests.adversarial.test_hostile_api import GOOD, INFO, OURS, STATUS
-from tests.environments.serve.delivered import blocking, credited, delivering, put, registration_at, until
+from tests.environments.serve.delivered import credited, delivering, put, registration_at, until
 
 PART = Part(body=compress({"tokens": [[1]], "masks": [[1]], "scores": [0.5]}), longest_row=1)
 CALLS = ("open", "write", "fsync", "close")
@@ -246,31 +246,17 @@ async def test_a_post_counts_as_sent_only_after_the_answer(outbox):
     assert (watching.saw, outbox.sent()) == ([[]], [1])
 
 
-async def test_what_a_trainer_has_for_certain_is_forgotten(trained, outbox):
-    async with delivering(trained.url, outbox) as delivery:
-        for number, name in enumerate("abc"):
-            await put(delivery, credited(name))
-            await until(delivery, lambda number=number: delivery.tally.posts == number + 1)
-            await blocking(trained.take_batch)
-            await delivery.changed()
-            await delivery.changed()
-        await until(delivery, lambda: delivery.unconfirmed == 1)
-        assert (len(outbox), outbox.sent()) == (1, [3])
-
-
-@pytest.mark.parametrize(("step", "holds"), [(2, False), (3, True), (4, True)])
-async def test_a_step_that_fell_is_a_reset(outbox, step, holds):
+@pytest.mark.parametrize(
+    ("path", "replied", "holds"),
+    [
+        *(("/status", {**STATUS, "current_step": step}, step > 2) for step in (2, 3, 4)),
+        *(("/info", {**INFO, "batch_size": size}, size > 0) for size in (-1, 0, 4)),
+    ],
+)
+async def test_a_step_that_fell_or_a_trainer_that_is_gone_ends_a_registration(outbox, path, replied, holds):
     async with hostile(GOOD) as server, registration_at(server.url, outbox) as registration:
         await registration.register()
-        server.answers["/status"] = answer({**STATUS, "current_step": step})
-        assert await registration.look() is holds
-
-
-@pytest.mark.parametrize(("batch_size", "holds"), [(-1, False), (0, False), (4, True)])
-async def test_an_api_without_a_trainer_holds_no_registration(outbox, batch_size, holds):
-    async with hostile(GOOD) as server, registration_at(server.url, outbox) as registration:
-        await registration.register()
-        server.answers["/info"] = answer({**INFO, "batch_size": batch_size})
+        server.answers[path] = answer(replied)
         assert await registration.look() is holds
 
 

@@ -1,13 +1,10 @@
 """`next_items` under `serve`: asked as groups end, taken up again from the record, and ended by it."""
 
-import pytest
-
 from environments.rollout.containment.hook_calls import InFlight
 from environments.rollout.items.tasks import PastGroup
 from environments.run.process_run import AskedTasks
 from tests.environments.counted_items import Counted, counted
 from tests.environments.serve.serve_world import World, serving
-from tools.errors import ConfigError
 
 
 class Twice(Counted):
@@ -15,13 +12,6 @@ class Twice(Counted):
 
     def next_items(self, history):
         return [] if history.in_flight or len(history) >= 3 else [f"i{len(history)}"]
-
-
-class Nonsense(Counted):
-    """Names an item that is not there."""
-
-    def next_items(self, history):
-        return ["nobody"]
 
 
 async def served(trained, tmp_path, cls, past=()):
@@ -44,8 +34,3 @@ async def test_a_restart_goes_on_from_what_the_record_has(trained, tmp_path):
     past = [PastGroup(item_id="i1", epoch=0, status="ok", scores=(1.0,))]
     _, started, _ = await served(trained, tmp_path, Twice, past)
     assert started == [("i1", 1), ("i2", 0)]
-
-
-async def test_nonsense_ends_serve_in_one_line(trained, tmp_path):
-    with pytest.raises(ConfigError, match="next_items gave 'nobody'"):
-        await served(trained, tmp_path, Nonsense)

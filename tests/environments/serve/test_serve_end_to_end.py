@@ -14,8 +14,6 @@ import pytest
 from environments.config import EMBEDDED_TOKENIZER
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.record.recorder import read_groups
-from environments.wire.columns import columns_of
-from environments.wire.views import token_advantages
 from tests.environments.serve.loopback import (
     ended,
     free_port,
@@ -60,18 +58,6 @@ def tiny_model_server(env):
         yield port
 
 
-@pytest.mark.parametrize("env", ["WriteWord", pytest.param("Talk", marks=pytest.mark.soak)])
-def test_token_advantages_arrive_token_for_token_as_they_were_computed(api, tmp_path, env):
-    api.start_trainer(batch_size=8, max_token_len=40_000)
-    with scripted_model(env) as port, served(api, tmp_path, port=port, env=env) as record:
-        arrived = take(api, 4)
-    computed = {group.group.group_id: columns_of(token_advantages(group)) for group in read_groups(record)}
-    for group in arrived:
-        expected = computed[group["overrides"][0]["group_id"]]
-        assert {name: group[name] for name in expected} == expected
-    assert any(value for group in arrived for row in group["advantages"] for value in row)
-
-
 def test_replies_arrive_as_context_without_a_mask_a_logprob_or_credit(api, tmp_path):
     api.start_trainer(batch_size=16, max_token_len=40_000)
     with served(api, tmp_path, env="Talk") as record:
@@ -95,51 +81,6 @@ def test_replies_arrive_as_context_without_a_mask_a_logprob_or_credit(api, tmp_p
                 assert set(advantages[between]) == {0.0}
                 replies += 1
     assert replies > 5
-
-
-def turns_shown(credited, view):
-    """What each row of a view shows, by row number: the trajectory's number and the numbers of its turns."""
-    for number, trajectory in enumerate(credited.group.trajectories):
-        turns = range(len(trajectory.turns))
-        if view == "token_advantages":
-            yield number, list(turns)
-        for turn in turns if view != "token_advantages" else ():
-            yield number, [turn] if view == "turn_rows" else list(range(turn + 1))
-
-
-@pytest.mark.parametrize(
-    ("view", "env"),
-    [
-        pytest.param("token_advantages", "WriteWord", marks=pytest.mark.soak),
-        pytest.param("turn_rows", "WriteWord", marks=pytest.mark.soak),
-        ("prefix_rows", "WriteWord"),
-        ("turn_rows", "Talk"),
-    ],
-)
-def test_every_view_brings_each_turns_credit_by_name(api, tmp_path, view, env):
-    api.start_trainer(batch_size=12, max_token_len=40_000)
-    with served(api, tmp_path, "--env.credit_view", view, env=env) as record:
-        arrived = take(api, 3)
-    groups = {group.group.group_id: group for group in read_groups(record)}
-    rewards_seen = []
-    for post in arrived:
-        for override, messages, mask in zip(post["overrides"], post["messages"], post["masks"], strict=True):
-            credited = groups[override["group_id"]]
-            number, turns = list(turns_shown(credited, view))[override["row"]]
-            trajectory, advantages = credited.group.trajectories[number], credited.advantages[number]
-            rewards = trajectory.rewards.turns
-            spans = [trajectory.turns[turn].span for turn in turns]
-            assert override["turn_rewards"] == [rewards[turn] for turn in turns]
-            assert override["turn_spans"] == [[span.start, span.end] for span in spans]
-            assert override["turn_advantages"] == [advantages[turn] for turn in turns]
-            trained = {place for span in spans for place in range(span.start, span.end)}
-            assert trained == {place for place, label in enumerate(mask) if label != -100}
-            spoken = [message["reward"] for message in messages if message["role"] == "assistant"]
-            assert spoken == list(rewards[: turns[-1] + 1])
-            assert not any("reward" in message for message in messages if message["role"] != "assistant")
-            rewards_seen += override["turn_rewards"]
-    # A turn that was not scored stays apart from one that earned nothing.
-    assert {None, 0.0} <= set(rewards_seen)
 
 
 def turns_by_row(credited):

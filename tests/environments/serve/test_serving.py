@@ -97,17 +97,6 @@ def test_the_start_says_what_a_temperature_asks_of_the_trainer_and_the_model_ser
     assert "sampled with {'temperature': 0.5, 'top_p': 1.0}: the trainer must use the same" in said
 
 
-def test_a_batch_size_that_cannot_be_filled_is_one_line_and_exit_code_2(api, tmp_path):
-    api.start_trainer(batch_size=6)
-    with serving(api, tmp_path) as process:
-        assert process.wait(60) == 2
-        errors = [
-            line for line in process.log.read_text().splitlines() if line.startswith("turnwise: error:")
-        ]
-    assert len(errors) == 1
-    assert "batches of 6 rows" in errors[0]
-
-
 def test_an_api_that_never_comes_is_exit_code_1_on_request(api, tmp_path):
     api.kill()
     with serving(api, tmp_path, "--env.exit_when_api_away_s", "1") as process:
@@ -128,13 +117,3 @@ def test_a_recorded_agent_is_served_with_the_advantages_of_its_record(api, tmp_p
         posted = Counter(advantage for part in each["overrides"] for advantage in part["turn_advantages"])
         assert posted
         assert posted <= advantages  # a batch of 4 rows holds a part of its 8
-
-
-def test_an_environment_with_a_share_goes_on_after_a_kill_though_its_groups_fill_the_api(api, tmp_path):
-    api.start_trainer(batch_size=4)
-    share = ("--env.min_batch_allocation", "0.5")
-    with serving(api, tmp_path, *share):
-        wait_until(lambda: api.get("/status")["queue_size"] >= 3)
-    with serving(api, tmp_path, *share) as process:
-        wait_until(lambda: process.log.read_text().count("registered at") == 2)
-        wait_until(lambda: api.take_batch() is not None, 15)

@@ -41,13 +41,9 @@ def page(tmp_path, capsys):
     return page
 
 
-def test_every_group_and_row_is_on_its_page(page):
+def test_every_group_row_message_and_reward_is_on_its_page(page):
     text, warnings = page(TURNS, SCALAR)
     assert (text.count("<summary>Group "), text.count('class="item '), warnings) == (2, 4, "")
-
-
-def test_messages_and_rewards_are_on_its_page(page):
-    text, _ = page(TURNS, SCALAR)
     assert text.count("with turn rewards") == text.count("with scalar rewards") == 2
     for score in ([1.0, None], [0.25], 1.5, -2.0):
         assert f"</strong> {html.escape(str(score))}</p>" in text

@@ -135,16 +135,6 @@ def measured(groups, exact=None, **algorithm):
     return reference.measured(taken, expected, constant)
 
 
-def test_the_probe_says_that_the_step_is_exact():
-    def uphill(model, groups):
-        config = config_of(len(groups))
-        batch, _, _ = batch_of(config, groups)
-        return step(config, batch, model)
-
-    verdict = reference.probed(uphill)
-    assert (verdict.exact, verdict.scale) == (True, "1/152 trained tokens")
-
-
 @every_canary
 def test_the_advantages_in_the_loss_are_those_of_the_wire(credited):
     _, raw, _ = batch_of(config_of(), [credited])

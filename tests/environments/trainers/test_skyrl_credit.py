@@ -7,7 +7,6 @@ import importlib
 import os
 import typing
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 import pytest
 import typing_extensions
@@ -19,17 +18,13 @@ from tools.errors import ConfigError
 
 if not os.environ.get("TURNWISE_REQUIRE_SKYRL"):
     pytest.importorskip("skyrl", reason="needs skyrl, to call its dispatch")
-torch = importlib.import_module("torch")
-torch.set_num_threads(1)
+skyrl = importlib.import_module("tests.environments.trainers.test_skyrl_adapter")
 with pytest.MonkeyPatch.context() as patched:
     # Before Python 3.12, pydantic takes no other; SkyRL uses that of `typing`.
     patched.setattr(typing, "TypedDict", typing_extensions.TypedDict)
     adapter = importlib.import_module("environments.trainers.skyrl_credit")
-    trainer_module = importlib.import_module("skyrl.train.trainer")
     generator_module = importlib.import_module("skyrl.train.generators.skyrl_gym_generator")
-    ppo_utils = importlib.import_module("skyrl.backends.skyrl_train.utils.ppo_utils")
-    settings = importlib.import_module("skyrl.train.config.config")
-reference = importlib.import_module("tests.environments.trainers.policy_gradient")
+reference, settings, trainer_module = skyrl.reference, skyrl.settings, skyrl.trainer_module
 
 
 def step_rewards(mask, rewards):
@@ -40,29 +35,17 @@ def step_rewards(mask, rewards):
     return generator._build_per_token_rewards(steps, [0] * len(mask), appended_eos_token=False)
 
 
-def batch_of(
-    masks,
-    rewards,
-    *,
-    trainer_cls=trainer_module.RayPPOTrainer,
-    config=None,
-    prompts=None,
-    responses=None,
-    loss_masks=None,
-):
+def batch_of(masks, rewards, *, config=None, prompts=None, responses=None):
     """A step's batch, by the methods that SkyRL's trainer calls one after the other."""
     config = config or config_of()
     config.trainer.train_batch_size = config.trainer.policy_mini_batch_size = 1
     config.generator.n_samples_per_prompt = len(masks)
-    trainer = object.__new__(trainer_module.RayPPOTrainer)
-    trainer.cfg, trainer.all_metrics = config, {}
-    trainer.tokenizer = SimpleNamespace(pad_token_id=0)
-    trainer.dispatch = SimpleNamespace(get_lcm_dp_size=lambda: 1)
+    trainer = skyrl.trainer_of(trainer_module.RayPPOTrainer, config)
     output = {
         "prompt_token_ids": prompts or [[1]] * len(masks),
         "response_ids": responses or [[2] * len(mask) for mask in masks],
         "rewards": [step_rewards(mask, row) for mask, row in zip(masks, rewards, strict=True)],
-        "loss_masks": loss_masks or masks,
+        "loss_masks": masks,
         "stop_reasons": None,
         "rollout_metrics": None,
         "rollout_logprobs": None,
@@ -138,17 +121,6 @@ def test_advantages_and_the_step_are_those_of_the_adapter_for_environments(credi
     for row, wanted in zip(batch["advantages"], columns.advantages, strict=True):
         assert row[-len(wanted) :].tolist() == pytest.approx(wanted, abs=1e-6)
 
-    model, seen = reference.Bigrams(), batch["attention_mask"]
-    log_p = torch.log_softmax(model(batch["sequences"], attention_mask=seen).logits, dim=-1)[:, :-1]
-    width = batch["loss_mask"].shape[1]
-    taken = log_p.gather(-1, batch["sequences"][:, 1:, None])[..., 0][:, -width:]
-    loss, _ = ppo_utils.PolicyLossRegistry.get("regular")(
-        taken,
-        taken.detach(),
-        batch["advantages"],
-        config=config_of().trainer.algorithm,
-        loss_mask=batch["loss_mask"],
-        rollout_logprobs=None,
-    )
-    step, expected = -reference.gradient_of(loss, model), reference.policy_gradient(model, [credited])
+    model = reference.Bigrams()
+    step, expected = skyrl.step(config_of(), batch, model), reference.policy_gradient(model, [credited])
     assert reference.cosine(step, expected) > 0.9999

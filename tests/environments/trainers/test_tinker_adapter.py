@@ -105,17 +105,6 @@ def test_the_step_is_the_policy_gradient(credited, loss_fn):
     assert gradients.measured(got, expected) == gradients.EXACT
 
 
-def test_the_probe_says_that_the_step_is_exact():
-    def uphill(model, groups):
-        service = Service(model)
-        data = [datum for group in groups for datum in adapter.datums(group)]
-        asyncio.run(train.train_step(data, service, 1e-3, 1, "importance_sampling"))
-        return -service.gradient
-
-    verdict = gradients.probed(uphill)
-    assert (verdict.exact, verdict.scale) == (True, "the sum")
-
-
 @every_group
 def test_a_trajectory_with_one_advantage_gives_the_cookbooks_own_data(credited):
     one = credited.__class__(

@@ -61,11 +61,6 @@ def test_the_step_is_the_policy_gradient_over_the_trained_tokens(credited):
     assert gradients.measured(step, expected, trained) == gradients.EXACT
 
 
-def test_the_probe_says_that_the_step_is_exact():
-    verdict = gradients.probed(lambda model, groups: uphill(model, groups)[0])
-    assert (verdict.exact, verdict.scale) == (True, "1/152 trained tokens")
-
-
 def test_messages_are_those_that_the_model_saw_in_verifiers_shape():
     (only, *others) = GROUPS["dropped sibling"].group.trajectories
     first, *rest = only.turns

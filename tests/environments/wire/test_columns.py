@@ -24,9 +24,3 @@ def test_a_column_that_one_row_lacks_is_left_out():
     group = token_advantages(CASES["turn_rewards"])
     rows = (replace(group.rows[0], logprobs=None), *group.rows[1:])
     assert "inference_logprobs" not in columns_of(replace(group, rows=rows))
-
-
-@cases("view", VIEWS)
-@cases("case", CASES)
-def test_no_column_is_none(case, view):
-    assert None not in [column for group in VIEWS[view](CASES[case]) for column in columns_of(group).values()]

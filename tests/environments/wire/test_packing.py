@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from environments.testing import group_of
 from environments.trajectory import IGNORED, CreditedGroup
-from environments.wire.columns import columns_of
 from environments.wire.padding import packing, padding_scores, posts
 from environments.wire.payloads import Shape, pack, post_text
 from environments.wire.views import token_advantages
@@ -144,13 +143,6 @@ def test_padding_teaches_nothing():
     assert set(padding.mask) == {IGNORED}
     assert set(padding.advantages) == {0.0}
     assert padding.override == {"group_id": "group", "set_advantage_to_zero": True, "padding": True}
-
-
-def test_scalar_data_that_is_padded_says_so():
-    (post,) = posts_of([1.0, 3.0], 4)
-    columns = columns_of(post)
-    assert [override.get("padding") for override in columns["overrides"]] == [None, None, True, True]
-    assert ("advantages" in columns, columns["group_overrides"]) == (False, {})
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-6, 1e-100, 1e100])

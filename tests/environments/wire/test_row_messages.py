@@ -37,14 +37,10 @@ def rewards(messages):
     return [message["reward"] for message in messages if "reward" in message]
 
 
-def test_a_row_that_was_left_ends_with_its_last_turn():
+def test_a_row_that_was_left_ends_with_its_last_turn_and_has_the_rewards_of_those_sampled_in_it():
     first, second = rows_of(forked([0.1, 0.2, 0.3], [0, 0, 1])).rows
     assert contents(first.messages) == ["prompt", "turn 0", "ok", "turn 1"]
     assert contents(second.messages) == ["prompt", "turn 0", "ok", "turn 1", "ok", "turn 2"]
-
-
-def test_a_row_has_the_rewards_of_the_turns_that_were_sampled_in_it():
-    first, second = rows_of(forked([0.1, 0.2, 0.3], [0, 0, 1])).rows
     assert (rewards(first.messages), rewards(second.messages)) == ([0.1, 0.2], [0.3])
     assert (first.override["turn_rewards"], second.override["turn_rewards"]) == ([0.1, 0.2], [0.3])
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environments.testing import group_of
-from environments.trajectory import IGNORED, NOT_SAMPLED, CreditedGroup, WeightSpan
+from environments.trajectory import IGNORED, CreditedGroup, WeightSpan
 from environments.wire import views
 from environments.wire.columns import columns_of, list_scores
 from environments.wire.views import VIEWS
@@ -85,20 +85,6 @@ def test_every_view_is_plain_json(group):
         assert orjson.loads(orjson.dumps(columns)) == columns
 
 
-def test_a_scalar_environment_sends_plain_grpo_data():
-    group = group_of(None, outcomes=[1.0, 0.0], lengths=[[1], [1]])
-    columns = token_advantages(credited(group, [[0.5], [-0.5]]))
-    assert columns["scores"] == [1.0, 0.0]
-    assert not {"advantages", "overrides"} & columns.keys()
-    assert not any("reward" in message for chat in columns["messages"] for message in chat)
-
-
-def test_each_assistant_message_carries_its_reward():
-    columns = token_advantages(credited(group_of([[1.0, None]]), [[0.0, 0.0]]))
-    spoken = [message for message in columns["messages"][0] if message["role"] == "assistant"]
-    assert [message["reward"] for message in spoken] == [1.0, None]
-
-
 def test_overrides_name_the_token_of_a_turn_from_which_other_weights_sampled_it():
     made = group_of([[1.0, 0.5], [0.0]])
     first, second = made.trajectories
@@ -108,10 +94,6 @@ def test_overrides_name_the_token_of_a_turn_from_which_other_weights_sampled_it(
     overrides = token_advantages(credited(group, ((1.0, 0.5), (0.0,))))["overrides"]
     assert overrides[0]["weight_spans"] == [[], [[0, "a"], [1, "b"]]]
     assert "weight_spans" not in overrides[1]
-
-
-def test_group_overrides_names_the_row_count():
-    assert token_advantages(credited(group_of([[1.0]]), [[0.0]]))["group_overrides"] == {"group_size": 1}
 
 
 @given(credited_groups())
@@ -136,11 +118,6 @@ def test_a_turn_row_ends_with_its_turn_and_trains_nothing_else():
     ]
 
 
-def test_a_turn_row_has_no_logprobs_of_other_turns():
-    groups = turn_rows(credited(group_of([[1.0, 2.0]]), [[0.5, -0.5]]))
-    assert groups[1]["inference_logprobs"] == [[NOT_SAMPLED, NOT_SAMPLED, NOT_SAMPLED, -1.0]]
-
-
 def test_a_turn_row_carries_the_conversation_up_to_its_turn_with_the_rewards():
     groups = turn_rows(credited(group_of([[1.0, 2.0]]), [[0.5, -0.5]]))
     assert [message["role"] for message in groups[0]["messages"][0]] == ["user", "assistant"]
@@ -151,12 +128,6 @@ def test_a_turn_row_carries_the_conversation_up_to_its_turn_with_the_rewards():
 def test_a_prefix_row_trains_every_turn_up_to_its_last():
     groups = prefix_rows(credited(group_of([[1.0, 2.0]]), [[0.5, -0.5]]))
     assert [view["masks"][0] for view in groups] == [[IGNORED, 2], [IGNORED, 2, IGNORED, 2]]
-
-
-@pytest.mark.parametrize(("weighting", "first"), [("once", 1.0), ("repeated", 0.5)])
-def test_a_prefix_row_is_scored_with_its_last_turns_advantage_less_what_later_rows_add(weighting, first):
-    groups = views.prefix_rows(credited(group_of([[1.0, 2.0]]), [[0.5, -0.5]]), 1024, weighting)
-    assert [group.rows[0].score for group in groups] == [first * 1 / 1024, -0.5 * 2 / 1024]
 
 
 def token_weights(group):

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import resource
-import signal
 import socket
 import subprocess
 import sys
@@ -197,18 +196,6 @@ async def test_no_answer_over_http_is_too_much_for_the_loop():
                 assert (await called(tools, "give", '{"what": "much text"}'))[1] is None, what
 
 
-async def test_much_text_is_cut_like_any_tools():
-    async with Open(raw()) as server, server.rollout() as tools:
-        content, _ = await called(tools, "shout")
-        assert 1_900 < len(content) <= 2_000
-
-
-async def test_arguments_that_are_no_json_object_reach_no_server():
-    async with Open(raw()) as server, server.rollout() as tools:
-        errors = [(await called(tools, "add", text))[1] for text in ("[1]", "{", '{"a": NaN}')]
-        assert errors == ["invalid_json"] * 3
-
-
 async def test_a_call_that_is_given_up_leaves_the_session_usable():
     async with Open(raw()) as server, server.rollout() as tools:
         with pytest.raises(TimeoutError):
@@ -260,33 +247,6 @@ async def test_a_server_that_does_not_end_by_itself_is_killed_with_its_children(
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-KILLED = """
-import asyncio, os, signal, sys
-from tools.mcp.mcp_servers import MCPServers
-from tools.mcp.mcp_toolset import MCPToolset
-
-async def main():
-    server = MCPToolset(name="raw", command=sys.executable, args=tuple(sys.argv[1:]), per="run")
-    async with MCPServers([server]).opened(print):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-asyncio.run(main())
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends them only on Linux")
-def test_a_killed_run_leaves_no_server_that_reads_nothing(tmp_path):
-    mark = str(tmp_path)
-    args = (str(HERE / "raw_server.py"), "stays", mark)
-    done = subprocess.run([sys.executable, "-c", KILLED, *args], capture_output=True, check=False, timeout=60)
-    assert done.returncode == -signal.SIGKILL
-    for _ in range(500):
-        if not running(mark):
-            return
-        time.sleep(0.01)
-    pytest.fail("it goes on")
-
-
 def running(mark):
     """The processes whose command line holds a mark."""
     found = []
@@ -335,11 +295,7 @@ async def test_a_server_that_cannot_be_used_is_refused_in_one_line(server, says)
         pytest.param({}, id="neither"),
         pytest.param({"command": "a", "url": "http://b"}, id="both"),
         pytest.param({"command": "a", "per": "group"}, id="per"),
-        pytest.param({"command": "a", "args": "b"}, id="args"),
-        pytest.param({"command": "a", "only": "b"}, id="only"),
-        pytest.param({"command": ["a", "b"]}, id="command"),
         pytest.param({"command": "a", "args": (1,)}, id="args-of-numbers"),
-        pytest.param({"command": "a", "env": {"A": 1}}, id="env"),
         pytest.param({"url": "a/mcp"}, id="url"),
         pytest.param({"url": "http://a", "headers": {"A": None}}, id="headers"),
         pytest.param({"command": "a", "open_timeout_s": 0}, id="timeout"),

@@ -6,7 +6,9 @@ from dataclasses import replace
 import pytest
 
 from tools.errors import IsolationError, SandboxCreateError
+from tools.sandbox import Opening
 from tools.sandbox.base import SandboxLimits
+from tools.sandbox.docker.backend import open_docker
 from tools.sandbox.docker.engine import connect
 from tools.sandbox.inside import kernel
 from tools.sandbox.local import launch
@@ -59,3 +61,23 @@ def tier_c():
 async def sandbox():
     async with open_local(SMALL, tier="B") as opened:
         yield opened
+
+
+EACH_TIER = ["B", "C", pytest.param("docker", marks=pytest.mark.docker)]
+
+
+@pytest.fixture
+def opening(request):
+    """Gives what opens sandboxes of one of `EACH_TIER`."""
+
+    def of(tier, limits=SMALL):
+        if tier == "docker":
+            request.getfixturevalue("docker_engine")
+            return Opening("docker", open_docker, limits, {"image": TEST_IMAGE})
+        if tier == "C":
+            request.getfixturevalue("tier_c")
+            # Without namespaces the network cannot be taken away.
+            limits = replace(limits, network="full")
+        return Opening("local", open_local, limits, {"tier": tier})
+
+    return of

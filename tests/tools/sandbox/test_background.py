@@ -4,8 +4,6 @@ import asyncio
 
 import pytest
 
-from tests.tools.sandbox.conftest import SMALL, TEST_IMAGE
-from tools.sandbox import open_sandbox
 from tools.sandbox.base import run_python
 
 BEAT = "while :; do printf x >>beat; sleep 0.02; done"
@@ -20,18 +18,14 @@ if os.fork() == 0:
 """
 
 
-@pytest.mark.parametrize("backend", ["local", pytest.param("docker", marks=pytest.mark.docker)])
+@pytest.mark.parametrize("tier", ["B", pytest.param("docker", marks=pytest.mark.docker)])
 @pytest.mark.parametrize("by", ["exec", "run_python"])
-async def test_it_lives_on_and_pauses(backend, by, request):
-    if backend == "docker":
-        request.getfixturevalue("docker_engine")
-
+async def test_it_lives_on_and_pauses(tier, by, opening):
     async def written():
         await asyncio.sleep(0.2)
         return len(await sandbox.read_file("beat"))
 
-    image = TEST_IMAGE if backend == "docker" else None
-    async with open_sandbox(backend, limits=SMALL, image=image) as sandbox:
+    async with opening(tier) as sandbox:
         if by == "exec":
             result = await sandbox.exec(f"nohup sh -c '{BEAT}' >/dev/null 2>&1 & echo $!")
         else:

@@ -30,13 +30,9 @@ CALL = (
 )
 
 
-@pytest.fixture(params=["local", pytest.param("docker", marks=pytest.mark.docker)])
-async def sandbox(request):
-    options = {}
-    if request.param == "docker":
-        request.getfixturevalue("docker_engine")
-        options = {"image": TEST_IMAGE}
-    async with open_sandbox(request.param, limits=SMALL, **options) as opened:
+@pytest.fixture(params=["B", pytest.param("docker", marks=pytest.mark.docker)])
+async def sandbox(request, opening):
+    async with opening(request.param) as opened:
         yield opened
 
 
@@ -78,15 +74,8 @@ async def test_it_survives_commands_and_pauses(sandbox):
         assert (await called(sandbox, port)).text() == "HELLO\n"
 
 
-async def test_each_call_gives_another_one(sandbox):
-    with await listener(sandbox) as one, await listener(sandbox) as other:
-        assert one.getsockname() != other.getsockname()
-
-
-@pytest.mark.parametrize("backend", ["local", pytest.param("docker", marks=pytest.mark.docker)])
-async def test_open_connections_end_with_the_sandbox(backend, request):
-    if backend == "docker":
-        request.getfixturevalue("docker_engine")
+@pytest.mark.parametrize("tier", ["B", pytest.param("docker", marks=pytest.mark.docker)])
+async def test_open_connections_end_with_the_sandbox(tier, opening):
     connected, ended = asyncio.Event(), asyncio.Event()
 
     async def hold(reader, writer):
@@ -95,9 +84,8 @@ async def test_open_connections_end_with_the_sandbox(backend, request):
         ended.set()
         writer.close()
 
-    image = TEST_IMAGE if backend == "docker" else None
     async with asyncio.timeout(_WITHIN_S):
-        async with open_sandbox(backend, limits=SMALL, image=image) as opened:
+        async with opening(tier) as opened:
             sock = await listener(opened)
             server = await asyncio.start_server(hold, sock=sock)
             calling = f'nohup python3 -c "{CALL}" {sock.getsockname()[1]} >/dev/null 2>&1 &'
@@ -136,13 +124,6 @@ async def test_a_supervisor_that_does_not_answer_is_given_up(monkeypatch):
         with pytest.raises(SandboxUnavailable, match="does not answer"):
             await channel.listen()
         assert channel.broken
-
-
-async def test_a_closed_sandbox_has_none():
-    async with open_local(SMALL, tier="B") as opened:
-        pass
-    with pytest.raises(SandboxUnavailable, match="closed"):
-        await listener(opened)
 
 
 @pytest.mark.parametrize("tier", ["B", "D"])

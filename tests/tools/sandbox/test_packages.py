@@ -154,11 +154,6 @@ def test_a_cache_that_cannot_be_written_is_refused_with_the_way_out(tmp_path, mo
         packages.folder_of(SMALL)
 
 
-def test_a_text_in_the_place_of_a_tuple_is_refused():
-    with pytest.raises(ConfigError, match="a tuple of requirements"):
-        open_sandbox("local", packages="pytest")  # pyright: ignore[reportArgumentType]
-
-
 def test_docker_is_told_to_use_its_image():
     with pytest.raises(ConfigError, match="install them in the image"):
         open_sandbox("docker", packages=SMALL)

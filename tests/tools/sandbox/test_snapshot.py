@@ -4,21 +4,17 @@ import asyncio
 import inspect
 import os
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.tools.sandbox.conftest import NETWORKED, SMALL, TEST_IMAGE
-from tools.sandbox import Opening
+from tests.tools.sandbox.conftest import EACH_TIER
 from tools.sandbox.check import Target, all_checks, run_check
 from tools.sandbox.conformance import file_safety, floor, limits, verification
-from tools.sandbox.docker.backend import open_docker
 from tools.sandbox.host.process_ids import identity
 from tools.sandbox.inventory import reap_sandboxes
 from tools.sandbox.layers import take_snapshot
 from tools.sandbox.local import backend
-from tools.sandbox.local.backend import open_local
 from tools.waiting import side_by_side
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="an overlay takes root")
@@ -39,26 +35,6 @@ CHANGE = """
 set -e; chmod 644 src/one; echo more >> src/one; rm src/hard; mv src moved; ls moved/deep
 chmod 700 closed; rm -r closed .git; ls -A
 """
-TIERS = [
-    pytest.param("B", id="B"),
-    pytest.param("C", id="C"),
-    pytest.param("docker", id="docker", marks=pytest.mark.docker),
-]
-
-
-@pytest.fixture
-def opening(request):
-    """What opens sandboxes of a tier."""
-
-    def of(tier):
-        if tier == "docker":
-            request.getfixturevalue("docker_engine")
-            return Opening("docker", open_docker, replace(SMALL, network="none"), {"image": TEST_IMAGE})
-        if tier == "C":
-            request.getfixturevalue("tier_c")
-        return Opening("local", open_local, NETWORKED if tier == "C" else SMALL, {"tier": tier})
-
-    return of
 
 
 async def prepared(opening, command=PREPARE):
@@ -68,7 +44,7 @@ async def prepared(opening, command=PREPARE):
         return seen, await take_snapshot(sandbox)
 
 
-@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("tier", EACH_TIER)
 async def test_a_copy_has_links_modes_and_times_and_its_agent_may_change_all_of_it(tier, opening):
     seen, snapshot = await prepared(opening(tier))
     try:
@@ -81,7 +57,7 @@ async def test_a_copy_has_links_modes_and_times_and_its_agent_may_change_all_of_
         await snapshot.discard()
 
 
-@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("tier", EACH_TIER)
 async def test_a_verifiers_file_wins_over_one_that_was_prepared(tier, opening):
     _, snapshot = await prepared(opening(tier), "mkdir tests; echo old > tests/one; ln -s tests linked")
     fresh = opening(tier).beginning_with(snapshot).for_verifier({"tests/one": b"new", "linked/two": b"new"})
@@ -94,16 +70,6 @@ async def test_a_verifiers_file_wins_over_one_that_was_prepared(tier, opening):
             assert (await sandbox.exec("cat tests/one linked/two")).text() == "newnew"
     finally:
         await snapshot.discard()
-
-
-@as_root
-async def test_the_disk_limit_is_of_what_a_copy_writes_itself(opening):
-    _, snapshot = await prepared(opening("B"), "for i in 1 2 3; do head -c 14000000 /dev/zero > $i; done")
-    async with opening("B").beginning_with(snapshot) as copy:
-        fill = "for i in 4 5 6 7; do head -c 14000000 /dev/zero > $i; done; df --output=avail . | tail -1"
-        done = await copy.exec(fill)
-        assert (b"No space left" in done.stderr, done.text().split()) == (True, ["0"])
-    await snapshot.discard()
 
 
 @as_root

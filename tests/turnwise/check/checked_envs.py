@@ -243,12 +243,14 @@ class ListedReport(dict):
     add = dict.update
 
 
-async def checked(env_cls, monkeypatch, tmp_path, servers=(), items=2):
+async def checked(env_cls, monkeypatch, tmp_path, servers=(), items=2, **settings):
     """The report on an environment, with folders that no other process writes into, as the command has."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     report = ListedReport()
     await run_checks(
-        CheckedEnv(env_cls=env_cls, config=AgentEnvConfig(), servers=servers, items=items, report=report)
+        CheckedEnv(
+            env_cls=env_cls, config=AgentEnvConfig(**settings), servers=servers, items=items, report=report
+        )
     )
     return report

@@ -96,6 +96,13 @@ async def test_each_fault_is_found(monkeypatch, tmp_path):
     assert missed == []
 
 
+async def test_scores_are_compared_with_the_floor_that_was_set(monkeypatch, tmp_path):
+    low = await checked(checked_envs.Inverted, monkeypatch, tmp_path, items=1)
+    assert (low["failures"][0], "failed_score 0" in low["failures"][1]) == ("warn", True)
+    lower = await checked(checked_envs.Inverted, monkeypatch, tmp_path, items=1, failed_score=-9.0)
+    assert lower["failures"][0] == "ok"
+
+
 async def test_what_rollouts_leave_behind_is_named(monkeypatch, tmp_path):
     report = await checked(checked_envs.Leaks, monkeypatch, tmp_path, items=1)
     assert report["leaks"][0] == "fail"

@@ -32,10 +32,3 @@ def test_every_setting_of_a_file_says_what_it_does(path):
     settings = [line for line in path.read_text().splitlines() if re.match(r" +\w+: \S", line)]
     assert len(settings) > 10
     assert [line for line in settings if " # " not in line] == []
-
-
-@EACH
-def test_a_flag_wins_over_a_file(path):
-    flags = Overrides(sections={"env": {"group_size": "3"}})
-    call = EnvCall(env_cls=find_environment(path.stem), file=read_yaml(path), flags=flags)
-    assert call.settings({}).env.group_size == 3

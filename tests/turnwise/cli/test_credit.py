@@ -15,6 +15,7 @@ from environments.testing import group_of
 from environments.trajectory import CreditedGroup, Failure
 from tests.environments.credit.test_overlapping_threads import NESTED, clocked
 from tests.environments.record.any_group import all_withheld
+from tests.tables import cases
 from tests.turnwise.lab.credit_report.token_games import game
 from tools.errors import ConfigError, CreditError, RecordError, UsageError
 from turnwise.cli.credit import command
@@ -88,12 +89,14 @@ def test_overlapping_threads_are_credited_by_the_clocks_of_the_record(tmp_path):
     assert after == credited(threads, "turn_return", policy="scripted", params={"gamma": 0.5})
 
 
-def test_a_failed_group_stays_as_it_is(record, tmp_path):
+def test_a_failed_group_stays_as_it_is_and_one_that_has_no_credit_any_more_says_so(record, tmp_path):
     out = tmp_path / "new.jsonl"
     output = run(record, "--estimator", "grpo", "--write", out).output
 
     assert list(read_groups(out))[2] == list(read_groups(record))[2]
+    assert [each.status for each in read_groups(out)] == ["ok", "no_credit", "failed"]
     assert "1 failed groups stay" in output
+    assert "nothing to learn from" not in output
 
 
 def test_a_stale_group_stays_without_credit(tmp_path):
@@ -108,14 +111,6 @@ def test_a_stale_group_stays_without_credit(tmp_path):
     assert not any(map(any, after.advantages))
     assert output.startswith("0 groups, ")
     assert "1 stale groups stay without credit" in output
-
-
-def test_a_group_that_no_longer_has_credit_says_so(record, tmp_path):
-    out = tmp_path / "new.jsonl"
-    output = run(record, "--estimator", "grpo", "--write", out).output
-    assert "nothing to learn from" not in output
-
-    assert [each.status for each in read_groups(out)] == ["ok", "no_credit", "failed"]
 
 
 @pytest.fixture(params=["ok", "failed"])
@@ -179,21 +174,30 @@ def test_the_same_estimator_again_changes_nothing(record, tmp_path):
     assert out.read_bytes() == record.read_bytes()
 
 
-@pytest.mark.parametrize(
+WRITE = ["--write", "new.jsonl"]
+
+
+@cases(
     ("arguments", "message"),
     [
-        (["--estimator", "gigp"], "did you mean 'gigpo'"),
-        (["--estimator", "gigpo", "--set", "gamma=2"], "gigpo: gamma is 2.0; possible: number 0 … 1"),
-        (["--estimator", "gigpo", "--set", "gama=1"], "did you mean 'gamma'"),
-        (["--estimator", "gigpo", "--set", "gamma"], "NAME=VALUE"),
-        (["--estimator", "gigpo", "--preset", "trl"], "preset 'trl' does not cover gigpo"),
+        (["--estimator", "gigp", *WRITE], "did you mean 'gigpo'"),
+        (["--estimator", "gigpo", "--set", "gamma=2", *WRITE], "gigpo: gamma is 2.0; possible: number 0 … 1"),
+        (["--estimator", "gigpo", "--set", "gamma", *WRITE], "NAME=VALUE"),
+        (["--estimator", "gigpo", "--preset", "trl", *WRITE], "preset 'trl' does not cover gigpo"),
+        (["--load", "gone.py", "--estimator", "flat", *WRITE], r"no file gone\.py"),
+        (WRITE, "no estimator given"),
+        ([], "it needs 3 items with a group to train on, and has 2"),
+        (["--estimator", "rloo", "--json"], "are of the report on a RECORD"),
+        (["--preset", "verl"], "options of an estimator need one"),
+        (["--estimator", "rloo", "--env.max_turns", "3"], "are for --rewards"),
     ],
 )
-def test_a_wrong_setting_is_refused_before_anything_is_written(record, tmp_path, arguments, message):
+def test_what_is_wrong_is_refused_before_anything_is_written(record, monkeypatch, arguments, message):
+    monkeypatch.chdir(record.parent)
     with pytest.raises(UsageError, match=message):
-        run(record, *arguments, "--write", tmp_path / "new.jsonl")
+        run(record, *arguments)
 
-    assert [path.name for path in tmp_path.iterdir()] == ["rollouts.jsonl"]
+    assert [path.name for path in record.parent.iterdir()] == ["rollouts.jsonl"]
 
 
 def test_an_estimator_of_the_users_own_file_is_found(record, tmp_path):
@@ -222,11 +226,6 @@ def test_a_signal_ends_it_without_a_file_of_its_own(record, tmp_path, sent, code
     assert not out.parent.exists()
 
 
-def test_a_file_to_load_that_is_not_there_is_named(record, tmp_path):
-    with pytest.raises(ConfigError, match=r"no file gone\.py"):
-        run(record, "--load", "gone.py", "--estimator", "flat", "--write", tmp_path / "new.jsonl")
-
-
 def test_an_existing_record_is_never_overwritten(record):
     before = record.read_bytes()
 
@@ -247,21 +246,6 @@ def test_without_write_it_shows_how_credit_would_move(record, tmp_path):
     shown = run(record, "--estimator", "rloo").output
     written = run(record, "--estimator", "rloo", "--write", tmp_path / "new.jsonl").output
     assert shown == written.removesuffix(f"{tmp_path / 'new.jsonl'}\n")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--write", "new.jsonl"], "no estimator given"),
-        ([], "it needs 3 items with a group to train on, and has 2"),
-        (["--estimator", "rloo", "--json"], "are of the report on a RECORD"),
-        (["--preset", "verl"], "options of an estimator need one"),
-        (["--estimator", "rloo", "--env.max_turns", "3"], "are for --rewards"),
-    ],
-)
-def test_what_does_not_belong_together_is_refused(record, arguments, message):
-    with pytest.raises(UsageError, match=message):
-        run(record, *arguments)
 
 
 @pytest.fixture

@@ -1,12 +1,11 @@
 """`turnwise credit --rewards` from a shell: one line where it refuses, a summary where it works."""
 
-import subprocess
-import sys
 from functools import partial
 
 import pytest
 
 from environments.record.recorder import read_groups
+from tests.equipment.commands import python
 
 ENV = """
 from turnwise import AgentEnv, Choice, TurnLevelRewardMixin, say
@@ -36,9 +35,7 @@ if __name__ == "__main__":
 
 def run_in(folder, *arguments, script=None):
     command = ["-m", "turnwise"] if script is None else [script]
-    return subprocess.run(
-        [sys.executable, *command, *arguments], capture_output=True, text=True, cwd=folder, check=False
-    )
+    return python(*command, *arguments, cwd=folder)
 
 
 @pytest.fixture(scope="module")
@@ -74,17 +71,6 @@ def test_the_script_of_an_environment_offers_it_too(shell, tmp_path):
     done = shell("credit", "r.jsonl", "--rewards", "--write", "new.jsonl", script="colour.py")
     assert (done.returncode, done.stderr) == (0, "")
     assert len(list(read_groups(tmp_path / "new.jsonl"))) == 2
-
-
-def test_a_need_of_the_live_rollout_is_one_line_and_2(shell, tmp_path):
-    (tmp_path / "colour.py").write_text(ENV.replace("WORTH", "(ctx.state or 1.0)"))
-    refused = shell("credit", "r.jsonl", "--rewards", "--env", "colour.py:Colour", "--write", "new.jsonl")
-    assert refused.returncode == 2
-    assert refused.stderr == (
-        "turnwise: error: r.jsonl, line 1: environment 'colour' cannot be rescored: score_turn uses "
-        "ctx.state, which a rollout has and its record has not\n"
-    )
-    assert not (tmp_path / "new.jsonl").exists()
 
 
 @pytest.mark.parametrize(

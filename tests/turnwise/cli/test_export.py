@@ -14,6 +14,7 @@ from environments.testing import group_of
 from environments.trajectory import CreditedGroup
 from environments.wire.columns import columns_of, list_scores
 from environments.wire.views import VIEWS
+from tests.tables import cases
 from tools.errors import RecordError, UsageError
 from turnwise.cli import export as export_module
 from turnwise.cli.export import command
@@ -76,9 +77,27 @@ def test_the_record_itself_is_never_written_over(record):
     assert record.read_bytes() == before
 
 
-def test_it_says_what_it_left_out(record, tmp_path):
-    done = export(record, "--view", "turn_rows", "--out", tmp_path / "out.jsonl")
-    assert done.stderr == "1 groups as 3 lines of turn_rows; left out: 1 no_credit\n"
+@cases(
+    ("groups", "view", "said"),
+    [
+        ([OK, TIED], "turn_rows", "1 groups as 3 lines of turn_rows; left out: 1 no_credit\n"),
+        (
+            [OK, TIED, FAILED],
+            "prompt_response",
+            "2 groups as 6 lines of prompt_response; left out: 1 failed; 2 groups have no tools recorded\n",
+        ),
+        (
+            [FAILED],
+            "prompt_response",
+            "0 groups as 0 lines of prompt_response; left out: 1 failed; the file is empty\n",
+        ),
+    ],
+)
+def test_it_says_what_it_wrote_and_left_out(tmp_path, groups, view, said):
+    with Recorder(tmp_path / "r.jsonl") as recorder:
+        for each in groups:
+            recorder.append(each)
+    assert export(tmp_path / "r.jsonl", "--view", view, "--out", tmp_path / "out.jsonl").stderr == said
 
 
 def test_a_record_with_a_malformed_group_leaves_no_file(tmp_path):
@@ -92,24 +111,10 @@ def test_a_record_with_a_malformed_group_leaves_no_file(tmp_path):
     assert not (tmp_path / "out.jsonl").exists()
 
 
-def test_text_has_groups_without_credit_and_not_those_that_failed(tmp_path):
-    with Recorder(tmp_path / "r.jsonl") as recorder:
-        for each in (OK, TIED, FAILED):
-            recorder.append(each)
-    done = export(tmp_path / "r.jsonl", "--view", "prompt_response", "--out", tmp_path / "out.jsonl")
-    assert done.stderr.startswith("2 groups as ")
-    assert "left out: 1 failed" in done.stderr
-
-
 def test_turns_of_a_group_without_credit_say_so(record, tmp_path):
     export(record, "--view", "prompt_response", "--out", tmp_path / "out.jsonl")
     lines = [orjson.loads(line) for line in (tmp_path / "out.jsonl").read_bytes().splitlines()]
     assert [line["status"] for line in lines] == ["ok"] * 3 + ["no_credit"] * 3
-
-
-def test_tools_that_nobody_recorded_are_said_once(record, tmp_path):
-    done = export(record, "--view", "prompt_response", "--out", tmp_path / "out.jsonl")
-    assert done.stderr.endswith("; 2 groups have no tools recorded\n")
 
 
 @pytest.mark.parametrize(
@@ -130,9 +135,10 @@ def test_a_line_that_is_cut_leaves_no_file_of_text(record, tmp_path):
     assert [each.name for each in tmp_path.iterdir()] == ["r.jsonl"]
 
 
-def test_an_export_can_be_read_by_its_owner_alone(record, tmp_path):
-    export(record, "--view", "prompt_response", "--out", tmp_path / "out.jsonl")
-    assert stat.S_IMODE((tmp_path / "out.jsonl").stat().st_mode) == 0o600
+def test_folders_are_made_for_a_file_that_its_owner_alone_can_read(record, tmp_path):
+    out = tmp_path / "new" / "folder" / "out.jsonl"
+    export(record, "--view", "prompt_response", "--out", out)
+    assert stat.S_IMODE(out.stat().st_mode) == 0o600
 
 
 def test_the_help_names_every_view():
@@ -144,13 +150,6 @@ def test_the_help_names_every_view():
     ] == []
 
 
-def test_it_says_that_the_file_is_empty(tmp_path):
-    with Recorder(tmp_path / "r.jsonl") as recorder:
-        recorder.append(FAILED)
-    done = export(tmp_path / "r.jsonl", "--view", "prompt_response", "--out", tmp_path / "out.jsonl")
-    assert done.stderr == "0 groups as 0 lines of prompt_response; left out: 1 failed; the file is empty\n"
-
-
 @pytest.mark.parametrize("view", VIEWS)
 def test_views_of_tokens_say_that_nobody_knows_the_sampled_ones(tmp_path, view):
     rollouts = tuple(replace(each, exact=False) for each in OK.group.trajectories)
@@ -158,11 +157,6 @@ def test_views_of_tokens_say_that_nobody_knows_the_sampled_ones(tmp_path, view):
         recorder.append(replace(OK, group=replace(OK.group, trajectories=rollouts)))
     done = export(tmp_path / "r.jsonl", "--view", view, "--out", tmp_path / "out.jsonl")
     assert "; 2 rollouts have rows made from text" in done.stderr
-
-
-def test_folders_are_made_for_the_file(record, tmp_path):
-    export(record, "--out", tmp_path / "new" / "folder" / "out.jsonl")
-    assert (tmp_path / "new" / "folder" / "out.jsonl").exists()
 
 
 def test_two_exports_at_once_do_not_mix(record, tmp_path, monkeypatch):

@@ -1,7 +1,6 @@
 """`turnwise new`: what it makes runs, its tests pass, and nothing that is there is overwritten."""
 
 import json
-import keyword
 import subprocess
 import sys
 
@@ -142,9 +141,3 @@ def test_a_class_hides_nothing_that_its_file_imports(tmp_path):
         make_environment(tmp_path / f"{name}_env", "game", shipped=())
         text = (tmp_path / f"{name}_env" / f"{name}_env" / "env.py").read_text()
         assert f"class {name.title()}EnvEnvironment(" in text
-
-
-def test_no_word_of_python_is_a_name(tmp_path):
-    for word in (*keyword.kwlist, *keyword.softkwlist):
-        with pytest.raises(ConfigError):
-            make_environment(tmp_path / word, "turns", shipped=())

@@ -29,8 +29,3 @@ def test_a_folder_that_was_there_stays(tmp_path, capfd):
     assert main(["import", str(tmp_path / "none"), "--out", str(tmp_path / "old/new/out.jsonl")]) == 2
     assert [each.name for each in tmp_path.iterdir()] == ["old"]
     assert not list((tmp_path / "old").iterdir())
-
-
-def test_credit_without_an_estimator_says_what_is_missing(tmp_path, capfd):
-    assert main(["credit", str(tmp_path / "r.jsonl"), "--write", str(tmp_path / "new.jsonl")]) == 2
-    assert "no estimator given" in capfd.readouterr().err

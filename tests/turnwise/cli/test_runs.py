@@ -1,7 +1,6 @@
 """`turnwise runs`, and what `process` shows when the source of an environment has changed."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from click.testing import CliRunner
 
 from environments.record.run_folder import RunFolder
 from environments.run.run_list import RunLog, write_summary
+from tests.equipment.commands import turnwise
 from turnwise.cli.main import main
 from turnwise.cli.runs import command
 
@@ -63,14 +63,7 @@ def project(tmp_path, monkeypatch):
 
 
 def process(*options):
-    return subprocess.run(
-        [sys.executable, "-m", "turnwise", "process", *options, "--env.max_concurrent_rollouts", "1"],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    return turnwise("process", *options, "--env.max_concurrent_rollouts", "1", PYTHONPATH=ROOT)
 
 
 def edit(old, new):
@@ -83,17 +76,6 @@ def listed(*args):
     done = CliRunner().invoke(command, [*args, "--json"])
     assert done.exit_code == 0, done.output
     return json.loads(done.output)
-
-
-def test_a_refusal_is_one_line_that_names_what_changed(project):
-    assert process("my_env.py").returncode == 0
-    edit("float(sibling)", "2.0 * sibling")
-    edit("# a comment", "# another comment")
-    done = process("my_env.py", "--env.max_turns", "5")
-    assert done.returncode == 2
-    (error,) = done.stderr.splitlines()
-    assert "code of helper.py changed; max_turns was 10, is 5" in error
-    assert "--fresh, run it as --name OTHER, or go on all the same with --accept" in error
 
 
 def test_the_copied_source_with_the_copied_settings_is_the_same_experiment(project):

@@ -13,7 +13,7 @@ from tests.tables import cases
 from tools.errors import ConfigError
 from turnwise.cli.env_command import EnvCall, uses
 from turnwise.cli.main import main
-from turnwise.cli.settings import merge_settings, read_yaml, split_overrides
+from turnwise.cli.settings import merge_settings, split_overrides
 
 
 def seconds(*args, servers=(), file=None):
@@ -32,15 +32,6 @@ def test_the_command_line_names_both_or_none():
 
 def test_a_judge_is_asked_for_its_likeliest_answer_and_a_user_for_any():
     assert (JudgeConfig().temperature, UserConfig().temperature) == (0.0, 1.0)
-
-
-def test_command_line_over_file_over_class(tmp_path):
-    path = tmp_path / "s.yaml"
-    path.write_text("judge:\n  model_name: of_file\n  top_p: 0.5\n", encoding="utf-8")
-    own = JudgeConfig(model_name="of_class", max_tokens=7)
-    assert seconds("--judge.top_p", "0.25", servers=[own], file=read_yaml(path)) == [
-        JudgeConfig(model_name="of_file", max_tokens=7, top_p=0.25)
-    ]
 
 
 def test_more_fields_of_requests_are_json():
@@ -77,14 +68,16 @@ def test_an_environment_gets_those_with_an_address():
     assert env.servers == ()
 
 
-def test_one_judge_is_possible():
-    with pytest.raises(ConfigError, match="2 model servers for the judge; one is possible"):
-        talk(servers=[JudgeConfig(base_url="http://a/v1"), JudgeConfig(base_url="http://b/v1")])
-
-
-def test_an_address_that_is_none_is_refused_before_anything_opens():
-    with pytest.raises(ConfigError, match="base_url 'nowhere' is no URL"):
-        talk(servers=[JudgeConfig(base_url="nowhere")])
+@cases(
+    ("urls", "said"),
+    [
+        (["http://a/v1", "http://b/v1"], "2 model servers for the judge; one is possible"),
+        (["nowhere"], "base_url 'nowhere' is no URL"),
+    ],
+)
+def test_servers_that_cannot_be_are_refused_before_anything_opens(urls, said):
+    with pytest.raises(ConfigError, match=said):
+        talk(servers=[JudgeConfig(base_url=url) for url in urls])
 
 
 def test_help_shows_the_models_that_the_environment_uses(capsys):

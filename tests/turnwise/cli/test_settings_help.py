@@ -53,25 +53,19 @@ def explained(name, section=None, estimator="turn_return"):
     return setting_help(section or MyConfig(), name, estimator=estimator)
 
 
-def test_one_setting_is_explained_in_full():
+def test_each_setting_can_be_explained_in_full():
     text = explained("colour")
     assert text.startswith("--env.colour\n  Colour. Of the ball.\n")
     assert re.search(r"kind +red \| blue\n", text)
     assert re.search(r"default +red", text)
     assert re.search(r"bounds +≥ 1, ≤ 1024", explained("group_size"))
-
-
-def test_each_setting_can_be_explained():
     names = AgentEnvConfig.model_fields
     assert [name for name in names if not explained(name).startswith("--env.")] == []
 
 
-def test_parameters_are_those_of_the_estimator_in_use():
+def test_parameters_are_those_of_the_estimator_in_use_and_one_is_explained_alone():
     assert "\n  gamma " in explained("estimator_params")
     assert "\n  step_weight " in explained("estimator_params", estimator="gigpo")
-
-
-def test_one_parameter_is_explained_alone():
     text = explained("estimator_params.gamma")
     assert "number 0 … 1" in text
     assert "outcome_weight" not in text

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 
 from environments.testing import group_of
+from tests.tables import cases
 from tests.turnwise.viewer.pages import content, recorded
 from turnwise.viewer.page_server import LiveRecord, serve_page
 
@@ -40,32 +41,21 @@ async def test_it_gives_the_page_its_index_and_its_blocks(url):
     assert len(json.loads(gzip.decompress(block))["turns"]) == 1
 
 
-@pytest.mark.parametrize("path", ["", "index", "block/g1r0p0"])
-async def test_who_asks_for_another_host_is_refused(url, path):
-    status, body, _ = await asked(f"{url}{path}", headers={"Host": "rebound.example"})
-
-    assert (status, b"index" in body) == (403, False)
-
-
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
-async def test_nothing_can_be_done_but_reading(url, method):
-    assert (await asked(f"{url}index", method))[0] == 405
+PATHS = ("", "index", "block/g1r0p0")
+REFUSED = {
+    "another host": (403, PATHS, {"headers": {"Host": "rebound.example"}}),
+    "without the secret": (404, [f"../{path}" for path in PATHS], {}),
+    "other files": (404, ["block/", "block/g1/", "block/..%2f..%2fr.jsonl", "r.jsonl", "page/dom.js"], {}),
+    **{method: (405, ["index"], {"method": method}) for method in ("POST", "PUT", "DELETE", "OPTIONS")},
+    **{f"after {n}": (400, ["index"], {"params": {"after": n}}) for n in ("-1", "x", "9" * 30, "²")},
+}
 
 
-async def test_who_does_not_know_the_secret_finds_nothing(url):
-    root = url.rsplit("/", 2)[0]
-
-    assert [(await asked(f"{root}/{path}"))[0] for path in ("", "index", "block/g1")] == [404] * 3
-
-
-@pytest.mark.parametrize("path", ["block/", "block/g1/", "block/..%2f..%2fr.jsonl", "r.jsonl", "page/dom.js"])
-async def test_there_are_no_other_files(url, path):
-    assert (await asked(f"{url}{path}"))[0] == 404
-
-
-@pytest.mark.parametrize("after", ["-1", "x", "9" * 30, "²"])
-async def test_a_malformed_question_is_refused(url, after):
-    assert (await asked(f"{url}index", params={"after": after}))[0] == 400
+@cases(("status", "paths", "options"), REFUSED.values(), ids=REFUSED)
+async def test_nothing_but_reading_its_own_page_with_its_secret_is_permitted(url, status, paths, options):
+    for path in paths:
+        found, body, _ = await asked(f"{url}{path}", **options)
+        assert (found, b"index" in body) == (status, False), path
 
 
 async def test_nobody_may_frame_it_or_keep_it(url):

@@ -6,16 +6,19 @@ import re
 import stat
 from dataclasses import replace
 
+import orjson
 import pytest
 
 from environments.credit import estimate
 from environments.testing import group_of
 from environments.trajectory import AgentRun, Condensed, Failure, JudgeCall, Kept, Message, Span, TokenRow
+from tests.environments.record.any_group import Draw
 from tests.environments.record.recorded import edit
+from tests.tables import cases
 from tests.turnwise.viewer.pages import content, page, recorded
 from tools.errors import RecordError
 from turnwise.viewer.page_values import BLOCK_BYTES
-from turnwise.viewer.record_page import page_template
+from turnwise.viewer.record_page import IndexBuilder, page_template
 
 GROUP = group_of([[1.0, 2.0], [0.0], [4.0, None, 1.0]], outcomes=[1.0, 0.0, 1.0])
 
@@ -243,20 +246,15 @@ def test_a_page_is_its_owners_alone_and_replaces_an_older_one(tmp_path):
     assert not list(tmp_path.glob("r.html.*"))
 
 
-def test_a_page_that_becomes_too_large_is_refused_and_leaves_nothing(tmp_path):
-    record = recorded(tmp_path / "r.jsonl", GROUP)
+def test_a_page_that_becomes_too_large_or_has_no_group_is_refused_and_leaves_nothing(tmp_path):
+    (tmp_path / "empty.jsonl").touch()
 
     with pytest.raises(RecordError, match="larger than 0 MB"):
-        page(record, max_bytes=100)
+        page(recorded(tmp_path / "r.jsonl", GROUP), max_bytes=100)
+    with pytest.raises(RecordError, match="no group to show"):
+        page(tmp_path / "empty.jsonl")
 
     assert not list(tmp_path.glob("*.html*"))
-
-
-def test_an_empty_record_has_nothing_to_show(tmp_path):
-    (tmp_path / "r.jsonl").touch()
-
-    with pytest.raises(RecordError, match="no group to show"):
-        page(tmp_path / "r.jsonl")
 
 
 def test_the_policy_permits_the_pages_own_scripts_and_no_connection(tmp_path):
@@ -288,3 +286,14 @@ def test_a_page_says_where_nothing_is_to_be_learned_and_what_to_do(tmp_path):
     assert "--missing-outcome" in index["nothing"]
     assert index["aggregates"]["reasons"] == {"refused: no outcome beside siblings with one": 1}
     assert page(recorded(tmp_path / "ok.jsonl", GROUP))["index"]["nothing"] is None
+
+
+@cases("seed", range(20))
+def test_any_group_that_a_record_may_hold_has_a_page(seed):
+    blocks = {}
+    builder = IndexBuilder(title="t", source="s", content=content())
+    builder.add(Draw(seed).credited(), 1, blocks.__setitem__)
+    index = builder.index(cut=[], live=False)
+    named = [name for group in index["groups"] for rollout in group["rollouts"] for name in rollout["blocks"]]
+    assert {*named, "g1"} == set(blocks)
+    assert orjson.dumps([index, blocks])

@@ -9,6 +9,7 @@ from environments.credit.crediting import credited as credit
 from environments.record.group_line import encode_group
 from environments.testing import group_of
 from environments.trajectory import AgentRun, CreditedGroup, Failure, Message
+from tests.tables import cases
 from tools.calls import ToolCall, ToolResult
 from tools.errors import RecordError, UsageError
 from turnwise.cli.view import command
@@ -70,11 +71,6 @@ def test_the_ledger_of_a_turn_adds_up_to_its_advantage(show):
         assert line in printed
 
 
-def test_a_small_difference_of_large_numbers_can_be_seen(show):
-    printed = words(show(credited(((1.2231,), (1.2224,))), item="a"))
-    assert "return 1.2231 - 1.2224 baseline → advantage +0.0007" in printed
-
-
 def test_siblings_are_aligned_by_turn_and_a_summary_by_the_act_that_follows_it(show):
     kinds = [["act", "summary", "act"], ["act", "act"]]
     printed = show(credited(((1.0, None, 0.5), (0.25, 2.0)), kinds=kinds), item="a").splitlines()
@@ -108,10 +104,6 @@ def test_all_that_a_turn_has_is_shown(show):
         assert text in printed
 
 
-def test_a_turn_that_was_not_scored_is_not_0(show):
-    assert "sibling 0 · not scored · advantage +0.5" in show(credited(((None, 1.0), (0.5,))), item="a")
-
-
 def test_a_dropped_sibling_is_there_with_its_traceback(show):
     failure = Failure(
         sibling=5, stop_reason=None, error="ValueError: no", traceback="Traceback:\n  line 1", turns=2
@@ -131,17 +123,6 @@ def test_a_failed_group_without_rollouts_can_be_shown(show):
     assert "reason it broke" in words(show(lost, item="a"))
 
 
-def test_the_middle_of_a_long_text_is_left_out_and_said(show):
-    each = with_turn(credited(), message=Message(role="assistant", content="a" * 500 + "b" * 500))
-    assert "(900 characters left out)" in show(each, item="a", asked=["--max-text", "100"])
-
-
-def test_every_epoch_of_an_item_is_shown(show):
-    first = credited()
-    second = replace(first, group=replace(first.group, epoch=1))
-    assert show(first, second, item="a").count("item a · epoch") == 2
-
-
 def test_what_is_not_there_is_refused_with_what_is(show, tmp_path):
     with pytest.raises(UsageError, match=r"has no item 'b'; it has 'a'"):
         show(credited(), item="b")
@@ -156,7 +137,21 @@ def test_a_run_that_was_killed_in_a_line_is_shown_without_it(tmp_path):
     assert "groups              1 (ok 1)" in done.stdout
 
 
-def test_what_a_recorded_agent_wrote_cannot_drive_the_terminal(show):
-    run = AgentRun(error="Boom\x1b[2J", exit_code=3, output="two\nlines", wall_s=1.5, counts={})
-    printed = words(show(with_trajectory(credited(), agent=run), item="a"))
-    assert "Boom\\x1b[2J two lines" in printed
+LONG = with_turn(credited(), message=Message(role="assistant", content="a" * 500 + "b" * 500))
+AGENT = AgentRun(error="Boom\x1b[2J", exit_code=3, output="two\nlines", wall_s=1.5, counts={})
+
+
+@cases(
+    ("group", "said"),
+    [
+        (credited(((1.2231,), (1.2224,))), "return 1.2231 - 1.2224 baseline → advantage +0.0007"),
+        (credited(((None, 1.0), (0.5,))), "sibling 0 · not scored · advantage +0.5"),
+        (LONG, "(900 characters left out)"),
+        (with_trajectory(credited(), agent=AGENT), "Boom\\x1b[2J two lines"),  # cannot drive the terminal
+    ],
+)
+def test_an_item_is_shown_in_words(show, group, said):
+    again = replace(group, group=replace(group.group, epoch=1))
+    printed = words(show(group, again, item="a", asked=["--max-text", "100"]))
+    assert said in printed
+    assert printed.count("item a · epoch") == 2

@@ -28,7 +28,6 @@ def result(call_id, text="ok"):
 
 
 def chat(*messages, opening="hi", **fields):
-    """A session that begins with a user's words."""
     return {"messages": [user(opening), *messages], **fields}
 
 
@@ -52,7 +51,6 @@ def run(path, *arguments):
 
 
 def imported(folder, *sessions, arguments=()):
-    """The groups of sessions."""
     done = run(write(folder, *sessions), *arguments)
     assert done.exit_code in (0, None), done.output
     return list(read_groups(folder / "record.jsonl"))

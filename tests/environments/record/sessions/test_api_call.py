@@ -9,7 +9,7 @@ from openai.types.responses import Response
 from environments.policy.inference.written_messages import MessageError
 from environments.record.sessions.api_call import as_session
 from environments.record.sessions.logged_session import Scale, SessionError, read_session
-from tests.environments.record.sessions.logs import chat, imported, user
+from tests.environments.record.sessions.logs import chat, user
 from tests.tables import cases
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
@@ -93,10 +93,6 @@ def test_items_of_one_response_are_one_turn():
     assert (last.message.content, last.message.tool_calls[0].id) == ("Done.", "c1")
 
 
-def test_a_vote_on_an_item_is_the_turns():
-    assert read({"input": SENT, "output": OUTPUT}).rewards.turns == (None, 1.0)
-
-
 def test_a_text_as_input_is_the_users_message():
     assert [each.content for each in read({"input": "hi", "output": OUTPUT}).prompt] == ["hi"]
 
@@ -111,12 +107,6 @@ def test_a_reply_of_anthropics_ends_the_conversation_that_was_sent():
     session = read({"system": "s", "messages": [user("hi")], "response": message})
     assert session.turns[0].message.content == "a"
     assert [each.role for each in session.prompt] == ["system", "user"]
-
-
-def test_calls_with_one_opening_are_a_group_with_the_outcomes_beside_them(tmp_path):
-    lines = [{**BODY, "response": {**CHAT, "id": f"r{reward}"}, "outcome": reward} for reward in (0, 1)]
-    (group,) = imported(tmp_path, *lines)
-    assert group.advantages == ((-1.0,), (1.0,))
 
 
 def test_fields_of_a_session_that_only_look_like_a_reply_are_ignored():

@@ -1,6 +1,8 @@
 import math
 from functools import partial
 
+import pytest
+
 from environments.rewards.reward_context import RolloutContext
 from environments.rewards.verdict.code_judge import CheckLimits, calls_fail, note_calls
 from environments.rewards.verdict.comparison import NotedCall, Outcome, alike, noted_calls
@@ -56,6 +58,23 @@ async def test_hangs_and_other_exceptions_are_failures(failing):
     deep = next(name for name, task in TASKS.items() if task["failure_symptoms"] == "stackoverflow")
     names = {name: name for name in ("binary_search", "parse_port", deep)}
     assert await failing(names, lambda name: shown(name, "python3 test_example.py")) == []
+
+
+@pytest.mark.soak
+async def test_calls_that_hang_leave_time_for_the_next_command_which_may_compute_for_a_while():
+    task, call = TASKS["binary_search"], "from solution import binary_search as f; f([1, 3], {})"
+    hangs, ends = call.format(3), "import time\nwhile time.process_time() < 3.5: pass\n" + call.format(1)
+    commands = [f"python3 -c '{each}'" for each in (hangs, hangs, ends)]
+    async with open_sandbox() as sandbox:
+        ctx = RolloutContext(env="code_debug", item_id="t", sandbox=sandbox, fresh_sandbox=open_sandbox)
+        rerun = await note_calls(
+            ctx.verify, task, commands, workspace=sandbox.workdir, limits=CheckLimits(), total_s=100.0
+        )
+    assert rerun.notes.splitlines()[1:] == [
+        "('called', ([1, 3], 3), {})",
+        "('called', ([1, 3], 1), {})",
+        "('returned', 0)",
+    ]
 
 
 def test_values_are_compared_but_for_rounding():

@@ -49,8 +49,6 @@ class Sums(TurnLevelRewardMixin, AgentEnv):
 
 
 class BuiltIn(Sums):
-    """Played by our own loop."""
-
     tools = (add,)
 
 
@@ -93,26 +91,22 @@ async def post(endpoint, body, path="/chat/completions", *, key=None, headers=No
 
 
 async def ask(endpoint, *messages, **fields):
-    """The message that a model gives."""
     status, answer, _ = await post(endpoint, {"model": "m", "messages": list(messages), **fields})
     assert status == 200, answer
     return answer["choices"][0]["message"]
 
 
 async def roll_out(env_class, *, policy=None, servers=None, **settings):
-    """A group of rollouts of the first item."""
     settings = {"group_size": 1, "min_group_size": 1, **settings}
     async with env_class(AgentEnvConfig(**settings), servers, policy=policy) as env:
         return await env.run_group(env.tasks()[0])
 
 
 def rolled_out(env_class, **settings):
-    """Its trajectories."""
     credited = asyncio.run(roll_out(env_class, **settings))
     assert credited.group.failures == ()
     return credited.group.trajectories
 
 
 def played(base, play, **attributes):
-    """A class of `base` with such an agent."""
     return type("Played", (base,), {"play": play, **attributes})

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import sys
 
 import openai
 import pytest
@@ -18,7 +17,6 @@ from tests.environments.rollout.agents.recorded import (
     rolled_out,
     user,
 )
-from turnwise import Command
 
 GROUP = {"group_size": 4}
 
@@ -137,42 +135,3 @@ def test_what_a_client_wrote_anew_is_counted_and_the_row_goes_on():
 def test_ignored_fields_are_counted():
     (trajectory,) = rolled_out(played(Sums, plain))
     assert trajectory.agent.counts == {"ignored temperature": 4}
-
-
-PROGRAM = """
-import json, os, sys
-import {package}
-
-{body}
-"""
-ANTHROPIC = """
-client = anthropic.Anthropic()
-tools = [{"name": "add", "description": "Add two numbers.", "input_schema": json.loads(os.environ["SCHEMA"])}]
-history = [{"role": "user", "content": sys.argv[-1]}]
-while True:
-    asked = dict(model=os.environ["TURNWISE_MODEL"], max_tokens=500, messages=history, tools=tools)
-    if "stream" in sys.argv:
-        with client.messages.stream(**asked) as stream:
-            answer = stream.get_final_message()
-    else:
-        answer = client.messages.create(**asked)
-    history.append({"role": "assistant", "content": answer.content})
-    uses = [block for block in answer.content if block.type == "tool_use"]
-    if not uses:
-        break
-    history.append({"role": "user", "content": [
-        {"type": "tool_result", "tool_use_id": use.id, "content": str(use.input["a"] + use.input["b"])}
-        for use in uses
-    ]})
-"""
-
-
-@pytest.mark.parametrize("how", ["plain", "stream"])
-def test_a_program_with_the_anthropic_client_is_recorded_as_it_is(how, tmp_path):
-    pytest.importorskip("anthropic", reason="the anthropic package is not installed")
-    program = tmp_path / "agent.py"
-    program.write_text(PROGRAM.format(package="anthropic", body=ANTHROPIC))
-    schema = json.dumps(ADD["function"]["parameters"])
-    agent = Command([sys.executable, str(program), how], env={"SCHEMA": schema})
-    ours, theirs = rolled_out(BuiltIn), rolled_out(type("Program", (Sums,), {"agent": agent}))
-    assert [one.rows for one in ours] == [other.rows for other in theirs]

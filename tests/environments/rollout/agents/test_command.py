@@ -29,16 +29,12 @@ def user(text):
 
 
 class Prompted(Talk):
-    """Has a prompt for its program."""
-
     def format_prompt(self, item):
         return "Say A or B."
 
 
 @pytest.fixture
 def env_with(tmp_path):
-    """Makes an environment whose agent is a program with this text."""
-
     def made(text, **options):
         path = tmp_path / "agent.py"
         path.write_text(PROGRAM + text)
@@ -218,11 +214,6 @@ async def test_the_program_and_what_it_imports_are_part_of_the_experiment(env_wi
     one = await facts("import helper", "A = 1")
     two = await facts("import helper; ask(user('y'))", "A = 2")
     assert {name for name in one if one[name] != two[name]} == {"agent's agent.py", "agent's helper.py"}
-
-
-async def test_thirty_programs_side_by_side(env_with):
-    credited = await roll_out(env_with("ask(user(sys.argv[1]))"), group_size=30)
-    assert [len(each.turns) for each in credited.group.trajectories] == [1] * 30
 
 
 def test_a_child_that_holds_its_output_open_does_not_delay_the_end(env_with):

@@ -3,21 +3,16 @@
 import asyncio
 import itertools
 import json
-from pathlib import Path
 
 import aiohttp
 import openai
 import pytest
 
-from environments.config import ServerConfig
-from environments.policy.mock_server import MockSettings, mock_app
-from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, ChatMLRenderer
+from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import ScriptedPolicy
-from environments.record.group_line import decode_group, encode_group
+from environments.record.group_line import encode_group
 from environments.rollout.agents import endpoint
 from tests.environments.rollout.agents.recorded import (
-    BuiltIn,
-    Sums,
     Talk,
     ask,
     played,
@@ -27,11 +22,9 @@ from tests.environments.rollout.agents.recorded import (
     system,
     user,
 )
-from tests.environments.rollout.agents.test_clients import plain
-from tests.equipment.running_server import running_server
 from tests.tables import cases
 from tools.errors import PolicyError
-from turnwise import AgentEnv, ConfigError, StopReason
+from turnwise import ConfigError, StopReason
 from turnwise.cli.main import main
 
 
@@ -199,29 +192,6 @@ def test_rewards_of_overlapping_threads_stand_at_their_turns():
     assert [turn.thread for turn in trajectory.turns] == [0, 1, 0]
 
 
-@cases("kind", ["plain", "vllm", "sglang"])
-async def test_over_a_real_model_server_rows_are_those_of_our_loop(kind):
-    renderer = ChatMLRenderer.embedded()
-    item = {"id": "one", "task": "Add."}
-
-    def script_for(_):
-        return lambda messages, tools, skill: Sums.scripted_choices(None, item, messages, tools, skill)
-
-    app = mock_app(script_for, skill=1.0, renderer=renderer, settings=MockSettings(kind=kind))
-    async with running_server(app) as url:
-        kinds = {"plain": "chat"}
-        server = ServerConfig(
-            base_url=url, model_name="scripted", server_type=kinds.get(kind, kind), family="chatml"
-        )
-        settings = {"servers": [server], "tokenizer_name": str(EMBEDDED_TOKENIZER_DIR), "group_size": 2}
-        ours, theirs = await roll_out(BuiltIn, **settings), await roll_out(played(Sums, plain), **settings)
-    assert theirs.group.failures == ()
-    assert [each.rows for each in ours.group.trajectories] == [
-        each.rows for each in theirs.group.trajectories
-    ]
-    assert all(each.exact for each in theirs.group.trajectories)
-
-
 def test_secrets_are_struck_from_what_the_model_sees_and_what_is_recorded():
     async def play(self, item, ctx):
         await ask(ctx.endpoint, user(f"my key is {ctx.endpoint.api_key}"))
@@ -263,34 +233,6 @@ def test_a_broken_agent_costs_no_other_rollout():
     reasons = [each.stop_reason for each in trajectories]
     assert reasons.count(StopReason.COMPLETED) == 2
     assert reasons.count(StopReason.AGENT_ERROR) == 2
-
-
-def test_an_outcome_alone_is_enough():
-    class Plain(AgentEnv):
-        name = "plain"
-        sandbox = "none"
-
-        def load_items(self):
-            return [{"id": "one"}]
-
-        async def play(self, item, ctx):
-            await ask(ctx.endpoint, user("x"))
-
-        def compute_reward(self, item, trajectory, ctx):
-            return 1.0
-
-    assert [each.score for each in rolled_out(Plain)] == [1.0]
-
-
-def test_the_record_reads_back_what_it_was_written_from():
-    async def play(self, item, ctx):
-        await asyncio.gather(
-            ask(ctx.endpoint, system("a"), user("x")), ask(ctx.endpoint, system("b"), user("x"))
-        )
-
-    credited = asyncio.run(roll_out(played(Talk, play)))
-    again = decode_group(encode_group(credited), Path("record.jsonl"), 1)
-    assert again.group.trajectories == credited.group.trajectories
 
 
 def test_an_agent_has_no_condenser_and_one_way_to_play():
@@ -355,13 +297,6 @@ def test_an_agent_that_always_breaks_ends_a_run_that_has_nothing_good(tmp_path, 
     assert "the agent's own" in shown.out + shown.err
 
 
-@cases("command", [["process"], ["evaluate"], ["process", "--env.sandbox", "local"]])
-def test_the_commands_take_a_recorded_agent(command, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "sums.py").write_text(SUMS_FILE)
-    assert main([command[0], "sums.py:Played", *command[1:], "--env.scripted_skill", "1"]) == 0
-
-
 def test_max_turns_is_no_more_with_threads_side_by_side():
     async def play(self, item, ctx):
         async def thread(name):
@@ -421,15 +356,4 @@ class Broken(Talk):
     async def play(self, item, ctx):
         await ask(ctx.endpoint, user("x"))
         raise ValueError("the agent's own")
-"""
-SUMS_FILE = """
-from tests.environments.rollout.agents.recorded import Sums
-from tests.environments.rollout.agents.test_clients import plain
-
-class Played(Sums):
-    def load_items(self):
-        return [{"id": str(n), "task": f"Add {n}."} for n in range(3)]
-
-    async def play(self, item, ctx):
-        await plain(self, item, ctx)
 """

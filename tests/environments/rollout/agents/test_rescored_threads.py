@@ -14,8 +14,6 @@ from turnwise import AgentEnvConfig
 
 
 def recorded_and_rescored(path, play, policy=None, base=Told, **attributes):
-    """The trajectory as it was recorded, and as it is rescored."""
-
     async def both():
         cls, out = played(base, play, **attributes), path.with_suffix(".new")
         settings = {"group_size": 1, "min_group_size": 1, "data_path_to_save_groups": str(path)}

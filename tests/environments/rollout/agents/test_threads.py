@@ -33,19 +33,7 @@ def _turns(trajectory):
     return [(turn.thread, turn.fork, turn.span.row) for turn in trajectory.turns]
 
 
-def _seen(trajectory, index):
-    """What the policy saw before a turn, by the turn's context."""
-    turn = trajectory.turns[index]
-    if turn.context is None:
-        return tuple(trajectory.prompt) + tuple(m for each in trajectory.turns[:index] for m in each.messages)
-    seen = []
-    for part in turn.context:
-        kept = hasattr(part, "start")
-        seen += trajectory.messages[part.start : part.end] if kept else [part]
-    return tuple(seen)
-
-
-async def conversation(endpoint, opening, turns, *, until=None, gate=None):
+async def conversation(endpoint, opening, turns):
     history = list(opening)
     for _ in range(turns):
         history += [await ask(endpoint, *history), user("go on")]
@@ -69,23 +57,6 @@ def test_two_threads_at_once_have_a_row_each_and_clocks():
     clocks = [turn.clock for turn in trajectory.turns]
     assert [clock.requested for clock in clocks] == sorted(clock.requested for clock in clocks)
     assert all(clock.requested < clock.handed_out < clock.scored for clock in clocks)
-
-
-def test_what_a_thread_saw_is_in_the_record():
-    async def play(self, item, ctx):
-        first = await conversation(ctx.endpoint, [system("planner"), user("x")], 1)
-        await conversation(ctx.endpoint, [system("worker"), user("y")], 1)
-        await ask(ctx.endpoint, *first)
-
-    (trajectory,) = rolled_out(played(Talk, play))
-    texts = [message.content for message in _seen(trajectory, 1)]
-    assert texts == ["worker", "y"]
-    assert [m.content for m in _seen(trajectory, 2)] == [
-        "planner",
-        "x",
-        trajectory.turns[0].message.content,
-        "go on",
-    ]
 
 
 def test_history_that_an_agent_rewrites_forks_its_row_with_the_cause():
@@ -156,44 +127,15 @@ def test_equal_bodies_at_once_are_two_turns_with_seeds_of_their_own():
     assert sorted(turn.thread for turn in trajectory.turns) == [0, 1]
 
 
-class SlowPolicy:
-    """Answers once it is let."""
-
-    name = "slow"
-
-    def __init__(self):
-        self.began, self.may_end, self.asked = asyncio.Event(), asyncio.Event(), 0
-
-    async def complete(self, request):
-        self.asked += 1
-        self.began.set()
-        await self.may_end.wait()
-        renderer = ChatMLRenderer.embedded()
-        ids = renderer.completion_ids(say(f"number {self.asked}"))
-        return Completion(
-            message=say(f"number {self.asked}"), finish_reason="stop", exact=True, token_ids=ids,
-            prompt_ids=renderer.prompt_ids(request.messages, request.tools), logprobs=(-0.5,) * len(ids),
-        )  # fmt: skip
-
-
 async def test_a_closed_connection_ends_no_sampling_and_the_next_equal_request_gets_its_completion():
-    policy = SlowPolicy()
+    policy = PacedPolicy()
 
     async def play(self, item, ctx):
-        async def lost():
-            await post(ctx.endpoint, {"messages": [user("x")]})
+        await policy.abandon(ctx.endpoint, "x")
+        assert (await policy.answer(ctx.endpoint, "x"))["content"] == "x"
 
-        first = asyncio.create_task(lost())
-        await policy.began.wait()
-        first.cancel()
-        await asyncio.wait({first})
-        policy.may_end.set()
-        _, answer, _ = await post(ctx.endpoint, {"messages": [user("x")]})
-        assert answer["choices"][0]["message"]["content"] == "number 1"
-
-    credited = await roll_out(played(Talk, play), policy=policy)
-    (trajectory,) = credited.group.trajectories
-    assert (len(trajectory.turns), trajectory.stop_reason, policy.asked) == (1, StopReason.COMPLETED, 1)
+    (trajectory,) = (await roll_out(played(Talk, play), policy=policy)).group.trajectories
+    assert (len(trajectory.turns), trajectory.stop_reason) == (1, StopReason.COMPLETED)
 
 
 def test_seeds_are_by_opening_and_not_by_who_came_first():
@@ -227,14 +169,6 @@ def test_a_second_model_answers_to_its_name_untrained():
     assert [(made.answer, made.messages[-1].content) for made in trajectory.other_calls] == [
         ("the other", "which?")
     ]
-
-
-def test_other_models_name_a_second_model_that_there_is():
-    async def play(self, item, ctx):
-        """Is never called."""
-
-    with pytest.raises(ConfigError, match="other_models names 'nobody'; choose from judge, user, summariser"):
-        played(Talk, play, other_models={"grader": "nobody"})()
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -324,7 +258,6 @@ class PacedPolicy:
         )  # fmt: skip
 
     async def answer(self, endpoint, text, *before, **fields):
-        """Let it answer, once it was asked."""
         self.may_end[text].set()
         return await ask(endpoint, *before, user(text), **fields)
 
@@ -337,8 +270,6 @@ class PacedPolicy:
 
 
 class Told(Talk):
-    """A turn earns the number in it."""
-
     def score_turn(self, item, turn, ctx):
         return float(turn.message.content.split()[-1])
 
@@ -492,9 +423,20 @@ def test_a_turn_is_not_left_out_for_what_its_thread_offers_later():
     assert [turn.trained for turn in trajectory.turns] == [False, True]
 
 
-def test_train_threads_is_one_of_two_words():
-    with pytest.raises(ConfigError, match="train_threads is 'none'; choose one of 'all', 'with_tools'"):
-        played(Talk, titled, train_threads="none")()
+@pytest.mark.parametrize(
+    ("attributes", "says"),
+    [
+        ({"train_threads": "none"}, "train_threads is 'none'; choose one of 'all', 'with_tools'"),
+        (
+            {"other_models": {"grader": "nobody"}},
+            "other_models names 'nobody'; choose from judge, user, summariser",
+        ),
+    ],
+    ids=["threads", "models"],
+)
+def test_what_is_trained_and_who_answers_is_one_of_a_few_words(attributes, says):
+    with pytest.raises(ConfigError, match=says):
+        played(Talk, titled, **attributes)()
     with pytest.raises(ConfigError, match="Command has train_threads='none'"):
         Command(["true"], train_threads="none")
 

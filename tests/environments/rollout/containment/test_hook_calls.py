@@ -115,14 +115,6 @@ async def test_what_is_no_exception_comes_out_as_one_with_its_cause(calls):
     assert isinstance(caught.value.__cause__, SystemExit)
 
 
-async def test_an_error_of_a_thread_is_itself(calls):
-    def broken():
-        raise KeyError("mine")
-
-    with pytest.raises(KeyError, match="mine"):
-        await calls.hook("hook", broken)
-
-
 async def test_a_hook_over_its_limit_is_cancelled(hurried):
     ended = asyncio.Event()
 
@@ -174,14 +166,6 @@ async def test_a_thread_that_goes_on_is_counted_until_it_ends(hurried, left_over
     async with asyncio.timeout(5):
         while left_over.abandoned:  # noqa: ASYNC110  # a thread's end is no event
             await asyncio.sleep(0.01)
-
-
-async def test_after_an_abandoned_thread_there_is_another(hurried):
-    go_on = threading.Event()
-    with pytest.raises(TimeLimitExceeded):
-        await hurried.hook("slow", go_on.wait)
-    assert await hurried.run(lambda: "on", doing="hook") == "on"
-    go_on.set()
 
 
 async def test_an_abandoned_thread_ends_once_its_call_and_its_rollout_have_ended(hurried):

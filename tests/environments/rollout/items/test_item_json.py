@@ -1,4 +1,4 @@
-"""What a record keeps of an item, and what it is compared by."""
+"""What a record keeps of an item, what it is compared by, and what it is called."""
 
 import datetime
 import math
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pydantic import BaseModel
 
-from environments.rollout.items.item_json import item_hash, item_ids, json_text, recorded_item
+from environments.rollout.items.item_json import item_hash, item_id, item_ids, json_text, recorded_item
 from environments.rollout.items.tasks import GroupTask
 from tests.tables import cases
 from tools.errors import DatasetError
@@ -76,3 +76,26 @@ def test_a_task_of_ones_own_has_an_id_that_a_record_can_hold(identity):
 
 def test_text_is_the_same_whatever_the_order_of_a_set_or_a_mapping():
     assert json_text({"b": {"y", "x"}, "a": 1}) == json_text({"a": 1, "b": {"x", "y"}})
+
+
+@pytest.mark.parametrize(
+    ("item", "identity"),
+    [
+        ({"item_id": "i", "task_id": "t", "id": 3}, "i"),
+        ({"task_id": "t", "id": 3}, "t"),
+        ({"task_id": None, "id": 0}, "0"),
+    ],
+)
+def test_an_item_is_named_by_its_first_id_field(item, identity):
+    assert item_id(item) == identity
+
+
+def test_an_item_without_an_id_field_is_named_by_its_content():
+    assert item_id({"a": 1, "b": [2]}) == item_id({"b": [2], "a": 1}) != item_id({"a": 1, "b": [3]})
+    assert item_id("one") != item_id("two")
+
+
+def test_ids_keep_the_order_of_the_items_and_no_two_are_alike():
+    assert item_ids([{"id": "b"}, {"id": 1}, {"id": "a"}]) == ["b", "1", "a"]
+    with pytest.raises(DatasetError, match="items 1 and 3 have the same id 'x'"):
+        item_ids([{"id": "x"}, {"id": "y"}, {"id": "x"}])

@@ -65,20 +65,11 @@ def hub_unreachable(monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_ENDPOINT", f"http://127.0.0.1:{port}")
 
 
-def test_json_lines_keep_their_order_and_values(tmp_path):
-    assert load_items(path=jsonl(tmp_path / "a.jsonl")) == ROWS
-
-
-def test_a_json_list_gives_the_same_items_as_json_lines(tmp_path):
-    assert load_items(path=write(tmp_path / "a.json", json.dumps(ROWS, indent=1))) == ROWS
-
-
-def test_a_json_file_may_hold_json_lines(tmp_path):
-    assert load_items(path=jsonl(tmp_path / "a.json")) == ROWS
-
-
-def test_parquet_gives_the_same_items_as_json_lines(tmp_path):
-    assert load_items(path=parquet(tmp_path / "a.parquet")) == ROWS
+def test_every_form_gives_the_items_in_their_order_with_their_values(tmp_path):
+    listed = write(tmp_path / "list.json", json.dumps(ROWS, indent=1))
+    lines = jsonl(tmp_path / "a.jsonl"), jsonl(tmp_path / "lines.json")
+    for path in (*lines, listed, parquet(tmp_path / "a.parquet")):
+        assert load_items(path=path) == ROWS
 
 
 @pytest.mark.parametrize("limit", [1, 3, 7, 100])
@@ -93,15 +84,10 @@ def test_blank_lines_and_a_byte_order_mark_are_no_items(tmp_path):
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
 def test_json_values_are_what_the_file_says(tmp_path, name):
-    rows = [{"n": 2, "at": "2024-01-02T03:04:05"}, {"n": 2.5, "more": 9223372036854775809}]
+    rows = [{"n": 2, "at": "2024-01-02T03:04:05"}, {"n": 2.5, "more": 9223372036854775809, "long": 10**40}]
     text = json.dumps(rows) if name == "a.json" else "".join(json.dumps(row) + "\n" for row in rows)
     items = load_items(path=write(tmp_path / name, text))
     assert repr(items) == repr(rows)
-
-
-def test_an_integer_of_any_length_stays_one(tmp_path):
-    path = write(tmp_path / "a.jsonl", f'{{"n": {10**40}}}\n')
-    assert load_items(path=path) == [{"n": 10**40}]
 
 
 def test_an_integer_too_long_for_python_is_named_by_its_line(tmp_path):
@@ -110,37 +96,23 @@ def test_an_integer_too_long_for_python_is_named_by_its_line(tmp_path):
         load_items(path=path)
 
 
-def test_a_field_that_only_some_rows_have_is_in_those(tmp_path):
-    path = write(tmp_path / "a.jsonl", '{"a": 1}\n{"a": 2, "b": "x"}\n')
-    assert load_items(path=path) == [{"a": 1}, {"a": 2, "b": "x"}]
+def test_a_local_file_is_loaded_without_a_trace(tmp_path, monkeypatch, capfd):
+    """No request is made, nothing is cached or printed, and `datasets` is set as before."""
 
+    def settings():
+        return datasets.utils.logging.get_verbosity(), datasets.are_progress_bars_disabled()
 
-def test_a_local_file_leaves_nothing_in_the_cache_of_datasets(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    load_items(path=parquet(tmp_path / "a.parquet"))
-    assert not (tmp_path / "cache").exists()
-
-
-def test_a_local_file_makes_no_request(tmp_path, monkeypatch):
     def refuse(*_args, **_kwargs):
         raise AssertionError("a request was made")
 
+    path, before = parquet(tmp_path / "a.parquet"), settings()
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    assert load_items(path=parquet(tmp_path / "a.parquet")) == ROWS
-
-
-def test_loading_prints_nothing(tmp_path, capfd):
-    path = parquet(tmp_path / "a.parquet")
     capfd.readouterr()
-    load_items(path=path)
-    assert capfd.readouterr() == ("", "")
-
-
-def test_loading_leaves_the_settings_of_datasets_as_they_were(tmp_path):
-    before = (datasets.utils.logging.get_verbosity(), datasets.are_progress_bars_disabled())
-    load_items(path=parquet(tmp_path / "a.parquet"))
-    assert (datasets.utils.logging.get_verbosity(), datasets.are_progress_bars_disabled()) == before
+    assert load_items(path=path) == ROWS
+    assert not (tmp_path / "cache").exists()
+    assert (capfd.readouterr(), settings()) == (("", ""), before)
 
 
 @cases(
@@ -177,20 +149,19 @@ def test_bytes_that_are_not_utf8_are_reported_with_their_line(tmp_path):
         load_items(path=tmp_path / "a.jsonl")
 
 
+def test_a_path_that_leads_to_no_file_is_named(tmp_path):
+    for path, says in (
+        (tmp_path / "gone.jsonl", r"no dataset file at .*gone\.jsonl"),
+        (tmp_path, "not a file"),
+    ):
+        with pytest.raises(DatasetError, match=says):
+            load_items(path=path)
+
+
 def test_an_empty_parquet_file_has_no_items(tmp_path):
     Dataset.from_dict({"a": []}).to_parquet(str(tmp_path / "a.parquet"))
     with pytest.raises(DatasetError, match="has no items"):
         load_items(path=tmp_path / "a.parquet")
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(DatasetError, match=r"no dataset file at .*gone\.jsonl"):
-        load_items(path=tmp_path / "gone.jsonl")
-
-
-def test_a_directory_is_no_dataset_file(tmp_path):
-    with pytest.raises(DatasetError, match="is not a file"):
-        load_items(path=tmp_path)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
@@ -220,17 +191,12 @@ def test_a_dataset_needs_exactly_one_source(tmp_path):
         load_items(name="a/b", path=tmp_path / "a.jsonl")
 
 
-def test_an_unreachable_hub_is_one_line_with_the_way_out(hub_unreachable):
+def test_an_unreachable_hub_is_asked_once_and_one_line_with_the_way_out(hub_unreachable, monkeypatch):
+    delays = []
+    monkeypatch.setattr("time.sleep", delays.append)
     with pytest.raises(
         DatasetError, match=r"cannot reach the Hugging Face hub for dataset 'a/b'.*dataset_path"
     ):
-        load_items(name="a/b")
-
-
-def test_an_unreachable_hub_is_not_asked_again(hub_unreachable, monkeypatch):
-    delays = []
-    monkeypatch.setattr("time.sleep", delays.append)
-    with pytest.raises(DatasetError):
         load_items(name="a/b")
     assert delays == []
 

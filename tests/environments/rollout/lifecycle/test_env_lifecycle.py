@@ -10,8 +10,6 @@ from tools.errors import ConfigError, DatasetError, RunError
 
 
 class Opened(WriteFile):
-    """Notes what its life is made of."""
-
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.events = []
@@ -72,12 +70,9 @@ async def test_an_environment_can_be_opened_again():
     assert env.events.count("teardown") == 2
 
 
-async def test_rollouts_before_the_setup_that_an_environment_writes_are_refused():
+async def test_an_environment_that_is_not_open_gives_no_rollouts_and_no_tasks():
     with pytest.raises(ConfigError, match="is not set up yet; open it"):
         await made(Opened).run_group(HELLO)
-
-
-def test_the_groups_of_an_environment_that_is_not_open_are_refused():
     with pytest.raises(ConfigError, match="has no items yet; open it"):
         made().tasks()
 

@@ -7,17 +7,12 @@ import pytest
 
 from environments.credit import GroupRules
 from environments.credit import credited as recredited
-from environments.record.recorder import read_groups
 from environments.run.evaluation_run import evaluate
-from environments.run.process_run import process
-from environments.trajectory import CreditedGroup
 from tests.environments.chat.chat_env import TASK, Chat, ScalarChat, chat, group_of_chat
 from tests.environments.write_file import quiet
 
 
 def giving(given):
-    """A hook that gives the same list, whoever is asked about."""
-
     async def score_group(self, item, trajectories, ctx):
         return given
 
@@ -59,13 +54,6 @@ async def test_parts_of_its_own_are_named_after_it():
     (first, *_) = (await group_of_chat(score_group=score_group)).group.trajectories
     assert first.rewards.outcome_components == {"group.rank": 1.0, "group.novelty": 0.5}
     assert (first.rewards.group, first.rewards.outcome) == (1.5, 1.5)
-
-
-async def test_credit_is_that_of_the_outcome_with_the_part():
-    credited = await group_of_chat(ScalarChat, score_group=by_rank, estimator="rloo", worth=0.0)
-    scores = [each.score for each in credited.group.trajectories]
-    mean = sum(scores) / 4
-    assert [row[0] for row in credited.advantages] == pytest.approx([(s - mean) * 4 / 3 for s in scores])
 
 
 @pytest.mark.parametrize("given", [None, [None] * 4])
@@ -171,20 +159,6 @@ async def test_a_sibling_that_went_alone_is_among_those_that_it_compares():
     assert counted == [4]
 
 
-async def test_process_asks_once_for_each_group_and_the_record_keeps_the_parts(tmp_path):
-    asked = []
-
-    async def score_group(self, item, trajectories, ctx):
-        asked.append(item["id"])
-        return [float(each.sibling) for each in trajectories]
-
-    path = tmp_path / "r.jsonl"
-    assert await process(chat(score_group=score_group, data_path_to_save_groups=str(path)), quiet()) == 0
-    assert sorted(asked) == ["a", "b", "c"]
-    for credited in read_groups(path):
-        assert parts(credited) == [0.0, 1.0, 2.0, 3.0]
-
-
 async def test_evaluate_does_not_ask(tmp_path):
     def score_group(self, item, trajectories, ctx):
         raise AssertionError
@@ -234,18 +208,6 @@ async def test_an_answer_of_the_judge_that_cannot_be_read_refuses_no_group_and_g
 
     credited = await group_of_chat(score_group=score_group, scripted_judge=scripted_judge)
     assert (credited.group.error, parts(credited)) == (None, [None] * 4)
-
-
-async def test_a_group_that_lost_a_rollout_afterwards_stays_failed():
-    def score_group(self, item, trajectories, ctx):
-        raise ZeroDivisionError
-
-    env = chat(score_group=score_group)
-    async with env:
-        credited = await env.run_group(TASK)
-        again = env.credit(replace(credited.group, trajectories=credited.group.trajectories[:3]))
-    assert isinstance(again, CreditedGroup)
-    assert (again.status, again.reason) == ("failed", credited.reason)
 
 
 @pytest.mark.parametrize("missing", ["drop", 0.0])

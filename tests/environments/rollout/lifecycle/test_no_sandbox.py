@@ -18,8 +18,6 @@ TASK = GroupTask(item="ping", item_id="item")
 
 
 class Talk(AgentEnv):
-    """A conversation that needs no machine."""
-
     name = "talk"
     sandbox = "none"
 
@@ -42,7 +40,6 @@ def made(env_cls=Talk, **settings):
 
 
 def earning(reward):
-    """`Talk` with another reward."""
     return type("Earning", (Talk,), {"compute_reward": reward})
 
 
@@ -74,16 +71,8 @@ async def test_any_use_of_it_is_a_failure_that_names_the_setting(use):
 
     (failure,) = (await rolled_out(reward)).failures
     assert failure.error_class == "ConfigError"
+    assert "this rollout has no sandbox" in failure.error
     assert "`sandbox` is 'none'; choose --env.sandbox local" in failure.error
-
-
-async def test_prepare_gets_it_as_well():
-    class Prepared(Talk):
-        async def prepare(self, item, sandbox):
-            await sandbox.write_file("a", b"")
-
-    (failure,) = (await made(Prepared).rollout_group(TASK, 1)).failures
-    assert "sandbox.write_file: this rollout has no sandbox" in failure.error
 
 
 async def test_the_setting_wins_over_the_class():
@@ -140,15 +129,6 @@ async def test_verify_runs_in_a_sandbox_that_is_opened_for_it():
 
     (trajectory,) = (await rolled_out(reward)).trajectories
     assert trajectory.score == 42.0
-
-
-async def test_verify_takes_what_a_build_made():
-    async def reward(self, item, trajectory, ctx):
-        ran = await ctx.verify(build="echo 7 > made", outputs=["made"], command="cat /workspace/made")
-        return float(ran.text())
-
-    (trajectory,) = (await rolled_out(reward)).trajectories
-    assert trajectory.score == 7.0
 
 
 async def test_artefacts_of_no_sandbox_are_refused_with_what_to_do():

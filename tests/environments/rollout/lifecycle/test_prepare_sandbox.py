@@ -64,20 +64,13 @@ async def all_groups(env):
     "settings",
     [
         pytest.param({}, id="local"),
-        pytest.param(
-            {"sandbox": "docker", "sandbox_image": TEST_IMAGE}, id="docker", marks=pytest.mark.docker
-        ),
+        pytest.param(DOCKER, id="docker", marks=pytest.mark.docker),
     ],
 )
 async def test_it_runs_once_per_key_and_no_copy_shows_what_a_sibling_did(settings, request):
     if settings:
         request.getfixturevalue("docker_engine")
-
-    class Its(Prepared):
-        spec = replace(Prepared.spec, whole=settings.get("whole", False))
-
-    options = {name: value for name, value in settings.items() if name != "whole"}
-    async with made(Its, **options) as env:
+    async with made(**settings) as env:
         groups = await all_groups(env)
         assert [group.failures for group in groups] == [()] * 3
         assert sorted(env.prepared) == ["a", "b"]

@@ -9,7 +9,7 @@ from environments.config import AgentEnvConfig
 from environments.credit import credited
 from environments.rollout.lifecycle.weight_versions import WeightVersions
 from environments.testing import group_of
-from environments.trajectory import IGNORED, SEVERAL_VERSIONS, Message, Span, Turn, WeightSpan
+from environments.trajectory import SEVERAL_VERSIONS, Message, Span, Turn, WeightSpan
 from environments.wire.views import VIEWS
 from tests.environments.chat.chat_env import TASK, Chat, chat
 from tests.environments.chat.versioned import Versioned, played_by
@@ -170,18 +170,13 @@ async def test_a_rollout_over_two_versions_counts_by_its_oldest():
     assert (done.status, done.reason) == ("no_credit", AGED)
 
 
-def test_only_the_siblings_that_are_too_old_are_withheld():
-    versions = met("a", "b")
-    old, fresh = versions.withheld(credited_by("aab", "bbb")).group.trajectories
-    assert (old.stale, fresh.stale) == (AGED, None)
-    assert [turn.trained for turn in (*old.turns, *fresh.turns)] == [False] * 3 + [True] * 3
-
-
-def test_a_sibling_that_is_withheld_is_compared_with_and_not_trained():
+def test_only_the_siblings_that_are_too_old_are_withheld_and_still_compared_with():
     whole = credited_by("aab", "bbb")
     done = met("a", "b").withheld(whole)
-    assert done.advantages == ((0.0,) * 3, whole.advantages[1])
-    assert done.status == "ok"
+    old, fresh = done.group.trajectories
+    assert (old.stale, fresh.stale) == (AGED, None)
+    assert [turn.trained for turn in (*old.turns, *fresh.turns)] == [False] * 3 + [True] * 3
+    assert (done.status, done.advantages) == ("ok", ((0.0,) * 3, whole.advantages[1]))
 
 
 @pytest.mark.parametrize("estimator", ["turn_return", "grpo", "gigpo", "process_supervision"])
@@ -189,21 +184,6 @@ def test_a_sibling_that_is_withheld_is_compared_with_and_not_trained():
 def test_what_is_withheld_afterwards_is_as_if_it_had_been_credited_so(estimator, versions):
     done = met("a", "b").withheld(credited_by(*versions, estimator=estimator))
     assert done == credited(done.group, estimator, policy="p")
-
-
-@pytest.mark.parametrize("view", ["token_advantages", "binary_masks"])
-def test_the_row_of_a_sibling_that_is_withheld_stays_with_its_score_and_without_a_trained_token(view):
-    done = met("a", "b").withheld(credited_by("aab", "bbb"))
-    ((old, fresh),) = (group.rows for group in VIEWS[view](done))
-    assert [any(label != IGNORED for label in row.mask) for row in (old, fresh)] == [False, True]
-    assert (any(old.advantages), old.score) == (False, 1.0)
-
-
-@pytest.mark.parametrize("view", ["turn_rows", "prefix_rows"])
-def test_views_of_a_row_per_turn_have_none_of_a_sibling_that_is_withheld(view):
-    done = met("a", "b").withheld(credited_by("aab", "bbb"))
-    trained = [row for group in VIEWS[view](done) for row in group.rows if set(row.mask) != {IGNORED}]
-    assert {row.override["weight_versions"][-1] for row in trained} == {"b"}
 
 
 async def test_a_group_of_which_all_is_withheld_is_whole_and_no_view_gives_its_credit():
@@ -285,36 +265,28 @@ async def test_a_completion_that_an_update_interrupted_is_one_turn_with_its_span
     assert (len(rollout.rows), rollout.weight_versions) == (1, ("a", "b"))
 
 
-@pytest.mark.parametrize("late", [0, 1])
-async def test_a_span_begins_before_the_last_token_at_the_latest(late):
-    class Wrong(Versioned):
+A = WeightSpan(start=0, version="a")
+
+
+@cases(
+    ("spans", "is_refused"),
+    [
+        (lambda ids: (A, WeightSpan(start=len(ids) - 1, version="b")), False),
+        (lambda ids: (A, WeightSpan(start=len(ids), version="b")), True),
+        (lambda ids: (A, WeightSpan(start=0, version="b")), True),
+        (lambda ids: (WeightSpan(start=1, version="a"),), True),
+        (lambda ids: (WeightSpan(start=0, version=""),), True),
+        (lambda ids: ((0, "a"),), True),
+        (lambda ids: [A], True),
+    ],
+    ids=["last token", "beyond", "twice", "late", "without a name", "a pair", "a list"],
+)
+async def test_spans_that_are_no_stretches_of_the_completion_are_refused(spans, is_refused):
+    class Spanned(Versioned):
         async def complete(self, request):
             sampled = await super().complete(request)
-            starts = {"a": 0, "b": len(sampled.token_ids) - 1 + late}
-            spans = tuple(WeightSpan(start=start, version=name) for name, start in starts.items())
-            return replace(sampled, weight_spans=spans)
+            return replace(sampled, weight_spans=spans(sampled.token_ids))
 
-    async with Chat(AgentEnvConfig(group_size=1, min_group_size=1), policy=Wrong("a")) as env:
-        assert len((await env.run_group(TASK)).group.failures) == late
-
-
-@pytest.mark.parametrize(
-    "spans",
-    [
-        (WeightSpan(start=1, version="a"),),
-        (WeightSpan(start=0, version="a"), WeightSpan(start=0, version="b")),
-        (WeightSpan(start=0, version="a"), WeightSpan(start=9999, version="b")),
-        (WeightSpan(start=0, version=""),),
-        ((0, "a"),),
-        [WeightSpan(start=0, version="a")],
-    ],
-    ids=["late", "twice", "beyond", "without_a_name", "a_pair", "a_list"],
-)
-async def test_spans_that_are_no_stretches_of_the_completion_are_refused(spans):
-    class Wrong(Versioned):
-        async def complete(self, request):
-            return replace(await super().complete(request), weight_spans=spans)
-
-    async with Chat(AgentEnvConfig(group_size=1, min_group_size=1), policy=Wrong("a")) as env:
-        done = await env.run_group(TASK)
-    assert "weight_spans is" in done.group.failures[0].error
+    async with Chat(AgentEnvConfig(group_size=1, min_group_size=1), policy=Spanned("a")) as env:
+        failures = (await env.run_group(TASK)).group.failures
+    assert ["weight_spans is" in each.error for each in failures] == [True] * is_refused

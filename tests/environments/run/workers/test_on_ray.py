@@ -158,27 +158,15 @@ def test_a_cluster_without_room_says_what_is_asked_for_and_what_there_is(address
     assert "each asks for 1 CPU, 9000.0 GiB of memory; the cluster has " in ended.stdout
 
 
-def test_a_program_with_a_ray_of_its_own_gets_the_groups_that_one_process_makes(program):
-    assert program["same"] == [True, True, True]
-
-
-def test_a_program_goes_on_using_its_ray(program):
-    assert program["uses_ray"]
-
-
-def test_keys_of_servers_are_nowhere_in_what_ray_shows_of_actors_and_jobs(program):
-    assert program["status"] in {"ok", "no_credit"}
-    assert program["actors"] >= 3
-    assert not program["key"]
-
-
-@pytest.fixture(scope="module")
-def program(address):
-    """What a program found that has workers beside other work on Ray."""
+def test_a_program_with_a_ray_of_its_own_gets_the_same_groups_and_shows_no_key_of_a_server(address):
     port = free_port()
     with running([sys.executable, "-m", "turnwise", *mock_model("Talk", port)[1:]]) as server:
         wait_for_port(server, port)
-        return json.loads(rolled_out([sys.executable, "-m", PROGRAM, address, str(port)]).splitlines()[-1])
+        found = json.loads(rolled_out([sys.executable, "-m", PROGRAM, address, str(port)]).splitlines()[-1])
+    assert (found["same"], found["uses_ray"]) == ([True, True, True], True)
+    assert found["status"] in {"ok", "no_credit"}
+    assert found["actors"] >= 3
+    assert not found["key"]
 
 
 def _class(name):

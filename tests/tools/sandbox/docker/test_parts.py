@@ -158,15 +158,6 @@ def test_one_is_ready_for_every_two_that_are_open(stock):
     assert len(stock.pool._ready) == 2
 
 
-def test_a_pool_is_full_when_it_has_what_it_keeps_for_those_that_are_open(stock):
-    stock.open()
-    stock.pool.enter()
-    assert not stock.pool.full
-    stock.pool.pop()
-    stock.settle()
-    assert stock.pool.full
-
-
 def test_nothing_is_given_out_twice_and_the_last_one_empties_the_stock(stock):
     given_out = [one for one in (stock.open() for _ in range(20)) if one is not None]
     assert len(given_out) == len(set(given_out))
@@ -194,15 +185,6 @@ def test_creates_start_few_grow_with_success_and_halve_after_a_failure():
     assert ramp._allowed == 5
     with pytest.raises(OSError, match="engine"), ramp.slot():
         raise OSError("engine")
-    assert ramp._allowed == 2
-
-
-def test_a_slow_answer_halves_what_may_run_at_once_but_to_no_fewer_than_two():
-    ramp = Ramp(most=8, slow_s=0.0)
-    ramp._allowed = 8
-    for _ in range(4):
-        with ramp.slot():
-            pass
     assert ramp._allowed == 2
 
 

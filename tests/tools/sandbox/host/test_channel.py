@@ -10,7 +10,7 @@ import pytest
 
 from tests.tools.sandbox.conftest import SMALL, TEST_IMAGE
 from tests.tools.sandbox.leftovers import leftovers, settled
-from tools.errors import AgentCausedError, SandboxUnavailable
+from tools.errors import SandboxUnavailable
 from tools.sandbox.base import SandboxFileError
 from tools.sandbox.check import Target
 from tools.sandbox.conformance.checks import first_process_of, host_pids, host_status, marker, sleeper, until
@@ -75,14 +75,6 @@ async def test_a_stopped_supervisor_is_an_infrastructure_error(target):
     assert await settled(target, before) == before
 
 
-async def test_a_supervisor_that_stops_during_a_command_is_an_infrastructure_error(target):
-    async with target.open() as sandbox, asyncio.timeout(_WITHIN_S):
-        command, pid = await running(sandbox, timeout_s=1)
-        await stop(pid)
-        with pytest.raises(SandboxUnavailable, match="does not answer"):
-            await command
-
-
 async def test_a_cancelled_command_of_a_stopped_supervisor_ends(target):
     async with target.open():
         pass
@@ -114,47 +106,6 @@ async def at_a_limit(sandbox, kind):
     names = {"processes": "pids_full", "memory": "memory", "processors": "cpu_s"}
     counters = getattr(sandbox._channel, "_channel", sandbox._channel)._counters
     assert await until(lambda: counters()[names[kind]] > 0, within_s=40)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="without root there may be no control groups")
-@pytest.mark.parametrize("kind", AT_A_LIMIT)
-async def test_a_silence_during_which_a_limit_counts_is_the_agents(target, kind, monkeypatch):
-    monkeypatch.setattr(channel, "_GRACE_S", 4.0)
-    monkeypatch.setattr(silence, "_BUSY_SHARE", 0.01)
-    async with target.open() as sandbox, asyncio.timeout(60):
-        pid = await sleeper(sandbox, marker())
-        await at_a_limit(sandbox, kind)
-        await stop(pid)
-        with pytest.raises(AgentCausedError, match="does not answer, and the agent is at a limit") as raised:
-            await sandbox.exec("true", timeout_s=0.1)
-        with pytest.raises(AgentCausedError):
-            await sandbox.read_file("program.py")
-    assert raised.value.cause == "sandbox_lost"
-
-
-@pytest.mark.docker
-@pytest.mark.usefixtures("docker_engine")
-@pytest.mark.parametrize("kind", ["processes", "processors"])
-async def test_a_silence_of_a_container_at_a_limit_is_the_agents(kind, monkeypatch):
-    monkeypatch.setattr(channel, "_GRACE_S", 4.0)
-    monkeypatch.setattr(silence, "_BUSY_SHARE", 0.01)
-    async with DOCKER.open() as sandbox, asyncio.timeout(60):
-        await at_a_limit(sandbox, kind)
-        os.kill(docker_supervisor(), signal.SIGSTOP)
-        with pytest.raises(AgentCausedError, match="at a limit"):
-            await sandbox.exec("true", timeout_s=0.1)
-
-
-@pytest.mark.docker
-@pytest.mark.usefixtures("docker_engine")
-async def test_a_supervisor_of_a_container_that_is_stopped_once_loses_nothing(monkeypatch):
-    monkeypatch.setattr(container, "_ANSWER_S", 20.0)
-    # Nobody can tell whether the agent, whose user it has, or somebody outside stopped it.
-    async with DOCKER.open() as sandbox, asyncio.timeout(_WITHIN_S):
-        await sandbox.shell("x=kept")
-        os.kill(docker_supervisor(), signal.SIGSTOP)
-        result = await sandbox.shell("echo $x", timeout_s=0.1)
-    assert (result.exit_code, result.stdout, result.shell_restarted) == (0, b"kept\n", False)
 
 
 @pytest.mark.docker

@@ -1,36 +1,26 @@
 """Folders in and out of a sandbox as one archive, in every tier."""
 
 import errno
-from dataclasses import replace
 
 import pytest
 
 from tests.tables import across, cases
-from tests.tools.sandbox.conftest import SMALL, TEST_IMAGE
+from tests.tools.sandbox.conftest import EACH_TIER, SMALL
 from tools.sandbox import archive
 from tools.sandbox.archive import ArchivedFile, pack, unpack
 from tools.sandbox.base import SandboxRecord
 from tools.sandbox.conformance.file_safety import hostile_archives
-from tools.sandbox.docker.backend import open_docker
 from tools.sandbox.host.supervised import SupervisedSandbox
-from tools.sandbox.inside.messages import Done, PackFolder, UnpackArchive
-from tools.sandbox.local.backend import open_local
+from tools.sandbox.inside.messages import Done
 
 ONE = pack({"one": ArchivedFile(data=b"1")})
 SIX_MB = b"x" * (6 << 20)
 TIERS = ("B", "C", "docker")
 
 
-@pytest.fixture(params=["B", "C", pytest.param("docker", marks=pytest.mark.docker)])
-async def sandbox(request):
-    if request.param == "docker":
-        request.getfixturevalue("docker_engine")
-        opening = open_docker(SMALL, image=TEST_IMAGE)
-    else:
-        # Without namespaces the network cannot be taken away.
-        limits = replace(SMALL, network="full") if request.param == "C" else SMALL
-        opening = open_local(limits, tier=request.param)
-    async with opening as opened:
+@pytest.fixture(params=EACH_TIER)
+async def sandbox(request, opening):
+    async with opening(request.param) as opened:
         yield opened
 
 
@@ -42,14 +32,10 @@ async def test_files_go_in_and_come_out_as_they_were(sandbox):
     names = ("a", "b/c/d", "b/e", "-n", "x y\nz", "\udcff", "l" * 200 + "/" + "m" * 200)
     files = {name: ArchivedFile(data=name.encode("utf-8", "surrogateescape") * 99) for name in names}
     files |= {"empty": ArchivedFile(data=b""), "tool": ArchivedFile(data=b"#!/bin/sh\n", mode=0o755)}
-    await sandbox.put_archive(pack(files), "new/folder")
+    special = files | {"tool": ArchivedFile(data=b"#!/bin/sh\n", mode=0o6755)}
+    await sandbox.put_archive(pack(special), "new/folder")
     assert unpack(await sandbox.get_archive("new/folder")) == files
     assert (await sandbox.exec("new/folder/tool")).exit_code == 0
-
-
-async def test_special_mode_bits_are_not_put(sandbox):
-    await sandbox.put_archive(pack({"tool": ArchivedFile(data=b"x", mode=0o6755)}))
-    assert (await sandbox.exec("stat -c %a tool")).text() == "755\n"
 
 
 HOSTILE = {name: name for name in hostile_archives()}
@@ -144,20 +130,6 @@ async def test_the_limit_of_an_archive_counts_everything_in_it(sandbox):
     assert len(await sandbox.get_archive("out", max_bytes=size)) == size
     with pytest.raises(OSError, match=r"too large.*out/b"):
         await sandbox.get_archive("out", max_bytes=size - 1)
-
-
-async def test_an_archive_is_one_request(sandbox, monkeypatch):
-    kinds = []
-    request = sandbox._channel.request
-
-    async def counted(message):
-        kinds.append(type(message))
-        return await request(message)
-
-    monkeypatch.setattr(sandbox._channel, "request", counted)
-    await sandbox.put_archive(pack({f"{i}/{i}": ArchivedFile(data=b"") for i in range(50)}), "in")
-    await sandbox.get_archive("in")
-    assert kinds == [UnpackArchive, PackFolder]
 
 
 class Forged:

@@ -5,10 +5,6 @@ import pytest
 from tools.sandbox.inside.job import Capture
 
 
-async def test_a_signal_is_128_and_its_number(sandbox):
-    assert (await sandbox.exec("kill -SEGV $$")).exit_code == 139
-
-
 async def test_a_workspace_that_the_agent_closed_is_the_command_s_failure(sandbox):
     await sandbox.exec("chmod 0 .")
     assert (await sandbox.exec("true")).exit_code == 126
@@ -30,25 +26,6 @@ async def test_output_can_be_opened_by_name(sandbox):
 async def test_a_broken_pipe_ends_the_writer_quietly(sandbox):
     result = await sandbox.exec("yes | head -n 1")
     assert (result.stdout, result.stderr) == (b"y\n", b"")
-
-
-async def test_processes_beyond_the_limit_are_refused(sandbox):
-    result = await sandbox.exec("for i in $(seq 200); do sleep 1000 & done; wait", timeout_s=1)
-    assert b"Resource temporarily unavailable" in result.stderr or b"fork" in result.stderr
-
-
-async def test_a_full_sandbox_can_still_be_read(sandbox):
-    await sandbox.write_file("kept", b"here")
-    fill = (
-        "import subprocess\ntry:\n  while True: subprocess.Popen(['sleep', '1000'])\nexcept OSError: pass\n"
-    )
-    await sandbox.exec(["python3", "-c", fill])
-    assert await sandbox.read_file("kept") == b"here"
-
-
-async def test_one_file_has_a_size_limit(sandbox):
-    result = await sandbox.exec("head -c 30000000 /dev/zero > big; echo $?; stat -c %s big")
-    assert result.stdout.split()[1] == str(16 << 20).encode()
 
 
 def test_a_capture_without_room_still_counts(tmp_path):
@@ -80,11 +57,6 @@ async def test_a_program_of_ours_runs_as_the_agent_with_its_input_and_nothing_el
 async def test_a_program_of_ours_ends_as_one_that_python_started(sandbox, source, exit_code, stderr):
     result = await sandbox.run_python(source)
     assert (result.exit_code, result.stderr) == (exit_code, stderr)
-
-
-async def test_a_program_of_ours_that_never_ends_is_ended_with_its_time(sandbox):
-    result = await sandbox.run_python("while True: pass", timeout_s=0.2)
-    assert result.timed_out
 
 
 async def test_a_program_of_ours_leaves_nothing_to_the_next(sandbox):

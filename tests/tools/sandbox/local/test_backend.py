@@ -3,7 +3,6 @@
 import asyncio
 import os
 import resource
-import signal
 import socket
 import subprocess
 import sys
@@ -17,21 +16,13 @@ from tests.tools.sandbox.conftest import SMALL
 from tools.errors import ConfigError, IsolationError, SandboxCreateError, SandboxUnavailable
 from tools.sandbox import SandboxLimits, open_sandbox
 from tools.sandbox.base import SandboxFileError
-from tools.sandbox.conformance import checks, hosts
-from tools.sandbox.host import process_ids, supervisor_code
+from tools.sandbox.conformance import hosts
+from tools.sandbox.host import process_ids
 from tools.sandbox.host.channel import Channel
 from tools.sandbox.inside.messages import Died, Refused, RunInShell, encode
 from tools.sandbox.local import cgroup, probe
 from tools.sandbox.local.backend import open_local
 from tools.sandbox.local.fork_server import _current
-
-LIMITS = {"disk_mb", "file_mb", "memory_mb", "network", "output_mb", "pids"}
-
-
-def groups():
-    roots = {directory for directory, _ in cgroup.controllers().values()}
-    return {path for root in roots for path in root.glob(f"turnwise.{process_ids.identity(os.getpid())}.*")}
-
 
 _others = set()
 
@@ -56,13 +47,6 @@ def no_tier(monkeypatch):
     probe._best_tier.cache_clear()
     yield
     probe._best_tier.cache_clear()
-
-
-async def test_the_record_says_what_holds(sandbox):
-    assert (sandbox.record.backend, sandbox.record.tier, sandbox.record.limits) == ("local", "B", SMALL)
-    assert set(sandbox.record.enforced) - {"memory_mb_per_process"} <= LIMITS
-    if os.geteuid() == 0 and cgroup.controllers():
-        assert set(sandbox.record.enforced) == LIMITS
 
 
 async def test_opening_chooses_a_tier_that_isolates():
@@ -103,64 +87,6 @@ async def test_without_isolation_it_runs_only_on_request_and_says_so():
         workdir = Path(sandbox.workdir)
     assert not workdir.exists()
     assert subprocess.run(["pgrep", "-f", "sleep 500[12]"], check=False).returncode == 1
-
-
-async def test_nothing_is_left_after_closing():
-    async with open_local(SMALL, tier="B") as sandbox:
-        await sandbox.shell("sleep 1000 & setsid sleep 1000 &")
-        assert descendants()
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    for _ in range(3):
-        async with open_local(SMALL, tier="B") as sandbox:
-            await sandbox.shell("(trap '' TERM HUP; sleep 1000) &")
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
-    assert (groups(), descendants()) == (set(), set())
-
-
-async def test_closing_ends_a_running_command():
-    async with open_local(SMALL, tier="B") as sandbox:
-        running = asyncio.create_task(sandbox.exec("sleep 1000", timeout_s=100))
-        await asyncio.sleep(0)
-    with pytest.raises(SandboxUnavailable):
-        await running
-
-
-async def test_a_dead_supervisor_makes_the_sandbox_unavailable():
-    async with open_local(SMALL, tier="B") as sandbox:
-        first = checks.first_process_of(await checks.sleeper(sandbox, checks.marker()))
-        running = asyncio.create_task(sandbox.exec("echo started; sleep 1000", timeout_s=100))
-        await asyncio.sleep(0)
-        os.kill(first, signal.SIGKILL)
-        with pytest.raises(SandboxUnavailable):
-            await running
-        with pytest.raises(SandboxUnavailable):
-            await sandbox.shell("true")
-    assert (groups(), descendants()) == (set(), set())
-
-
-async def test_cancelled_openings_leave_nothing():
-    async def use():
-        async with open_local(SMALL, tier="B") as sandbox:
-            await sandbox.exec("sleep 1000")
-
-    for steps in range(1, 12, 2):
-        task = asyncio.create_task(use())
-        for _ in range(steps):
-            await asyncio.sleep(0.004)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-    assert (groups(), descendants()) == (set(), set())
-
-
-async def test_a_sandbox_that_cannot_start_leaves_nothing(monkeypatch):
-    before = hosts.descendants(os.getpid())
-    monkeypatch.setattr(supervisor_code, "FORK_SERVER", "raise SystemExit('broken on purpose')")
-    monkeypatch.setattr("tools.sandbox.local.fork_server._current", {})
-    with pytest.raises(SandboxCreateError, match="broken on purpose"):
-        async with open_local(SMALL, tier="B"):
-            pass
-    assert (groups(), hosts.descendants(os.getpid())) == (set(), before)
 
 
 @contextmanager
@@ -248,50 +174,6 @@ async def test_a_supervisor_that_breaks_says_why():
     await broken.wait()
 
 
-HOST = """
-import asyncio, os, signal, sys
-from tools.sandbox.conformance import hosts
-from tools.sandbox.conformance import checks
-from tools.sandbox.local.backend import open_local
-from tools.sandbox.local.fork_server import fork_server
-from tools.sandbox.base import SandboxLimits
-async def main():
-    async with open_local(SandboxLimits(memory_mb=192, disk_mb=48), tier="B") as sandbox:
-        await sandbox.shell("setsid sleep 7654321 & sleep 7654321 &")
-        await sandbox.shell("until [ $(pgrep -cx sleep) = 2 ]; do :; done")
-        if os.fork() == 0:  # a child that keeps every descriptor must not keep the sandbox
-            signal.pause()
-        print("up", flush=True)
-        await sandbox.shell("sleep 7654321", timeout_s=100)
-asyncio.run(main())
-"""
-
-
-async def test_a_killed_host_leaves_nothing_alive_and_its_groups_are_swept():
-    host = subprocess.Popen(  # noqa: ASYNC220  # it is started, not waited for
-        [sys.executable, "-c", HOST], stdout=subprocess.PIPE, start_new_session=True
-    )
-    try:
-        assert host.stdout.readline() == b"up\n"
-        inside = pids_of("7654321")
-        assert inside
-        name = process_ids.identity(host.pid)
-        host.kill()
-        assert host.wait() == -signal.SIGKILL
-        for _ in range(100):
-            if not pids_of("7654321"):
-                break
-            await asyncio.sleep(0.05)
-        assert not pids_of("7654321")
-        roots = [directory for directory, _ in cgroup.controllers().values()]
-        for root in roots:
-            cgroup._sweep(root)
-        assert not [path for root in roots for path in root.glob(f"turnwise.{name}.*")]
-    finally:
-        host.stdout.close()
-        os.killpg(host.pid, signal.SIGKILL)
-
-
 def test_a_sweep_leaves_the_living_and_the_unknown_alone(tmp_path):
     mine = tmp_path / f"turnwise.{process_ids.identity(os.getpid())}.0"
     elsewhere = tmp_path / "turnwise.1-1-1.0"
@@ -300,17 +182,6 @@ def test_a_sweep_leaves_the_living_and_the_unknown_alone(tmp_path):
         path.mkdir()
     cgroup._sweep(tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted((mine, elsewhere))
-
-
-def pids_of(word):
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if path.read_bytes().startswith(b"sleep\0" + word.encode()):
-                found.append(int(path.parent.name))
-        except OSError:
-            continue
-    return found
 
 
 @pytest.mark.parametrize("limit", ["-f 0", "-f 8", "-n 16", "-n 40", "-u 0"])

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.sandbox.conftest import NETWORKED, SMALL
-from tools.errors import IsolationError, SandboxUnavailable
+from tests.tools.sandbox.conftest import NETWORKED
+from tools.errors import SandboxUnavailable
 from tools.sandbox.conformance import checks
 from tools.sandbox.inside import kernel
-from tools.sandbox.local import cgroup, tiers
+from tools.sandbox.local import tiers
 from tools.sandbox.local.backend import open_local
 from tools.sandbox.local.tiers import Agent
 
@@ -30,12 +30,6 @@ async def sandbox(_same_user):
         yield opened
 
 
-async def test_it_is_the_same_user_without_privileges(sandbox):
-    text = (await sandbox.exec("id -u; cat /proc/self/status")).text()
-    assert text.startswith(f"{os.getuid()}\n")
-    assert "CapEff:\t0000000000000000" in text
-
-
 async def test_the_record_says_what_that_costs(sandbox):
     assert {"file_modes", "unix_sockets"} <= set(sandbox.record.lacks)
 
@@ -44,10 +38,8 @@ async def test_the_record_says_what_that_costs(sandbox):
     "attack",
     [
         "kill -9 $PPID",
-        "kill -INT $PPID",
         "kill -9 -1",
         "while :; do kill -STOP $PPID; done",
-        "chmod 0 ..; kill -9 $PPID",
     ],
 )
 async def test_killing_the_supervisor_is_a_result_and_no_lost_rollout(sandbox, attack):
@@ -61,13 +53,6 @@ async def test_a_supervisor_that_is_stopped_once_goes_on_as_if_nothing_had_been(
     # Nobody can tell whether the agent or somebody outside stopped it.
     result = await sandbox.exec("kill -STOP $PPID; echo on", timeout_s=30)
     assert (result.exit_code, result.stdout, result.shell_restarted) == (0, b"on\n", False)
-
-
-async def test_its_shell_is_known_to_be_a_new_one(sandbox):
-    await sandbox.shell("X=1")
-    await sandbox.exec("kill -9 $PPID")
-    result = await sandbox.shell("echo on$X")
-    assert (result.stdout, result.shell_restarted) == (b"on\n", True)
 
 
 async def test_no_killed_supervisor_leaves_a_process(sandbox):
@@ -153,22 +138,3 @@ libc = ctypes.CDLL(None, use_errno=True)
 print(libc.inotify_add_watch(libc.inotify_init(), b"{tmp_path}", 0xfff), ctypes.get_errno())
 """
     assert (await sandbox.exec(["python3", "-c", script])).stdout == b"-1 1\n"
-
-
-@pytest.mark.usefixtures("_same_user")
-async def test_without_control_groups_its_processes_cannot_be_bounded_and_it_is_refused(monkeypatch):
-    monkeypatch.setattr(cgroup, "controllers", dict)
-    with pytest.raises(IsolationError, match=r"nothing bounds how many processes.*Delegate"):
-        async with open_local(NETWORKED, tier="C"):
-            pass
-
-
-@pytest.mark.usefixtures("_same_user")
-async def test_a_refusal_names_all_that_is_in_the_way_at_once(monkeypatch):
-    monkeypatch.setattr(cgroup, "controllers", dict)
-    with pytest.raises(
-        IsolationError,
-        match=r"off the network.*nothing bounds how many.*sandbox_network full`, in a delegated",
-    ):
-        async with open_local(SMALL, tier="C"):
-            pass

@@ -25,11 +25,6 @@ async def test_the_agent_is_a_host_user_that_no_other_sandbox_has(sandbox):
     assert "0" not in users
 
 
-async def test_the_system_is_read_only(sandbox):
-    result = await sandbox.exec("for d in / /usr /etc /dev /var /run; do touch $d/x && echo $d; done")
-    assert result.stdout == b""
-
-
 async def test_an_abstract_socket_of_the_host_is_out_of_reach(sandbox):
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("\0turnwise-test")
@@ -77,10 +72,3 @@ async def test_an_agent_of_the_supervisors_own_user_that_stuffs_the_shell_gets_a
         for _ in range(5):
             last = await sandbox.shell("echo on", timeout_s=1)
         assert last.stdout == b"on\n"
-
-
-async def test_python_git_identity_and_home_work(sandbox):
-    result = await sandbox.exec(
-        "python3 -c 'import json, ssl, sqlite3; print(1)'; whoami; echo $HOME; pwd; echo $LANG"
-    )
-    assert result.stdout == b"1\nagent\n/workspace\n/workspace\nC.UTF-8\n"

@@ -42,18 +42,6 @@ async def test_names_are_resolved_as_the_host_does():
     assert "localhost" in found.text().splitlines()[-1]
 
 
-async def test_nothing_but_the_network_opens_with_it():
-    async with open_local(SandboxLimits(network="full"), tier="B") as sandbox:
-        result = await sandbox.exec("ls -d /home /root /run/docker.sock /sys; cat /etc/shadow")
-    assert result.stdout == b""
-
-
-async def test_without_a_word_there_is_no_network():
-    async with open_sandbox() as sandbox:
-        assert sandbox.record.limits.network == "none"
-        assert sandbox.record.lacks == ()
-
-
 @pytest.mark.docker
 async def test_a_container_gets_the_engines_default_network_or_a_refusal(docker_engine):
     bridged = any(one["Name"] == "bridge" for one in docker_engine._api.networks())

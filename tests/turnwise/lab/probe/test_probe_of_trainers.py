@@ -1,15 +1,12 @@
-"""Probes of steps that torch takes: of the unmodified Atropos example trainer, and of wrong loops."""
+"""Probes of steps that torch takes: of TRL, of the trainer of the docs, and of wrong loops."""
 
 import importlib
 import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.environments.serve.loopback import TURNWISE, running
-from tools.errors import ConfigError
 from turnwise.cli.main import main
 from turnwise.lab.probe.canaries import VOCABULARY
 from turnwise.lab.probe.trainer_probe import probe_trainer
@@ -143,12 +140,6 @@ def adam(weigh, *, clip=0.0):
     return step
 
 
-def test_what_adam_was_given_is_read_from_the_optimizer():
-    verdict = probe_trainer(adam(lambda mask, advantages: advantages))
-    assert (verdict.exact, verdict.scale) == (True, "1/16 rows, 4 of every group")
-    assert verdict.source == "Adam's first moment"
-
-
 def test_the_checkpoint_of_a_loop_with_adam_is_read_with_its_optimizer(tmp_path):
     def step(probe):
         optimizer = adam(lambda mask, advantages: advantages / mask.sum())(probe)
@@ -157,49 +148,3 @@ def test_the_checkpoint_of_a_loop_with_adam_is_read_with_its_optimizer(tmp_path)
         return tmp_path
 
     assert probe_trainer(step).findings == ("rows weigh 1/their trained tokens",)
-
-
-def test_weights_after_adam_are_refused_with_what_to_give_instead():
-    with pytest.raises(ConfigError, match=r"a step of Adam .* return the optimizer"):
-        probe_trainer(trainer(lambda mask, advantages: advantages, torch.optim.AdamW), lr=0.001)
-
-
-@pytest.mark.parametrize(
-    ("view", "rows", "code", "said"),
-    [
-        ("turn_rows", 33, 0, "exact: cosine 1.0000"),
-        (
-            "token_advantages",
-            16,
-            1,
-            "advantages are ignored: scores of rows are used, normalised in each group; "
-            "rows weigh 1/their trained tokens",
-        ),
-    ],
-)
-def test_the_example_trainer_is_told_what_it_does_with_a_view(api, tmp_path, capsys, view, rows, code, said):
-    training = importlib.import_module("example_trainer.training")
-    data = importlib.import_module("example_trainer.data")
-    trainer_api = importlib.import_module("example_trainer.api")
-    config = importlib.import_module("example_trainer.config").TrainingConfig(
-        model_name="canary", device="cpu", batch_size=rows, gradient_accumulation_steps=1, lr=1.0,
-        atropos_url=api.url, seq_len=4096, training_steps=1, save_path=str(tmp_path),
-    )  # fmt: skip
-    trainer_api.register_trainer(config)
-    trainer_api.get_batch(api.url)
-    folder = tmp_path / "probe"
-    command = [TURNWISE, "doctor", "trainer", "begin", str(folder), "--api", api.url, "--view", view]
-    with running(command, stdout=subprocess.DEVNULL) as process:
-        (batches,), _ = data.get_data(rows, config.seq_len, api.url)
-        assert process.wait(60) == 0
-    model = loaded(folder / "model")
-    optimizer = torch.optim.SGD(model.parameters(), lr=config.lr)
-    training.run_training_step(
-        model, optimizer, *batches[:4], config, 0, inference_logprob_batches=batches[4]
-    )
-    checkpointing = importlib.import_module("example_trainer.checkpointing")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "model")
-    saved = checkpointing.save_checkpoint(model, tokenizer, str(tmp_path / "saved"), 1)
-    capsys.readouterr()
-    assert main(["doctor", "trainer", "read", str(folder), saved]) == code
-    assert said in capsys.readouterr().out

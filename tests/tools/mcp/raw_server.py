@@ -80,7 +80,7 @@ def call(answer, tool, arguments):
 
 
 def keep(tool, arguments):
-    """Keep a line in a file: `MEMORY`, or one beside this program or where it started; or show its folders."""
+    """Keep a line in a file, `MEMORY` or one beside this program or where it started; or show its folders."""
     if tool == "show":
         names = ("HOME", "TMPDIR", "MEMORY", "XDG_CONFIG_HOME", "npm_config_cache")
         return json.dumps({"cwd": str(Path.cwd())} | {name: os.environ.get(name) for name in names})

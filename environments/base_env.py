@@ -15,7 +15,7 @@ from time import monotonic
 from types import TracebackType
 from typing import NoReturn, Self
 
-from environments.config import AgentEnvConfig, ModelServerConfig, ServerConfig
+from environments.config import AgentEnvConfig, ModelServerConfig, ServerConfig, checked_config
 from environments.credit import comparable, credited
 from environments.policy.base import Policy
 from environments.policy.rendering.chatml import ChatMLRenderer
@@ -75,8 +75,10 @@ class AgentEnv(Hooks):
         Raises:
             UsageError: if the class lacks something, or a setting cannot work.
         """
-        parts = build(self, self.scoring, config, servers, policy)
-        self.config, self.lifecycle = parts.config, Lifecycle(self, parts, self.open_sandbox)
+        # First: what the class states may be a property that reads it.
+        self.config = checked_config(self.config_init()[0] if config is None else config, type(self))
+        parts = build(self, self.scoring, self.config, servers, policy)
+        self.lifecycle = Lifecycle(self, parts, self.open_sandbox)
 
     # The flow, from item to credit.
 
@@ -291,8 +293,10 @@ class AgentEnv(Hooks):
             yield self
 
     async def __aenter__(self) -> Self:
-        self._opened = self.opened()
-        return await self._opened.__aenter__()
+        opened = self.opened()
+        await opened.__aenter__()
+        self._opened = opened
+        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

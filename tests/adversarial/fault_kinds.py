@@ -16,8 +16,6 @@ RETRIED = "retried"
 """The same request is sent again; the call is lost when that does not help."""
 OVERFLOW = "overflow"
 """The conversation does not fit the model's context."""
-ADAPTED = "adapted"
-"""The request is sent again without what the server refuses."""
 
 
 @dataclass(kw_only=True)

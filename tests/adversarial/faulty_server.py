@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tests.adversarial.body_faults import kinds as body_kinds
 from tests.adversarial.fault_kinds import Exchange, Fault
-from tests.adversarial.hostile_server import answer
+from tests.adversarial.hostile_server import answer, requests
 from tests.adversarial.message_faults import POISON
 from tests.adversarial.message_faults import kinds as message_kinds
 from tests.adversarial.sampled_replies import ANSWERS, PATHS, call_text, sampled
@@ -65,13 +65,8 @@ class FaultyServer:
     async def serve(self, reader, writer):
         self.serving.add(task := asyncio.current_task())
         try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-                first, *lines = head.strip().split("\r\n")
-                headers = {line.partition(":")[0].lower(): line.partition(":")[2].strip() for line in lines}
-                body = await reader.readexactly(int(headers.get("content-length", 0)))
-                path = first.split(" ")[1].partition("?")[0]
-                if not await self._answer(path, body, reader, writer):
+            async for _, path, _, body in requests(reader):
+                if not await self._answer(path.partition("?")[0], body, reader, writer):
                     break
         except (OSError, asyncio.IncompleteReadError):
             pass

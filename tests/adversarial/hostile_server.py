@@ -41,6 +41,16 @@ async def endless(writer):
         await writer.drain()
 
 
+async def requests(reader):
+    """Method, path, headers and body of each request of a connection."""
+    while True:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        first, *lines = head.strip().split("\r\n")
+        method, path, _ = first.split(" ")
+        headers = {line.partition(":")[0].lower(): line.partition(":")[2].strip() for line in lines}
+        yield method, path, headers, await reader.readexactly(int(headers.get("content-length", 0)))
+
+
 class HostileServer:
     """`answers`: by path, or `*`; bytes, or a coroutine function of the writer, after which it hangs up."""
 
@@ -52,12 +62,7 @@ class HostileServer:
 
     async def serve(self, reader, writer):
         try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-                first, *lines = head.strip().split("\r\n")
-                method, path, _ = first.split(" ")
-                headers = {line.partition(":")[0].lower(): line.partition(":")[2].strip() for line in lines}
-                body = await reader.readexactly(int(headers.get("content-length", 0)))
+            async for method, path, headers, body in requests(reader):
                 self.asked.append((method, path, headers, body))
                 made = self.answers.get(path.partition("?")[0], self.answers.get("*"))
                 if callable(made):

@@ -70,15 +70,3 @@ class SlowStart(Plain):
     async def load_items(self):
         time.sleep(3)  # noqa: ASYNC251
         return await super().load_items()
-
-
-class Interrupted(Plain):
-    """Stands still at its fifth item."""
-
-    name = "interrupted"
-
-    async def compute_reward(self, item, trajectory, ctx):
-        if item["number"] == 4:
-            print("item 4", flush=True)  # noqa: T201
-            await asyncio.sleep(600)
-        return float(trajectory.sibling)

@@ -12,7 +12,7 @@ from environments.rollout.boundary import failure_of
 from environments.rollout.completion_check import checked_completion
 from environments.trajectory import Completion, Message
 from tests.adversarial.body_faults import SECRET
-from tests.adversarial.fault_kinds import ADAPTED, LOST, OVERFLOW, READ, RETRIED
+from tests.adversarial.fault_kinds import LOST, OVERFLOW, READ, RETRIED
 from tests.adversarial.faulty_server import FAULTS, Plan, faulty
 from tests.adversarial.message_faults import POISON
 from tests.environments.policy.chat_server import RENDERER, chat_policy
@@ -109,7 +109,7 @@ def problem_once(fault, outcome, requests):
     classes = {LOST: PolicyError, OVERFLOW: ContextOverflow}
     if not isinstance(outcome, classes.get(fault.expected, Completion)):
         return "another class"
-    if requests != (2 if fault.expected in (RETRIED, ADAPTED) else 1):
+    if requests != (2 if fault.expected == RETRIED else 1):
         return f"{requests} requests"
     if not isinstance(outcome, Completion):
         return shown(outcome)

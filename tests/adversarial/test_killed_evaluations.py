@@ -68,10 +68,22 @@ def command(tmp_path):
 EVALUATE = ("evaluate", "slow_env.py:Slow", "--env.eval_rollouts", "2", "--env.max_failed_groups", "0")
 
 
+def assert_incomplete(folder, shown):
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert (metrics["planned"], metrics["complete"]) == (6, False)
+    assert 0 < metrics["tried"] < 6
+    assert f"{metrics['tried']} of 6 tried; INCOMPLETE" in shown
+    samples = (folder / "samples.jsonl").read_text().splitlines()
+    assert all(json.loads(line)["evaluation"]["complete"] is False for line in samples)
+
+
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGINT], ids=["kill", "interrupt"])
-def test_an_evaluation_goes_on_where_it_was_ended(tmp_path, command, by):
+def test_an_evaluation_that_was_ended_says_so_everywhere_and_goes_on(tmp_path, command, by):
     folder = tmp_path / "runs" / "slow" / "eval-default"
-    command(*EVALUATE, stop_at="i3", killed_by=by)
+    shown, code = command(*EVALUATE, stop_at="i3", killed_by=by)
+    if by is signal.SIGINT:
+        assert code == 128 + signal.SIGINT
+        assert_incomplete(folder, shown)
     before = (folder / "record.jsonl").read_bytes()
     assert before.count(b"\n") >= 2
     _, code = command(*EVALUATE)

@@ -1,14 +1,11 @@
 """No run ends with 0 while work is left, whatever an environment's code does to the tasks and the loop."""
 
 import asyncio
-import json
-import signal
 
 import pytest
 
 from environments.run.worker_pool import StoppedError, run_groups
 from tests.adversarial.commands import evaluate, process, run
-from tests.environments.serve.loopback import running
 
 
 async def identity(key):
@@ -35,18 +32,3 @@ async def test_a_pool_whose_workers_are_cancelled_by_others_raises(on_done):
 @pytest.mark.parametrize("command", [process, evaluate])
 def test_code_that_cancels_every_task_does_not_end_the_run_with_0(tmp_path, command):
     assert run(command("CancellingAll", tmp_path)).returncode == 1
-
-
-def test_an_evaluation_that_was_ended_says_so_everywhere(tmp_path):
-    command = evaluate("Interrupted", tmp_path, "--env.max_concurrent_rollouts", "1")
-    with running(command, stdout=-1, stderr=-2, text=True) as ended:
-        assert any("item 4" in line for line in ended.stdout)
-        ended.send_signal(signal.SIGINT)
-        shown = ended.stdout.read()
-        assert ended.wait(60) == 128 + signal.SIGINT
-    metrics = json.loads((tmp_path / "evaluation" / "metrics.json").read_text())
-    assert (metrics["planned"], metrics["complete"]) == (6, False)
-    assert 0 < metrics["tried"] < 6
-    assert f"{metrics['tried']} of 6 tried; INCOMPLETE" in shown
-    samples = (tmp_path / "evaluation" / "samples.jsonl").read_text().splitlines()
-    assert all(json.loads(line)["evaluation"]["complete"] is False for line in samples)

@@ -197,18 +197,11 @@ async def test_what_the_solution_itself_tries_changes_no_reward(line):
     )
 
 
-@across(
-    {
-        "the command": {"command": "sleep 60"},
-        "the build": {"command": "true", "build": "sleep 60"},
-    },
-    (),
-    "ctx",
-    ("local",),
-)
-async def test_a_verification_over_its_limit_is_a_result_that_is_timed_out(ctx, case):
+@pytest.mark.parametrize("build", [None, "sleep 60"], ids=["the command", "the build"])
+async def test_a_verification_over_its_limit_is_a_result_that_is_timed_out(ctx, build):
     ctx.verify_timeout_s = 0.5
-    result = await ctx.verify(artefacts=["solution.py"], **case)
+    command = "true" if build else "sleep 60"
+    result = await ctx.verify(artefacts=["solution.py"], command=command, build=build)
     assert (result.timed_out, result.exit_code, result.stdout) == (True, 137, b"")
 
 

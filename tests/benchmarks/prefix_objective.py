@@ -1,6 +1,6 @@
 """What prefixes do to the objective: a chat in which turns get upvotes and the session may convert.
 
-    python -m tests.benchmarks.prefix_objective [--groups 400]
+    python -m tests.benchmarks.prefix_objective
 
 A seller chats with a customer for at most six turns: cold, warm, interested or ready. Chatting gets an upvote
 of 0.1 and may warm the customer up or make an interested one ready; a pitch makes a warm one interested;
@@ -8,8 +8,7 @@ closing ends the session and converts, or not. The policy is tabular softmax and
 
 How an advantage per turn becomes a weight of each turn's log-probability is read from the rows of the real
 views, as Atropos' example trainer reads them. Expectations are exact: all sessions are enumerated, and over
-siblings an expected advantage has a closed form. Beside that, sampled groups go through the real code of
-credit and wire.
+siblings an expected advantage has a closed form.
 """
 
 import argparse
@@ -218,21 +217,6 @@ def expected_gradient(chat: Chat, arm: Arm, logits: np.ndarray, size: int) -> np
     return chat.gradient(logits, expected_weights(chat, arm, logits, size))
 
 
-def sampled_gradient(
-    chat: Chat, arm: Arm, logits: np.ndarray, size: int, groups: int, seed: int
-) -> np.ndarray:
-    """The mean gradient of sampled groups, each through the real code of credit and wire."""
-    chances = chat.probabilities(logits)
-    members = np.random.default_rng(seed).choice(len(chances), (groups, size), p=chances / chances.sum())
-    total = np.zeros(chat.alive.shape)
-    for siblings in members:
-        group = chat.group(siblings)
-        weights = weights_on_the_wire(group, arm.weigh(group), arm)
-        for member, row in zip(siblings, weights, strict=True):
-            total[member, : len(row)] += row
-    return chat.gradient(logits, total / (groups * size) / chances[:, None])
-
-
 def learned(chat: Chat, arm: Arm, size: int, steps: int, rate: float = 0.05) -> np.ndarray:
     """Logits after following the normalised expected gradient from the uniform policy."""
     logits = np.zeros(LOGITS)
@@ -249,8 +233,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--group-size", type=int, default=4)
     parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--groups", type=int, default=400, help="sampled, of each arm")
-    parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     chat, logits, size = Chat(options.turns), np.zeros(LOGITS), options.group_size
     returns = chat.to_go(chat.rewards)
@@ -258,16 +240,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     counted = chat.gradient(logits, np.repeat(chat.objective_of_prefixes()[:, None], chat.turns, axis=1))
     write = sys.stdout.write
     write(f"{len(chat.sessions)} sessions, groups of {size}; gradients of the uniform policy\n\n")
-    write("| weights | cosine | scale | cosine to Σ(N-l+1) r | sampled cosine | converts | turns | J |\n")
-    write("|---|---|---|---|---|---|---|---|\n")
+    write("| weights | cosine | scale | cosine to Σ(N-l+1) r | converts | turns | J |\n")
+    write("|---|---|---|---|---|---|---|\n")
     for name, arm in ARMS.items():
         gradient = expected_gradient(chat, arm, logits, size)
-        sampled = sampled_gradient(chat, arm, logits, size, options.groups, options.seed)
         reached = chat.probabilities(learned(chat, arm, size, options.steps))
         scale = gradient @ true / (true @ true)
         write(
             f"| {name} | {cosine(gradient, true):.4f} | {scale:.2f} | {cosine(gradient, counted):.4f} "
-            f"| {cosine(sampled, true):.2f} | {reached @ chat.converted:.2f} | {reached @ chat.length:.1f} "
+            f"| {reached @ chat.converted:.2f} | {reached @ chat.length:.1f} "
             f"| {reached @ returns[:, 0]:.3f} |\n"
         )
         sys.stdout.flush()

@@ -19,6 +19,7 @@ from environments.trajectory import Rewards, StopReason, Trajectory
 from tests.environments.write_file import (
     ITEMS,
     Breaking,
+    ScalarWriteFile,
     WriteFile,
     group_from,
     made,
@@ -295,3 +296,18 @@ def test_a_way_to_aggregate_that_does_not_exist_is_refused_at_once():
 
     with pytest.raises(ConfigError, match="score_aggregation 'max'; choose one of sum, mean, outcome"):
         made(Odd)
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_forgotten_await_is_named_as_one(is_async):
+    def forgets(self, item, trajectory, ctx):
+        return float(ctx.sandbox.exec("true").exit_code)
+
+    async def forgets_in_async(self, item, trajectory, ctx):
+        return 1.0 + ctx.sandbox.exec("true")
+
+    reward = forgets_in_async if is_async else forgets
+    cls = type("Forgets", (ScalarWriteFile,), {"compute_reward": reward})
+    failures = (await group_from(made(cls, group_size=2))).group.failures
+    assert ["is `await` missing" in failure.error for failure in failures] == [True, True]

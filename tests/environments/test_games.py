@@ -4,7 +4,7 @@ import pytest
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
-from environments.policy.scripted import Choice, call, say
+from environments.policy.scripted import Choice, say
 from environments.shipped.sales_chat import SalesChatEnv
 from environments.shipped.sales_chat.customer import move_of
 from environments.shipped.word_guess import WordGuessEnv
@@ -78,17 +78,6 @@ async def test_whatever_the_agent_writes_is_scored(game, text):
     credited = await run_first(opened(Hostile, group_size=2, min_group_size=1))
     assert credited.group.failures == ()
     assert all(t.score is not None for t in credited.group.trajectories)
-
-
-@GAMES
-async def test_a_call_of_a_tool_that_is_not_there_is_a_turn_like_any_other(game):
-    class Calling(game):
-        def scripted_choices(self, item, messages, tools, skill):
-            return [Choice(probability=1.0, message=call("guess", {"word": "crane"}))]
-
-    credited = await run_first(opened(Calling, group_size=2, min_group_size=1))
-    assert {t.end_reason for t in credited.group.trajectories} <= {"lost", "left"}
-    assert all(t.score == 0.0 for t in credited.group.trajectories)
 
 
 @cases("unit", ["<guess>", "</guess>", "<guess>a</guess>", "a ", "buy", " ", "\ud800", "g g "])

@@ -5,11 +5,9 @@ from environments.policy.scripted import Choice, say
 from environments.rewards.rubric import Rubric
 from environments.rollout.context import summarise
 from environments.turn_level_reward import TurnLevelRewardMixin
-from tests.tables import cases
 from turnwise import AgentEnv
 
 RUBRIC = Rubric(length=2.0)
-LONG = " ".join(["a long story"] * 20)
 
 
 class Chat(TurnLevelRewardMixin, AgentEnv):
@@ -101,27 +99,3 @@ async def test_rewards_of_acts_are_spread_over_all_turns():
             return [float(number) for number, _ in enumerate(trajectory.acts)]
 
     assert (await trajectory_of(PerAct)).rewards.turns == (0.0, None, 1.0, None, 2.0)
-
-
-class Talkative(Chat):
-    """Half of its summaries use the budget of tokens up."""
-
-    def scripted_summary(self, item, messages, tools, skill):
-        return [Choice(probability=0.5, message=say(LONG)), Choice(probability=0.5, message=say("Short."))]
-
-    def compute_outcome(self, item, trajectory, ctx):
-        return 1.0
-
-
-@cases("estimator", ["turn_return", "grpo", "gigpo", "turn_gae", "progress"])
-async def test_a_rollout_that_ends_with_its_summary_is_credited(estimator):
-    class Ending(Talkative):
-        def state_key(self, item, turn):
-            return "start" if turn is None else "later"
-
-    done = await run(Ending, token_budget=40, seed=3, estimator=estimator)
-
-    ended = [kinds(each) for each in done.group.trajectories]
-    assert any(each.endswith("s") for each in ended)
-    assert done.status in ("ok", "no_credit")
-    assert [len(row) for row in done.advantages] == [len(each) for each in ended]

@@ -36,13 +36,6 @@ class Game(TurnLevelRewardMixin, AgentEnv):
         return [Choice(probability=0.2, message=say("found")), Choice(probability=0.8, message=say("mud"))]
 
 
-class Judged(Game):
-    """The same with a verdict on the whole, which some rollouts lack."""
-
-    def compute_outcome(self, item, trajectory, ctx):
-        return 1.0 if any(ctx.turn_scores) else None
-
-
 async def played(cls, path, **settings):
     console = Console(file=io.StringIO(), width=200)
     config = AgentEnvConfig(
@@ -71,16 +64,6 @@ async def test_its_groups_are_credited_and_the_mean_score_is_the_rate_of_wins(tm
     assert (code, {group.status for group in groups}) == (0, {"ok", "no_credit"})
     assert "played by         scripted:" in said
     assert f"turnwise view {tmp_path / 'r.jsonl'}" in said
-
-
-async def test_where_an_outcome_is_written_a_missing_one_still_refuses_the_group(tmp_path):
-    code, groups, said = await played(Judged, tmp_path / "r.jsonl")
-    assert None in scores_of(groups)
-    # One cause however many siblings it names: the run ends before it has spent much on nothing.
-    assert (code, [group.status for group in groups].count("failed")) == (1, 3)
-    (line,) = [each for each in said.splitlines() if each.startswith("stopped: ")]
-    assert line.startswith("stopped: 3 groups were refused alike, and none can be learned from: no outcome ")
-    assert "--env.missing_outcome" in line
 
 
 @pytest.mark.parametrize("stated", ["refuse", "drop", -1.0])

@@ -11,9 +11,8 @@ from environments.record.summary import summary_rows
 from environments.record.totals import Summary
 from environments.run.experiment import origin_of
 from environments.testing import group_of
-from environments.trajectory import IGNORED
 from environments.wire.columns import columns_of
-from environments.wire.payloads import ROW_BY_ROW, Shape, pack, post_text
+from environments.wire.payloads import Shape, pack, post_text
 from environments.wire.views import VIEWS
 from tests.environments.chat.chat_env import chat, group_of_chat
 from tests.tables import cases
@@ -37,10 +36,6 @@ def marked(group, untrained):
     return replace(group, trajectories=tuple(trajectories))
 
 
-def middle_is_not_trained(self, item, turn, ctx):
-    return turn.index != 1
-
-
 async def test_the_environment_is_asked_after_each_turn_was_scored():
     seen = []
 
@@ -52,14 +47,6 @@ async def test_the_environment_is_asked_after_each_turn_was_scored():
     (trajectory,) = credited.group.trajectories
     assert seen == [(0, 1, True), (1, 2, True), (2, 3, True)]
     assert [turn.trained for turn in trajectory.turns] == [True, False, True]
-
-
-async def test_advantages_of_the_other_turns_are_as_if_all_were_trained():
-    plain = await group_of_chat()
-    left_out = await group_of_chat(train_turn=middle_is_not_trained)
-    assert any(row[1] for row in plain.advantages)
-    assert left_out.advantages == tuple((row[0], 0.0, row[2]) for row in plain.advantages)
-    assert [t.rewards for t in left_out.group.trajectories] == [t.rewards for t in plain.group.trajectories]
 
 
 @cases("estimator", sorted(name for name in ESTIMATORS if describe(name).over_step is None))
@@ -89,33 +76,6 @@ def summary_of(credited):
     summary = Summary()
     summary.add(credited)
     return summary
-
-
-@pytest.mark.parametrize("view", [*VIEWS])
-def test_their_tokens_are_trained_in_no_view(view):
-    group = credited(marked(GROUP, {(0, 0), (2, 1)}), "turn_return", policy="p")
-    trained = {0: [1, 2], 1: [0, 1], 2: [0, 2, 3]}
-    spans = {
-        (index, turn): GROUP.trajectories[index].turns[turn].span
-        for index, turns in trained.items()
-        for turn in turns
-    }
-    columns = [columns_of(each) for each in VIEWS[view](group)]
-    masked = 0 if view == "binary_masks" else IGNORED
-    tokens = sum(label != masked for each in columns for mask in each["masks"] for label in mask)
-    sizes = {key: span.end - span.start for key, span in spans.items()}
-    if view == "prefix_rows":  # a turn is in each row of those that follow it
-        sizes = {key: n * sum(later >= key[1] for later in trained[key[0]]) for key, n in sizes.items()}
-    assert tokens == sum(sizes.values())
-    if view in ROW_BY_ROW:
-        assert len(columns) == len(spans)
-
-
-def test_a_row_is_scaled_by_its_trained_tokens_alone():
-    group = credited(marked(GROUP, {(0, 0)}), "turn_return", policy="p")
-    first, second = VIEWS["prefix_rows"](group, 1, "repeated")[:2]
-    assert first.rows[0].score == group.advantages[0][1] * 1
-    assert second.rows[0].score == group.advantages[0][2] * (1 + 3)
 
 
 def test_rewards_of_a_turn_that_is_not_trained_stay_where_people_and_trainers_read_them():

@@ -88,20 +88,6 @@ def test_an_annotation_that_cannot_be_read_is_told(annotation: str):
     assert "an annotation cannot be read" in refused(annotation)
 
 
-def test_the_docstring_describes_parameters_alone():
-    def buy(what: str) -> str:
-        """Buy.
-
-        Args:
-            what: A thing.
-            return: No parameter.
-        """
-        return what
-
-    with pytest.raises(ConfigError, match=r"describes \['return'\], which are no parameters"):
-        tool(buy)
-
-
 def test_the_docstring_describes_nothing_that_no_model_sees():
     def buy(shop: Shop, what: str) -> str:
         """Buy.

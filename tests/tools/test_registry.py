@@ -153,14 +153,6 @@ async def test_a_call_that_a_parser_could_not_read_runs_nothing(status: str):
     assert result.content.startswith("The call was not run: it ")
 
 
-async def test_a_refused_call_tells_the_parameters():
-    result = await execute("shout", '{"txt": "a"}')
-    assert result.content == (
-        "shout was not run. `text` is missing; `txt` is not a parameter. "
-        "Parameters: text: string (required), times: integer (optional)."
-    )
-
-
 async def test_a_tool_error_is_shown_to_the_model():
     result = await execute("refuse")
     assert (result.error, result.content) == ("tool_error", "Error: not today")

@@ -55,27 +55,6 @@ def test_what_a_call_asks_for_is_not_its_own_time(profiler, clock):
     assert profiler.profile().calls == {"score_turn": times(1, 13, 3, 13), "judge": times(1, 10, 10, 10)}
 
 
-async def side_by_side(clock, *steps):
-    """Calls that begin one after the other; each waits for its event."""
-    events = {name: asyncio.Event() for name in steps}
-
-    async def call(name):
-        with timed(name):
-            await events[name].wait()
-
-    tasks = {name: asyncio.create_task(call(name)) for name in steps}
-    await asyncio.sleep(0)
-    for name in steps:
-        clock.passes(4)
-        events[name].set()
-        await tasks[name]
-
-
-async def test_calls_side_by_side_share_the_time(profiler, clock):
-    await side_by_side(clock, "tool a", "tool b")
-    assert profiler.profile().calls == {"tool a": times(1, 4, 2, 4), "tool b": times(1, 8, 6, 8)}
-
-
 async def test_what_a_call_left_running_goes_on_beside_the_next_and_all_sum_to_the_wall_clock(
     profiler, clock
 ):

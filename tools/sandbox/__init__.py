@@ -146,8 +146,11 @@ class Opening(AbstractAsyncContextManager[Sandbox]):
     async def _enter(self) -> Sandbox:
         async with AsyncExitStack() as opening:
             sandbox = await opening.enter_async_context(self._opener(self._limits, **self._options))
-            for layer in self._layers:
-                await layer.put_into(sandbox)
+            try:
+                for layer in self._layers:
+                    await layer.put_into(sandbox)
+            except OSError as error:  # not of an agent's files: a hook that meets it would blame the agent
+                raise SandboxCreateError(f"what was prepared cannot be copied: {error}") from error
             self._opened = opening.pop_all()
         return sandbox
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from tools.errors import IsolationError, SandboxCreateError
+from tools.errors import IsolationError
 from tools.sandbox.archive import ArchivedFile, clean_path, pack, unpack
 from tools.sandbox.base import Layer, Sandbox, Snapshot
 from tools.sandbox.inside import tar
@@ -89,10 +89,7 @@ async def _archived(sandbox: Sandbox) -> Snapshot:
         begun = time.monotonic()
         read = await asyncio.to_thread(os.pread, file.fileno(), size, 0)
         unpack: Any = getattr(copy, "unpack_tree", None)
-        try:
-            await (copy.put_archive(read) if unpack is None else unpack(read))
-        except OSError as error:
-            raise SandboxCreateError(f"what was prepared cannot be copied: {error}") from error
+        await (copy.put_archive(read) if unpack is None else unpack(read))
         if not logged:
             how = "" if unpack else ", without its links"
             logged.append(f"{time.monotonic() - begun:.2f} s for {size / 1e6:.1f} MB{how}")

@@ -96,11 +96,12 @@ def main() -> None:
     shells = (f"{folder}/bash" for folder in os.get_exec_path())
     shell = next((each for each in shells if os.access(each, os.X_OK)), "sh")
     due = time.monotonic() + request["wall_s"]
-    for command in request["commands"]:
+    for left, command in zip(range(len(request["commands"]), 0, -1), request["commands"], strict=True):
         with (folder / "output").open("w+b") as output:
             # They were written where the workspace had this name and was the home.
             argv = [shell, "-c", command.replace(workspace, here)]
-            _run(argv, request["cpu_s"], due, output)
+            share_s = (due - time.monotonic()) / left  # so that one that waits leaves time to those after it
+            _run(argv, request["cpu_s"], share_s, output)
             sys.stderr.buffer.write(_ends(output).replace(here.encode(), workspace.encode()) + b"\n")
     with notes.open("rb") as file:
         sys.stdout.buffer.write(file.read(MAX_NOTES_BYTES))
@@ -114,7 +115,7 @@ def _ends(output: IO[bytes]) -> bytes:
     return head + output.read(KEPT_BYTES)
 
 
-def _run(argv: list[str], cpu_s: int, due: float, output: IO[bytes]) -> None:
+def _run(argv: list[str], cpu_s: int, timeout_s: float, output: IO[bytes]) -> None:
     """Run one command until it ends or the time is up; each process has a limit of its own, too."""
     process = subprocess.Popen(
         argv,
@@ -126,7 +127,7 @@ def _run(argv: list[str], cpu_s: int, due: float, output: IO[bytes]) -> None:
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s)),
     )
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(max(0.0, due - time.monotonic()))
+        process.wait(max(0.0, timeout_s))
     kill_new(set())
     process.wait()
 

@@ -129,11 +129,15 @@ class EndpointServer:
             finally:
                 port.is_open = False
                 # Not by a cancellation: one that meets a connection in the same turn of the loop loses it.
-                listening.shutdown(socket.SHUT_RDWR)
+                try:
+                    listening.shutdown(socket.SHUT_RDWR)
+                except OSError:  # macOS has it for connections alone
+                    accepting.cancel()
                 port.close()
                 await asyncio.wait({accepting})
                 port.close()
-                accepting.result()  # raises what has ended it
+                if not accepting.cancelled():
+                    accepting.result()  # raises what has ended it
 
 
 class _Connection(web.RequestHandler):
@@ -228,8 +232,6 @@ class _Port:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_WAIT_S):  # `wait_for` may swallow a cancellation
                     await self.has_changed.wait()
-        self.is_open = True
-        """Whether connections are accepted."""
         self._is_full = False
 
     def close(self) -> None:

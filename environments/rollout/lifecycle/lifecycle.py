@@ -12,6 +12,7 @@ from functools import partial
 from threading import Lock
 from typing import Any
 
+from environments.config import AgentEnvConfig
 from environments.policy.base import CheckedPolicy
 from environments.policy.second_models import ROLES, AskedModel
 from environments.rollout.boundary import (
@@ -132,7 +133,7 @@ class Lifecycle:
 
     def __init__(self, env: Hooks, parts: Parts, open_sandbox: SandboxOpener) -> None:
         self.env, self.parts, self._open_sandbox = env, parts, open_sandbox
-        self.config, self.sandboxes = parts.config, parts.sandboxes
+        self.sandboxes = parts.sandboxes
         self.toolset = parts.toolset
         """The tools that agents get."""
         self._images = ItemImages(self.sandboxes.prepare)
@@ -147,6 +148,11 @@ class Lifecycle:
         self._order = IN_ORDER
         self._is_open = self._waits = False
         self.hook_threads = HookThreads()
+
+    @property
+    def config(self) -> AgentEnvConfig:
+        """The settings as they are now; a program may have set others."""
+        return self.env.config
 
     @asynccontextmanager
     async def opened(self, *, evaluation: bool, waits: bool, notify: Notify) -> AsyncGenerator[None]:

@@ -10,7 +10,6 @@ from environments.config import (
     ModelServerConfig,
     SecondModelConfig,
     ServerConfig,
-    checked_config,
     sampling_of,
     server_configs,
 )
@@ -77,7 +76,7 @@ class Parts:
 def build(
     env: Hooks,
     scoring: Callable[[], NewScoring],
-    config: AgentEnvConfig | None,
+    config: AgentEnvConfig,
     servers: Sequence[ModelServerConfig] | None,
     policy: Policy | None,
 ) -> Parts:
@@ -86,8 +85,6 @@ def build(
     Raises:
         UsageError: if the class lacks something, or a setting cannot work.
     """
-    own_config, own_servers = env.config_init()
-    config = checked_config(own_config if config is None else config, type(env))
     missing = env.missing_outcome if config.missing_outcome is None else config.missing_outcome
     if missing is not None:
         missing = missing_outcome_of(missing, f"missing_outcome of {env.name!r}")
@@ -102,7 +99,7 @@ def build(
     refuse_other_states(toolset, env.prepare, env.name)
     condensers = env_condensers(config, env.condenser, env=env.name)
     renderer = ChatMLRenderer.load(config.tokenizer_name)
-    players, seconds = _split_servers(server_configs(own_servers if servers is None else servers))
+    players, seconds = _split_servers(server_configs(env.config_init()[1] if servers is None else servers))
     models = _second_models(config, seconds)
     sums_up = any(isinstance(each, summarise) and each.by == "model" for each in condensers)
     if sums_up and "summariser" not in models.roles and not writes(env, "scripted_summariser"):

@@ -1,21 +1,20 @@
-"""Any group that a record may hold, every field of it varied, from one seed."""
+"""Any group that a record may hold, every field of it varied by its type, from one seed."""
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from enum import Enum
 from random import Random
-from typing import get_args
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from environments.trajectory import (
     NOT_SAMPLED,
-    AgentRun,
     Condensed,
     CreditedGroup,
-    Failure,
-    JudgeCall,
     Kept,
     Message,
     Rewards,
     Span,
-    StopReason,
     TokenRow,
     Trajectory,
     TrajectoryGroup,
@@ -23,13 +22,15 @@ from environments.trajectory import (
     TurnClock,
     WeightSpan,
 )
-from tools.calls import CallStatus, ToolCall, ToolResult, ToolSpec
-from tools.sandbox.base import SandboxLimits, SandboxRecord
+from tools.calls import ToolCall, ToolSpec
+from tools.sandbox.base import SandboxLimits
 
 TEXTS = ["", "a", "two\nlines", '\x00"\\', "é\u2028", "\U0001f600"]
 NUMBERS = [0.0, -0.1, 5e-324, 1e100, 1 / 3]
 COUNTS = [0, 1, 2**63 - 1]
 JSONS = [None, True, -(2**63), 0.1, "text", [1, [None]], {"a": {"b": []}, "": 1.5}]
+LEFT = {"contents", "profile", "stale", "is_evaluation"}
+"""Fields that keep their default: they are not in the line, or change what the others may be."""
 
 
 def all_withheld(group, why):
@@ -39,155 +40,80 @@ def all_withheld(group, why):
 class Draw:
     def __init__(self, seed):
         self.random = Random(seed)
-        self.toolsets = [self.tools() for _ in range(2)]
+        self.toolsets = [self.several(ToolSpec) for _ in range(2)]
 
     def one(self, of):
         return self.random.choice(list(of))
 
-    def bool(self):
-        return self.random.random() < 0.5
+    def several(self, kind, most=2):
+        return tuple(self.any(kind) for _ in range(self.random.randint(0, most)))
 
-    def text(self):
-        return self.one(TEXTS)
-
-    def name(self):
-        return self.one([None, *TEXTS])
-
-    def number(self):
-        return self.one(NUMBERS)
-
-    def count(self):
-        return self.one(COUNTS)
-
-    def some(self):
-        return self.one([None, *NUMBERS])
-
-    def several(self, make, most=2):
-        return tuple(make() for _ in range(self.random.randint(0, most)))
-
-    def named(self, make):
-        return {self.text(): make() for _ in range(self.random.randint(0, 2))}
-
-    def message(self, *roles):
-        return Message(
-            role=self.one(roles or ("system", "user", "assistant", "tool")),
-            content=self.text(),
-            reasoning=self.name(),
-            tool_calls=self.several(
-                lambda: ToolCall(id=self.text(), name=self.text(), arguments=self.text())
-            ),
-            tool_call_id=self.name(),
-        )
-
-    def judge_call(self):
-        return JudgeCall(
-            hook=self.text(),
-            turn=self.one([None, *COUNTS]),
-            model=self.text(),
-            messages=self.several(self.message),
-            sampling=self.named(self.number),
-            answer=self.name(),
-            usage=self.named(self.count),
-        )
-
-    def tool_result(self):
-        return ToolResult(
-            call_id=self.text(),
-            name=self.text(),
-            content=self.text(),
-            error=self.one([None, "unknown_tool", "tool_error"]),
-            exit_code=self.one([None, -1, 255]),
-            timed_out=self.bool(),
-            duration_s=self.number(),
-        )
-
-    def kept(self):
-        return Kept(start=self.count(), end=self.count())
+    def any(self, kind, /, **given):
+        """A value of a type; of a dataclass with the fields that are given."""
+        origin, args = get_origin(kind), get_args(kind)
+        simple = {str: TEXTS, int: COUNTS, float: NUMBERS, bool: [True, False], Any: JSONS, NoneType: [None]}
+        if kind in simple:
+            return self.one(simple[kind])
+        if origin is Literal:
+            return self.one(args)
+        if origin in (Union, UnionType):
+            return self.any(self.one(args))
+        if origin in (tuple, Sequence):
+            return self.several(args[0])
+        if origin is Mapping:
+            return {self.one(TEXTS): self.any(args[1]) for _ in range(self.random.randint(0, 2))}
+        if issubclass(kind, Enum):
+            return self.one(kind)
+        assert is_dataclass(kind), kind
+        # What a parser made of calls is kept for the calls of turns alone.
+        given = {ToolCall: {"status": "ok", "span": None}}.get(kind, {}) | given
+        if kind is SandboxLimits:
+            return SandboxLimits(memory_mb=self.one([1, 4096]))
+        hints = get_type_hints(kind)
+        drawn = [each.name for each in fields(kind) if each.init and each.name not in {*LEFT, *given}]
+        return kind(**given, **{name: self.any(hints[name]) for name in drawn})
 
     def contexts(self, turns):
         """What each turn saw: much of it again and again, as where a condenser's work lasts."""
-        put_in = [self.message() for _ in range(3)]
+        put_in = [self.any(Message) for _ in range(3)]
         seen: list[tuple | None] = []
         for _ in range(turns):
             before = next((context for context in reversed(seen) if context), ())
-            again = before[self.random.randint(0, len(before)) :] if self.bool() else ()
-            new = self.several(lambda: self.kept() if self.bool() else self.one(put_in), most=3)
+            again = before[self.random.randint(0, len(before)) :] if self.any(bool) else ()
+            count = self.random.randint(0, 3)
+            new = tuple(self.any(Kept) if self.any(bool) else self.one(put_in) for _ in range(count))
             seen.append(self.one([None, (*again, *new), (*new, *again)]))
         return seen
 
-    def condensed(self):
-        return Condensed(
-            cause=self.text(),
-            tokens_before=self.count(),
-            tokens_after=self.count(),
-            is_estimate=self.bool(),
-            seconds=self.number(),
-        )
-
-    def tools(self):
-        return self.several(
-            lambda: ToolSpec(name=self.text(), description=self.text(), parameters=self.named(self.text))
-        )
-
     def turn(self, index, span):
-        message = self.message("assistant")
+        message = self.any(Message, role="assistant")
+        statuses = get_type_hints(ToolCall)["status"]
         calls = tuple(
-            replace(call, status=self.one(get_args(CallStatus)), span=self.one([None, (0, 3)]))
+            replace(call, status=self.any(statuses), span=self.one([None, (0, 3)]))
             for call in message.tool_calls
         )
-        return Turn(
+        starts = range(self.random.randint(0, 2))
+        return self.any(
+            Turn,
             index=index,
             kind=self.one(["act", "summary"]),
             message=replace(message, tool_calls=calls),
-            tool_results=self.several(self.tool_result),
-            replies=self.several(lambda: self.message("system", "user")),
-            finish_reason=self.text(),
+            replies=tuple(replace(each, role=self.one(["system", "user"])) for each in self.several(Message)),
             span=span,
-            trained=self.bool(),
-            anchor=self.name(),
-            noted=self.named(self.number),
-            condensed=self.one([None, self.condensed()]),
-            fork=self.one([None, "history: fit_context", *TEXTS]),
-            thread=self.count(),
+            context=None,
+            condensed=self.one([None, self.any(Condensed)]),
             clock=self.one([None, TurnClock(requested=0, handed_out=3, scored=8)]),
-            weight_version=self.name(),
-            weight_spans=tuple(
-                WeightSpan(start=start, version=self.text()) for start in range(self.count() % 3)
-            ),
-            sampling=self.named(lambda: self.one(JSONS)),
-            model_s=self.number(),
-            tools_s=self.number(),
-        )
-
-    def sandbox(self):
-        return SandboxRecord(
-            backend=self.text(),
-            tier=self.text(),
-            limits=SandboxLimits(memory_mb=self.one([1, 4096])),
-            enforced=self.several(self.text),
-            image=self.name(),
-            lacks=self.several(self.text),
+            weight_spans=tuple(WeightSpan(start=start, version=self.one(TEXTS)) for start in starts),
         )
 
     def rewards(self, turns):
-        return Rewards(
-            turns=self.one([None, tuple(self.some() for _ in range(turns))]),
-            outcome=self.some(),
-            score=self.number(),
-            turn_components=self.one([(), tuple(self.named(self.number) for _ in range(turns))]),
-            outcome_components=self.named(self.number),
-            turn_raw=self.one([(), tuple(self.named(self.number) for _ in range(turns))]),
-            outcome_raw=self.named(self.number),
-            group=self.some(),
-        )
-
-    def agent(self):
-        return AgentRun(
-            error=self.text(),
-            exit_code=self.one([None, -9, 0]),
-            output=self.text(),
-            wall_s=self.number(),
-            counts=self.named(self.count),
+        each = [Mapping[str, float]] * turns
+        return self.any(
+            Rewards,
+            turns=self.one([None, tuple(self.any(float | None) for _ in each)]),
+            score=self.any(float),
+            turn_components=self.one([(), tuple(map(self.any, each))]),
+            turn_raw=self.one([(), tuple(map(self.any, each))]),
         )
 
     def trajectory(self):
@@ -199,67 +125,20 @@ class Draw:
                 turns.append(self.turn(len(turns), Span(row=row, start=len(ids), end=len(ids) + length)))
                 ids += [self.random.randrange(300_000) for _ in range(length)]
                 logprobs += [-0.5] * length
-            rows.append(TokenRow(token_ids=tuple(ids), logprobs=tuple(logprobs) if self.bool() else None))
-        return Trajectory(
-            item_id=self.text(),
-            sibling=self.count(),
-            seed=self.count(),
-            prompt=self.several(self.message),
-            turns=tuple(
-                replace(turn, context=context)
-                for turn, context in zip(turns, self.contexts(len(turns)), strict=True)
-            ),
+            rows.append(TokenRow(token_ids=tuple(ids), logprobs=tuple(logprobs) if self.any(bool) else None))
+        contexts = zip(turns, self.contexts(len(turns)), strict=True)
+        return self.any(
+            Trajectory,
+            turns=tuple(replace(turn, context=context) for turn, context in contexts),
             rows=tuple(rows),
             tools=self.one([(), self.one(self.toolsets)]),
-            stop_reason=self.one(StopReason),
-            end_reason=self.name(),
-            agent=self.one([None, self.agent()]),
-            exact=self.bool(),
-            sandbox=self.one([None, self.sandbox()]),
             rewards=self.one([None, self.rewards(len(turns))]),
-            metrics=self.named(self.number),
-            judge_calls=self.several(self.judge_call),
-            user_calls=self.several(self.judge_call),
-            other_calls=self.several(self.judge_call),
-            wall_s=self.number(),
-        )
-
-    def failure(self):
-        return Failure(
-            sibling=self.count(),
-            stop_reason=self.one([None, *StopReason]),
-            error=self.text(),
-            traceback=self.text(),
-            turns=self.count(),
-            error_class=self.text(),
-            where=self.name(),
-            refuses_group=self.bool(),
-            judge_calls=self.several(self.judge_call),
-            user_calls=self.several(self.judge_call),
-            other_calls=self.several(self.judge_call),
         )
 
     def credited(self):
-        group = TrajectoryGroup(
-            group_id=self.text(),
-            env=self.text(),
-            item_id=self.text(),
-            epoch=self.count(),
-            item=self.one(JSONS),
-            item_hash=self.name(),
-            fingerprint=self.name(),
-            trajectories=self.several(self.trajectory),
-            failures=self.several(self.failure),
-            judge_calls=self.several(self.judge_call),
-            error=self.name(),
-        )
-        return CreditedGroup(
-            group=group,
-            advantages=tuple(tuple(self.number() for _ in each.turns) for each in group.trajectories),
-            policy=self.text(),
-            estimator=self.text(),
-            estimator_params=self.named(lambda: self.one(JSONS)),
-            status=self.one(["ok", "no_credit", "failed"]),
-            reason=self.name(),
-            turns_without_peer=self.count(),
+        trajectories = tuple(self.trajectory() for _ in range(self.random.randint(0, 2)))
+        return self.any(
+            CreditedGroup,
+            group=self.any(TrajectoryGroup, trajectories=trajectories),
+            advantages=tuple(tuple(self.any(float) for _ in each.turns) for each in trajectories),
         )

@@ -77,15 +77,6 @@ async def test_it_leaves_at_once_when_its_turns_are_used_up():
     assert "this rollout is over: its turns are used up" in message
 
 
-async def test_several_calls_of_a_turn_have_their_results_in_order():
-    both = call("bash", {"command": "echo one"})
-    both = both.__class__(
-        role="assistant", tool_calls=(*both.tool_calls, *call("bash", {"command": "exit 3"}).tool_calls)
-    )
-    first, _ = (await played(both, SUBMIT)).turns
-    assert ['"one\\n"' in first.tool_results[0].content, '"returncode": 3' in first.tool_results[1].content]
-
-
 class AsCommand(AgentEnv):
     """The command line of docs/examples/recorded/README.md."""
 

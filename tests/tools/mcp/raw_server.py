@@ -5,10 +5,12 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 does = sys.argv[1]
 NUMBER = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
 NOTHING = {"type": "object", "properties": {}}
+TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 BULKY = {
     "list_much": json.dumps({"content": [{"type": "text", "text": "a"}] * 100_000}),
     "nest": "[" * 300 + "]" * 300,
@@ -36,6 +38,8 @@ LISTED = {
     "odd name": [{**TOOLS[0], "name": "files/read"}],
     "twice": [TOOLS[0], TOOLS[0]],
 }
+KEEPING = [{"name": "create", "inputSchema": TEXT}, {"name": "show", "inputSchema": NOTHING}]
+LISTED |= {"keeps beside": KEEPING, "keeps here": KEEPING}
 count = 0
 
 
@@ -75,6 +79,20 @@ def call(answer, tool, arguments):
         sys.stdout.flush()
 
 
+def keep(tool, arguments):
+    """Keep a line in a file, `MEMORY` or one beside this program or where it started; or show its folders."""
+    if tool == "show":
+        names = ("HOME", "TMPDIR", "MEMORY", "XDG_CONFIG_HOME", "npm_config_cache")
+        return json.dumps({"cwd": str(Path.cwd())} | {name: os.environ.get(name) for name in names})
+    folder = Path(__file__).parent if does == "keeps beside" else Path.cwd()
+    memory = Path(os.environ.get("MEMORY") or folder / "memory")
+    known = memory.read_text().splitlines() if memory.exists() else []
+    if arguments["text"] in known:
+        return "nothing new"
+    memory.write_text("\n".join([*known, arguments["text"]]))
+    return f"created {arguments['text']}"
+
+
 def break_text(answer):
     """Answer with half a character, and a byte that is no UTF-8."""
     written = json.dumps({**answer, "result": text("\ud800 and %")})
@@ -109,6 +127,9 @@ for line in sys.stdin:
     elif method == "tools/call" and request["params"]["name"] in BULKY:
         sys.stdout.write(json.dumps(answer)[:-1] + ', "result": ' + BULKY[request["params"]["name"]] + "}\n")
         sys.stdout.flush()
+    elif method == "tools/call" and does in ("keeps beside", "keeps here"):
+        kept = keep(request["params"]["name"], request["params"].get("arguments"))
+        send({**answer, "result": text(kept)})
     elif method == "tools/call":
         if request["params"]["name"] == "break_text":
             break_text(answer)

@@ -16,7 +16,7 @@ from tools.mcp.mcp_toolset import MCPToolset
 from tools.registry import Toolset
 from turnwise import AgentEnv, Choice, call, say
 
-SERVER = Path(__file__).with_name("memory_server.py")
+SERVER = Path(__file__).with_name("raw_server.py")
 
 
 @pytest.fixture
@@ -24,8 +24,8 @@ def memory(tmp_path):
     """Makes the toolset of a server that keeps its file beside its program, or where it starts."""
     program = shutil.copy(SERVER, tmp_path)
 
-    def made(where="beside", name="memory", **fields):
-        return MCPToolset(name=name, command=sys.executable, args=(str(program), where), **fields)
+    def made(keeps="keeps beside", name="memory", **fields):
+        return MCPToolset(name=name, command=sys.executable, args=(str(program), keeps), **fields)
 
     return made
 

@@ -1,11 +1,25 @@
 """Lifecycles with random cancellations and kills leave nothing; more of them with `--soak`."""
 
+import asyncio
+import subprocess
+import sys
+from asyncio.subprocess import PIPE
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from tests.tools.sandbox import chaos
-from tests.tools.sandbox.conftest import TEST_IMAGE
+from tests.tools.sandbox.conftest import SMALL, TEST_IMAGE
+from tests.tools.sandbox.leftovers import leftovers, settled
+from tools.sandbox import open_sandbox
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.check import Target
+from tools.sandbox.docker.container import Spec
+from tools.sandbox.docker.manager import manager
+from tools.sandbox.host.process_ids import identity
+from tools.sandbox.inventory import reap_sandboxes
+from tools.sandbox.local import cgroup
 
 DOCKER = Target(backend="docker", options={"image": TEST_IMAGE})
 LOCAL = {
@@ -40,3 +54,71 @@ async def test_containers_that_end_at_random_leave_nothing():
 async def test_what_a_killed_host_leaves_would_be_seen():
     told = await chaos.run(LOCAL["B"], 5, seed=3, leak=True)
     assert told["after"]["processes"] == told["before"]["processes"] + told["killed_hosts"]
+
+
+SMALL_LOCAL = Target(limits=SMALL)
+SMALL_DOCKER = replace(DOCKER, limits=SMALL)
+
+
+def sleeping():
+    return subprocess.Popen(["sleep", "600"])
+
+
+async def test_what_dead_processes_left_is_swept_first(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with sleeping() as other:
+        (tmp_path / f"turnwise.{identity(other.pid)}.0").mkdir()
+        other.kill()
+    wanted = await leftovers(SMALL_LOCAL)
+    assert (await leftovers(SMALL_LOCAL, [other.pid])).directories == 1
+    assert await settled(SMALL_LOCAL, wanted, [other.pid], within_s=20) == wanted
+
+
+@pytest.mark.docker
+async def test_a_container_that_is_not_removed_is_seen(docker_engine):
+    managed = manager()
+    before = await leftovers(SMALL_DOCKER)
+    container = await asyncio.to_thread(
+        managed.make, Spec(image=docker_engine.image(TEST_IMAGE), limits=SMALL)
+    )
+    try:
+        # Its connection is a descriptor.
+        expected = replace(before, containers=before.containers + 1, descriptors=before.descriptors + 1)
+        assert await settled(SMALL_DOCKER, expected, within_s=20) == expected
+    finally:
+        await asyncio.to_thread(managed.drop, container)
+    assert await settled(SMALL_DOCKER, before) == before
+
+
+IN_A_NAMESPACE_OF_ITS_OWN = """
+import asyncio, sys
+from tools.sandbox import open_sandbox
+from tools.sandbox.inventory import reap_sandboxes
+
+async def main():
+    async with open_sandbox("local") as sandbox:
+        reaped = await reap_sandboxes("local")
+        print(len(reaped), flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        done = await sandbox.exec("echo alive")
+        print(done.stdout.decode().strip(), flush=True)
+
+asyncio.run(main())
+"""
+
+
+async def test_two_process_id_namespaces_over_one_cgroup_mount_sweep_nothing_of_each_other():
+    if not cgroup.controllers():
+        pytest.skip("no control group can be made here")
+    command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", IN_A_NAMESPACE_OF_ITS_OWN]
+    async with open_sandbox("local", limits=SMALL) as sandbox:
+        other = await asyncio.create_subprocess_exec(
+            *command, stdin=PIPE, stdout=PIPE, cwd=Path(__file__).parents[3]
+        )
+        assert int(await other.stdout.readline()) == 0
+        assert await reap_sandboxes("local") == []
+        cgroup.sweep.cache_clear()
+        cgroup.sweep()
+        answers, _ = await other.communicate(b"\n")
+        assert answers.strip() == b"alive"
+        assert (await sandbox.exec("echo alive")).stdout.strip() == b"alive"

@@ -204,3 +204,12 @@ async def test_files_of_an_agent_that_are_none_break_no_sandbox(artefacts, raise
     with pytest.raises(raised):
         async with Opening("double", opener, SandboxLimits(), {}).beginning_with(brought):
             pass
+
+
+async def test_what_cannot_be_put_into_a_fresh_sandbox_is_no_file_error_of_its_agents():
+    async def fill(sandbox):
+        await sandbox.write_file("/proc/1/x", b"")
+
+    with pytest.raises(SandboxCreateError, match="what was prepared cannot be copied"):
+        async with Opening("local", open_local, SMALL, {}).beginning_with(Layer(fill=fill)):
+            pass

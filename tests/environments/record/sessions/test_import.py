@@ -253,38 +253,20 @@ def test_a_message_of_weight_0_is_not_trained_and_its_vote_still_counts(tmp_path
 
 
 def test_blocks_with_tool_results_in_a_users_message(tmp_path):
-    logged = {
-        "system": "Help.",
-        "tools": [{"name": "look", "input_schema": {"type": "object"}}],
-        "messages": [
-            user([{"type": "text", "text": "hi"}]),
-            {
-                "role": "assistant",
-                "content": [
-                    {"type": "text", "text": "Let me look."},
-                    {"type": "tool_use", "id": "t", "name": "look", "input": {"at": "é"}},
-                ],
-                "vote": "up",
-            },
-            user(
-                [
-                    {"type": "tool_result", "tool_use_id": "t", "content": "seen"},
-                    {"type": "text", "text": "?"},
-                ]
-            ),
-            {"role": "assistant", "content": "Yes."},
-        ],
-    }
-    (group,) = imported(tmp_path, logged)
-    (trajectory,) = group.group.trajectories
-    assert [each.role for each in trajectory.messages] == [
-        "system",
-        "user",
-        "assistant",
-        "tool",
-        "user",
-        "assistant",
+    use = {"type": "tool_use", "id": "t", "name": "look", "input": {"at": "é"}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": "seen"}
+    text = {"type": "text", "text": "Let me look."}
+    messages = [
+        user([{"type": "text", "text": "hi"}]),
+        {"role": "assistant", "content": [text, use], "vote": "up"},
+        user([result, {"type": "text", "text": "?"}]),
+        said("Yes."),
     ]
+    tools = [{"name": "look", "input_schema": {"type": "object"}}]
+    (group,) = imported(tmp_path, {"system": "Help.", "tools": tools, "messages": messages})
+    (trajectory,) = group.group.trajectories
+    roles = [each.role for each in trajectory.messages]
+    assert roles == ["system", "user", "assistant", "tool", "user", "assistant"]
     assert trajectory.turns[0].message.tool_calls[0].arguments == '{"at": "é"}'
     assert trajectory.turns[0].tool_results[0].content == "seen"
     assert trajectory.rewards.turns == (1.0, None)

@@ -104,6 +104,20 @@ async def test_a_connection_that_comes_as_the_rollout_ends_is_closed(caplog):
     assert caplog.records == []
 
 
+async def test_a_rollout_ends_although_a_connection_waits_for_room():
+    clients = []
+    async with asyncio.timeout(60):
+        async with endpoint.EndpointServer().rollout(lambda key: SimpleNamespace(), "m") as (_, opened):
+            port = urlsplit(opened.base_url).port
+            for _ in range(endpoint._MAX_CONNECTIONS + 2):
+                clients.append(await asyncio.open_connection("127.0.0.1", port))
+                await asyncio.sleep(0)
+    for reader, writer in clients:
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        writer.close()
+
+
 async def test_an_agent_sees_only_its_own_rollout():
     endpoints, got = [], []
 

@@ -8,15 +8,11 @@ import aiohttp
 import openai
 import pytest
 
-from environments.config import ServerConfig
-from environments.policy.mock_server import MockSettings, mock_app
-from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR, ChatMLRenderer
+from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import ScriptedPolicy
 from environments.record.group_line import encode_group
 from environments.rollout.agents import endpoint
 from tests.environments.rollout.agents.recorded import (
-    BuiltIn,
-    Sums,
     Talk,
     ask,
     played,
@@ -26,8 +22,6 @@ from tests.environments.rollout.agents.recorded import (
     system,
     user,
 )
-from tests.environments.rollout.agents.test_clients import plain
-from tests.equipment.running_server import running_server
 from tests.tables import cases
 from tools.errors import PolicyError
 from turnwise import ConfigError, StopReason
@@ -196,29 +190,6 @@ def test_rewards_of_overlapping_threads_stand_at_their_turns():
     (trajectory,) = rolled_out(played(Numbered, play))
     assert trajectory.rewards.turns == (2.0, 0.0, 0.0)
     assert [turn.thread for turn in trajectory.turns] == [0, 1, 0]
-
-
-@cases("kind", ["plain", "vllm", "sglang"])
-async def test_over_a_real_model_server_rows_are_those_of_our_loop(kind):
-    renderer = ChatMLRenderer.embedded()
-    item = {"id": "one", "task": "Add."}
-
-    def script_for(_):
-        return lambda messages, tools, skill: Sums.scripted_choices(None, item, messages, tools, skill)
-
-    app = mock_app(script_for, skill=1.0, renderer=renderer, settings=MockSettings(kind=kind))
-    async with running_server(app) as url:
-        kinds = {"plain": "chat"}
-        server = ServerConfig(
-            base_url=url, model_name="scripted", server_type=kinds.get(kind, kind), family="chatml"
-        )
-        settings = {"servers": [server], "tokenizer_name": str(EMBEDDED_TOKENIZER_DIR), "group_size": 2}
-        ours, theirs = await roll_out(BuiltIn, **settings), await roll_out(played(Sums, plain), **settings)
-    assert theirs.group.failures == ()
-    assert [each.rows for each in ours.group.trajectories] == [
-        each.rows for each in theirs.group.trajectories
-    ]
-    assert all(each.exact for each in theirs.group.trajectories)
 
 
 def test_secrets_are_struck_from_what_the_model_sees_and_what_is_recorded():

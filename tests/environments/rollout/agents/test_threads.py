@@ -171,14 +171,6 @@ def test_a_second_model_answers_to_its_name_untrained():
     ]
 
 
-def test_other_models_name_a_second_model_that_there_is():
-    async def play(self, item, ctx):
-        """Is never called."""
-
-    with pytest.raises(ConfigError, match="other_models names 'nobody'; choose from judge, user, summariser"):
-        played(Talk, play, other_models={"grader": "nobody"})()
-
-
 @pytest.mark.parametrize("seed", range(12))
 async def test_what_each_turn_saw_renders_as_its_row_whatever_the_threads_do(seed):
     """Over random schedules of going on, forking and beginning."""
@@ -431,9 +423,20 @@ def test_a_turn_is_not_left_out_for_what_its_thread_offers_later():
     assert [turn.trained for turn in trajectory.turns] == [False, True]
 
 
-def test_train_threads_is_one_of_two_words():
-    with pytest.raises(ConfigError, match="train_threads is 'none'; choose one of 'all', 'with_tools'"):
-        played(Talk, titled, train_threads="none")()
+@pytest.mark.parametrize(
+    ("attributes", "says"),
+    [
+        ({"train_threads": "none"}, "train_threads is 'none'; choose one of 'all', 'with_tools'"),
+        (
+            {"other_models": {"grader": "nobody"}},
+            "other_models names 'nobody'; choose from judge, user, summariser",
+        ),
+    ],
+    ids=["threads", "models"],
+)
+def test_what_is_trained_and_who_answers_is_one_of_a_few_words(attributes, says):
+    with pytest.raises(ConfigError, match=says):
+        played(Talk, titled, **attributes)()
     with pytest.raises(ConfigError, match="Command has train_threads='none'"):
         Command(["true"], train_threads="none")
 

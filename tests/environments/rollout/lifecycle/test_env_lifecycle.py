@@ -62,6 +62,36 @@ async def test_a_dataset_that_load_items_does_not_read_is_refused(tmp_path):
             pass
 
 
+async def test_a_second_opening_that_is_refused_does_not_close_the_first_nor_keep_it_open():
+    env = made(Opened)
+    async with env:
+        with pytest.raises(ConfigError, match="open already"):
+            async with env:
+                pass
+        assert env.events == ["setup", "items"]
+        await env.run_group(env.tasks()[0])
+    assert env.events == ["setup", "items", "teardown"]
+
+
+def test_what_a_class_states_may_be_a_property_that_reads_the_settings():
+    class Chooses(WriteFile):
+        tools = property(lambda self: WriteFile.tools if self.config.group_size == 3 else ())
+
+    names = [tool.name for tool in made(Chooses, group_size=3).toolset.tools]
+    assert names == [tool.name for tool in made(group_size=3).toolset.tools] != []
+    assert made(Chooses, group_size=2).toolset.tools == ()
+
+
+async def test_settings_that_a_subclass_changes_after_the_base_count_in_its_rollouts():
+    class Shorter(WriteFile):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.config = self.config.model_copy(update={"max_turns": 1})
+
+    credited = await group_from(made(Shorter))
+    assert {len(each.turns) for each in credited.group.trajectories} == {1}
+
+
 async def test_an_environment_can_be_opened_again():
     env = made(Opened)
     for _ in range(2):
@@ -70,12 +100,9 @@ async def test_an_environment_can_be_opened_again():
     assert env.events.count("teardown") == 2
 
 
-async def test_rollouts_before_the_setup_that_an_environment_writes_are_refused():
+async def test_an_environment_that_is_not_open_gives_no_rollouts_and_no_tasks():
     with pytest.raises(ConfigError, match="is not set up yet; open it"):
         await made(Opened).run_group(HELLO)
-
-
-def test_the_groups_of_an_environment_that_is_not_open_are_refused():
     with pytest.raises(ConfigError, match="has no items yet; open it"):
         made().tasks()
 

@@ -17,12 +17,9 @@ async def limited(limits, *, says=("more",) * 9, **settings):
     return await played(limiting(lambda self, item: limits, says=says, plays=plays, settings=settings))
 
 
-async def test_a_limit_smaller_than_the_setting_wins():
-    assert len((await limited({"max_turns": 2}, max_turns=5)).turns) == 2
-
-
-async def test_a_setting_smaller_than_the_limit_wins():
-    assert len((await limited({"max_turns": 5}, max_turns=2)).turns) == 2
+async def test_the_smaller_one_of_limit_and_setting_wins():
+    for limit, setting in ((2, 5), (5, 2)):
+        assert len((await limited({"max_turns": limit}, max_turns=setting)).turns) == 2
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import asyncio
 import io
 import subprocess
 import threading
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -29,7 +30,7 @@ class PerItem(AgentEnv):
     def format_prompt(self, item):
         return "Look."
 
-    def sandbox_for(self, item):
+    async def sandbox_for(self, item):
         return item
 
     async def compute_reward(self, item, trajectory, ctx):
@@ -47,15 +48,9 @@ async def rolled_out(item, env_cls=PerItem, **settings):
     return await made(env_cls, **settings).rollout_group(GroupTask(item=item, item_id="i"), 1)
 
 
-class Asynchronous(PerItem):
-    async def sandbox_for(self, item):
-        return item
-
-
-@pytest.mark.parametrize("env_cls", [PerItem, Asynchronous], ids=["def", "async"])
-async def test_limits_of_an_item_win_over_the_settings(env_cls):
+async def test_limits_of_an_item_win_over_the_settings():
     spec = SandboxSpec(memory_mb=192, disk_mb=32)
-    (trajectory,) = (await rolled_out(spec, env_cls, sandbox_network="full")).trajectories
+    (trajectory,) = (await rolled_out(spec, sandbox_network="full")).trajectories
     limits = trajectory.sandbox.limits
     assert (limits.memory_mb, limits.disk_mb, limits.network) == (192, 32, "full")
 
@@ -68,6 +63,19 @@ async def test_the_verifiers_sandbox_has_the_limits_of_the_item():
 
     (trajectory,) = (await rolled_out(SandboxSpec(pids=33), Looks)).trajectories
     assert trajectory.score == 33
+
+
+@pytest.mark.parametrize("network", ["none", "full"])
+async def test_the_verifiers_sandbox_has_the_network_of_the_settings(network):
+    class Networked(PerItem):
+        async def compute_reward(self, item, trajectory, ctx):
+            async with ctx.fresh_sandbox() as fresh:
+                assert fresh.record.limits.network == network
+            return (await ctx.verify(command="cat /proc/net/dev")).text().count(":")
+
+    (trajectory,) = (await rolled_out(None, Networked, sandbox_network=network)).trajectories
+    devices = Path("/proc/net/dev").read_text().count(":") if network == "full" else 1
+    assert (trajectory.sandbox.limits.network, trajectory.score) == (network, devices)
 
 
 async def test_an_item_without_one_has_a_sandbox_as_the_settings_say():
@@ -195,3 +203,13 @@ async def test_a_run_of_which_no_image_can_be_had_is_refused():
     with pytest.raises(ConfigError, match="no sandbox that sandbox_for asks for can be opened"):
         async with made(Missing, sandbox="docker"):
             pass
+
+
+@pytest.mark.docker
+@pytest.mark.usefixtures("docker_engine")
+async def test_the_image_is_made_ready_first_and_that_is_told(tmp_path):
+    (tmp_path / "Dockerfile").write_text(f"FROM {TEST_IMAGE}\nENV A=1\n")
+    lines = []
+    await made(sandbox="docker", sandbox_image=str(tmp_path)).preflight(lines.append)
+    assert lines[0] == f"building {tmp_path}"
+    assert lines[-1] == f"building {tmp_path}: done"

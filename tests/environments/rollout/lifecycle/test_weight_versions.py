@@ -265,36 +265,28 @@ async def test_a_completion_that_an_update_interrupted_is_one_turn_with_its_span
     assert (len(rollout.rows), rollout.weight_versions) == (1, ("a", "b"))
 
 
-@pytest.mark.parametrize("late", [0, 1])
-async def test_a_span_begins_before_the_last_token_at_the_latest(late):
-    class Wrong(Versioned):
+A = WeightSpan(start=0, version="a")
+
+
+@cases(
+    ("spans", "is_refused"),
+    [
+        (lambda ids: (A, WeightSpan(start=len(ids) - 1, version="b")), False),
+        (lambda ids: (A, WeightSpan(start=len(ids), version="b")), True),
+        (lambda ids: (A, WeightSpan(start=0, version="b")), True),
+        (lambda ids: (WeightSpan(start=1, version="a"),), True),
+        (lambda ids: (WeightSpan(start=0, version=""),), True),
+        (lambda ids: ((0, "a"),), True),
+        (lambda ids: [A], True),
+    ],
+    ids=["last token", "beyond", "twice", "late", "without a name", "a pair", "a list"],
+)
+async def test_spans_that_are_no_stretches_of_the_completion_are_refused(spans, is_refused):
+    class Spanned(Versioned):
         async def complete(self, request):
             sampled = await super().complete(request)
-            starts = {"a": 0, "b": len(sampled.token_ids) - 1 + late}
-            spans = tuple(WeightSpan(start=start, version=name) for name, start in starts.items())
-            return replace(sampled, weight_spans=spans)
+            return replace(sampled, weight_spans=spans(sampled.token_ids))
 
-    async with Chat(AgentEnvConfig(group_size=1, min_group_size=1), policy=Wrong("a")) as env:
-        assert len((await env.run_group(TASK)).group.failures) == late
-
-
-@pytest.mark.parametrize(
-    "spans",
-    [
-        (WeightSpan(start=1, version="a"),),
-        (WeightSpan(start=0, version="a"), WeightSpan(start=0, version="b")),
-        (WeightSpan(start=0, version="a"), WeightSpan(start=9999, version="b")),
-        (WeightSpan(start=0, version=""),),
-        ((0, "a"),),
-        [WeightSpan(start=0, version="a")],
-    ],
-    ids=["late", "twice", "beyond", "without_a_name", "a_pair", "a_list"],
-)
-async def test_spans_that_are_no_stretches_of_the_completion_are_refused(spans):
-    class Wrong(Versioned):
-        async def complete(self, request):
-            return replace(await super().complete(request), weight_spans=spans)
-
-    async with Chat(AgentEnvConfig(group_size=1, min_group_size=1), policy=Wrong("a")) as env:
-        done = await env.run_group(TASK)
-    assert "weight_spans is" in done.group.failures[0].error
+    async with Chat(AgentEnvConfig(group_size=1, min_group_size=1), policy=Spanned("a")) as env:
+        failures = (await env.run_group(TASK)).group.failures
+    assert ["weight_spans is" in each.error for each in failures] == [True] * is_refused

@@ -1,4 +1,4 @@
-"""Environments of verifiers, played by its own agent: its rewards, exact tokens, credit by turn."""
+"""Environments of verifiers, played by its own agent: its rewards, its simulated user, and how it ends."""
 
 import asyncio
 import importlib

@@ -54,6 +54,16 @@ class CancellingAll(Plain):
             task.cancel()
 
 
+class Broken(Plain):
+    """The same bug in every rollout."""
+
+    name = "broken"
+
+    async def compute_reward(self, item, trajectory, ctx):
+        print("rolled out", item["id"], flush=True)  # noqa: T201
+        return {}["no such key"]
+
+
 class Waiting(Plain):
     name = "waiting"
 

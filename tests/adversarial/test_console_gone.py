@@ -2,12 +2,13 @@
 
 import os
 import pty
+import subprocess
 import sys
 
 import pytest
 
 from tests.adversarial.commands import evaluate, process, recorded, run
-from tests.environments.serve.loopback import running
+from tests.environments.serve.loopback import running, without_torch
 
 
 def closed_pipe():
@@ -31,6 +32,11 @@ def test_a_run_whose_output_cannot_be_written_does_its_work(tmp_path, console, c
         assert (tmp_path / "evaluation" / "metrics.json").is_file()
 
 
+def test_a_run_that_fails_without_a_console_still_exits_with_1(tmp_path):
+    with closed_pipe() as gone:
+        assert run(process("Broken", tmp_path), stdout=gone, stderr=gone).returncode == 1
+
+
 def test_a_run_started_without_standard_streams_writes_its_record_alone(tmp_path):
     command = " ".join(process("Plain", tmp_path))
     assert run(["sh", "-c", f"{command} <&- >&- 2>&-"]).returncode == 0
@@ -51,3 +57,12 @@ def test_a_closed_terminal_ends_no_run(tmp_path):
         os.close(ours)
         assert ended.wait(100) == 0
     assert recorded(tmp_path) == 200
+
+
+def test_text_that_the_console_cannot_encode_ends_no_run(tmp_path):
+    environment = {**without_torch(), "PYTHONIOENCODING": "ascii"}
+    ended = subprocess.run(
+        process("Broken", tmp_path), env=environment, capture_output=True, timeout=60, check=False
+    )
+    assert ended.returncode == 1
+    assert b"failed alike" in ended.stdout

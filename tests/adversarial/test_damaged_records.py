@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import logging
 import random
 from contextlib import aclosing
 
@@ -148,3 +149,19 @@ def test_readers_are_of_one_mind(whole, tmp_path, damage, capsys):
     read = {name: each for name, each in READERS.items() if name not in waiting}
     outcomes = {name: outcome(each, tmp_path / name, data) for name, each in read.items()}
     assert len(set(map(str, outcomes.values()))) == 1, outcomes
+
+
+def test_a_line_that_stands_twice_is_one_group_and_said(whole, tmp_path, caplog):
+    path = tmp_path / "r.jsonl"
+    path.write_bytes(whole + whole.splitlines(keepends=True)[1])
+    assert len(groups(path)) == 3
+    assert caplog.messages == [f"{path}: lines that are equal to an earlier one are left out"]
+
+
+def test_a_record_without_crc_is_read_and_said_once(whole, tmp_path, caplog):
+    path = tmp_path / "r.jsonl"
+    path.write_bytes(AT_ITS_ENDS["no CRC anywhere"](whole))
+    with caplog.at_level(logging.WARNING):
+        assert len(groups(path)) == len(groups(path)) == 3
+    assert len(caplog.messages) == 1
+    assert "no CRC32" in caplog.messages[0]

@@ -47,6 +47,15 @@ def test_importing_it_loads_no_environment_no_array_and_no_server_code():
     )
 
 
+def test_importing_it_does_not_load_what_rolls_out():
+    program = "import sys, turnwise.credit; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    ).stdout
+    rooms = {name.split(".")[1] for name in loaded.split() if name.startswith("environments.")}
+    assert rooms == {"credit", "trajectory"}
+
+
 # --- turns -----------------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,6 @@
 """What watches a run stands behind queues: whatever it does, the run ends with the same record."""
 
+import asyncio
 import os
 import re
 import subprocess
@@ -133,3 +134,31 @@ def test_a_pipe_or_terminal_that_nobody_reads_holds_no_run(tmp_path, command, ki
     assert ended.returncode == 0
     record = out if command == "process" else out / "record.jsonl"
     assert len(list(read_groups(record))) == 2 if command == "process" else record.is_file()
+
+
+PRINTS = """
+import sys
+from environments.run.console_streams import drop_unread_output, outlived_console
+with outlived_console():
+    drop_unread_output()
+    for number in range(20_000):
+        print("x" * 100, number)
+        print("y", number, file=sys.stderr)
+"""
+
+
+def test_much_output_that_is_read_is_whole_and_in_order():
+    ended = subprocess.run(
+        [sys.executable, "-c", PRINTS], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    numbers = [line.split(" ") for line in ended.stdout.splitlines()]
+    assert numbers == [[text, str(n)] for n in range(20_000) for text in ("x" * 100, "y")]
+
+
+async def test_runs_side_by_side_leave_the_streams_as_they_were(tmp_path):
+    before = sys.stdout, sys.stderr
+    runs = [chat(Printing, data_path_to_save_groups=str(tmp_path / name)) for name in "ab"]
+    async with asyncio.timeout(60):
+        codes = await asyncio.gather(*(process(each, quiet()) for each in runs))
+    assert codes == [0, 0]
+    assert (sys.stdout, sys.stderr) == before

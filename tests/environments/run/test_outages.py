@@ -1,6 +1,7 @@
 """What is away for all rollouts: no new one starts, the cause is said, and then the run goes on."""
 
 import io
+from itertools import count
 
 import pytest
 from rich.console import Console
@@ -96,6 +97,23 @@ async def test_an_outage_that_stays_ends_the_run_with_work_left(tmp_path):
     assert await process(env_with(engine, tmp_path / "r.jsonl"), quiet()) == 0
     finished = {each.group.item_id for each in read_groups(tmp_path / "r.jsonl") if each.status != "failed"}
     assert len(finished) == 30
+
+
+async def test_errors_of_an_author_are_no_outage_and_are_counted_by_their_place(tmp_path):
+    class Broken(Chat):
+        numbers = count()
+
+        async def compute_outcome(self, item, trajectory, ctx):
+            if next(self.numbers) % 2:
+                raise ValueError("a bug")
+            return 1.0
+
+    console = quiet()
+    env = chat(Broken, data_path_to_save_groups=str(tmp_path / "r.jsonl"), group_size=8)
+    await process(env, console)
+    shown = console.file.getvalue()
+    assert "were lost to" not in shown
+    assert "in compute_outcome dropped 50% of all rollouts, and not at random: mend it" in shown
 
 
 def test_of_the_latest_rollouts_one_class_of_errors_counts():

@@ -185,6 +185,12 @@ def test_a_group_without_credit_trains_nothing_and_is_counted():
     assert batch["loss_mask"][:GROUP_SIZE].sum() > 0
 
 
+def test_a_group_with_more_rows_than_rollouts_trains_nothing_and_is_counted():
+    output = adapter.output_of([GROUPS["condensed context"]], rows=3)
+    assert output["rollout_metrics"]["turnwise/groups_left_out"] == 1
+    assert output["loss_masks"] == [[0], [0], [0]]
+
+
 def test_groups_of_the_fully_asynchronous_trainer_arrive_with_their_advantages():
     config = config_of(len(GROUPS), policy_loss_type="rollout_is")
     config.trainer.fully_async.enabled = True
@@ -228,3 +234,10 @@ def test_a_trade_costs_what_the_warning_says(trade):
     expected = reference.policy_gradient(model, groups)
     cosine, ratio = reference.measured(taken, expected)
     assert f"cosine {cosine:.2f}, norm ratio {ratio:.2f}" in str(found[0].message)
+
+
+def test_whole_batches_of_groups_whose_sums_differ_are_refused():
+    config = config_of(1)
+    config.trainer.fully_async.sample_full_batch = True
+    with pytest.raises(ConfigError, match="sample_full_batch=True takes sums of advantages for scores"):
+        check_settings("SkyRL", config)

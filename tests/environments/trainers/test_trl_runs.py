@@ -104,6 +104,14 @@ def test_two_processes_take_the_step_of_one(tmp_path, monkeypatch, in_two, name)
     assert (gradient - alone.gradient).norm() < 1e-6 * alone.gradient.norm()
 
 
+@pytest.mark.soak
+def test_each_group_is_rolled_out_once_by_the_one_process_that_can(in_two):
+    by_first = {name: torch.load(in_two / name, weights_only=False)[-1] for name in MODES}
+    assert by_first == {
+        "whole groups": 1, "split groups": 0, "padded groups": 2, "a vLLM server": 2, "a vLLM in each": 1,
+    }  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def in_two(tmp_path_factory):
     """What the first of two processes, started by torchrun and joined by gloo, keeps of each mode."""
@@ -139,6 +147,12 @@ def test_rollouts_of_a_part_of_a_group_are_refused(tmp_path):
 
     with pytest.raises(ConfigError, match="other than whole groups of 4"):
         steps.run(CanaryEnv, tmp_path, trainer=Shuffled)
+
+
+def test_trls_own_evaluation_is_refused(tmp_path):
+    done = steps.run(CanaryEnv, tmp_path)
+    with pytest.raises(ConfigError, match="use `turnwise evaluate`"):
+        done.trainer.evaluate(done.rollouts.dataset)
 
 
 @asynccontextmanager

@@ -321,10 +321,30 @@ def test_a_withheld_sibling_is_a_row_of_which_nothing_is_trained_and_which_the_d
     assert taken.tolist() == pytest.approx(expected.tolist(), abs=1e-7)
 
 
+def test_a_group_with_an_advantage_too_large_has_no_rows_and_is_warned_of(caplog):
+    credited = GROUPS["dropped sibling"]
+    huge = replace(credited, advantages=tuple((1e60,) * len(row) for row in credited.advantages))
+    assert adapter.outputs_of(huge, version=0) == []
+    assert "too large for the float32 of a trainer" in caplog.text
+
+
 def test_verl_knows_the_estimator_when_it_is_told_of_the_module():
     told = os.environ | {"VERL_USE_EXTERNAL_MODULES": "environments.trainers.verl"}
     script = "import verl.trainer.ppo.core_algos as found; found.get_adv_estimator_fn('turnwise')"
     subprocess.run([sys.executable, "-c", script], env=told, check=True, capture_output=True)
+
+
+def test_an_agent_loop_gives_its_whole_group():
+    credited = GROUPS["condensed context"]
+
+    class Loop(adapter.TurnwiseAgentLoop):
+        async def credited_group(self, sampling_params, **item):
+            assert item["index"] == 7
+            return credited
+
+    loop = object.__new__(Loop)
+    outputs = asyncio.run(loop.run({}, index=7, global_steps=2))
+    assert len(outputs) == completion_columns(credited).rows
 
 
 TRADES = {
@@ -365,3 +385,18 @@ def test_groups_of_asynchronous_trainers_arrive_with_their_advantages(queue, mod
     assert [row.tolist() for row in advantages.unbind()] == [
         pytest.approx(row, abs=1e-6) for row in completion_columns(credited).advantages
     ]
+
+
+def test_too_old_prompts_are_dropped_as_whole_groups(queue, monkeypatch):
+    buffers = importlib.import_module("verl.trainer.ppo.v1.replay_buffer")
+    dropped = []
+    monkeypatch.setattr(
+        buffers, "tq", SimpleNamespace(kv_clear=lambda partition_id, keys: dropped.extend(keys))
+    )
+    buffer = buffers.ReplayBufferAsync("separate_async", None, 2, "drop", None)
+    through_the_worker(queue, GROUPS["condensed context"])
+    buffer.partitions["train"] = dict(zip(queue.keys, queue.tags, strict=True))
+    buffer.finished_keys["train"], buffer.prompt_global_steps["train"] = {"u"}, {"u": 3}
+    for step_now, gone in ((4, []), (5, sorted(["u", *queue.keys]))):
+        buffer._evict_terminal_groups(step_now, "train", buffer._terminal_eviction_reasons(step_now, "train"))
+        assert sorted(dropped) == gone

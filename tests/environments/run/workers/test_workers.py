@@ -13,6 +13,7 @@ from environments.policy.rendering.chatml import EMBEDDED, ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, say
 from environments.record.artefact_file import with_contents
 from environments.record.recorder import read_groups
+from environments.run.evaluation_run import evaluate
 from environments.run.workers import dispatch, env_spec, worker_process
 from environments.run.workers.workers import OnWorkers
 from tests.environments.policy.test_weights_over_http import update
@@ -26,6 +27,7 @@ from tests.environments.run.workers.supervised import (
     working,
 )
 from tests.environments.run.workers.worked_env import (
+    Chosen,
     InAnotherTier,
     InSandboxes,
     Updated,
@@ -33,6 +35,7 @@ from tests.environments.run.workers.worked_env import (
     WorkedConfig,
 )
 from tests.environments.serve.loopback import wait_until
+from tests.environments.write_file import quiet
 from tests.equipment.running_server import running_server
 from tools.errors import ConfigError, IsolationError, RunError
 from tools.sandbox.host.process_ids import identity
@@ -66,6 +69,27 @@ async def test_a_worker_that_isolates_in_another_tier_is_refused(tmp_path):
     fields = {"group_size": 2, "sandbox_network": "full", "data_path_to_save_groups": str(tmp_path / "r")}
     with pytest.raises(IsolationError, match=r"worker 1 .*another tier \(local C\) .*\(local B\)"):
         await processed(InAnotherTier(WorkedConfig(**fields)), open_source=on_supervisors(1))
+
+
+async def test_an_evaluation_has_the_same_verdicts(tmp_path):
+    folders = [tmp_path / name for name in ("alone", "workers")]
+    for folder, options in zip(folders, ({}, {"open_source": on_supervisors()}), strict=True):
+        env = Worked(WorkedConfig(data_dir_to_save_evals=str(folder), eval_rollouts=3))
+        assert await evaluate(env, quiet(), **options) == 0
+    alone, record = (folder / "record.jsonl" for folder in folders)
+    assert content_of(alone) == content_of(record)
+    passed = [each.passed for group in read_groups(record) for each in group.group.trajectories]
+    assert set(passed) == {True, False}
+
+
+async def test_next_items_is_asked_by_the_driver_with_what_came_out(tmp_path):
+    paths = [tmp_path / name for name in ("alone", "workers")]
+    for path, options in zip(paths, ({}, {"open_source": on_supervisors()}), strict=True):
+        config = WorkedConfig(group_size=2, total_steps=6, data_path_to_save_groups=str(path))
+        assert (await processed(Chosen(config), **options))[0] == 0
+    asked = [[(each.group.item_id, each.group.epoch) for each in read_groups(path)] for path in paths]
+    assert asked[0] == asked[1]
+    assert len(set(asked[0])) == 6
 
 
 async def test_the_driver_judges_age_by_the_weights_that_every_worker_met(tmp_path):

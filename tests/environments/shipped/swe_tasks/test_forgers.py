@@ -13,6 +13,7 @@ from tests.environments.shipped.swe_tasks.small_repository import (
     FILES,
     FIXED,
     dataset,
+    patch_of_tests,
     played,
     put,
     row,
@@ -179,6 +180,14 @@ async def test_the_agents_git_has_no_part_in_its_patch(rows):
     assert (await played(rows, put("calc.py", FIXED), sh(HOSTILE_GIT))).rewards.outcome == 1
 
 
+@pytest.mark.soak
+async def test_a_file_that_both_patches_touch_is_the_verifiers(rows, tmp_path):
+    data = "diff --git a/data.txt b/data.txt\nnew file mode 100644\n--- /dev/null\n+++ b/data.txt\n"
+    data += "@@ -0,0 +1 @@\n+1\n"
+    dataset(tmp_path, row("calc", test_patch=patch_of_tests() + data))
+    assert (await played(rows, put("calc.py", FIXED), put("data.txt", "2"))).rewards.outcome == 1
+
+
 @cases(
     "code",
     [
@@ -293,3 +302,9 @@ async def test_what_a_later_turn_takes_away_does_no_harm(rows):
 async def test_tests_that_the_agent_replaced_by_a_link_are_the_verifiers(rows):
     swap = sh("mv tests /tmp/away; ln -s /tmp/away tests")
     assert (await played(rows, put("calc.py", FIXED), swap)).rewards.outcome == 1
+
+
+@pytest.mark.soak
+async def test_a_fix_that_breaks_another_test_resolves_nothing(rows):
+    broken = put("calc.py", FIXED.replace("'calc'", "'other'"))
+    assert (await played(rows, broken)).rewards.outcome == 0

@@ -10,6 +10,8 @@ from urllib.parse import quote
 import pytest
 
 from environments.policy.inference.endpoint import endpoint, shown_url, without_credentials
+from environments.rollout.boundary import failure_of
+from environments.serve.outbox import Outbox
 from tests.adversarial.hostile_server import answer, hostile
 from tests.environments.conftest import RunApi
 from tests.environments.policy.chat_server import REQUEST, chat_policy
@@ -124,6 +126,15 @@ def test_a_model_server_that_cannot_be_used_is_named_without_them(command, fault
     nothing_secret_in(tmp_path, done.stdout, done.stderr)
 
 
+def test_a_model_server_that_serve_waits_for_is_named_without_them(tmp_path):
+    log = tmp_path / "log"
+    model = model_at(loopback.free_port())
+    command = loopback.serve("WriteWord", "http://127.0.0.1:1", tmp_path, *model)
+    with log.open("wb") as shown, loopback.running(command, cwd=tmp_path, stdout=shown, stderr=shown):
+        loopback.wait_until(lambda: "waiting for it" in log.read_text())
+    nothing_secret_in(tmp_path, log.read_bytes())
+
+
 def test_a_model_server_that_refuses_later_leaves_them_in_no_failure(model, tmp_path):
     class Later(Guard):
         def passed_on(self, method, path, body, headers):
@@ -174,6 +185,13 @@ def test_a_gateway_gets_its_token_with_every_request_of_serve_which_is_kept_nowh
     nothing_secret_in(tmp_path)
 
 
+def test_a_refused_post_is_kept_without_them(tmp_path):
+    api = endpoint(secret_url(1), name="n", example="e")
+    with Outbox(tmp_path / "o.sqlite") as outbox:
+        outbox.note_rejected("a", api.without_secrets(f"no {secret_url(1)} {BASIC} {PASSWORD}"))
+    nothing_secret_in(tmp_path)
+
+
 @cases(
     "args",
     [
@@ -194,6 +212,12 @@ def test_a_mistake_is_told_without_them(args, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(args) == 2
     nothing_secret_in(*capsys.readouterr(), tmp_path)
+
+
+def test_an_error_of_a_library_is_recorded_without_them():
+    error = RuntimeError(f"401 for url '{secret_url(1)}'")
+    failure = failure_of(error, sibling=0, turns=0)
+    nothing_secret_in(repr(failure))
 
 
 @cases(
@@ -223,6 +247,14 @@ async def test_a_proxy_is_told_its_password_and_nobody_else():
         with pytest.raises(PolicyError) as caught:
             await policy.complete(REQUEST)
         await policy.aclose()
+    nothing_secret_in(str(caught.value))
+
+
+async def test_a_proxy_that_is_gone_is_named_without_its_password():
+    policy = chat_policy("http://model.invalid/v1", tries=1, proxy=secret_url(loopback.free_port()))
+    with pytest.raises(PolicyError) as caught:
+        await policy.complete(REQUEST)
+    await policy.aclose()
     nothing_secret_in(str(caught.value))
 
 

@@ -1,6 +1,7 @@
 """What is found out once and kept: a look that died, hung or was refused is no answer, and is tried again."""
 
 import errno
+import os
 import signal
 from collections import Counter
 
@@ -13,7 +14,7 @@ from environments.policy.inference.server_kind import ServerFacts, look
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
 from tests.adversarial.hostile_server import OK, answer, hostile
 from tests.environments.write_file import made
-from tools.errors import ConfigError, IsolationError, ServerAway
+from tools.errors import ConfigError, IsolationError, PolicyError, ServerAway
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.docker import engine as engines
 from tools.sandbox.docker.manager import ContainerManager
@@ -69,6 +70,28 @@ def test_a_fork_server_that_dies_or_hangs_does_not_decide_the_tier(number, monke
 
 
 @pytest.mark.usefixtures("look_anew")
+def test_a_tier_that_cannot_be_examined_is_an_error_and_no_weaker_one(monkeypatch):
+    disturbed_starts(monkeypatch, signal.SIGKILL, times=FOR_EVER)
+    for _ in range(2):
+        with pytest.raises(IsolationError, match=r"could not be examined: no sandbox of tier B.*busy\?"):
+            probe.choose_tier(NETWORKED, allow_unsafe=True)
+
+
+@pytest.mark.usefixtures("look_anew")
+def test_a_shortage_does_not_decide_the_tier(monkeypatch):
+    start, count = probe.launch.start_in_namespaces, Counter()
+
+    def short(*args):
+        count["starts"] += 1
+        if count["starts"] == 1:
+            raise OSError(f"OSError({errno.EAGAIN}, 'clone3: {os.strerror(errno.EAGAIN)}')")
+        return start(*args)
+
+    monkeypatch.setattr(probe.launch, "start_in_namespaces", short)
+    assert probe.choose_tier(NETWORKED) == "B"
+
+
+@pytest.mark.usefixtures("look_anew")
 def test_what_the_kernel_refuses_is_an_answer_that_is_warned_of(monkeypatch, caplog):
     # Of namespaces: the process to fork from ends by itself, and says why.
     real = fork_server._setup
@@ -77,6 +100,36 @@ def test_what_the_kernel_refuses_is_an_answer_that_is_warned_of(monkeypatch, cap
     )
     assert probe.choose_tier(NETWORKED) == "C"
     assert "Landlock alone (tier C), for want of namespaces" in caplog.text
+
+
+@pytest.fixture
+def dying_python(tmp_path, monkeypatch):
+    """A system Python that is killed so many times."""
+
+    def make(times):
+        program, count = tmp_path / "python3", tmp_path / "count"
+        program.write_text(
+            f"#!/bin/sh\necho >>{count}\n[ $(wc -l <{count}) -gt {times} ] || kill -9 $$\n"
+            f'exec /usr/bin/python3 "$@"\n'
+        )
+        program.chmod(0o755)
+        monkeypatch.setattr(tiers, "_SYSTEM_PYTHON", str(program))
+        return str(program)
+
+    return make
+
+
+@pytest.mark.usefixtures("look_anew")
+def test_a_system_python_that_is_killed_is_asked_again(dying_python):
+    program = dying_python(1)
+    assert tiers.interpreter() == program
+
+
+@pytest.mark.usefixtures("look_anew")
+def test_a_system_python_that_is_always_killed_is_an_error(dying_python):
+    dying_python(FOR_EVER)
+    with pytest.raises(IsolationError, match="could not be examined"):
+        tiers.interpreter()
 
 
 def short_of_groups(monkeypatch, times):
@@ -165,6 +218,24 @@ async def test_a_model_server_that_cannot_be_examined_is_an_error(path, kind):
         await model_server.aclose()
 
 
+async def test_a_run_does_not_keep_how_a_server_is_asked_that_could_not_be_examined():
+    count = Counter()
+
+    async def models(writer):
+        count["asked"] += 1
+        writer.write(answer(PAGES["/v1/models"]) if count["asked"] > 4 else NO_ANSWERS["busy"])
+
+    async with hostile(pages("", b"", 0) | {"/v1/models": models}) as server:
+        env = made(servers=[ServerConfig(base_url=f"{server.url}/v1", model_name="m")])
+        (policy,) = env.policy._servers
+        policy.chat.server.first_wait_s = policy.chat.server.longest_wait_s = 0.001
+        with pytest.raises(PolicyError, match="could not be examined"):
+            await policy._decide_in_a_rollout()
+        await policy._decide_in_a_rollout()
+        assert policy.facts.kind == "vllm"
+        await policy.aclose()
+
+
 def test_a_tokenizer_that_a_hub_did_not_give_is_an_error_and_no_weaker_wire(monkeypatch):
     tokenizer, count = Tokenizer.from_file(str(EMBEDDED_TOKENIZER_DIR / "tokenizer.json")), Counter()
 
@@ -202,3 +273,20 @@ def test_an_image_of_which_an_engine_did_not_answer_is_asked_for_again():
     with pytest.raises(IsolationError, match="it is restarting"):
         managed.image("img", str)
     assert managed.image("img", str).id == "img"
+
+
+def test_a_docker_engine_that_did_not_answer_is_asked_again(monkeypatch):
+    real, count = engines.docker.from_env, Counter()
+
+    def from_env(**options):
+        count["asked"] += 1
+        if count["asked"] == 1:
+            raise engines.docker.errors.DockerException("connection refused")
+        return real(**options)
+
+    monkeypatch.setattr(engines.docker, "from_env", from_env)
+    engines.connect.cache_clear()
+    with pytest.raises(IsolationError, match="no Docker engine answers"):
+        engines.connect()
+    if os.path.exists("/var/run/docker.sock"):  # noqa: PTH110
+        assert engines.connect().arch

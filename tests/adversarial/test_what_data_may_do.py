@@ -17,10 +17,13 @@ import pytest
 
 from environments.record.sessions.logged_session import Scale, SessionError
 from environments.record.sessions.verifiers_trace import read_traces
-from environments.shipped.harbor_tasks.task_folder import find_tasks
+from environments.rewards.verdict.prepared_test import prepare_test
+from environments.shipped.harbor_tasks.task_folder import base_images, find_tasks
+from environments.shipped.harbor_tasks.task_toml import read_table
 from environments.shipped.swe_tasks import SweTasksEnv
 from environments.shipped.swe_tasks.env import SweTasksConfig
 from environments.shipped.swe_tasks.patches import patched_files
+from environments.shipped.swe_tasks.repositories import read_tree
 from tests.environments.shipped.harbor_tasks.task_folders import write_task
 from tests.environments.shipped.swe_tasks.small_repository import dataset, patch_of_tests, row, write
 from tests.tables import cases
@@ -65,11 +68,18 @@ def as_link(data, outside):
     return "link"
 
 
+def as_link_within(data, outside):
+    (data / "folder").mkdir()
+    (data / "folder" / "link").symlink_to(outside)
+    return "folder/link"
+
+
 PLACES = {
     "a release": lambda data, outside: "iniconfig==2.1.0",
     "absolute": lambda data, outside: str(outside),
     "above": lambda data, outside: "../outside",
     "a link": as_link,
+    "a link within": as_link_within,
 }
 
 
@@ -93,6 +103,24 @@ async def test_an_archive_that_is_not_the_datasets_own_needs_its_digest(tmp_path
     assert await load(tmp_path / "data", row("calc.tar", sha256=digest), repositories=[tmp_path])
 
 
+async def test_a_dataset_file_that_is_a_link_opens_no_other_folder(tmp_path):
+    write(tmp_path / "outside" / "calc", {"secret.py": SECRET})
+    rows = dataset(tmp_path / "outside", row("calc"))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "rows.jsonl").symlink_to(rows)
+    with pytest.raises(DatasetError, match="calc-1: no repository at"):
+        await SweTasksEnv(SweTasksConfig(dataset_path=str(tmp_path / "data" / "rows.jsonl"))).load_items()
+
+
+async def test_links_of_a_plain_folder_bring_nothing(tmp_path):
+    write(tmp_path / "outside", {"secret.py": SECRET})
+    folder = write(tmp_path / "data" / "calc")
+    (folder / "file").symlink_to(tmp_path / "outside" / "secret.py")
+    (folder / "folder").symlink_to(tmp_path / "outside")
+    (tree,) = await load(tmp_path / "data", row("calc"))
+    assert sorted(tree) == ["calc.py", "tests/test_calc.py"]
+
+
 # Git folders of rows: what they bring beside files.
 
 
@@ -114,6 +142,11 @@ def with_hooks(folder, run):
         (folder / ".git" / "hooks" / name).chmod(0o755)
 
 
+def with_include(folder, run):
+    (folder / "more").write_text(f"[core]\nfsmonitor = {run}\nsshCommand = {run}\n")
+    git(folder, "config", "include.path", str(folder / "more"))
+
+
 def with_promisor(folder, run):
     """A clone that lacks its objects and says whom to ask: a program."""
     git(folder, "config", "core.repositoryFormatVersion", "1")
@@ -127,7 +160,7 @@ def with_promisor(folder, run):
     (folder / ".git" / "objects" / tree[:2] / tree[2:]).unlink()
 
 
-@cases("make", [with_filter, with_watcher, with_hooks, with_promisor])
+@cases("make", [with_filter, with_watcher, with_hooks, with_include, with_promisor])
 async def test_a_git_folder_runs_nothing_on_the_host(make, tmp_path):
     run, ran = marker(tmp_path)
     folder = write(tmp_path / "calc")
@@ -151,12 +184,23 @@ def with_linked_objects(folder, private):
     (folder / ".git" / "objects").symlink_to(private / ".git" / "objects")
 
 
+def with_linked_pack(folder, private):
+    git(private, "repack", "-adq")
+    shutil.rmtree(folder / ".git" / "objects" / "pack")
+    (folder / ".git" / "objects" / "pack").symlink_to(private / ".git" / "objects" / "pack")
+
+
 def with_git_elsewhere(folder, private):
     shutil.rmtree(folder / ".git")
     (folder / ".git").symlink_to(private / ".git")
 
 
-@cases("make", [with_alternates, with_linked_objects, with_git_elsewhere])
+def with_git_file(folder, private):
+    shutil.rmtree(folder / ".git")
+    (folder / ".git").write_text(f"gitdir: {private}/.git\n")
+
+
+@cases("make", [with_alternates, with_linked_objects, with_linked_pack, with_git_elsewhere, with_git_file])
 async def test_a_git_folder_brings_no_objects_of_another_one(make, tmp_path):
     private = write(tmp_path / "private", {"secret.py": SECRET})
     head = commit(private)
@@ -203,11 +247,36 @@ def paths_below(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
+def test_what_git_keeps_in_an_archive_is_no_file_of_a_repository(tmp_path):
+    commit(write(tmp_path / "calc"))
+    with tarfile.open(tmp_path / "calc.tar", "w") as archive:
+        archive.add(tmp_path / "calc", "calc")
+    assert sorted(read_tree(tmp_path / "calc.tar", None)) == ["calc.py", "tests/test_calc.py"]
+
+
 @cases("name", ["--help", "HEAD:calc.py", "../x"])
 async def test_a_commit_is_a_name_and_no_option_or_expression(name, tmp_path):
     commit(write(tmp_path / "calc"))
     with pytest.raises(DatasetError, match="base_commit is"):
         await load(tmp_path, row("calc", name))
+
+
+def raw_tree(folder, entries):
+    """A tree object as no git would write it."""
+    data = b"".join(mode + b" " + name + b"\0" + bytes.fromhex(oid) for mode, name, oid in entries)
+    words = ["git", "hash-object", "-t", "tree", "-w", "--stdin", "--literally"]
+    ran = subprocess.run(words, cwd=folder, input=data, check=True, capture_output=True)
+    return ran.stdout.decode().strip()
+
+
+async def test_a_tree_of_trees_that_are_one_and_the_same_is_not_unpacked(tmp_path):
+    folder = write(tmp_path / "calc")
+    commit(folder)
+    oid, kind = git(folder, "rev-parse", "HEAD:calc.py"), b"100644"
+    for _ in range(9):
+        oid, kind = raw_tree(folder, [(kind, b"%d" % each, oid) for each in range(10)]), b"40000"
+    with pytest.raises(DatasetError):
+        await load(tmp_path, row("calc", oid))
 
 
 # Archives and patches of rows: how large they get.
@@ -274,6 +343,15 @@ async def test_a_folder_of_sparse_files_is_counted_by_their_length(tmp_path):
         await load(tmp_path, row("calc"))
 
 
+async def test_links_of_an_archive_are_left_out(tmp_path):
+    folder = write(tmp_path / "calc")
+    (folder / ("link" * 40)).symlink_to("/etc/" + "passwd" * 30)
+    with tarfile.open(tmp_path / "calc.tar.gz", "w:gz") as archive:
+        archive.add(folder, "calc-1.0")
+    (tree,) = await load(tmp_path, row("calc.tar.gz"))
+    assert sorted(tree) == ["calc.py", "tests/test_calc.py"]
+
+
 def test_a_small_patch_that_unpacks_to_any_size_is_refused():
     data = zlib.compress(bytes(300 << 20), 9)
     lines = [data[at : at + 52] for at in range(0, len(data), 52)]
@@ -327,6 +405,7 @@ LOCKS = [
     "--no-binary :all:\n--no-index\n--find-links {folder}\nevil==1.0 {digest}",
     "{path} {digest}",
     "-r /etc/passwd",
+    "-c /etc/passwd",
     "--index-url http://127.0.0.1:9/\nevil==1.0 {digest}",
     "evil==1.0 \\\n {digest}\n--no-\\\nbinary=:all:",
     "iniconfig==2.1.0 # a comment \\\n--no-binary=:all:",
@@ -414,6 +493,32 @@ def test_a_pattern_of_files_to_ignore_that_takes_hours_to_match_is_refused(tmp_p
     tasks, refused = find_tasks(tmp_path)
     assert not tasks
     assert all("/.dockerignore has a pattern with more than 4 stars" in each for each in refused.values())
+
+
+@cases("name", ["/", "./image", "~/image"])
+def test_a_task_has_no_folder_of_the_host_built_as_its_image(name):
+    with pytest.raises(DatasetError, match="docker_image: is no name of an image"):
+        read_table(f"[environment]\ndocker_image = {name!r}\n")
+
+
+def test_the_name_of_an_image_grows_by_no_argument():
+    tracemalloc.start()
+    try:
+        base_images(f"ARG A={'b' * 100_000}\nFROM {'$A' * 10_000}")
+        assert tracemalloc.get_traced_memory()[1] < _MOST_PEAK
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_size_that_no_machine_has_is_refused():
+    with pytest.raises(DatasetError, match=r"environment\.memory"):
+        read_table(f"[environment]\nmemory = '{'9' * 400}G'\n")
+
+
+@cases("test", ["assert " + "-" * 1_000_000 + "1", "assert 1" + "+1" * 200_000, "assert " + "(" * 1_000_000])
+def test_a_test_that_no_parser_takes_is_refused_by_its_task(test):
+    with pytest.raises(DatasetError, match="the test is not Python"):
+        prepare_test(test, "t")
 
 
 # Tests and traces.

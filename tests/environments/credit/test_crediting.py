@@ -69,6 +69,7 @@ WRONG = {
 }
 
 
+@pytest.mark.usefixtures("forgets_registrations")
 @pytest.mark.parametrize("gives", WRONG.values(), ids=WRONG)
 def test_an_estimator_that_breaks_costs_its_group_alone(gives):
     @register_estimator("breaking")

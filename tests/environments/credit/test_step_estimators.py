@@ -63,6 +63,7 @@ def test_a_step_whose_scores_all_tie_teaches_nothing(name):
     assert {each.status for each in credited_batch(step, name)} == {"no_credit"}
 
 
+@pytest.mark.usefixtures("forgets_registrations")
 def test_an_estimator_of_ones_own_may_compare_a_step():
     def largest_is_one(terms, groups, *, floor: float = 0.0):
         top = max(abs(value) for own in terms for term in own for value in term.differences())

@@ -44,14 +44,13 @@ def broken_traces(fault, monkeypatch):
     monkeypatch.setattr(tracking, "configured_tracer", lambda: tracer)
 
 
-def broken_charts(fault, monkeypatch):
-    run = SimpleNamespace(log=lambda _: fault(), finish=fault)
+def broken_charts(fault, monkeypatch, log=lambda fault: fault()):
+    run = SimpleNamespace(log=lambda _: log(fault), finish=fault)
     monkeypatch.setattr(tracking, "start_charts", lambda service, *_: tracking.Charts(service, run, None))
 
 
 def broken_end_of_charts(fault, monkeypatch):
-    run = SimpleNamespace(log=lambda _: None, finish=fault)
-    monkeypatch.setattr(tracking, "start_charts", lambda service, *_: tracking.Charts(service, run, None))
+    broken_charts(fault, monkeypatch, log=lambda _: None)
 
 
 OBSERVERS = (broken_traces, broken_charts, broken_end_of_charts)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,11 +15,13 @@ from environments.run.group_source import MAX_SAMPLES, TEXT_CHARS, note_of
 from environments.run.tracking import (
     MOST_WARNINGS,
     TRACKIO,
+    WANDB,
     WINDOW,
     Charts,
     Observers,
     Tracker,
     opened_charts,
+    start_charts,
 )
 from environments.testing import group_of
 from tests.environments.write_file import WriteFile
@@ -67,6 +70,18 @@ def test_a_tracked_run_leaves_its_groups_windows_and_samples_with_wandb(tmp_path
     held = recorded.read_bytes()
     assert all(name in held for name in (b"group/score/mean", b"window/turn/01/rollouts", b"histogram/score"))
     assert list(tmp_path.glob("wandb/offline-run-*/files/media/table/samples*"))
+
+
+def test_a_service_keeps_no_secret_of_the_command_line(monkeypatch):
+    kept = []
+    fake = SimpleNamespace(init=lambda **_: kept.extend(sys.argv))
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    token = "--env.rollout_server_token=s3cret"
+    given = ["turnwise", "--openai.api_key", "s3cret", token, "--x_url", "http://me:s3cret@h/v1"]
+    monkeypatch.setattr(sys, "argv", given)
+    start_charts(WANDB, "n", {})
+    assert (kept[0], kept[-1], sys.argv) == ("turnwise", "http://***@h/v1", given)
+    assert "s3cret" not in " ".join(kept)
 
 
 @pytest.mark.soak

@@ -46,6 +46,13 @@ def test_a_run_keeps_its_id_and_shares_it_with_no_other(tmp_path):
     assert ids[2] not in (None, ids[0])
 
 
+def test_a_group_is_put_only_once(outbox):
+    outbox.put("a", parts(b"first"))
+    outbox.put("a", parts(b"second"))
+    assert outbox.next_post().part.body == b"first"
+    assert len(outbox) == 1
+
+
 def test_a_post_that_the_api_could_not_take_goes_behind_the_others(outbox):
     outbox.put("a", parts(b"0"))
     outbox.put("b", parts(b"0"))
@@ -72,6 +79,13 @@ def test_sent_posts_are_listed_in_the_order_in_which_the_api_got_them(outbox):
     for post in (second, third, first):
         outbox.mark_sent(post)
     assert outbox.sent() == [second.id, third.id, first.id]
+
+
+def test_what_the_api_still_has_does_not_wait_again(outbox):
+    outbox.put("a", parts(b"0"))
+    order(outbox)
+    assert outbox.registered(3, forgot=False) == 0
+    assert order(outbox) == []
 
 
 def test_a_slow_task_holds_the_place_and_later_ones_are_known_to_be_finished(outbox):

@@ -71,33 +71,36 @@ async def test_groups_that_finished_while_a_slow_one_held_the_place_are_not_roll
     assert not set(slow.started) & set(again.started)
 
 
-async def test_what_a_dying_model_server_left_of_a_group_is_no_fair_sample_so_it_starts_again(
-    trained, tmp_path
+@pytest.mark.parametrize("survivors", [0, 2])
+async def test_while_the_model_server_is_down_no_item_is_spent_and_what_is_left_of_a_group_is_no_fair_sample(
+    trained, tmp_path, survivors
 ):
     world = World()
     world.model_down = True
 
-    async def two_short_ones_are_left(task):
+    async def some_are_left(task):
         world.started.append((task.item_id, task.epoch))
         whole = group_for(task)
         if not world.model_down:
             return whole
-        left = replace(whole.group, trajectories=whole.group.trajectories[:2])
-        return replace(
-            whole,
-            group=replace(left, failures=lost_model(task).group.failures * 2),
-            advantages=whole.advantages[:2],
-        )
+        if not survivors:
+            return lost_model(task)
+        left = replace(whole.group, trajectories=whole.group.trajectories[:survivors])
+        group = replace(left, failures=lost_model(task).group.failures * 2)
+        return replace(whole, group=group, advantages=whole.advantages[:survivors])
 
-    world.run_group = two_short_ones_are_left
+    world.run_group = some_are_left
     async with serving(trained, tmp_path, world) as loop:
         run = asyncio.create_task(loop.run())
         await until(lambda: world.probes > 1)
+        assert world.started == [("a", 0)]
         world.model_down = False
         await until(lambda: loop.summary.done)
         terminate()
         await run
-    assert world.started[:2] == [("a", 0), ("a", 0)]
+        assert world.started[:2] == [("a", 0), ("a", 0)]
+        assert loop.summary.groups["failed"] == 0
+        assert "the model server is back" in loop.shown.getvalue()
 
 
 async def test_a_trainer_that_stalls_stops_new_groups_at_the_bound(trained, tmp_path):
@@ -111,22 +114,6 @@ async def test_a_trainer_that_stalls_stops_new_groups_at_the_bound(trained, tmp_
         assert len(world.started) == 8
         terminate()
         await run
-
-
-async def test_an_item_is_not_spent_while_the_model_server_is_down(trained, tmp_path):
-    world = World()
-    world.model_down = True
-    async with serving(trained, tmp_path, world) as loop:
-        run = asyncio.create_task(loop.run())
-        await until(lambda: world.probes > 1)
-        assert world.started == [("a", 0)]
-        world.model_down = False
-        await until(lambda: loop.summary.done)
-        terminate()
-        await run
-        assert world.started[:2] == [("a", 0), ("a", 0)]
-        assert loop.summary.groups["failed"] == 0
-        assert "the model server is back" in loop.shown.getvalue()
 
 
 async def test_a_group_that_runs_out_of_time_is_tried_once_more_and_then_recorded_as_failed(
@@ -144,6 +131,22 @@ async def test_a_group_that_runs_out_of_time_is_tried_once_more_and_then_recorde
     assert world.started[:2] == [("a", 0), ("a", 0)]
     first = next(read_groups(tmp_path / "r.jsonl"))
     assert (first.status, first.reason) == ("failed", "the group took longer than 0.05 s, twice")
+
+
+async def test_an_item_is_not_spent_while_the_model_server_hangs(trained, tmp_path):
+    world = World()
+    world.model_down = True
+    world.go.clear()
+    async with serving(trained, tmp_path, world, group_timeout_s=0.05) as loop:
+        run = asyncio.create_task(loop.run())
+        await until(lambda: world.probes > 1)
+        assert world.started == [("a", 0)]
+        world.model_down = False
+        world.go.set()
+        await until(lambda: loop.summary.done)
+        terminate()
+        await run
+        assert loop.summary.groups["failed"] == 0
 
 
 async def test_groups_without_credit_are_recorded_and_not_delivered(trained, tmp_path):
@@ -214,6 +217,19 @@ async def test_an_api_that_stays_away_ends_it_with_1_on_request_and_keeps_the_gr
         assert len(kept) == loop.summary.groups["ok"]
 
 
+async def test_while_the_api_is_away_groups_go_on_up_to_the_bound(api, tmp_path):
+    api.start_trainer()
+    world = World()
+    async with serving(api, tmp_path, world, max_waiting=6) as loop:
+        run = asyncio.create_task(loop.run())
+        await until(lambda: loop.delivery.tally.posts)
+        await asyncio.to_thread(api.kill)
+        await until(lambda: not loop.delivery.online and loop.delivery.waiting == 6)
+        terminate()
+        assert await run == 0
+        assert "6 groups wait for the next serve" in loop.shown.getvalue()
+
+
 async def test_a_mistake_in_the_environment_ends_it_with_that_mistake(trained, tmp_path):
     world = World()
 
@@ -226,37 +242,26 @@ async def test_a_mistake_in_the_environment_ends_it_with_that_mistake(trained, t
             await loop.run()
 
 
-class SecondGroupChanged(World):
-    """A world whose second group has other trajectories than it made."""
+async def test_a_group_that_no_trainer_can_read_is_recorded_as_failed_and_the_loop_goes_on(trained, tmp_path):
+    world = World()
 
-    def __init__(self, change):
-        super().__init__()
-        self._change = change
-
-    async def run_group(self, task):
-        made = await super().run_group(task)
-        if len(self.started) != 2:
+    async def second_is_wrong(task):
+        made = await World.run_group(world, task)
+        if len(world.started) != 2:
             return made
-        trajectories = tuple(map(self._change, made.group.trajectories))
-        return replace(made, group=replace(made.group, trajectories=trajectories))
+        rows = (replace(made.group.trajectories[0].rows[0], token_ids=(-7, -7)),)
+        wrong = tuple(replace(each, rows=rows) for each in made.group.trajectories)
+        return replace(made, group=replace(made.group, trajectories=wrong))
 
-
-async def three_recorded(trained, folder, world):
-    """The first groups of a serve that ends after three, and how it delivered them."""
-    with Recorder(folder / "r.jsonl") as recorder:
-        async with serving(trained, folder, world, recorder=recorder) as loop:
+    world.run_group = second_is_wrong
+    with Recorder(tmp_path / "r.jsonl") as recorder:
+        async with serving(trained, tmp_path, world, recorder=recorder) as loop:
             run = asyncio.create_task(loop.run())
             await until(lambda: loop.summary.done >= 3)
             terminate()
             assert await run == 0
-            tally = loop.delivery.tally
-    return list(read_groups(folder / "r.jsonl"))[:3], tally
-
-
-async def test_a_group_that_no_trainer_can_read_is_recorded_as_failed_and_the_loop_goes_on(trained, tmp_path):
-    world = SecondGroupChanged(lambda each: replace(each, rows=(replace(each.rows[0], token_ids=(-7, -7)),)))
-    groups, tally = await three_recorded(trained, tmp_path, world)
-    assert tally.rejected == 1
+            assert loop.delivery.tally.rejected == 1
+    groups = list(read_groups(tmp_path / "r.jsonl"))[:3]
     assert [group.status for group in groups] == ["ok", "failed", "ok"]
     assert groups[1].reason.startswith("no trainer can read it: row 0 of 4: tokens must be")
 
@@ -329,3 +334,20 @@ async def test_first_rollouts_that_fail_alike_end_every_start_with_1_and_each_tr
             assert "failed alike: KeyError at env.py:1 in f" in loop.shown.getvalue()
             places.append((await loop.delivery.progress())[0])
     assert (places, world.started) == ([3, 6], [])
+
+
+async def test_where_something_worked_bad_first_rollouts_slow_it_down_and_spend_no_item(trained, tmp_path):
+    world = World()
+    async with serving(trained, tmp_path, world) as loop:
+        run = asyncio.create_task(loop.run())
+        await until(lambda: loop.summary.groups["ok"])
+        terminate()
+        await run
+        before = await loop.delivery.progress()
+    world.first = broken_first
+    async with serving(trained, tmp_path, world, max_waiting=100) as loop:
+        run = asyncio.create_task(loop.run())
+        await until(lambda: "4 groups in a row were lost whole" in loop.shown.getvalue())
+        terminate()
+        assert await run == 0
+        assert await loop.delivery.progress() == before

@@ -16,9 +16,8 @@ if not os.environ.get("TURNWISE_REQUIRE_TORCH"):
 steps = importlib.import_module("tests.environments.trainers.trl_steps")
 adapter = importlib.import_module("environments.trainers.trl_credit")
 datasets = importlib.import_module("datasets")
-torch, trl = steps.torch, steps.trl
 CREDITED = [ONE_ROW["unscored turns"], ONE_ROW["unequal lengths"]]
-ROWS = 4
+ROWS = steps.ROWS
 
 
 class Watched(adapter.TurnCreditGRPOTrainer):
@@ -47,21 +46,7 @@ def rollouts_of(groups, **changed):
 
 def step(folder, rollout_func, outcomes=(0.0,) * 8, *, trainer_cls=Watched, **settings):
     """One step: the trainer, its gradient, and the model before."""
-    args = trl.GRPOConfig(
-        **{"num_generations": ROWS, "per_device_train_batch_size": ROWS, "bf16": False, **settings},
-        loss_type="dr_grpo",
-        max_completion_length=steps.LONGEST,
-        gradient_accumulation_steps=2,
-        output_dir=str(folder),
-        max_steps=1,
-        report_to=[],
-        use_cpu=True,
-        disable_tqdm=True,
-        optim="sgd",
-        learning_rate=0.1,
-        max_grad_norm=0.0,
-        save_strategy="no",
-    )
+    args = steps.config_of(folder, max_steps=1, **settings)
     begun, gradient = steps.tiny_model(), steps.Gradient()
     before = copy.deepcopy(begun)
     trainer = trainer_cls(

@@ -60,13 +60,11 @@ class Gradient(transformers.TrainerCallback):
         self.steps.append(torch.cat([each.grad.flatten().double() for each in model.parameters()]))
 
 
-def run(env, folder, *, steps=1, trainer=Watched, model=tiny_model, resume=None, exact=None, **settings):
-    """Steps of TRL's: the trainer, its first gradient, and the model before."""
+def config_of(folder, **settings):
     given = {
         "gradient_accumulation_steps": 2,
         "loss_type": "dr_grpo",
         "num_generations": ROWS,
-        "scale_rewards": "none",
         "max_completion_length": LONGEST,
         "max_grad_norm": 0.0,
         "save_strategy": "no",
@@ -76,10 +74,14 @@ def run(env, folder, *, steps=1, trainer=Watched, model=tiny_model, resume=None,
         **settings,
     }
     given.setdefault("per_device_train_batch_size", ROWS * GROUPS // given["gradient_accumulation_steps"])
-    args = trl.GRPOConfig(
-        output_dir=str(folder), max_steps=steps, report_to=[], use_cpu=True, disable_tqdm=True, optim="sgd",
-        **given,
-    )  # fmt: skip
+    return trl.GRPOConfig(
+        output_dir=str(folder), report_to=[], use_cpu=True, disable_tqdm=True, optim="sgd", **given
+    )
+
+
+def run(env, folder, *, steps=1, trainer=Watched, model=tiny_model, resume=None, exact=None, **settings):
+    """Steps of TRL's: the trainer, its first gradient, and the model before."""
+    args = config_of(folder, max_steps=steps, scale_rewards="none", **settings)
     begun, gradient = model(), Gradient()
     before = copy.deepcopy(begun)
     with adapter.Rollouts(env) as rollouts:

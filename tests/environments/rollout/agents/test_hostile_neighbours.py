@@ -12,7 +12,7 @@ from tests.environments.rollout.agents.neighbours import ATTACKS, HONEST, roll_o
 
 ALWAYS = (
     "unfinished_bodies", "idle_connections", "slow_headers", "garbage", "unread_streams", "resets",
-    "unknown_fields", "long_names", "many_tools", "chunks",
+    "unknown_fields", "long_names", "chunks",
 )  # fmt: skip
 """The others run with `--soak`."""
 OPEN_FILES = 300

@@ -132,6 +132,16 @@ async def test_an_honest_solution_passes_each_of_these_commands(ctx, command):
     )
 
 
+async def test_the_verifiers_files_are_read_only_and_artefacts_are_not(ctx):
+    result = await ctx.verify(
+        command="stat -c '%a %n' *; echo x >>check.py", artefacts=["solution.py"], files=VERIFIER
+    )
+    assert result.text().splitlines() == [
+        "444 check.py", "444 exits.py", "444 reference.py", "644 solution.py", "444 suite.py"
+    ]  # fmt: skip
+    assert result.exit_code != 0
+
+
 async def test_the_verifiers_files_never_enter_the_agents_sandbox(ctx):
     watch = "while :; do ls -R /workspace /tmp; done >/tmp/seen 2>&1 &"
     await ctx.sandbox.shell(watch)
@@ -187,6 +197,11 @@ async def test_a_rollout_that_mends_nothing_scores_nothing():
     assert await score_after("true") == 0.0
 
 
+@pytest.mark.parametrize("name", ["conftest", "usercustomize", "a process that rewrites results"])
+async def test_what_is_left_beside_the_solution_changes_no_reward(name):
+    assert await score_after(f"cd /workspace; {ATTACKS[name].setup}") == 0.0
+
+
 @pytest.mark.parametrize("line", IN_THE_SOLUTION.values(), ids=IN_THE_SOLUTION)
 async def test_what_the_solution_itself_tries_changes_no_reward(line):
     assert (
@@ -195,6 +210,11 @@ async def test_what_the_solution_itself_tries_changes_no_reward(line):
         )
         == 0.0
     )
+
+
+@pytest.mark.parametrize("target", ["harness.py", "/proc/self/environ", "."])
+async def test_a_solution_that_is_a_link_changes_no_reward(target):
+    assert await score_after(f"ln -sfn {target} solution.py") == 0.0
 
 
 @pytest.mark.parametrize("build", [None, "sleep 60"], ids=["the command", "the build"])

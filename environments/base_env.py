@@ -272,7 +272,7 @@ class AgentEnv(Hooks):
             await self.preflight(notify)
             yield self
 
-    async def preflight(self, notify: Callable[[str], None]) -> None:
+    async def preflight(self, notify: Callable[[str], None] = _LOG.info) -> None:
         """Fail now rather than in every rollout: check image, isolation and policy.
 
         Raises:

@@ -6,6 +6,7 @@ import faulthandler
 import os
 import signal
 import socket
+import struct
 import sys
 import threading
 import traceback
@@ -79,11 +80,12 @@ class Channel:
 
     def next(self) -> tuple[int, bytes]:
         """The next message; without a supervisor the process ends, and with it what it has in flight."""
-        head = self._reader.read(HEAD.size)
-        if len(head) < HEAD.size:
+        try:
+            head = self._reader.read(HEAD.size)
+            number, size = HEAD.unpack(head)
+            return number, self._reader.read(size)
+        except (OSError, struct.error):  # reset, or ended before a whole message
             os._exit(1)
-        number, size = HEAD.unpack(head)
-        return number, self._reader.read(size)
 
 
 class RolloutWorker:

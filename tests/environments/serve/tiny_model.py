@@ -8,6 +8,7 @@ the tiny model gives it. A script decides what is said, and for a trainer of the
 
 import json
 import sys
+import urllib.error
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -37,7 +38,10 @@ def scored(model, prompt, sampled):
 def handler(model, url):
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            self.reply(self.behind())
+            try:
+                self.reply(self.behind())
+            except urllib.error.HTTPError as error:  # of a path that only other kinds of servers have
+                self.send_error(error.code)
 
         def do_POST(self):
             answer = self.behind(self.rfile.read(int(self.headers["Content-Length"])))

@@ -204,7 +204,7 @@ class AgentEnv(Hooks):
     # Who plays, and how it is scored.
 
     async def _loop(self, task: GroupTask, hooks: RolloutHooks, tools: Toolset, calls: HookCalls) -> Loop:
-        """Make the loop of model and tools: ours, or that of an agent that is recorded."""
+        """Make the loop that calls model and tools: our own, or one that records an agent's requests."""
         parts, ctx = self.lifecycle.parts, hooks.ctx
         policy, prompt = self.policy_for(task.item, calls.hook), await hooks.opening()
         budget, toolset = await hooks.budget(), await hooks.toolset(tools)

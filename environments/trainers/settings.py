@@ -28,7 +28,7 @@ class Breaker:
     """Settings whose other values change the step."""
 
     names: str
-    """Dotted, with blanks between them."""
+    """Dotted names of settings, separated by spaces."""
     why: str
     exact: tuple[Any, ...] | Callable[[Any, Get], bool]
     """The values that leave the step as it is (None: it may be missing), or whether a value does."""

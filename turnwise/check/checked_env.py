@@ -42,7 +42,7 @@ class CheckPolicy(PlaysByScript):
         self.repeats = False
         """Whether these are said again; where none was, the agent is silent."""
         self.padded: Callable[[Script], Script] | None = None
-        """Changes what the scripted agent writes."""
+        """A function that rewrites the messages of the scripted agent."""
 
     @property
     def name(self) -> str:

@@ -70,7 +70,7 @@ class NoReplyError(IncompleteError, ReplyError):
 
 
 def field_of(fields: Mapping[str, Any], name: str, *kinds: type, where: str = "") -> Any:
-    """Return a field of a reply, or None; ReplyError if it is of none of these kinds. A boolean never is."""
+    """Return a field of a reply, or None. Raises ReplyError for another type; a boolean is no number."""
     value = fields.get(name)
     if value is None or (isinstance(value, kinds) and not isinstance(value, bool)):
         return value

@@ -31,7 +31,7 @@ _MAX_CONNECTIONS = 16
 _BACKLOG = 1024
 """Connections that wait in the kernel until they are accepted."""
 _WAIT_S = 0.2
-"""How long to wait for a connection to close before looking again."""
+"""Seconds between two checks whether a connection has closed."""
 _IDLE_S = 1.0
 """After which a connection may be closed for another: its client may be about to send a request."""
 _MAX_BODY_BYTES = 32 << 20

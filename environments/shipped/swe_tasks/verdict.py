@@ -24,7 +24,7 @@ SUSPICIOUS = re.compile(
     rb"|__eq__\s*=\s*lambda)|^\+\s*def __eq__\(.*:\s*(\n\+\s*)?return True",
     re.MULTILINE,
 )
-"""Signs in a patch of code that looks for its test instead of being tested."""
+"""Patterns in a patch that suggest that its code inspects the test that runs it."""
 _LONGEST_PATH = 1024
 """This machine could not write those that are as long as a sandbox allows."""
 _SETTINGS = (

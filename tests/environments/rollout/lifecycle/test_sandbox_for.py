@@ -209,7 +209,11 @@ async def test_a_run_of_which_no_image_can_be_had_is_refused():
 @pytest.mark.usefixtures("docker_engine")
 async def test_the_image_is_made_ready_first_and_that_is_told(tmp_path):
     (tmp_path / "Dockerfile").write_text(f"FROM {TEST_IMAGE}\nENV A=1\n")
+
+    class OneImage(PerItem):
+        sandbox_for = AgentEnv.sandbox_for
+
     lines = []
-    await made(sandbox="docker", sandbox_image=str(tmp_path)).preflight(lines.append)
+    await made(OneImage, sandbox="docker", sandbox_image=str(tmp_path)).preflight(lines.append)
     assert lines[0] == f"building {tmp_path}"
     assert lines[-1] == f"building {tmp_path}: done"

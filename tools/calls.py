@@ -10,19 +10,15 @@ import orjson
 ToolErrorKind = Literal["unknown_tool", "invalid_json", "invalid_arguments", "tool_error"]
 
 CallStatus = Literal["ok", "invalid_json", "unclosed_block", "missing_name", "malformed"]
-"""A parser's verdict on a call in a model's text."""
 UNREADABLE: Final[Mapping[str, str]] = {
     "invalid_json": "it is not valid JSON",
     "unclosed_block": "it was not closed",
     "missing_name": "it names no tool",
     "malformed": "it is not in the format of a call",
 }
-"""Error texts for the model by a call's status."""
 
 
 class CachedJson:
-    """A value that caches its JSON."""
-
     __slots__ = ("_json",)
     _json: bytes
 
@@ -69,7 +65,6 @@ class ToolResult:
     error: ToolErrorKind | None = None
     """Why the call failed; None if the tool ran, whatever its command returned."""
     exit_code: int | None = None
-    """Exit status, for tools that run a command."""
     timed_out: bool = False
     duration_s: float = 0.0
 

@@ -52,7 +52,6 @@ def is_state(annotation: Any) -> bool:
 
 
 def state_class(annotation: Any) -> type[State] | None:
-    """Return the State class of an annotation (`Shop` of `Shop[int]`), or None."""
     kind = get_origin(annotation) or annotation
     return kind if inspect.isclass(kind) and issubclass(kind, State) else None
 

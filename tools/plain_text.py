@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 PLACE_OF_ITEM = r"(?:environment '[^']*'(?:, item .*?)?: |item '.*?': )?(?:turn \d+: )?"
-"""Optional beginning of an error that belongs to one rollout."""
 _CLAUSE = re.compile(
     rf"{PLACE_OF_ITEM}((?:https?://\S+ (?:answered \d+: )?)?(?:\w+(?:, component '[^']*')?: )?.*?)"
     r"(?:;|\((?!\))|[.,:]\s|$)",
@@ -22,17 +21,14 @@ def printable(text: str, unknown: str = " ") -> str:
 
 
 def shorten(text: str, max_chars: int) -> str:
-    """Cut a text to `max_chars` with an ellipsis."""
     return text if len(text) <= max_chars else f"{text[: max_chars - 1]}…"
 
 
 def counted(number: int, noun: str) -> str:
-    """Return `1 group`, `2 groups`, `1,000 groups`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return `; did you mean 'x'?` for a near match, else an empty text."""
     close = get_close_matches(name, list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 

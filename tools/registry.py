@@ -37,9 +37,7 @@ class Tool:
     spec: ToolSpec
     signature: Signature
     function: Callable[..., Any]
-    """Called with keyword arguments only."""
     parallel: bool = False
-    """Whether it may run beside other calls of its turn."""
 
     def __repr__(self) -> str:
         return f"<tool {self.name!r}>"
@@ -126,8 +124,6 @@ def tool(
 
 
 class RunTool(Protocol):
-    """Runs a tool's function within the caller's limits."""
-
     async def __call__(
         self, name: str, function: Callable[[], Any], *, busy: Callable[[], bool]
     ) -> ToolOutput:
@@ -172,7 +168,6 @@ class Toolset:
         return cls("+".join(toolset.name for toolset in toolsets), tools)
 
     def are_parallel(self, calls: Sequence[ToolCall]) -> bool:
-        """Whether these calls of one turn may run concurrently."""
         parallel = {tool.name for tool in self.tools if tool.parallel}
         return len(calls) > 1 and all(call.status == "ok" and call.name in parallel for call in calls)
 
@@ -268,12 +263,9 @@ async def _later(tool: Tool, given: Awaitable[Any]) -> ToolOutput:
 
 @dataclass(slots=True)
 class LimitedSandbox:
-    """A sandbox that limits the commands of one tool call."""
-
     sandbox: Sandbox
     limit_s: float
     commands: int = 0
-    """Number of running commands."""
 
     @property
     def record(self) -> SandboxRecord:

@@ -24,8 +24,6 @@ _NAMED_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWO
 
 
 class ArgumentsRefused(Exception):  # becomes a result, never leaves the tools layer
-    """Unusable arguments; the message is for the model."""
-
     def __init__(self, kind: ToolErrorKind, message: str) -> None:
         super().__init__(message)
         self.kind: ToolErrorKind = kind
@@ -33,23 +31,15 @@ class ArgumentsRefused(Exception):  # becomes a result, never leaves the tools l
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """A tool function's parameters and description."""
-
     description: str
     injected: Mapping[str, type]
     """Parameters injected by the rollout with their types, not in the schema."""
     schema: Mapping[str, Any]
     """Closed JSON schema of the arguments, without pydantic's titles."""
     model: type[BaseModel]
-    """Validates the arguments; field aliases are the parameter names."""
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> "Signature":
-        """Read a function's signature.
-
-        Raises:
-            ConfigError: if it cannot be a tool; the message names the change needed.
-        """
         where = f"tool {function.__name__!r}"
         if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
             raise ConfigError(f"{where}: a tool returns its result, and has no `yield`")
@@ -86,7 +76,6 @@ class Signature:
         return {str(field.alias): getattr(arguments, name) for name, field in fields.items()}
 
     def describe_parameters(self) -> str:
-        """Return the parameter list as one line, for a model that got it wrong."""
         required = self.schema.get("required", ())
         properties: Mapping[str, Mapping[str, Any]] = self.schema["properties"]
         listed = [
@@ -159,7 +148,6 @@ def json_arguments(text: str) -> dict[str, Any]:
 
 
 def _docstring(function: Callable[..., Any], where: str) -> tuple[str, dict[str, str]]:
-    """Return (text for the model, `Args:` by parameter)."""
     try:
         parsed = parse(inspect.getdoc(function) or "", style=DocstringStyle.GOOGLE)
     except ParseError as error:
@@ -176,7 +164,6 @@ def _model(
     described: Mapping[str, str],
     where: str,
 ) -> type[BaseModel]:
-    # Neutral field names: a parameter may be called `copy` or `_x`, a pydantic field may not.
     fields: dict[str, Any] = {}
     for index, parameter in enumerate(parameters):
         default = ... if parameter.default is parameter.empty else parameter.default
@@ -237,7 +224,6 @@ def _as_integer(given: Any) -> Any:
 
 
 def _unquoted(given: Any) -> Any:
-    """Return the number or boolean that a string spells in JSON, else the string."""
     if not isinstance(given, str) or len(given) > 32:
         return given
     try:
@@ -260,7 +246,7 @@ def _replace(values: Any, place: Sequence[int | str], value: Any) -> None:
     try:
         for key in path:
             values = values[key]
-        values[last]  # in a union, the place names a variant that the value lacks
+        values[last]
     except (KeyError, IndexError, TypeError):
         return
     values[last] = value

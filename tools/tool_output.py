@@ -39,7 +39,7 @@ def output_of(given: Any, tool: str) -> ToolOutput:
         # Python's encoder keeps lone surrogates of an agent's text; `bounded` replaces them.
         return ToolOutput(content=json.dumps(given, ensure_ascii=False, default=_plain))
     except (TypeError, ValueError) as error:
-        if "integer string conversion" in str(error):  # Python's limit on digits, as with 10**5000
+        if "integer string conversion" in str(error):
             raise ToolError("the result holds a number that is too long to be written") from None
         reason = str(error)[:_SHOWN]
         raise TypeError(
@@ -60,9 +60,7 @@ def bounded(text: str, max_chars: int) -> str:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes | bytearray | memoryview):
-        raise TypeError(
-            "bytes are no text: decode them"
-        )  # not decoded here: whether it succeeds may depend on the agent
+        raise TypeError("bytes are no text: decode them")
     if isinstance(value, Iterator):
         raise TypeError("an iterator is no value: make a list of it")
     return to_jsonable_python(value, bytes_mode="base64")

@@ -39,7 +39,6 @@ def toolset_of(state: type[State]) -> Toolset:
 
 
 def refuse_state(toolset: Toolset, state: type[Any], giver: str) -> None:
-    """Raise ConfigError if a tool takes another state than `giver` returns."""
     for tool in toolset.tools:
         if wrong := next((kind for kind in tool.states if not issubclass(state, kind)), None):
             raise ConfigError(f"tool {tool.name!r} takes {wrong.__name__}, and {giver} {state.__name__}")

@@ -56,7 +56,6 @@ def columns_of(group: RowGroup) -> Columns:
 def columns_in(
     view: str, credited: CreditedGroup, divisor: Divisor, weighting: PrefixWeighting = "once"
 ) -> list[Columns]:
-    """Return a group's view as columns, one dict per group of rows; WireError as in `check_rows`."""
     groups = VIEWS[view](credited, divisor, weighting)
     for group in groups:
         check_rows(group)
@@ -64,7 +63,6 @@ def columns_in(
 
 
 def rows_of(columns: Mapping[str, Any]) -> RowGroup:
-    """Return the rows of columns: the inverse of `columns_of`."""
     table = {name: columns.get(name) or [None] * len(columns["tokens"]) for name in PER_ROW}
     group_overrides: Mapping[str, Any] = columns["group_overrides"] or {}
     binary_masks = group_overrides.get("masks") == BINARY

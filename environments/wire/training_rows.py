@@ -23,22 +23,17 @@ class TrainingRow:
     logprobs: Sequence[float] | None
     """One per token, `NOT_SAMPLED` outside of turns; None: unknown."""
     messages: Sequence[Mapping[str, Any]] | None
-    """The conversation in OpenAI's shape."""
     override: Mapping[str, Any] | None
-    """Extra columns of this row: names, rewards, spans, advantages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGroup:
-    """Rows that a trainer gets together."""
-
     rows: tuple[TrainingRow, ...]
     plain: bool = False
     """Whether this is scalar GRPO data as in Atropos, of any size."""
     binary_masks: bool = False
     """Whether masks leave as 0 and 1; in memory they are labels."""
     generation_params: Mapping[str, float] | None = None
-    """Sampling parameters that the trainer must use."""
 
 
 def check_rows(group: RowGroup) -> None:

@@ -32,7 +32,6 @@ class Endpoint:
     """Never show this."""
 
     def at(self, path: str, *, at_root: bool = False) -> str:
-        """Return the request URL for a path, with the query, which may be secret."""
         url = self.url.removesuffix("/v1") if at_root else self.url
         return f"{url}{path}{'?' if self.query else ''}{self.query}"
 

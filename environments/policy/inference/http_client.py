@@ -70,7 +70,6 @@ def error_in_success(content: bytes) -> Mapping[str, Any]:
     # Quotes inside JSON strings are escaped, so a reply without this key needs no parsing.
     if len(content) > _LONGEST_ERROR or b'"error"' not in content:
         return {}
-    # one object, possibly behind comments, or one event
     for line in (content, *content.splitlines()):
         if b'"error"' in line and (error := _error_in(_object(line.removeprefix(b"data:")))):
             return error
@@ -80,7 +79,6 @@ def error_in_success(content: bytes) -> Mapping[str, Any]:
 
 
 def error_message(fields: Mapping[str, Any]) -> str | None:
-    """Return an error's message with OpenRouter's upstream details."""
     message = fields.get("message")
     raw = mapping(fields.get("metadata")).get("raw")
     if isinstance(raw, dict | list):
@@ -159,7 +157,6 @@ class Pace:
 
 
 def request_body(fields: Mapping[str, Any], lists: Mapping[str, Iterable[bytes]]) -> bytes:
-    """Return a JSON object of `fields` and of `lists` with encoded items."""
     # Joined once, since each copy of a long conversation costs time.
     parts = [b"{", orjson.dumps(dict(fields))[1:-1]]
     for name, items in lists.items():
@@ -185,19 +182,16 @@ def retry_after_s(header: str | None) -> float | None:
     except ValueError:
         try:
             seconds = (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds()
-        except (ValueError, TypeError, OverflowError):  # no date, or one without a time zone
+        except (ValueError, TypeError, OverflowError):
             return None
     return max(0.0, seconds) if math.isfinite(seconds) else None
 
 
 def reason_of_loss(error: Exception) -> str:
-    """Return the library's text without aiohttp's `ssl:default`."""
     return str(error).replace(" ssl:default", "") or type(error).__name__
 
 
 class StatusError(Exception):
-    """An error reply; `status` may come from an error inside a 200, `details` is the whole body."""
-
     def __init__(
         self, status: int, reason: str, *, code: str | None, details: str, retry_after_s: float | None
     ) -> None:
@@ -218,12 +212,10 @@ class NoAnswerError(Exception):
 
 
 class IncompleteError(NoAnswerError):
-    """A reply without its content, despite its status and framing."""
+    pass
 
 
 class HttpClient:
-    """Connections to one server; each call sends exactly one request."""
-
     def __init__(
         self, server: Endpoint, *, proxy: Endpoint | None = None, tls: ssl.SSLContext | None = None
     ) -> None:
@@ -322,7 +314,6 @@ def _object(content: str | bytes) -> Mapping[str, Any]:
 
 
 def _error_in(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an error field, that of the first choice (OpenRouter), or an error object itself (vLLM)."""
     error = fields.get("error")
     if not error and (choices := list_in(fields.get("choices"))):
         error = mapping(choices[0]).get("error")

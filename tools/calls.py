@@ -1,9 +1,9 @@
-"""Tool calls, their results, and tool descriptions."""
+"""Tool calls, their results, tool descriptions, and the rollout as tools see it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 import orjson
 
@@ -101,3 +101,40 @@ class ToolSpec(CachedSignature):
                 "parameters": dict(self.parameters),
             },
         }
+
+
+class State:
+    """Base class of a rollout's state, as returned by `prepare`, so that tools can take it as a parameter."""
+
+
+class ToolContext(Protocol):
+    """The rollout of a tool call, for parameters annotated with this type."""
+
+    @property
+    def item(self) -> Any:
+        """The rollout's own copy of its item."""
+        ...
+
+    @property
+    def state(self) -> Any:
+        """The state that `prepare` returned."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """The seed of this rollout."""
+        ...
+
+    @property
+    def group_seed(self) -> int:
+        """The seed that all siblings share."""
+        ...
+
+    @property
+    def metrics(self) -> MutableMapping[str, float]:
+        """Numbers for the record and the summary."""
+        ...
+
+    def end(self, reason: str) -> None:
+        """End the rollout after this turn; the first reason counts."""
+        ...

@@ -5,14 +5,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, cast
 
+from tools.calls import State
 from tools.errors import ConfigError
 from tools.files import file
-from tools.injection import SELF, is_state, state_class
 from tools.mcp.mcp_toolset import MCPToolset
 from tools.python import python
 from tools.registry import Tool, Toolset
+from tools.signature import SELF, is_state, state_class
 from tools.terminal import terminal
-from tools.tool_context import State
 
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 

@@ -8,9 +8,16 @@ from dataclasses import dataclass, field, replace
 import orjson
 
 from environments.trajectory import CreditedGroup, StopReason, Trajectory, TrajectoryGroup, dropped
-from environments.wire.columns import PER_ROW, Columns, columns_of, rows_of
 from environments.wire.padding import longer_than, posts, taken_out, untrained_as_padding
-from environments.wire.training_rows import RowGroup, TrainingRow, check_rows
+from environments.wire.training_rows import (
+    PER_ROW,
+    Columns,
+    RowGroup,
+    TrainingRow,
+    check_rows,
+    columns_of,
+    rows_of,
+)
 from environments.wire.views import TOKENS_PER_TURN, VIEWS, Divisor, PrefixWeighting
 from tools.errors import ConfigError, WireError
 

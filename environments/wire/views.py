@@ -7,7 +7,7 @@ from typing import Any, Literal, cast
 
 from environments.trajectory import NOT_SAMPLED, CreditedGroup
 from environments.wire.credited_rows import CreditedRow, credited_rows, mask_of, trained_span
-from environments.wire.training_rows import RowGroup, TrainingRow
+from environments.wire.training_rows import Columns, RowGroup, TrainingRow, check_rows, columns_of
 
 _OF_VERSIONS = ("weight_versions", "sibling")
 
@@ -183,3 +183,28 @@ def _override(credited: CreditedGroup, row: CreditedRow, index: int) -> dict[str
         spans = [[[span.start, span.version] for span in turn.weight_spans] for turn in row.turns]
         override["weight_spans"] = spans
     return override
+
+
+_EVERY_COLUMN = (
+    "tokens", "masks", "scores", "advantages", "ref_logprobs", "messages", "generation_params",
+    "inference_logprobs", "group_overrides", "overrides", "images",
+)  # fmt: skip
+
+
+def columns_in(
+    view: str, credited: CreditedGroup, divisor: Divisor, weighting: PrefixWeighting = "once"
+) -> list[Columns]:
+    groups = VIEWS[view](credited, divisor, weighting)
+    for group in groups:
+        check_rows(group)
+    return [columns_of(group) for group in groups]
+
+
+def list_scores(credited: CreditedGroup) -> Columns:
+    """Return every column for people and offline tools; with turn rewards, `scores` has a list per row."""
+    columns: Columns = dict.fromkeys(_EVERY_COLUMN) | columns_of(every_row(credited))
+    scores = [
+        score if override["turn_rewards"] is None else override["turn_rewards"]
+        for score, override in zip(columns["scores"], columns["overrides"] or (), strict=True)
+    ]
+    return columns | {"scores": scores}

@@ -9,11 +9,12 @@ from hashlib import blake2b
 from itertools import groupby
 from typing import Any, Literal, cast
 
-from environments.policy.inference.http_client import IncompleteError, list_in, mapping, one_line, start_of
+from environments.policy.inference.http_client import IncompleteError, list_in, mapping, start_of
 from environments.policy.inference.server_kind import TEXT_ONLY, ServerFacts
 from environments.trajectory import NOT_SAMPLED, SEVERAL_VERSIONS, Message, WeightSpan
 from tools.calls import ToolCall
 from tools.json_input import JsonError, check_weight, collector_paused, read_exact_json, read_json
+from tools.plain_text import one_line
 
 _TEXTS = ("content", "refusal", "reasoning_content", "reasoning", "reasoning_details")
 _LISTS = ("token_ids", "response_token_ids", "weight_versions")

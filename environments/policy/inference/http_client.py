@@ -6,20 +6,22 @@ import re
 import resource
 import select
 import ssl
+from base64 import b64encode
 from collections import deque
 from collections.abc import AsyncIterable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import parse_qsl, unquote
 
 import aiohttp
 import orjson
 from aiohttp import TCPConnector
 
-from environments.policy.inference.endpoint import Endpoint, shown_url
 from tools.errors import ConfigError
 from tools.json_input import JsonError, read_json
-from tools.plain_text import printable
+from tools.plain_text import one_line, shown_url, split_url, without_credentials
 
 if TYPE_CHECKING:
     from aiohttp.client_reqrep import ConnectionKey
@@ -47,6 +49,62 @@ _MAX_ANSWER_BYTES = 64 << 20
 """Two million token ids with logprobs fit."""
 _MAX_ERROR_BYTES = 100_000
 _DETAILS_CHARS = 10_000
+
+
+_SHORTEST_SECRET = 4
+"""Shorter secrets are hidden only inside URLs, since they occur in ordinary words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """A parsed URL; `repr` and `url` contain no credentials."""
+
+    url: str
+    query: str = field(default="", repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+
+    with_credentials: str = field(default="", repr=False)
+    """Never show this."""
+
+    def at(self, path: str, *, at_root: bool = False) -> str:
+        url = self.url.removesuffix("/v1") if at_root else self.url
+        return f"{url}{path}{'?' if self.query else ''}{self.query}"
+
+    def without_secrets(self, text: str) -> str:
+        for secret in sorted(self.secrets, key=len, reverse=True):
+            text = text.replace(secret, "***")
+        return without_credentials(text)
+
+
+def endpoint(url: str, *, name: str, example: str, api_key: str = "") -> Endpoint:
+    """Parse a URL; `name` and `example` are for the error message.
+
+    Raises:
+        ConfigError: if the URL is invalid or the key cannot be a header value.
+    """
+    parts = split_url(url)
+    if parts is None:
+        raise ConfigError(f"{name} {shown_url(url)!r} is no URL; give one such as {example}")
+    api_key = api_key.strip()
+    if not (api_key.isascii() and api_key.isprintable()):
+        raise ConfigError(f"the API key for {shown_url(url)} has characters that no header can carry")
+    secrets = {api_key, parts.query, *(value for pair in parse_qsl(parts.query) for value in pair[1:])}
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    userinfo, at, _ = parts.netloc.rpartition("@")
+    if at:
+        user, _, password = userinfo.partition(":")
+        basic = b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode()
+        headers = {"Authorization": f"Basic {basic}"}
+        secrets |= {userinfo, password or user, unquote(password or user), basic}
+    secrets |= {value for each in parts.query.split("&") for value in each.split("=")[1:]}
+    return Endpoint(
+        url=shown_url(url).rstrip("/"),
+        query=parts.query,
+        headers=headers,
+        secrets=frozenset(secret for secret in secrets - {"none"} if len(secret) >= _SHORTEST_SECRET),
+        with_credentials=url.strip(),
+    )
 
 
 def refuse_more_connections(asked: int, setting: str) -> None:
@@ -162,12 +220,6 @@ def request_body(fields: Mapping[str, Any], lists: Mapping[str, Iterable[bytes]]
     for name, items in lists.items():
         parts += (b"," if parts[1] else b"", b'"%b":[' % name.encode(), b",".join(items), b"]")
     return b"".join((*parts, b"}"))
-
-
-def one_line(text: str) -> str:
-    line = " ".join(text[: 100 * _LONGEST].split())
-    line = line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
-    return printable(line, "\N{REPLACEMENT CHARACTER}")
 
 
 def start_of(content: bytes) -> str:

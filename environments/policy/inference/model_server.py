@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from environments.policy.inference.endpoint import endpoint
 from environments.policy.inference.http_client import (
     HttpClient,
     NoAnswerError,
     Pace,
     StatusError,
+    endpoint,
     tls_context,
 )
 from tools.time_profile import timed

@@ -16,12 +16,12 @@ from environments.policy.inference.http_client import (
     StatusError,
     list_in,
     mapping,
-    one_line,
     start_of,
 )
 from environments.policy.inference.model_server import ModelServer, may_pass
 from tools.errors import ConfigError, ServerAway
 from tools.json_input import JsonError, read_json
+from tools.plain_text import one_line
 
 ServerKind = Literal["vllm", "sglang", "llama.cpp", "ollama", "openai", "mistral", "openrouter", "unknown"]
 TEXT_ONLY: frozenset[ServerKind] = frozenset({"llama.cpp", "ollama", "openai", "mistral", "openrouter"})

@@ -21,8 +21,9 @@ from environments.policy.inference.chat_reply import (
     weight_spans_of,
     weight_version_of,
 )
-from environments.policy.inference.http_client import list_in, mapping, one_line
+from environments.policy.inference.http_client import list_in, mapping
 from environments.trajectory import WeightSpan
+from tools.plain_text import one_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

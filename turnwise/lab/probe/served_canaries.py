@@ -8,9 +8,9 @@ from environments.serve.delivery import POLL_S, Delivery
 from environments.serve.outbox import Outbox, OutboxThread
 from environments.serve.registration import Identity, Registration
 from environments.serve.trajectory_api import ApiState, ApiUnavailableError, TrajectoryApi
-from environments.wire.columns import columns_of
 from environments.wire.padding import padding_of
 from environments.wire.payloads import Part, Shape, compress, pack
+from environments.wire.training_rows import columns_of
 from tools.errors import ConfigError
 from turnwise.lab.probe.canaries import GROUP_SIZE
 from turnwise.lab.probe.trainer_probe import Probe

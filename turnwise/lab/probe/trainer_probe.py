@@ -13,8 +13,7 @@ from typing import Any
 from environments.record.recorder import Recorder
 from environments.trainers.completion_columns import CompletionColumns, completion_columns
 from environments.trajectory import CreditedGroup
-from environments.wire.columns import Columns, columns_of
-from environments.wire.training_rows import RowGroup
+from environments.wire.training_rows import Columns, RowGroup, columns_of
 from environments.wire.views import VIEWS, Divisor
 from tools.errors import ConfigError, TurnwiseError
 from turnwise.lab.probe.canaries import GROUP_SIZE, CanaryEnv

@@ -19,6 +19,8 @@ class OpenRow:
         self.messages = 0
         """How many of the messages that the model sees it holds: those before, and the turn it ends with."""
         self.sampled_start = 0
+        self.size = 0
+        """Number of ids."""
         self._ids = array("i")
         self._json = bytearray()
         self._written = 0
@@ -33,6 +35,7 @@ class OpenRow:
         self._ids.extend(array("i", unsampled))  # twice as fast as one id after the other
         self.sampled_start = len(self._ids)
         self._ids.extend(array("i", sampled))
+        self.size = len(self._ids)
         self.messages = messages
 
     def rest_of(self, prompt_ids: Sequence[int]) -> tuple[int, ...] | None:
@@ -80,9 +83,6 @@ class CompletionRequest:
     """The row of the turns so far, for a policy that sends ids and goes on from them; others ignore it."""
     prompt_tokens: int | None = None
     """Of the prompt, where they were counted, as they are for condensers; they may be an estimate."""
-    anchor: str | None = None
-    """The state that the turn is taken in, where the environment writes `state_key`: for policies that learn
-    in tables. A language model sees messages alone."""
 
     @property
     def number(self) -> int:
@@ -91,7 +91,7 @@ class CompletionRequest:
 
 
 class Policy(Protocol):
-    """Writes assistant turns. What it gives is checked before it joins a row: see `checked_completion`."""
+    """Writes assistant turns. What it gives is checked before it joins a row: see `check_completion`."""
 
     @property
     def name(self) -> str:

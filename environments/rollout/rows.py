@@ -102,7 +102,7 @@ def check_completion(given: object, request: CompletionRequest, *, vocabulary_si
     """
     if not isinstance(given, Completion):
         raise PolicyError(f"the policy gave {given!r:.100}; give a turnwise.Completion")
-    prompt_ids: object = given.prompt_ids
+    prompt_ids: Any = given.prompt_ids
     if isinstance(prompt_ids, list | tuple):
         given = _extend(given, request.row)
     problem = (

@@ -287,7 +287,7 @@ class RolloutHooks:
         if "train_turn" in self._written:
             given = await self.calls.hook("train_turn", env.train_turn, self.ctx.item, turn, self.ctx)
             # A bool of Python or numpy, which loads slowly.
-            kind: type = type(given)
+            kind = cast("type[object]", type(given))
             if kind is not bool and (kind.__module__, kind.__name__.strip("_")) != ("numpy", "bool"):
                 raise ConfigError(
                     f"environment {env.name!r}, item {self.ctx.item_id!r}, turn {turn.index + 1}: "

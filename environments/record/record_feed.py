@@ -38,18 +38,13 @@ class Cursor(BaseModel):
     record: str
     """SHA-256 of the record's first line, which identifies the record on every machine."""
     number: PositiveInt
-    """The line, counted from 1."""
     start: int
     offset: PositiveInt
-    """Bytes at which the line starts and ends."""
     line: str
-    """SHA-256 of the line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowedGroup:
-    """A group of a record that is followed."""
-
     credited: CreditedGroup
     row_groups: tuple[Columns, ...]
     """Rows that train together, in the requested view: columns by name, such as `tokens` (`[row][token]`), as
@@ -191,7 +186,6 @@ class _Feed:
     def next_group(
         self, view: str | None, divisor: Divisor, withhold: Callable[[CreditedGroup], CreditedGroup]
     ) -> tuple[CreditedGroup, tuple[Columns, ...], Cursor] | None:
-        """Return the next group, its rows and the cursor behind it, or None if it is not there yet."""
         while True:
             line, path = self._line(), self.path
             # Read twice: while a resumed run cuts off a torn line, one read may return parts of two lines.
@@ -212,11 +206,6 @@ class _Feed:
         return credited, tuple(rows), at
 
     def _line(self) -> bytes | None:
-        """Return the next line, if it is whole.
-
-        Raises:
-            RecordError: if the lines before it changed.
-        """
         line, at, path = b"", self._at, self._find()
         begin = 0 if at is None else at.offset
         difference = "is not there"
@@ -258,7 +247,6 @@ class _Feed:
 
 
 def _checks_after(path: Path, lines: int) -> LineChecks:
-    """Checks of the lines that follow `lines` lines, which an earlier reader consumed."""
     checks = LineChecks(path)
     with path.open("rb") as file:
         for number, line in enumerate(islice(file, lines), start=1):
@@ -272,7 +260,6 @@ def _is_whole(line: bytes) -> bool:
 
 
 def _difference(file: BinaryIO, at: Cursor) -> str | None:
-    """Describe how the file differs from the one that was read before, or return None."""
     file.seek(0)
     record = hashlib.sha256(file.readline()).hexdigest()
     file.seek(at.start)

@@ -532,7 +532,7 @@ class AgentEnvConfig(Section):
     )
 
 
-def checked_config(config: Any, env_cls: type) -> AgentEnvConfig:
+def check_config(config: Any, env_cls: type) -> AgentEnvConfig:
     """The config that an environment is made with.
 
     Raises:

@@ -54,6 +54,11 @@ def is_utf8(text: str) -> bool:
     return True
 
 
+def utf8_path(path: str) -> str:
+    """Return a path as JSON can hold it, with undecodable bytes escaped."""
+    return path.encode("utf-8", "backslashreplace").decode()
+
+
 def first_clause(error: str, *, values: bool = True) -> str:
     """What an error says before it goes into detail: equal for all rollouts that meet one cause.
 

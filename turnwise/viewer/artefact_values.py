@@ -6,8 +6,8 @@ from dataclasses import replace
 from posixpath import normpath
 from typing import TypedDict
 
-from environments.rewards.artefacts import utf8_path
 from environments.trajectory import Artefact, Trajectory
+from tools.plain_text import utf8_path
 from tools.sandbox.archive import ArchivedFile, unpack
 
 LARGEST_SHOWN = 1 << 20

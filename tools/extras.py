@@ -1,4 +1,4 @@
-"""Packages that only some commands need: imported when used, and named with their extra when missing."""
+"""Imports of optional packages, with an error that names the extra."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -6,16 +6,10 @@ from contextlib import contextmanager
 from tools.errors import ConfigError
 
 OWN_PACKAGES = ("environments", "tools", "turnwise")
-"""What one may import of Turnwise."""
 
 
 @contextmanager
 def needs_extra(extra: str, what: str) -> Generator[None]:
-    """Around the imports of `what`, which `pip install 'turnwise[extra]'` brings.
-
-    Raises:
-        ConfigError: a package is missing.
-    """
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,8 +1,9 @@
-"""Tools a model can call: `@tool` makes one from a typed function, a `Toolset` executes calls."""
+"""The `@tool` decorator, and toolsets that execute calls."""
 
 import inspect
+import json
 import re
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,9 +11,10 @@ from time import monotonic
 from types import MethodType
 from typing import Any, Protocol, Unpack, overload
 
-from tools.calls import UNREADABLE, ToolCall, ToolErrorKind, ToolResult, ToolSpec
+from pydantic_core import to_jsonable_python
+
+from tools.calls import UNREADABLE, State, ToolCall, ToolContext, ToolErrorKind, ToolResult, ToolSpec
 from tools.errors import ConfigError, ToolError
-from tools.injection import SELF, Unbound, is_state
 from tools.sandbox.base import (
     MAX_OUTPUT_BYTES,
     MAX_READ_BYTES,
@@ -22,13 +24,20 @@ from tools.sandbox.base import (
     SandboxRecord,
     run_python,
 )
-from tools.signature import ArgumentsRefused, Signature
-from tools.tool_context import State, ToolContext
-from tools.tool_output import ToolOutput, bounded, output_of
+from tools.signature import SELF, ArgumentsRefused, Signature, Unbound, is_state
 
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-"""What a model can call."""
 _SHOWN = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolOutput:
+    """A tool's output with more than text."""
+
+    content: str
+    exit_code: int | None = None
+    """Exit status of the tool's command."""
+    timed_out: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -38,9 +47,7 @@ class Tool:
     spec: ToolSpec
     signature: Signature
     function: Callable[..., Any]
-    """Takes everything by name."""
     parallel: bool = False
-    """Whether it may run beside other calls of its turn."""
 
     def __repr__(self) -> str:
         return f"<tool {self.name!r}>"
@@ -55,11 +62,10 @@ class Tool:
 
     @property
     def states(self) -> tuple[type[State], ...]:
-        """The states that it takes, its `self` included."""
         return tuple(kind for kind in self.signature.injected.values() if is_state(kind))
 
     def __get__(self, instance: object, owner: type) -> Any:
-        """As a method: of an instance the function itself, of a class the tool that takes its instances."""
+        """Return the function bound to an instance, or on a class the tool that takes its instances."""
         if self.signature.injected.get(SELF) is not Unbound:
             return self
         if instance is not None:
@@ -70,9 +76,10 @@ class Tool:
         )
 
     def call(self, arguments: str, injected: Mapping[str, object]) -> Callable[[], Any]:
-        """What reads a model's arguments, runs the function and makes a `ToolOutput` of what it gives.
+        """Return a callable that parses the arguments, runs the function and returns a `ToolOutput`.
 
-        It runs code of the tool's author from the first to the last, and is `async def` where that is.
+        It is a coroutine function if the tool is, and runs the author's code, so the caller should contain
+        it.
         """
         run = _run_async if inspect.iscoroutinefunction(self.function) else _run
         return partial(run, self, arguments, injected)
@@ -91,22 +98,22 @@ def tool(
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool from a typed `async def` or `def`, or from such a method of a `State`.
 
-    Parameters annotated `Sandbox`, `ToolContext` or with a `State` are filled in by the rollout; all others
-    are the JSON schema, which `Annotated[…, Field(…)]` refines. The docstring is what the model reads: its
-    text up to the first section, and one entry per parameter under `Args:`. It gives text, a `ToolOutput`, or
-    a value that is shown as JSON.
+    Parameters annotated `Sandbox`, `ToolContext` or with a `State` are injected by the rollout. All others
+    form the JSON schema, which `Annotated[…, Field(…)]` refines. The docstring is what the model reads: its
+    text up to the first section, and one entry per parameter under `Args:`. The function returns text, a
+    `ToolOutput`, or a value that is shown as JSON.
 
-    A `def` runs on a thread and may block; the sandbox can only be used by an `async def`.
-    A `ToolError` that the function raises is shown to the model. Any other exception leaves the rollout.
+    A `def` runs on a thread and may block; only an `async def` can use the sandbox. The model sees the
+    message of a `ToolError`; any other exception leaves the rollout.
 
     Args:
-        function: Given when the decorator is used bare.
-        name: What the model calls the tool; the function's own name when unset.
-        parallel: Calls of one turn run side by side when all of them are of tools marked so. Such a tool is
-            an `async def`: `def` tools of a rollout run one after the other.
+        function: Set when the decorator is used bare.
+        name: The tool's name for the model; default: the function's name.
+        parallel: Calls of one turn run concurrently if all their tools are parallel. Requires `async def`,
+            since `def` tools of a rollout run one after the other.
 
     Raises:
-        ConfigError: the function cannot be a tool.
+        ConfigError: if the function cannot be a tool.
     """
 
     def decorate(function: Callable[..., Any]) -> Tool:
@@ -127,12 +134,10 @@ def tool(
 
 
 class RunTool(Protocol):
-    """Runs a tool's function, within whatever limits the caller sets."""
-
     async def __call__(
         self, name: str, function: Callable[[], Any], *, busy: Callable[[], bool]
     ) -> ToolOutput:
-        """Returns the function's value; `busy` is set while a command of it runs in the sandbox."""
+        """Return the function's output; `busy()` tells whether a command of it runs in the sandbox."""
         ...
 
 
@@ -143,7 +148,7 @@ async def run_tool(name: str, function: Callable[[], Any], *, busy: Callable[[],
 
 @dataclass(frozen=True, slots=True)
 class Toolset:
-    """Tools under one name, by which they can be enabled and disabled."""
+    """Tools under one name, which settings can enable or disable."""
 
     name: str
     tools: tuple[Tool, ...] = ()
@@ -164,16 +169,15 @@ class Toolset:
 
     @classmethod
     def merged(cls, toolsets: Sequence["Toolset"]) -> "Toolset":
-        """All tools of several toolsets, in order.
+        """Return all tools of several toolsets, in order.
 
         Raises:
-            ConfigError: two tools share a name.
+            ConfigError: if two tools share a name.
         """
         tools = tuple(tool for toolset in toolsets for tool in toolset.tools)
         return cls("+".join(toolset.name for toolset in toolsets), tools)
 
     def are_parallel(self, calls: Sequence[ToolCall]) -> bool:
-        """Whether these calls of one turn run side by side: each can be read, and its tool is marked so."""
         parallel = {tool.name for tool in self.tools if tool.parallel}
         return len(calls) > 1 and all(call.status == "ok" and call.name in parallel for call in calls)
 
@@ -190,17 +194,17 @@ class Toolset:
         """Run one call. A malformed call runs nothing and returns an error for the model.
 
         Args:
-            call: As the model wrote it.
-            sandbox: Where the tool acts.
-            timeout_s: Longest that any one command of the tool may take, whatever the tool asks for.
+            call: The call as the model wrote it.
+            sandbox: The sandbox for the tool.
+            timeout_s: Upper limit of each command of the tool.
             max_output_chars: Longest `content`; head and tail are kept.
             run: Runs the tool's function.
             context: The rollout, for tools that take its state or the context.
 
         Raises:
-            SandboxError: the sandbox is broken.
-            ConfigError: the rollout has not the state that the tool takes.
-            Exception: what the tool's own code raised, other than `ToolError`; it is a bug in the tool.
+            SandboxError: if the sandbox is broken.
+            ConfigError: if the rollout has no state of the tool's type.
+            Exception: from the tool's own code, other than `ToolError`.
         """
         started = monotonic()
 
@@ -238,7 +242,6 @@ class Toolset:
 
 
 def _injected(tool: Tool, sandbox: Sandbox, context: ToolContext | None) -> dict[str, object]:
-    """What the rollout fills in, by parameter."""
     values: dict[str, object] = {}
     for name, kind in tool.signature.injected.items():
         if kind is Sandbox:
@@ -270,12 +273,9 @@ async def _later(tool: Tool, given: Awaitable[Any]) -> ToolOutput:
 
 @dataclass(slots=True)
 class LimitedSandbox:
-    """A sandbox for one call of a tool."""
-
     sandbox: Sandbox
     limit_s: float
     commands: int = 0
-    """Those that are running; each one ends by its own limit."""
 
     @property
     def record(self) -> SandboxRecord:
@@ -325,3 +325,56 @@ class LimitedSandbox:
 
     async def get_archive(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
         return await self.sandbox.get_archive(path, max_bytes=max_bytes)
+
+
+def output_of(given: Any, tool: str) -> ToolOutput:
+    """Convert a tool's return value: text as it is, other values as JSON.
+
+    Raises:
+        ToolError: if a number is too long to print, which the model may have requested.
+        TypeError: if the value is not JSON, a bug in the tool.
+    """
+    if isinstance(given, ToolOutput):
+        if not isinstance(given.content, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # user code
+            raise TypeError(f"tool {tool!r}: the content of a ToolOutput is text, got {given.content!r:.100}")
+        return given
+    if isinstance(given, str):
+        return ToolOutput(content=given)
+    try:
+        # Python's encoder keeps lone surrogates of an agent's text; `bounded` replaces them.
+        return ToolOutput(content=json.dumps(given, ensure_ascii=False, default=_plain))
+    except (TypeError, ValueError) as error:
+        if "integer string conversion" in str(error):
+            raise ToolError("the result holds a number that is too long to be written") from None
+        reason = str(error)[:_SHOWN]
+        raise TypeError(
+            f"tool {tool!r} returned {type(given).__name__}, which is no JSON ({reason}); return str, "
+            "ToolOutput, or what JSON holds: numbers, lists, dicts, dataclasses, pydantic models"
+        ) from error
+
+
+def bounded(text: str, max_chars: int) -> str:
+    """Return the text, or its head and tail around a note about the cut, at most `max_chars` long."""
+    if len(text) <= max_chars:
+        return _encodable(text)
+    room = max(0, max_chars - len(_cut_note(len(text), len(text))))
+    head, tail = room - room // 2, room // 2
+    note = _cut_note(len(text) - head - tail, len(text))
+    return _encodable((text[:head] + note + text[len(text) - tail :])[:max_chars])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError("bytes are no text: decode them")
+    if isinstance(value, Iterator):
+        raise TypeError("an iterator is no value: make a list of it")
+    return to_jsonable_python(value, bytes_mode="base64")
+
+
+def _encodable(text: str) -> str:
+    # Lone surrogates of undecodable file names cannot be recorded as UTF-8.
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _cut_note(cut: int, total: int) -> str:
+    return f"\n[... {cut} of {total} characters cut ...]\n"

@@ -1,31 +1,30 @@
-"""The arguments of a tool: JSON schema from a typed signature, values from a model's JSON text."""
+"""Arguments of tools: JSON schema from a typed signature, values from a model's JSON text."""
 
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from itertools import chain
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from docstring_parser import DocstringStyle, ParseError, parse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic.fields import FieldInfo
 
-from tools.calls import ToolErrorKind
+from tools.calls import State, ToolContext, ToolErrorKind
 from tools.errors import ConfigError
-from tools.injection import parameters_of
 from tools.json_input import JsonError, check_weight, read_exact_json
+from tools.sandbox.base import Sandbox
 
 _CLOSED = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=False)
 _MAX_CHARS, _MAX_WEIGHT = 1_000_000, 1 << 14
-"""Of the arguments of a call: validation stops the event loop."""
+"""Limits of a call's arguments, since validation blocks the event loop."""
 _MAX_REASONS = 10
 _NAMED_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-class ArgumentsRefused(Exception):  # never leaves the tools layer: it becomes a result
-    """The arguments of a call cannot be used; the message is written for the model."""
-
+class ArgumentsRefused(Exception):  # becomes a result, never leaves the tools layer
     def __init__(self, kind: ToolErrorKind, message: str) -> None:
         super().__init__(message)
         self.kind: ToolErrorKind = kind
@@ -33,23 +32,15 @@ class ArgumentsRefused(Exception):  # never leaves the tools layer: it becomes a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """What a tool's function takes, from the model and from its rollout, and its docstring."""
-
     description: str
     injected: Mapping[str, type]
-    """Parameters that the rollout fills in, and what they take; they are not in the schema."""
+    """Parameters injected by the rollout with their types, not in the schema."""
     schema: Mapping[str, Any]
     """Closed JSON schema of the arguments, without pydantic's titles."""
     model: type[BaseModel]
-    """Validates the arguments; its fields carry the parameter names as aliases."""
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> "Signature":
-        """Read a function.
-
-        Raises:
-            ConfigError: it cannot be a tool; the message names the change needed.
-        """
         where = f"tool {function.__name__!r}"
         if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
             raise ConfigError(f"{where}: a tool returns its result, and has no `yield`")
@@ -72,22 +63,20 @@ class Signature:
         return cls(description=description, injected=injected, schema=_compact(schema), model=model)
 
     def parse(self, text: str) -> dict[str, Any]:
-        """The arguments by name, defaults filled in.
+        """Return the arguments by name, with defaults.
 
-        Types are those of the schema: no number for a string, no 1 for true. Four slips of models and of
-        their tool-call parsers are mended, because their meaning is never in doubt: an empty text for no
-        arguments, an integer written as `3.0`, a number or boolean in quotes where only that type fits, and
-        null for a parameter that may be left out.
+        Types are strict, but four unambiguous slips of models and parsers are repaired: an empty text for no
+        arguments, an integer written as `3.0`, a quoted number or boolean where only that type fits, and null
+        for an optional parameter.
 
         Raises:
-            ArgumentsRefused: not a JSON object, too large, or it does not fit the schema.
+            ArgumentsRefused: if the text is no JSON object, too large, or does not fit the schema.
         """
         arguments = self._arguments(json_arguments(text))
         fields = type(arguments).model_fields
         return {str(field.alias): getattr(arguments, name) for name, field in fields.items()}
 
     def describe_parameters(self) -> str:
-        """The parameter list in one line, for a model that got it wrong."""
         required = self.schema.get("required", ())
         properties: Mapping[str, Mapping[str, Any]] = self.schema["properties"]
         listed = [
@@ -140,10 +129,10 @@ class Signature:
 
 
 def json_arguments(text: str) -> dict[str, Any]:
-    """The arguments as a model wrote them, whatever they are for.
+    """Parse a model's arguments without a schema.
 
     Raises:
-        ArgumentsRefused: not a JSON object, or too large.
+        ArgumentsRefused: if they are no JSON object, or too large.
     """
     _check_size(text)
     if not text.strip():
@@ -160,7 +149,6 @@ def json_arguments(text: str) -> dict[str, Any]:
 
 
 def _docstring(function: Callable[..., Any], where: str) -> tuple[str, dict[str, str]]:
-    """The part for the model, and the text of `Args:` per parameter."""
     try:
         parsed = parse(inspect.getdoc(function) or "", style=DocstringStyle.GOOGLE)
     except ParseError as error:
@@ -177,7 +165,6 @@ def _model(
     described: Mapping[str, str],
     where: str,
 ) -> type[BaseModel]:
-    # Fields get neutral names: a parameter may be called `copy` or `_x`, a pydantic field may not.
     fields: dict[str, Any] = {}
     for index, parameter in enumerate(parameters):
         default = ... if parameter.default is parameter.empty else parameter.default
@@ -197,7 +184,7 @@ def _model(
 
 
 def _compact(schema: Any) -> Any:
-    """The schema without titles; a parameter that defaults to null loses its null variant."""
+    """Remove titles, and the null variant of parameters that default to null."""
     if isinstance(schema, list):
         return [_compact(entry) for entry in cast(list[Any], schema)]
     if not isinstance(schema, dict):
@@ -238,7 +225,6 @@ def _as_integer(given: Any) -> Any:
 
 
 def _unquoted(given: Any) -> Any:
-    """The number or boolean that a string spells in JSON, or the string itself."""
     if not isinstance(given, str) or len(given) > 32:
         return given
     try:
@@ -253,7 +239,7 @@ _MENDERS: Mapping[str, Callable[[Any], Any]] = {
     "float_type": _unquoted,
     "bool_type": _unquoted,
 }
-"""By pydantic's error: what the model must have meant. The result is validated strictly again."""
+"""Repairs by pydantic's error type; the result is validated strictly again."""
 
 
 def _replace(values: Any, place: Sequence[int | str], value: Any) -> None:
@@ -261,7 +247,7 @@ def _replace(values: Any, place: Sequence[int | str], value: Any) -> None:
     try:
         for key in path:
             values = values[key]
-        values[last]  # a union's place names a variant that is not in the value
+        values[last]
     except (KeyError, IndexError, TypeError):
         return
     values[last] = value
@@ -280,3 +266,71 @@ def _type_name(schema: Mapping[str, Any]) -> str:
 def _shortened(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+SELF = "self"
+
+
+class Unbound:
+    """Type of a method's `self` until the method is looked up on a State class."""
+
+
+def parameters_of(function: Callable[..., Any], where: str) -> tuple[dict[str, type], dict[str, Any]]:
+    """Return (injected parameters with their types, annotations of all others and `return`).
+
+    Raises:
+        ConfigError: if an annotation is missing, unreadable, or mixes injected and other types.
+    """
+    parameters = list(inspect.signature(function).parameters)
+    hints = _hints(function, where)
+    injected: dict[str, type] = {}
+    if parameters[:1] == [SELF]:
+        injected[SELF] = Unbound
+        hints.pop(SELF, None)
+    missing = [name for name in [*parameters, "return"] if name not in hints and name not in injected]
+    if missing:
+        raise ConfigError(f"{where}: no type annotation for {missing}; the signature is the schema")
+    for name in parameters:
+        if name not in injected and is_injected(hints[name]):
+            kind = hints.pop(name)
+            injected[name] = state_class(kind) or kind
+        elif name not in injected and (inner := _injected_within(hints[name])):
+            raise ConfigError(
+                f"{where}: `{name}` takes {inner.__name__} inside of another type; it is always given, "
+                f"write `{name}: {inner.__name__}`"
+            )
+    return injected, hints
+
+
+def is_injected(annotation: Any) -> bool:
+    return annotation is Sandbox or annotation is ToolContext or is_state(annotation)
+
+
+def is_state(annotation: Any) -> bool:
+    return state_class(annotation) is not None
+
+
+def state_class(annotation: Any) -> type[State] | None:
+    kind = get_origin(annotation) or annotation
+    return kind if inspect.isclass(kind) and issubclass(kind, State) else None
+
+
+def why_unreadable(error: Exception) -> str:
+    if not isinstance(error, NameError):
+        return str(error)
+    return (
+        f"{error} where it is read; import or define it at the top of the module, not for type checkers alone"
+    )
+
+
+def _hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
+    try:
+        return get_type_hints(function, include_extras=True)
+    except Exception as error:  # noqa: BLE001  # an annotation is any expression
+        raise ConfigError(f"{where}: an annotation cannot be read: {why_unreadable(error)}") from None
+
+
+def _injected_within(annotation: Any) -> type | None:
+    parts = get_args(annotation)
+    direct = (part for part in parts if is_injected(part))
+    return next(chain(direct, filter(None, map(_injected_within, parts))), None)

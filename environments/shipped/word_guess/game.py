@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from environments.rewards.text_format import tagged
-from tools.tool_context import State
+from tools.calls import State
 
 WORDS: tuple[str, ...] = tuple(
     """

@@ -537,7 +537,7 @@ class AgentEnvConfig(Section):
         return bool(self.dataset_name or self.dataset_path)
 
 
-def checked_config(config: Any, env_cls: type) -> AgentEnvConfig:
+def check_config(config: Any, env_cls: type) -> AgentEnvConfig:
     """The config that an environment is made with.
 
     Raises:

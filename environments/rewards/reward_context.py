@@ -208,10 +208,6 @@ class RolloutContext(Judging):
             raise ConfigError("ctx.endpoint exists only while a recorded agent runs (`play` or `agent`)")
         return self.agent_endpoint
 
-    def see(self, messages: tuple[Message, ...]) -> None:
-        """Replace the conversation; the loop calls it."""
-        self.messages = messages
-
     def end(self, reason: str) -> None:
         """End the rollout after this turn. Only the first reason is kept, cut to 200 characters.
 

@@ -1,7 +1,6 @@
-"""Sandboxes: isolated machines in which an agent's tool calls run.
+"""Isolated machines in which an agent's tool calls run.
 
-Light on purpose: importing `tools.sandbox.base`, which the values of a rollout are typed with, runs this too.
-A backend is loaded when its first sandbox is opened.
+Importing this package is cheap: a backend is loaded when its first sandbox is opened.
 """
 
 import importlib
@@ -47,7 +46,7 @@ BACKENDS: Mapping[str, str] = {
     "local": "tools.sandbox.local.backend:open_local",
     "docker": "tools.sandbox.docker.backend:open_docker",
 }
-"""Our own; others come from the entry point group `turnwise.sandboxes`."""
+"""Our backends; others come from the entry point group `turnwise.sandboxes`."""
 
 
 _PREPARED_BY: Mapping[str, str] = {"docker": "tools.sandbox.docker.backend:prepare_image"}
@@ -62,21 +61,21 @@ def open_sandbox(
     whole: bool = False,
     **overrides: Unpack[LimitOverrides],
 ) -> "Opening":
-    """One sandbox for one rollout, used with `async with`; afterwards nothing of it is left.
+    """Return one sandbox for one rollout, opened with `async with`; nothing of it remains.
 
     Args:
-        backend: `local`, `docker`, or a name that another package registers as `turnwise.sandboxes`.
-        limits: what the sandbox may use.
-        allow_unsafe: accept weaker isolation if this machine has no better; the record lists what is missing.
-        image: what a container is made from; backends without images refuse one.
-        whole: the agent is root of the container; see `SandboxSpec.whole`.
-        overrides: single limits by name, such as `memory_mb=512`; they win over `limits`.
+        backend: `local`, `docker`, or a name registered in `turnwise.sandboxes`.
+        limits: of the sandbox.
+        allow_unsafe: accept weaker isolation; the record lists the gaps.
+        image: of a container; other backends refuse it.
+        whole: see `SandboxSpec.whole`.
+        overrides: single limits by name, such as `memory_mb=512`.
 
     Raises:
-        ConfigError: there is no such backend, the limits contradict each other, a folder of `read_only`
-            cannot be lent, or `packages` cannot be had.
-        IsolationError: the machine cannot isolate, and `allow_unsafe` is not set.
-        SandboxCreateError: it could not be started.
+        ConfigError: if the backend does not exist, limits contradict each other, or folders or packages are
+            not available.
+        IsolationError: if the machine cannot isolate, and `allow_unsafe` is not set.
+        SandboxCreateError: if it does not start.
     """
     wanted = replace(limits or SandboxLimits(), **overrides)
     for folder in wanted.read_only:
@@ -94,7 +93,7 @@ def open_sandbox(
 
 @dataclass(slots=True)
 class Opening(AbstractAsyncContextManager[Sandbox]):
-    """A sandbox that is still to be opened, with `async with` and once."""
+    """A sandbox that can be opened once, with `async with`."""
 
     _backend: str
     _opener: SandboxBackend
@@ -104,21 +103,19 @@ class Opening(AbstractAsyncContextManager[Sandbox]):
     _opened: AsyncExitStack = field(default_factory=AsyncExitStack, init=False)
 
     def beginning_with(self, *layers: Layer) -> "Opening":
-        """The same with these layers on top of what it has."""
         options = dict(self._options)
         for layer in layers:
             options |= layer.options
         return replace(self, _options=options, _layers=(*self._layers, *layers))
 
     def for_verifier(self, files: Mapping[str, bytes]) -> "Opening":
-        """The same for a verification, in which these files cannot be changed, removed, renamed or replaced.
+        """Return a copy for a verification, in which these files cannot be changed, removed or replaced.
 
-        They are at their paths, which start at the workspace, and below the folder that the environment's
-        `VERIFIER` names. `HOME` is empty and read-only.
+        They are at their paths in the workspace and below `$VERIFIER`. `HOME` is empty and read-only.
 
         Raises:
-            IsolationError: the backend cannot keep them so.
-            OSError: a path contains `..` or a NUL byte, or is too long.
+            IsolationError: if the backend cannot protect them.
+            OSError: if a path is invalid.
         """
         if "verifier_files" not in inspect.signature(self._opener).parameters:
             raise IsolationError(
@@ -132,9 +129,7 @@ class Opening(AbstractAsyncContextManager[Sandbox]):
     async def __aenter__(self) -> Sandbox:
         try:
             return await self._enter()
-        except (
-            AgentCausedError
-        ):  # nothing of an agent's ran in there: another one shows whether its files are why
+        except AgentCausedError:  # a second try shows whether the agent's files are the cause
             pass
         try:
             return await self._enter()
@@ -149,7 +144,7 @@ class Opening(AbstractAsyncContextManager[Sandbox]):
             try:
                 for layer in self._layers:
                     await layer.put_into(sandbox)
-            except OSError as error:  # not of an agent's files: a hook that meets it would blame the agent
+            except OSError as error:  # a hook would blame the agent
                 raise SandboxCreateError(f"what was prepared cannot be copied: {error}") from error
             self._opened = opening.pop_all()
         return sandbox
@@ -163,16 +158,16 @@ class Opening(AbstractAsyncContextManager[Sandbox]):
 async def prepare_sandboxes(
     backend: str, *, image: str | None = None, progress: Callable[[str], None]
 ) -> None:
-    """Do now what the first sandbox of a backend would have to wait for: pull or build its image.
+    """Pull or build the image of a backend's sandboxes.
 
     Args:
-        backend: as for `open_sandbox`; one that has nothing to prepare is ready.
+        backend: as for `open_sandbox`.
         image: as for `open_sandbox`.
-        progress: takes a line for a person at the start, at the end and now and then between them.
+        progress: gets a line of text from time to time.
 
     Raises:
-        ConfigError: the image cannot be had.
-        IsolationError: no engine answers.
+        ConfigError: if the image is not available.
+        IsolationError: if no engine answers.
     """
     if backend in _PREPARED_BY:
         module, _, attribute = _PREPARED_BY[backend].partition(":")
@@ -180,13 +175,10 @@ async def prepare_sandboxes(
 
 
 def package_versions(backend: str, packages: tuple[str, ...]) -> Mapping[str, str]:
-    """Resolve packages now, unless an earlier call or process did; blocks.
-
-    Returns:
-        Version and digest of the files by name, those that were required by others included.
+    """Install packages unless cached; return version and digest of each, dependencies included.
 
     Raises:
-        ConfigError: they cannot be had, or the backend's sandboxes bring their own.
+        ConfigError: if they are not available, or the backend is not `local`.
     """
     _refuse_packages(backend)
     return importlib.import_module("tools.sandbox.local.packages").versions_of(packages)
@@ -201,20 +193,15 @@ def _refuse_packages(backend: str) -> None:
 
 
 def lent_folder(backend: str, path: Path) -> str | None:
-    """The folder of this machine in which every sandbox of a backend can read a file; `None`: none can."""
+    """Return the host folder in which every sandbox can read a file, or None."""
     if backend != "local":
         return None
     return importlib.import_module("tools.sandbox.local.rootfs").lent_folder_of(path)
 
 
 def find_backend(name: str) -> SandboxBackend:
-    """The opener of a backend, loaded now.
-
-    Raises:
-        ConfigError: no such backend, or its code cannot be loaded.
-    """
+    """Load a backend's opener; raise ConfigError if that fails."""
     if name not in BACKENDS:
-        # Reading installed packages' metadata costs more than all of this package.
         return importlib.import_module("tools.sandbox.host.entry_points").find(name, BACKENDS)
     module, _, attribute = BACKENDS[name].partition(":")
     return getattr(importlib.import_module(module), attribute)

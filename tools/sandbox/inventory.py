@@ -1,4 +1,4 @@
-"""Which sandboxes are on this machine, whose they are, and taking away those whose owner is dead."""
+"""Listing the sandboxes on this machine and removing orphans."""
 
 import importlib
 from collections.abc import Mapping, Sequence
@@ -10,40 +10,29 @@ __all__ = ["INVENTORIES", "Inventory", "SandboxEntry", "list_sandboxes", "reap_s
 
 
 class Inventory(Protocol):
-    """What a backend's inventory module offers."""
+    """The functions of a backend's inventory module."""
 
     async def entries(self) -> Sequence[SandboxEntry]:
-        """Every sandbox of this backend that can be seen from here."""
+        """Return all visible sandboxes of this backend."""
         ...
 
-    async def reap(self) -> Sequence[SandboxEntry]:
-        """Take away the orphans; what was taken away."""
-        ...
+    async def reap(self) -> Sequence[SandboxEntry]: ...
 
 
 INVENTORIES: Mapping[str, str] = {
     "local": "tools.sandbox.local.inventory",
     "docker": "tools.sandbox.docker.orphans",
 }
-"""Modules that are an `Inventory`, by backend."""
 
 
 async def list_sandboxes(backend: str) -> Sequence[SandboxEntry]:
-    """Every sandbox of a backend that can be seen from here; none for a backend without an inventory.
-
-    Raises:
-        IsolationError: the backend does not answer.
-    """
+    """Return a backend's visible sandboxes, or raise IsolationError."""
     found = _inventory(backend)
     return [] if found is None else await found.entries()
 
 
 async def reap_sandboxes(backend: str) -> Sequence[SandboxEntry]:
-    """Take away sandboxes whose owner is provably dead; what was taken away.
-
-    Raises:
-        IsolationError: the backend does not answer.
-    """
+    """Remove sandboxes whose owner provably ended, and return them."""
     found = _inventory(backend)
     return [] if found is None else await found.reap()
 

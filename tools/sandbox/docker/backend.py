@@ -1,4 +1,4 @@
-"""Sandboxes in containers of a real Docker engine: one container per rollout, one program as its channel."""
+"""Sandboxes in containers of a Docker engine: one container per rollout."""
 
 import asyncio
 import logging
@@ -35,19 +35,19 @@ async def open_docker(
     verifier_files: Mapping[str, bytes] | None = None,
     whole: bool = False,
 ) -> AsyncGenerator[SupervisedSandbox]:
-    """A sandbox in a new container, or in one that was made ahead; it is removed afterwards.
+    """Open a sandbox in a new or pooled container.
 
     Args:
         limits: of the container.
-        allow_unsafe: accept an engine that cannot enforce all of them.
-        image: a name, an id, or a folder with a Dockerfile; it needs python3, /bin/sh and /bin/bash.
+        allow_unsafe: accept an engine that cannot enforce every limit.
+        image: a name, an id, or a folder with a Dockerfile; needs python3, /bin/sh and /bin/bash.
         verifier_files: see `open_sandbox`.
-        whole: the agent is root of it, on the image's own file system.
+        whole: the agent is root, on the image's own file system.
 
     Raises:
-        ConfigError: the image cannot be had or lacks something, or the limits contradict each other.
-        IsolationError: no engine answers, or it cannot enforce a limit and `allow_unsafe` is not set.
-        SandboxCreateError: the container could not be started.
+        ConfigError: if the image is not available, or limits contradict each other.
+        IsolationError: if no engine answers or enforces the limits.
+        SandboxCreateError: if the container does not start.
     """
     if not whole:
         check_files_fit(limits)
@@ -91,26 +91,13 @@ async def open_docker(
 
 
 async def prepare_image(name: str | None = None, *, progress: Progress | None = None) -> str:
-    """Pull or build an image before the first sandbox needs it; its digest.
-
-    Args:
-        name: of the image; `None` for the backend's own.
-        progress: takes a line for a person now and then; `None` writes them to the log.
-
-    Raises:
-        ConfigError: the image cannot be had.
-        IsolationError: no engine answers.
-    """
+    """Pull or build an image (None: the default) and return its digest."""
     managed = await in_thread(manager)
     return (await in_thread(partial(managed.image, name or DEFAULT_IMAGE, progress or _LOG.info))).digest
 
 
 async def missing_images(names: Sequence[str]) -> list[str]:
-    """Those of the images that the engine does not have; nothing is pulled.
-
-    Raises:
-        IsolationError: no engine answers.
-    """
+    """Return the images that the engine lacks."""
     engine = (await in_thread(manager)).engine
     try:
         found = [await in_thread(partial(engine.image, name)) for name in names]
@@ -127,7 +114,7 @@ async def _listener(managed: ContainerManager, container: Container) -> socket.s
 async def _supervise(
     managed: ContainerManager, container: Container, watch: DiskWatch, connections: list[Connection]
 ) -> Channel:
-    """The channel to a new supervisor in the same container; everything that ran there is dead."""
+    """Start another supervisor after killing everything in the container."""
     watch.refuse_over()
     start = partial(_restarted, managed, container, connections[-1])
     connections.append(await made_in(threads(), start, Connection.close))
@@ -145,9 +132,9 @@ def _restarted(managed: ContainerManager, container: Container, last: Connection
         except (EngineError, SilentStartError) as error:
             raise SandboxUnavailable(f"the container is gone: {error}") from error
         except (SandboxCreateError, UsageError) as error:
-            # Something of the agent's may have killed this one too, before it died itself.
+            # The agent's processes may have killed it before they died.
             if attempt == _ATTEMPTS:
-                managed.drop(managed.make(container.spec))  # raises where none starts without that either
+                managed.drop(managed.make(container.spec))  # this raises if no fresh container starts
                 reason = "no supervisor starts any more over what the agent left in the container"
                 raise AgentCausedError(reason, cause="sandbox_lost") from error
     raise AssertionError

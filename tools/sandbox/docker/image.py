@@ -1,4 +1,4 @@
-"""Getting an image: found on the engine, pulled from a registry or built from a folder; all of it blocks."""
+"""Getting images: on the engine, from a registry or from a folder."""
 
 import fcntl
 import hashlib
@@ -17,15 +17,14 @@ _EVERY_S = 2.0
 _DOCKERFILE = "Dockerfile"
 
 Progress = Callable[[str], None]
-"""Takes a line for a person now and then."""
 
 
 def prepare(engine: Engine, name: str, progress: Progress) -> Image:
-    """The image of a name such as `python:3.11-slim`, an id, or a folder (`./image`) with a Dockerfile.
+    """Return an image by name or id, or built from a folder.
 
     Raises:
-        ConfigError: the image is not there and cannot be pulled, or cannot be built.
-        EngineError: the engine does not say whether it has it.
+        ConfigError: if it cannot be pulled or built.
+        EngineError: if the engine does not answer.
     """
     with _one_at_a_time():
         return _prepared(engine, name, progress)
@@ -33,9 +32,9 @@ def prepare(engine: Engine, name: str, progress: Progress) -> Image:
 
 @contextmanager
 def _one_at_a_time() -> Generator[None]:
-    """Among the processes of this machine: those that ask for the same image find it there."""
+    """Lock among processes, so that later ones find the image."""
     with open(__file__, "rb") as file:  # noqa: PTH123
-        with suppress(OSError):  # a file system without locks: the engine may be asked twice
+        with suppress(OSError):  # then some images may be pulled twice
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -62,7 +61,6 @@ def _built(engine: Engine, folder: Path, progress: Progress) -> Image:
         raise ConfigError(f"no image can be built from {str(folder)!r}: it has no {_DOCKERFILE}")
     tag = f"turnwise-built:{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]}"
     try:
-        # The engine's cache makes this quick when nothing changed.
         _follow(f"building {folder}", engine.build(str(folder), tag), progress, MOST_BUILD_S)
         found = engine.image(tag)
     except EngineError as error:

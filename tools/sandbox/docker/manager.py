@@ -1,4 +1,4 @@
-"""What this process keeps for its containers: the engine, images, pools of ready ones, and threads."""
+"""Engine, images, warm containers and threads of this process."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ from tools.sandbox.docker.orphans import labels
 from tools.waiting import to_the_end
 
 MOST_CREATES = max(4, 2 * (os.cpu_count() or 1))
-"""Creates at once, over all pools: more only make each other slower."""
+"""Concurrent creates over all pools; more slow each other down."""
 _MOST_WARM = 8
 _SLOW_CREATE_S = 15.0
 
@@ -29,10 +29,9 @@ T = TypeVar("T")
 
 
 class Pool(Generic[T]):
-    """Ready ones of one kind. Its methods are called in threads.
+    """A pool of warm containers, used from threads.
 
-    One is kept ready for every two that are open, up to a few: a single sandbox costs nothing extra, and
-    when the last one closes the stock is emptied.
+    It keeps one ready for every two open ones and is emptied when the last one closes.
     """
 
     def __init__(
@@ -74,14 +73,13 @@ class Pool(Generic[T]):
             self._drop(found)
 
     def leave(self) -> None:
-        """One fewer is open; the last one waits until nothing of the stock is left."""
         with self._changed:
             self._open -= 1
             if self._open:
                 return
             for future in list(self._coming):
                 future.cancel()
-            # Whoever opens meanwhile may have what is ready.
+            # Another caller may open meanwhile.
             self._changed.wait_for(lambda: not self._coming or self._open > 0)
             unused = [] if self._open else list(self._ready)
             if unused:
@@ -112,7 +110,6 @@ class Pool(Generic[T]):
 
     def _arrived(self, future: "Future[None]") -> None:
         if not future.cancelled() and (error := future.exception()) is not None:
-            # It is not awaited: the rollout that needs one opens it, and sees the error then.
             _LOG.info("no container could be made ahead: %s", error)
         with self._changed:
             self._coming.discard(future)
@@ -124,7 +121,7 @@ _THREADS = THREADS - MOST_CREATES if THREADS > 2 * MOST_CREATES else MOST_CREATE
 
 
 class ContainerManager:
-    """One per process: containers belong to it, not to an event loop. Its threads make every engine call."""
+    """The containers of this process, independent of event loops."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -139,12 +136,7 @@ class ContainerManager:
         self._pools: dict[Spec, Pool[Container]] = {}
 
     def image(self, name: str, progress: Progress) -> Image:
-        """The image of a name, the same for the whole life of this process; blocks, once per image.
-
-        Raises:
-            ConfigError: it cannot be had.
-            IsolationError: the engine does not say whether it has it.
-        """
+        """Return an image, resolved once per process."""
         with self._lock:
             lock = self._image_locks.setdefault(name, threading.Lock())
         with lock:
@@ -165,12 +157,11 @@ class ContainerManager:
             return self._pools[spec]
 
     def make(self, spec: Spec) -> Container:
-        """A new container, by another try where the first one failed; blocks."""
         with self._ramp.slot():
             try:
                 return containers.start(self.engine, spec, self._labels, self.discard)
             except (SandboxCreateError, ConfigError):
-                # One that ended with its engine looks as if its image lacked something.
+                # A container that ended with its engine looks like a bad image.
                 return containers.start(self.engine, spec, self._labels, self.discard)
 
     def drop(self, container: Container | None) -> None:
@@ -179,7 +170,7 @@ class ContainerManager:
             self.discard(container.id)
 
     def discard(self, container: str) -> None:
-        """Remove a container, and those that could not be removed before; blocks and never fails."""
+        """Remove a container and earlier failures; never raises."""
         self._unremoved.append(container)
         for _ in range(len(self._unremoved)):
             try:
@@ -192,7 +183,7 @@ class ContainerManager:
                 self._unremoved.append(one)
                 with self._lock:
                     is_first, self._fails = not self._fails, True
-                if is_first:  # one line, however many there are
+                if is_first:
                     _LOG.warning(
                         "the Docker engine removes no containers, which end by themselves: %s", error
                     )
@@ -202,11 +193,7 @@ class ContainerManager:
 
 
 def manager() -> ContainerManager:
-    """This process's manager; the first time it connects and removes what dead processes left. Blocks.
-
-    Raises:
-        IsolationError: no engine answers.
-    """
+    """Return this process's manager; the first call removes orphans."""
     with _opening:
         return _manager(os.getpid())
 
@@ -216,7 +203,7 @@ async def in_thread(call: Callable[[], T]) -> T:
 
 
 async def made_in(threads: ThreadPoolExecutor, make: Callable[[], T], undo: Callable[[T], None]) -> T:
-    """What a thread makes; when the caller is cancelled it is not begun, or else undone."""
+    """Return a thread's result; on cancellation it is skipped or undone."""
     future = threads.submit(make)
     try:
         return await asyncio.shield(asyncio.wrap_future(future))
@@ -241,7 +228,7 @@ _opening = threading.Lock()
 
 
 def _started(count: int, name: str) -> ThreadPoolExecutor:
-    """All threads at once: started one by one on first use, they would hold up an event loop each time."""
+    """Start all threads now: lazy starts would block the event loop."""
     executor = ThreadPoolExecutor(count, name)
     everyone = threading.Barrier(count)
     for _ in range(count):
@@ -249,7 +236,7 @@ def _started(count: int, name: str) -> ThreadPoolExecutor:
     return executor
 
 
-# A forked child has neither the threads nor the connections of its parent.
+# Forked children lack threads and connections.
 @cache
 def _threads(_process: int) -> ThreadPoolExecutor:
     return _started(_THREADS, "turnwise-docker")

@@ -1,4 +1,4 @@
-"""Containers by the process that owns them, which their labels name; listing them, and removing orphans."""
+"""Owners of containers by label, and removal of orphans."""
 
 import asyncio
 import os
@@ -16,7 +16,6 @@ from tools.sandbox.docker.engine import Engine, EngineError, Listed, connect
 from tools.sandbox.host import process_ids
 
 LABEL = "turnwise.sandbox"
-"""Every container of ours has it."""
 
 _RUN, _HOST, _BOOT, _NAMESPACE, _PID, _START = (
     f"turnwise.{name}"
@@ -29,7 +28,7 @@ def labels() -> dict[str, str]:
 
 
 def state(of: Mapping[str, str]) -> Literal["in use", "orphan", "unknown"]:
-    """Whether the process that made a container lives; `unknown` for another boot, host or PID namespace."""
+    """Return the state of the owner; `unknown` on another machine, boot or PID namespace."""
     if of.get(_BOOT) != _boot_id():
         return "unknown"
     name = "-".join(of.get(key, "") for key in (_NAMESPACE, _PID, _START))
@@ -57,19 +56,16 @@ def _boot_id() -> str:
 
 
 _SHORT = 12
-"""Of an id, as `docker ps` shows it."""
+"""Length of an id in `docker ps`."""
 _IMAGE = "sha256:"
-"""What the ids of images begin with."""
 
 
 def listed(engine: Engine) -> list[SandboxEntry]:
-    """Every container of ours and every image made of one, the oldest first."""
     found = sorted([*engine.containers(LABEL), *engine.images(LABEL)], key=lambda one: one.created)
     return [_entry(one) for one in found]
 
 
 def reaped(engine: Engine) -> list[SandboxEntry]:
-    """Remove containers and images whose owner is provably gone; those that were removed."""
     doomed = [one for one in listed(engine) if one.state == "orphan"]
     for one in doomed:
         if one.name.startswith(_IMAGE):
@@ -80,7 +76,6 @@ def reaped(engine: Engine) -> list[SandboxEntry]:
 
 
 async def entries() -> Sequence[SandboxEntry]:
-    """Every container of ours on the engine, the oldest first; see `Inventory`."""
     return await asyncio.to_thread(_ask, listed)
 
 

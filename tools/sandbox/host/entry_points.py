@@ -10,18 +10,14 @@ from tools.sandbox.base import SandboxBackend
 
 GROUP = "turnwise.sandboxes"
 _loaded: dict[str, SandboxBackend] = {}
-"""Those that were found: to read all packages takes 10 ms, and descriptors that a busy host may not have."""
+"""Reading package metadata takes 10 ms, and descriptors that a busy host may lack."""
 
 
 def find(name: str, own: Iterable[str]) -> SandboxBackend:
-    """The backend that an installed package registers under this name.
-
-    Args:
-        name: what the user asked for.
-        own: names of our own backends, for the message.
+    """Return the backend that an installed package registers; `own` names ours, for the message.
 
     Raises:
-        ConfigError: no package registers it, or what it registers cannot be loaded.
+        ConfigError: if no package registers it, or it cannot be loaded.
     """
     if name in _loaded:
         return _loaded[name]

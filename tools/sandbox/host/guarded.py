@@ -1,4 +1,4 @@
-"""Programs on the host that end with this process, however it ends, and folders for their files."""
+"""Host programs that end with this process, however it ends, and folders for their files."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ _PREFIX = "turnwise"
 _END_S = 5.0
 _XDG = {"CACHE": ".cache", "CONFIG": ".config", "DATA": ".local/share", "STATE": ".local/state"}
 _TOOLS = str(Path(__file__).parents[2])
-# The packages above import more than guards need.
+# Stubs, because importing the real packages is slow.
 _GUARD = f"""
 import sys
 for name, path in ("tools", {_TOOLS!r}), ("tools.sandbox", {_TOOLS + "/sandbox"!r}):
@@ -30,10 +30,10 @@ main(int(sys.argv[1]), sys.argv[2], sys.argv[3:])
 
 
 def guarded(argv: Sequence[str], folder: str = "") -> list[str]:
-    """Return the command of a guard, which runs a program and exits with its code, or 128 + its signal.
+    """Return a guard's command that runs a program and exits with its code, or 128 + signal.
 
-    The program and all that it starts end with the guard, at its SIGTERM, and when this process ends: then
-    the folder is removed, too. Where there are no pidfds, as before Linux 5.3, there is no guard.
+    The program and its descendants end with the guard or this process, which also removes the folder. Without
+    pidfds (before Linux 5.3) there is no guard.
     """
     if not hasattr(os, "pidfd_open"):
         return list(argv)
@@ -41,7 +41,7 @@ def guarded(argv: Sequence[str], folder: str = "") -> list[str]:
 
 
 async def end(process: asyncio.subprocess.Process) -> None:
-    """End a guarded program, which was started in a session of its own, and all that it started."""
+    """End a guarded program that leads its own session."""
     ended = asyncio.create_task(process.wait())
     for number in (signal.SIGTERM, signal.SIGCONT, signal.SIGKILL):
         with suppress(ProcessLookupError):
@@ -52,7 +52,7 @@ async def end(process: asyncio.subprocess.Process) -> None:
 
 @asynccontextmanager
 async def own_folder() -> AsyncGenerator[str]:
-    """A folder for the programs of a rollout; one that a kill left is removed by the next process."""
+    """Create a folder for a rollout's programs; after a kill the next process removes it."""
     if sys.platform != "linux":
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             yield folder

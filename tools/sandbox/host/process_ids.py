@@ -1,4 +1,4 @@
-"""Telling for sure whether the process that owns something still lives."""
+"""Process identities that are never reused."""
 
 from pathlib import Path
 
@@ -6,13 +6,13 @@ from tools.sandbox.inside.processes import process_table, read_entry
 
 
 def identity(pid: int) -> str:
-    """A name for one process that no later process has: PID namespace, id and start time."""
+    """Return a name of a process that is never reused: PID namespace, id and start time."""
     namespace = Path("/proc/self/ns/pid").stat().st_ino
     return f"{namespace}-{pid}-{_start_time(pid)}"
 
 
 def has_ended(name: str) -> bool:
-    """Whether the process of an `identity` is gone; `False` when this process cannot know."""
+    """Whether the process provably ended."""
     parts = name.split("-")
     if len(parts) != 3 or not all(part.isdigit() for part in parts):
         return False
@@ -28,7 +28,6 @@ def has_ended(name: str) -> bool:
 
 
 def owner_pid(name: str) -> int | None:
-    """The process id in an `identity` of this PID namespace; `None` for any other name."""
     parts = name.split("-")
     if len(parts) != 3 or parts[0] != str(Path("/proc/self/ns/pid").stat().st_ino) or not parts[1].isdigit():
         return None
@@ -36,7 +35,6 @@ def owner_pid(name: str) -> int | None:
 
 
 def children(pid: int) -> list[int]:
-    """The direct children of a process, none when it is gone."""
     return [child for child, (parent, _) in process_table(ended=True).items() if parent == pid]
 
 

@@ -1,4 +1,4 @@
-"""Removing a folder that an agent filled: however deep, whatever its modes, never through a link."""
+"""Removal of folders that an agent filled, without following links."""
 
 import itertools
 import os
@@ -11,9 +11,9 @@ _NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def remove(folder: str) -> None:
-    """Remove a folder and all below it; what cannot be removed stays, without an error.
+    """Remove a folder as far as possible.
 
-    Folders below are first moved up to the top one by one, so that no depth takes more than two descriptors.
+    Subfolders first move up, so that any depth needs only two descriptors.
     """
     try:
         top = _opened(None, folder)
@@ -29,7 +29,6 @@ def remove(folder: str) -> None:
 
 
 def _empty(top: int) -> None:
-    # A name that the agent cannot have taken.
     names = map(f".{secrets.token_hex(8)}.{{}}".format, itertools.count())
     while folders := [name for name in _names(top) if not _removed(top, name)]:
         for name in folders:
@@ -37,12 +36,12 @@ def _empty(top: int) -> None:
 
 
 def _flatten(top: int, name: str, names: Iterator[str]) -> None:
-    """Remove one folder; those directly below it come up to the top."""
+    """Remove one folder after moving its subfolders to the top."""
     inner = _opened(top, name)
     try:
         for each in _names(inner):
             if not _removed(inner, each):
-                # To change what `..` is, a folder has to be writable itself.
+                # Changing `..` requires a writable folder.
                 os.close(_opened(inner, each))
                 os.rename(each, next(names), src_dir_fd=inner, dst_dir_fd=top)
     finally:
@@ -51,7 +50,6 @@ def _flatten(top: int, name: str, names: Iterator[str]) -> None:
 
 
 def _opened(parent: int | None, name: str) -> int:
-    """A folder whose owner may do everything with it."""
     handle = os.open(name, os.O_PATH | os.O_DIRECTORY | _NO_LINK, dir_fd=parent)
     try:
         os.chmod(f"/proc/self/fd/{handle}", stat.S_IRWXU)  # noqa: PTH101  # a descriptor by its path
@@ -66,7 +64,6 @@ def _names(folder: int) -> list[str]:
 
 
 def _removed(parent: int, name: str) -> bool:
-    """Remove anything but a folder; whether it was."""
     try:
         os.unlink(name, dir_fd=parent)
     except IsADirectoryError:

@@ -1,4 +1,4 @@
-"""Start in a container: agent and supervisor are one user there, and the engine took the privileges."""
+"""Entry point in containers, where agent and supervisor are one unprivileged user."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from tools.sandbox.inside.kernel import adopt_orphans, filter_calls, hide_proces
 from tools.sandbox.inside.messages import Facts, encode
 
 _OOM_FILES = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
-"""With a line `oom_kill N`: control groups version 2, and version 1."""
+"""With a line `oom_kill N`; control groups version 2 and 1."""
 
 
 def enter(control: int, reply: int) -> None:
-    """Tell what holds here, hide from the agent, then serve."""
     config = Configuration.read(control)
     settings = config.settings
     os.write(reply, encode(facts(settings["workdir"])))
@@ -31,7 +30,6 @@ def enter(control: int, reply: int) -> None:
 
 
 def facts(workdir: str) -> Facts:
-    """What holds in this container."""
     usable = [name for name, path in (("workdir", workdir), ("tmp", "/tmp")) if os.access(path, os.W_OK)]
     usable += ["bash"] if os.access("/bin/bash", os.X_OK) else []
     return Facts(

@@ -9,8 +9,6 @@ import os
 
 
 def pack(folder: str) -> None:
-    """Send the tree below a folder to stdout; sockets are left out."""
-    # It would be loaded in each supervisor, for few of them.
     import tarfile  # noqa: PLC0415
 
     with open(1, "wb", closefd=False) as stdout, tarfile.open(fileobj=stdout, mode="w|") as archive:
@@ -19,12 +17,12 @@ def pack(folder: str) -> None:
 
 
 def unpack(folder: str) -> None:
-    """Put what comes on stdin below a folder; what is there already stays: it is a verifier's."""
+    """Extract stdin below a folder; existing files are a verifier's and stay."""
     import tarfile  # noqa: PLC0415
 
     folders: list[tuple[tarfile.TarInfo, str]] = []
     with open(0, "rb", closefd=False) as stdin, tarfile.open(fileobj=stdin, mode="r|") as archive:
-        # Newer ones change modes and refuse links; here it is all within a sandbox.
+        # Newer filters change modes and refuse links, which are harmless here.
         archive.extraction_filter = lambda member, _: member
         for member in archive:
             at = os.path.join(folder, member.name)
@@ -34,7 +32,7 @@ def unpack(folder: str) -> None:
                     folders.append((member, at))
             elif not os.path.lexists(at):
                 archive.extract(member, folder)
-        # Last: a folder may be closed, and what comes into it changes its time.
+        # Last: folders may be read-only, and extraction changes their times.
         for member, at in reversed(folders):
             archive.utime(member, at)
             archive.chmod(member, at)

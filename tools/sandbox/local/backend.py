@@ -1,4 +1,4 @@
-"""The embedded sandbox: namespaces, or Landlock, around one supervisor that runs commands with a shell."""
+"""Sandboxes on this machine: namespaces or Landlock around one supervisor."""
 
 import asyncio
 import os
@@ -30,12 +30,12 @@ async def open_local(
     tier: Tier | None = None,
     tree: Tree | None = None,
 ) -> AsyncGenerator[SupervisedSandbox]:
-    """A local sandbox in the strongest tier that works here, or in the one asked for; it has no images.
+    """Open a sandbox in the strongest tier that works here, or in the given one.
 
     Raises:
-        IsolationError: this machine cannot isolate or cannot enforce a limit, and `allow_unsafe` is not set.
-        ConfigError: the limits contradict each other, or an image is given.
-        SandboxCreateError: it could not be started.
+        IsolationError: if this machine cannot isolate or enforce a limit.
+        ConfigError: if limits contradict each other, or an image is given.
+        SandboxCreateError: if it does not start.
     """
     if image is not None:
         raise ConfigError(f"the local sandbox shows this machine's programs, not image {image!r}; use docker")
@@ -68,7 +68,7 @@ async def open_local(
             enforced=tuple(sorted(session.enforced)),
             lacks=tuple(sorted(session.lacks)),
         )
-        # Else the loopback is the host's.
+        # Otherwise the loopback is the host's.
         listen = own.listen if chosen == "B" and limits.network == "none" else None
         copies = chosen == "B" and os.geteuid() == 0
         yield SupervisedSandbox(channel, session.workdir, record, listen, _snapshot if copies else None)
@@ -79,7 +79,7 @@ async def open_local(
 
 
 async def _snapshot(sandbox: SupervisedSandbox) -> Snapshot | None:
-    """The workspace as a folder that others are mounted on; `None` where that does not work."""
+    """Copy the workspace to a folder that others mount, if that works."""
     limits, archive = sandbox.record.limits, await sandbox.pack_tree()
     tree = await or_undo(asyncio.to_thread(Tree.made), partial(asyncio.to_thread, Tree.remove))
     discard = partial(asyncio.to_thread, tree.remove)
@@ -91,30 +91,26 @@ async def _snapshot(sandbox: SupervisedSandbox) -> Snapshot | None:
             return snapshot
     except BaseException as error:
         await to_the_end(discard())
-        if isinstance(error, SandboxCreateError):  # a kernel or a file system without overlays
+        if isinstance(error, SandboxCreateError):  # no overlays here
             return None
         raise
 
 
 class _Held:
-    """A session, which goes on with another supervisor when the agent killed its own."""
+    """A session that continues after the agent killed its supervisor."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
 
     async def resumed(self) -> Channel:
-        """A channel to the next supervisor.
-
-        Raises:
-            SandboxUnavailable, AgentCausedError: there is none.
-        """
+        """Start the next supervisor."""
 
         async def resume() -> None:
             before = self.session
             self.session = await asyncio.to_thread(launch.resume, before)
             before.process.close()
 
-        # To the end even when a time budget cancels it: the sandbox is still to be judged.
+        # A time budget must not interrupt it.
         await to_the_end(resume())
         return await self.channel()
 
@@ -130,7 +126,7 @@ async def _chosen(limits: SandboxLimits, tier: Tier | None, allow_unsafe: bool) 
     try:
         return await asyncio.to_thread(probe.choose_tier, limits, tier=tier, allow_unsafe=allow_unsafe)
     except RuntimeError as error:
-        # No thread starts: this process has no memory or no process to spare.
+        # This process lacks memory or processes.
         reasons = "; ".join([str(error), *tiers.narrow_limits()])
         raise IsolationError(f"this machine cannot start a sandbox now: {reasons}") from error
 

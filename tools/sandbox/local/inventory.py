@@ -1,6 +1,6 @@
-"""Local sandboxes as they can be seen from outside: control groups and folders that carry their owner's name.
+"""Inventory of local sandboxes: control groups and folders, named after their owner.
 
-The processes of a local sandbox end with their owner, so that only these can be left.
+Processes of a local sandbox end with their owner, so only these can remain.
 """
 
 import asyncio

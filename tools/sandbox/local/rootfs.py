@@ -1,4 +1,4 @@
-"""What a sandbox can see: a curated read-only system, an empty workspace and a few made-up files in /etc."""
+"""The root file system of sandboxes: parts of this system, read-only, and an own /etc."""
 
 import os
 from dataclasses import dataclass
@@ -21,17 +21,15 @@ _ETC = (
     "python3.13", "rpc", "services", "ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone",
     "xattr.conf",
 )  # fmt: skip
-# What a person put there, and no distribution: packages (ours, and environments with their hidden tests),
-# sources, and the settings of programs, tokens among them.
+# Files of users: packages (ours, and environments with hidden tests), sources, and settings with tokens.
 _NOT_LENT = (
     "/usr/etc", "/usr/src", "/usr/local/etc", "/usr/local/src", "/usr/local/lib/python*/dist-packages",
     "/usr/local/lib/python*/site-packages",
 )  # fmt: skip
 _LENT = "/lent"
 _OF_TASKS = {"/app": WORKDIR, "/tests": f"{VERIFIER_DIR}/{held_files.FILES}/tests", "/logs": "/tmp/logs"}
-"""Places that tests in Harbor's format name; `/tests` is there in a verification that has files in it."""
+"""Paths in Harbor's task format."""
 _OWN = Path(__file__).parents[3]
-"""Where this package lies: `site-packages`, or the folder of its source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +37,8 @@ class Step:
     kind: Literal["bind", "dir", "link", "tmpfs", "file", "proc", "dev", "pts", "seal", "tree", "copy"]
     path: str
     source: str = ""
-    """Of a bind (always read-only) or a link."""
+    """Of a bind (read-only) or a link."""
     size: int = 0
-    """Bytes that a tmpfs may hold."""
     mode: int = 0o755
     data: str = ""
 
@@ -50,7 +47,7 @@ class Step:
 
 
 def shared_steps(network: Network, read_only: tuple[str, ...] = ()) -> list[Step]:
-    """The part of a root that does not depend on the sandbox, with a place for everything in `own_steps`."""
+    """Return the steps of the shared root, with mount points for `own_steps`."""
     made = list(_system_steps())
     made += [Step(kind="file", path=path, data=data) for path, data in _made_up_names().items()]
     own = SandboxLimits(network=network)
@@ -62,7 +59,6 @@ def shared_steps(network: Network, read_only: tuple[str, ...] = ()) -> list[Step
     made += [Step(kind="seal", path="/dev")]
     made += [Step(kind="bind", path=path, source=path) for path in tiers.extra_directories()]
     asked = {_shared_place(path): path for path in read_only}
-    # Of what is lent on request and what is hidden the deeper one counts.
     for path in sorted({*asked, *_hidden(tuple(asked.items()))}):
         if path in asked:
             made.append(Step(kind="bind", path=path, source=asked[path]))
@@ -74,14 +70,14 @@ def shared_steps(network: Network, read_only: tuple[str, ...] = ()) -> list[Step
 
 
 def _shared_place(path: str) -> str:
-    """Where a root lends a folder: elsewhere until the sandbox has the file system that covers its place."""
+    """Return where the root lends a folder; a sandbox's own /tmp covers places below it."""
     return f"{_LENT}{path}" if _is_below(path, "/tmp") else path
 
 
 def own_steps(
     limits: SandboxLimits, *, uid: int, gid: int, tree: Literal["tree", "copy"] | None = None
 ) -> list[Step]:
-    """What one sandbox has on top of the shared part, `RUN_DIR` first; `tree`: how it has one of the host."""
+    """Return a sandbox's own steps; `tree` is the kind of its host tree."""
     disk_bytes = limits.disk_mb << 20
     return [
         Step(kind="tmpfs", path=RUN_DIR, size=8 << 20),
@@ -102,9 +98,9 @@ def own_steps(
 
 @cache
 def lent_rules(read_only: tuple[str, ...] = ()) -> tuple[tuple[str, str], ...]:
-    """What sandboxes without mounts may read, for Landlock, which allows folders and excepts nothing in them.
+    """Return Landlock rules for reading; they cannot exclude parts of a folder.
 
-    Around what is hidden every single entry is allowed; the names there can be listed.
+    Around hidden folders every entry is allowed separately; names stay visible.
     """
     asked = [os.path.realpath(path) for path in read_only]
     rules, hidden = list[tuple[str, str]](), _hidden(tuple((path, path) for path in asked))
@@ -116,13 +112,13 @@ def lent_rules(read_only: tuple[str, ...] = ()) -> tuple[tuple[str, str], ...]:
         elif path not in hidden:
             rules.append(("list", path))
             with os.scandir(path) as entries:
-                # A link would allow what it leads to.
+                # A rule for a link would allow its target.
                 paths += [entry.path for entry in entries if not entry.is_symlink()]
     return tuple(rules)
 
 
 def lent_folder_of(path: Path) -> str | None:
-    """The folder by which every sandbox can read this file, `None` where none can."""
+    """Return the lent folder in which every sandbox can read this file."""
     real = str(path.resolve())
     if any(_is_below(real, hidden) for hidden in _hidden()):
         return None
@@ -130,18 +126,13 @@ def lent_folder_of(path: Path) -> str | None:
 
 
 def _lent() -> tuple[str, ...]:
-    """Folders and files of this machine that every sandbox may read."""
     binds = tuple(step.source for step in _system_steps() if step.kind == "bind")
     return binds + tiers.extra_directories()
 
 
 @cache
 def _hidden(asked: tuple[tuple[str, str], ...] = ()) -> tuple[str, ...]:
-    """Folders in what is lent that no sandbox may read.
-
-    Args:
-        asked: what is lent on request: where it is in the root, and on the host. It is not hidden itself.
-    """
+    """Return hidden folders in lent ones; `asked` pairs their places with host paths."""
     patterns = [
         *_NOT_LENT,
         *(f"{prefix}/lib/python*/site-packages" for prefix in tiers.extra_directories()),
@@ -164,7 +155,6 @@ def _is_below(path: str, folder: str) -> bool:
 
 @cache
 def _system_steps() -> tuple[Step, ...]:
-    """What this machine lends, looked up once."""
     made = [Step(kind="bind", path="/usr", source="/usr")]
     for name in _SYSTEM_DIRS:
         path = Path(name)
@@ -203,7 +193,7 @@ def _own_files(limits: SandboxLimits, uid: int, gid: int) -> dict[str, str]:
 
 
 def _names_of_hosts() -> dict[str, str]:
-    """How this machine finds others; copied, because its own files may be links out of `/etc`."""
+    """Copy name resolution; the host's files may be links out of `/etc`."""
     return {
         "/etc/hosts": f"{_text('/etc/hosts')}\n127.0.0.1 {HOST_NAME}\n",
         "/etc/resolv.conf": _text("/etc/resolv.conf"),

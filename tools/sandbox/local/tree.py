@@ -1,4 +1,4 @@
-"""A folder of the host that sandboxes of tier B start from: each has its own copy, made where it writes."""
+"""Host folders that sandboxes of tier B start from, with copy on write."""
 
 import ctypes
 import os
@@ -21,17 +21,16 @@ _READ_ONLY, _NO_SUID, _NO_DEVICES = 1, 2, 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
-    """A folder, all of it one user's, whose files are those of its own agent in each copy."""
+    """A folder whose files belong to the agent in each copy."""
 
     base: str
-    """Around it, where nobody else can enter; its name identifies the owner, for who removes orphans."""
+    """Closed parent folder; its name identifies the owner."""
     uid: int
     writable: bool = False
-    """Whether the sandbox fills the folder itself."""
+    """The sandbox fills the folder."""
 
     @classmethod
     def made(cls) -> "Tree":
-        """An empty one, to be filled."""
         base = tempfile.mkdtemp(prefix=f"{cgroup.PREFIX}.{identity(os.getpid())}.")
         tree = cls(base=base, uid=tiers.unused_uid(), writable=True)
         (Path(base) / "tree").mkdir(mode=0o755)
@@ -42,7 +41,7 @@ class Tree:
 
     @contextmanager
     def mounted(self) -> Generator[int]:
-        """A descriptor of a mount of it that is nowhere yet."""
+        """Yield the descriptor of a detached mount."""
         path = f"{self.base}/tree".encode()
         tree = libc.syscall(ctypes.c_long(_OPEN_TREE), _AT_FDCWD, path, _CLONE | os.O_CLOEXEC)
         if tree < 0:

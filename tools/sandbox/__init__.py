@@ -10,9 +10,10 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from tools.errors import AgentCausedError, ConfigError, IsolationError, SandboxCreateError
+from tools.plain_text import did_you_mean
 from tools.sandbox.archive import clean_path
 from tools.sandbox.base import (
     ExecResult,
@@ -25,6 +26,9 @@ from tools.sandbox.base import (
     SandboxSpec,
     check_lent,
 )
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = [
     "BACKENDS",
@@ -49,6 +53,9 @@ BACKENDS: Mapping[str, str] = {
 """Our backends; others come from the entry point group `turnwise.sandboxes`."""
 
 
+_ENTRY_POINTS = "turnwise.sandboxes"
+_loaded: dict[str, SandboxBackend] = {}
+"""Reading package metadata takes 10 ms, and descriptors that a busy host may lack."""
 _PREPARED_BY: Mapping[str, str] = {"docker": "tools.sandbox.docker.backend:prepare_image"}
 
 
@@ -196,12 +203,38 @@ def lent_folder(backend: str, path: Path) -> str | None:
     """Return the host folder in which every sandbox can read a file, or None."""
     if backend != "local":
         return None
-    return importlib.import_module("tools.sandbox.local.rootfs").lent_folder_of(path)
+    return importlib.import_module("tools.sandbox.local.rootfs").find_readable_folder(path)
 
 
 def find_backend(name: str) -> SandboxBackend:
     """Load a backend's opener; raise ConfigError if that fails."""
-    if name not in BACKENDS:
-        return importlib.import_module("tools.sandbox.host.entry_points").find(name, BACKENDS)
-    module, _, attribute = BACKENDS[name].partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    if name in BACKENDS:
+        module, _, attribute = BACKENDS[name].partition(":")
+        return getattr(importlib.import_module(module), attribute)
+    if name not in _loaded:
+        # Imported here: package metadata takes longer to load than this package.
+        entries = importlib.import_module("importlib.metadata").entry_points(group=_ENTRY_POINTS)
+        registered = {entry.name: entry for entry in entries}
+        if name not in registered:
+            known = sorted({*BACKENDS, *registered})
+            raise ConfigError(
+                f"no sandbox backend {name!r}{did_you_mean(name, known)}; choose one of {known}, or install "
+                f"a package that registers it in the entry point group {_ENTRY_POINTS!r}"
+            )
+        _loaded[name] = _load(registered[name])
+    return _loaded[name]
+
+
+def _load(entry: "EntryPoint") -> SandboxBackend:
+    try:
+        opener = entry.load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"the sandbox backend {entry.name!r} cannot be loaded from {entry.value}: {error}"
+        ) from error
+    if not callable(opener):
+        raise ConfigError(
+            f"the sandbox backend {entry.name!r} is {entry.value}, which is a {type(opener).__name__}; "
+            f"it has to be a callable like `open(limits, *, allow_unsafe=False, image=None)`"
+        )
+    return cast(SandboxBackend, opener)

@@ -20,7 +20,7 @@ class Inventory(Protocol):
 
 
 INVENTORIES: Mapping[str, str] = {
-    "local": "tools.sandbox.local.inventory",
+    "local": "tools.sandbox.local.backend",
     "docker": "tools.sandbox.docker.orphans",
 }
 

@@ -59,10 +59,10 @@ async def take_snapshot(sandbox: Sandbox) -> Snapshot:
     """
     own: Any = getattr(sandbox, "snapshot", None)
     made: Snapshot | None = None if own is None else await own()
-    return await _archived(sandbox) if made is None else made
+    return await _copy_files(sandbox) if made is None else made
 
 
-async def _archived(sandbox: Sandbox) -> Snapshot:
+async def _copy_files(sandbox: Sandbox) -> Snapshot:
     pack: Any = getattr(sandbox, "pack_tree", None)
     most = sandbox.record.limits.disk_mb << 20
     archive: bytes = await (sandbox.get_archive(".", max_bytes=most) if pack is None else pack())
@@ -163,7 +163,7 @@ async def take(
     taken: list[dict[str, ArchivedFile]] = []
     for path in paths:
         try:
-            found = await _found(sandbox, path, max_bytes)
+            found = await _collect(sandbox, path, max_bytes)
         except OSError:
             continue
         size = size_on_disk(found)
@@ -209,7 +209,7 @@ async def files_beside(
     return {path: known[path] for path in same & known.keys()} | unpack(archive)
 
 
-async def _found(sandbox: _Files, path: str, max_bytes: int) -> dict[str, ArchivedFile]:
+async def _collect(sandbox: _Files, path: str, max_bytes: int) -> dict[str, ArchivedFile]:
     try:
         data = await sandbox.read_file(path, max_bytes=max_bytes)
     except IsADirectoryError:

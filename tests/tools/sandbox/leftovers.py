@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tools.sandbox.check import Target
 from tools.sandbox.conformance.hosts import descendants
-from tools.sandbox.host.process_ids import children, owner_pid
+from tools.sandbox.host.ownership import children, owner_pid
 from tools.sandbox.inventory import list_sandboxes, reap_sandboxes
 from tools.sandbox.local import cgroup
 

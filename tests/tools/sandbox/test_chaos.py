@@ -17,7 +17,7 @@ from tools.sandbox.base import SandboxLimits
 from tools.sandbox.check import Target
 from tools.sandbox.docker.container import Spec
 from tools.sandbox.docker.manager import manager
-from tools.sandbox.host.process_ids import identity
+from tools.sandbox.host.ownership import identity
 from tools.sandbox.inventory import reap_sandboxes
 from tools.sandbox.local import cgroup
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tools.errors import TurnwiseError
 from tools.sandbox.conformance.checks import Target
-from tools.sandbox.host.process_ids import children
+from tools.sandbox.host.ownership import children
 from tools.sandbox.inventory import list_sandboxes, reap_sandboxes
 
 _ENOUGH = 5
@@ -36,11 +36,11 @@ async def sweep(target: Target) -> object:
     return len(await reap_sandboxes(target.backend))
 
 
-async def starved(target: Target) -> object:
+async def starve(target: Target) -> object:
     """Open sandboxes with a growing descriptor limit, so that each step of opening fails once."""
     async with target.open():
         pass
-    before, failed, foreign = await _owned(target), 0, list[str]()
+    before, failed, foreign = await _count_owned(target), 0, list[str]()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(_descriptors())
     gaps = _fill(highest)
@@ -62,7 +62,7 @@ async def starved(target: Target) -> object:
             break
     for gap in gaps:
         os.close(gap)
-    return {"before": before, "after": await _owned(target), "failed": failed, "foreign": foreign}
+    return {"before": before, "after": await _count_owned(target), "failed": failed, "foreign": foreign}
 
 
 async def stall(target: Target, count: str) -> object:
@@ -75,9 +75,9 @@ async def stall(target: Target, count: str) -> object:
     async def beat() -> None:
         nonlocal worst
         while not opened.is_set():
-            started, waited = time.monotonic(), _waited_s()
+            started, waited = time.monotonic(), _cpu_wait_s()
             await asyncio.sleep(_BEAT_S)
-            worst = max(worst, time.monotonic() - started - _BEAT_S - (_waited_s() - waited))
+            worst = max(worst, time.monotonic() - started - _BEAT_S - (_cpu_wait_s() - waited))
 
     heart = asyncio.create_task(beat())
     async with AsyncExitStack() as stack:
@@ -135,7 +135,7 @@ async def outage(target: Target) -> object:
 SCENARIOS: Mapping[str, Callable[..., Awaitable[object]]] = {
     "hold": hold,
     "sweep": sweep,
-    "starved": starved,
+    "starved": starve,
     "stall": stall,
     "idle": idle,
     "spawn_cost": spawn_cost,
@@ -159,7 +159,7 @@ async def _run(scenario: str, target: str, *arguments: str) -> object:
     return await SCENARIOS[scenario](Target.from_json(target), *arguments)
 
 
-async def _owned(target: Target) -> dict[str, int]:
+async def _count_owned(target: Target) -> dict[str, int]:
     return {
         "descriptors": len(_descriptors()),
         "processes": len(descendants(os.getpid())),
@@ -180,7 +180,7 @@ def _descriptors() -> list[int]:
     return [int(path.name) for path in Path("/proc/self/fd").iterdir()]
 
 
-def _waited_s() -> float:
+def _cpu_wait_s() -> float:
     """Return how long this thread has waited for a processor."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9

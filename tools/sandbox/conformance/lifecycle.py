@@ -44,7 +44,7 @@ async def close_is_idempotent(bench: Bench) -> None:
     mark = marker()
     async with bench.open() as sandbox:
         os.kill(first_process_of(await sleeper(sandbox, mark)), signal.SIGKILL)
-    equal("processes after the crash", await _left(mark), [])
+    equal("processes after the crash", await _find_left(mark), [])
 
 
 @check(104, "Creation that fails at any step, for want of descriptors, or is cancelled leaves nothing.")
@@ -74,9 +74,9 @@ async def a_killed_host_leaves_nothing_alive(bench: Bench) -> None:
     holds("a process is alive inside", bool(await until(lambda: host_pids(mark), within_s=_GONE_WITHIN_S)))
     host.kill()
     await host.wait()
-    if await _left(mark):
+    if await _find_left(mark):
         await bench.ask_host_program("sweep")
-    equal("processes left", await _left(mark), [])
+    equal("processes left", await _find_left(mark), [])
 
 
 @check(106, "Sweeping from another process leaves the sandboxes of living owners alone.")
@@ -147,7 +147,7 @@ async def _use(bench: Bench) -> None:
         await sandbox.shell("sleep 1000 & setsid sleep 1000 &")
 
 
-async def _left(mark: str) -> list[int]:
+async def _find_left(mark: str) -> list[int]:
     await until(lambda: not host_pids(mark), within_s=_GONE_WITHIN_S)
     return host_pids(mark)
 

@@ -25,8 +25,8 @@ for path in sys.argv[1:]:
 )
 async def a_verifiers_files_cannot_be_changed(bench: Bench) -> None:
     async with bench.verification(_FILES) as sandbox:
-        await _attacked(sandbox, 'echo forged >"$p"; echo forged >>"$p"; : >"$p"; truncate -s 0 "$p"')
-        await _attacked(sandbox, 'chmod 666 "$p"; echo forged >"$p"; ln "$p" hard; echo forged >hard')
+        await _attack(sandbox, 'echo forged >"$p"; echo forged >>"$p"; : >"$p"; truncate -s 0 "$p"')
+        await _attack(sandbox, 'chmod 666 "$p"; echo forged >"$p"; ln "$p" hard; echo forged >hard')
 
 
 @check(
@@ -36,9 +36,9 @@ async def a_verifiers_files_cannot_be_changed(bench: Bench) -> None:
 )
 async def a_verifiers_files_cannot_be_taken_away(bench: Bench) -> None:
     async with bench.verification(_FILES) as sandbox:
-        await _attacked(sandbox, 'rm -f "$p"; mv "$p" away; mv "$p" "$p.old"; mv "$p" /tmp')
-        await _attacked(sandbox, 'd=$(dirname "$p"); mv "$d" away; mv "$d" "$d.old"; rm -rf "$d"; rmdir "$d"')
-        await _attacked(
+        await _attack(sandbox, 'rm -f "$p"; mv "$p" away; mv "$p" "$p.old"; mv "$p" /tmp')
+        await _attack(sandbox, 'd=$(dirname "$p"); mv "$d" away; mv "$d" "$d.old"; rm -rf "$d"; rmdir "$d"')
+        await _attack(
             sandbox,
             'mv "$PWD" "$PWD.old"; mv deep away; rm -rf deep; mv "$VERIFIER" /tmp; rm -rf "$VERIFIER"',
         )
@@ -51,13 +51,13 @@ async def a_verifiers_files_cannot_be_taken_away(bench: Bench) -> None:
 )
 async def a_verifiers_files_cannot_be_replaced(bench: Bench) -> None:
     async with bench.verification(_FILES) as sandbox:
-        await _attacked(
+        await _attack(
             sandbox, 'echo forged >f; mv -f f "$p"; mv -fT f "$p"; ln -sf "$PWD/f" "$p"; ln -f f "$p"'
         )
-        await _attacked(sandbox, 'echo forged >"$(dirname "$p")/f"; mv -f "$(dirname "$p")/f" "$p"')
+        await _attack(sandbox, 'echo forged >"$(dirname "$p")/f"; mv -f "$(dirname "$p")/f" "$p"')
         equal("a program", (await sandbox.exec(["python3", "-c", "print(1)"])).stdout, b"1\n")
         await sandbox.exec(["python3", "-c", _EXCHANGE, "check", "deep/er/check"])
-        await _attacked(sandbox, ":")
+        await _attack(sandbox, ":")
 
 
 @check(
@@ -100,7 +100,7 @@ async def a_verification_has_a_workspace(bench: Bench) -> None:
         try:
             await sandbox.write_file("deep/er/check", b"forged")
         except OSError:
-            await _attacked(sandbox, ":")
+            await _attack(sandbox, ":")
         else:
             holds("a file in the way is refused", condition=False)
 
@@ -127,7 +127,7 @@ async def nobody_else_tells_the_status_of_a_command(bench: Bench) -> None:
         await bench.sandbox.exec("kill -9 -1")
 
 
-async def _attacked(sandbox: Sandbox, script: str) -> None:
+async def _attack(sandbox: Sandbox, script: str) -> None:
     """Check that a script with each path as `$p` changes nothing."""
     equal("the files", (await _content(sandbox)).stdout, _KEPT)
     await sandbox.exec(f"for p in {_PATHS}; do {script}; done >/dev/null 2>&1")

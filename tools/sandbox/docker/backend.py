@@ -13,9 +13,16 @@ from tools.sandbox.base import SandboxLimits, SandboxRecord
 from tools.sandbox.docker import container as containers
 from tools.sandbox.docker.container import Container, Spec
 from tools.sandbox.docker.engine import Connection, EngineError
-from tools.sandbox.docker.image import DEFAULT_IMAGE, Progress
-from tools.sandbox.docker.manager import ContainerManager, in_thread, made_in, manager, threads
-from tools.sandbox.docker.whole import DiskWatch, WholeSandbox, held_on_host
+from tools.sandbox.docker.manager import (
+    DEFAULT_IMAGE,
+    ContainerManager,
+    Progress,
+    in_thread,
+    make_in_thread,
+    manager,
+    threads,
+)
+from tools.sandbox.docker.whole import DiskWatch, WholeSandbox, hold_on_host
 from tools.sandbox.host.channel import Channel, RecoveringChannel
 from tools.sandbox.host.layout import WORKDIR, check_files_fit
 from tools.sandbox.host.silence import SilentStartError
@@ -57,18 +64,18 @@ async def open_docker(
         spec = Spec(image=found, limits=limits, holds=verifier_files is not None and not whole, whole=whole)
         container: Container | None = None
         if whole and verifier_files is not None:
-            spec = replace(spec, held=closing.enter_context(held_on_host(verifier_files, spec.workdir)))
+            spec = replace(spec, held=closing.enter_context(hold_on_host(verifier_files, spec.workdir)))
         else:
             pool = managed.pool(spec)
             pool.enter()
             closing.push_async_callback(lambda: to_the_end(in_thread(pool.leave)))
-            container = await made_in(threads(), pool.pop, managed.drop)
+            container = await make_in_thread(threads(), pool.pop, managed.drop)
         if container is None:
-            container = await made_in(managed.creators, partial(managed.make, spec), managed.drop)
+            container = await make_in_thread(managed.creators, partial(managed.make, spec), managed.drop)
         closing.push_async_callback(lambda: to_the_end(in_thread(partial(managed.drop, container))))
         if verifier_files is not None and not whole:
             await in_thread(partial(containers.hold, managed.engine, container, verifier_files))
-        enforced = container.facts.enforced(limits, whole=whole)
+        enforced = container.facts.list_enforced(limits, whole=whole)
         if not allow_unsafe:
             _check_enforced(limits, enforced)
         watch = DiskWatch(managed, container)
@@ -108,7 +115,7 @@ async def missing_images(names: Sequence[str]) -> list[str]:
 
 async def _listener(managed: ContainerManager, container: Container) -> socket.socket:
     open_it = partial(containers.listener, managed.engine, container)
-    return await made_in(threads(), open_it, socket.socket.close)
+    return await make_in_thread(threads(), open_it, socket.socket.close)
 
 
 async def _supervise(
@@ -116,12 +123,12 @@ async def _supervise(
 ) -> Channel:
     """Start another supervisor after killing everything in the container."""
     watch.refuse_over()
-    start = partial(_restarted, managed, container, connections[-1])
-    connections.append(await made_in(threads(), start, Connection.close))
+    start = partial(_restart, managed, container, connections[-1])
+    connections.append(await make_in_thread(threads(), start, Connection.close))
     return await connections[-1].attach(**containers.judging(managed.engine, container))
 
 
-def _restarted(managed: ContainerManager, container: Container, last: Connection) -> Connection:
+def _restart(managed: ContainerManager, container: Container, last: Connection) -> Connection:
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             containers.refuse_cut(managed.engine, last)

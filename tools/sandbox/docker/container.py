@@ -79,7 +79,7 @@ class ContainerFacts:
         }
         return [problem for problem, found in wrong.items() if found]
 
-    def enforced(self, limits: SandboxLimits, *, whole: bool = False) -> tuple[str, ...]:
+    def list_enforced(self, limits: SandboxLimits, *, whole: bool = False) -> tuple[str, ...]:
         most_bytes = (limits.memory_mb << 20) + RESERVED_BYTES
         holds = {
             "network": limits.network == "none",
@@ -207,7 +207,7 @@ def supervise(
         _expect(connection, Ready)
     except (EOFError, OSError) as error:
         connection.close()
-        raise _explained(engine, exec_id, spec, connection.last_words, error) from error
+        raise _explain_end(engine, exec_id, spec, connection.last_words, error) from error
     except BaseException:
         connection.close()
         raise
@@ -451,7 +451,7 @@ def _not_started(spec: Spec, error: EngineError, *, ended: bool) -> SandboxCreat
     return SandboxCreateError(f"a container of image {spec.image.digest} does not start: {error}")
 
 
-def _explained(engine: Engine, exec_id: str, spec: Spec, words: str, error: Exception) -> Exception:
+def _explain_end(engine: Engine, exec_id: str, spec: Spec, words: str, error: Exception) -> Exception:
     is_end = isinstance(error, EOFError)
     try:
         code = _exit_code(engine, exec_id)

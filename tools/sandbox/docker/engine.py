@@ -145,12 +145,12 @@ class Engine:
 
     def pull(self, name: str) -> Iterator[dict[str, Any]]:
         """Pull an image and yield events; one with `error` is the last."""
-        with _translated():
+        with _translate_errors():
             yield from self._api.pull(name, stream=True, decode=True)
 
     def build(self, folder: str, tag: str) -> Iterator[dict[str, Any]]:
         """Build a folder's Dockerfile and yield events; one with `error` is the last."""
-        with _translated():
+        with _translate_errors():
             yield from self._api.build(
                 path=folder, tag=tag, rm=True, forcerm=True, decode=True, timeout=MOST_BUILD_S
             )
@@ -168,14 +168,14 @@ class Engine:
             for one in found
         ]
 
-    def written_bytes(self, container: str) -> int:
+    def count_written_bytes(self, container: str) -> int:
         """Return the size of a container's own layer."""
         request = partial(self._api.containers, all=True, size=True, filters={"id": container})
         if not (found := self._ask(request, tries=1)):
             raise EngineError(f"no such container: {container}", _NOT_FOUND)
         return found[0].get("SizeRw") or 0
 
-    def changed(self, container: str) -> list[tuple[str, int]]:
+    def list_changes(self, container: str) -> list[tuple[str, int]]:
         """Return changed (0), new (1) and removed (2) paths."""
 
         def ask() -> list[tuple[str, int]]:
@@ -185,7 +185,7 @@ class Engine:
         return self._ask(ask, tries=1)
 
     @contextmanager
-    def frozen(self, container: str) -> Generator[None]:
+    def freeze(self, container: str) -> Generator[None]:
         """Freeze all processes of a container."""
         thaw = partial(self._ask, lambda: self._api.unpause(container))
         try:
@@ -209,7 +209,7 @@ class Engine:
         url = self._api._url("/containers/{0}/archive", container)
         # `get_archive` does not close unread responses.
         answer = self._ask(lambda: self._api._get(url, params={"path": path}, stream=True), tries=1)
-        with closing(answer), _translated():
+        with closing(answer), _translate_errors():
             self._api._raise_for_status(answer)
             yield from answer.iter_content(_CHUNK_BYTES)
 
@@ -263,7 +263,7 @@ class Engine:
     def counters(self, container: str) -> Counters:
         """Return the counters of a container's limits, as far as known."""
         try:
-            with _translated():
+            with _translate_errors():
                 found: dict[str, Any] = self._api.stats(container, stream=False, one_shot=True)
             memory, pids, cpu = found["memory_stats"], found["pids_stats"], found["cpu_stats"]
             kinds: dict[str, int] = memory["stats"]  # the page cache can be dropped
@@ -294,7 +294,7 @@ class Engine:
 
     def remove(self, container: str) -> None:
         """Kill and remove a container without waiting for a slot."""
-        with _translated():
+        with _translate_errors():
             self._api.remove_container(container, force=True, v=True)
 
     def containers(self, label: str) -> list[Listed]:
@@ -312,7 +312,7 @@ class Engine:
         while True:
             begun = time.monotonic()
             try:
-                with self._requests.slot(), _translated():
+                with self._requests.slot(), _translate_errors():
                     return request()
             except EngineError as error:
                 tries -= 1
@@ -358,7 +358,7 @@ def connect() -> Engine:
 
 
 @contextmanager
-def _translated() -> Generator[None]:
+def _translate_errors() -> Generator[None]:
     try:
         yield
     except docker.errors.APIError as error:

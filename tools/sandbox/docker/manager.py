@@ -1,31 +1,37 @@
 """Engine, images, warm containers and threads of this process."""
 
 import asyncio
+import fcntl
+import hashlib
 import logging
+import math
 import os
 import threading
+import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from functools import cache, partial
-from typing import Generic, TypeVar
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from tools.errors import ConfigError, IsolationError, SandboxCreateError
 from tools.sandbox.docker import container as containers
-from tools.sandbox.docker import image as images
 from tools.sandbox.docker import orphans
 from tools.sandbox.docker.container import Container, Spec
-from tools.sandbox.docker.engine import THREADS, Engine, EngineError, Image, Ramp, connect
-from tools.sandbox.docker.image import Progress
+from tools.sandbox.docker.engine import MOST_BUILD_S, THREADS, Engine, EngineError, Image, Ramp, connect
 from tools.sandbox.docker.orphans import labels
 from tools.waiting import to_the_end
 
+DEFAULT_IMAGE = "python:3.11-slim-bookworm"
 MOST_CREATES = max(4, 2 * (os.cpu_count() or 1))
 """Concurrent creates over all pools; more slow each other down."""
 _MOST_WARM = 8
 _SLOW_CREATE_S = 15.0
 
 T = TypeVar("T")
+Progress = Callable[[str], None]
 
 
 class Pool(Generic[T]):
@@ -57,7 +63,7 @@ class Pool(Generic[T]):
     def full(self) -> bool:
         """Whether as many are ready as it keeps now."""
         with self._changed:
-            return len(self._ready) >= self._wanted()
+            return len(self._ready) >= self._target()
 
     def enter(self) -> None:
         with self._changed:
@@ -89,12 +95,12 @@ class Pool(Generic[T]):
 
     def _stock(self) -> None:
         with self._changed:
-            for _ in range(self._wanted() - len(self._ready) - len(self._coming)):
+            for _ in range(self._target() - len(self._ready) - len(self._coming)):
                 future = self._creators.submit(self._add)
                 self._coming.add(future)
-                future.add_done_callback(self._arrived)
+                future.add_done_callback(self._on_made)
 
-    def _wanted(self) -> int:
+    def _target(self) -> int:
         return min(self._open // 2, self._most)
 
     def _add(self) -> None:
@@ -108,7 +114,7 @@ class Pool(Generic[T]):
                 return
         self._drop(made)
 
-    def _arrived(self, future: "Future[None]") -> None:
+    def _on_made(self, future: "Future[None]") -> None:
         if not future.cancelled() and (error := future.exception()) is not None:
             _LOG.info("no container could be made ahead: %s", error)
         with self._changed:
@@ -126,7 +132,7 @@ class ContainerManager:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._labels = labels()
-        self.creators = _started(MOST_CREATES, "turnwise-docker-create")
+        self.creators = _start_threads(MOST_CREATES, "turnwise-docker-create")
         self._ramp = Ramp(MOST_CREATES, _SLOW_CREATE_S)
         self._fails = False
         self._lock = threading.Lock()
@@ -142,7 +148,7 @@ class ContainerManager:
         with lock:
             if name not in self._images:
                 try:
-                    self._images[name] = images.prepare(self.engine, name, progress)
+                    self._images[name] = prepare_image(self.engine, name, progress)
                 except EngineError as error:
                     raise IsolationError(f"the Docker engine gives no answer on {name!r}: {error}") from error
             return self._images[name]
@@ -202,7 +208,7 @@ async def in_thread(call: Callable[[], T]) -> T:
     return await asyncio.wrap_future(threads().submit(call))
 
 
-async def made_in(threads: ThreadPoolExecutor, make: Callable[[], T], undo: Callable[[T], None]) -> T:
+async def make_in_thread(threads: ThreadPoolExecutor, make: Callable[[], T], undo: Callable[[T], None]) -> T:
     """Return a thread's result; on cancellation it is skipped or undone."""
     future = threads.submit(make)
     try:
@@ -227,7 +233,7 @@ async def _undone(making: Awaitable[T], undo: Callable[[T], None]) -> None:
 _opening = threading.Lock()
 
 
-def _started(count: int, name: str) -> ThreadPoolExecutor:
+def _start_threads(count: int, name: str) -> ThreadPoolExecutor:
     """Start all threads now: lazy starts would block the event loop."""
     executor = ThreadPoolExecutor(count, name)
     everyone = threading.Barrier(count)
@@ -239,15 +245,97 @@ def _started(count: int, name: str) -> ThreadPoolExecutor:
 # Forked children lack threads and connections.
 @cache
 def _threads(_process: int) -> ThreadPoolExecutor:
-    return _started(_THREADS, "turnwise-docker")
+    return _start_threads(_THREADS, "turnwise-docker")
 
 
 @cache
 def _manager(_process: int) -> ContainerManager:
     engine = connect()
     try:
-        for orphan in orphans.reaped(engine):
+        for orphan in orphans.remove_orphans(engine):
             _LOG.info("removed container %s, which a dead process left", orphan.name)
     except EngineError as error:
         _LOG.warning("leftover containers are not removed: %s", error)
     return ContainerManager(engine)
+
+
+_EVERY_S = 2.0
+_DOCKERFILE = "Dockerfile"
+
+
+def prepare_image(engine: Engine, name: str, progress: Progress) -> Image:
+    """Return an image by name or id, or built from a folder.
+
+    Raises:
+        ConfigError: if it cannot be pulled or built.
+        EngineError: if the engine does not answer.
+    """
+    with _one_at_a_time():
+        return _find_or_pull(engine, name, progress)
+
+
+@contextmanager
+def _one_at_a_time() -> Generator[None]:
+    """Lock among processes, so that later ones find the image."""
+    with open(__file__, "rb") as file:  # noqa: PTH123
+        with suppress(OSError):  # then some images may be pulled twice
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _find_or_pull(engine: Engine, name: str, progress: Progress) -> Image:
+    if name.startswith(("./", "../", "/", "~")):
+        return _build(engine, Path(name).expanduser(), progress)
+    if (found := engine.image(name)) is not None:
+        return found
+    try:
+        _follow(f"pulling {name}", engine.pull(name), progress)
+    except EngineError as error:
+        raise ConfigError(
+            f"image {name!r} is not on the Docker engine and cannot be pulled: {error}; pull it by hand "
+            "(`docker pull`), or name another one or a folder with a Dockerfile"
+        ) from error
+    if (found := engine.image(name)) is None:
+        raise ConfigError(f"image {name!r} was pulled, but the Docker engine does not know it by that name")
+    return found
+
+
+def _build(engine: Engine, folder: Path, progress: Progress) -> Image:
+    if not (folder / _DOCKERFILE).is_file():
+        raise ConfigError(f"no image can be built from {str(folder)!r}: it has no {_DOCKERFILE}")
+    tag = f"turnwise-built:{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]}"
+    try:
+        _follow(f"building {folder}", engine.build(str(folder), tag), progress, MOST_BUILD_S)
+        found = engine.image(tag)
+    except EngineError as error:
+        raise ConfigError(f"no image can be built from {str(folder)!r}: {error}") from error
+    if found is None:
+        raise ConfigError(f"no image can be built from {str(folder)!r}: the engine made none")
+    return found
+
+
+def _follow(
+    what: str, events: Iterator[dict[str, Any]], progress: Progress, most_s: float = math.inf
+) -> None:
+    progress(what)
+    told = began = time.monotonic()
+    layers: dict[str, tuple[int, int]] = {}
+    for event in events:
+        if "error" in event:
+            raise EngineError(str(event["error"]).strip(), None)
+        if time.monotonic() - began > most_s:
+            raise EngineError(f"it took longer than {most_s:g} s", None)
+        detail: dict[str, int] = event.get("progressDetail") or {}
+        if event.get("status") == "Downloading" and detail.get("total"):
+            layers[event["id"]] = (detail.get("current", 0), detail["total"])
+        if time.monotonic() - told > _EVERY_S:
+            told = time.monotonic()
+            progress(f"{what}: {_progress(layers, event)}")
+    progress(f"{what}: done")
+
+
+def _progress(layers: dict[str, tuple[int, int]], event: dict[str, Any]) -> str:
+    if not layers:
+        return str(event.get("stream") or event.get("status") or "").strip()
+    done, total = (sum(column) >> 20 for column in zip(*layers.values(), strict=True))
+    return f"{done} of {total} MB"

@@ -13,7 +13,7 @@ from tools.errors import IsolationError
 from tools.sandbox.base import SandboxEntry
 from tools.sandbox.docker.container import remove
 from tools.sandbox.docker.engine import Engine, EngineError, Listed, connect
-from tools.sandbox.host import process_ids
+from tools.sandbox.host import ownership
 
 LABEL = "turnwise.sandbox"
 
@@ -32,9 +32,9 @@ def state(of: Mapping[str, str]) -> Literal["in use", "orphan", "unknown"]:
     if of.get(_BOOT) != _boot_id():
         return "unknown"
     name = "-".join(of.get(key, "") for key in (_NAMESPACE, _PID, _START))
-    if process_ids.has_ended(name):
+    if ownership.has_ended(name):
         return "orphan"
-    return "in use" if name.startswith(f"{process_ids.identity(os.getpid()).split('-')[0]}-") else "unknown"
+    return "in use" if name.startswith(f"{ownership.identity(os.getpid()).split('-')[0]}-") else "unknown"
 
 
 def owner_pid(of: Mapping[str, str]) -> int | None:
@@ -44,7 +44,7 @@ def owner_pid(of: Mapping[str, str]) -> int | None:
 
 @cache
 def _labels(this_process: int) -> dict[str, str]:
-    namespace, pid, start = process_ids.identity(this_process).split("-")
+    namespace, pid, start = ownership.identity(this_process).split("-")
     return {
         LABEL: "1", _RUN: secrets.token_hex(6), _HOST: socket.gethostname(), _BOOT: _boot_id(),
         _NAMESPACE: namespace, _PID: pid, _START: start,
@@ -60,13 +60,13 @@ _SHORT = 12
 _IMAGE = "sha256:"
 
 
-def listed(engine: Engine) -> list[SandboxEntry]:
+def list_owned(engine: Engine) -> list[SandboxEntry]:
     found = sorted([*engine.containers(LABEL), *engine.images(LABEL)], key=lambda one: one.created)
     return [_entry(one) for one in found]
 
 
-def reaped(engine: Engine) -> list[SandboxEntry]:
-    doomed = [one for one in listed(engine) if one.state == "orphan"]
+def remove_orphans(engine: Engine) -> list[SandboxEntry]:
+    doomed = [one for one in list_owned(engine) if one.state == "orphan"]
     for one in doomed:
         if one.name.startswith(_IMAGE):
             engine.remove_image(one.name)
@@ -76,11 +76,11 @@ def reaped(engine: Engine) -> list[SandboxEntry]:
 
 
 async def entries() -> Sequence[SandboxEntry]:
-    return await asyncio.to_thread(_ask, listed)
+    return await asyncio.to_thread(_ask, list_owned)
 
 
 async def reap() -> Sequence[SandboxEntry]:
-    return await asyncio.to_thread(_ask, reaped)
+    return await asyncio.to_thread(_ask, remove_orphans)
 
 
 def _ask(call: Callable[[Engine], Sequence[SandboxEntry]]) -> Sequence[SandboxEntry]:

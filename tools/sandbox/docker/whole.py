@@ -24,7 +24,7 @@ from tools.sandbox.docker.engine import EngineError
 from tools.sandbox.docker.manager import ContainerManager, in_thread
 from tools.sandbox.docker.orphans import labels
 from tools.sandbox.host.layout import RUN_DIR, VERIFIER_DIR, most_files
-from tools.sandbox.host.process_ids import identity
+from tools.sandbox.host.ownership import identity
 from tools.sandbox.host.supervised import Requests, SupervisedSandbox
 from tools.sandbox.inside import held_files
 from tools.sandbox.inside.messages import FileRequest
@@ -88,7 +88,7 @@ _COUNT_S = 30.0
 
 
 @contextmanager
-def held_on_host(files: Mapping[str, bytes], workdir: str) -> Generator[tuple[tuple[str, str], ...]]:
+def hold_on_host(files: Mapping[str, bytes], workdir: str) -> Generator[tuple[tuple[str, str], ...]]:
     """Write a verifier's files and yield their mounts, which root inside cannot change.
 
     `/tests` is one mount. Elsewhere each file is a mount, which root can move with its folder.
@@ -101,7 +101,7 @@ def held_on_host(files: Mapping[str, bytes], workdir: str) -> Generator[tuple[tu
         for path in files:
             at = posixpath.join(workdir, path)
             is_test = at.startswith(f"{_TESTS}/") and at == posixpath.join("/", path)
-            mounts[held_files.kept_at(_TESTS if is_test else path, str(folder))] = _TESTS if is_test else at
+            mounts[held_files.locate(_TESTS if is_test else path, str(folder))] = _TESTS if is_test else at
         yield tuple(mounts.items())
 
 
@@ -121,9 +121,9 @@ class DiskWatch:
             await asyncio.sleep(max(_LOOK_S, _LOOKS_APART * took_s))
             begun = time.monotonic()
             try:
-                written = await in_thread(partial(engine.written_bytes, container))
+                written = await in_thread(partial(engine.count_written_bytes, container))
                 counts = look % _LOOKS_PER_COUNT == 0
-                files = len(await in_thread(partial(engine.changed, container))) if counts else 0
+                files = len(await in_thread(partial(engine.list_changes, container))) if counts else 0
             except EngineError as error:
                 if error.missing:
                     return
@@ -165,14 +165,14 @@ class WholeSandbox(SupervisedSandbox):
         record: SandboxRecord,
         listen: Callable[[], Awaitable[socket.socket]],
     ) -> None:
-        super().__init__(channel, watch.container.spec.workdir, record, listen, _committed)
+        super().__init__(channel, watch.container.spec.workdir, record, listen, _commit)
         self.engine, self.container, self._watch = watch.managed.engine, watch.container, watch
 
     async def changed_paths(self) -> list[str]:
-        return sorted(await self.outside(lambda: self._changed(())))
+        return sorted(await self.outside(lambda: self._find_changes(())))
 
     async def changed_files(self, exclude: Collection[str], max_bytes: int) -> bytes:
-        return await self.outside(lambda: self._packed(exclude, max_bytes))
+        return await self.outside(lambda: self._pack(exclude, max_bytes))
 
     async def put_changed(self, archive: bytes) -> None:
         removed, rest = await asyncio.to_thread(self._split, archive)
@@ -231,16 +231,16 @@ class WholeSandbox(SupervisedSandbox):
     def _own(self) -> tuple[str, ...]:
         return (*_OURS, *(place for _, place in self.container.spec.held))
 
-    def _changed(self, exclude: Collection[str]) -> dict[str, int]:
+    def _find_changes(self, exclude: Collection[str]) -> dict[str, int]:
         own = (*self._own, *(posixpath.normpath(path) for path in exclude))
-        found = dict(self.engine.changed(self.container.id))
+        found = dict(self.engine.list_changes(self.container.id))
         self._watch.refuse_unreadable(len(found), max((len(os.fsencode(path)) for path in found), default=0))
         return {path: kind for path, kind in found.items() if not _is_in(path, own)}
 
-    def _packed(self, exclude: Collection[str], max_bytes: int) -> bytes:
+    def _pack(self, exclude: Collection[str], max_bytes: int) -> bytes:
         made = io.BytesIO()
-        with tarfile.open(fileobj=made, mode="w") as archive, self.engine.frozen(self.container.id):
-            changed = self._changed(exclude)
+        with tarfile.open(fileobj=made, mode="w") as archive, self.engine.freeze(self.container.id):
+            changed = self._find_changes(exclude)
             for path in [path for path, kind in changed.items() if kind == _REMOVED]:
                 del changed[path]
                 gone = tarfile.TarInfo(path[1:])
@@ -330,7 +330,7 @@ class WholeSandbox(SupervisedSandbox):
         return b"\0".join(removed), rest.getvalue()
 
 
-async def _committed(sandbox: SupervisedSandbox) -> Snapshot:
+async def _commit(sandbox: SupervisedSandbox) -> Snapshot:
     assert isinstance(sandbox, WholeSandbox)
     engine, container = sandbox.engine, sandbox.container
     config = {"WorkingDir": container.spec.workdir, "Labels": labels()}

@@ -79,7 +79,7 @@ class Channel(asyncio.Protocol):
     async def listen(self) -> socket.socket:
         """Return a socket that listens on the supervisor's loopback; the caller closes it."""
         async with self._turn:
-            return await or_undo(self._passed(), _closed)
+            return await or_undo(self._receive_listener(), _close_socket)
 
     @property
     def broken(self) -> bool:
@@ -124,7 +124,7 @@ class Channel(asyncio.Protocol):
         finally:
             deadline.cancel()
 
-    async def _passed(self) -> socket.socket:
+    async def _receive_listener(self) -> socket.socket:
         if self._broken is not None or self._transport is None:
             raise SandboxUnavailable(self._broken or "the sandbox is not connected")
         # The transport would drop the descriptor.
@@ -210,7 +210,7 @@ class Channel(asyncio.Protocol):
             self._waiting.set_exception(self.verdict or SandboxUnavailable(self._broken))
 
 
-async def _closed(sock: socket.socket) -> None:
+async def _close_socket(sock: socket.socket) -> None:
     sock.close()
 
 
@@ -250,7 +250,7 @@ class RecoveringChannel:
                 except SandboxUnavailable:
                     # This raises if the backend is gone.
                     await self._replace()
-            return _killed(time.monotonic() - started, request.timeout_s)
+            return _killed_result(time.monotonic() - started, request.timeout_s)
 
     def close(self, reason: str) -> None:
         self._closed = True
@@ -269,7 +269,7 @@ class RecoveringChannel:
             self.close("the sandbox is closed")
 
 
-def _killed(spent_s: float, timeout_s: float) -> Done:
+def _killed_result(spent_s: float, timeout_s: float) -> Done:
     return Done(
         exit_code=_KILLED,
         stdout=b"",

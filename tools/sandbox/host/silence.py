@@ -32,7 +32,7 @@ def is_silence(error: Exception) -> bool:
     return is_known or any(word in str(error) for word in _WORDS)
 
 
-def examined(what: str, look: Callable[[], T]) -> T:
+def examine(what: str, look: Callable[[], T]) -> T:
     """Return the result of `look`, repeated after transient errors, then IsolationError."""
     for left in reversed(range(_LOOKS)):
         try:
@@ -41,9 +41,7 @@ def examined(what: str, look: Callable[[], T]) -> T:
             if not is_silence(error):
                 raise
             if not left:
-                raise IsolationError(
-                    f"{what} could not be examined: {error}; is the machine busy?"
-                ) from error
+                raise IsolationError(f"{what} could not be examine: {error}; is the machine busy?") from error
             time.sleep(_AGAIN_S)
     raise AssertionError
 

@@ -219,11 +219,11 @@ def _check_file(result: ExecResult, path: str) -> None:
 
 def file_error(code: int, path: str | None, reason: str = "") -> OSError:
     reason = reason or ("not a regular file" if code == errno.EINVAL else os.strerror(code))
-    return _marked(type(OSError(code, reason)))(code, reason, path)
+    return _mark(type(OSError(code, reason)))(code, reason, path)
 
 
 @cache
-def _marked(kind: type[OSError]) -> type[OSError]:
+def _mark(kind: type[OSError]) -> type[OSError]:
     return type(kind.__name__, (SandboxFileError, kind), {"__module__": "builtins"})
 
 

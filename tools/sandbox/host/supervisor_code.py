@@ -43,10 +43,10 @@ if code < 0: sys.exit('no file in memory can be made')
 with open(code, 'wb', closefd=False) as file:
     file.write(read(int.from_bytes(read(4), 'big')))
 sys.path.insert(0, f'/proc/self/fd/{code}')
-from tools.sandbox.inside.in_container import enter
+from tools.sandbox.inside.supervisor import serve_in_container
 del sys.path[0]
 os.close(code)
-enter(control, reply)
+serve_in_container(control, reply)
 """
 """Reads the archive and requests from stdin; first kills an earlier supervisor."""
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from types import CodeType
 
-from tools.sandbox.inside import tar, tree_archive
+from tools.sandbox.inside import tar
 from tools.sandbox.inside.account import Account
 from tools.sandbox.inside.messages import (
     FileRequest,
@@ -42,7 +42,7 @@ _ = fnmatch, json, pathlib, re
 def read(path: str, max_bytes: int) -> int:
     """Send a regular file to stdout and return 0, or an errno."""
     try:
-        fd = _opened(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        fd = _open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         code = irregular(os.fstat(fd))
         if code:
             return code
@@ -60,7 +60,7 @@ def read(path: str, max_bytes: int) -> int:
     return 0
 
 
-def _opened(path: str | bytes, flags: int, folder: int | None = None) -> int:
+def _open(path: str | bytes, flags: int, folder: int | None = None) -> int:
     """Open a file for reading; kill a process that does not release its lease."""
     global _waited_s
     while True:
@@ -171,13 +171,13 @@ def program(account: Account, request: RunProgram) -> tuple[Begin, bytes]:
 
 
 def python(account: Account, request: RunPython) -> tuple[Begin, bytes]:
-    code = _compiled(request.source)
+    code = _compile(request.source)
     action = only_stdio(lambda: _run(code, account))
     return lambda stdio: fork(account, stdio, action), request.stdin
 
 
 @lru_cache(maxsize=4)
-def _compiled(source: str) -> CodeType:
+def _compile(source: str) -> CodeType:
     return compile(source, "<program>", "exec", dont_inherit=True)
 
 
@@ -214,9 +214,9 @@ def _operation(request: FileRequest, path: str) -> tuple[Callable[[], int], byte
     if isinstance(request, WriteFile):
         return lambda: write(path, request.mode), request.data
     if isinstance(request, PackTree):
-        return lambda: _with_error(lambda: tree_archive.pack(path)), b""
+        return lambda: _with_error(lambda: _pack_tree(path)), b""
     if isinstance(request, UnpackTree):
-        return lambda: _with_error(lambda: tree_archive.unpack(path)), request.archive
+        return lambda: _with_error(lambda: _unpack_tree(path)), request.archive
     return lambda: unpack(path), request.archive
 
 
@@ -339,7 +339,7 @@ class _Packer:
         kind = os.stat(name, dir_fd=opened, follow_symlinks=False).st_mode
         if not (stat.S_ISDIR(kind) or stat.S_ISREG(kind)):
             return
-        fd = _opened(name, _FOLDER if stat.S_ISDIR(kind) else _FILE, opened)
+        fd = _open(name, _FOLDER if stat.S_ISDIR(kind) else _FILE, opened)
         try:
             if stat.S_ISDIR(kind):
                 self._send(tar.header(member, 0o755, 0, folder=True))
@@ -376,3 +376,34 @@ class _Packer:
         if self._members > tar.MAX_MEMBERS or self._room < 0:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
         write_all(1, data)
+
+
+def _pack_tree(folder: str) -> None:
+    # Few supervisors need it.
+    import tarfile  # noqa: PLC0415
+
+    with open(1, "wb", closefd=False) as stdout, tarfile.open(fileobj=stdout, mode="w|") as archive:
+        for name in sorted(os.listdir(folder)):
+            archive.add(os.path.join(folder, name), name)
+
+
+def _unpack_tree(folder: str) -> None:
+    """Extract stdin below a folder; existing files are a verifier's and stay."""
+    import tarfile  # noqa: PLC0415
+
+    folders: list[tuple[tarfile.TarInfo, str]] = []
+    with open(0, "rb", closefd=False) as stdin, tarfile.open(fileobj=stdin, mode="r|") as archive:
+        # Newer filters change modes and refuse links, which are harmless here.
+        archive.extraction_filter = lambda member, _: member
+        for member in archive:
+            at = os.path.join(folder, member.name)
+            if member.isdir():
+                if not os.path.isdir(at):
+                    os.mkdir(at)
+                    folders.append((member, at))
+            elif not os.path.lexists(at):
+                archive.extract(member, folder)
+        # Last: folders may be read-only, and extraction changes their times.
+        for member, at in reversed(folders):
+            archive.utime(member, at)
+            archive.chmod(member, at)

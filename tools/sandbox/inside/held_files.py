@@ -73,10 +73,10 @@ def keep(files: Files, folder: str, workdir: str, seen_at: str = "") -> None:
     imports = _IMPORTS.format(files=f"{seen_at or folder}/{FILES}", workspace=os.path.realpath(workdir))
     write(f"{folder}/{PYTHON}/sitecustomize.py", imports.encode(), 0o755)
     for path, data in files:
-        write(kept_at(path, folder), data, 0o755)
+        write(locate(path, folder), data, 0o755)
 
 
-def kept_at(path: str, folder: str) -> str:
+def locate(path: str, folder: str) -> str:
     return f"{folder}/{FILES}/{path.lstrip('/')}"
 
 
@@ -92,7 +92,7 @@ def link(files: Files, folder: str, workdir: str) -> None:
     for path, _ in files:
         at = os.path.join(workdir, path)
         _make_folders(os.path.dirname(at), 0o755)
-        os.symlink(kept_at(path, folder), at)
+        os.symlink(locate(path, folder), at)
 
 
 def write(path: str, data: bytes, folder_mode: int) -> None:

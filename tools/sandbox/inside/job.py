@@ -57,7 +57,7 @@ class Capture:
                 return
             left -= count
 
-    def kept(self) -> bytes:
+    def output(self) -> bytes:
         tail_cap = self._cap - self._cap // 2
         return bytes(self._head) + bytes(self._tail[-tail_cap:] if tail_cap else b"")
 
@@ -143,8 +143,8 @@ class Job:
         self.err.drain()
         return Done(
             exit_code=code,
-            stdout=self.out.kept(),
-            stderr=self.err.kept() + message,
+            stdout=self.out.output(),
+            stderr=self.err.output() + message,
             stdout_total=self.out.total,
             stderr_total=self.err.total + len(message),
             timed_out=self._timed_out,

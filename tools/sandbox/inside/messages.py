@@ -158,7 +158,7 @@ _BYTES = {kind: byte for byte, kind in _KINDS.items()}
 
 
 def encode(message: Message) -> bytes:
-    body = _BYTES[type(message)] + _joined([_written(value) for value in message])
+    body = _BYTES[type(message)] + _join([_encode_field(value) for value in message])
     return len(body).to_bytes(HEADER_BYTES, "big") + body
 
 
@@ -187,15 +187,15 @@ class Inbox:
         return decode(body)
 
 
-def _written(value: "bytes | str | float | tuple[str, ...]") -> bytes:
+def _encode_field(value: "bytes | str | float | tuple[str, ...]") -> bytes:
     if isinstance(value, bytes):
         return value
     if isinstance(value, tuple):
-        return _joined([os.fsencode(text) for text in value])
+        return _join([os.fsencode(text) for text in value])
     return os.fsencode(value) if isinstance(value, str) else str(value).encode()
 
 
-def _joined(fields: list[bytes]) -> bytes:
+def _join(fields: list[bytes]) -> bytes:
     parts: list[bytes] = []
     for field in fields:
         parts += (len(field).to_bytes(HEADER_BYTES, "big"), field)

@@ -85,14 +85,14 @@ class Quota:
 
 def _entries(folder: str, root: str) -> list[os.DirEntry[str]]:
     try:
-        return _listed(folder)
+        return _scan(folder)
     except PermissionError:
         pass
     except OSError:
         return []
     try:
         _open_up(folder, root)
-        return _listed(folder)
+        return _scan(folder)
     except OSError:
         return []  # another user's
 
@@ -109,7 +109,7 @@ def _open_up(folder: str, root: str) -> None:
         os.close(handle)
 
 
-def _listed(folder: str) -> list[os.DirEntry[str]]:
+def _scan(folder: str) -> list[os.DirEntry[str]]:
     with os.scandir(folder) as found:
         return list(found)
 

@@ -85,7 +85,7 @@ def hold(files: Files, folder: str, workdir: str, owner: tuple[int, int]) -> Non
         _pin_folders(os.path.dirname(at), workdir, owner, pinned)
         _clear(at)
         held_files.write(at, b"", 0o755)
-        _mount(held_files.kept_at(path, folder), at, "", _MS_BIND, "")
+        _mount(held_files.locate(path, folder), at, "", _MS_BIND, "")
         _mount("none", at, "", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV, "")
     _mount("none", folder, "", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV, "")
 

@@ -10,10 +10,12 @@ from collections.abc import Callable
 from typing import cast
 
 from tools.sandbox.inside import file_operations, messages
-from tools.sandbox.inside.account import Account, Configuration
+from tools.sandbox.inside.account import Account, Configuration, keep_score_open
 from tools.sandbox.inside.job import Job, Watch
+from tools.sandbox.inside.kernel import adopt_orphans, filter_calls, hide_process, no_new_privileges
 from tools.sandbox.inside.messages import (
     OWN_REQUESTS,
+    Facts,
     Request,
     RunInShell,
     RunProgram,
@@ -52,6 +54,59 @@ def serve(control: int, config: Configuration) -> None:
         if os.getpid() != 1:
             kill_new(set())
         os._exit(0)
+
+
+_OOM_FILES = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
+"""With a line `oom_kill N`; control groups version 2 and 1."""
+
+
+def serve_in_container(control: int, reply: int) -> None:
+    config = Configuration.read(control)
+    settings = config.settings
+    os.write(reply, encode(_facts(settings["workdir"])))
+    settings["reply_fd"] = str(reply)
+    settings["oom_fd"] = str(_open_first(_OOM_FILES))
+    keep_score_open(settings)
+    adopt_orphans()
+    no_new_privileges()
+    if config.seccomp:
+        filter_calls(config.seccomp)
+    hide_process()
+    prepare_signals(lambda _number, _frame: None)
+    serve(control, config)
+
+
+def _facts(workdir: str) -> Facts:
+    usable = [name for name, path in (("workdir", workdir), ("tmp", "/tmp")) if os.access(path, os.W_OK)]
+    usable += ["bash"] if os.access("/bin/bash", os.X_OK) else []
+    return Facts(
+        memory=_first("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+        pids=_first("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max"),
+        cpu=_first("/sys/fs/cgroup/cpu.max")
+        or _first("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") + _first("/sys/fs/cgroup/cpu/cpu.cfs_period_us"),
+        status=_first("/proc/self/status"),
+        devices=_first("/proc/net/dev"),
+        usable=" ".join(usable),
+    )
+
+
+def _first(*paths: str) -> str:
+    fd = _open_first(paths)
+    if fd < 0:
+        return ""
+    try:
+        return os.read(fd, 1 << 16).decode("utf-8", "replace")
+    finally:
+        os.close(fd)
+
+
+def _open_first(paths: tuple[str, ...]) -> int:
+    for path in paths:
+        try:
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            continue
+    return -1
 
 
 class Supervisor:
@@ -241,9 +296,9 @@ class Supervisor:
                 return
             if pid == 0:
                 return
-            self._ended(pid, os.waitstatus_to_exitcode(status))
+            self._on_exit(pid, os.waitstatus_to_exitcode(status))
 
-    def _ended(self, pid: int, code: int) -> None:
+    def _on_exit(self, pid: int, code: int) -> None:
         code = 128 - code if code < 0 else code
         job = self._job
         if self._shell is not None and pid == self._shell.pid:

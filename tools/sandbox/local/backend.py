@@ -1,22 +1,25 @@
-"""Sandboxes on this machine: namespaces or Landlock around one supervisor."""
+"""Sandboxes on this machine: namespaces or Landlock around one supervisor; listing them, removing orphans."""
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+import tempfile
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from tools.errors import ConfigError, IsolationError, SandboxCreateError
-from tools.sandbox.base import SandboxLimits, SandboxRecord, Snapshot, check_lent
+from tools.sandbox.base import SandboxEntry, SandboxLimits, SandboxRecord, Snapshot, check_lent
 from tools.sandbox.host.channel import Channel, RecoveringChannel
 from tools.sandbox.host.layout import check_files_fit
+from tools.sandbox.host.ownership import has_ended, owner_pid, remove_folder
 from tools.sandbox.host.supervised import SupervisedSandbox
 from tools.sandbox.local import cgroup, launch, probe, tiers
 from tools.sandbox.local.packages import folder_of
+from tools.sandbox.local.rootfs import Tree
 from tools.sandbox.local.session import Session, stop
 from tools.sandbox.local.tiers import Tier
-from tools.sandbox.local.tree import Tree
 from tools.waiting import or_undo, to_the_end
 
 
@@ -40,7 +43,7 @@ async def open_local(
     if image is not None:
         raise ConfigError(f"the local sandbox shows this machine's programs, not image {image!r}; use docker")
     check_files_fit(limits)
-    chosen = await _chosen(limits, tier, allow_unsafe)
+    chosen = await _choose(limits, tier, allow_unsafe)
     lent = limits.read_only
     if limits.packages:
         if chosen == "D" and os.geteuid() != 0:
@@ -60,7 +63,7 @@ async def open_local(
             _check_enforced(limits, session.enforced)
         channel = own = await held.channel()
         if session.again is not None:
-            channel = RecoveringChannel(channel, held.resumed)
+            channel = RecoveringChannel(channel, held.resume_channel)
         record = SandboxRecord(
             backend="local",
             tier=chosen,
@@ -81,7 +84,7 @@ async def open_local(
 async def _snapshot(sandbox: SupervisedSandbox) -> Snapshot | None:
     """Copy the workspace to a folder that others mount, if that works."""
     limits, archive = sandbox.record.limits, await sandbox.pack_tree()
-    tree = await or_undo(asyncio.to_thread(Tree.made), partial(asyncio.to_thread, Tree.remove))
+    tree = await or_undo(asyncio.to_thread(Tree.create), partial(asyncio.to_thread, Tree.remove))
     discard = partial(asyncio.to_thread, tree.remove)
     try:
         async with open_local(limits, allow_unsafe=True, tier="B", tree=tree) as filled:
@@ -102,7 +105,7 @@ class _Held:
     def __init__(self, session: Session) -> None:
         self.session = session
 
-    async def resumed(self) -> Channel:
+    async def resume_channel(self) -> Channel:
         """Start the next supervisor."""
 
         async def resume() -> None:
@@ -122,7 +125,7 @@ async def _stop(session: Session) -> None:
     await asyncio.to_thread(stop, session)
 
 
-async def _chosen(limits: SandboxLimits, tier: Tier | None, allow_unsafe: bool) -> Tier:
+async def _choose(limits: SandboxLimits, tier: Tier | None, allow_unsafe: bool) -> Tier:
     try:
         return await asyncio.to_thread(probe.choose_tier, limits, tier=tier, allow_unsafe=allow_unsafe)
     except RuntimeError as error:
@@ -146,3 +149,45 @@ def _check_enforced(limits: SandboxLimits, enforced: frozenset[str]) -> None:
             "control group (`systemd-run --user --scope -p Delegate=yes`), or accept it with "
             "`--env.allow_unsafe_sandbox`"
         )
+
+
+# Processes of a sandbox end with their owner, so only control groups and folders, named after it, can remain.
+
+
+async def entries() -> Sequence[SandboxEntry]:
+    return await asyncio.to_thread(_list)
+
+
+async def reap() -> Sequence[SandboxEntry]:
+    return await asyncio.to_thread(_remove_orphans)
+
+
+def _list() -> list[SandboxEntry]:
+    return [_entry(name) for name in sorted({path.name for path in _paths()})]
+
+
+def _remove_orphans() -> list[SandboxEntry]:
+    orphans = {entry.name: entry for entry in _list() if entry.state == "orphan"}
+    for path in _paths():
+        if path.name not in orphans:
+            continue
+        if path.is_relative_to(tempfile.gettempdir()):
+            remove_folder(str(path))
+        else:
+            with suppress(OSError):
+                cgroup.remove_directory(path)
+    left = {path.name for path in _paths()}
+    return [entry for name, entry in orphans.items() if name not in left]
+
+
+def _paths() -> Iterator[Path]:
+    for parent in {directory for directory, _ in cgroup.controllers().values()}:
+        yield from parent.glob(f"{cgroup.PREFIX}.*.*")
+    yield from Path(tempfile.gettempdir()).glob(f"{cgroup.PREFIX}.*.*")
+
+
+def _entry(name: str) -> SandboxEntry:
+    owner = name.removeprefix(f"{cgroup.PREFIX}.").rpartition(".")[0]
+    pid = owner_pid(owner)
+    state = "unknown" if pid is None else "orphan" if has_ended(owner) else "in use"
+    return SandboxEntry(backend="local", name=name, owner=pid, state=state)

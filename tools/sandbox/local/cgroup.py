@@ -14,8 +14,8 @@ from pathlib import Path
 
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.host.layout import RESERVED_PIDS
-from tools.sandbox.host.process_ids import has_ended, identity
-from tools.sandbox.host.silence import Counters, examined, is_silence
+from tools.sandbox.host.ownership import has_ended, identity
+from tools.sandbox.host.silence import Counters, examine, is_silence
 
 PREFIX = "turnwise"
 _REMOVE_S = 5.0
@@ -45,7 +45,7 @@ def controllers() -> dict[str, tuple[Path, int]]:
     """Return directory and version of each controller that works here."""
     # Concurrent trials would disturb each other.
     with _finding:
-        return examined("control groups", _controllers)
+        return examine("control groups", _controllers)
 
 
 @cache

@@ -71,7 +71,7 @@ class ForkServer:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._log = tiers.memory_file(b"")
         with theirs:
-            self._process = _started(theirs.fileno(), self._log)
+            self._process = _start_process(theirs.fileno(), self._log)
         self._requests.settimeout(_ANSWER_S)
         self._turn = threading.Lock()
         self._lost = False
@@ -81,7 +81,7 @@ class ForkServer:
         try:
             self._requests.send(_setup(kind, read_only))
         except OSError:
-            raise self._given_up() from None
+            raise self._give_up() from None
 
     @property
     def pid(self) -> int:
@@ -133,9 +133,9 @@ class ForkServer:
                     return decode(answer[HEADER_BYTES:]), received
             except OSError:
                 pass
-            raise self._given_up()
+            raise self._give_up()
 
-    def _given_up(self) -> OSError:
+    def _give_up(self) -> OSError:
         self._lost = True
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_S)
@@ -178,7 +178,7 @@ _lock = threading.Lock()
 _current: dict[tuple[Kind, tuple[tuple[str, int], ...]], ForkServer] = {}
 
 
-def _started(requests: int, log: int) -> "subprocess.Popen[bytes]":
+def _start_process(requests: int, log: int) -> "subprocess.Popen[bytes]":
     code = tiers.memory_file(supervisor_code.archive())
     try:
         return subprocess.Popen(
@@ -202,5 +202,5 @@ def _setup(kind: Kind, read_only: tuple[str, ...]) -> bytes:
     uid, gid = os.getuid(), os.getgid()
     maps = (b"", b"") if os.geteuid() == 0 else (b"%d %d 1" % (uid, uid), b"%d %d 1" % (gid, gid))
     network: Network = kind
-    steps = rootfs.shared_steps(network, read_only)
+    steps = rootfs.root_steps(network, read_only)
     return marshal.dumps((*maps, network, [step.words() for step in steps]), 2)

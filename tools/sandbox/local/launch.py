@@ -13,9 +13,9 @@ from pathlib import Path
 
 from tools.errors import AgentCausedError, SandboxCreateError, SandboxUnavailable
 from tools.sandbox.base import SandboxLimits
-from tools.sandbox.host import seccomp, trees
+from tools.sandbox.host import seccomp
 from tools.sandbox.host.layout import VERIFIER_DIR, most_files
-from tools.sandbox.host.process_ids import identity
+from tools.sandbox.host.ownership import identity, remove_folder
 from tools.sandbox.host.silence import SilentStartError, is_silence
 from tools.sandbox.inside import held_files
 from tools.sandbox.inside.held_files import Files
@@ -24,9 +24,9 @@ from tools.sandbox.local import cgroup, rootfs, tiers
 from tools.sandbox.local.cgroup import Group
 from tools.sandbox.local.fork_server import ForkedProcess, fork_server, numbers
 from tools.sandbox.local.packages import folder_of
+from tools.sandbox.local.rootfs import Tree
 from tools.sandbox.local.session import Process, Session, configuration, end, greet
 from tools.sandbox.local.tiers import Agent, Tier
-from tools.sandbox.local.tree import Tree
 
 _WAITS_IN_CHANNEL_BYTES = 64 << 10
 """Socket buffer size; long configurations exceed it."""
@@ -50,7 +50,7 @@ def start_in_namespaces(
     config = configuration(settings, seccomp.program(), steps, files)
     ours, theirs = socket.socketpair()
     undo.callback(ours.close)
-    with theirs, nullcontext() if tree is None else tree.mounted() as mount:
+    with theirs, nullcontext() if tree is None else tree.mount() as mount:
         if len(config) <= _WAITS_IN_CHANNEL_BYTES:
             ours.sendall(config)
             config = b""
@@ -61,7 +61,7 @@ def start_in_namespaces(
         process=process,
         channel=ours,
         workdir=settings["workdir"],
-        enforced=tiers.enforced("B", who, group, limits),
+        enforced=tiers.list_enforced("B", who, group, limits),
         lacks=tiers.lacks("B", who, limits),
         group=group,
         directory=None,
@@ -107,18 +107,18 @@ def start_without_namespaces(
         "disk": str(disk_bytes), "files": str(most_files(disk_bytes)), "packages": folder_of(limits.packages),
     }  # fmt: skip
     if files is not None:
-        undo.callback(trees.remove, folder.base)
+        undo.callback(remove_folder, folder.base)
         settings |= _hold(list(files.items()), who, folder, settings)
-    ours, process = _supervised(who, group, folder, settings, undo)
+    ours, process = _start_supervisor(who, group, folder, settings, undo)
 
     def again(undo: ExitStack) -> tuple[socket.socket, Process]:
-        return _supervised(who, group, folder, {**settings, "shell_lost": "1"}, undo)
+        return _start_supervisor(who, group, folder, {**settings, "shell_lost": "1"}, undo)
 
     return Session(
         process=process,
         channel=ours,
         workdir=folder.workdir,
-        enforced=tiers.enforced(tier, who, group, limits),
+        enforced=tiers.list_enforced(tier, who, group, limits),
         lacks=tiers.lacks(tier, who, limits),
         group=group,
         directory=folder.base,
@@ -150,7 +150,7 @@ def resume(session: Session) -> Session:
     return replace(session, channel=channel, process=process)
 
 
-def _supervised(
+def _start_supervisor(
     who: Agent, group: Group, folder: _Folder, settings: dict[str, str], undo: ExitStack
 ) -> tuple[socket.socket, Process]:
     ours, theirs = socket.socketpair()
@@ -210,7 +210,7 @@ def _remove_unused(folder: _Folder) -> None:
 def _rules(folder: _Folder, who: Agent, held: bool) -> list[tuple[str, str]]:
     """Return the agent's Landlock rules, see `inside.kernel`."""
     devices = (*_DEVICES, *_TERMINALS) if who.root else _DEVICES
-    allowed = [*rootfs.lent_rules(folder.lent), *(("read", path) for path in ("/proc", *_NETWORK))]
+    allowed = [*rootfs.read_rules(folder.lent), *(("read", path) for path in ("/proc", *_NETWORK))]
     allowed += [("device", path) for path in devices]
     # The monitor's files in the base must not come from the agent.
     allowed += [("write", path) for path in (folder.temporary, folder.run_dir)]

@@ -17,7 +17,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from tools.errors import ConfigError
-from tools.sandbox.host.guarded import guarded
+from tools.sandbox.host.ownership import guard_command
 from tools.sandbox.local import tiers
 
 _LOCK_FILES = (".txt", ".lock")
@@ -48,7 +48,7 @@ def folder_of(packages: tuple[str, ...]) -> str:
     """
     if not packages:
         return ""
-    asked, content = _asked(packages)
+    asked, content = _parse(packages)
     python = shutil.which("python3", path=tiers.search_path()) or tiers.interpreter()
     abi = tiers.output_of([python, "-I", "-S", "-c", _ABI]).stdout.encode()
     key = hashlib.sha256(b"\0".join([python.encode(), abi, content])).hexdigest()[:32]
@@ -85,7 +85,7 @@ def versions_of(packages: tuple[str, ...]) -> Mapping[str, str]:
     return versions
 
 
-def _asked(packages: tuple[str, ...]) -> tuple[list[str], bytes]:
+def _parse(packages: tuple[str, ...]) -> tuple[list[str], bytes]:
     if len(packages) == 1 and packages[0].endswith(_LOCK_FILES):
         try:
             content = Path(packages[0]).read_text("utf-8")
@@ -121,7 +121,7 @@ def _install(asked: list[str], packages: tuple[str, ...], python: str, into: Pat
     words = [*program, "--quiet", "--only-binary", ":all:", "--target", str(into), *asked]
     # The installer's guards keep the lock.
     done = subprocess.run(
-        guarded(words), capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+        guard_command(words), capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
         pass_fds=(lock,), start_new_session=True,
     )  # fmt: skip
     if done.returncode != 0:

@@ -9,7 +9,7 @@ from functools import cache, partial
 
 from tools.errors import IsolationError, SandboxCreateError
 from tools.sandbox.base import SandboxLimits
-from tools.sandbox.host.silence import SilentStartError, examined
+from tools.sandbox.host.silence import SilentStartError, examine
 from tools.sandbox.inside.messages import Done, RunProgram, encode
 from tools.sandbox.local import launch, tiers
 from tools.sandbox.local.session import receive, stop
@@ -37,7 +37,7 @@ def choose_tier(limits: SandboxLimits, *, tier: Tier | None = None, allow_unsafe
         allow_unsafe: accept a tier that cannot enforce `limits`, at worst D.
 
     Raises:
-        IsolationError: if none works, or a tier could not be examined; a weaker one is never used instead.
+        IsolationError: if none works, or a tier could not be examine; a weaker one is never used instead.
     """
     obstacles = tuple[str, ...]()
     if tier is None:
@@ -108,7 +108,7 @@ def _best_tier() -> tuple[Tier | None, tuple[str, ...]]:
     tiers: tuple[Tier, ...] = ("B", "C")
     for tier in tiers:
         try:
-            examined("this machine's isolation", partial(check, tier, SandboxLimits()))
+            examine("this machine's isolation", partial(check, tier, SandboxLimits()))
         except SandboxCreateError as error:
             reasons.append(str(error))
         except IsolationError as error:

@@ -1,6 +1,11 @@
 """The root file system of sandboxes: parts of this system, read-only, and an own /etc."""
 
+import ctypes
 import os
+import struct
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -8,8 +13,10 @@ from typing import Literal
 
 from tools.sandbox.base import Network, SandboxLimits
 from tools.sandbox.host.layout import HOST_NAME, RUN_DIR, VERIFIER_DIR, WORKDIR, part
+from tools.sandbox.host.ownership import identity, remove_folder
 from tools.sandbox.inside import held_files
-from tools.sandbox.local import tiers
+from tools.sandbox.inside.kernel import failure, libc
+from tools.sandbox.local import cgroup, tiers
 
 _SYSTEM_DIRS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 # Nothing here names users, hosts, keys or accounts of this machine.
@@ -46,20 +53,20 @@ class Step:
         return self.kind, self.path, self.source, str(self.size), f"{self.mode:o}", self.data
 
 
-def shared_steps(network: Network, read_only: tuple[str, ...] = ()) -> list[Step]:
+def root_steps(network: Network, read_only: tuple[str, ...] = ()) -> list[Step]:
     """Return the steps of the shared root, with mount points for `own_steps`."""
     made = list(_system_steps())
-    made += [Step(kind="file", path=path, data=data) for path, data in _made_up_names().items()]
+    made += [Step(kind="file", path=path, data=data) for path, data in _etc_names().items()]
     own = SandboxLimits(network=network)
-    made += [Step(kind="file", path=path) for path in _own_files(own, 0, 0) if path not in _made_up_names()]
+    made += [Step(kind="file", path=path) for path in _own_files(own, 0, 0) if path not in _etc_names()]
     made += [Step(kind="dir", path=path) for path in ("/proc", "/tmp", RUN_DIR, WORKDIR, VERIFIER_DIR)]
     made += [Step(kind="link", path="/var/tmp", source="/tmp"), Step(kind="dev", path="/dev")]
     made += [Step(kind="link", path=path, source=source) for path, source in _OF_TASKS.items()]
     made += [Step(kind="dir", path=path) for path in ("/dev/pts", "/dev/shm")]
     made += [Step(kind="seal", path="/dev")]
     made += [Step(kind="bind", path=path, source=path) for path in tiers.extra_directories()]
-    asked = {_shared_place(path): path for path in read_only}
-    for path in sorted({*asked, *_hidden(tuple(asked.items()))}):
+    asked = {_root_place(path): path for path in read_only}
+    for path in sorted({*asked, *_find_hidden(tuple(asked.items()))}):
         if path in asked:
             made.append(Step(kind="bind", path=path, source=asked[path]))
         else:
@@ -69,7 +76,7 @@ def shared_steps(network: Network, read_only: tuple[str, ...] = ()) -> list[Step
     return made
 
 
-def _shared_place(path: str) -> str:
+def _root_place(path: str) -> str:
     """Return where the root lends a folder; a sandbox's own /tmp covers places below it."""
     return f"{_LENT}{path}" if _is_below(path, "/tmp") else path
 
@@ -89,7 +96,7 @@ def own_steps(
         Step(kind="tmpfs", path=WORKDIR, size=disk_bytes),
         *(Step(kind=kind, path=WORKDIR) for kind in (tree,) if kind is not None),
         *(
-            Step(kind="bind", path=path, source=_shared_place(path))
+            Step(kind="bind", path=path, source=_root_place(path))
             for path in sorted(limits.read_only)
             if _is_below(path, "/tmp")
         ),
@@ -97,14 +104,14 @@ def own_steps(
 
 
 @cache
-def lent_rules(read_only: tuple[str, ...] = ()) -> tuple[tuple[str, str], ...]:
+def read_rules(read_only: tuple[str, ...] = ()) -> tuple[tuple[str, str], ...]:
     """Return Landlock rules for reading; they cannot exclude parts of a folder.
 
     Around hidden folders every entry is allowed separately; names stay visible.
     """
     asked = [os.path.realpath(path) for path in read_only]
-    rules, hidden = list[tuple[str, str]](), _hidden(tuple((path, path) for path in asked))
-    paths = [*_lent(), *asked]
+    rules, hidden = list[tuple[str, str]](), _find_hidden(tuple((path, path) for path in asked))
+    paths = [*_readable(), *asked]
     while paths:
         path = paths.pop()
         if not any(_is_below(other, path) for other in hidden):
@@ -117,21 +124,21 @@ def lent_rules(read_only: tuple[str, ...] = ()) -> tuple[tuple[str, str], ...]:
     return tuple(rules)
 
 
-def lent_folder_of(path: Path) -> str | None:
+def find_readable_folder(path: Path) -> str | None:
     """Return the lent folder in which every sandbox can read this file."""
     real = str(path.resolve())
-    if any(_is_below(real, hidden) for hidden in _hidden()):
+    if any(_is_below(real, hidden) for hidden in _find_hidden()):
         return None
-    return next((lent for lent in _lent() if _is_below(real, lent)), None)
+    return next((lent for lent in _readable() if _is_below(real, lent)), None)
 
 
-def _lent() -> tuple[str, ...]:
+def _readable() -> tuple[str, ...]:
     binds = tuple(step.source for step in _system_steps() if step.kind == "bind")
     return binds + tiers.extra_directories()
 
 
 @cache
-def _hidden(asked: tuple[tuple[str, str], ...] = ()) -> tuple[str, ...]:
+def _find_hidden(asked: tuple[tuple[str, str], ...] = ()) -> tuple[str, ...]:
     """Return hidden folders in lent ones; `asked` pairs their places with host paths."""
     patterns = [
         *_NOT_LENT,
@@ -144,7 +151,9 @@ def _hidden(asked: tuple[tuple[str, str], ...] = ()) -> tuple[str, ...]:
         found.add(_OWN)
     found -= {Path(source).resolve() for _, source in asked}
     folders = [str(path) for path in found if path.is_dir() and not found & set(path.parents)]
-    lent = [(at, os.path.realpath(source)) for at, source in (*((path, path) for path in _lent()), *asked)]
+    lent = [
+        (at, os.path.realpath(source)) for at, source in (*((path, path) for path in _readable()), *asked)
+    ]
     below = ((at, real, path) for path in folders for at, real in lent if _is_below(path, real))
     return tuple(sorted({at + path[len(real) :] for at, real, path in below}))
 
@@ -172,7 +181,7 @@ def _system_steps() -> tuple[Step, ...]:
     return tuple(made)
 
 
-def _made_up_names() -> dict[str, str]:
+def _etc_names() -> dict[str, str]:
     return {
         "/etc/hosts": f"127.0.0.1 localhost {HOST_NAME}\n::1 localhost\n",
         "/etc/hostname": f"{HOST_NAME}\n",
@@ -206,3 +215,46 @@ def _text(path: str) -> str:
         return Path(path).read_text(errors="replace")
     except OSError:
         return ""
+
+
+_OPEN_TREE, _MOUNT_SETATTR = 428, 442
+_AT_FDCWD, _EMPTY_PATH, _CLONE = -100, 0x1000, 1
+_READ_ONLY, _NO_SUID, _NO_DEVICES = 1, 2, 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tree:
+    """A folder whose files belong to the agent in each copy."""
+
+    base: str
+    """Closed parent folder; its name identifies the owner."""
+    uid: int
+    writable: bool = False
+    """The sandbox fills the folder."""
+
+    @classmethod
+    def create(cls) -> "Tree":
+        base = tempfile.mkdtemp(prefix=f"{cgroup.PREFIX}.{identity(os.getpid())}.")
+        tree = cls(base=base, uid=tiers.draw_uid(), writable=True)
+        (Path(base) / "tree").mkdir(mode=0o755)
+        return tree
+
+    def remove(self) -> None:
+        remove_folder(self.base)
+
+    @contextmanager
+    def mount(self) -> Generator[int]:
+        """Yield the descriptor of a detached mount."""
+        path = f"{self.base}/tree".encode()
+        tree = libc.syscall(ctypes.c_long(_OPEN_TREE), _AT_FDCWD, path, _CLONE | os.O_CLOEXEC)
+        if tree < 0:
+            raise failure("open_tree")
+        try:
+            flags = _NO_SUID | _NO_DEVICES | (0 if self.writable else _READ_ONLY)
+            attributes = struct.pack("4Q", flags, 0, 0, 0)
+            size = ctypes.c_size_t(len(attributes))
+            if libc.syscall(ctypes.c_long(_MOUNT_SETATTR), tree, b"", _EMPTY_PATH, attributes, size):
+                raise failure("mount_setattr")
+            yield tree
+        finally:
+            os.close(tree)

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Protocol
 
-from tools.sandbox.host import trees
 from tools.sandbox.host.layout import verifier_env
+from tools.sandbox.host.ownership import remove_folder
 from tools.sandbox.inside.account import Configuration
 from tools.sandbox.inside.messages import Died, Inbox, Message, Ready
 from tools.sandbox.local import cgroup, tiers
@@ -53,11 +53,11 @@ def stop(session: Session) -> None:
 
 def _remove(folder: str) -> None:
     """Remove a folder without waiting long: a full one may take 30 s."""
-    removal = threading.Thread(target=trees.remove, args=(folder,))
+    removal = threading.Thread(target=remove_folder, args=(folder,))
     try:
         removal.start()
     except RuntimeError:
-        trees.remove(folder)
+        remove_folder(folder)
     else:
         removal.join(_STOP_S)
 

@@ -21,7 +21,7 @@ from typing import Literal
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.host import seccomp
 from tools.sandbox.host.layout import HOST_NAME, RUN_DIR, SYSTEM_PATH, UID_BASE, UID_COUNT, WORKDIR
-from tools.sandbox.host.silence import examined
+from tools.sandbox.host.silence import examine
 from tools.sandbox.local import cgroup
 from tools.sandbox.local.cgroup import Group
 
@@ -60,7 +60,7 @@ def output_of(argv: list[str]) -> "subprocess.CompletedProcess[str]":
             raise ConnectionResetError("it was killed")
         return done
 
-    return examined(argv[0], look)
+    return examine(argv[0], look)
 
 
 def extra_directories() -> tuple[str, ...]:
@@ -100,16 +100,16 @@ def memory_file(data: bytes) -> int:
     return fd
 
 
-def unused_uid() -> int:
+def draw_uid() -> int:
     """Return a random host user id, so that sandboxes share no process counts and signals."""
-    first, count = max(_mapped_ids(), key=lambda extent: extent[1])
+    first, count = max(_id_map(), key=lambda extent: extent[1])
     if first <= UID_BASE and first + count >= UID_BASE + UID_COUNT:
         return UID_BASE + secrets.randbelow(UID_COUNT)
     return first + count // 2 + secrets.randbelow(max(1, count // 2))
 
 
 @cache
-def _mapped_ids() -> list[tuple[int, int]]:
+def _id_map() -> list[tuple[int, int]]:
     lines = Path("/proc/self/uid_map").read_text().splitlines()
     return [(int(inside), int(count)) for inside, _, count in (line.split() for line in lines)]
 
@@ -137,7 +137,7 @@ class Agent:
 
 def agent() -> Agent:
     if os.geteuid() == 0:
-        uid = unused_uid()
+        uid = draw_uid()
         return Agent(root=True, uid=uid, gid=uid)
     return Agent(root=False, uid=os.getuid(), gid=os.getgid())
 
@@ -160,7 +160,7 @@ def settings(tier: Tier, who: Agent, limits: SandboxLimits, group: Group) -> dic
     }
 
 
-def enforced(tier: Tier, who: Agent, group: Group, limits: SandboxLimits) -> frozenset[str]:
+def list_enforced(tier: Tier, who: Agent, group: Group, limits: SandboxLimits) -> frozenset[str]:
     names = set(group.enforced) | {"file_mb", "output_mb"}
     if tier == "B":
         names |= {"network", "disk_mb"} if limits.network == "none" else {"disk_mb"}

@@ -25,17 +25,17 @@ from environments.credit import (
     describe,
 )
 from environments.credit.crediting import ANY_GROUP, comparable
-from environments.record.artefact_file import with_contents
 from environments.record.diagnosis import Cause, cause_of, diagnosis_by
 from environments.record.group_line import decode_group
 from environments.record.recorder import (
     Record,
     Recorder,
     groups_of,
+    iterate_lines,
     new_record,
-    numbered_lines,
     read_contents,
     records_at,
+    with_contents,
 )
 from environments.run.console_streams import outlived_console
 from environments.run.rescore_run import recorded_seed, rescore
@@ -239,7 +239,7 @@ def _credited_anew(
     """Each group by its file and line, as it was and with its new advantages."""
     lines = (
         (path, number, decode_group(line, path, number))
-        for path, number, line in numbered_lines(record, warn=True)
+        for path, number, line in iterate_lines(record, warn=True)
     )
     if not credit.compares_steps:
         for path, number, old in lines:

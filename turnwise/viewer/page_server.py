@@ -18,10 +18,9 @@ from typing import Any
 
 from aiohttp import web
 
-from environments.record.artefact_file import with_contents
 from environments.record.group_line import LineChecks, decode_group, parse_head
 from environments.record.origin import GroupKey
-from environments.record.recorder import read_contents
+from environments.record.recorder import read_contents, with_contents
 from environments.run.run_list import CountedOnce
 from tools.errors import ConfigError, RecordError
 from turnwise.viewer.artefact_values import LARGEST_SHOWN

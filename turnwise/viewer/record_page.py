@@ -20,12 +20,11 @@ from typing import Any, Self
 import orjson
 
 from environments.credit import describe, recorded_params
-from environments.record.artefact_file import with_contents
 from environments.record.diagnosis import diagnosis_of
 from environments.record.group_line import decode_group
 from environments.record.origin import Contents, credit_text
 from environments.record.private_file import folder_for, private, write_whole
-from environments.record.recorder import Record, numbered_lines, paths_of, read_contents
+from environments.record.recorder import Record, iterate_lines, paths_of, read_contents, with_contents
 from environments.record.run_folder import RECORD
 from environments.record.totals import Summary
 from environments.run.run_list import CountedOnce
@@ -307,7 +306,7 @@ def write_record_page(  # noqa: PLR0913  # what a page can have, by name
     )
     left_out = 0
     with folder_for(out), PageFile(out, max_bytes=max_bytes) as page:
-        for number, (path, at, line) in enumerate(numbered_lines(record), start=1):
+        for number, (path, at, line) in enumerate(iterate_lines(record), start=1):
             credited = with_contents(decode_group(line, path, at), path, max_bytes=LARGEST_SHOWN)
             if lines is not None and not any(number in each for each in lines):
                 left_out += 1

@@ -12,7 +12,7 @@ from environments.record.origin import credit_text
 from environments.record.private_file import folder_for
 from environments.record.recorder import groups_of, read_contents
 from environments.record.run_folder import RunFolder
-from environments.record.totals import summed_parts
+from environments.record.totals import sum_parts
 from environments.run.run_list import CountedOnce, ListedRun
 from environments.trajectory import CreditedGroup
 from tools.errors import RecordError
@@ -86,7 +86,7 @@ class _Numbers:
                 named["score"].append(trajectory.score)
                 self._items[text_of(group.item_id)].append(trajectory.score)
             named["turns"].append(len(trajectory.acts))
-            parts = {} if trajectory.rewards is None else summed_parts(trajectory.rewards)
+            parts = {} if trajectory.rewards is None else sum_parts(trajectory.rewards)
             for kind, numbers in (("part", parts), ("metric", trajectory.metrics)):
                 for name, number in numbers.items():
                     named[f"{kind} {text_of(name)}"].append(number)

@@ -10,7 +10,7 @@ import orjson
 
 from environments.credit.ledger import TurnLedger, ledger
 from environments.record.group_line import decode_group, parse_head
-from environments.record.recorder import Record, groups_of, numbered_lines, read_contents
+from environments.record.recorder import Record, groups_of, iterate_lines, read_contents
 from environments.record.summary import summary_rows
 from environments.record.totals import Summary
 from environments.run.run_list import CountedOnce
@@ -52,7 +52,7 @@ def item_lines(record: Record, item: str, *, max_chars: int) -> Iterator[str]:
     """
     names: dict[str, None] = {}  # in the order of the record
     wanted: set[tuple[Path, int]] = set()
-    for path, number, line in numbered_lines(record):
+    for path, number, line in iterate_lines(record):
         name = str(parse_head(line, path, number).get("item_id"))
         names[name] = None
         if name == item:
@@ -61,7 +61,7 @@ def item_lines(record: Record, item: str, *, max_chars: int) -> Iterator[str]:
         more = ", …" if len(names) > _NAMED_ITEMS else ""
         known = ", ".join(map(ascii, list(names)[:_NAMED_ITEMS])) + more or "none"
         raise UsageError(f"{record} has no item {item!r}; it has {known}")
-    for path, number, line in numbered_lines(record):
+    for path, number, line in iterate_lines(record):
         if (path, number) in wanted:
             yield from _group_lines(decode_group(line, path, number), max_chars)
 

@@ -5,7 +5,7 @@ Importing this package is cheap: a backend is loaded when its first sandbox is o
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from tools.sandbox.base import (
     LimitOverrides,
     Sandbox,
     SandboxBackend,
+    SandboxEntry,
     SandboxLimits,
     SandboxRecord,
     SandboxSpec,
@@ -32,20 +33,29 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BACKENDS",
+    "INVENTORIES",
     "ExecResult",
     "Opening",
     "Sandbox",
     "SandboxBackend",
+    "SandboxEntry",
     "SandboxLimits",
     "SandboxRecord",
     "SandboxSpec",
     "find_backend",
     "lent_folder",
+    "list_sandboxes",
     "open_sandbox",
     "package_versions",
     "prepare_sandboxes",
+    "reap_sandboxes",
 ]
 
+INVENTORIES: Mapping[str, str] = {
+    "local": "tools.sandbox.local.backend",
+    "docker": "tools.sandbox.docker.orphans",
+}
+"""Modules with `entries` and `reap`, by backend."""
 BACKENDS: Mapping[str, str] = {
     "local": "tools.sandbox.local.backend:open_local",
     "docker": "tools.sandbox.docker.backend:open_docker",
@@ -56,7 +66,6 @@ BACKENDS: Mapping[str, str] = {
 _ENTRY_POINTS = "turnwise.sandboxes"
 _loaded: dict[str, SandboxBackend] = {}
 """Reading package metadata takes 10 ms, and descriptors that a busy host may lack."""
-_PREPARED_BY: Mapping[str, str] = {"docker": "tools.sandbox.docker.backend:prepare_image"}
 
 
 def open_sandbox(
@@ -176,9 +185,22 @@ async def prepare_sandboxes(
         ConfigError: if the image is not available.
         IsolationError: if no engine answers.
     """
-    if backend in _PREPARED_BY:
-        module, _, attribute = _PREPARED_BY[backend].partition(":")
-        await getattr(importlib.import_module(module), attribute)(image, progress=progress)
+    if backend == "docker":
+        await importlib.import_module("tools.sandbox.docker.backend").prepare_image(image, progress=progress)
+
+
+async def list_sandboxes(backend: str) -> Sequence[SandboxEntry]:
+    """Return a backend's visible sandboxes, or raise IsolationError."""
+    if backend not in INVENTORIES:
+        return []
+    return await importlib.import_module(INVENTORIES[backend]).entries()
+
+
+async def reap_sandboxes(backend: str) -> Sequence[SandboxEntry]:
+    """Remove sandboxes of owners that provably ended, and return them; raises as `list_sandboxes`."""
+    if backend not in INVENTORIES:
+        return []
+    return await importlib.import_module(INVENTORIES[backend]).reap()
 
 
 def package_versions(backend: str, packages: tuple[str, ...]) -> Mapping[str, str]:

@@ -26,7 +26,7 @@ from environments.turn_level_reward import writes_turn_rewards
 from tools.errors import IsolationError
 from tools.mcp.mcp_servers import MCPTool
 from tools.mcp.mcp_toolset import ROLLOUT
-from tools.sandbox.inventory import list_sandboxes
+from tools.sandbox import list_sandboxes
 from turnwise.check.checked_env import CheckedEnv, TracedCall
 from turnwise.check.report import Answer
 

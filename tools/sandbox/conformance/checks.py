@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 import sys
+import tempfile
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Awaitable, Callable, Generator, Mapping
@@ -170,6 +171,17 @@ def first_process_of(pid: int) -> int:
 
 def host_status(pid: int, name: str) -> str:
     return _field(Path(f"/proc/{pid}/status").read_text(), name)
+
+
+@contextmanager
+def host_file() -> Generator[tuple[Path, bytes]]:
+    """Create a host file that everybody may read and change; yield it with its content."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)
+        path, secret = Path(folder, "secret"), secrets.token_hex(16).encode()
+        path.write_bytes(secret)
+        path.chmod(0o666)
+        yield path, secret
 
 
 async def until(look: Callable[[], Seen], *, within_s: float) -> Seen:

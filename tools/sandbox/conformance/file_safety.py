@@ -3,16 +3,12 @@
 import asyncio
 import io
 import posixpath
-import secrets
 import tarfile
-import tempfile
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 
 from tools.sandbox.archive import ArchivedFile, pack, unpack
-from tools.sandbox.conformance.checks import Bench, check, equal, holds, raises
+from tools.sandbox.conformance.checks import Bench, check, equal, holds, host_file, raises
 
 _CONTENT = b"escaped"
 
@@ -95,7 +91,7 @@ _ODD_NAMES = ("-n", "--help", "a b\nc", "x" * 255, "\udcff\udcfe", "日本", "'\
 
 @check(93, "Links, linked parents, `..` and magic links lead to the sandbox's files, never to the host's.")
 async def links_are_resolved_inside(bench: Bench) -> None:
-    with _host_file() as (path, secret):
+    with host_file() as (path, secret):
         await bench.sandbox.exec(["ln", "-s", str(path), "link"])
         await bench.sandbox.exec(["ln", "-s", str(path.parent), "folder"])
         await bench.sandbox.exec(["ln", "-s", "/proc/1/root", "root"])
@@ -149,7 +145,7 @@ async def endless_files_are_bounded(bench: Bench) -> None:
 
 @check(96, "Writing over a link changes what it leads to inside, or fails; the host's file stays.")
 async def a_write_over_a_link_does_not_escape(bench: Bench) -> None:
-    with _host_file() as (path, secret):
+    with host_file() as (path, secret):
         await bench.sandbox.exec(["ln", "-s", str(path), "link"])
         await bench.sandbox.exec(["ln", "-s", str(path.parent), "folder"])
         for attempt in ("link", f"folder/{path.name}", f"/proc/1/root{path}"):
@@ -311,14 +307,3 @@ async def a_lease_keeps_nobody_from_reading(bench: Bench) -> None:
         "(python3 lease.py &) >/dev/null 2>&1; until test -e held; do :; done", timeout_s=10
     )
     equal("content", await bench.sandbox.read_file("leased"), b"there")
-
-
-@contextmanager
-def _host_file() -> Generator[tuple[Path, bytes]]:
-    """Create a host file that everybody may read and change."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o777)
-        path, secret = Path(folder, "secret"), secrets.token_bytes(16)
-        path.write_bytes(secret)
-        path.chmod(0o666)
-        yield path, secret

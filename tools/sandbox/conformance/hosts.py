@@ -7,14 +7,15 @@ import resource
 import sys
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 from tools.errors import TurnwiseError
+from tools.sandbox import list_sandboxes, reap_sandboxes
 from tools.sandbox.conformance.checks import Target
 from tools.sandbox.host.ownership import children
-from tools.sandbox.inventory import list_sandboxes, reap_sandboxes
 
 _ENOUGH = 5
 """After this many successful openings, more descriptors change nothing."""
@@ -42,7 +43,7 @@ async def starve(target: Target) -> object:
         pass
     before, failed, foreign = await _count_owned(target), 0, list[str]()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    highest = max(_descriptors())
+    highest = max(open_descriptors())
     gaps = _fill(highest)
     worked = 0
     for room in range(40):
@@ -132,14 +133,8 @@ async def outage(target: Target) -> object:
     return {"understood": understood, "outcome": outcome, "seconds": time.monotonic() - started}
 
 
-SCENARIOS: Mapping[str, Callable[..., Awaitable[object]]] = {
-    "hold": hold,
-    "sweep": sweep,
-    "starved": starve,
-    "stall": stall,
-    "idle": idle,
-    "spawn_cost": spawn_cost,
-    "outage": outage,
+SCENARIOS: Mapping[str, Callable[..., Coroutine[Any, Any, object]]] = {
+    each.__name__: each for each in (hold, sweep, starve, stall, idle, spawn_cost, outage)
 }
 
 
@@ -155,13 +150,9 @@ def pss_bytes(pid: int) -> int:
     return 0
 
 
-async def _run(scenario: str, target: str, *arguments: str) -> object:
-    return await SCENARIOS[scenario](Target.from_json(target), *arguments)
-
-
 async def _count_owned(target: Target) -> dict[str, int]:
     return {
-        "descriptors": len(_descriptors()),
+        "descriptors": len(open_descriptors()),
         "processes": len(descendants(os.getpid())),
         "sandboxes": sum(entry.owner == os.getpid() for entry in await list_sandboxes(target.backend)),
     }
@@ -176,7 +167,7 @@ def _fill(below: int) -> list[int]:
     return taken
 
 
-def _descriptors() -> list[int]:
+def open_descriptors() -> list[int]:
     return [int(path.name) for path in Path("/proc/self/fd").iterdir()]
 
 
@@ -189,4 +180,5 @@ def _cpu_wait_s() -> float:
 
 
 if __name__ == "__main__":
-    json.dump(asyncio.run(_run(*sys.argv[1:])), sys.stdout)
+    scenario, target, *arguments = sys.argv[1:]
+    json.dump(asyncio.run(SCENARIOS[scenario](Target.from_json(target), *arguments)), sys.stdout)

@@ -3,12 +3,21 @@
 import os
 import secrets
 import socket
-import tempfile
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tools.sandbox.conformance.checks import Bench, check, equal, holds, host_status, marker, raises, sleeper
+from tools.sandbox.conformance.checks import (
+    Bench,
+    check,
+    equal,
+    holds,
+    host_file,
+    host_status,
+    marker,
+    raises,
+    sleeper,
+)
 
 _REACH = """
 import socket, sys
@@ -111,9 +120,9 @@ async def host_files_are_unreadable(bench: Bench) -> None:
         holds(f"{path} cannot be read", (await bench.sandbox.exec(["cat", path])).exit_code != 0)
     for path in _homes():
         holds(f"{path} shows nothing", (await bench.sandbox.exec(["ls", "-A", path])).stdout == b"")
-    with _secret_file() as (path, secret):
+    with host_file() as (path, secret):
         found = await bench.sandbox.exec(["cat", str(path)])
-        holds("a file of the host is not there", secret.encode() not in found.stdout)
+        holds("a file of the host is not there", secret not in found.stdout)
     async with bench.open() as other:
         await other.write_file("private", b"x", mode=0o666)
         with raises(FileNotFoundError, PermissionError, what="another sandbox's file"):
@@ -154,7 +163,7 @@ async def kernel_doors_are_shut(bench: Bench) -> None:
 @check(91, "A command has its three streams and nothing else open, and none of them is a host file.")
 async def no_host_descriptor_is_inherited(bench: Bench) -> None:
     look = "for f in /proc/self/fd/*; do [ -e $f ] && echo ${f##*/} $(readlink $f); done"
-    with _secret_file() as (path, _), path.open() as held:
+    with host_file() as (path, _), path.open() as held:
         os.set_inheritable(held.fileno(), True)
         async with bench.open() as sandbox:
             lines = [line.split(maxsplit=1) for line in (await sandbox.exec(look)).text().splitlines()]
@@ -168,21 +177,6 @@ async def no_host_descriptor_is_inherited(bench: Bench) -> None:
 async def nothing_can_be_typed_into_a_terminal(bench: Bench) -> None:
     equal("typing", (await bench.python(_TERMINAL)).stdout, b"refused\n")
     equal("typing from the shell", (await bench.sandbox.shell("echo x >/dev/tty")).exit_code, 1)
-
-
-def _homes() -> list[str]:
-    return sorted({str(Path.home()), str(Path("~root").expanduser()), "/home", str(Path.cwd())})
-
-
-@contextmanager
-def _secret_file() -> Generator[tuple[Path, str]]:
-    """Create a host file that everybody may read."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        path, secret = Path(folder, "secret"), secrets.token_hex(16)
-        path.write_text(secret)
-        path.chmod(0o666)
-        yield path, secret
 
 
 _SETTINGS = ("/usr/local/etc", "/usr/etc")
@@ -238,9 +232,10 @@ async def nothing_that_a_person_installed_can_be_read(bench: Bench) -> None:
         files += [
             there.enter_context(_secret_in(folder)) for folder in _SETTINGS if os.access(folder, os.W_OK)
         ]
-        for path, content in _contents(files).items():
-            found = await bench.sandbox.exec(["cat", path])
-            holds(f"the host's {path} is not there", found.stdout != content)
+        for path in files:
+            if path.is_file() and os.access(path, os.R_OK):
+                found = await bench.sandbox.exec(["cat", str(path)])
+                holds(f"the host's {path} is not there", found.stdout != path.read_bytes())
 
 
 @check(
@@ -284,12 +279,12 @@ def _score(pid: int) -> int:
     return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
 
 
+def _homes() -> list[str]:
+    return sorted({str(Path.home()), str(Path("~root").expanduser()), "/home", str(Path.cwd())})
+
+
 def _settings() -> list[Path]:
     return [path for folder in _SETTINGS for path in Path(folder).glob("*")]
-
-
-def _contents(files: Iterable[Path]) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in files if path.is_file() and os.access(path, os.R_OK)}
 
 
 @contextmanager

@@ -6,9 +6,9 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from tools.errors import SandboxUnavailable
+from tools.sandbox import list_sandboxes
 from tools.sandbox.conformance.checks import (
     Bench,
     Target,
@@ -22,7 +22,7 @@ from tools.sandbox.conformance.checks import (
     sleeper,
     until,
 )
-from tools.sandbox.inventory import list_sandboxes
+from tools.sandbox.conformance.hosts import open_descriptors
 
 _GONE_WITHIN_S = 5.0
 _LIFECYCLES = 8
@@ -49,7 +49,7 @@ async def close_is_idempotent(bench: Bench) -> None:
 
 @check(104, "Creation that fails at any step, for want of descriptors, or is cancelled leaves nothing.")
 async def failed_creation_leaves_nothing(bench: Bench) -> None:
-    found = await bench.ask_host_program("starved")
+    found = await bench.ask_host_program("starve")
     holds("some openings failed", found["failed"] > 0)
     equal("errors that are not ours", found["foreign"], [])
     equal("descriptors", found["after"]["descriptors"], found["before"]["descriptors"])
@@ -165,11 +165,7 @@ async def _more_than(target: Target, before: dict[str, int]) -> dict[str, int]:
 
 async def _resources(target: Target) -> dict[str, int]:
     return {
-        "descriptors": _descriptors(),
+        "descriptors": len(open_descriptors()),
         "threads": sum(not thread.name.startswith("asyncio_") for thread in threading.enumerate()),
         "sandboxes": sum(entry.owner == os.getpid() for entry in await list_sandboxes(target.backend)),
     }
-
-
-def _descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))

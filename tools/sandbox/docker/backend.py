@@ -90,7 +90,8 @@ async def open_docker(
             backend="docker", tier=managed.engine.runtime, limits=limits, enforced=enforced,
             image=spec.image.digest, lacks=containers.lacks(managed.engine, limits, whole=whole),
         )  # fmt: skip
-        listen = partial(_listener, managed, container)
+        open_listener = partial(containers.listener, managed.engine, container)
+        listen = partial(make_in_thread, threads(), open_listener, socket.socket.close)
         if whole:
             yield WholeSandbox(watch, channel, record, listen)
         else:
@@ -111,11 +112,6 @@ async def missing_images(names: Sequence[str]) -> list[str]:
     except EngineError as error:
         raise IsolationError(f"the Docker engine does not say which images it has: {error}") from error
     return [name for name, image in zip(names, found, strict=True) if image is None]
-
-
-async def _listener(managed: ContainerManager, container: Container) -> socket.socket:
-    open_it = partial(containers.listener, managed.engine, container)
-    return await make_in_thread(threads(), open_it, socket.socket.close)
 
 
 async def _supervise(

@@ -285,7 +285,11 @@ class Engine:
 
         def run() -> tuple[str, socket.socket]:
             made = self._api.exec_create(container, list(argv), stdin=True, user=user, workdir="/")["Id"]
-            return made, _own_socket(self._api.exec_start(made, socket=True))
+            raw = self._api.exec_start(made, socket=True)
+            try:  # detached from the HTTP client, which would close it
+                return made, socket.socket(fileno=raw._sock.detach())
+            finally:
+                raw._response.close()
 
         return self._ask(run)
 
@@ -367,14 +371,6 @@ def _translate_errors() -> Generator[None]:
         raise
     except Exception as error:  # invalid responses raise anything
         raise EngineError(f"{type(error).__name__}: {error}", None) from error
-
-
-def _own_socket(raw: Any) -> socket.socket:
-    """Detach the socket from the HTTP client, which would close it."""
-    try:
-        return socket.socket(fileno=raw._sock.detach())
-    finally:
-        raw._response.close()
 
 
 _STDOUT = 1

@@ -12,7 +12,7 @@ from typing import Literal
 from tools.errors import IsolationError
 from tools.sandbox.base import SandboxEntry
 from tools.sandbox.docker.container import remove
-from tools.sandbox.docker.engine import Engine, EngineError, Listed, connect
+from tools.sandbox.docker.engine import Engine, EngineError, connect
 from tools.sandbox.host import ownership
 
 LABEL = "turnwise.sandbox"
@@ -62,7 +62,13 @@ _IMAGE = "sha256:"
 
 def list_owned(engine: Engine) -> list[SandboxEntry]:
     found = sorted([*engine.containers(LABEL), *engine.images(LABEL)], key=lambda one: one.created)
-    return [_entry(one) for one in found]
+    entries: list[SandboxEntry] = []
+    for one in found:
+        known = state(one.labels)
+        pid = None if known == "unknown" else owner_pid(one.labels)
+        name = one.id[: _SHORT + len(_IMAGE) * one.id.startswith(_IMAGE)]
+        entries.append(SandboxEntry(backend="docker", name=name, owner=pid, state=known))
+    return entries
 
 
 def remove_orphans(engine: Engine) -> list[SandboxEntry]:
@@ -88,10 +94,3 @@ def _ask(call: Callable[[Engine], Sequence[SandboxEntry]]) -> Sequence[SandboxEn
         return call(connect())
     except EngineError as error:
         raise IsolationError(f"the Docker engine does not do it: {error}") from error
-
-
-def _entry(one: Listed) -> SandboxEntry:
-    known = state(one.labels)
-    pid = None if known == "unknown" else owner_pid(one.labels)
-    name = one.id[: _SHORT + len(_IMAGE) * one.id.startswith(_IMAGE)]
-    return SandboxEntry(backend="docker", name=name, owner=pid, state=known)

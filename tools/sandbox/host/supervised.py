@@ -88,7 +88,10 @@ class SupervisedSandbox:
         argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
         if not argv:
             raise ValueError("an empty command; name a program")
-        pairs = [_pair(name, value) for name, value in (env or {}).items()]
+        for name in env or ():
+            if not name or "=" in name:
+                raise ValueError(f"an environment variable cannot be named {name!r}")
+        pairs = [f"{name}={value}" for name, value in (env or {}).items()]
         for text in (*pairs, *argv):
             _check_text(text)
         request = messages.RunProgram(
@@ -225,12 +228,6 @@ def file_error(code: int, path: str | None, reason: str = "") -> OSError:
 @cache
 def _mark(kind: type[OSError]) -> type[OSError]:
     return type(kind.__name__, (SandboxFileError, kind), {"__module__": "builtins"})
-
-
-def _pair(name: str, value: str) -> str:
-    if not name or "=" in name:
-        raise ValueError(f"an environment variable cannot be named {name!r}")
-    return f"{name}={value}"
 
 
 def _check_text(text: str) -> str:

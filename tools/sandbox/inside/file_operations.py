@@ -11,7 +11,7 @@ import re
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from types import CodeType
 
@@ -94,7 +94,7 @@ def write(path: str, mode: int) -> int:
                 return errno.EACCES
         except FileNotFoundError:
             pass
-        replace(target, mode, _stdin())
+        replace(target, mode, iter(lambda: os.read(0, CHUNK_BYTES), b""))
     except OSError as error:
         return error.errno or errno.EIO
     return 0
@@ -136,11 +136,6 @@ def write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
-
-
-def _stdin() -> Iterator[bytes]:
-    while data := os.read(0, CHUNK_BYTES):
-        yield data
 
 
 def _name(fd: int, path: str) -> None:

@@ -10,7 +10,6 @@ import signal
 import socket
 import struct
 from contextlib import suppress
-from typing import Protocol
 
 from tools.sandbox.inside import kernel, mounts, supervisor
 from tools.sandbox.inside.account import Configuration, keep_score_open
@@ -100,18 +99,6 @@ TREE = 2
 _WORDS = 2000
 
 
-class Way(Protocol):
-    """How supervisors of one kind start."""
-
-    def fork(self) -> tuple[int, int]: ...
-
-    def join(self) -> None: ...
-
-    def hide_groups(self) -> None: ...
-
-    def serve(self) -> None: ...
-
-
 def enter(requests: int) -> None:
     """Fork a supervisor for each request until the host closes its socket."""
     own_descriptor_limit()
@@ -121,7 +108,7 @@ def enter(requests: int) -> None:
     host = socket.socket(fileno=requests)
     setup = marshal.loads(host.recv(_SETUP_BYTES))
     _be_killed_last()
-    way: Way = Monitored() if setup is None else Namespaced(*setup)
+    way: Namespaced | Monitored = Monitored() if setup is None else Namespaced(*setup)
     gc.collect()
     # Garbage collection must not write to memory that children share.
     gc.freeze()
@@ -157,7 +144,7 @@ def _child_ended(_number: int, _frame: object) -> None:
         pass
 
 
-def _become(way: Way, fds: list[int], joined: int, left: int) -> None:
+def _become(way: Namespaced | Monitored, fds: list[int], joined: int, left: int) -> None:
     global _forks
     _forks = False
     try:

@@ -212,10 +212,11 @@ def _split(data: bytes) -> list[bytes]:
     return fields
 
 
-def _texts(field: bytes) -> tuple[str, ...]:
-    return tuple(map(os.fsdecode, _split(field)))
-
-
 _READERS: dict[Any, Callable[[bytes], Any]] = {
-    int: int, float: float, bool: b"True".__eq__, str: os.fsdecode, bytes: bytes, tuple[str, ...]: _texts
-}  # fmt: skip
+    int: int,
+    float: float,
+    bool: b"True".__eq__,
+    str: os.fsdecode,
+    bytes: bytes,
+    tuple[str, ...]: lambda field: tuple(map(os.fsdecode, _split(field))),
+}

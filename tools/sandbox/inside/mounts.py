@@ -42,7 +42,7 @@ def build_root(steps: list[list[str]]) -> None:
         _step(kind, at, *rest)
     _mount("/proc", f"{_NEW_ROOT}/proc", "", _MS_BIND | _MS_REC, "")
     os.chdir(_NEW_ROOT)
-    if libc.syscall(ctypes.c_long(_pivot_root_number()), b".", b"."):
+    if libc.syscall(ctypes.c_long({"x86_64": 155, "aarch64": 41}[os.uname().machine]), b".", b"."):
         raise failure("pivot_root")
     if libc.umount2(b".", _MNT_DETACH):
         raise failure("umount2")
@@ -232,10 +232,6 @@ def _write(path: str, data: str) -> None:
             view = view[os.write(fd, view) :]
     finally:
         os.close(fd)
-
-
-def _pivot_root_number() -> int:
-    return {"x86_64": 155, "aarch64": 41}[os.uname().machine]
 
 
 def _mount(source: str, target: str, kind: str, flags: int, options: str) -> None:

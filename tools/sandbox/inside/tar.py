@@ -80,7 +80,11 @@ class Reader:
             block = self._exactly(_BLOCK)
             if block == END[:_BLOCK]:
                 return None
-            _check_sum(block)
+            # The field itself counts as spaces.
+            if sum(block) - sum(block[148:156]) + 8 * 32 != _number(block, 148, 8, "its checksum"):
+                raise TarError(
+                    _short_name(block), "a wrong checksum: this is no tar archive, or a compressed one"
+                )
             self._name = _short_name(block)
             kind, size = block[156:157], _number(block, 124, 12, "its size")
             if kind not in (_POSIX, _GLOBAL, _LONG_NAME, _LONG_LINK):
@@ -157,13 +161,6 @@ def _header(name: bytes, mode: int, size: int, kind: bytes) -> bytes:
         name.ljust(_SHORT_NAME, b"\0"), mode, 0, 0, size, 0, b" " * 8, kind, bytes(100), bytes(247)
     )  # fmt: skip
     return block[:148] + b"%06o\0 " % sum(block) + block[156:]
-
-
-def _check_sum(block: bytes) -> None:
-    wanted = _number(block, 148, 8, "its checksum")
-    # The field itself counts as spaces.
-    if sum(block) - sum(block[148:156]) + 8 * 32 != wanted:
-        raise TarError(_short_name(block), "a wrong checksum: this is no tar archive, or a compressed one")
 
 
 def _number(block: bytes, at: int, length: int, what: str) -> int:

@@ -55,7 +55,7 @@ async def open_local(
         check_lent(folder, with_parents=chosen != "B")
     limits_shown = replace(limits, read_only=lent)
     starting = asyncio.to_thread(launch.start, chosen, limits_shown, verifier_files, tree)
-    held = _Held(await or_undo(starting, _stop))
+    held = _Held(await or_undo(starting, partial(asyncio.to_thread, stop)))
     session = held.session
     channel: Channel | RecoveringChannel | None = None
     try:
@@ -78,7 +78,7 @@ async def open_local(
     finally:
         if channel is not None:
             channel.close("the sandbox is closed")
-        await to_the_end(_stop(held.session))
+        await to_the_end(asyncio.to_thread(stop, held.session))
 
 
 async def _snapshot(sandbox: SupervisedSandbox) -> Snapshot | None:
@@ -121,10 +121,6 @@ class _Held:
         return await Channel.over(self.session.channel, counters=partial(cgroup.counters, self.session.group))
 
 
-async def _stop(session: Session) -> None:
-    await asyncio.to_thread(stop, session)
-
-
 async def _choose(limits: SandboxLimits, tier: Tier | None, allow_unsafe: bool) -> Tier:
     try:
         return await asyncio.to_thread(probe.choose_tier, limits, tier=tier, allow_unsafe=allow_unsafe)
@@ -163,7 +159,13 @@ async def reap() -> Sequence[SandboxEntry]:
 
 
 def _list() -> list[SandboxEntry]:
-    return [_entry(name) for name in sorted({path.name for path in _paths()})]
+    found: list[SandboxEntry] = []
+    for name in sorted({path.name for path in _paths()}):
+        owner = name.removeprefix(f"{cgroup.PREFIX}.").rpartition(".")[0]
+        pid = owner_pid(owner)
+        state = "unknown" if pid is None else "orphan" if has_ended(owner) else "in use"
+        found.append(SandboxEntry(backend="local", name=name, owner=pid, state=state))
+    return found
 
 
 def _remove_orphans() -> list[SandboxEntry]:
@@ -184,10 +186,3 @@ def _paths() -> Iterator[Path]:
     for parent in {directory for directory, _ in cgroup.controllers().values()}:
         yield from parent.glob(f"{cgroup.PREFIX}.*.*")
     yield from Path(tempfile.gettempdir()).glob(f"{cgroup.PREFIX}.*.*")
-
-
-def _entry(name: str) -> SandboxEntry:
-    owner = name.removeprefix(f"{cgroup.PREFIX}.").rpartition(".")[0]
-    pid = owner_pid(owner)
-    state = "unknown" if pid is None else "orphan" if has_ended(owner) else "in use"
-    return SandboxEntry(backend="local", name=name, owner=pid, state=state)

@@ -62,7 +62,10 @@ def _controllers() -> dict[str, tuple[Path, int]]:
 @cache
 def sweep() -> None:
     for directory in {directory for directory, _ in controllers().values()}:
-        _sweep(directory)
+        for group in directory.glob(f"{PREFIX}.*.*"):
+            if has_ended(group.name.removeprefix(f"{PREFIX}.").rpartition(".")[0]):
+                with suppress(OSError):  # another process may sweep it, too
+                    remove_directory(group)
 
 
 def create(limits: SandboxLimits) -> Group:
@@ -126,7 +129,7 @@ def remove_directory(directory: Path) -> None:
 
 
 def _create(limits: SandboxLimits, undo: ExitStack) -> Group:
-    name = f"{PREFIX}.{_own_identity(os.getpid())}.{next(_counter)}"
+    name = f"{PREFIX}.{identity(os.getpid())}.{next(_counter)}"
     joins: dict[Path, str] = {}
     leaves: list[str] = []
     enforced: set[str] = set()
@@ -141,7 +144,8 @@ def _create(limits: SandboxLimits, undo: ExitStack) -> Group:
         # Version 1 moves threads immediately, but processes only after a grace period of all processors.
         file = "tasks" if version == 1 else "cgroup.procs"
         if directory not in joins:
-            leaves.append(str(_own_directory(controller, version) / file))
+            own = next(path for path, _, its in _own_directories(controller) if its == version)
+            leaves.append(str(own / file))
         joins[directory] = str(directory / file)
         _limit(directory, version, controller, limits)
         enforced.add({"memory": "memory_mb", "pids": "pids", "cpu": "cpus"}[controller])
@@ -154,11 +158,6 @@ def _create(limits: SandboxLimits, undo: ExitStack) -> Group:
         oom_file=oom_file,
         enforced=frozenset(enforced),
     )
-
-
-@cache
-def _own_identity(pid: int) -> str:
-    return identity(pid)
 
 
 def _limit(directory: Path, version: int, controller: str, limits: SandboxLimits) -> None:
@@ -187,10 +186,6 @@ def _candidates(controller: str) -> list[tuple[Path, int]]:
         paths = (group, top / PREFIX) if version == 1 else (group, group.parent, top / PREFIX)
         found += [(path, version) for path in paths if path.is_relative_to(top)]
     return found
-
-
-def _own_directory(controller: str, version: int) -> Path:
-    return next(group for group, _, its in _own_directories(controller) if its == version)
 
 
 def _own_directories(controller: str) -> Iterator[tuple[Path, Path, int]]:
@@ -236,16 +231,6 @@ def _accepts(directory: Path, version: int, controller: str) -> bool:
         if is_silence(error) or error.errno == errno.ENOSPC:
             raise BlockingIOError(errno.EAGAIN, str(error)) from error
         return False
-
-
-def _sweep(directory: Path) -> None:
-    for group in directory.glob(f"{PREFIX}.*.*"):
-        owner = group.name.removeprefix(f"{PREFIX}.").rpartition(".")[0]
-        if has_ended(owner):
-            try:
-                remove_directory(group)
-            except OSError:
-                continue  # another process may sweep it, too
 
 
 def _write_optional(path: Path, text: str) -> None:

@@ -33,18 +33,18 @@ _WORDS_BYTES = 2000
 
 class ForkedProcess:
     def __init__(self, pidfd: int) -> None:
-        self._pidfd = pidfd
+        self.pidfd = pidfd
 
     @property
     def pid(self) -> int:
-        for line in Path(f"/proc/self/fdinfo/{self._pidfd}").read_text().splitlines():
+        for line in Path(f"/proc/self/fdinfo/{self.pidfd}").read_text().splitlines():
             if line.startswith("Pid:"):
                 return int(line.split()[1])
         return -1
 
     def ends(self, *, within_s: float) -> bool:
         poll = select.poll()
-        poll.register(self._pidfd, select.POLLIN)
+        poll.register(self.pidfd, select.POLLIN)
         if not poll.poll(within_s * 1000):
             return False
         # Until the fork server reaps it, it would count as a leak.
@@ -55,12 +55,12 @@ class ForkedProcess:
 
     def kill(self) -> None:
         try:
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
         except ProcessLookupError:
             return
 
     def close(self) -> None:
-        os.close(self._pidfd)
+        os.close(self.pidfd)
 
 
 class ForkServer:

@@ -25,7 +25,7 @@ from tools.sandbox.local.cgroup import Group
 from tools.sandbox.local.fork_server import ForkedProcess, fork_server, numbers
 from tools.sandbox.local.packages import folder_of
 from tools.sandbox.local.rootfs import Tree
-from tools.sandbox.local.session import Process, Session, configuration, end, greet
+from tools.sandbox.local.session import Session, configuration, end, greet
 from tools.sandbox.local.tiers import Agent, Tier
 
 _WAITS_IN_CHANNEL_BYTES = 64 << 10
@@ -111,7 +111,7 @@ def start_without_namespaces(
         settings |= _hold(list(files.items()), who, folder, settings)
     ours, process = _start_supervisor(who, group, folder, settings, undo)
 
-    def again(undo: ExitStack) -> tuple[socket.socket, Process]:
+    def again(undo: ExitStack) -> tuple[socket.socket, ForkedProcess]:
         return _start_supervisor(who, group, folder, {**settings, "shell_lost": "1"}, undo)
 
     return Session(
@@ -152,11 +152,11 @@ def resume(session: Session) -> Session:
 
 def _start_supervisor(
     who: Agent, group: Group, folder: _Folder, settings: dict[str, str], undo: ExitStack
-) -> tuple[socket.socket, Process]:
+) -> tuple[socket.socket, ForkedProcess]:
     ours, theirs = socket.socketpair()
     undo.callback(ours.close)
     with theirs:
-        process = Monitor(fork_server("plain").fork(theirs, group))
+        process = Monitor(fork_server("plain").fork(theirs, group).pidfd)
         undo.callback(end, process)
     settings |= numbers(group)
     program = seccomp.program(shared_kernel=True, shared_user=not who.root)
@@ -219,22 +219,17 @@ def _rules(folder: _Folder, who: Agent, held: bool) -> list[tuple[str, str]]:
     return [*allowed, ("read", folder.held)]
 
 
-class Monitor:
-    def __init__(self, process: ForkedProcess) -> None:
-        self._process = process
-        self.ends = process.ends
-        self.close = process.close
-
+class Monitor(ForkedProcess):
     def kill(self) -> None:
         """End everything below first: no process leaves a living monitor."""
         deadline = time.monotonic() + _END_S
-        monitor = self._process.pid
+        monitor = self.pid
         while monitor > 0 and (below := running(monitor)) and time.monotonic() < deadline:
             for number in (signal.SIGSTOP, signal.SIGKILL):
                 for pid in below:
                     send(pid, number)
             time.sleep(0.002)
-        self._process.kill()
+        super().kill()
 
 
 def start(

@@ -135,7 +135,6 @@ def _install(asked: list[str], packages: tuple[str, ...], python: str, into: Pat
 
 
 def _open_to_all(folder: Path) -> None:
-    """Let agents read the folder."""
     folder.mkdir(exist_ok=True)  # no requirement may apply here
     folder.chmod(0o755)
     for path in folder.rglob("*"):

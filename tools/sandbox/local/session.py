@@ -5,29 +5,21 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Protocol
 
 from tools.sandbox.host.layout import verifier_env
 from tools.sandbox.host.ownership import remove_folder
 from tools.sandbox.inside.account import Configuration
 from tools.sandbox.inside.messages import Died, Inbox, Message, Ready
 from tools.sandbox.local import cgroup, tiers
+from tools.sandbox.local.fork_server import ForkedProcess
 
 _START_S = 30.0
 _STOP_S = 2.0
 
 
-class Process(Protocol):
-    def ends(self, *, within_s: float) -> bool: ...
-
-    def kill(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    process: Process
+    process: ForkedProcess
     channel: socket.socket
     workdir: str
     enforced: frozenset[str]
@@ -35,7 +27,7 @@ class Session:
     group: cgroup.Group
     directory: str | None
     """On the host, for tiers without an own file system."""
-    again: Callable[[ExitStack], tuple[socket.socket, Process]] | None = None
+    again: Callable[[ExitStack], tuple[socket.socket, ForkedProcess]] | None = None
     """Starts another supervisor, if the agent can kill its own."""
 
 
@@ -62,7 +54,7 @@ def _remove(folder: str) -> None:
         removal.join(_STOP_S)
 
 
-def end(process: Process) -> None:
+def end(process: ForkedProcess) -> None:
     """End a supervisor whose channel is closed."""
     try:
         if not process.ends(within_s=_STOP_S):
@@ -72,7 +64,7 @@ def end(process: Process) -> None:
         process.close()
 
 
-def greet(channel: socket.socket, process: Process, config: bytes = b"") -> None:
+def greet(channel: socket.socket, process: ForkedProcess, config: bytes = b"") -> None:
     """Send the remaining configuration and wait until the supervisor is ready."""
     channel.settimeout(_START_S)
     try:

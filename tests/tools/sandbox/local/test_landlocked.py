@@ -14,11 +14,10 @@ import pytest
 
 from tests.tools.sandbox.conftest import NETWORKED, SMALL
 from tools.errors import IsolationError, SandboxCreateError
-from tools.sandbox import open_sandbox
+from tools.sandbox import list_sandboxes, open_sandbox, reap_sandboxes
 from tools.sandbox.conformance import checks
 from tools.sandbox.host.ownership import remove_folder
 from tools.sandbox.inside.processes import running
-from tools.sandbox.inventory import list_sandboxes, reap_sandboxes
 from tools.sandbox.local import launch, probe, session
 from tools.sandbox.local.backend import open_local
 from tools.sandbox.local.session import stop

@@ -55,12 +55,10 @@ def whole_calls(message: Message, request: CompletionRequest, *, is_cut: bool) -
 
 _LOG = logging.getLogger(__name__)
 _ROLLOUTS = 8
-"""Rollouts without any call after which to warn."""
 _MARKERS = re.compile(
     r"<tool_calls?>|<function=|<function_call|\[TOOL_CALLS\]|<\|python_tag\|>|<minimax:tool_call>|<\|?tool_call\|?>"
     r"|<[|\uff5c]tool[_\u2581]calls?(?:_section)?[_\u2581]begin[|\uff5c]>|to=functions\.|```tool_(?:call|code)"
 )
-"""Openings of tool calls in common chat formats."""
 _SWITCHES = (
     "--enable-auto-tool-choice --tool-call-parser NAME of vLLM, --tool-call-parser NAME of SGLang, --jinja "
     "of llama.cpp; or name the model's format with --openai.family, and its text is read here"
@@ -68,8 +66,6 @@ _SWITCHES = (
 
 
 class ToolUse:
-    """Warns if the model of a server calls no tools, or if its calls arrive as text."""
-
     def __init__(self, url: str, *, advice: str = f"switch on {_SWITCHES}") -> None:
         self._url = url
         self._advice = advice

@@ -20,8 +20,8 @@ from environments.record.private_file import write_private
 from environments.record.run_folder import record_at
 from environments.rollout.lifecycle.weight_versions import STALE, staleness, withheld
 from environments.trajectory import CreditedGroup
-from environments.wire.columns import MADE_UP, Columns, columns_in
-from environments.wire.views import TOKENS_PER_TURN, VIEWS, Divisor
+from environments.wire.training_rows import MADE_UP, Columns
+from environments.wire.views import TOKENS_PER_TURN, VIEWS, Divisor, columns_in
 from tools.errors import CreditError, RecordError, UsageError, WireError
 
 Weights = Sequence[str] | Callable[[], Sequence[str]]

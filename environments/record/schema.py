@@ -22,7 +22,7 @@ from environments.trajectory import (
     TrajectoryGroup,
     Turn,
 )
-from environments.wire.columns import list_scores
+from environments.wire.views import list_scores
 from tools.calls import ToolSpec
 from tools.time_profile import TimeProfile
 

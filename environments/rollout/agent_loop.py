@@ -23,12 +23,10 @@ from environments.trajectory import (
     Turn,
     written_messages,
 )
-from tools.calls import ToolCall, ToolResult, ToolSpec
+from tools.calls import ToolCall, ToolContext, ToolResult, ToolSpec
 from tools.errors import AgentCausedError, ConfigError, NoModelError, RolloutError, TimeLimitExceeded
-from tools.registry import Toolset
+from tools.registry import ToolOutput, Toolset
 from tools.sandbox.base import Sandbox
-from tools.tool_context import ToolContext
-from tools.tool_output import ToolOutput
 from tools.waiting import side_by_side
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TypeVar, cast
 
-from environments.policy.inference.endpoint import without_credentials
 from environments.rollout.containment import hook_calls
 from environments.trajectory import AgentCaused, Failure, JudgeCall, StopReason
 from tools.errors import (
@@ -24,6 +23,7 @@ from tools.errors import (
     UsageError,
     UserCodeBroke,
 )
+from tools.plain_text import without_credentials
 from tools.sandbox.base import SandboxFileError
 
 _ERROR_CHARS = 1_500

@@ -26,7 +26,6 @@ import orjson
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig, ServerConfig
 from environments.credit import recorded_params
-from environments.policy.inference.endpoint import without_credentials
 from environments.policy.second_models import SCRIPTED
 from environments.record.origin import LATER, RunOrigin, digest, refuse_other_run
 from environments.record.recorder import Recorder
@@ -36,6 +35,7 @@ from environments.rollout.context import condenser_facts
 from environments.rollout.items.item_json import stable_text
 from environments.rollout.lifecycle.opened_files import OpenedFiles
 from tools.extras import OWN_PACKAGES
+from tools.plain_text import without_credentials
 from tools.python_syntax import parse_python
 from tools.registry import Tool, Toolset
 

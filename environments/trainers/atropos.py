@@ -40,9 +40,8 @@ from environments.rollout.lifecycle.rollout_hooks import has_group_reward
 from environments.run.evaluation import ItemTotals, evaluate_results, item_totals
 from environments.run.group_source import score_eval
 from environments.trajectory import CreditedGroup
-from environments.wire.columns import PER_ROW, columns_of
 from environments.wire.payloads import ROW_BY_ROW, ExactTokens, Shape, only_exact, posts_of, refuse_text_alone
-from environments.wire.training_rows import check_rows
+from environments.wire.training_rows import PER_ROW, check_rows, columns_of
 from environments.wire.views import VIEWS
 from tools.errors import ConfigError, UsageError, WireError
 

@@ -10,9 +10,8 @@ from itertools import chain
 from typing import Any, Self
 
 from environments.trajectory import IGNORED, LARGEST_FLOAT32, NOT_SAMPLED, CreditedGroup, Trajectory
-from environments.wire.columns import PER_ROW, rows_of
 from environments.wire.credited_rows import credited_rows
-from environments.wire.training_rows import check_rows
+from environments.wire.training_rows import PER_ROW, check_rows, rows_of
 from tools.errors import WireError
 
 COUNTED = ("ok", "no_credit", "failed", "left_out", "padding")

@@ -16,7 +16,7 @@ from environments.rollout import model_calls
 from environments.rollout.context import SUMMARY_HEADING, SUMMARY_REQUEST, summarise
 from environments.rollout.simulated_user import SimulatedUser
 from environments.trajectory import IGNORED, Failure, Message, StopReason
-from environments.wire.columns import list_scores
+from environments.wire.views import list_scores
 from tests.environments.policy.chat_server import Server
 from tests.environments.policy.text_server import playing, said
 from tests.environments.rollout.condensed_play import BUDGET, OPENING, Recorded, Step, played

@@ -95,7 +95,7 @@ def command(
 ) -> None:
     """Report which estimator suits RECORD, or several; with --estimator, compute its advantages anew.
 
-    The report has a row for each γ and each baseline of turn_return, and for every other estimator: the
+    The report has a row for each γ with each baseline of turn_return, and for every other estimator: the
     signal of its gradient over its noise (snr, per group), the groups that a step needs for a signal as large
     as the noise, and its bias. Without --model the gradients are a proxy's, made of the record's tokens.
 

@@ -102,11 +102,16 @@ def memory_file(data: bytes) -> int:
 
 def draw_uid() -> int:
     """Return a random host user id, so that sandboxes share no process counts and signals."""
-    lines = (line.split() for line in Path("/proc/self/uid_map").read_text().splitlines())
-    first, count = max(((int(inside), int(count)) for inside, _, count in lines), key=lambda each: each[1])
+    first, count = max(_id_map(), key=lambda extent: extent[1])
     if first <= UID_BASE and first + count >= UID_BASE + UID_COUNT:
         return UID_BASE + secrets.randbelow(UID_COUNT)
     return first + count // 2 + secrets.randbelow(max(1, count // 2))
+
+
+@cache
+def _id_map() -> list[tuple[int, int]]:
+    lines = Path("/proc/self/uid_map").read_text().splitlines()
+    return [(int(inside), int(count)) for inside, _, count in (line.split() for line in lines)]
 
 
 Tier = Literal["B", "C", "D"]

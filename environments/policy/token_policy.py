@@ -122,7 +122,7 @@ class TokenPolicy(ServedModel):
         fork = None
         if (row := request.row) is not None and row.token_ids:
             going_on = partial(extension, request, row, self.renderer)
-            sampled = len(row.token_ids) - row.sampled_start
+            sampled = row.size - row.sampled_start
             try:
                 new_ids = await self._rendered(going_on, unseen(request), request, sampled=sampled)
             except CannotExtendError as error:

@@ -30,7 +30,6 @@ WALKED = (
     "environments/rollout/containment",
     "environments/credit",
     "environments/rollout/rows.py",
-    "environments/rollout/completion_check.py",
     "environments/policy/inference/http_client.py",
 )
 """Folders and modules to mutate."""
@@ -40,7 +39,7 @@ FURTHER = {
     "environments/record/": ("tests/adversarial/test_hostile_records.py",),
     "environments/run/watchdog": ("tests/adversarial/test_blocked_loop.py",),
     "environments/rollout/containment/": ("tests/environments/rollout/containment",),
-    "environments/rollout/completion_check": ("tests/adversarial/test_hostile_completions.py",),
+    "environments/rollout/rows": ("tests/adversarial/test_hostile_completions.py",),
     "environments/policy/inference/http_client": ("tests/adversarial/test_hostile_api.py",),
 }
 """Further tests to run, by prefix of a module's path."""
@@ -76,7 +75,7 @@ def walked(root: Path) -> list[str]:
 def nearest(module: str, root: Path) -> tuple[str, ...]:
     """Return the tests for a module's mutants.
 
-    These are the module's mirror, the tests beside it that import the module, and those of `FURTHER`; if there
+    These are the mirror, the tests beside it that import the module, and those of `FURTHER`; if there
     are none, the whole mirrored folder.
     """
     path = Path("tests", module)

@@ -28,15 +28,13 @@ if TYPE_CHECKING:
         Turn,
     )
     from environments.turn_level_reward import TurnLevelRewardMixin
-    from tools.calls import ToolCall, ToolResult, ToolSpec
+    from tools.calls import State, ToolCall, ToolContext, ToolResult, ToolSpec
     from tools.errors import ConfigError, RolloutError, ToolError, TurnwiseError, UsageError
     from tools.files import file
     from tools.mcp.mcp_toolset import MCPToolset
-    from tools.registry import Toolset, tool
+    from tools.registry import ToolOutput, Toolset, tool
     from tools.sandbox import ExecResult, Sandbox, SandboxLimits, SandboxSpec, open_sandbox
     from tools.terminal import terminal
-    from tools.tool_context import State, ToolContext
-    from tools.tool_output import ToolOutput
 
 __version__ = "0.1.0"
 
@@ -112,15 +110,13 @@ _NAMES = {
         "StopReason", "Trajectory", "TrajectoryGroup", "Turn",
     ),
     "environments.turn_level_reward": ("TurnLevelRewardMixin",),
-    "tools.calls": ("ToolCall", "ToolResult", "ToolSpec"),
+    "tools.calls": ("State", "ToolCall", "ToolContext", "ToolResult", "ToolSpec"),
     "tools.errors": ("ConfigError", "RolloutError", "ToolError", "TurnwiseError", "UsageError"),
     "tools.files": ("file",),
     "tools.mcp.mcp_toolset": ("MCPToolset",),
-    "tools.registry": ("Toolset", "tool"),
+    "tools.registry": ("ToolOutput", "Toolset", "tool"),
     "tools.sandbox": ("ExecResult", "Sandbox", "SandboxLimits", "SandboxSpec", "open_sandbox"),
     "tools.terminal": ("terminal",),
-    "tools.tool_context": ("State", "ToolContext"),
-    "tools.tool_output": ("ToolOutput",),
 }  # fmt: skip
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 

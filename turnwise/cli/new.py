@@ -13,10 +13,11 @@ from pathlib import Path
 
 import click
 
-from environments.policy.inference.http_client import one_line
+
 from environments.run.loading import SHIPPED, InstalledEnvironment, installed_environments
 from tools.errors import ConfigError
 from tools.extras import OWN_PACKAGES
+from tools.plain_text import one_line
 
 KINDS: Mapping[str, str] = {
     "turns": "Make files from a list in a terminal; each turn earns what it got right.",

@@ -209,7 +209,7 @@ class RolloutWorker:
     def _newly_met(self) -> tuple[str, ...]:
         """Each version once: a name that comes again is news where a trainer began anew."""
         with self._one_at_a_time:
-            new = tuple(each for each in self._env.lifecycle.weight_versions.met if each not in self._told)
+            new = tuple(each for each in self._env.lifecycle.weight_versions.seen if each not in self._told)
             self._told.update(new)
         return new
 

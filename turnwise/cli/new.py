@@ -13,7 +13,6 @@ from pathlib import Path
 
 import click
 
-
 from environments.run.loading import SHIPPED, InstalledEnvironment, installed_environments
 from tools.errors import ConfigError
 from tools.extras import OWN_PACKAGES

@@ -18,7 +18,6 @@ from tokenizers import Tokenizer
 from environments.credit import estimate
 from environments.credit.ledger import LedgerTerm, TurnLedger, ledger
 from environments.policy.rendering.chatml import EMBEDDED, load_tokenizer
-from environments.rewards.artefacts import utf8_path
 from environments.trajectory import (
     Artefact,
     CreditedGroup,
@@ -30,6 +29,7 @@ from environments.trajectory import (
     Turn,
 )
 from tools.errors import CreditError
+from tools.plain_text import utf8_path
 from tools.sandbox.archive import ArchivedFile, unpack
 from turnwise.lab.credit_report.report import CreditReport
 

@@ -58,7 +58,7 @@ def test_what_is_mutated_and_the_tests_near_it_are_there():
 
 def test_environments_that_configurations_and_pages_name_are_there():
     pages = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("docs/**/*.yaml"), *ROOT.glob("environments/**/*.md")]
-    pages += [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    pages += [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "tests/README.md"]
     named = {
         (page.name, path)
         for page in pages

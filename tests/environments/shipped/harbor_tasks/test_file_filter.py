@@ -1,12 +1,12 @@
 import pytest
 
-from environments.shipped.harbor_tasks.what_comes import WhatComes
+from environments.shipped.harbor_tasks.file_filter import FileFilter
 from tests.tables import cases
 
 
 def rule(workdir="/app", search_path=("/usr/bin", "/root/miniconda3/bin", "/custom"), **given):
     known = {"declared": (), "image": {"/var/lib/pam", "/var/cache/man", "/var/lib/app"}, "solution": ""}
-    return WhatComes(workdir=workdir, search_path=search_path, **known | given)
+    return FileFilter(workdir=workdir, search_path=search_path, **known | given)
 
 
 @cases(

@@ -3,12 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.shipped.word_guess.embedded_words import (
+from environments.shipped.word_guess.game import (
     WORDS,
-    guess_in,
+    format_marks,
     marks_of,
-    marks_shown,
-    shown,
+    parse_guess,
+    parse_marks,
 )
 from tests.tables import cases
 
@@ -46,7 +46,7 @@ def test_a_letter_is_marked_as_often_as_both_words_have_it(guess: str, answer: s
 @given(st.sampled_from(WORDS), st.sampled_from(WORDS))
 def test_marks_are_read_back_as_they_are_shown(guess: str, answer: str):
     marks = marks_of(guess, answer)
-    assert marks_shown(f"{shown(guess, marks)}Guesses left: 3.") == (guess, marks)
+    assert parse_marks(f"{format_marks(guess, marks)}Guesses left: 3.") == (guess, marks)
 
 
 @cases(
@@ -68,9 +68,9 @@ def test_marks_are_read_back_as_they_are_shown(guess: str, answer: str):
     ids=ascii,
 )
 def test_a_guess_is_what_the_last_tags_hold_or_all_of_a_message(text: str, guess: str | None):
-    assert guess_in(text) == guess
+    assert parse_guess(text) == guess
 
 
 def test_the_embedded_words_are_five_letters_and_each_is_there_once():
-    assert [word for word in WORDS if guess_in(word) != word] == []
+    assert [word for word in WORDS if parse_guess(word) != word] == []
     assert len(set(WORDS)) == len(WORDS) >= 300

@@ -1,4 +1,4 @@
-"""Which of an agent's files come into the machine of a verdict, and which stay those of the clean image."""
+"""The agent's files that are copied into the machine of a verdict; others stay those of the clean image."""
 
 import posixpath
 import re
@@ -10,18 +10,17 @@ from pathlib import PurePosixPath
 _OF_SYSTEM = re.compile(
     r"/(bin|boot|dev|etc|lib(32|64|x32)?|logs|opt|proc|run|sbin|snap|solution|sys|tests|usr|verifier)?(/|$)"
 )
-"""The root itself, and folders of the file-system standard with programs, libraries and settings. What comes
-is in the others: the standard's folders of data, and those that it does not have."""
+"""The root and the FHS folders of programs, libraries and settings; only other folders are copied."""
 _WORK_AMONG_PROGRAMS = re.compile(
     r"/(opt|usr/src)/.|/usr/(local|share)/(?!(bin|etc|games|include|lib|libexec|man|sbin|share|src)(/|$))."
 )
-"""Working directories in such a folder that come all the same."""
+"""Working directories in such a folder that are copied."""
 _NEVER = re.compile(
     r"/(root|home/[^/]+)/\.[^/]|/var/(lib|cache)/(apt|debconf|dpkg)(/|$)|(.*/)?(\.git/(hooks|config)|__pycache__|(site|dist)-packages|node_modules|\.?venv"
     r"|(conftest|sitecustomize|usercustomize)\.py|\.?pytest\.(ini|toml)|tox\.ini|setup\.cfg|pyproject\.toml"
     r"|[^/]+\.pth|\.cargo|\.npmrc|bunfig\.toml|\.gitconfig|hgrc|\.Rprofile|\.rspec|\.bashrc|\.(bash_)?profile)(/|$)"
 )
-"""What interpreters, test runners and shells read wherever they find it."""
+"""Files that interpreters, test runners and shells read wherever they find them."""
 _UNLESS_NAMED = re.compile(
     r"(?:^|/)(\.[^/]*rc(?:\.[^/]+)?|\.[^/.]+\.(?:[cm]?js|cfg|conf|exs|ini|rb|toml)"
     r"|\.[^/]*(?:env|environment[^/]*|init|opts|profile|versions?)|\.(?:Renviron|RData|busted|erlang|flake8|ghci)"
@@ -30,30 +29,30 @@ _UNLESS_NAMED = re.compile(
     r"|(?:mypy|behave)\.ini|(?:pylint|matplotlib)rc(?:\.toml)?|(?:nose2?|unittest)\.cfg|noxfile\.py"
     r"|deno\.jsonc?|jasmine\.json|phpunit[^/]*\.xml[^/]*|hgrc[^/]+|(?<=/tmp/)(?:(?:.*/)?[^/]*cache[^/]*|jest_[^/]*))(?=/|$)"
 )
-"""Settings by the shapes of their names, for tools that look for them: dot-files, `*rc`, `*.config.*`."""
+"""Settings by the form of their names: dot-files, `*rc`, `*.config.*`; copied if the solution names them."""
 _STATE = re.compile(r"/var/(?:lib|cache)/[^/]+")
 _OF_GIT = ("config", "config.worktree", "hooks")
-"""What git reads in a repository, of any name: `.git` may be a file or a link that leads there."""
+"""Settings of git in a repository with any name, since `.git` may be a file or link that leads there."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class WhatComes:
-    """The rule for one verdict."""
+class FileFilter:
+    """The rule for the files of one verdict."""
 
     declared: Sequence[str]
-    """Artefacts that the task names: these alone; none: folders of data."""
+    """Artefacts that the task declares, if any: then only they are copied."""
     workdir: str
     search_path: Sequence[str]
-    """Of the clean image, for programs."""
+    """`PATH` of the clean image."""
     image: Collection[str]
-    """Its paths that mark repositories and virtual environments, and root's own folders in `/var`."""
+    """Paths of the clean image that mark repositories and environments, and root's folders in `/var`."""
     solution: str
-    """The text of the task's own solution: settings that it names are the task's subject."""
+    """The text of the task's solution: settings that it names are the task's subject."""
     changed: Collection[str] = ()
-    """The agent's paths, which may mark repositories, too."""
+    """Changed paths, which may mark repositories, too."""
 
     def has(self, path: str) -> bool:
-        """Whether an absolute path comes."""
+        """Whether an absolute path is copied."""
         if self.declared:
             return any(is_below(path, each) and self._is_plain(path, each) for each in self.declared)
         if any(is_below(path, each) for each in self.programs) or not self._is_plain(path):
@@ -65,12 +64,12 @@ class WhatComes:
         return not _OF_SYSTEM.match(path)
 
     def has_below(self, path: str) -> bool:
-        """Whether something below a folder may come, though it does not come itself."""
+        """Whether something below a folder may be copied."""
         return any(is_below(each, path) for each in self.declared or [self.workdir])
 
     @cached_property
     def programs(self) -> list[str]:
-        """Folders of programs; with `…/bin` comes all of `…`, unless the agent works there."""
+        """Folders of programs: the parent of each `…/bin` in `PATH`, unless the agent works there."""
         environments = [
             posixpath.dirname(path) + "/bin" for path in self.image if path.endswith("/pyvenv.cfg")
         ]
@@ -83,7 +82,7 @@ class WhatComes:
 
     @cached_property
     def _repositories(self) -> set[str]:
-        """Folders that git takes for repositories, as the paths show."""
+        """Folders with `objects` and `refs`, which git takes for repositories."""
         shown = {"objects": set[str](), "refs": set[str]()}
         for path in (*self.image, *self.changed):
             at = PurePosixPath(path)
@@ -93,7 +92,7 @@ class WhatComes:
         return shown["objects"] & shown["refs"]
 
     def _is_plain(self, path: str, top: str = "") -> bool:
-        """Whether no tool looks by itself for what has this name below a folder."""
+        """Whether no tool reads a file of this name, below `top`, by itself."""
         name = path[len(top) :]
         if _NEVER.match(name) or not all(each[1] in self.solution for each in _UNLESS_NAMED.finditer(name)):
             return False

@@ -1,9 +1,12 @@
-"""The embedded words, and the marks for each letter of a guess, as shown and as read back."""
+"""The game: its words, the marks of a guess, and the state of one game."""
 
+import math
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from environments.rewards.text_format import tagged
+from tools.calls import State
 
 WORDS: tuple[str, ...] = tuple(
     """
@@ -43,8 +46,7 @@ WORDS: tuple[str, ...] = tuple(
     image still puppy coast eagle boast input start baker video porch juice
     """.split()  # noqa: SIM905  # a list would take a line per word
 )
-"""In no order, so that the first ones are like the others."""
-
+"""In random order, so that the first ones are a fair sample."""
 
 LETTERS = 5
 RIGHT = "g" * LETTERS
@@ -52,9 +54,9 @@ _SHOWN = re.compile(r"((?:[a-z] ){4}[a-z])\n((?:[gy-] ){4}[gy-])\n")
 
 
 def marks_of(guess: str, answer: str) -> str:
-    """`g` where the letter is in place, `y` where it is elsewhere, `-` where the answer has no more of it.
+    """Mark each letter of a guess: `g` in place, `y` elsewhere in the answer, `-` not in it.
 
-    A letter is marked as often as the answer has it: those in place first, then from left to right.
+    A letter gets as many marks as the answer has of it: first those in place, then from left to right.
     """
     pairs = list(zip(guess, answer, strict=True))
     left = [right for letter, right in pairs if letter != right]
@@ -70,26 +72,61 @@ def marks_of(guess: str, answer: str) -> str:
     return marks
 
 
-def agreeing(words: Iterable[str], guess: str, marks: str) -> tuple[str, ...]:
+def filter_words(words: Iterable[str], guess: str, marks: str) -> tuple[str, ...]:
+    """Return the words that would get these marks for this guess."""
     return tuple(word for word in words if marks_of(guess, word) == marks)
 
 
-def guess_in(text: str) -> str | None:
-    """The guess that a message makes: what its last `<guess>…</guess>` holds, or else all of it.
+def parse_guess(text: str) -> str | None:
+    """Return the guess in the last `<guess>…</guess>` of a message, or in all of it; None without one.
 
-    White space, case and a full stop do not matter; what is then not five letters from a to z is no guess.
+    White space, case and a full stop are ignored; five letters from a to z must remain.
     """
     marked = tagged(text, "guess")
     word = (text if marked is None else marked).strip().removesuffix(".")
     return word.lower() if len(word) == LETTERS and word.isascii() and word.isalpha() else None
 
 
-def shown(guess: str, marks: str) -> str:
-    """A guess and its marks, a letter apart, so that a tokenizer sees each one."""
+def format_marks(guess: str, marks: str) -> str:
+    """Return a guess and its marks with spaces, so that a tokenizer sees each letter."""
     return f"{' '.join(guess)}\n{' '.join(marks)}\n"
 
 
-def marks_shown(text: str) -> tuple[str, str] | None:
-    """The guess and the marks that a reply of the game shows; `None` when it shows none."""
+def parse_marks(text: str) -> tuple[str, str] | None:
+    """Return the guess and the marks in a reply of the game, or None."""
     found = _SHOWN.match(text)
     return None if found is None else (found[1].replace(" ", ""), found[2].replace(" ", ""))
+
+
+@dataclass(slots=True, kw_only=True)
+class Game(State):
+    """The state of one game."""
+
+    answer: str
+    candidates: tuple[str, ...]
+    """Words that fit all marks so far."""
+    all_candidates: int
+    turns: int = 0
+    facts: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
+    """Pairs of a guess and its marks."""
+
+    @classmethod
+    def begin(cls, answer: str) -> "Game":
+        words = WORDS if answer in WORDS else (*WORDS, answer)
+        return cls(answer=answer, candidates=words, all_candidates=len(words))
+
+    def guess(self, word: str) -> str:
+        """Return the marks of a guess, and keep the candidates that fit them."""
+        marks = marks_of(word, self.answer)
+        self.candidates = filter_words(self.candidates, word, marks)
+        self.facts.add((word, marks))
+        return marks
+
+    @property
+    def information(self) -> float:
+        """Share of the initial uncertainty, in bits, that is gone."""
+        return 1.0 - math.log(len(self.candidates)) / math.log(self.all_candidates)
+
+    @property
+    def is_solved(self) -> bool:
+        return (self.answer, RIGHT) in self.facts

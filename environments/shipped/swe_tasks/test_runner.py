@@ -1,10 +1,10 @@
-"""The program that runs tests of a repository in a fresh sandbox, each in a process of its own.
+"""The program that runs tests of a repository in a fresh sandbox, each test in a separate process.
 
-It forks at once. The child loads the repository, runs each test in a fork of its own and reports what passed.
-The parent, which loads nothing of the repository, reads the nonce only then. It prints the numbers of those
-whose reports agree with how their processes and the child ended; a report that is not due voids all. So code
-under test finds no nonce in its memory. It shares a process with its test all the same, and can report in its
-place: see "What a verdict is worth" in the README.md of `swe_tasks`.
+It forks at once. The child loads the repository, runs each test in another fork and reports the passing ones.
+The parent loads nothing of the repository, and reads the nonce after the fork. It prints the numbers of
+tests with a report that agrees with the exit of their processes and of the child; an unexpected report voids
+all. So code under test finds no nonce in its memory. It still shares a process with its test, and can report
+in its place: see "What a verdict is worth" in README.md.
 """
 
 import base64
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 _FIRST = ("pytest_impl", {"tryfirst": True})
-"""What `pytest.hookimpl` sets; it is found later."""
+"""The attribute that `pytest.hookimpl` sets, without an import of pytest."""
 _BEGIN, _DONE = b"ready\n", b"done\n"
 _TEST = re.compile(rb"begun (\d{1,6})\n(passed \1\n)?ended \1 (-?\d+)\n")
 _MOST_BYTES = 1 << 24
@@ -33,7 +33,7 @@ _SET_DUMPABLE = 4
 
 
 def main() -> None:
-    """Fork, and print what passed."""
+    """Fork, and print the numbers of the tests that pass."""
     (readable, reports), (requests, writable) = os.pipe(), os.pipe()
     child = os.fork()
     if not child:
@@ -42,7 +42,7 @@ def main() -> None:
         _be_child(requests, reports)
     os.close(reports)
     os.close(requests)
-    # The child has the same user: nothing of it may read this memory.
+    # The child has the same user and must not read this memory.
     ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)
     request = json.load(sys.stdin)
     due, nonce = time.monotonic() + request["total_s"], request.pop("nonce")
@@ -55,19 +55,19 @@ def main() -> None:
             break
         report += (data := os.read(readable, 1 << 16))
         if not is_ready and (is_ready := report.startswith(_BEGIN)):
-            print(nonce, "ready null", flush=True)  # noqa: T201  # pytest is imported
-            pipe.close()  # what may end this program begins now
-    if is_over := bool(data):  # it takes too long, or says too much
+            print(nonce, "ready null", flush=True)  # noqa: T201
+            pipe.close()  # the repository's code begins now
+    if is_over := bool(data):  # the time is up, or the report too long
         os.kill(child, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if not is_ready:
         sys.exit(code or 1)
-    passed = _agreed(report.removeprefix(_BEGIN), is_over=is_over) if is_over or not code else ()
+    passed = _read_report(report.removeprefix(_BEGIN), is_over=is_over) if is_over or not code else ()
     print(nonce, "end", json.dumps(sorted(passed)))  # noqa: T201
 
 
-def _agreed(report: bytes, *, is_over: bool) -> set[int]:
-    """Return the numbers of the tests that passed; none if the report has a form that no honest run gives."""
+def _read_report(report: bytes, *, is_over: bool) -> set[int]:
+    """Return the numbers of the passing tests; an empty set for a report that no honest run gives."""
     tests = list(_TEST.finditer(report))
     rest = report[tests[-1].end() :] if tests else report
     is_due = rest == _DONE or (is_over and (not rest or rest.startswith(b"begun ")))
@@ -81,7 +81,7 @@ def _be_child(requests: int, reports: int) -> None:
     """Run the tests and exit; a traceback is printed if pytest cannot be imported."""
     try:
         _run_tests(requests, reports)
-    except BaseException:  # noqa: BLE001  # nothing of the parent's may run here
+    except BaseException:  # noqa: BLE001  # the parent's code must not run here
         traceback.print_exc()
         os._exit(1)
     os._exit(0)
@@ -98,10 +98,10 @@ def _run_tests(requests: int, reports: int) -> None:
     lent = [each for each in os.environ.get("PYTHONPATH", "").split(":") if each]
     sys.path[:] = [*standard, *lent, *installed]
 
-    import pytest  # noqa: PLC0415  # of the folders above
+    import pytest  # noqa: PLC0415  # from the folders above
 
     os.write(reports, b"ready\n")
-    pipe.read()  # until that is printed
+    pipe.read()  # wait until the parent has printed it
     pipe.close()
     os.dup2(nowhere, 2)
     for path in request["deleted"]:
@@ -112,7 +112,7 @@ def _run_tests(requests: int, reports: int) -> None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_bytes(base64.b64decode(data))
         Path(path).chmod(mode)
-    # Behind the standard library and in front of what else is installed.
+    # After the standard library and before other installed packages.
     roots = [str(path) for path in (Path.cwd() / "src", Path.cwd()) if path.is_dir()]
     path = [*standard, *roots, *lent, *installed]
     os.environ.update(PYTHONPATH=":".join([*roots, *lent]), PYTHONDONTWRITEBYTECODE="1")
@@ -130,34 +130,36 @@ def _run_tests(requests: int, reports: int) -> None:
 
 
 class Reporter:
-    """A plugin of pytest: runs the tests that were asked for, and reports which of them pass."""
+    """A plugin of pytest that runs the requested tests, and reports the passing ones."""
 
     def __init__(self, tests: list[str], output: int, test_s: float, path: list[str]) -> None:
-        from _pytest.runner import runtestprotocol  # noqa: PLC0415  # before anything could replace it
+        from _pytest.runner import runtestprotocol  # noqa: PLC0415  # before the repository could replace it
 
         self._path = path
         self._left = {test: index for index, test in enumerate(tests)}
         self._output, self._test_s = output, test_s
 
         def passes(item: Any) -> bool:
-            ended = _ends_of(item)
+            returns = _count_returns(item)
             reports = runtestprotocol(item, log=False, nextitem=None)
-            return len(reports) == 3 and all(each.outcome == "passed" for each in reports) and len(ended) == 1
+            return (
+                len(reports) == 3 and all(each.outcome == "passed" for each in reports) and len(returns) == 1
+            )
 
         self._passes = passes
 
     def pytest_load_initial_conftests(self) -> None:
-        """The repository is importable from here on; plugins that it brings were not looked for."""
+        """Make the repository importable, after pytest has looked for plugins."""
         sys.path[:] = self._path
 
     setattr(pytest_load_initial_conftests, *_FIRST)
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        """Only those that were asked for, each once."""
+        """Keep the requested tests, each once."""
         items[:] = {each.nodeid: each for each in items if each.nodeid in self._left}.values()
 
     def pytest_runtest_protocol(self, item: Any) -> bool:
-        """Run a test in a fork, which cannot do anything to the next one."""
+        """Run a test in a fork, so that it cannot change the next one."""
         index = self._left[item.nodeid]
         os.write(self._output, b"begun %d\n" % index)
         pid = os.fork()
@@ -181,22 +183,22 @@ class Reporter:
     setattr(pytest_runtest_protocol, *_FIRST)
 
 
-def _ends_of(item: Any) -> list[bool]:
-    """Return a list that gets an entry when the test's function returns, and in no other way."""
-    function, ended = item.obj, list[bool]()
+def _count_returns(item: Any) -> list[bool]:
+    """Return a list that grows by one entry whenever the test's function returns."""
+    function, returns = item.obj, list[bool]()
 
     @functools.wraps(function)
     def plain(*args: Any, **kwargs: Any) -> None:
         function(*args, **kwargs)
-        ended.append(True)
+        returns.append(True)
 
     @functools.wraps(function)
     async def awaited(*args: Any, **kwargs: Any) -> None:
         await function(*args, **kwargs)
-        ended.append(True)
+        returns.append(True)
 
     item.obj = awaited if inspect.iscoroutinefunction(function) else plain
-    return ended
+    return returns
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from tools.errors import IsolationError
 from tools.mcp.mcp_servers import MCPTool
 from tools.mcp.mcp_toolset import ROLLOUT
 from tools.plain_text import one_line
-from tools.sandbox.inventory import list_sandboxes
+from tools.sandbox import list_sandboxes
 from turnwise.check.checked_env import CheckedEnv, TracedCall
 from turnwise.check.report import Answer
 

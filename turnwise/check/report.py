@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from tools.plain_text import one_line, printable
-from tools.sandbox.host.guarded import guarded
+from tools.sandbox.host.ownership import guard_command
 
 Result = Literal["ok", "warn", "fail", "skipped"]
 Answer = tuple[Result, str]
@@ -62,7 +62,7 @@ def run_supervised(command: Sequence[str], names: Sequence[str], *, limit_s: flo
         path, temporary = Path(folder, "report"), Path(folder, "temporary")
         temporary.mkdir()  # files that remain were left by a rollout
         process = subprocess.Popen(
-            guarded([*command, "--report", str(path)]),
+            guard_command([*command, "--report", str(path)]),
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr.fileno(),
             start_new_session=True,

@@ -11,10 +11,17 @@ import orjson
 
 from tools.errors import ConfigError, IsolationError, UsageError
 from tools.plain_text import did_you_mean
-from tools.sandbox import SandboxLimits, find_backend, prepare_sandboxes
+from tools.sandbox import (
+    INVENTORIES,
+    SandboxEntry,
+    SandboxLimits,
+    find_backend,
+    list_sandboxes,
+    prepare_sandboxes,
+    reap_sandboxes,
+)
 from tools.sandbox.check import CheckResult, Target, all_checks, run_checks
 from tools.sandbox.conformance.checks import Check
-from tools.sandbox.inventory import INVENTORIES, SandboxEntry, list_sandboxes, reap_sandboxes
 
 _OPENS_WITHIN_S = 60
 _COLOURS: Mapping[str, str] = {"ok": "green", "failed": "red", "skipped": "yellow"}

@@ -21,10 +21,8 @@ from math_verify import parse, verify
 START, EXPECTED = b"s", b"e"
 EQUAL, DIFFERENT, UNREADABLE, EXHAUSTED, LOST = b"=", b"!", b"?", b"x", b"-"
 ENDS = (EQUAL, DIFFERENT, UNREADABLE, EXHAUSTED)
-"""Results of a check by the exit status of its process."""
 _MAX_MEMORY_BYTES = 1 << 30
 _MAX_WALL_S = 60
-"""Ends a check that sleeps, which no answer can cause."""
 _CAUSED_BY_ANSWER = (
     signal.SIGXCPU,
     signal.SIGSEGV,
@@ -38,7 +36,6 @@ _DELIMITERS = ("$", "\\(", "\\[", "\\boxed", "\\begin{")
 
 
 def main(cpu_s: int, at_once: int) -> None:
-    """Fork for every check until the sender is gone; then end the checks still running."""
     logging.disable()
     # Hide the parser's complaints about an answer.
     os.dup2(os.open(os.devnull, os.O_RDWR), 2)

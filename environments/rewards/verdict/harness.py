@@ -21,11 +21,9 @@ from environments.rewards.verdict.solution_server import LostAnswer, SolutionSer
 from tools.sandbox.inside.kernel import hide_process
 
 TEST_CPU_S = 10.0
-"""Processor time of the judge, beside that of the solution."""
 
 
 def judge_solution() -> None:
-    """Evaluate the prepared test of the request against the solution, and report at the end."""
     # Remove the workspace: from now on the solution could put a module there.
     del sys.path[0]
     # Same user as the solution: without this it could read the test and the nonce out of our memory.
@@ -55,7 +53,7 @@ class Records:
     """Results of the assertions; `prepared_test.py` writes the calls to it."""
 
     def __init__(self, count_lost: Callable[[], int]) -> None:
-        """Fail each assertion during which the number of lost answers grows: no test can expect one."""
+        """Fail each assertion that loses an answer: no test can expect that."""
         self._count_lost = count_lost
         self._held: dict[int, bool] = {}
 
@@ -90,7 +88,6 @@ class Records:
         self._record((index,), held)
 
     def unreachable(self, index: int) -> AssertionError:
-        """Fail the assertion; return the error to raise in its place."""
         self._record((index,), False)
         return AssertionError("the test must not come here")
 
@@ -107,9 +104,7 @@ Kind = Literal["returned", "raised", "lost"]
 class Outcome(NamedTuple):
     kind: Kind
     value: Any = None
-    """The result, or the name of the exception."""
     args: Any = None
-    """The arguments after the call."""
 
 
 class NotedCall(NamedTuple):
@@ -118,10 +113,7 @@ class NotedCall(NamedTuple):
 
 
 def compare_calls() -> None:
-    """Report whether a call in the notes goes as noted on the original and differently on the right solution.
-
-    The last calls come first, since a test stops at its failure.
-    """
+    """Report whether a noted call goes as noted on the original and differently on the right solution."""
     request = read_request()
     limits, entry_point = request["limits"], request["entry_point"]
     # The right solution is called first: when its time is up, the other one has some left.
@@ -142,7 +134,6 @@ def compare_calls() -> None:
 
 
 def parse_notes(lines: Iterable[str]) -> Iterator[NotedCall]:
-    """Yield the calls in the notes of `observer.py`, without unreadable ones."""
     arguments: str | None = None
     for line in [*lines, "('called', "]:
         is_call = line.startswith("('called', ")
@@ -156,7 +147,6 @@ def parse_notes(lines: Iterable[str]) -> Iterator[NotedCall]:
 
 
 def shows_failure(call: NotedCall, original: SolutionServer, right: SolutionServer) -> bool:
-    """Whether the call goes as noted on the original, and differently on the right solution."""
     expected, found = _outcome(right, call.arguments), _outcome(original, call.arguments)
     if expected is None or found is None or expected.kind == "lost":
         return False

@@ -22,7 +22,6 @@ from tools.sandbox.inside.processes import kill_new
 
 MAX_NOTES_BYTES = 128 << 10
 KEPT_BYTES = 64 << 10
-"""Kept at the start and at the end of a command's output: less than the agent saw."""
 SOLUTION = "solution.py"
 
 _NOTING = """
@@ -78,7 +77,6 @@ def _note_calls(name, path, max_bytes, right, cpu_s):
 
 
 def main() -> None:
-    """Run the commands of the request on standard input, and print the calls."""
     adopt_orphans()
     request = json.load(sys.stdin)
     here, workspace = str(Path.cwd()), request["workspace"]
@@ -115,7 +113,6 @@ def _ends(output: IO[bytes]) -> bytes:
 
 
 def _run_shell(argv: list[str], cpu_s: int, timeout_s: float, output: IO[bytes]) -> None:
-    """Run a command until it ends or the time is up; `cpu_s` limits each of its processes."""
     process = subprocess.Popen(
         argv,
         env={**os.environ, "HOME": str(Path.cwd())},

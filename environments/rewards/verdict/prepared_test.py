@@ -7,7 +7,6 @@ from tools.errors import DatasetError
 from tools.python_syntax import parse_python
 
 RECORDS = "__assertions__"
-"""The name of the harness's `Records` in the rewritten test."""
 
 
 def prepare_test(test: str, task_id: str) -> tuple[str, int]:
@@ -34,8 +33,6 @@ def prepare_test(test: str, task_id: str) -> tuple[str, int]:
 
 
 class _AssertionRecorder(ast.NodeTransformer):
-    """Replaces each assertion by code that records its result and continues."""
-
     def __init__(self) -> None:
         self.count = 0
         self._unreached: list[int] = []
@@ -83,7 +80,6 @@ class _AssertionRecorder(ast.NodeTransformer):
         return self._visit_around(node)
 
     def _visit_around(self, node: ast.stmt) -> ast.stmt:
-        """Visit a compound statement; outside of a `try` it has to finish without reaching `_unreached`."""
         if self._in_try:
             self.generic_visit(node)
             return node

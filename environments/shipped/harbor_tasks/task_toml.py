@@ -19,7 +19,6 @@ _HOST_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 
 def _megabytes(value: Any) -> Any:
-    """Read the sizes of older files, such as `memory = "2G"`."""
     size = _SIZE.fullmatch(value) if isinstance(value, str) else None
     return value if size is None else max(1, int(min(_HUGE, float(size[1]) * _SHARE_OF_MB[size[2].upper()])))
 
@@ -56,8 +55,6 @@ NetworkMode = Literal["public", "no-network", "allowlist"]
 
 
 class EnvironmentTable(BaseModel):
-    """`[environment]`, the machine."""
-
     docker_image: Annotated[str, AfterValidator(_check_image_name)] | None = None
     os: Annotated[str, BeforeValidator(lambda value: str(value).lower())] = "linux"
     cpus: Annotated[float, Field(gt=0, lt=4096)] | None = None
@@ -76,7 +73,6 @@ class EnvironmentTable(BaseModel):
 
     @property
     def is_offline(self) -> bool:
-        """Whether the task forbids the network; `network_mode` wins over the older `allow_internet`."""
         return self.allow_internet is False if self.network_mode is None else self.network_mode != "public"
 
 
@@ -100,8 +96,6 @@ class SolutionTable(BaseModel):
 
 
 class ArtifactTable(BaseModel):
-    """One of `[[artifacts]]`, the paths copied to the verifier."""
-
     source: Annotated[str, AfterValidator(_check_path)]
     service: str | None = None
 
@@ -129,11 +123,6 @@ class TaskTable(BaseModel):
 
 
 def read_table(text: str) -> TaskTable:
-    """Parse a `task.toml`.
-
-    Raises:
-        DatasetError: if it is not TOML, a field is invalid, or it needs an unsupported feature.
-    """
     try:
         table = TaskTable.model_validate(tomllib.loads(text))
     except ValidationError as error:
@@ -152,7 +141,6 @@ def _lines(error: ValidationError) -> Iterator[str]:
 
 
 def _refusals(table: TaskTable) -> Mapping[str, Any]:
-    """Return unsupported features, with whether the task needs them."""
     machine, verifier = table.environment, table.verifier
     services = [each.service for each in table.artifacts if isinstance(each, ArtifactTable)]
     machines = [machine, *filter(None, [verifier.environment])]

@@ -24,9 +24,8 @@ def retail_script(
 ) -> Sequence[Choice]:
     """Mostly take the right step of identify, look up, ask, change and report; else make a mistake.
 
-    With skill 1 every step is right. Half of the mistakes are wrong steps (a change without a question,
-    giving up, a false claim, a violation of the policy), and half are clumsy (a malformed call, an unknown
-    tool), after which the agent tries again. Without the shop's tools it plays `generic_script`.
+    Half of the mistakes are wrong steps (giving up, a false claim, a violation of the policy), half are
+    clumsy (a malformed call, an unknown tool), after which the agent tries again.
     """
     if not {tool.name for tool in tools} >= NEEDED_TOOLS:
         return generic_script(messages, tools, skill)
@@ -60,7 +59,6 @@ def _next_steps(item: Item, messages: Sequence[Message]) -> tuple[Message, Seque
 
 
 def _identify(item: Item, ran: Sequence[tuple[str, Any]], customer: Sequence[str]) -> Message | None:
-    """Return the next step to identify the customer, or None."""
     if any(name.startswith("find_user") for name, _ in ran):
         return None
     answer = introduction(item)
@@ -76,7 +74,6 @@ def _identify(item: Item, ran: Sequence[tuple[str, Any]], customer: Sequence[str
 
 
 def _act(item: Item, messages: Sequence[Message], ran: Sequence[tuple[str, Any]]) -> Message | None:
-    """Propose the next change, or make it once the customer agreed; return None if none is left."""
     left = _actions_left(item, ran)
     if not left or any(message.content == _DECLINES for message in messages):
         return None

@@ -30,7 +30,6 @@ class TerminalTask:
     task_id: str
     instruction: str
     path: str
-    """Path of the file in the workspace."""
     expected: str
     command: str
     """A shell command that solves the task; only the scripted agent sees it."""
@@ -40,7 +39,6 @@ class TerminalTask:
     """`text`: equal but for white space at the end; `json`: the same value."""
 
     def accepts(self, data: bytes) -> bool:
-        """Whether this content of the file solves the task."""
         try:
             text = data.decode("utf-8")
             if self.compare == "text":

@@ -24,7 +24,6 @@ GUESSES = 6
 INFORMATION_WEIGHT = 0.5
 """Sum of the turn rewards of a solved game."""
 _CONSIDERED = 6
-"""Number of words that the scripted player chooses from, which bounds its cost."""
 
 Item = Mapping[str, Any]
 """`answer`, five letters from a to z."""
@@ -59,7 +58,6 @@ class WordGuessEnv(TurnLevelRewardMixin, AgentEnv):
         return Game.begin(item["answer"])
 
     async def respond(self, item: Item, turn: Turn, ctx: RolloutContext) -> str:
-        """Reply with the marks of the guess, and end a game that is solved or lost."""
         game: Game = ctx.state
         game.turns += 1
         word = parse_guess(turn.message.content)
@@ -78,7 +76,7 @@ class WordGuessEnv(TurnLevelRewardMixin, AgentEnv):
         return f"{answer}Guesses left: {GUESSES - game.turns}."
 
     def state_key(self, item: Item, turn: Turn | None, ctx: RolloutContext) -> str:
-        """Return the guesses left and all marks, independent of the order of guesses."""
+        """Return the guesses used and all marks, independent of the order of guesses."""
         game: Game = ctx.state
         return " ".join([str(game.turns), *sorted(f"{word}:{marks}" for word, marks in game.facts)])
 
@@ -94,10 +92,7 @@ class WordGuessEnv(TurnLevelRewardMixin, AgentEnv):
     def scripted_choices(
         self, item: Item, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
     ) -> Sequence[Choice]:
-        """Mostly guess a word that fits every reply so far; else any word, or no word.
-
-        The player knows the embedded words, but not the answer.
-        """
+        """Mostly guess a word that fits every reply so far; else any word, or no word."""
         replies = [parse_marks(message.content) for message in messages if message.role == "user"]
         candidates = WORDS
         for guess, marks in filter(None, replies):

@@ -73,12 +73,11 @@ def marks_of(guess: str, answer: str) -> str:
 
 
 def filter_words(words: Iterable[str], guess: str, marks: str) -> tuple[str, ...]:
-    """Return the words that would get these marks for this guess."""
     return tuple(word for word in words if marks_of(guess, word) == marks)
 
 
 def parse_guess(text: str) -> str | None:
-    """Return the guess in the last `<guess>…</guess>` of a message, or in all of it; None without one.
+    """Return the guess in the last `<guess>…</guess>` of a message, or in all of it.
 
     White space, case and a full stop are ignored; five letters from a to z must remain.
     """
@@ -93,22 +92,18 @@ def format_marks(guess: str, marks: str) -> str:
 
 
 def parse_marks(text: str) -> tuple[str, str] | None:
-    """Return the guess and the marks in a reply of the game, or None."""
     found = _SHOWN.match(text)
     return None if found is None else (found[1].replace(" ", ""), found[2].replace(" ", ""))
 
 
 @dataclass(slots=True, kw_only=True)
 class Game(State):
-    """The state of one game."""
-
     answer: str
     candidates: tuple[str, ...]
     """Words that fit all marks so far."""
     all_candidates: int
     turns: int = 0
     facts: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
-    """Pairs of a guess and its marks."""
 
     @classmethod
     def begin(cls, answer: str) -> "Game":
@@ -116,7 +111,6 @@ class Game(State):
         return cls(answer=answer, candidates=words, all_candidates=len(words))
 
     def guess(self, word: str) -> str:
-        """Return the marks of a guess, and keep the candidates that fit them."""
         marks = marks_of(word, self.answer)
         self.candidates = filter_words(self.candidates, word, marks)
         self.facts.add((word, marks))
@@ -124,7 +118,7 @@ class Game(State):
 
     @property
     def information(self) -> float:
-        """Share of the initial uncertainty, in bits, that is gone."""
+        """Share of the initial uncertainty that is gone."""
         return 1.0 - math.log(len(self.candidates)) / math.log(self.all_candidates)
 
     @property

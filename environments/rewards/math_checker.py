@@ -22,7 +22,6 @@ _START, _EXPECTED_READ = b"s", b"e"
 _EQUAL, _UNREADABLE, _EXHAUSTED, _LOST = b"=", b"?", b"x", b"-"
 _TRIES = 3
 _MAX_QUEUED = 64
-"""Checks in the program at once, each with an open file here."""
 _FULL_S = 0.05
 
 

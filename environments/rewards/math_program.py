@@ -1,8 +1,7 @@
 """The program behind `MathChecker`: compares mathematical texts, each pair in a forked process.
 
 Every check arrives as a socket over standard input. The program writes `START` to it, `EXPECTED` once the
-expected answer is read, and then the result; a socket that closes without a result means a lost check. Only
-the standard library and math-verify are imported here.
+expected answer is read, and then the result; a socket that closes without one means a lost check.
 """
 
 import contextlib
@@ -64,7 +63,6 @@ def main(cpu_s: int, at_once: int) -> None:
 
 
 def supervise(connection: socket.socket, cpu_s: int) -> None:
-    """Run one check in a process within its limits and write its result; end it if the socket closes."""
     connection.sendall(START)
     with connection.makefile("rb") as stream:
         request = stream.readline()
@@ -105,7 +103,6 @@ def check(connection: socket.socket, expected: str, answer: str, cpu_s: int) -> 
 
 
 def expressions(text: str) -> list[Any]:
-    """Parse a text with math-verify; without a delimiter the whole text is one expression."""
     whole = text if any(mark in text for mark in _DELIMITERS) else f"${text}$"
     return cast("list[Any]", parse(whole, parsing_timeout=0))
 

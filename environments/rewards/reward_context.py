@@ -133,7 +133,6 @@ class AgentEndpoint:
 
     @property
     def anthropic_base_url(self) -> str:
-        """Anthropic's API, without `/v1`."""
         return self.base_url.removesuffix("/v1")
 
     def client(self, **options: Any) -> "AsyncOpenAI":
@@ -234,7 +233,7 @@ class RolloutContext(Judging):
             return await self.files.read_file(path, max_bytes=max_bytes)
 
     async def keep(self, *paths: str) -> None:
-        """Keep files and folders of the agent's sandbox for people to look at; skip unreadable ones."""
+        """Keep files and folders of the agent's sandbox for people to look at."""
         async with self.files.paused():
             await take(self.files, paths, max_bytes=MAX_READ_BYTES)
 

@@ -13,7 +13,7 @@ RESERVED = "group"
 
 
 class WeightedParts(dict[str, float]):
-    """A reward as weighted parts by name, with the unweighted parts in `raw`."""
+    """A reward as weighted parts by name, and the unweighted parts in `raw`."""
 
     def __init__(self, parts: Mapping[str, float], raw: Mapping[str, float]) -> None:
         super().__init__(parts)

@@ -29,7 +29,6 @@ while text:
     text = text[os.write(out, text):]
 os._exit(0)
 """
-"""Writes the function's result, and discards what the code prints."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,7 @@ class Verify(Protocol):
 class Report:
     result: ExecResult
     ready: bool
-    """Whether judging began: a failure after it is due to the judged code."""
+    """Whether judging began, so that the judged code causes later failures."""
     end: Any
 
     @property
@@ -69,11 +69,6 @@ async def run_program(
     lines = [line.split(" ", 2) for line in result.text().splitlines()]
     words = {line[1]: line[2] for line in lines if len(line) == 3 and line[0] == nonce}
     return Report(result=result, ready="ready" in words, end=json.loads(words.get("end", "null")))
-
-
-def command_of(function: str) -> tuple[str, ...]:
-    """Return the argv of a program in `harness.py`, without the costly imports of `-m`."""
-    return (*ISOLATED, "-c", f"from {PROGRAMS}.harness import {function}; {function}()")
 
 
 @cache

@@ -1,10 +1,9 @@
-"""The programs that judge calls of Python functions inside a fresh sandbox; `code_judge.py` starts them.
+"""The programs that judge calls of Python functions inside a fresh sandbox.
 
 They evaluate assertions and compare results. The solution server is another process, which runs the untrusted
-solution and only answers calls with plain data. So a solution never sees the test, cannot reach the records
-or the judge, and cannot return an object that claims to equal everything; its output is discarded. A call
-that hangs, overflows the stack or kills its process fails one assertion, and the server is restarted for the
-next. Only the standard library is available here.
+solution and only answers calls with plain data. So a solution never sees the test, cannot reach the judge,
+and cannot return an object that claims to equal everything. A call that hangs or kills its process fails one
+assertion, and the server is restarted for the next. Only the standard library is available here.
 """
 
 import ast
@@ -53,7 +52,6 @@ class Records:
     """Results of the assertions; `prepared_test.py` writes the calls to it."""
 
     def __init__(self, count_lost: Callable[[], int]) -> None:
-        """Fail each assertion that loses an answer: no test can expect that."""
         self._count_lost = count_lost
         self._held: dict[int, bool] = {}
 
@@ -61,7 +59,6 @@ class Records:
         return sorted(index for index, held in self._held.items() if held)
 
     def open(self, index: int) -> bool:
-        """Whether the assertion has not failed; in a loop one failure decides."""
         return self._held.get(index, True)
 
     @contextlib.contextmanager

@@ -1,10 +1,8 @@
 """The program that runs an agent's commands again, and prints their calls of the task's function.
 
 It runs in a fresh sandbox with the agent's files and the original solution, to which it appends lines that
-note every call from outside. The notes are a claim, since the commands could have written them; `harness.py`
-checks elsewhere whether the calls fail. The output of the commands goes to stderr. With a right solution in
-the request the function answers as that one does, so that the two outputs differ by the failure.
-Only the standard library and `tools.sandbox.inside` are available here.
+note every call from outside. The output of the commands goes to stderr. Only the standard library and
+`tools.sandbox.inside` are available here.
 """
 
 import contextlib

@@ -55,7 +55,7 @@ class _AssertionRecorder(ast.NodeTransformer):
     def visit_With(self, node: ast.With) -> ast.stmt:
         for item in node.items:
             call = item.context_expr
-            if isinstance(call, ast.Call) and _name(call.func) == "raises":
+            if isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] == "raises":
                 call.func = cast(ast.Expr, _statement(f"{RECORDS}.raising")).value
                 call.args.insert(0, ast.Constant(self._next()))
         return self._visit_around(node)
@@ -111,11 +111,3 @@ def _record(body: list[ast.stmt], *indices: int) -> ast.With:
 
 def _statement(text: str) -> ast.stmt:
     return parse_python(text).body[0]
-
-
-def _name(node: ast.expr) -> str:
-    match node:
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name
-        case _:
-            return ""

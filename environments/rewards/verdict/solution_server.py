@@ -1,7 +1,7 @@
 """The process of a solution, which a judge starts, confines, calls, stops and restarts.
 
-It answers calls with plain data and cannot reach the judge, although both run as the same user.
-Only the standard library and the sandbox modules that confine and end it are available here.
+It answers calls with plain data and cannot reach the judge, although both run as the same user. Only the
+standard library and the modules of the sandbox are available here.
 """
 
 import builtins
@@ -39,10 +39,7 @@ def report(nonce: str, word: str, data: Any = None) -> None:
 
 
 class LostAnswer(BaseException):
-    """The solution hung, died, or raised what no test can expect.
-
-    Not an `Exception`, so that no test takes it for one that it expects.
-    """
+    """The solution hung, died, or raised what no test can expect."""
 
 
 class TookTooLong(LostAnswer):
@@ -59,10 +56,7 @@ class Spent:
         return _cpu_s(self._pid) - self._cpu_s
 
     def wall_s(self) -> float:
-        """Wall clock without the time in which other processes had the processors.
-
-        If the process started them itself, that time counts.
-        """
+        """Wall clock without the time in which processes of others had the processors."""
         passed_s = time.monotonic() - self._started
         return passed_s - max(0.0, _wait_s(self._pid) - self._waited_s) if self._is_alone else passed_s
 
@@ -221,7 +215,6 @@ def _wait_s(pid: int) -> float:
 
 
 def serve() -> None:
-    """Answer calls on standard input and output, which the solution cannot reach."""
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
@@ -277,12 +270,11 @@ def _message(error: BaseException) -> str:
 class ObjectGraph:
     """Plain data as JSON and back, with the identity of mutable objects.
 
-    Each side of a call has one: it recognises objects of the request in the reply and updates them in place,
-    as if the call had been made in one process.
+    Each side of a call has one: it recognises objects of the request in the reply and updates them in place.
     """
 
     def __init__(self, *, own: int) -> None:
-        """Number the objects that this side sees first with the sign of `own`, 1 or -1."""
+        """Give objects that this side sees first numbers with the sign of `own`, 1 or -1."""
         self._own = own
         self._objects: dict[int, Any] = {}
         self._numbers: dict[int, int] = {}

@@ -33,7 +33,6 @@ logger = logging.getLogger(__name__)
 
 SOLUTION, EXAMPLES = "solution.py", "test_example.py"
 EXAMPLES_CPU_S = 0.1
-"""A hundred times the processor time of right solutions."""
 
 
 class CodeDebugConfig(AgentEnvConfig):
@@ -102,11 +101,7 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
         return load_tasks()
 
     async def preflight(self, notify: Callable[[str], None] = logger.info) -> None:
-        """Check the items of a dataset against their own solutions, besides the usual checks.
-
-        Raises:
-            DatasetError: if an item cannot be judged and `unsound_items` is `refuse`, or none can.
-        """
+        """Check the items of a dataset against their own solutions, besides the usual checks."""
         await super().preflight(notify)
         if self.config.has_dataset:  # the tests check the embedded ones
             items = dict(zip(self.item_ids, self.items, strict=True))

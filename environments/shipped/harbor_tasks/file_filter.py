@@ -1,4 +1,4 @@
-"""The agent's files that are copied into the machine of a verdict; others stay those of the clean image."""
+"""The agent's files that are copied into the machine of a verdict."""
 
 import posixpath
 import re
@@ -42,7 +42,6 @@ class FileFilter:
     workdir: str
     search_path: Sequence[str]
     image: Collection[str]
-    """Its paths that mark repositories and environments, and root's folders in `/var`."""
     solution: str
     """The text of the task's solution: settings that it names are the task's subject."""
     changed: Collection[str] = ()

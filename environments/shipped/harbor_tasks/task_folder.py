@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,7 +84,7 @@ def base_images(dockerfile: str) -> tuple[str, ...]:
             name, _, default = named[0].partition("=")
             arguments[name] = default.strip("\"'")[:_LONGEST_NAME]
         elif kind == "FROM" and named:
-            found.append(_with_arguments(named[0], arguments))
+            found.append(_ARGUMENT.sub(lambda each: arguments.get(each[1]) or each[2] or each[0], named[0]))
             stages |= {named[2].lower()} if len(named) > 2 else set()
         elif kind == "COPY":
             found += [word.removeprefix("--from=") for word in words if word.startswith("--from=")]
@@ -154,7 +154,3 @@ def _instructions(dockerfile: str) -> Iterator[tuple[str, list[str]]]:
                 pass
         if words := line.split():
             yield words[0].upper(), words[1:]
-
-
-def _with_arguments(name: str, arguments: Mapping[str, str]) -> str:
-    return _ARGUMENT.sub(lambda found: arguments.get(found[1]) or found[2] or found[0], name)

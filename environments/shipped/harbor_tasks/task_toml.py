@@ -5,7 +5,7 @@ Source: https://www.harborframework.com/docs/tasks and the models of the package
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
@@ -126,18 +126,17 @@ def read_table(text: str) -> TaskTable:
     try:
         table = TaskTable.model_validate(tomllib.loads(text))
     except ValidationError as error:
-        raise DatasetError("; ".join(_lines(error))) from error
+        lines = (
+            f"task.toml: {'.'.join(map(str, each['loc']))}: {each['msg'].removeprefix('Value error, ')}, "
+            f"got {each['input']!r:.80}"
+            for each in error.errors()
+        )
+        raise DatasetError("; ".join(lines)) from error
     except (ValueError, RecursionError) as error:
         raise DatasetError(f"task.toml is no TOML: {error}") from error
     if reasons := [reason for reason, holds in _refusals(table).items() if holds]:
         raise DatasetError(f"{' and '.join(reasons)}: not supported")
     return table
-
-
-def _lines(error: ValidationError) -> Iterator[str]:
-    for each in error.errors():
-        field = ".".join(map(str, each["loc"]))
-        yield f"task.toml: {field}: {each['msg'].removeprefix('Value error, ')}, got {each['input']!r:.80}"
 
 
 def _refusals(table: TaskTable) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""The verdict of a task's tests in a fresh machine, over the agent's files, with tools of the clean image."""
+"""The verdict of a task's tests in a fresh machine, with tools of the clean image."""
 
 import asyncio
 import io
@@ -70,7 +70,6 @@ async def reach_verdict(task: HarborTask, agent: Sandbox, opening: Opening, *, l
     Raises:
         AgentCausedError: if the agent's files cannot be judged.
         NoVerdict: if the fresh machine reaches a limit before the tests begin.
-        SandboxError: if a machine breaks, or is not ready within `limit_s`, which also limits the tests.
     """
     files = {} if task.verifier_images else files_below(task.folder / "tests")
     held = {f"{TESTS}/{path}": each.data for path, each in files.items()}
@@ -178,7 +177,7 @@ def _choose_members(archive: bytes, allowed: FileFilter) -> tuple[bytes, dict[st
 
 
 async def _remove_links_out(fresh: Sandbox, links: Mapping[str, str], allowed: FileFilter) -> set[str]:
-    """Remove links that the machine resolves to other files than the agent's, and return their paths.
+    """Remove links that the machine resolves to other files than the agent's.
 
     A link that the task's solution makes may lead to the clean image.
     """

@@ -21,7 +21,6 @@ _NEED_NO_CUSTOMER = (*_FINDS, "get_product", "transfer_to_human")
 _READ_ONLY = ("get_user", "get_order", "get_product", *_FINDS)
 _YES = r"yes|yeah|yep|sure|correct|i confirm|confirmed|go ahead|please do|agreed"
 _YES_OR_NO = re.compile(rf"\b(?:(?P<yes>{_YES})|no|not|don't|never|stop)\b", re.IGNORECASE)
-"""The first match in an answer decides."""
 
 
 def refuse_impossible(items: Sequence[Item]) -> None:

@@ -23,7 +23,6 @@ PRODUCTS: tuple[str, ...] = (
     "keyboard", "rain jacket", "running shoes", "sofa", "suitcase", "tent", "watch",
 )  # fmt: skip
 READ_CHARS = 2_000
-"""The customer reads this much of a message, which bounds the cost."""
 TOPICS: Mapping[str, Set[str]] = {
     "comfort": {"comfort", "comfortable", "cosy", "easy", "gentle", "light", "pleasant", "soft"},
     "durability": {"durability", "durable", "last", "lasts", "robust", "solid", "strong", "sturdy"},
@@ -57,12 +56,10 @@ PATIENCE = 3
 UPVOTE = 0.1
 MOODS = ("cold", "warm", "hot")
 WARMS_UP = (0.5, 0.5, 0.0)
-"""Chance, by mood, that talk of the right topic makes the customer warmer."""
+"""Chance of the next mood, by mood, after talk of the right topic."""
 CONVERTS = (0.1, 0.4, 0.8)
-"""Chance, by mood, that a pitch sells."""
 SILENT = 0.25
 _STARTS = (0.5, 0.3, 0.2)
-"""Share of customers that begin in each mood."""
 _WANTS = {
     "comfort": "It has to be comfortable, for I use it all day.",
     "durability": "It must last, my old one broke.",

@@ -49,7 +49,6 @@ def check_size(count: int, size: int, name: str) -> None:
 
 
 def file_of(data: bytes, mode: int) -> ArchivedFile:
-    """Return a file with one of git's two modes."""
     return ArchivedFile(data=data, mode=0o755 if mode & 0o100 else 0o644)
 
 

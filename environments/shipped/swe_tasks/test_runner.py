@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def _read_report(report: bytes, *, is_over: bool) -> set[int]:
-    """Return the numbers of the passing tests; an empty set for a report that no honest run gives."""
+    """Return the numbers of the passing tests, none for a malformed report."""
     tests = list(_TEST.finditer(report))
     rest = report[tests[-1].end() :] if tests else report
     is_due = rest == _DONE or (is_over and (not rest or rest.startswith(b"begun ")))
@@ -178,7 +178,6 @@ class Reporter:
 
 
 def _count_returns(item: Any) -> list[bool]:
-    """Return a list that grows by one entry whenever the test's function returns."""
     function, returns = item.obj, list[bool]()
 
     @functools.wraps(function)

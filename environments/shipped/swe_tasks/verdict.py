@@ -32,7 +32,6 @@ SUSPICIOUS = re.compile(
 )
 """Patterns in a patch that suggest that its code inspects the test that runs it."""
 _LONGEST_PATH = 1024
-"""Longer paths are possible in a sandbox, but not on this machine."""
 _SETTINGS = (
     "conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "pyproject.toml", "tox.ini",
     "setup.cfg",
@@ -102,8 +101,7 @@ async def find_passing(  # noqa: PLR0913  # one verdict
 ) -> frozenset[str]:
     """Return the tests that pass with a patch of code alone.
 
-    `verify` is `ctx.verify`, in sandboxes that begin with the repository. Test files of the row replace those
-    of the patch. `control` is shared by all verdicts over these tests.
+    Test files of the row replace those of the patch. `control` is shared by all verdicts over these tests.
     """
     own = await asyncio.to_thread(_files_of_tests, row, base)
 

@@ -34,6 +34,7 @@ class WordGuessEnv(TurnLevelRewardMixin, AgentEnv):
 
     name = "word_guess"
     sandbox = "none"
+    data = ("words.txt",)
     required_fields = ("answer",)
     system_prompt = (
         "Find the secret English word of five letters; you have six guesses. Each is answered with a mark "
@@ -81,7 +82,6 @@ class WordGuessEnv(TurnLevelRewardMixin, AgentEnv):
         return " ".join([str(game.turns), *sorted(f"{word}:{marks}" for word, marks in game.facts)])
 
     async def score_turn(self, item: Item, turn: Turn, ctx: RolloutContext) -> float:
-        """Return the information gained; a game's turn rewards add up to at most `INFORMATION_WEIGHT`."""
         before = ctx.notes.get("information", 0.0)
         ctx.notes["information"] = now = ctx.metrics["information"]
         return INFORMATION_WEIGHT * (now - cast(float, before))

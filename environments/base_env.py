@@ -19,7 +19,7 @@ from environments.config import AgentEnvConfig, ModelServerConfig, ServerConfig,
 from environments.credit import comparable, credited
 from environments.policy.base import Policy
 from environments.policy.rendering.chatml import ChatMLRenderer
-from environments.policy.scripted import ScriptedPolicy, playing
+from environments.policy.scripted import ScriptedPolicy, policy_for_rollout
 from environments.rewards.reward_checks import where_of
 from environments.rollout.agent_loop import AgentLoop, Loop
 from environments.rollout.boundary import Boundary
@@ -238,7 +238,7 @@ class AgentEnv(Hooks):
         summary = partial(call, "scripted_summary", self.scripted_summary, item)
         skill = self.config.scripted_skill
         if self.policy is not None:
-            return playing(self.policy, script, summary, skill)
+            return policy_for_rollout(self.policy, script, summary, skill)
         return ScriptedPolicy(script, skill=skill, renderer=self.renderer, summary=summary)
 
     def scoring(self) -> NewScoring:

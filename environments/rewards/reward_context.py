@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from environments.policy.second_models import AskedModel, nobody
+from environments.policy.second_models import SecondModel, no_model
 from environments.rewards.artefacts import TakenFiles
 from environments.rewards.judge import Judging
 from environments.rewards.verification_time import off_the_clock, seconds_left
@@ -17,7 +17,7 @@ from tools.sandbox import Opening
 from tools.sandbox.archive import ArchivedFile
 from tools.sandbox.base import MAX_READ_BYTES, ExecResult, Sandbox
 from tools.sandbox.layers import place, plain_files, size_on_disk, take
-from tools.time_profile import timed
+from tools.time_profile import measure
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -98,9 +98,9 @@ class RolloutContext(Judging):
     """The conversation so far, this turn's replies included once there are any."""
     end_reason: str | None = None
     """What `end` was given first."""
-    user_model: AskedModel = field(default_factory=nobody, repr=False)
+    user_model: SecondModel = field(default_factory=no_model, repr=False)
     """Whose words those of a `SimulatedUser` are, and what it was asked so far."""
-    summariser_model: AskedModel = field(default_factory=nobody, repr=False)
+    summariser_model: SecondModel = field(default_factory=no_model, repr=False)
     """Which condensers ask to sum up, and what it was asked so far."""
     user_replies: dict[int, int] = field(default_factory=dict[int, int], repr=False)
     """How often each `SimulatedUser`, by its id, has replied."""
@@ -234,7 +234,7 @@ class RolloutContext(Judging):
             async with self._fresh_opening().for_verifier(own).beginning_with(brought) as verifier:
                 return await verifier.exec(command, stdin=stdin, timeout_s=timeout_s)
 
-        with timed("ctx.verify"), off_the_clock():
+        with measure("ctx.verify"), off_the_clock():
             return await _within(limit_s, verified())
 
     def _fresh_opening(self) -> Opening:

@@ -10,7 +10,7 @@ from inspect import isasyncgen, isgenerator
 from typing import Any, cast
 
 from environments.credit.crediting import ANY_GROUP, comparable
-from environments.policy.second_models import AskedModel
+from environments.policy.second_models import SecondModel
 from environments.rewards.reward_checks import (
     bounded_reward,
     checked_metrics,
@@ -40,10 +40,10 @@ from environments.trajectory import (
 )
 from tools.errors import AgentCausedError, ConfigError, NoModelError, RewardError, TimeLimitExceeded
 from tools.registry import Toolset
-from tools.toolsets import narrowed, refuse_state
+from tools.toolsets import refuse_state, select_tools
 from tools.waiting import to_the_end
 
-NewJudge = Callable[[HookCalls], AskedModel]
+NewJudge = Callable[[HookCalls], SecondModel]
 
 _LOG = logging.getLogger(__name__)
 _AFTERWARDS_S = 10.0
@@ -189,7 +189,7 @@ class RolloutHooks:
         if "tools_for" in self._written:
             names = await self._ask("tools_for", env.tools_for, ctx.item)
             where = f"environment {env.name!r}, item {ctx.item_id!r}: tools_for"
-            toolset = narrowed(toolset, names, env.tools, where)
+            toolset = select_tools(toolset, names, env.tools, where)
         refuse_state(toolset, cast("type[Any]", type(ctx.state)), "the state is of class")
         return toolset
 

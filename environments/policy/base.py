@@ -18,6 +18,8 @@ class OpenRow:
     def __init__(self) -> None:
         self.messages = 0
         self.sampled_start = 0
+        self.size = 0
+        """Number of ids."""
         self._ids = array("i")
         self._json = bytearray()
         self._written = 0
@@ -31,6 +33,7 @@ class OpenRow:
         self._ids.extend(array("i", unsampled))
         self.sampled_start = len(self._ids)
         self._ids.extend(array("i", sampled))
+        self.size = len(self._ids)
         self.messages = messages
 
     def rest_of(self, prompt_ids: Sequence[int]) -> tuple[int, ...] | None:
@@ -78,8 +81,6 @@ class CompletionRequest:
     """The row of the turns so far, which policies that send token ids extend."""
     prompt_tokens: int | None = None
     """Token count of the prompt if a condenser needed it; may be an estimate."""
-    anchor: str | None = None
-    """The current state by the environment's `state_key`, for tabular policies."""
 
     @property
     def number(self) -> int:
@@ -87,7 +88,7 @@ class CompletionRequest:
 
 
 class Policy(Protocol):
-    """Writes assistant turns. `checked_completion` validates each completion before it joins a row."""
+    """Writes assistant turns. `check_completion` validates each completion before it joins a row."""
 
     @property
     def name(self) -> str:
@@ -106,6 +107,8 @@ class Policy(Protocol):
 
 @runtime_checkable
 class CheckedPolicy(Protocol):
+    """A policy that can be checked before the first rollout."""
+
     async def check(self) -> None:
         """Raise ConfigError if the policy cannot be used; must not sample."""
         ...

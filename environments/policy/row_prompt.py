@@ -40,7 +40,7 @@ def render_prompt(request: CompletionRequest, renderer: Renderer) -> Prompt:
 
 def count_tokens(prompt: Prompt, request: CompletionRequest) -> int:
     row = request.row if prompt.extends_row else None
-    return len(prompt.prompt_ids) + (0 if row is None else len(row.token_ids))
+    return len(prompt.prompt_ids) + (0 if row is None else row.size)
 
 
 def name_calls(message: Message, request: CompletionRequest, *, is_cut: bool) -> Message:
@@ -124,5 +124,5 @@ def min_prompt_tokens(request: CompletionRequest, *, longest_token: int) -> int:
     """
     row, messages = request.row, request.messages
     if row is not None and not any(message.reasoning for message in messages):
-        return len(row.token_ids) + count_chars(messages[row.messages :]) // longest_token
+        return row.size + count_chars(messages[row.messages :]) // longest_token
     return count_chars(messages, reasoning=False) // longest_token

@@ -130,7 +130,7 @@ class TokenPolicy(ServedModel):
         fork = None
         if (row := request.row) is not None and row.token_ids:
             going_on = partial(extend_row, request, row, self.renderer)
-            sampled = len(row.token_ids) - row.sampled_start
+            sampled = row.size - row.sampled_start
             try:
                 new_ids = await self._render(going_on, new_messages(request), request, sampled=sampled)
             except CannotExtendError as error:

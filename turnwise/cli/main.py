@@ -21,9 +21,9 @@ import click
 from environments.policy.inference.endpoint import without_credentials
 from environments.run.console_streams import (
     HUNG_THREAD,
-    lead_nowhere,
     open_closed_descriptors,
-    outlived_console,
+    redirect_to_null,
+    robust_console,
 )
 from tools.errors import TurnwiseError, UsageError
 from tools.plain_text import did_you_mean
@@ -219,7 +219,7 @@ def _run(
         lost = _lost_output() if isinstance(error, OSError) else None
         if isinstance(lost, BrokenPipeError):
             return 128 + signal.SIGPIPE
-        with outlived_console():
+        with robust_console():
             return exit_code_of(error if lost is None else OutputError(f"cannot write the output: {lost}"))
     return code if isinstance(code, int) else 0
 
@@ -265,7 +265,7 @@ def _lost_output() -> OSError | None:
     try:
         os.write(_STDOUT, b"\n")
     except OSError as error:
-        lead_nowhere(_STDOUT)
+        redirect_to_null(_STDOUT)
         return error
     return None
 

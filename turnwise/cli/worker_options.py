@@ -47,7 +47,7 @@ def source_of(
     from environments.run.workers.workers import OnWorkers  # noqa: PLC0415
 
     split = [name for each in worker_env for name in each.split(",") if name]
-    return OnWorkers(count=workers, ray=ray, variables=split, max_memory=_bytes(worker_memory)).opened
+    return OnWorkers(count=workers, ray=ray, variables=split, max_memory=_bytes(worker_memory)).open
 
 
 def _bytes(text: str | None) -> int | None:

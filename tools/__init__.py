@@ -1,1 +1,1 @@
-"""Tools an agent calls, and the sandboxes they run in. Never imports `environments`."""
+"""Tools for agents, and the sandboxes they run in. Never imports `environments`."""

@@ -1,4 +1,4 @@
-"""What passes between a model and its tools: the call, the result, and the tool's description."""
+"""Tool calls, their results, and tool descriptions."""
 
 import json
 from collections.abc import Mapping
@@ -10,18 +10,18 @@ import orjson
 ToolErrorKind = Literal["unknown_tool", "invalid_json", "invalid_arguments", "tool_error"]
 
 CallStatus = Literal["ok", "invalid_json", "unclosed_block", "missing_name", "malformed"]
-"""What a parser made of a call in the text that a model wrote."""
+"""A parser's verdict on a call in a model's text."""
 UNREADABLE: Final[Mapping[str, str]] = {
     "invalid_json": "it is not valid JSON",
     "unclosed_block": "it was not closed",
     "missing_name": "it names no tool",
     "malformed": "it is not in the format of a call",
 }
-"""The error text for a model whose call's status is not `ok`."""
+"""Error texts for the model by a call's status."""
 
 
 class CachedJson:
-    """A value that no request writes as JSON twice."""
+    """A value that caches its JSON."""
 
     __slots__ = ("_json",)
     _json: bytes
@@ -45,11 +45,11 @@ class ToolCall:
     id: str
     name: str
     arguments: str
-    """Raw JSON text, verbatim: it may be malformed."""
+    """Raw JSON text, verbatim; may be malformed."""
     status: CallStatus = "ok"
-    """Anything else: a parser could not read it as a call, and it is answered instead of run."""
+    """A call whose status is not `ok` is answered with an error instead of run."""
     span: tuple[int, int] | None = None
-    """Where it stands among the turn's sampled tokens, start and end; `None`: unknown."""
+    """Start and end among the turn's sampled tokens, if known."""
 
     def to_openai(self) -> dict[str, Any]:
         return {
@@ -61,13 +61,13 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """What a call gave back to the model."""
+    """The result of a call."""
 
     call_id: str
     name: str
     content: str
     error: ToolErrorKind | None = None
-    """Why the call itself failed; `None` when the tool ran, whatever the command in it returned."""
+    """Why the call failed; None if the tool ran, whatever its command returned."""
     exit_code: int | None = None
     """Exit status, for tools that run a command."""
     timed_out: bool = False
@@ -75,13 +75,11 @@ class ToolResult:
 
 
 class CachedSignature(CachedJson):
-    """A tool that no prompt writes as text twice."""
-
     __slots__ = ("_signature",)
     _signature: str
 
     def signature(self) -> str:
-        """The value in OpenAI's shape as text for a prompt, made once."""
+        """Return the tool in OpenAI's shape as text for prompts, cached."""
         try:
             return self._signature
         except AttributeError:
@@ -92,7 +90,7 @@ class CachedSignature(CachedJson):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSpec(CachedSignature):
-    """A tool as the model sees it."""
+    """A tool's description for the model."""
 
     name: str
     description: str

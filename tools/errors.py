@@ -35,21 +35,22 @@ from typing import Literal
 AgentCause = Literal[
     "sandbox_lost", "tool_timeout", "unreadable_files", "unusable_answer", "agent_error", "no_verdict"
 ]
-"""What an agent can break: its sandbox, the limit of a tool, the files that a hook reads or writes, the
-answer of a second model that reads its text, its own program where hooks find nothing to score then, tests
-that give a verdict without its files and none with them."""
+"""What an agent broke: its sandbox, a tool's time limit, files that a hook uses, a second model's answer
+about its text, its own program before anything could be scored, or a test run that gives a verdict only
+without its files.
+"""
 
 
 class TurnwiseError(Exception):
-    """Base of every error that Turnwise raises on purpose."""
+    """Base class of all errors that Turnwise raises deliberately."""
 
 
 class ToolError(TurnwiseError):
-    """A tool refuses a call; the message is written for the model."""
+    """A tool refuses a call; the message is for the model."""
 
 
 class RolloutError(TurnwiseError):
-    """A rollout is lost. The sibling is dropped and never scored."""
+    """A rollout is lost; the sibling is dropped, never scored."""
 
 
 class PolicyError(RolloutError):
@@ -57,39 +58,39 @@ class PolicyError(RolloutError):
 
 
 class ContextOverflow(PolicyError):
-    """The prompt is longer than the model's context."""
+    """The prompt exceeds the model's context."""
 
 
 class SecondModelError(PolicyError):
-    """A judge or a simulated user gave no answer that can be used."""
+    """A judge or simulated user gave no usable answer."""
 
 
 class SandboxError(RolloutError):
-    """The sandbox itself is broken, as opposed to a command that failed in it."""
+    pass
 
 
 class SandboxCreateError(SandboxError):
-    """No sandbox could be made; nothing of it is left behind."""
+    """No sandbox was created; nothing is left behind."""
 
 
 class ImageUnavailable(SandboxCreateError):
-    """The image that an item asks for cannot be had."""
+    pass
 
 
 class SandboxUnavailable(SandboxError):
-    """A sandbox that was open is gone or no longer answers."""
+    pass
 
 
 class ToolServerLost(RolloutError):
-    """The server of a rollout's tools ended, or cannot be reached."""
+    pass
 
 
 class RewardError(RolloutError):
-    """A reward broke the contract: wrong length, NaN or infinity."""
+    pass
 
 
 class AgentCausedError(RolloutError):
-    """What the agent broke, as the message shows: its trajectory gets the floor as outcome."""
+    """The agent broke something, see the message; its trajectory gets the floor as outcome."""
 
     def __init__(self, message: str, *, cause: AgentCause) -> None:
         super().__init__(message)
@@ -97,32 +98,30 @@ class AgentCausedError(RolloutError):
 
 
 class GroupRefused(RolloutError):
-    """Dropping this sibling alone would select on behaviour: its whole group fails."""
+    """The group fails, since dropping this sibling alone would select on behaviour."""
 
 
 class TimeLimitExceeded(RolloutError):
-    """A hook, a tool or a policy took longer than it may."""
-
     def __init__(self, message: str, *, still_running: bool = False) -> None:
         super().__init__(message)
         self.still_running = still_running
-        """Whether it goes on, and may still change what it knows of."""
+        """Whether the code still runs and may change state that it can reach."""
 
 
 class UserCodeBroke(RolloutError):
-    """An environment's code raised what is no `Exception` (`SystemExit`, `CancelledError`, …): the cause."""
+    pass
 
 
 class WireError(RolloutError):
-    """Rows that a trainer would misread: they never leave."""
+    pass
 
 
 class RunError(TurnwiseError):
-    """The run cannot go on. What an environment's code raised is the cause."""
+    """The run cannot continue; the cause is an error of the environment's code."""
 
 
 class UsageError(TurnwiseError):
-    """Wrong input from the person who runs Turnwise."""
+    """Wrong input from the user of Turnwise."""
 
 
 class ConfigError(UsageError):
@@ -130,24 +129,24 @@ class ConfigError(UsageError):
 
 
 class ServerAway(ConfigError):
-    """A model server does not answer now, and may later."""
+    pass
 
 
 class NoModelError(ConfigError):
-    """An environment asks a model that has no server and no script: every rollout of the run would fail."""
+    pass
 
 
 class DatasetError(UsageError):
-    """Items cannot be loaded, or one of them is malformed."""
+    pass
 
 
 class RecordError(UsageError):
-    """A rollout JSONL cannot be read or written."""
+    pass
 
 
 class CreditError(UsageError):
-    """An estimator got numbers or parameters that it cannot use."""
+    pass
 
 
 class IsolationError(UsageError):
-    """This machine cannot isolate code the way it was asked to."""
+    pass

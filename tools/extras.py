@@ -1,4 +1,4 @@
-"""Packages that only some commands need: imported when used, and named with their extra when missing."""
+"""Imports of optional packages, with an error that names the extra."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -6,15 +6,14 @@ from contextlib import contextmanager
 from tools.errors import ConfigError
 
 OWN_PACKAGES = ("environments", "tools", "turnwise")
-"""What one may import of Turnwise."""
 
 
 @contextmanager
 def needs_extra(extra: str, what: str) -> Generator[None]:
-    """Around the imports of `what`, which `pip install 'turnwise[extra]'` brings.
+    """Wrap imports of `what`, which need `pip install 'turnwise[extra]'`.
 
     Raises:
-        ConfigError: a package is missing.
+        ConfigError: if a package is missing.
     """
     try:
         yield

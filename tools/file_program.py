@@ -1,9 +1,7 @@
-"""The program of the file tools; `files` runs this source inside the sandbox.
+"""The program of the file tools, whose source `files` runs inside the sandbox with only the standard library.
 
-Whatever size or shape a text has, it costs only the sandbox's time and memory. A request comes
-as JSON on standard input, a report for the model goes to standard output. Exit status 2: the request cannot
-be met, the reason is on standard error. Only the standard library, and nothing of this package, is there when
-it runs.
+Large texts thus cost only the sandbox's time and memory. The request is JSON on stdin, the report for the
+model goes to stdout. Exit status 2: the request is refused for the reason on stderr.
 """
 
 import errno
@@ -81,7 +79,7 @@ def _edit(path: str, old: str, new: str, everywhere: bool) -> None:
 
 
 def _lines_of(text: str, old: str, count: int) -> str:
-    """The numbers of the lines with the first matches."""
+    """Return the line numbers of the first matches."""
     numbers, number, seen, start = list[str](), 1, 0, 0
     for _ in range(min(count, MAX_LINES_NAMED)):
         start = text.index(old, start)
@@ -92,7 +90,6 @@ def _lines_of(text: str, old: str, count: int) -> str:
 
 
 def _why_no_match(text: str, old: str) -> str:
-    """The likely reason, so that the next try can work."""
     if "".join(old.split()) in "".join(text.split()):
         return "It is there with other spaces or line breaks: copy the indentation exactly from read_file."
     first = old.strip().split("\n")[0].strip()
@@ -141,7 +138,7 @@ def _list(path: str, depth: int) -> None:
 
 
 def _entries(path: Path, depth: int) -> Iterator[tuple[str, str]]:
-    """Names with what they are: `/` for a directory, a size for a file, `->` for a link."""
+    """Yield names with `/` for a directory, a size for a file, `->` for a link."""
     for entry in (path / name for name in sorted(os.listdir(path))):
         if entry.is_symlink():
             yield str(entry), f" -> {entry.readlink()}"
@@ -156,7 +153,7 @@ def _entries(path: Path, depth: int) -> Iterator[tuple[str, str]]:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """Regular files at or under a path, sorted; links are not followed."""
+    """Yield regular files under a path, sorted, without following links."""
     if path.is_file():
         yield path
     for folder, folders, names in os.walk(path):
@@ -167,7 +164,7 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _lines(file: Path) -> list[str]:
-    """The lines of a text file; none for one that is binary, unreadable or very large."""
+    """Return a file's lines; none if it is binary, unreadable or very large."""
     try:
         data = file.read_bytes() if file.stat().st_size <= MAX_SEARCHED_BYTES else b""
     except OSError:
@@ -181,7 +178,7 @@ def _existing(path: str) -> Path:
 
 
 def _text(path: str) -> str:
-    # A FIFO would wait for a writer.
+    # reading a FIFO would block
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with open(fd, "rb") as file:
         _check_regular(path, os.fstat(fd))
@@ -198,7 +195,7 @@ def _text(path: str) -> str:
 
 
 def _replace(path: str, data: bytes) -> None:
-    """Put a file at a path, all of it or nothing; the one that is there passes on its permissions."""
+    """Write a file atomically; an existing file keeps its permissions."""
     target = os.path.realpath(path)
     folder, mode = os.path.dirname(target), 0o644
     os.makedirs(folder, exist_ok=True)
@@ -209,7 +206,7 @@ def _replace(path: str, data: bytes) -> None:
     else:
         _check_regular(path, status)
         mode = stat.S_IMODE(status.st_mode)
-        # The new file takes the place of the old one, which by itself would not ask for its permission.
+        # A rename needs no permission of the replaced file, so check it here.
         if not os.access(target, os.W_OK):
             raise PermissionError
     temporary = os.path.join(folder, f".write-{os.getpid()}")

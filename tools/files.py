@@ -1,4 +1,4 @@
-"""The `file` toolset: read, write, edit, search and list files, all inside the sandbox."""
+"""The `file` toolset: read, write, edit, search and list files inside the sandbox."""
 
 import inspect
 import json
@@ -101,7 +101,7 @@ file = Toolset("file", (read_file, write_file, edit_file, search, list_files))
 
 
 async def _run(sandbox: Sandbox, do: str, path: str, **request: Any) -> str:
-    """What the program answers; texts are never looked at here, where everybody would wait."""
+    """Run the program; this process does not inspect texts, which could block the event loop."""
     if not path or "\0" in path or len(path) > _LONGEST_PATH:
         raise ToolError(f"{path[:_LONGEST_PATH]!r} is not a path")
     stdin = json.dumps({"do": do, "path": path, **request}).encode()

@@ -1,4 +1,4 @@
-"""Which parameters of a tool its rollout fills in, and no model sees: sandbox, state and context."""
+"""Parameters that a rollout injects into tools: sandbox, state and context."""
 
 import inspect
 from collections.abc import Callable
@@ -13,14 +13,14 @@ SELF = "self"
 
 
 class Unbound:
-    """Of the `self` of a method, until it is asked of a class: which state it is."""
+    """Type of a method's `self` until the method is looked up on a State class."""
 
 
 def parameters_of(function: Callable[..., Any], where: str) -> tuple[dict[str, type], dict[str, Any]]:
-    """The injected parameters with what each one takes, and the annotations of all others and `return`.
+    """Return (injected parameters with their types, annotations of all others and `return`).
 
     Raises:
-        ConfigError: a parameter has no annotation, or one that cannot be read or injected.
+        ConfigError: if an annotation is missing, unreadable, or mixes injected and other types.
     """
     parameters = list(inspect.signature(function).parameters)
     hints = _hints(function, where)
@@ -44,7 +44,6 @@ def parameters_of(function: Callable[..., Any], where: str) -> tuple[dict[str, t
 
 
 def is_injected(annotation: Any) -> bool:
-    """Whether a parameter with this annotation is filled in by the rollout."""
     return annotation is Sandbox or annotation is ToolContext or is_state(annotation)
 
 
@@ -53,13 +52,12 @@ def is_state(annotation: Any) -> bool:
 
 
 def state_class(annotation: Any) -> type[State] | None:
-    """The class of states, `Shop` for `Shop[int]` too; `None`: it is something else."""
+    """Return the State class of an annotation (`Shop` of `Shop[int]`), or None."""
     kind = get_origin(annotation) or annotation
     return kind if inspect.isclass(kind) and issubclass(kind, State) else None
 
 
 def why_unreadable(error: Exception) -> str:
-    """What is wrong with an annotation that cannot be evaluated, and what to do."""
     if not isinstance(error, NameError):
         return str(error)
     return (

@@ -1,4 +1,4 @@
-"""JSON that comes from outside: read here, with bounds on how many values it has and how deep they nest."""
+"""Readers of untrusted JSON, with limits on the number and depth of values."""
 
 import gc
 import json
@@ -11,39 +11,39 @@ from typing import Any, Final, NoReturn
 import orjson
 
 MOST = 10_000_000
-"""Of one text: 131,072 tokens with logprobs and a `top_logprobs` weigh 9 million, and take 0.1 s to read."""
+"""Limit per text: 131,072 tokens with logprobs and `top_logprobs` weigh 9 million and take 0.1 s."""
 _WEIGHTS: Final[Mapping[bytes, int]] = {b",": 1, b":": 4, b"[": 3, b"{": 3}
-"""What a value takes to make: one more in a list, a name and its value, a list or an object."""
+"""Weights by memory: an item, a member, a list or an object."""
 _STEP_BYTES: Final = 1 << 20
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _MOST_STRINGS: Final = 100_000
 _DEEPEST: Final = 200
-"""Code that looks through values calls itself for each level; orjson reads 1,024."""
+"""Recursive readers need a limit; orjson reads 1,024 levels."""
 _DEEPEST_WRITTEN: Final = 254
-"""Levels that orjson writes."""
+"""orjson's limit when writing."""
 
 
 class JsonError(ValueError):
-    """Text that is no JSON, or more of it than is read; the reason is a line."""
+    """Invalid JSON, or more than a limit allows; the message is one line."""
 
     line: int | None = None
-    """Where it is no JSON."""
+    """Line of a syntax error."""
 
 
 def check_weight(content: bytes, most: int = MOST) -> None:
-    """Raise JsonError before too many values are made: 64 MB of empty lists take 10 s and 2 GB."""
+    """Raise JsonError before too many values are created: 64 MB of empty lists take 10 s and 2 GB."""
     if not _is_over(content, most):
         return
-    # What stands inside strings is no value; where these are too many, it counts.
+    # Separators inside strings do not count, up to a number of strings.
     if _is_over(_STRING.sub(b"", content, count=_MOST_STRINGS), most):
         raise JsonError("too many values")
 
 
 def read_json(content: bytes | str, *, most: int = MOST) -> Any:
-    """The value of JSON as orjson reads it, for which a long integer is a float.
+    """Read JSON with orjson, which turns long integers into floats.
 
     Raises:
-        JsonError: it is none, or has too many values, or nests them too deep.
+        JsonError: if it is invalid, too large or too deep.
     """
     text = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
     check_weight(text, most)
@@ -53,7 +53,7 @@ def read_json(content: bytes | str, *, most: int = MOST) -> Any:
     except orjson.JSONDecodeError as error:
         raise JsonError(str(error)) from None
     if text.count(b"[") + text.count(b"{") > _DEEPEST:
-        # Writing it takes a quarter of reading; a loop over all values takes four times as long.
+        # Writing costs a quarter of reading; a walk over all values costs four times as much.
         nested = value
         for _ in range(_DEEPEST_WRITTEN - _DEEPEST):
             nested = [nested]
@@ -66,7 +66,7 @@ def read_json(content: bytes | str, *, most: int = MOST) -> Any:
 
 @contextmanager
 def collector_paused() -> Generator[None]:
-    """Pause the collector, which would look through values that are being read again and again."""
+    """Disable the garbage collector, which would scan values under construction repeatedly."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -77,14 +77,14 @@ def collector_paused() -> Generator[None]:
 
 
 def read_exact_json(text: str, *, lenient: bool = False) -> Any:
-    """The value of JSON as it is written: long integers stay what they are.
+    """Read JSON with exact long integers.
 
     Args:
         text: JSON.
-        lenient: take what Python writes, too: `NaN`, and a name twice in an object.
+        lenient: Also accept what Python writes: `NaN`, and repeated names.
 
     Raises:
-        JsonError: it is none, has a name twice or a number that is not finite, or nests too deep.
+        JsonError: if it is invalid, has a repeated name or an infinite number, or is too deep.
     """
     try:
         value = json.loads(text) if lenient else EXACT_DECODER.decode(text)
@@ -122,7 +122,6 @@ def _checked_depth(value: Any) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; of two values for a name neither could be said to be the one that was meant."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
@@ -145,4 +144,4 @@ def _refuse(constant: str) -> NoReturn:
 EXACT_DECODER: Final = json.JSONDecoder(
     object_pairs_hook=_unique, parse_float=_finite, parse_constant=_refuse
 )
-"""Of `read_exact_json`, for JSON that something else follows."""
+"""For JSON that is followed by other text."""

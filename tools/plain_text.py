@@ -1,29 +1,28 @@
-"""Text as a terminal and as a file can hold it, and errors as they can be counted."""
+"""Helpers for text in messages: printable, shortened, counted, suggested, grouped."""
 
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 PLACE_OF_ITEM = r"(?:environment '[^']*'(?:, item .*?)?: |item '.*?': )?(?:turn \d+: )?"
-"""How our errors begin that are of one rollout."""
+"""Optional beginning of an error that belongs to one rollout."""
 _CLAUSE = re.compile(
     rf"{PLACE_OF_ITEM}((?:https?://\S+ (?:answered \d+: )?)?(?:\w+(?:, component '[^']*')?: )?.*?)"
     r"(?:;|\((?!\))|[.,:]\s|$)",
     re.DOTALL,
 )
-"""A point in a number, or a colon in an address or after it, or after the name of a hook, ends no clause; nor
-does a function's ()."""
+"""Ends at a delimiter, but not at one in a number, an address, a hook's name or `()`."""
 _LONG_URL = re.compile(r"(https?://\S{60})\S+?(?=:?(?:\s|$))")
 _VALUE = re.compile(r"""\b\d[\d.]*|'[^']*'|"[^"]*\"""")
 
 
 def printable(text: str, unknown: str = " ") -> str:
-    """The text with `unknown` for each character that would steer a terminal."""
+    """Replace characters that could control a terminal by `unknown`."""
     return "".join(each if each.isprintable() else unknown for each in text)
 
 
 def shorten(text: str, max_chars: int) -> str:
-    """Return a text of at most `max_chars`, with an ellipsis for an end that was cut off."""
+    """Cut a text to `max_chars` with an ellipsis."""
     return text if len(text) <= max_chars else f"{text[: max_chars - 1]}…"
 
 
@@ -33,20 +32,20 @@ def counted(number: int, noun: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The part of a message about an unknown name that has the nearest known one; empty if none is near."""
+    """Return `; did you mean 'x'?` for a near match, else an empty text."""
     close = get_close_matches(name, list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def nearest(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """The end of a message about an unknown name: the nearest known one, or all of them."""
+    """Return a suggestion for an unknown name: the nearest known one, or all."""
     names = sorted(known)
     close = get_close_matches(name, names, n=1, cutoff=0.5)
     return f"; did you mean {prefix}{close[0]}?" if close else f"; choose one of {', '.join(names)}"
 
 
 def is_utf8(text: str) -> bool:
-    """Whether UTF-8 has the text; it has no half of a surrogate pair, as in an undecodable file name."""
+    """Whether a text has no lone surrogates, which undecodable file names contain."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -55,9 +54,9 @@ def is_utf8(text: str) -> bool:
 
 
 def first_clause(error: str, *, values: bool = True) -> str:
-    """What an error says before it goes into detail: equal for all rollouts that meet one cause.
+    """Return an error's first clause, equal for all rollouts with one cause.
 
-    Without `values` it has no numbers and quotes either, of which a bug meets others in each item.
+    Without `values`, numbers and quotes, which differ per item, become `…`.
     """
     found = _CLAUSE.match(_LONG_URL.sub(r"\1…", " ".join(error.split())))
     clause = found[1].strip() if found else ""

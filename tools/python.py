@@ -1,4 +1,4 @@
-"""The `python` toolset: code in one interpreter of the rollout, whose state stays between calls."""
+"""The `python` toolset: code runs in one persistent interpreter per rollout."""
 
 import inspect
 import json

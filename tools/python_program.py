@@ -1,7 +1,7 @@
-"""The program of the `python` toolset, in the sandbox: it starts an interpreter that stays, and asks it.
+"""The program of the `python` toolset inside the sandbox: a client of a persistent interpreter.
 
-With `--serve` it is that interpreter. All of it is the agent's: its output, no verdict.
-Three FIFOs in one folder connect them, since not every sandbox has UNIX sockets: `in`, `out` and `done`.
+With `--serve` it is that interpreter. The agent controls all of it, so its output is no evidence. They
+communicate by FIFOs (`in`, `out`, `done`), since not every sandbox has UNIX sockets.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import traceback
 import types
 
 OK, RAISED, ENDED, FAILED, ANEW = 0, 1, 2, 3, 4
-"""Exit codes of a call; `ANEW` is added where an earlier interpreter was gone."""
+"""Exit codes of a call; `ANEW` is added if an earlier interpreter was lost."""
 _FOLDER = ".turnwise-python"
 _SERVE = "--serve"
 _STEP_S = 0.1
@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def _reached(folder: str) -> tuple[int, int] | None:
-    """The interpreter that an earlier call left, and the FIFO that it reads."""
+    """Return the running interpreter's pid and its input FIFO, or None."""
     try:
         pid = int(os.readlink(f"{folder}/pid"))
         fd = os.open(f"{folder}/in", os.O_WRONLY | os.O_NONBLOCK)
@@ -64,12 +64,12 @@ def _started(folder: str, source: str) -> tuple[int, int]:
     argv = ["python3", "-I", "-c", source, _SERVE, folder]
     nowhere = subprocess.DEVNULL
     process = subprocess.Popen(argv, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True)
-    os.symlink(str(process.pid), f"{folder}/pid")  # to read a link never blocks
+    os.symlink(str(process.pid), f"{folder}/pid")  # reading a link never blocks
     return process.pid, os.open(f"{folder}/in", os.O_RDWR)
 
 
 def _asked(folder: str, pid: int, fd: int, line: bytes) -> int:
-    # Open for writing, too, none of them ends before its time.
+    # opened for writing too, so that no FIFO reaches its end early
     out, done = (os.open(f"{folder}/{name}", os.O_RDWR | os.O_NONBLOCK) for name in ("out", "done"))
     os.set_blocking(fd, True)
     os.write(fd, line)
@@ -112,13 +112,13 @@ def _end(folder: str) -> None:
 
 
 def serve(folder: str) -> None:
-    """Run one piece of code after the other in one `__main__`, as an interactive interpreter does."""
+    """Run each piece of code in one `__main__`, as an interactive interpreter does."""
     own = os.getpid()
     sys.path[:] = ["", *os.environ.get("PYTHONPATH", "").split(":"), *sys.path]
     sys.argv = [""]
     module = sys.modules["__main__"] = types.ModuleType("__main__")
     for number, line in enumerate(open(f"{folder}/in", "r+b", 0), start=1):  # noqa: SIM115
-        # By path and anew: the code may have closed or replaced what it prints to.
+        # Reopened by path: the code may have closed or replaced its output.
         out = os.open(f"{folder}/out", os.O_RDWR)
         os.dup2(out, 1)
         os.dup2(out, 2)
@@ -128,7 +128,7 @@ def serve(folder: str) -> None:
         code = _run(json.loads(line), f"<call {number}>", vars(module))
         sys.stdout.flush()
         if os.getpid() != own:
-            os._exit(0)  # a fork of the code's
+            os._exit(0)  # a fork by the code
         done = os.open(f"{folder}/done", os.O_RDWR)
         os.write(done, b"%d" % code)
         os.close(done)

@@ -1,4 +1,4 @@
-"""Python text as a syntax tree, also while other threads parse."""
+"""Python syntax trees, safe while other threads parse."""
 
 import ast
 
@@ -6,10 +6,10 @@ _TRIES = 100
 
 
 def parse_python(text: str | bytes) -> ast.Module:
-    """A module, as `ast.parse` has it, with its errors."""
+    """Return `ast.parse(text)`."""
     for _ in range(_TRIES - 1):
         try:
             return ast.parse(text)
-        except SystemError:  # CPython 3.11 counts depth for all threads at once, and raises where they mix
+        except SystemError:  # CPython 3.11 shares its recursion counter between threads
             continue
     return ast.parse(text)

@@ -1,4 +1,4 @@
-"""Tools a model can call: `@tool` makes one from a typed function, a `Toolset` executes calls."""
+"""The `@tool` decorator, and toolsets that execute calls."""
 
 import inspect
 import re
@@ -27,7 +27,6 @@ from tools.tool_context import State, ToolContext
 from tools.tool_output import ToolOutput, bounded, output_of
 
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-"""What a model can call."""
 _SHOWN = 200
 
 
@@ -38,7 +37,7 @@ class Tool:
     spec: ToolSpec
     signature: Signature
     function: Callable[..., Any]
-    """Takes everything by name."""
+    """Called with keyword arguments only."""
     parallel: bool = False
     """Whether it may run beside other calls of its turn."""
 
@@ -55,11 +54,10 @@ class Tool:
 
     @property
     def states(self) -> tuple[type[State], ...]:
-        """The states that it takes, its `self` included."""
         return tuple(kind for kind in self.signature.injected.values() if is_state(kind))
 
     def __get__(self, instance: object, owner: type) -> Any:
-        """As a method: of an instance the function itself, of a class the tool that takes its instances."""
+        """Return the function bound to an instance, or on a class the tool that takes its instances."""
         if self.signature.injected.get(SELF) is not Unbound:
             return self
         if instance is not None:
@@ -70,9 +68,10 @@ class Tool:
         )
 
     def call(self, arguments: str, injected: Mapping[str, object]) -> Callable[[], Any]:
-        """What reads a model's arguments, runs the function and makes a `ToolOutput` of what it gives.
+        """Return a callable that parses the arguments, runs the function and returns a `ToolOutput`.
 
-        It runs code of the tool's author from the first to the last, and is `async def` where that is.
+        It is a coroutine function if the tool is, and runs the author's code, so the caller should contain
+        it.
         """
         run = _run_async if inspect.iscoroutinefunction(self.function) else _run
         return partial(run, self, arguments, injected)
@@ -91,22 +90,22 @@ def tool(
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool from a typed `async def` or `def`, or from such a method of a `State`.
 
-    Parameters annotated `Sandbox`, `ToolContext` or with a `State` are filled in by the rollout; all others
-    are the JSON schema, which `Annotated[…, Field(…)]` refines. The docstring is what the model reads: its
-    text up to the first section, and one entry per parameter under `Args:`. It gives text, a `ToolOutput`, or
-    a value that is shown as JSON.
+    Parameters annotated `Sandbox`, `ToolContext` or with a `State` are injected by the rollout. All others
+    form the JSON schema, which `Annotated[…, Field(…)]` refines. The docstring is what the model reads: its
+    text up to the first section, and one entry per parameter under `Args:`. The function returns text, a
+    `ToolOutput`, or a value that is shown as JSON.
 
-    A `def` runs on a thread and may block; the sandbox can only be used by an `async def`.
-    A `ToolError` that the function raises is shown to the model. Any other exception leaves the rollout.
+    A `def` runs on a thread and may block; only an `async def` can use the sandbox. The model sees the
+    message of a `ToolError`; any other exception leaves the rollout.
 
     Args:
-        function: Given when the decorator is used bare.
-        name: What the model calls the tool; the function's own name when unset.
-        parallel: Calls of one turn run side by side when all of them are of tools marked so. Such a tool is
-            an `async def`: `def` tools of a rollout run one after the other.
+        function: Set when the decorator is used bare.
+        name: The tool's name for the model; default: the function's name.
+        parallel: Calls of one turn run concurrently if all their tools are parallel. Requires `async def`,
+            since `def` tools of a rollout run one after the other.
 
     Raises:
-        ConfigError: the function cannot be a tool.
+        ConfigError: if the function cannot be a tool.
     """
 
     def decorate(function: Callable[..., Any]) -> Tool:
@@ -127,12 +126,12 @@ def tool(
 
 
 class RunTool(Protocol):
-    """Runs a tool's function, within whatever limits the caller sets."""
+    """Runs a tool's function within the caller's limits."""
 
     async def __call__(
         self, name: str, function: Callable[[], Any], *, busy: Callable[[], bool]
     ) -> ToolOutput:
-        """Returns the function's value; `busy` is set while a command of it runs in the sandbox."""
+        """Return the function's output; `busy()` tells whether a command of it runs in the sandbox."""
         ...
 
 
@@ -143,7 +142,7 @@ async def run_tool(name: str, function: Callable[[], Any], *, busy: Callable[[],
 
 @dataclass(frozen=True, slots=True)
 class Toolset:
-    """Tools under one name, by which they can be enabled and disabled."""
+    """Tools under one name, which settings can enable or disable."""
 
     name: str
     tools: tuple[Tool, ...] = ()
@@ -164,16 +163,16 @@ class Toolset:
 
     @classmethod
     def merged(cls, toolsets: Sequence["Toolset"]) -> "Toolset":
-        """All tools of several toolsets, in order.
+        """Return all tools of several toolsets, in order.
 
         Raises:
-            ConfigError: two tools share a name.
+            ConfigError: if two tools share a name.
         """
         tools = tuple(tool for toolset in toolsets for tool in toolset.tools)
         return cls("+".join(toolset.name for toolset in toolsets), tools)
 
     def are_parallel(self, calls: Sequence[ToolCall]) -> bool:
-        """Whether these calls of one turn run side by side: each can be read, and its tool is marked so."""
+        """Whether these calls of one turn may run concurrently."""
         parallel = {tool.name for tool in self.tools if tool.parallel}
         return len(calls) > 1 and all(call.status == "ok" and call.name in parallel for call in calls)
 
@@ -190,17 +189,17 @@ class Toolset:
         """Run one call. A malformed call runs nothing and returns an error for the model.
 
         Args:
-            call: As the model wrote it.
-            sandbox: Where the tool acts.
-            timeout_s: Longest that any one command of the tool may take, whatever the tool asks for.
+            call: The call as the model wrote it.
+            sandbox: The sandbox for the tool.
+            timeout_s: Upper limit of each command of the tool.
             max_output_chars: Longest `content`; head and tail are kept.
             run: Runs the tool's function.
             context: The rollout, for tools that take its state or the context.
 
         Raises:
-            SandboxError: the sandbox is broken.
-            ConfigError: the rollout has not the state that the tool takes.
-            Exception: what the tool's own code raised, other than `ToolError`; it is a bug in the tool.
+            SandboxError: if the sandbox is broken.
+            ConfigError: if the rollout has no state of the tool's type.
+            Exception: from the tool's own code, other than `ToolError`.
         """
         started = monotonic()
 
@@ -238,7 +237,6 @@ class Toolset:
 
 
 def _injected(tool: Tool, sandbox: Sandbox, context: ToolContext | None) -> dict[str, object]:
-    """What the rollout fills in, by parameter."""
     values: dict[str, object] = {}
     for name, kind in tool.signature.injected.items():
         if kind is Sandbox:
@@ -270,12 +268,12 @@ async def _later(tool: Tool, given: Awaitable[Any]) -> ToolOutput:
 
 @dataclass(slots=True)
 class LimitedSandbox:
-    """A sandbox for one call of a tool."""
+    """A sandbox that limits the commands of one tool call."""
 
     sandbox: Sandbox
     limit_s: float
     commands: int = 0
-    """Those that are running; each one ends by its own limit."""
+    """Number of running commands."""
 
     @property
     def record(self) -> SandboxRecord:

@@ -1,4 +1,4 @@
-"""The arguments of a tool: JSON schema from a typed signature, values from a model's JSON text."""
+"""Arguments of tools: JSON schema from a typed signature, values from a model's JSON text."""
 
 import inspect
 import json
@@ -18,13 +18,13 @@ from tools.json_input import JsonError, check_weight, read_exact_json
 
 _CLOSED = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=False)
 _MAX_CHARS, _MAX_WEIGHT = 1_000_000, 1 << 14
-"""Of the arguments of a call: validation stops the event loop."""
+"""Limits of a call's arguments, since validation blocks the event loop."""
 _MAX_REASONS = 10
 _NAMED_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-class ArgumentsRefused(Exception):  # never leaves the tools layer: it becomes a result
-    """The arguments of a call cannot be used; the message is written for the model."""
+class ArgumentsRefused(Exception):  # becomes a result, never leaves the tools layer
+    """Unusable arguments; the message is for the model."""
 
     def __init__(self, kind: ToolErrorKind, message: str) -> None:
         super().__init__(message)
@@ -33,22 +33,22 @@ class ArgumentsRefused(Exception):  # never leaves the tools layer: it becomes a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """What a tool's function takes, from the model and from its rollout, and its docstring."""
+    """A tool function's parameters and description."""
 
     description: str
     injected: Mapping[str, type]
-    """Parameters that the rollout fills in, and what they take; they are not in the schema."""
+    """Parameters injected by the rollout with their types, not in the schema."""
     schema: Mapping[str, Any]
     """Closed JSON schema of the arguments, without pydantic's titles."""
     model: type[BaseModel]
-    """Validates the arguments; its fields carry the parameter names as aliases."""
+    """Validates the arguments; field aliases are the parameter names."""
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> "Signature":
-        """Read a function.
+        """Read a function's signature.
 
         Raises:
-            ConfigError: it cannot be a tool; the message names the change needed.
+            ConfigError: if it cannot be a tool; the message names the change needed.
         """
         where = f"tool {function.__name__!r}"
         if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
@@ -72,22 +72,21 @@ class Signature:
         return cls(description=description, injected=injected, schema=_compact(schema), model=model)
 
     def parse(self, text: str) -> dict[str, Any]:
-        """The arguments by name, defaults filled in.
+        """Return the arguments by name, with defaults.
 
-        Types are those of the schema: no number for a string, no 1 for true. Four slips of models and of
-        their tool-call parsers are mended, because their meaning is never in doubt: an empty text for no
-        arguments, an integer written as `3.0`, a number or boolean in quotes where only that type fits, and
-        null for a parameter that may be left out.
+        Types are strict, but four unambiguous slips of models and parsers are repaired: an empty text for no
+        arguments, an integer written as `3.0`, a quoted number or boolean where only that type fits, and null
+        for an optional parameter.
 
         Raises:
-            ArgumentsRefused: not a JSON object, too large, or it does not fit the schema.
+            ArgumentsRefused: if the text is no JSON object, too large, or does not fit the schema.
         """
         arguments = self._arguments(json_arguments(text))
         fields = type(arguments).model_fields
         return {str(field.alias): getattr(arguments, name) for name, field in fields.items()}
 
     def describe_parameters(self) -> str:
-        """The parameter list in one line, for a model that got it wrong."""
+        """Return the parameter list as one line, for a model that got it wrong."""
         required = self.schema.get("required", ())
         properties: Mapping[str, Mapping[str, Any]] = self.schema["properties"]
         listed = [
@@ -140,10 +139,10 @@ class Signature:
 
 
 def json_arguments(text: str) -> dict[str, Any]:
-    """The arguments as a model wrote them, whatever they are for.
+    """Parse a model's arguments without a schema.
 
     Raises:
-        ArgumentsRefused: not a JSON object, or too large.
+        ArgumentsRefused: if they are no JSON object, or too large.
     """
     _check_size(text)
     if not text.strip():
@@ -160,7 +159,7 @@ def json_arguments(text: str) -> dict[str, Any]:
 
 
 def _docstring(function: Callable[..., Any], where: str) -> tuple[str, dict[str, str]]:
-    """The part for the model, and the text of `Args:` per parameter."""
+    """Return (text for the model, `Args:` by parameter)."""
     try:
         parsed = parse(inspect.getdoc(function) or "", style=DocstringStyle.GOOGLE)
     except ParseError as error:
@@ -177,7 +176,7 @@ def _model(
     described: Mapping[str, str],
     where: str,
 ) -> type[BaseModel]:
-    # Fields get neutral names: a parameter may be called `copy` or `_x`, a pydantic field may not.
+    # Neutral field names: a parameter may be called `copy` or `_x`, a pydantic field may not.
     fields: dict[str, Any] = {}
     for index, parameter in enumerate(parameters):
         default = ... if parameter.default is parameter.empty else parameter.default
@@ -197,7 +196,7 @@ def _model(
 
 
 def _compact(schema: Any) -> Any:
-    """The schema without titles; a parameter that defaults to null loses its null variant."""
+    """Remove titles, and the null variant of parameters that default to null."""
     if isinstance(schema, list):
         return [_compact(entry) for entry in cast(list[Any], schema)]
     if not isinstance(schema, dict):
@@ -238,7 +237,7 @@ def _as_integer(given: Any) -> Any:
 
 
 def _unquoted(given: Any) -> Any:
-    """The number or boolean that a string spells in JSON, or the string itself."""
+    """Return the number or boolean that a string spells in JSON, else the string."""
     if not isinstance(given, str) or len(given) > 32:
         return given
     try:
@@ -253,7 +252,7 @@ _MENDERS: Mapping[str, Callable[[Any], Any]] = {
     "float_type": _unquoted,
     "bool_type": _unquoted,
 }
-"""By pydantic's error: what the model must have meant. The result is validated strictly again."""
+"""Repairs by pydantic's error type; the result is validated strictly again."""
 
 
 def _replace(values: Any, place: Sequence[int | str], value: Any) -> None:
@@ -261,7 +260,7 @@ def _replace(values: Any, place: Sequence[int | str], value: Any) -> None:
     try:
         for key in path:
             values = values[key]
-        values[last]  # a union's place names a variant that is not in the value
+        values[last]  # in a union, the place names a variant that the value lacks
     except (KeyError, IndexError, TypeError):
         return
     values[last] = value

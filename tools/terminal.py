@@ -1,4 +1,4 @@
-"""The `terminal` toolset: one command at a time in the rollout's persistent shell."""
+"""The `terminal` toolset: commands in the rollout's persistent shell."""
 
 from typing import Annotated
 

@@ -1,8 +1,7 @@
-"""Where the time of one rollout goes, by what was called; nothing is measured by default.
+"""A profile of one rollout's wall clock by calls; off by default.
 
-At each moment the time is that of the innermost call that runs: a hook that asks the judge does not count the
-judge's seconds as its own. Innermost calls that run side by side share it equally, so that the own times of
-all calls, and the rest between them, sum to the wall clock.
+Time belongs to the innermost running call: a hook that asks the judge does not own the judge's seconds.
+Concurrent innermost calls share time equally, so own times and the remainder sum to the wall clock.
 """
 
 import threading
@@ -18,7 +17,7 @@ from tools.plain_text import printable
 T = TypeVar("T")
 
 MAX_NAMES = 64
-"""Names of one rollout; calls of later ones count as `OTHER`."""
+"""Limit per rollout; further names count as `OTHER`."""
 OTHER = "other calls"
 _NAME_CHARS = 60
 
@@ -27,35 +26,34 @@ _NAME_CHARS = 60
 class CallTimes:
     count: int
     total_s: float
-    """From begin to end, with what they called; calls side by side count each."""
+    """From begin to end, inner calls included; concurrent calls each count in full."""
     own_s: float
-    """Their part of the wall clock, without what they called."""
+    """Share of the wall clock without inner calls."""
     max_s: float
-    """The longest, from begin to end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeProfile:
     wall_s: float
-    """From when it had its slot to when its sandbox was closed."""
+    """From the rollout's slot to its sandbox's end."""
     calls: Mapping[str, CallTimes]
     """By name: `model`, `tool terminal`, `score_turn`, `judge`, `condenser fit_context`, …"""
 
 
 class Profiler:
-    """Measures one rollout; only on the thread of its event loop."""
+    """Measures one rollout on the thread of its event loop."""
 
     def __init__(self) -> None:
-        """The clock starts here."""
+        """Start the clock."""
         self._started = self._last = monotonic()
         self._thread = threading.get_ident()
         self._innermost = 1
         self._share = 0.0
-        """Seconds that a call has got which was innermost all the time."""
+        """Accumulated seconds of a call that was innermost throughout."""
         self._sums: dict[str, _Sums] = {}
 
     def profile(self) -> TimeProfile:
-        """Where the time went that passed so far; of calls that go on, nothing."""
+        """Return the times of finished calls."""
         return TimeProfile(
             wall_s=round(monotonic() - self._started, 6),
             calls={
@@ -73,7 +71,7 @@ class Profiler:
         return threading.get_ident() == self._thread
 
     def begin(self, name: str, outer: "_Call") -> "_Call":
-        """A call within another, or within what that was in, if that is over."""
+        """Begin a call within the nearest unfinished outer call."""
         self._pass()
         while outer.is_over and outer.outer is not None:
             outer = outer.outer
@@ -85,7 +83,7 @@ class Profiler:
         return _Call(self, name, outer)
 
     def end(self, call: "_Call") -> None:
-        """The call is over; what it began and left running goes on by itself."""
+        """End a call; calls that it started may continue."""
         self._pass()
         call.is_over = True
         if call.inner == 0:
@@ -144,7 +142,7 @@ _UNMEASURED = nullcontext()
 
 
 def timed(name: str) -> AbstractContextManager[object]:
-    """Measures what is done in it, where the rollout that it is done for has a profile."""
+    """Measure a block if the current rollout has a profile."""
     outer = _RUNNING.get()
     return _UNMEASURED if outer is None or not outer.profiler.is_here() else _Timed(name, outer)
 
@@ -166,7 +164,7 @@ class _Timed:
 
 
 class profiled:  # noqa: N801  # a context manager, like `timed`
-    """What is done in it is measured by a profiler, if there is one."""
+    """Context manager: measures its block with `profiler`, if any."""
 
     def __init__(self, profiler: Profiler | None) -> None:
         self._profiler = profiler
@@ -174,7 +172,7 @@ class profiled:  # noqa: N801  # a context manager, like `timed`
     def __enter__(self) -> None:
         if self._profiler is not None:
             self._before = _RUNNING.get()
-            # Held by the context alone: a profiler that held it, too, would be freed late.
+            # Only the context holds the call; a cycle with the profiler would delay its release.
             _RUNNING.set(_Call(self._profiler, "", None))
 
     def __exit__(self, *_: object) -> None:
@@ -183,14 +181,14 @@ class profiled:  # noqa: N801  # a context manager, like `timed`
 
 
 def handed_to(context: Context) -> Context:
-    """A fresh context in which the running call goes on."""
+    """Return `context` with the running call set."""
     if (running := _RUNNING.get()) is not None:
         context.run(_RUNNING.set, running)
     return context
 
 
 def handed_on(work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-    """The coroutine, in the call that runs here, whatever context it will be awaited in."""
+    """Return a coroutine that continues the running call in whatever context awaits it."""
     running = _RUNNING.get()
     return work if running is None else _within(running, work)
 

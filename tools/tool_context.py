@@ -1,41 +1,41 @@
-"""What a tool may know of the rollout that it is called in: the base of states, and the context."""
+"""What tools can access of their rollout: the base class of states, and the context."""
 
 from collections.abc import MutableMapping
 from typing import Any, Protocol
 
 
 class State:
-    """Base class of what `prepare` gives as a rollout's state, where tools are to take it as a parameter."""
+    """Base class of a rollout's state, as returned by `prepare`, so that tools can take it as a parameter."""
 
 
 class ToolContext(Protocol):
-    """A rollout, as tools see it: they get it where they annotate a parameter with this."""
+    """The rollout of a tool call, for parameters annotated with this type."""
 
     @property
     def item(self) -> Any:
-        """The item of the rollout, its own copy."""
+        """The rollout's own copy of its item."""
         ...
 
     @property
     def state(self) -> Any:
-        """What `prepare` gave."""
+        """The state that `prepare` returned."""
         ...
 
     @property
     def seed(self) -> int:
-        """Of this rollout."""
+        """The seed of this rollout."""
         ...
 
     @property
     def group_seed(self) -> int:
-        """Equal among siblings."""
+        """The seed that all siblings share."""
         ...
 
     @property
     def metrics(self) -> MutableMapping[str, float]:
-        """Numbers worth seeing in the record and the summary."""
+        """Numbers for the record and the summary."""
         ...
 
     def end(self, reason: str) -> None:
-        """End the rollout after this turn; the first reason wins."""
+        """End the rollout after this turn; the first reason counts."""
         ...

@@ -1,4 +1,4 @@
-"""What a tool gives back: text, or a value as JSON, and no more of it than a model is to read."""
+"""Outputs of tools: text or JSON, limited in length."""
 
 import json
 from collections.abc import Iterator
@@ -14,20 +14,20 @@ _SHOWN = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolOutput:
-    """What a tool gives back when it is more than text."""
+    """A tool's output with more than text."""
 
     content: str
     exit_code: int | None = None
-    """Exit status of the command that the tool ran."""
+    """Exit status of the tool's command."""
     timed_out: bool = False
 
 
 def output_of(given: Any, tool: str) -> ToolOutput:
-    """What a tool's function gave: text as it is, any other value as JSON.
+    """Convert a tool's return value: text as it is, other values as JSON.
 
     Raises:
-        ToolError: it holds a number that is too long to be written, which the model may have asked for.
-        TypeError: JSON cannot hold it. It is a bug of the tool.
+        ToolError: if a number is too long to print, which the model may have requested.
+        TypeError: if the value is not JSON, a bug in the tool.
     """
     if isinstance(given, ToolOutput):
         if not isinstance(given.content, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # user code
@@ -36,10 +36,10 @@ def output_of(given: Any, tool: str) -> ToolOutput:
     if isinstance(given, str):
         return ToolOutput(content=given)
     try:
-        # Python's own writer keeps lone surrogates, which `bounded` replaces: an agent's text may have them.
+        # Python's encoder keeps lone surrogates of an agent's text; `bounded` replaces them.
         return ToolOutput(content=json.dumps(given, ensure_ascii=False, default=_plain))
     except (TypeError, ValueError) as error:
-        if "integer string conversion" in str(error):  # of Python's limit on digits: 10**5000
+        if "integer string conversion" in str(error):  # Python's limit on digits, as with 10**5000
             raise ToolError("the result holds a number that is too long to be written") from None
         reason = str(error)[:_SHOWN]
         raise TypeError(
@@ -49,7 +49,7 @@ def output_of(given: Any, tool: str) -> ToolOutput:
 
 
 def bounded(text: str, max_chars: int) -> str:
-    """The text, or its head and tail around a note of how much was cut; never longer than `max_chars`."""
+    """Return the text, or its head and tail around a note about the cut, at most `max_chars` long."""
     if len(text) <= max_chars:
         return _encodable(text)
     room = max(0, max_chars - len(_cut_note(len(text), len(text))))
@@ -60,14 +60,16 @@ def bounded(text: str, max_chars: int) -> str:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes | bytearray | memoryview):
-        raise TypeError("bytes are no text: decode them")  # whether they are UTF-8 may be the agent's doing
+        raise TypeError(
+            "bytes are no text: decode them"
+        )  # not decoded here: whether it succeeds may depend on the agent
     if isinstance(value, Iterator):
         raise TypeError("an iterator is no value: make a list of it")
     return to_jsonable_python(value, bytes_mode="base64")
 
 
 def _encodable(text: str) -> str:
-    # A lone surrogate (an undecodable file name) cannot be written to a record as UTF-8.
+    # Lone surrogates of undecodable file names cannot be recorded as UTF-8.
     return text.encode("utf-8", "replace").decode("utf-8")
 
 

@@ -1,4 +1,4 @@
-"""Which tools a rollout gets: the environment's own toolsets and the shipped ones, picked by name."""
+"""Selection of a rollout's tools from own, shipped and MCP toolsets."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,10 +19,10 @@ _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 @lru_cache(maxsize=1024)
 def toolset_of(state: type[State]) -> Toolset:
-    """The methods of a state that are tools, inherited ones first; `ShopState` is the toolset `shop_state`.
+    """Return a State's tool methods, inherited ones first; `ShopState` becomes toolset `shop_state`.
 
     Raises:
-        ConfigError: it has none, or one of them cannot be called for a rollout.
+        ConfigError: if it has none, or one cannot be called in a rollout.
     """
     tools = {
         name: getattr(state, name)
@@ -39,7 +39,7 @@ def toolset_of(state: type[State]) -> Toolset:
 
 
 def refuse_state(toolset: Toolset, state: type[Any], giver: str) -> None:
-    """Raise ConfigError where a tool takes another state than `giver` gives."""
+    """Raise ConfigError if a tool takes another state than `giver` returns."""
     for tool in toolset.tools:
         if wrong := next((kind for kind in tool.states if not issubclass(state, kind)), None):
             raise ConfigError(f"tool {tool.name!r} takes {wrong.__name__}, and {giver} {state.__name__}")
@@ -65,9 +65,9 @@ def _is_tool(owner: type, name: str, value: object) -> bool:
 _SHOWN = 200
 
 SHIPPED: Mapping[str, Toolset] = {toolset.name: toolset for toolset in (terminal, file, python)}
-"""Toolsets that can be enabled by name in any environment."""
+"""Toolsets that any environment can enable by name."""
 ToolSource = Toolset | Tool | type[State] | MCPToolset
-"""What an environment lists: a bare tool is a toolset of its own name, a State class one of its methods."""
+"""An entry of an environment's `tools`."""
 
 
 def select_toolsets(
@@ -75,15 +75,15 @@ def select_toolsets(
     enabled: Sequence[str] | None = None,
     listed: Mapping[str, Toolset] | None = None,
 ) -> Toolset:
-    """One toolset out of several, those that are enabled.
+    """Merge the enabled toolsets.
 
     Args:
-        own: What the environment lists. An own toolset wins over a shipped one of the same name.
-        enabled: Names of own or shipped toolsets; `None` takes all own ones.
-        listed: What MCP servers have, by the names of their toolsets; those not in it have no tools yet.
+        own: The environment's tools. They take precedence over shipped toolsets of the same name.
+        enabled: Names of own or shipped toolsets; None for all own ones.
+        listed: Tools of MCP servers by toolset; servers that are missing have no tools yet.
 
     Raises:
-        ConfigError: a name that does not exist, or two tools or toolsets of one name.
+        ConfigError: if a name is unknown, or two tools or toolsets share one.
     """
     named = _by_name(own)
     known = {**SHIPPED, **named, **(listed or {})}
@@ -94,16 +94,16 @@ def select_toolsets(
 
 
 def narrowed(toolset: Toolset, names: Any, own: Sequence[ToolSource], where: str) -> Toolset:
-    """Those tools of a toolset that have one of these names; all of them for `None`.
+    """Return the tools of a toolset with these names, or all for None.
 
     Args:
-        toolset: What a run has, after its settings.
-        names: What `tools_for` gave. A tool that the settings have taken away stays away.
-        own: What the environment lists.
-        where: Whose names they are, for the error.
+        toolset: The run's tools after its settings.
+        names: The result of `tools_for`; it cannot restore tools that the settings removed.
+        own: The environment's tools.
+        where: Source of the names, for errors.
 
     Raises:
-        ConfigError: they are no names, or names of no tool.
+        ConfigError: if `names` is no list of tool names, or one is unknown.
     """
     if names is None:
         return toolset

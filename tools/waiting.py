@@ -1,4 +1,4 @@
-"""Waiting for work that a cancellation must not leave half done."""
+"""Waits that survive cancellation, for work that must not be left half done."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -8,9 +8,9 @@ T = TypeVar("T")
 
 
 async def to_the_end(work: Awaitable[T]) -> T:
-    """The result of the work, which goes on however often the caller is cancelled meanwhile.
+    """Wait for the work despite cancellations.
 
-    A cancellation goes on once the work is done; an error of the work goes before it.
+    Re-raise CancelledError after the work completes; an exception from the work takes precedence.
     """
     task = asyncio.ensure_future(work)
     cancelled = False
@@ -26,12 +26,12 @@ async def to_the_end(work: Awaitable[T]) -> T:
 
 
 async def or_undo(making: Awaitable[T], undo: Callable[[T], Awaitable[None]]) -> T:
-    """What is made; when the caller is cancelled, it is still waited for and then undone."""
+    """Return the result of `making`; on cancellation wait for it and undo it."""
     task = asyncio.ensure_future(making)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        # A thread goes on: what it makes has to be taken away again.
+        # A thread cannot be cancelled, so its result must be undone.
         await to_the_end(_undone(task, undo))
         raise
 
@@ -43,7 +43,7 @@ async def _undone(task: "asyncio.Future[T]", undo: Callable[[T], Awaitable[None]
 
 
 async def side_by_side(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results, in order; the first error of one ends the others, and is raised once they have ended."""
+    """Return the results in order. The first error cancels the others and is raised after they end."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(work) for work in works]
@@ -51,4 +51,4 @@ async def side_by_side(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         first = broken.exceptions[0]
     else:
         return [task.result() for task in tasks]
-    raise first  # out here, so that nothing is written over what caused it
+    raise first  # outside of `except`, to keep the error's own context

@@ -1,1 +1,1 @@
-"""Who writes the assistant turns."""
+"""Policies: the models, servers and scripts that write assistant turns."""

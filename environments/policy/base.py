@@ -1,4 +1,4 @@
-"""What a policy is: it writes the assistant turns, and may go on from the open row of token ids."""
+"""The `Policy` protocol, its request, and the open row of token ids that a policy may extend."""
 
 from array import array
 from collections.abc import Awaitable, Callable, Sequence
@@ -13,11 +13,11 @@ from tools.errors import ConfigError
 
 
 class OpenRow:
-    """What the model saw and sampled last. It grows only at its end, and only between two requests."""
+    """The token ids that the model saw and sampled so far, ending with a sampled turn."""
 
     def __init__(self) -> None:
         self.messages = 0
-        """How many of the messages that the model sees it holds: those before, and the turn it ends with."""
+        """Number of messages in the row, the final turn included."""
         self.sampled_start = 0
         self._ids = array("i")
         self._json = bytearray()
@@ -25,30 +25,29 @@ class OpenRow:
 
     @property
     def token_ids(self) -> Sequence[int]:
-        """All ids, not copied: read them before the next turn."""
+        """All ids, not copied: valid until the next turn."""
         return CompactNumbers(self._ids)
 
     def extend(self, unsampled: Sequence[int], sampled: Sequence[int], *, messages: int) -> None:
-        """Add ids that the model saw, and then sampled; `messages` is what the row holds with that turn."""
-        self._ids.extend(array("i", unsampled))  # twice as fast as one id after the other
+        self._ids.extend(array("i", unsampled))  # twice as fast as one id at a time
         self.sampled_start = len(self._ids)
         self._ids.extend(array("i", sampled))
         self.messages = messages
 
     def rest_of(self, prompt_ids: Sequence[int]) -> tuple[int, ...] | None:
-        """What of a whole prompt follows the row; `None`: the prompt does not begin with it."""
+        """Return the part of a prompt after this row, or None if the prompt does not start with the row."""
         end = len(self._ids)
-        # Most prompts that do not go on differ in their length or before their end already.
+        # Most other prompts differ in their length or at the row's end.
         if len(prompt_ids) < end or (end and prompt_ids[end - 1] != self._ids[-1]):
             return None
         try:
             goes_on = compact_ids(prompt_ids[:end]) == self.token_ids
-        except (TypeError, ValueError):  # they are checked later
+        except (TypeError, ValueError):  # callers check the ids
             return None
         return tuple(prompt_ids[end:]) if goes_on else None
 
     def json(self) -> bytes:
-        """The ids as they stand in a JSON list, without its brackets: only what is new is written."""
+        """Return the ids as JSON without the brackets; only new ids are encoded."""
         new = self._ids[self._written :]
         if new:
             if self._json:
@@ -60,50 +59,49 @@ class OpenRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionRequest:
-    """One model call. It carries the whole conversation, so a policy keeps no state between calls."""
+    """One model call with the whole conversation, so that a policy keeps no state between calls."""
 
     messages: tuple[Message, ...]
     kind: Literal["act", "summary"] = "act"
-    """`summary`: the last message asks to sum the conversation up; what is called then is not run."""
+    """`summary`: the last message asks for a summary of the conversation; tool calls in the reply are not
+    run."""
     position: int | None = None
-    """Messages of the whole conversation so far, those that the model does not see any more included;
-    `None`: as many as it sees."""
+    """Number of messages in the whole conversation, including those hidden from the model; None:
+    `len(messages)`."""
     tools: tuple[ToolSpec, ...] = ()
     seed: int = 0
-    """The rollout's seed, the same for each of its calls."""
     rollout_seed: int | None = None
-    """The rollout's seed, where `seed` is that of one of its threads."""
+    """The rollout's seed if `seed` belongs to one of its threads."""
     max_tokens: int = 1024
     max_row_tokens: int | None = None
-    """Tokens that the row of this turn may have; what is longer for certain need not be rendered."""
+    """Limit of the row of this turn; prompts that are certainly longer need not be rendered."""
     row: OpenRow | None = None
-    """The row of the turns so far, for a policy that sends ids and goes on from them; others ignore it."""
+    """The row of the turns so far, which policies that send token ids extend."""
     prompt_tokens: int | None = None
-    """Of the prompt, where they were counted, as they are for condensers; they may be an estimate."""
+    """Token count of the prompt if a condenser needed it; may be an estimate."""
     anchor: str | None = None
-    """The state that the turn is taken in, where the environment writes `state_key`: for policies that learn
-    in tables. A language model sees messages alone."""
+    """The current state by the environment's `state_key`, for tabular policies."""
 
     @property
     def number(self) -> int:
-        """Differs for each call of a rollout: what is sampled and what calls are named by."""
+        """A number that is unique among the calls of a rollout; seeds sampling and call ids."""
         return len(self.messages) if self.position is None else self.position
 
 
 class Policy(Protocol):
-    """Writes assistant turns. What it gives is checked before it joins a row: see `checked_completion`."""
+    """Writes assistant turns. `checked_completion` validates each completion before it joins a row."""
 
     @property
     def name(self) -> str:
-        """What the record calls this policy, for example `scripted:0.6` or the model's name."""
+        """The policy's name in the record, such as `scripted:0.6` or the model's name."""
         ...
 
     async def complete(self, request: CompletionRequest) -> Completion:
         """Sample the next assistant message.
 
         Raises:
-            PolicyError: the call is lost after its retries.
-            ContextOverflow: the prompt is longer than the model's context.
+            PolicyError: if the call failed after all retries.
+            ContextOverflow: if the prompt exceeds the model's context.
         """
         ...
 
@@ -111,7 +109,7 @@ class Policy(Protocol):
 @runtime_checkable
 class CheckedPolicy(Protocol):
     async def check(self) -> None:
-        """Raise ConfigError while it cannot; buys no completion."""
+        """Raise ConfigError if the policy cannot be used; must not sample."""
         ...
 
 
@@ -119,33 +117,32 @@ PromptCounter = Callable[[CompletionRequest], Awaitable[int | None]]
 
 
 def prompt_counter(policy: Policy) -> PromptCounter | None:
-    """`async def prompt_tokens(self, request)` of a policy that has it: tokens of the prompt of a request.
+    """Return the policy's optional method `async def prompt_tokens(self, request) -> int | None`.
 
-    It counts what the policy would sample after, tools included, and buys nothing; `None`: it does not know.
-    It may raise ContextOverflow where there are more than it has room for. Condensers of a policy without it
-    get estimates.
+    It counts the tokens of the prompt, tools included, without sampling, or returns None if it cannot. It may
+    raise ContextOverflow. Condensers estimate the count for a policy without this method.
     """
     counter: Any = getattr(policy, "prompt_tokens", None)
     return cast("PromptCounter", counter) if callable(counter) else None
 
 
 def vocabulary_size(policy: Policy) -> int | None:
-    """One more than the largest id, where a policy has a `vocabulary_size`; what it samples is held to it."""
-    # Asked for each completion: `isinstance` of a protocol takes 20 µs.
+    """Return the policy's optional `vocabulary_size`; sampled ids must be smaller."""
+    # Runs once per completion: `isinstance` of a protocol takes 20 µs.
     return getattr(policy, "vocabulary_size", None)
 
 
 def window_of(policy: Policy) -> int | None:
-    """Tokens that a policy's model takes, prompt and completion, where it has `context_tokens`."""
+    """Return the model's context window in tokens if the policy has a valid `context_tokens`."""
     given: object = getattr(policy, "context_tokens", None)
     return given if type(given) is int and given > 1 else None
 
 
 def checked_policy(policy: Policy) -> Policy:
-    """A policy that the user brings.
+    """Return a user's policy after validation.
 
     Raises:
-        ConfigError: it has no name that a record could hold, or nothing to call.
+        ConfigError: if it has no name or no `complete` method.
     """
     name: object = getattr(policy, "name", None)
     complete: object = None if isinstance(policy, type) else getattr(policy, "complete", None)

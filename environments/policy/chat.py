@@ -1,4 +1,4 @@
-"""The policy behind any OpenAI-compatible server, exact where the server gives the tokens it sampled."""
+"""The policy for any OpenAI-compatible chat server; exact if the server returns the sampled tokens."""
 
 import asyncio
 import logging
@@ -33,31 +33,31 @@ from tools.errors import ConfigError, ContextOverflow, PolicyError
 
 _LOG = logging.getLogger(__name__)
 _LONG_CHARS = 50_000
-"""Of a text, from which reading its calls takes some milliseconds."""
+"""Length from which parsing calls in a text takes milliseconds and moves to a thread."""
 _BELIEVED = 2
-"""Requests that are refused for asking for ids before the others ask for none: one is an odd one."""
+"""Requests for ids that must be refused before later ones stop asking: one refusal may be a glitch."""
 _LONG_BYTES = 1_000_000
-"""Of a reply, from which reading it takes some 10 ms."""
+"""Size from which parsing a reply takes about 10 ms and moves to a thread."""
 
 
 @dataclass(kw_only=True, eq=False)
 class ChatPolicy(ServedModel):
-    """Asks a model server for each assistant turn.
+    """Samples assistant turns from a model server by chat messages.
 
-    A server that answers `return_token_ids` (vLLM, SGLang) gives exact completions. From any other, the token
-    ids are made from the text, without logprobs, and the completion has `exact=False`.
+    A server that supports `return_token_ids` (vLLM, SGLang) gives exact completions. For any other, the token
+    ids are encoded from the text, without logprobs, and the completion has `exact=False`.
     """
 
     renderer: ChatMLRenderer
-    """Makes the token ids of a server that gives none."""
+    """Encodes the replies of servers that return no ids."""
     context_tokens: int | None = None
     family: str | None = None
-    """The model's chat format, by which calls in its text are read; `None`: by its name."""
+    """The model's chat format, for tool calls in its text; None: derived from its name."""
     sampling: dict[str, Any] = field(init=False, repr=False)
     _dialect: Dialect = field(init=False, repr=False, default_factory=Dialect)
     _gives_ids: bool = field(init=False, repr=False, default=False)
     _without_ids: int = field(init=False, repr=False, default=0)
-    """Requests that were answered once they asked for no ids."""
+    """Requests that succeeded only without asking for ids."""
     _warned: set[str] = field(init=False, repr=False, default_factory=set[str])
     _tool_use: ToolUse = field(init=False, repr=False)
 
@@ -94,9 +94,9 @@ class ChatPolicy(ServedModel):
         )
 
     def _with_room(self, request: CompletionRequest) -> CompletionRequest:
-        """The request, if its turn can have room.
+        """Limit `max_tokens` to the room that is left.
 
-        A window is counted in the server's own tokens alone: its ids, or what was counted for condensers.
+        The context window counts the server's own tokens, so only its ids or counts are compared with it.
         """
         longest = LONGEST_TOKEN if self._gives_ids else self.renderer.longest_token
         at_least = tokens_at_least(request, longest_token=longest)
@@ -165,7 +165,7 @@ class ChatPolicy(ServedModel):
         return replace(sampled, tokens=replace(sampled.tokens, extends_row=True))
 
     def _after_refusal(self, error: StatusError, dialect: Dialect) -> Dialect:
-        """The dialect to try after an error status; raises if none is left."""
+        """Return the dialect to try after an error status, or raise if none is left."""
         url = self.server.chat_url
         if is_context_overflow(error):
             raise ContextOverflow(f"{url} {self.answered(error)}") from error
@@ -180,7 +180,7 @@ class ChatPolicy(ServedModel):
         return simpler
 
     def _learn(self, dialect: Dialect, sampled: SampledMessage) -> None:
-        """Keep what an answer has shown; requests that began before it know less, and take nothing back."""
+        """Keep what a reply showed. Older requests in flight know less and must not undo it."""
         self._gives_ids = self._gives_ids or sampled.tokens is not None
         learned = self._dialect.joined(replace(dialect, reasoning=sampled.reasoning_field))
         self._without_ids += not dialect.captures
@@ -231,7 +231,6 @@ class ChatPolicy(ServedModel):
 
 
 def _written(messages: Sequence[Message], reasoning: str | None) -> list[bytes]:
-    """Messages as JSON, their reasoning in the field that the server knows, or left out."""
     known = reasoning == "reasoning_content"
     written: list[bytes] = []
     for message in messages:

@@ -1,8 +1,7 @@
-"""An OpenAI-compatible model server whose model is a script.
+"""An OpenAI-compatible mock server that samples from a script.
 
-It answers like vLLM does, token ids and logprobs included, and with the same tokens that a `ScriptedPolicy`
-in the process gives for the same seed; it takes token ids in the formats of vLLM and SGLang. So the whole way
-over HTTP can be tried without a model.
+It speaks chat and the token wires of vLLM and SGLang, with ids and logprobs equal to those of an in-process
+`ScriptedPolicy` with the same seed.
 """
 
 import hashlib
@@ -31,16 +30,16 @@ from tools.calls import ToolSpec
 
 ServerKind = Literal["plain", "vllm", "sglang"]
 ScriptFor = Callable[[Sequence[Message]], Script | None]
-"""The script that plays the model in a conversation; `None` for the generic one."""
+"""Returns the script for a conversation; None: the generic one."""
 Answer = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
-"""Of the JSON object of a request, the JSON object of its reply."""
+"""Maps a request's JSON object to the reply's."""
 
 _DEFAULT_MAX_TOKENS = 1024
 _DEFAULT_WINDOW = 131_072
 _DEFAULT_VERSION = "default"
-"""The weights of vLLM and SGLang, until they are given another version."""
+"""The initial weight version of vLLM and SGLang."""
 _ABOUT = {"vllm": ("/version",), "sglang": ("/server_info", "/get_model_info"), "plain": ()}
-"""The paths where a server says what it is."""
+"""Paths of the servers' own information."""
 _VERSIONS = {"vllm": "0.33.0", "sglang": "0.5.23", "plain": ""}
 _BEFORE_TOOLS = "# Tools\n\nYou may call these functions. Their signatures:\n"
 
@@ -60,18 +59,18 @@ class SampledIds:
 
 
 Sampler = Callable[[IdsRequest], Awaitable[SampledIds]]
-"""A model that goes on from ids. It raises ValueError for those that it cannot go on from."""
+"""Samples from ids; ValueError for ids that it cannot continue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MockSettings:
     model: str = "scripted"
     context_tokens: int | None = None
-    """A prompt of that many tokens is refused as too long; a chat completion is cut there."""
+    """Longer prompts are refused; chat completions are cut at this length."""
     kind: ServerKind = "plain"
-    """`vllm` and `sglang` take token ids where those servers do, and say what they are."""
+    """The server to imitate; `vllm` and `sglang` accept token ids."""
     sampler: Sampler | None = None
-    """Goes on from token ids; unset: the script, of a conversation that the mock's renderer rendered."""
+    """Samples from token ids; None: parse the conversation and use the script."""
 
 
 class ChatRequest(BaseModel):
@@ -92,7 +91,7 @@ class ChatRequest(BaseModel):
             for written in messages_of(entry, f"messages[{index}]", index)
         )
         seed = self.seed or 0
-        # A number that no call in the history has: histories that were cut may have equal lengths.
+        # A number that no call in the history has: shortened histories may have equal lengths.
         ours = re.compile(rf"call_{seed}_(\d{{1,18}})_\d+")
         found = (ours.fullmatch(call.id) for message in messages for call in message.tool_calls)
         return CompletionRequest(
@@ -116,9 +115,9 @@ def mock_app(
     *,
     skill: float,
     renderer: ChatMLRenderer,
-    settings: MockSettings = MockSettings(),  # frozen
+    settings: MockSettings = MockSettings(),
 ) -> Starlette:
-    """Return the server as an ASGI app; `script_for` chooses the script by the conversation of a request."""
+    """Return the server as an ASGI app; `script_for` chooses a script per conversation."""
     mock = _Mock(script_for=script_for, skill=skill, renderer=renderer, settings=settings)
     posts: dict[str, Answer] = {
         "/v1/chat/completions": mock.chat,
@@ -174,7 +173,7 @@ class _Mock:
         return {"version": _VERSIONS[self.settings.kind], "model_path": self.settings.model}
 
     async def update_version(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """SGLang's path: `{"new_version": "step-2"}`."""
+        """Set the weight version, `{"new_version": "step-2"}`, as in SGLang."""
         version = body.get("new_version")
         if not isinstance(version, str):
             raise RefusalError(400, "new_version is missing, or no text")
@@ -201,7 +200,7 @@ class _Mock:
         reply = _chat_reply(asked, completion, self.renderer, self.settings.model)
         if kind == "vllm":
             reply["choices"][0] |= self._weight_versions(body, reply["usage"]["completion_tokens"])
-        # A plain server gives no version before it was given one.
+        # A plain server states no version until one is set.
         elif kind == "sglang" or self.version != _DEFAULT_VERSION:
             reply["metadata"] = {"weight_version": self.version}
         return reply
@@ -380,9 +379,9 @@ def finish_reason(sampled: SampledIds, asked: IdsRequest) -> str:
 def conversation_of(
     prompt_ids: Sequence[int], renderer: ChatMLRenderer
 ) -> tuple[tuple[Message, ...], tuple[ToolSpec, ...]]:
-    """Return the messages and the offered tools, the reverse of `ChatMLRenderer.prompt_ids`.
+    """Return (messages, offered tools), the inverse of `ChatMLRenderer.prompt_ids` except for call ids.
 
-    Call ids are not in the tokens. ValueError if the ids are no such prompt.
+    ValueError if the ids are not such a prompt.
     """
     start, *header = renderer.prompt_ids((), ())
     blocks: list[list[int]] = [[]]

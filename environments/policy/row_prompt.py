@@ -1,4 +1,4 @@
-"""What policies of model servers share: the prompt of a turn in its row, its room, and the calls in it."""
+"""Shared parts of model server policies: prompts that extend a row, token limits, named calls."""
 
 import logging
 import re
@@ -28,7 +28,7 @@ def extension(request: CompletionRequest, row: OpenRow, renderer: Renderer) -> t
 
 
 def prompt_of(request: CompletionRequest, renderer: Renderer) -> Prompt:
-    """What follows the open row; without one, or if the format cannot go on from it, all ids."""
+    """Return the ids after the open row, or the whole prompt if the row is missing or cannot be extended."""
     fork = None
     if (row := request.row) is not None:
         try:
@@ -44,7 +44,7 @@ def tokens_of(prompt: Prompt, request: CompletionRequest) -> int:
 
 
 def whole_calls(message: Message, request: CompletionRequest, *, is_cut: bool) -> Message:
-    """The message with its calls named by position; of a cut turn, the last does not count."""
+    """Return the message with calls named by position, without an unclosed call if the turn was cut."""
     calls: Sequence[Any] = message.tool_calls
     if is_cut:
         calls = [call for call in calls if call.status != "unclosed_block"]
@@ -55,12 +55,12 @@ def whole_calls(message: Message, request: CompletionRequest, *, is_cut: bool) -
 
 _LOG = logging.getLogger(__name__)
 _ROLLOUTS = 8
-"""Without any call, from which on it is no chance."""
+"""Rollouts without any call after which to warn."""
 _MARKERS = re.compile(
     r"<tool_calls?>|<function=|<function_call|\[TOOL_CALLS\]|<\|python_tag\|>|<minimax:tool_call>|<\|?tool_call\|?>"
     r"|<[|\uff5c]tool[_\u2581]calls?(?:_section)?[_\u2581]begin[|\uff5c]>|to=functions\.|```tool_(?:call|code)"
 )
-"""How the chat formats in use begin a call."""
+"""Openings of tool calls in common chat formats."""
 _SWITCHES = (
     "--enable-auto-tool-choice --tool-call-parser NAME of vLLM, --tool-call-parser NAME of SGLang, --jinja "
     "of llama.cpp; or name the model's format with --openai.family, and its text is read here"
@@ -68,13 +68,13 @@ _SWITCHES = (
 
 
 class ToolUse:
-    """Watches the answers of one server, until the first call."""
+    """Warns if the model of a server calls no tools, or if its calls arrive as text."""
 
     def __init__(self, url: str, *, advice: str = f"switch on {_SWITCHES}") -> None:
         self._url = url
         self._advice = advice
         self._without: set[int] | None = set()
-        """Seeds of rollouts whose model called nothing; `None`: it was reported."""
+        """Seeds of rollouts without a call so far; None once a call came or the warning was logged."""
         self._warned_of_markers = False
 
     def note(self, request: CompletionRequest, message: Message) -> None:
@@ -103,13 +103,13 @@ class ToolUse:
 def with_room(
     request: CompletionRequest, *, prompt_tokens: int, context_tokens: int | None
 ) -> CompletionRequest:
-    """Return the request, with no more tokens to sample than there is room for.
+    """Return the request with `max_tokens` limited to the room that is left.
 
-    A turn that is cut there has the finish reason `length` and fewer tokens than the loop asked for: that is
-    how the loop distinguishes a full window from a spent budget.
+    A turn cut by this limit has the finish reason `length` and fewer tokens than requested, which tells the
+    loop that the window is full, not the budget spent.
 
     Raises:
-        ContextOverflow: there is no room for one token.
+        ContextOverflow: if there is no room for one token.
     """
     limits = [each for each in (context_tokens, request.max_row_tokens) if each is not None]
     if not limits:
@@ -122,9 +122,9 @@ def with_room(
 
 
 def tokens_at_least(request: CompletionRequest, *, longest_token: int) -> int:
-    """Return a lower bound of the tokens of a prompt that a server renders.
+    """Return a lower bound on the tokens of a prompt that the server renders.
 
-    That is its open row and what follows it, unless a template may drop reasoning from earlier turns.
+    The open row counts in full unless it has reasoning, which templates may drop from earlier turns.
     """
     row, messages = request.row, request.messages
     if row is not None and not any(message.reasoning for message in messages):

@@ -1,8 +1,7 @@
-"""The embedded policy: a script gives possible next messages, and its samples carry exact log-probabilities.
+"""The scripted policy: it samples from a script's weighted messages, with exact log-probabilities.
 
-A script is a plain function, so an environment ships an agent without a model. The policy reads its mixture
-of messages as a distribution over tokens: the sampled ids and logprobs are what a model server with that
-distribution would report.
+A script is a plain function, so that an environment runs without a model. Its weighted messages define a
+distribution over tokens; ids and logprobs are those that a model server with this distribution would return.
 """
 
 import inspect
@@ -24,14 +23,13 @@ from tools.calls import ToolCall, ToolSpec
 from tools.errors import ConfigError
 
 _DEEPEST = 8
-"""Levels of nesting; a recursive schema ends there with `null`."""
+"""Maximum schema depth; deeper values are null."""
 
 
 def example_of(schema: Mapping[str, Any]) -> Any:
-    """A value for `schema`: its first example, default, constant or enum entry, else a minimal one by type.
+    """Return a value for a JSON schema: its first example, enum entry or default, else a minimal value.
 
-    Objects get their required properties and those that name an example. `$ref` is looked up in the schema's
-    own `$defs`. Patterns, formats and conditions are not read.
+    Patterns, formats and conditions are ignored.
     """
     return _example(schema, schema.get("$defs", {}), _DEEPEST)
 
@@ -81,7 +79,7 @@ def _minimal(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: i
 
 
 def _number(schema: Mapping[str, Any]) -> float:
-    """The allowed number that is nearest to 0; bounds that exclude themselves move by 1."""
+    """Return the allowed number nearest to 0; exclusive bounds move by 1."""
     lowest = schema.get("minimum", schema.get("exclusiveMinimum", -math.inf) + 1)
     highest = schema.get("maximum", schema.get("exclusiveMaximum", math.inf) - 1)
     return max(lowest, min(0, highest))
@@ -89,30 +87,30 @@ def _number(schema: Mapping[str, Any]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One message the agent could write next."""
+    """One possible next message of the agent."""
 
     probability: float
     message: Message
-    """Role `assistant`. The ids of its tool calls are replaced."""
+    """The assistant's message; its call ids are replaced."""
 
 
 _SUMMARY_CHARS = 200
 _REFUSED = ("Error:", "There is no tool", "The call was not run:")
-"""How answers to calls begin that did nothing."""
+"""Prefixes of results for calls that did not run."""
 
 Script = Callable[
     [Sequence[Message], Sequence[ToolSpec], float], Sequence[Choice] | Awaitable[Sequence[Choice]]
 ]
-"""(conversation so far, offered tools, skill from 0 to 1) → what comes next; the probabilities sum to 1."""
+"""Maps (conversation, offered tools, skill from 0 to 1) to choices with probabilities that sum to 1."""
 
 
 def say(content: str, *, reasoning: str | None = None) -> Message:
-    """An assistant message that calls no tool, which ends a rollout."""
+    """Return an assistant message without tool calls, which ends a rollout."""
     return Message(role="assistant", content=content, reasoning=reasoning)
 
 
 def choices(*parts: tuple[float, Sequence[Message]]) -> list[Choice]:
-    """Choices of several kinds: each part is a probability, which its messages share evenly."""
+    """Return choices of several kinds; the messages of a part share its probability evenly."""
     return [
         Choice(probability=probability / len(messages), message=message)
         for probability, messages in parts
@@ -121,12 +119,12 @@ def choices(*parts: tuple[float, Sequence[Message]]) -> list[Choice]:
 
 
 def mostly(p_right: float, right: Sequence[Message], *others: Sequence[Message]) -> list[Choice]:
-    """Choices of which the right ones have this probability, and kinds of others share the rest evenly."""
+    """Return choices with probability `p_right` for the right messages; other kinds share the rest evenly."""
     return choices((p_right, right), *(((1 - p_right) / len(others), each) for each in others))
 
 
 def call(name: str, arguments: Mapping[str, Any] | str, *, content: str = "") -> Message:
-    """An assistant message that calls one tool; arguments given as text are sent as they are."""
+    """Return an assistant message that calls one tool; text arguments are sent verbatim."""
     text = arguments if isinstance(arguments, str) else json.dumps(dict(arguments), ensure_ascii=False)
     return Message(
         role="assistant", content=content, tool_calls=(ToolCall(id="", name=name, arguments=text),)
@@ -134,13 +132,13 @@ def call(name: str, arguments: Mapping[str, Any] | str, *, content: str = "") ->
 
 
 def calls_that_ran(messages: Sequence[Message]) -> Iterator[tuple[ToolCall, str]]:
-    """The calls of a conversation with their answers, without those that were refused and so did nothing."""
+    """Yield each call that ran with its result."""
     waiting: list[ToolCall] = []
     for message in messages:
         if message.role != "tool":
             waiting = list(message.tool_calls)
             continue
-        # Some servers give equal ids in each reply, so that only those of the turn count.
+        # Some servers repeat ids in each reply, so only this turn's calls are searched.
         tool_call = next((each for each in waiting if each.id == message.tool_call_id), None)
         if tool_call is None:
             continue
@@ -150,35 +148,35 @@ def calls_that_ran(messages: Sequence[Message]) -> Iterator[tuple[ToolCall, str]
 
 
 class PlaysByScript(ABC):
-    """A policy that chooses among the scripted agent's next messages: subclass it."""
+    """Base class of policies that choose among a script's messages."""
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """What the record calls it."""
+        pass
 
     @abstractmethod
     def playing_by_script(self, script: Script, summary: Script, skill: float) -> Policy:
-        """Whoever plays one rollout."""
+        """Return the policy for one rollout."""
 
     async def complete(self, request: CompletionRequest) -> Completion:
         raise ConfigError(f"{self.name!r} plays by an environment's scripted_choices: give it to AgentEnv")
 
 
 def playing(policy: Policy, script: Script, summary: Script, skill: float) -> Policy:
-    """The policy of one rollout, with its item's script if it plays by one."""
+    """Return the policy for one rollout, with the item's script if the policy uses one."""
     if isinstance(policy, PlaysByScript):
         return policy.playing_by_script(script, summary, skill)
     return policy
 
 
 class ScriptedPolicy:
-    """Samples from a script. It keeps no state: equal requests give equal completions."""
+    """Samples from a script without state: equal requests give equal completions."""
 
     def __init__(
         self, script: Script, *, skill: float, renderer: ChatMLRenderer, summary: Script | None = None
     ) -> None:
-        """Play `script`, and `summary` where a summary is asked for; without it, a generic one."""
+        """Use `script` for turns and `summary` for summaries (default: a generic one)."""
         if not 0 <= skill <= 1:
             raise ConfigError(f"skill is {skill}; it goes from 0 (clumsy) to 1 (flawless)")
         self._script = script
@@ -195,10 +193,9 @@ class ScriptedPolicy:
         return self._renderer.vocabulary_size
 
     async def complete(self, request: CompletionRequest) -> Completion:
-        """Sample one message of the mixture; the logprobs sum to the log of its probability.
+        """Sample one message; the logprobs sum to the log of its probability.
 
-        Messages with equal tokens count as one. A message longer than `max_tokens` is cut, and then the
-        logprobs sum to the log of the probability that a sample begins like this.
+        Messages with equal tokens count as one. For a cut message, it is the probability of that prefix.
         """
         choices = await self.choices(request)
         return await rendered(
@@ -209,7 +206,6 @@ class ScriptedPolicy:
         )
 
     async def choices(self, request: CompletionRequest) -> Sequence[Choice]:
-        """Return the choices that can happen; ConfigError if they are no distribution over messages."""
         script = self._summary if request.kind == "summary" else self._script
         given = script(request.messages, request.tools, self._skill)
         hook = "scripted_summary" if request.kind == "summary" else "scripted_choices"
@@ -247,7 +243,7 @@ class ScriptedPolicy:
         )
 
     def _cut_message(self, token_ids: Sequence[int]) -> Message:
-        """As servers read it: a call that was cut stays in the content as text."""
+        """Parse a cut turn as servers do: the cut call stays in the content as text."""
         message = self._renderer.parse(token_ids)
         whole = tuple(call for call in message.tool_calls if call.status == "ok")
         start = next((call.span[0] for call in message.tool_calls if call not in whole and call.span), None)
@@ -268,10 +264,9 @@ class ScriptedPolicy:
 
 
 def generic_script(messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float) -> Sequence[Choice]:
-    """An agent for any environment: it tries the offered tools with minimal arguments, then ends.
+    """Call the offered tools with minimal arguments, then end. Works in any environment.
 
-    It knows nothing about the task, so skill only decides how often its calls are well formed. With little
-    skill it sends broken JSON or names a tool that does not exist.
+    Skill decides how many calls are well formed; the others have broken JSON or an unknown tool name.
     """
     tried = sum(1 for message in messages if message.tool_calls)
     p_done = (0.0, 0.5, 0.75)[tried] if tools and tried < 3 else 1.0
@@ -291,7 +286,7 @@ def generic_script(messages: Sequence[Message], tools: Sequence[ToolSpec], skill
 
 
 def generic_summary(messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float) -> Sequence[Choice]:
-    """A summary of any conversation: how each result and reply begins; with little skill nothing at all."""
+    """Summarise a conversation by the beginning of each result and reply; with little skill lose it all."""
     heard = [message.content[:_SUMMARY_CHARS] for message in messages[1:-1] if message.role != "assistant"]
     kept = Choice(probability=skill, message=say("\n".join(["What I know:", *heard])))
     lost = Choice(probability=1 - skill, message=say("I have forgotten what was said."))
@@ -299,7 +294,6 @@ def generic_summary(messages: Sequence[Message], tools: Sequence[ToolSpec], skil
 
 
 def _checked(given: Any, hook: str) -> Sequence[Choice]:
-    """The choices that can happen, of what a hook gave."""
     choices = list(cast("Sequence[Any]", given)) if isinstance(given, list | tuple) else []
     if not choices or not all(isinstance(each, Choice) for each in choices):
         raise ConfigError(
@@ -319,7 +313,7 @@ def _checked(given: Any, hook: str) -> Sequence[Choice]:
 
 
 def _logprobs(token_ids: tuple[int, ...], mixture: Mapping[tuple[int, ...], Choice]) -> tuple[float, ...]:
-    """Each token's log-probability given those before it: the mass that has it over the mass so far."""
+    """Return log(mass of messages that agree up to this token / mass that agreed before it) per token."""
     agreeing = [
         (
             sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(token_ids, ids, strict=False))),

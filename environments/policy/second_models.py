@@ -1,4 +1,4 @@
-"""Models beside the policy, asked for text that nobody trains on: a judge, a simulated user, a summariser."""
+"""Models beside the policy that are not trained: judge, simulated user, summariser."""
 
 import asyncio
 import hashlib
@@ -33,7 +33,7 @@ from tools.errors import ConfigError, NoModelError, PolicyError, SecondModelErro
 from tools.time_profile import timed
 
 LONGEST_ANSWER = 200_000
-"""Characters; what follows is cut, as by a server's own limit."""
+"""In characters; longer answers are cut."""
 
 
 _REASONING = (
@@ -42,22 +42,21 @@ _REASONING = (
     ("[THINK]", "[/THINK]"),
     ("<|channel|>analysis", "<|channel|>final<|message|>"),
 )
-"""How a model's reasoning begins and ends, where its server leaves it in the text."""
+"""Opening and closing markers of reasoning that servers leave in the text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextAnswer:
     text: str | None
-    """Without reasoning; `None`: it takes no such question, see `problem`."""
+    """Without reasoning; None: the question cannot be answered, see `problem`."""
     problem: Literal["too_long", "filtered", "refused", "cut", "empty"] | None = None
-    """`too_long`, `filtered`: of the question, and the same one has no other answer. `refused`: the text is
-    what the server calls a refusal. `cut`: it is longer than it may be."""
+    """`too_long` and `filtered` concern the question and are permanent; `cut`: the answer exceeds a limit."""
     usage: Mapping[str, int] = field(default_factory=dict[str, int])
-    """`prompt_tokens` and `completion_tokens` that were paid for it, where they are known."""
+    """`prompt_tokens` and `completion_tokens` that were paid, if known."""
 
 
 class Answering(Protocol):
-    """A model server, or a script in its place."""
+    """A model server or a script that answers questions."""
 
     @property
     def model(self) -> str: ...
@@ -65,39 +64,39 @@ class Answering(Protocol):
     def sampling(self, seed: int) -> Mapping[str, Any]: ...
 
     async def answer(self, messages: Sequence[Message], *, seed: int) -> TextAnswer:
-        """The answer to a conversation that ends with a user message.
+        """Answer a conversation that ends with a user message.
 
         Raises:
-            SecondModelError: no answer after the server's tries.
+            SecondModelError: if no answer came after the server's tries.
         """
         ...
 
 
 def without_reasoning(text: str) -> str:
-    """What follows the reasoning that a server left in the text; nothing where that is left open."""
+    """Return the text after reasoning that a server left in it, or an empty text if the reasoning is open."""
     start = text.lstrip()
     if start.startswith(("{", "```")):
-        return text  # a verdict, which may quote such a mark
+        return text  # a verdict, which may quote a marker
     for begins, ends in _REASONING:
         if start.startswith(begins):
             return start.partition(ends)[2]
     thought, ended, answer = text.partition(_REASONING[0][1])
-    # What follows a verdict may be an agent's text, quoted: it ends no reasoning.
+    # Text after a verdict may quote an agent and does not end reasoning.
     return answer if ended and "{" not in thought else text
 
 
 _LOG = logging.getLogger(__name__)
 _INVALID = (400, 422)
 _TOO_LARGE = 413
-"""The status of proxies in front of servers, without a word about context."""
+"""Proxies answer this without mentioning the context."""
 _LONG_BYTES = 1_000_000
-"""Of a reply, from which reading it takes some 10 ms."""
+"""Size from which parsing a reply takes about 10 ms and moves to a thread."""
 
 
 @dataclass(kw_only=True, eq=False)
 class TextModel(ServedModel):
     role: str
-    """The section of its settings, such as `judge`."""
+    """The settings section, such as `judge`."""
     max_tokens: int
     _dialect: Dialect = field(init=False, repr=False)
     _has_answered: bool = field(default=False, init=False, repr=False)
@@ -138,7 +137,7 @@ class TextModel(ServedModel):
             return TextAnswer(text=None, problem="filtered")
 
     def _after_refusal(self, error: StatusError, dialect: Dialect) -> Dialect | None:
-        """A simpler dialect; `None` where only the question can be at fault: other ones were answered."""
+        """Return a simpler dialect, or None if the question must be at fault since others were answered."""
         try:
             simpler = dialect.without_refused(error, self._shape(), gives_ids=False)
         except RefusedSettingError as refusal:
@@ -184,25 +183,25 @@ SCRIPTED = "scripted"
 _GROUPS_UNTIL_DOWN = 3
 
 _ID_BYTES = 6
-"""No agent finds a text that holds the id of the question it stands in, and a model can copy the id."""
+"""48 bits: an agent cannot guess the id of the question that quotes its text, and a model can copy it."""
 _WANTED_ID = '\n\nThe JSON object has one more field, copied exactly: "id": "{}"'
 _WANTS_ID = re.compile(re.escape(_WANTED_ID).replace(re.escape("{}"), "([0-9a-f]{12})") + r"\Z")
 
 
 def question_id(question: Sequence[Message]) -> str:
-    """A hash of a question, which no text that stands in it can hold; equal where rewards are rescored."""
+    """Return a hash of a question, which no quoted text can contain; stable when rewards are rescored."""
     content = json.dumps([[message.role, _unicode(message.content)] for message in question])
     return hashlib.blake2b(content.encode(), digest_size=_ID_BYTES).hexdigest()
 
 
 def asking_for_id(question: Sequence[Message], wanted: str) -> tuple[Message, ...]:
-    """A question whose last message asks for an id in the object of the answer."""
+    """Return the question with a request to copy an id into the answer's JSON object."""
     *before, last = question
     return (*before, replace(last, content=last.content + _WANTED_ID.format(wanted)))
 
 
 def _without_id(question: Sequence[Message]) -> tuple[Sequence[Message], str | None]:
-    """A question as its author wrote it, and the id that it asks for."""
+    """Return (question as its author wrote it, requested id)."""
     asks = _WANTS_ID.search(question[-1].content) if question else None
     if asks is None:
         return question, None
@@ -210,7 +209,7 @@ def _without_id(question: Sequence[Message]) -> tuple[Sequence[Message], str | N
 
 
 def _with_id(text: str, wanted: str) -> str:
-    """A script's answer with the id in its object; unchanged where it holds no object, or several."""
+    """Insert the id into the JSON object of a script's answer; other text stays unchanged."""
     begin, end = text.find("{"), text.rfind("}") + 1
     try:
         json.loads(text[begin:end])
@@ -221,7 +220,7 @@ def _with_id(text: str, wanted: str) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class AskedModel:
-    """Made for one rollout, or for a group whose rollouts are over."""
+    """A second model as used by one rollout, or by the rewards of one group."""
 
     model: Answering
     role: str = "second model"
@@ -229,10 +228,10 @@ class AskedModel:
     recorded: Mapping[tuple[Message, ...], JudgeCall] = field(
         default_factory=dict[tuple[Message, ...], JudgeCall]
     )
-    """Answers of a record, which are taken before anybody is asked."""
+    """Recorded answers, which are used instead of new calls."""
     group: Hashable = None
     unusable_in: set[Hashable] = field(default_factory=set[Hashable], repr=False)
-    """Groups of the run in which it gave nothing that could be used, since the last answer that could."""
+    """Groups without a usable answer since the last usable one, in any rollout."""
     calls: list[JudgeCall] = field(default_factory=list[JudgeCall])
 
     async def ask(self, messages: Sequence[Message], *, turn: int | None = None, seed: int) -> TextAnswer:
@@ -260,10 +259,10 @@ class AskedModel:
         self.unusable_in.clear()
 
     def was_unusable(self, problem: str) -> None:
-        """Count a question without a usable answer, which the text of an agent may cause.
+        """Count an unusable answer, which an agent's text may have caused.
 
         Raises:
-            SecondModelError: in three groups with no usable answer between them: the model counts as down.
+            SecondModelError: if three groups in a row had no usable answer; the model counts as down.
         """
         self.unusable_in.add(self.group)
         if len(self.unusable_in) >= _GROUPS_UNTIL_DOWN:
@@ -275,7 +274,7 @@ class AskedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptedAnswers:
-    """The hook of an environment that plays a second model offline."""
+    """An environment's hook that plays a second model offline."""
 
     name: str
     script: Callable[[Sequence[Message]], Awaitable[Any]]
@@ -285,7 +284,7 @@ class ScriptedAnswers:
         return {}
 
     async def answer(self, messages: Sequence[Message], *, seed: int) -> TextAnswer:
-        """Return what the hook gives, with the id that the question asks for in its object."""
+        """Return the hook's answer with the requested id in its object."""
         question, wanted = _without_id(messages)
         given = await self.script(question)
         if not isinstance(given, str):
@@ -308,18 +307,18 @@ class NoModel:
 
 
 def _unicode(text: str) -> str:
-    """As servers and records take it: agents may write what is no Unicode, and scripts may quote it."""
+    """Replace lone surrogates, which servers and records refuse and agents can write."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def nobody() -> AskedModel:
-    """A model without server and script, for a context that is made by hand."""
+    """Return a model that always raises NoModelError, for a context made by hand."""
     return AskedModel(model=NoModel())
 
 
 _MOST_ANSWERS = 50_000
 _MOST_CHARS = 16_000_000
-"""Of all answers that are kept together; those that were used last stay."""
+"""Total of the kept answers; the least recently used are dropped."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -330,7 +329,7 @@ class _Asking:
 
 @dataclass(kw_only=True, eq=False)
 class AnswerCache:
-    """A model that gets no question twice; a failure is not kept."""
+    """Answers equal questions once; failures are not kept."""
 
     asked: Answering
     _kept: OrderedDict[bytes, TextAnswer] = field(default_factory=OrderedDict[bytes, TextAnswer], init=False)
@@ -345,7 +344,7 @@ class AnswerCache:
         return self.asked.sampling(seed)
 
     async def answer(self, messages: Sequence[Message], *, seed: int) -> TextAnswer:
-        """Return the answer; one that was given before, or is being asked for, costs no tokens."""
+        """Return a kept, pending or new answer; only a new one reports token usage."""
         key = hashlib.sha256(b"%d%b" % (seed, b"\n".join(each.json() for each in messages))).digest()
         if key in self._kept:
             self._kept.move_to_end(key)
@@ -353,7 +352,7 @@ class AnswerCache:
         asking = self._asking.get(key)
         is_first = asking is None
         if asking is None:
-            # Not in the context of the hook that asks first, which may be cancelled while others wait.
+            # Not in the context of the first hook, which may be cancelled while others wait.
             task = asyncio.get_running_loop().create_task(
                 self._answered(key, messages, seed), context=Context()
             )
@@ -362,7 +361,7 @@ class AnswerCache:
         try:
             answer = await asyncio.shield(asking.task)
         except PolicyError as error:
-            raise type(error)(str(error)) from None  # one for each who waits: tracebacks grow
+            raise type(error)(str(error)) from None  # a new error per waiter: a shared traceback would grow
         finally:
             asking.waiting -= 1
             if asking.waiting == 0:
@@ -382,11 +381,11 @@ class AnswerCache:
 
 
 CallScript = Callable[..., Awaitable[Any]]
-"""Calls a hook within its limits: (what it is for people, hook, item, messages)."""
+"""Calls a hook within its limits: (name for messages, hook, item, messages)."""
 
 
 class SecondModels:
-    """One of each role; who judges is asked nothing twice, who plays a user may answer anew."""
+    """The second models by role. Judges are cached; a simulated user may answer equal questions anew."""
 
     def __init__(self, served: Mapping[str, TextModel]) -> None:
         self._served = dict(served)
@@ -402,7 +401,7 @@ class SecondModels:
     def asked(
         self, role: str, script: Callable[..., Any], item: Any, call: CallScript, hook: Callable[[], str]
     ) -> AskedModel:
-        """Return a model as one rollout asks it; `script` plays it where it has no server."""
+        """Return a role's model for one rollout; `script` plays it if it has no server."""
         answering = self._answering.get(role)
         if answering is None:
 
@@ -430,5 +429,4 @@ class SecondModels:
 
 
 def _asking(doing: str) -> str:
-    """The hook that asks, also while its question is being answered."""
     return doing.partition(":")[0]

@@ -1,4 +1,4 @@
-"""One model server as a policy: asked by messages or with token ids, as what it is and the settings allow."""
+"""The policy for one model server or several, by messages or by token ids as server and settings allow."""
 
 import asyncio
 import logging
@@ -25,18 +25,18 @@ ServerType = Literal["auto", "chat", "vllm", "sglang"]
 
 @dataclass(kw_only=True, eq=False)
 class ServerPolicy:
-    """Decides once, when it is first needed, how its server is asked."""
+    """Chooses once, on first use, between chat messages and token ids."""
 
     chat: ChatPolicy
     server_type: ServerType = "auto"
     token_wire: str | None = None
     renderer: Renderer | None = None
-    """The model's own chat format and tokenizer; `None`: not known, and ids cannot be sent."""
+    """The model's chat format with its tokenizer; None: unknown, so ids cannot be sent."""
     no_renderer: str = ""
     context_tokens: int | None = None
     facts: ServerFacts = field(default=ServerFacts(), init=False)
     found: str | None = field(default=None, init=False)
-    """What the server is and how it is asked, in a line; `None`: not known yet."""
+    """One line about the server and its protocol, once known."""
     _decided: ChatPolicy | TokenPolicy | None = field(default=None, init=False, repr=False)
     _deciding: asyncio.Lock = field(default_factory=asyncio.Lock, init=False, repr=False)
 
@@ -53,7 +53,6 @@ class ServerPolicy:
         return await policy.complete(request)
 
     async def prompt_tokens(self, request: CompletionRequest) -> int | None:
-        """Return the tokens of the prompt where ids are sent; None: the server renders it."""
         policy = self._decided or await self._decide_in_a_rollout()
         return await policy.prompt_tokens(request) if isinstance(policy, TokenPolicy) else None
 
@@ -123,7 +122,7 @@ class ServerPolicy:
 
 
 class ServedPolicy:
-    """Chooses by the rollout's seed, so that all turns of a rollout come from one server."""
+    """Picks a server by the rollout's seed, so that all turns of a rollout come from one server."""
 
     def __init__(self, servers: Sequence[ServerPolicy], *, sampling: Mapping[str, Any]) -> None:
         self._servers = tuple(servers)
@@ -148,7 +147,7 @@ class ServedPolicy:
 
     @property
     def context_tokens(self) -> int | None:
-        """The smallest of the servers' windows, as far as they are known; `None`: none is."""
+        """The smallest known window of the servers."""
         known = [each.context_tokens for each in self._servers if each.context_tokens is not None]
         return min(known, default=None)
 

@@ -1,4 +1,4 @@
-"""The policy that sends token ids and gets token ids: a row goes on from what was sampled, byte for byte."""
+"""The policy that sends and receives token ids: a row continues from the sampled ids, bit for bit."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -32,17 +32,16 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(kw_only=True, eq=False)
 class TokenPolicy(ServedModel):
-    """Asks a model server to go on from token ids, and reads the message of the ids that it gives.
+    """Samples from a model server by token ids and parses the message from the sampled ids.
 
-    Where the request has an open row, only what is new is rendered, and the row is sent as it is. Nothing is
-    kept between calls.
+    With an open row, only new messages are rendered. It keeps no state between calls.
     """
 
     renderer: Renderer
     wire: TokenWire
     context_tokens: int | None = None
     logprobs_mode: str | None = None
-    """How the server makes logprobs, where that is known."""
+    """The server's `logprobs_mode`, if known."""
     _warned: bool = field(default=False, init=False, repr=False)
     _tool_use: ToolUse = field(init=False, repr=False)
 
@@ -61,7 +60,7 @@ class TokenPolicy(ServedModel):
 
     @cached_property
     def _stop_texts(self) -> frozenset[Any]:
-        """Every text that ends a turn; what else a server names is its own word for a stop token."""
+        """Texts that end a turn; any other name in a reply is the server's word for a stop token."""
         given: list[Any] = [self.extra_body.get("stop"), self.extra_body.get("stop_regex")]
         lists: list[list[Any]] = [each if isinstance(each, list) else [each] for each in given if each]
         return frozenset(text for each in lists for text in each)
@@ -149,7 +148,7 @@ class TokenPolicy(ServedModel):
 
     async def _ask(self, asked: TokenRequest) -> TokenReply:
         async def read(content: bytes) -> TokenReply:
-            # A prompt that is given back is compared in no time, so that only the rest is to be read.
+            # An echoed prompt is compared, not parsed, so only the rest counts.
             to_read = len(content) - sum(map(len, asked.prompt_json))
             return await parsed(partial(self.wire.read, content, asked), tokens=to_read // 16)
 
@@ -169,9 +168,9 @@ class TokenPolicy(ServedModel):
             raise PolicyError(f"{self._url}: {error}") from error
 
     def _stopped(self, reply: TokenReply, asked: TokenRequest) -> TokenReply:
-        """Return the reply with how it ended, cut after the first id that ends a turn.
+        """Return the reply cut after the first stop id, with its finish reason.
 
-        What was sampled up to there has the model's distribution, whatever came after it.
+        The ids up to there have the model's distribution, whatever follows.
         """
         largest = max(reply.token_ids)
         if largest >= self.vocabulary_size:
@@ -183,7 +182,7 @@ class TokenPolicy(ServedModel):
                 _LOG.warning("%s samples on after a stop token; what follows it is cut off", self._url)
             ids, logprobs = reply.token_ids[: stop + 1], reply.logprobs[: stop + 1]
             return replace(reply, token_ids=ids, logprobs=logprobs, finish_reason="stop")
-        # A server may cut a turn where its own window ends, or its own limit, and so before ours.
+        # A server may cut a turn before our limit, at its own window.
         if reply.finish_reason == "length" or (
             reply.finish_reason is None and len(reply.token_ids) == asked.max_tokens
         ):

@@ -1,4 +1,4 @@
-"""Why groups cannot be learned from, counted by cause, in words and with what to do."""
+"""Causes of groups that cannot be trained on, counted, in words and with a remedy."""
 
 import re
 from collections import Counter
@@ -18,19 +18,19 @@ _LOOK = "the groups say more in `turnwise view RECORD`"
 
 _OF_SIBLINGS = re.compile(r"^sibling \d+: |: siblings [\d, ]+(?=;)|; missing_outcome says .*$")
 _PLACED = re.compile(r"^((?:[\w ]+ broke: )?\w+)\b.*( \([^()]+:\d+ in [^()]+\))$", re.DOTALL)
-"""An error of code that is not ours: what it says may differ each time, its class and place do not."""
+"""An error of user code: its text may differ each time, its class and place do not."""
 _NUMBER = re.compile(r"(?<![\w.:/-])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.])")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """Why a group cannot be learned from, the same for all groups of which it holds."""
+    """The reason why some groups cannot be trained on."""
 
     kind: str
-    """`refused` (its siblings cannot be compared), `unscored`, `all alike`, `broken` (too few rollouts
-    survived), `too old`, or `no credit`."""
+    """`refused` (siblings cannot be compared), `unscored`, `all alike`, `broken` (too few rollouts survived),
+    `too old`, or `no credit`."""
     why: str
-    """In words, without what each group has another of."""
+    """Words that are the same for all these groups."""
     groups: int = 1
 
     def __str__(self) -> str:
@@ -38,28 +38,26 @@ class Cause:
 
     @property
     def remedy(self) -> str:
-        """What to do, in one line."""
+        """One line of advice."""
         return next((what for words, what in _BY_WORDS.items() if words in self.why), _BY_KIND[self.kind])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What keeps groups from being learned from."""
-
     groups: int
-    """Those that were rolled out to be trained on."""
+    """Groups that were rolled out for training."""
     with_credit: int
     causes: tuple[Cause, ...]
-    """Of the others, the most frequent first."""
+    """The most frequent first."""
 
     @property
     def is_nothing(self) -> bool:
-        """Whether there are groups, and nothing to learn from any of them."""
+        """Whether there are groups, and none can be trained on."""
         return self.groups > 0 == self.with_credit
 
     @property
     def sentence(self) -> str:
-        """How many groups have credit, and why the others have none; empty where there are no groups."""
+        """The number of groups with credit and the causes for the others, or "" without groups."""
         if not self.groups:
             return ""
         several = counted(self.groups, "group")
@@ -73,7 +71,6 @@ class Diagnosis:
 
     @property
     def remedy(self) -> str:
-        """What to do about the most frequent cause; empty where there is none."""
         return self.causes[0].remedy if self.causes else ""
 
     def __str__(self) -> str:
@@ -81,19 +78,19 @@ class Diagnosis:
 
 
 def diagnosis(groups: Iterable[CreditedGroup]) -> Diagnosis:
-    """Why nothing, or not more, is to be learned from groups; those of an evaluation do not count."""
+    """Diagnose groups; those of an evaluation do not count."""
     return diagnosis_by(Counter(cause_of(each) for each in groups if not each.group.is_evaluation))
 
 
 def diagnosis_of(numbers: Mapping[str, Any]) -> Diagnosis:
-    """The same of groups that were summed up, as `Summary.values` gives them."""
+    """Diagnose groups from the numbers of their summary, see `Summary.values`."""
     parted = [(text.partition(": "), count) for text, count in numbers["reasons"].items()]
     causes = {Cause(kind=kind, why=why): count for (kind, _, why), count in parted if kind in _BY_KIND}
     return diagnosis_by({None: numbers["groups"].get("ok", 0), **causes})
 
 
 def diagnosis_by(causes: Mapping[Cause | None, int]) -> Diagnosis:
-    """The same by how many groups each cause has, `None` standing for those with credit."""
+    """Diagnose groups that were counted by cause; None stands for groups with credit."""
     most = sorted(causes.items(), key=lambda each: (-each[1], str(each[0])))
     return Diagnosis(
         groups=sum(causes.values()),
@@ -103,7 +100,7 @@ def diagnosis_by(causes: Mapping[Cause | None, int]) -> Diagnosis:
 
 
 def cause_of(credited: CreditedGroup) -> Cause | None:
-    """Why a group cannot be learned from; `None`: it can, or was rolled out to be judged."""
+    """Return why a group cannot be trained on; None if it can, or belongs to an evaluation."""
     group, reason = credited.group, credited.reason or ""
     if credited.status == "ok" or group.is_evaluation:
         return None
@@ -121,13 +118,13 @@ def cause_of(credited: CreditedGroup) -> Cause | None:
         return Cause(kind=NO_CREDIT_KIND, why=reason)
     if len(group.trajectories) == 1:
         return Cause(kind=NO_CREDIT_KIND, why="a single rollout is compared with nothing")
-    if len(set(map(_earned, group.trajectories))) == 1:
+    if len(set(map(_rewards_of, group.trajectories))) == 1:
         return Cause(kind=ALIKE, why="every sibling earned the same")
     return Cause(kind=NO_CREDIT_KIND, why=f"rewards differ, and {credited.estimator} sees no difference")
 
 
 def _refusal(reason: str) -> str:
-    """The reason of a refusal, without names of siblings and numbers that each group has another of."""
+    """Return a refusal's reason without sibling names and numbers, which differ in each group."""
     text = " ".join(_OF_SIBLINGS.sub("", reason).split())
     if placed := _PLACED.match(text):
         return f"{placed[1]}{placed[2]}"
@@ -135,7 +132,7 @@ def _refusal(reason: str) -> str:
     return _NUMBER.sub("N", text)[:_ERROR_CHARS] or "no reason is known"
 
 
-def _earned(trajectory: Trajectory) -> tuple[float | tuple[float, ...] | None, ...]:
+def _rewards_of(trajectory: Trajectory) -> tuple[float | tuple[float, ...] | None, ...]:
     turns = tuple(reward for reward in trajectory.act_rewards or () if reward)
     return turns, trajectory.rewards and trajectory.rewards.outcome, trajectory.score
 
@@ -164,4 +161,4 @@ _BY_WORDS = {
     ALONE: "give it peers with an equal opening, or import with --baseline none",
     "a single rollout": "take more siblings, --env.group_size 4 or more",
 }
-"""What to do where the words of a cause say more than its kind."""
+"""Remedies by words of the cause, where these say more than its kind."""

@@ -1,4 +1,4 @@
-"""One group as one line of the rollout JSONL, and the line as an equal group again."""
+"""Encoding of a group as one line of the record, and back."""
 
 import logging
 import math
@@ -28,9 +28,9 @@ _HEAD: dict[str, type] = {
 _STATUSES = ("ok", "no_credit", "failed")
 _LISTS_OF_A_TRAJECTORY = ("rows", "prompt", "turns", "advantages")
 _COLUMNS = b',"tokens":'
-"""What follows the fields that identify a line's group."""
+"""The first field after those that identify a line's group."""
 _ORIGIN = b',"origin":{'
-"""How a field begins that some lines have behind the columns."""
+"""Start of the field `origin`, which some lines have after the columns."""
 _CRC, _CRC_BYTES = b',"crc32":"', len(b',"crc32":"01234567"}\n')
 _PLAIN = frozenset({int, str, bool, type(None)})
 _MALFORMED = (ValidationError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
@@ -40,17 +40,18 @@ logger = logging.getLogger(__name__)
 
 
 def encode_group(credited: CreditedGroup) -> bytes:
-    """A group as one line, ending in a newline.
+    """Return a group as one line, ending in a newline.
 
-    Raises RecordError if the line could not be read back; it names the value that JSON cannot hold.
+    Raises:
+        RecordError: if the line could not be read back; names the value that JSON cannot hold.
     """
     try:
-        fields = schema.written(credited)
+        fields = schema.to_fields(credited)
         own = {name: value for name, value in fields.items() if name not in _WITHOUT_A_LOOK}
         if (path := _not_finite(own) or _no_logprob(fields)) is not None:
             raise RecordError(f"{'.'.join(map(str, path))} is no finite number")
         line = orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
-        # Token rows have their types. Of the rest what cannot be read must not get into the file.
+        # Token rows are typed. Other fields that could not be read back must not get into the file.
         read = {name: fields[name] for name in schema.READ_BESIDE_ROWS if name in fields}
         schema.read(orjson.loads(orjson.dumps(read)), rows=False)
     except _MALFORMED as error:
@@ -59,30 +60,31 @@ def encode_group(credited: CreditedGroup) -> bytes:
 
 
 def with_origin(line: bytes, origin: Mapping[str, str]) -> bytes:
-    """Return a line with the parts of its fingerprint, which a file has once."""
+    """Return a line with the facts behind its fingerprint."""
     return line[: -len(b"}\n")] + b',"origin":' + orjson.dumps(dict(origin)) + b"}\n"
 
 
 def with_crc(line: bytes) -> bytes:
-    """Return a line with its last field: the CRC-32 of all bytes of the line before that field's comma."""
+    """Return a line with its last field: the CRC-32 of all bytes before that field's comma."""
     content = line[: -len(b"}\n")]
     return b'%s%s%08x"}\n' % (content, _CRC, zlib.crc32(content))
 
 
 class LineChecks:
-    """Checks the lines of one record, in their order, for damage and for repetitions of earlier lines."""
+    """Checks the lines of one record, in order, for damage and for repetitions."""
 
     def __init__(self, path: Path) -> None:
         self.has_crc: bool | None = None
-        """Whether the first line ends with its CRC-32, as all have to then; `None` before the first line."""
+        """Whether the first line ends with a CRC-32, as all others must then; None before the first line."""
         self._path = path
         self._first = dict[tuple[int, int], int]()
-        """Line numbers, by the fields that identify a line's group and its CRC-32."""
+        """Line numbers by (hash of the identifying fields, CRC-32)."""
 
     def is_new(self, line: bytes, number: int) -> bool:
-        """Check the next line; return False where an earlier line is equal, which is logged once per file.
+        """Check the next line. Return False if it repeats an earlier line, which is logged once per file.
 
-        Raises RecordError if the line is damaged.
+        Raises:
+            RecordError: if the line is damaged.
         """
         has_crc = line[-_CRC_BYTES:].startswith(_CRC)
         if self.has_crc is None:
@@ -115,10 +117,10 @@ def _warn_once(path: Path, text: str) -> None:
 
 
 def decode_group(line: bytes, path: Path, number: int, *, rows: bool = True) -> CreditedGroup:
-    """One line as the value it was written from; `path` and `number` name it in errors.
+    """Restore the group of a line; `path` and `number` are for error messages.
 
-    Without `rows`, token ids and log-probabilities, most of a line, are not read, and no trajectory has rows.
-    Raises RecordError if it is malformed, with the first field that is wrong.
+    Raises:
+        RecordError: if the line is malformed; names the first wrong field.
     """
     fields = parse_line(line, path, number)
     try:
@@ -128,9 +130,10 @@ def decode_group(line: bytes, path: Path, number: int, *, rows: bool = True) -> 
 
 
 def parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
-    """Returns a line's fields, of which the shape is checked, and not every value.
+    """Return a line's fields; their shape is checked, not every value.
 
-    Raises RecordError if it is not JSON, or not a line of the record.
+    Raises:
+        RecordError: if it is not JSON, or not a line of a record.
     """
     try:
         loaded: Any = orjson.loads(line)
@@ -144,22 +147,19 @@ def parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
 
 
 def parse_head(line: bytes, path: Path, number: int) -> dict[str, Any]:
-    """The fields that tell which group a line is of; its columns and values are not looked at.
-
-    Of a failed group all fields, since they say why. Raises as `parse_line`.
-    """
+    """Return the fields that identify a line's group, without its columns; all of a failed group."""
     try:
         fields: Any = orjson.loads(line[: line.index(_COLUMNS)] + b"}")
         if (origin := line.rfind(_ORIGIN)) >= 0:
             fields |= orjson.loads(b"{" + line[origin + 1 :])
-    except (ValueError, TypeError):  # such a field stands elsewhere, or something else wrote the line
+    except (ValueError, TypeError):  # the fields stand elsewhere, or another program wrote the line
         return parse_line(line, path, number)
     fields = _of_schema(fields, path, number)
     return parse_line(line, path, number) if fields.get("status") == "failed" else fields
 
 
-def failed_instead(credited: CreditedGroup, error: RecordError) -> CreditedGroup:
-    """Returns the group as it can be recorded: failed, without the siblings that JSON cannot hold."""
+def as_failed(credited: CreditedGroup, error: RecordError) -> CreditedGroup:
+    """Return the group as it can be recorded: failed, without the siblings that JSON cannot hold."""
     group = credited.group
     kept: list[Trajectory] = []
     lost: list[Failure] = []
@@ -170,7 +170,7 @@ def failed_instead(credited: CreditedGroup, error: RecordError) -> CreditedGroup
         if problem is None:
             kept.append(each)
         else:
-            lost.append(_lost(each, index, problem))
+            lost.append(_as_failure(each, index, problem))
     failed = replace(
         credited,
         group=replace(group, trajectories=tuple(kept), failures=(*group.failures, *lost)),
@@ -181,7 +181,7 @@ def failed_instead(credited: CreditedGroup, error: RecordError) -> CreditedGroup
     )
     if _refusal(failed) is None:
         return failed
-    # What is wrong is not in a sibling alone.
+    # The group itself has a wrong value.
     bare = TrajectoryGroup(
         group_id=_text(group.group_id),
         env=_text(group.env),
@@ -190,7 +190,7 @@ def failed_instead(credited: CreditedGroup, error: RecordError) -> CreditedGroup
         item_hash=group.item_hash,
         fingerprint=group.fingerprint,
         trajectories=(),
-        failures=tuple(_lost(each, index, error) for index, each in enumerate(group.trajectories)),
+        failures=tuple(_as_failure(each, index, error) for index, each in enumerate(group.trajectories)),
     )
     policy, estimator = _text(credited.policy), _text(credited.estimator)
     return replace(failed, group=bare, advantages=(), policy=policy, estimator=estimator, estimator_params={})
@@ -204,9 +204,8 @@ def _refusal(credited: CreditedGroup) -> RecordError | None:
     return None
 
 
-def _lost(trajectory: Trajectory, index: int, problem: RecordError) -> Failure:
+def _as_failure(trajectory: Trajectory, index: int, problem: RecordError) -> Failure:
     return Failure(
-        # Its own number, unless that is what is wrong.
         sibling=trajectory.sibling if trajectory.sibling in range(2**31) else index,
         stop_reason=None,
         error=f"RecordError: cannot be recorded: {_text(problem)}",
@@ -217,7 +216,7 @@ def _lost(trajectory: Trajectory, index: int, problem: RecordError) -> Failure:
 
 
 def _text(value: object) -> str:
-    """Text that any record can hold: it may quote what could not be encoded."""
+    """Return text that any record can hold, since it may quote what could not be encoded."""
     return str(value).encode("utf-8", "backslashreplace").decode()[:_REASON_CHARS]
 
 
@@ -251,14 +250,14 @@ def _is_trajectory(value: object) -> bool:
 
 
 def _not_finite(value: object) -> tuple[object, ...] | None:
-    """The path to the first NaN or infinity, which JSON would write as null."""
+    """Return the path to the first NaN or infinity, which JSON would write as null."""
     if isinstance(value, float):
         return None if math.isfinite(value) else ()
     entries: Iterable[tuple[object, object]]
     if isinstance(value, dict):
         fields = cast("dict[str, object]", value)
         if _PLAIN.issuperset(map(type, fields.values())):
-            return None  # most messages are such, and a forked group has many
+            return None  # a fast path: most messages are such
         entries = fields.items()
     elif isinstance(value, list):
         values = cast("list[float]", value)
@@ -275,11 +274,11 @@ def _not_finite(value: object) -> tuple[object, ...] | None:
 
 
 def _no_logprob(fields: Mapping[str, Any]) -> tuple[object, ...] | None:
-    """The path to the first log-probability that is NaN or infinite; all of them are floats."""
+    """Return the path to the first log-probability that is NaN or infinite."""
     for name in schema.LOGPROBS:
         rows: list[list[float] | None] = fields.get(name) or []
         for row, values in enumerate(rows):
-            # One that is not finite leaves no finite sum.
+            # A sum is not finite if one of its values is not.
             if values is not None and not math.isfinite(sum(values)):
                 return next(
                     ((name, row, at) for at, each in enumerate(values) if not math.isfinite(each)), None

@@ -1,4 +1,4 @@
-"""What all groups of one run have in common: files hold groups of one run, and refuse those of another."""
+"""The identity of a run: a record holds groups of one run and refuses those of another."""
 
 import hashlib
 import json
@@ -14,47 +14,46 @@ from tools.errors import RecordError
 from tools.plain_text import shorten
 
 LATER = "later data of "
-"""How a file is named that rollouts read first; the fingerprint was made before, so it is not of these."""
+"""Prefix of facts about files that rollouts read first; the fingerprint was made before and excludes them."""
 SHARD = "shard of the plan"
-"""The name of the fact that is no part of the fingerprint; no setting has it, as it is no identifier."""
+"""Name of a fact outside the fingerprint. It is no identifier, so it cannot clash with a setting."""
 _DIGEST = "sha256:"
 _SHOWN_CHARS = 80
 _SHOWN_DIFFERENCES = 12
 
 
 def digest(data: bytes) -> str:
-    """A short hash of what is too long to be kept; two that differ are "changed"."""
+    """Return a short hash in place of a value that is too long to keep."""
     return _DIGEST + hashlib.sha256(data).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOrigin:
-    """What makes two runs the same, as far as their groups may be mixed."""
+    """The identity of a run: groups of runs with equal identities may be mixed."""
 
     env: str
     policy: str
     estimator: str
     estimator_params: Mapping[str, Any] = field(default_factory=dict[str, Any])
     view: str | None = None
-    """What the trainer is shown; `None` where credit is kept in every view, as in a record."""
+    """The trainer's view, or None in a record, which keeps credit for every view."""
     experiment: Mapping[str, str] = field(default_factory=dict[str, str])
-    """All that decides how rollouts go and what they earn, by name; a value is text or a `digest`."""
+    """Everything that shapes rollouts and rewards, by name: text or a `digest`."""
     shard: str | None = None
-    """Which groups of the plan, as K/N; `None`: all of them."""
+    """The part of the plan as K/N, or None for all of it."""
 
     @property
     def fingerprint(self) -> str:
-        """Equal for groups that may stand in one record. Credit is no part of it: it can be computed anew."""
+        """Hash of the facts, without the shard. Credit is not part of it, since it can be computed again."""
         facts = {name: value for name, value in self.facts().items() if name != SHARD}
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
     def facts(self) -> dict[str, str]:
-        """What the fingerprint is of, by name; beside it the shard: those of one run share a fingerprint."""
+        """Return the facts behind the fingerprint by name, and the shard."""
         shard = {} if self.shard is None else {SHARD: self.shard}
         return {"env": self.env, "policy": self.policy, **self.experiment, **shard}
 
     def credit_facts(self) -> dict[str, str]:
-        """How credit was computed and is shown, by name."""
         facts = {
             "estimator": self.estimator,
             "estimator_params": json.dumps(dict(self.estimator_params), sort_keys=True),
@@ -62,7 +61,7 @@ class RunOrigin:
         return facts if self.view is None else facts | {"view": self.view}
 
     def to_json(self) -> str:
-        """All of it, as an outbox keeps it."""
+        """Return all fields as the outbox stores them."""
         return json.dumps(self.credit_facts() | {"experiment": self.facts()}, sort_keys=True)
 
     @classmethod
@@ -80,14 +79,14 @@ class RunOrigin:
 
 
 def credit_text(estimator: str, params: Mapping[str, Any]) -> str:
-    """An estimator with its parameters, for people: `turn_return(gamma=1.0)`."""
+    """Return an estimator with its parameters as text: `turn_return(gamma=1.0)`."""
     return f"{estimator}({', '.join(f'{name}={value}' for name, value in sorted(params.items()))})"
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What is not as it was, each in words."""
+    """Describe how facts changed, one text per fact."""
     changed: list[str] = []
-    other_env = before.get("env") != now.get("env")  # then all the rest differs, too
+    other_env = before.get("env") != now.get("env")  # then everything else differs too
     for name in ("env",) if other_env else sorted({*before, *now}):
         was, is_ = before.get(name), now.get(name)
         if was == is_ or name.startswith(LATER) or name == SHARD:
@@ -104,15 +103,15 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 class OtherRunError(RecordError):
-    """A file holds groups of another run."""
+    """Raised where a file holds groups of another run."""
 
 
 def refuse_other_run(file: str, changed: list[str], *, instead: str) -> None:
-    """Raises OtherRunError if two runs, whose groups one file would mix, differ.
+    """Raise OtherRunError if `changed` is not empty.
 
     Args:
-        file: what holds the groups, in words.
-        changed: how the run that made them differs from this one, in words.
+        file: what holds the groups, for the message.
+        changed: differences between the runs, in words.
         instead: what the user can do.
     """
     if changed:
@@ -120,47 +119,45 @@ def refuse_other_run(file: str, changed: list[str], *, instead: str) -> None:
 
 
 def in_short(changed: Sequence[str]) -> str:
-    """Differences in a line; of many the first."""
+    """Join differences into one line, which shows the first of many."""
     more = len(changed) - _SHOWN_DIFFERENCES
     return "; ".join(changed[:_SHOWN_DIFFERENCES]) + (f"; and {more} more" if more > 0 else "")
 
 
 GroupKey = tuple[str, int]
-"""`(item_id, epoch)`: names a group within a run."""
+"""`(item_id, epoch)`: identifies a group within a run."""
 _ITS_OWN = ("ImageUnavailable", "ContextOverflow", "RefusedSettingError")
 _REFUSED_REQUEST = re.compile(r" answered 4(?:00|13|22): ")
 
 
 def is_outage(stop_reason: str | None, error: str, error_class: str) -> bool:
-    """Whether a rollout was lost to a server, an engine or a disk that was away for all of them."""
+    """Whether a rollout was lost to a server, an engine or a disk that failed for all rollouts."""
     return bool(stop_reason) and not (_REFUSED_REQUEST.search(error) or error_class in _ITS_OWN)
 
 
 @dataclass(slots=True, kw_only=True)
 class Contents:
-    """Only `add` changes it. Of failed groups, which are done again, nothing but names and tries count."""
+    """An index of a record's groups. Failed groups run again, so only their names and tries are kept."""
 
     finished: set[GroupKey] = field(default_factory=set[GroupKey])
     failed: set[GroupKey] = field(default_factory=set[GroupKey])
     tries: Counter[tuple[str | None, GroupKey]] = field(default_factory=Counter[tuple[str | None, GroupKey]])
-    """How often each failed, by fingerprint: what a former version of the code broke is no try of this one.
-    Nor are outages, which are no fault of the group's."""
+    """Failures by fingerprint and group, without outages, which are not the group's fault."""
     has_credit: bool = False
-    """Whether a group among them can be learned from."""
+    """Whether any group can be trained on."""
     has_reward: bool = False
-    """Whether any group of the record has a reward."""
+    """Whether any group has a reward."""
     estimators: set[str] = field(default_factory=set[str])
-    """With their parameters, see `credit_text`."""
     fingerprints: set[str | None] = field(default_factory=set["str | None"])
     origins: dict[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
-    """What fingerprints stand for, as far as the file says."""
+    """Facts by fingerprint, as far as the record has them."""
     item_hashes: dict[str, str] = field(default_factory=dict[str, str])
 
     def add(self, line: Mapping[str, Any]) -> None:
-        """Take the fields of one more line in, see `parse_head`."""
+        """Add the fields of a line, see `parse_head`."""
         fingerprint = line.get("fingerprint")
         if fingerprint is not None and isinstance(origin := line.get("origin"), dict):
-            # A later line adds the files that rollouts read since.
+            # Later lines add files that rollouts read in the meantime.
             self.origins[fingerprint] = {**self.origins.get(fingerprint, {}), **origin}
         key = str(line.get("item_id")), int(line.get("epoch") or 0)
         self.has_credit |= line.get("status") == "ok"
@@ -179,19 +176,19 @@ class Contents:
             self.item_hashes.setdefault(key[0], line["item_hash"])
 
     def facts_of(self, fingerprint: str | None) -> Mapping[str, str]:
-        """What the file says of a fingerprint; nothing where no such group finished."""
+        """Return the facts behind a fingerprint, or an empty mapping if none of its groups finished."""
         return self.origins.get(fingerprint or "", {}) if fingerprint in self.fingerprints else {}
 
     @property
     def shards(self) -> set[str | None]:
-        """Which groups of the plan the runs had to do that wrote it, see `RunOrigin.shard`."""
+        """Shards of the runs that wrote the record, see `RunOrigin.shard`."""
         held = [self.origins.get(each or "", {}).get(SHARD) for each in self.fingerprints.union(self.origins)]
         return {None if each is None else str(each) for each in held}
 
     def differences(self, now: RunOrigin) -> list[str]:
-        """How a run differs from the one that made the groups, each difference in words.
+        """Describe how a run differs from the one that made the groups.
 
-        None where groups of this very run are among them: to go on was accepted then.
+        There is no difference where the record already has groups of this run: it was accepted before.
         """
         if now.fingerprint in self.fingerprints:
             return []
@@ -205,11 +202,8 @@ class Contents:
                 changed.append(f"fingerprint was {fingerprint}, is {now.fingerprint}")
         return changed
 
-    def changed_items(self, items: Iterable[tuple[str, Any]], *, all_items: bool) -> list[str]:
-        """Which recorded items are not as they were, in words.
-
-        Of the run's items, each with its id, every recorded one must be there where `all_items`.
-        """
+    def find_changed_items(self, items: Iterable[tuple[str, Any]], *, all_items: bool) -> list[str]:
+        """Describe recorded items that changed, or that are gone from `items` where these are `all_items`."""
         left = dict(self.item_hashes)
         changed = [
             f"item {identity!r} changed"

@@ -1,29 +1,36 @@
-"""Files that hold rollouts are their owner's alone."""
+"""Files that hold rollouts: readable by their owner only, written whole or line by line."""
 
+import fcntl
 import os
 import platform
 import stat
 import zlib
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import get_native_id
+from threading import Lock, get_native_id
+
+import orjson
 
 from tools.errors import RecordError
 
+_TAIL_BYTES = 64
 _HOST = f"{zlib.crc32(platform.node().encode()):x}"
-"""Of the processes that are known here: others may write into the same folder."""
+"""Names this machine in unfinished files: other machines may write into the same folder."""
 
 
 def private(path: str, flags: int) -> int:
-    """An `opener` for `open`: a file that is made here can be read and written by its owner only."""
+    """Open a file as an `opener` of `open`: a new file can be read and written by its owner only."""
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def write_private(path: Path, data: bytes, *, on_disk: bool = False) -> None:
     """Write a file whole, or leave it as it was; a link in its place is replaced, not followed.
 
-    `on_disk` waits until a power cut cannot undo it. Raises RecordError if it cannot be written.
+    `on_disk` waits until a power cut cannot undo it.
+
+    Raises:
+        RecordError: if the file cannot be written.
     """
     with write_whole(path) as unfinished, open(unfinished, "wb", opener=private) as file:
         file.write(data)
@@ -35,10 +42,10 @@ def write_private(path: Path, data: bytes, *, on_disk: bool = False) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until a file that was made or renamed here just now survives a power cut."""
+    """Wait until a file that was created or renamed in this folder survives a power cut."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        # Some network file systems cannot, and need not.
+        # Some network file systems cannot sync folders, and need not.
         with suppress(OSError):
             os.fsync(fd)
     finally:
@@ -47,14 +54,15 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def write_whole(path: Path) -> Generator[Path]:
-    """Where to write what takes its place at `path` once all of it is written; else nothing is left of it.
+    """Context manager: a path to write to, which replaces `path` on success and is removed on failure.
 
-    Raises RecordError if it cannot be written.
+    Raises:
+        RecordError: if the file cannot be written.
     """
-    # Of its own, so that two processes or threads at once do not write into one file.
+    # Unique, since processes and threads may write at once.
     unfinished = path.with_name(f".{path.name}.{_HOST}-{os.getpid()}-{get_native_id()}.part")
     try:
-        _remove_what_was_left(path)
+        _remove_unfinished(path)
         try:
             yield unfinished
             unfinished.replace(path)
@@ -64,8 +72,8 @@ def write_whole(path: Path) -> Generator[Path]:
         raise RecordError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _remove_what_was_left(path: Path) -> None:
-    """Remove the unfinished files of processes that were killed before they had written `path`."""
+def _remove_unfinished(path: Path) -> None:
+    """Remove the unfinished files of killed processes."""
     begin = f".{path.name}.{_HOST}-"
     for left in path.parent.iterdir() if path.parent.is_dir() else ():
         pid = left.name.removeprefix(begin).partition("-")[0]
@@ -84,7 +92,7 @@ def _is_running(pid: int) -> bool:
 
 
 def read_small(path: Path, most_bytes: int) -> bytes | None:
-    """A file of ours; `None` if it is missing, longer, or not a regular file, which might never end."""
+    """Return a file's bytes, or None if it is missing, larger, or not a regular file."""
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
             status = os.fstat(file.fileno())
@@ -97,9 +105,10 @@ def read_small(path: Path, most_bytes: int) -> bytes | None:
 
 @contextmanager
 def folder_for(path: Path) -> Generator[None]:
-    """The folder of a file to come, made where it lacks; what was made goes again where the work fails.
+    """Context manager: create a file's folder, and remove what was created if the body fails.
 
-    Raises RecordError if it cannot be made.
+    Raises:
+        RecordError: if it cannot be created.
     """
     made = [folder for folder in path.parents if not os.path.isdir(folder)]  # noqa: PTH112  # `is_dir` may raise
     try:
@@ -113,3 +122,156 @@ def folder_for(path: Path) -> Generator[None]:
             with suppress(OSError):  # another file came into it
                 folder.rmdir()
         raise
+
+
+class AppendFile:
+    """A file that grows by whole lines, locked by one process.
+
+    A change from outside is noticed before the next line.
+    """
+
+    def __init__(self, path: Path, *, fresh: bool, each_on_disk: bool = True) -> None:
+        """Open or create the file, locked.
+
+        Args:
+            path: the file; its folder is created.
+            fresh: whether to empty it.
+            each_on_disk: whether each line waits for the disk; otherwise only `wait_for_disk` does.
+
+        Raises:
+            RecordError: if it is not writable, not a regular file, or in use by another process.
+        """
+        self.path = path
+        self._each_on_disk = each_on_disk
+        self._end, self._tail = 0, b""
+        """Length of the file and its last bytes after our last write."""
+        self._lost: str | None = None
+        self._cause: OSError | None = None
+        # Threads append: a failed line must be cut off before another thread writes.
+        self._lock = Lock()
+        self._fd = _open_locked(path, fresh=fresh)
+
+    def whole_lines(self) -> Iterator[bytes]:
+        """Yield the lines without a torn last one. Read them before anything is appended."""
+        self._end, self._tail = 0, b""
+        with self.path.open("rb") as lines:
+            for line in lines:
+                if not is_whole(line):
+                    break
+                self._end += len(line)
+                self._tail = line[-_TAIL_BYTES:]
+                yield line.removesuffix(b"\n") + b"\n"
+
+    def cut_torn_line(self) -> int:
+        """Cut off what follows the whole lines, complete the last one, and return how many bytes were cut."""
+        torn = os.fstat(self._fd).st_size - self._end
+        if torn:
+            os.ftruncate(self._fd, self._end)
+        if self._tail and not self._tail.endswith(b"\n"):
+            self.append(b"\n")
+        return torn
+
+    def append(self, line: bytes) -> None:
+        """Write a line, and wait for the disk unless `each_on_disk` is off.
+
+        Raises:
+            RecordError: if the disk is full or gone, or the file was changed from outside. Earlier lines are
+                safe, and no further line is written.
+        """
+        with self._lock:
+            self._lost = self._lost or self._outside_change()
+            if self._lost is not None:
+                raise RecordError(self._lost) from self._cause
+            try:
+                view = memoryview(line)
+                while view:
+                    view = view[os.write(self._fd, view) :]
+                if self._each_on_disk:
+                    os.fsync(self._fd)
+            except OSError as error:
+                self._cause = error
+                self._lost = f"cannot write {self.path}: {error.strerror}; the groups before it are safe"
+                # If this fails too, the next run cuts off the torn line.
+                with suppress(OSError):
+                    os.ftruncate(self._fd, self._end)
+                raise RecordError(self._lost) from error
+            self._end += len(line)
+            self._tail = line[-_TAIL_BYTES:]
+
+    def wait_for_disk(self) -> None:
+        """Wait until every line is on disk.
+
+        Raises:
+            RecordError: if the disk is full or gone.
+        """
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            raise RecordError(f"cannot write {self.path}: {error.strerror}") from error
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _outside_change(self) -> str | None:
+        ours = os.fstat(self._fd)
+        try:
+            named = self.path.stat()
+        except OSError:
+            named = None
+        if named is None:
+            what = "is gone: it was renamed or deleted"
+        elif not os.path.samestat(ours, named):
+            what = "is another file now: it was replaced"
+        elif ours.st_size < self._end:
+            what = "was cut short by somebody else"
+        elif ours.st_size > self._end or self._tail != os.pread(
+            self._fd, len(self._tail), self._end - len(self._tail)
+        ):
+            what = "was written to by somebody else"
+        else:
+            return None
+        return (
+            f"{self.path} {what} while this run wrote it, and nothing more is written: put the file back as "
+            f"it was, or choose another path, and give the same command"
+        )
+
+
+def is_whole(line: bytes) -> bool:
+    """Whether a line was written to its end.
+
+    A killed process leaves a last line without a newline. If that line is a whole JSON value, as in an edited
+    file, only the newline is missing.
+    """
+    if line.endswith(b"\n"):
+        return True
+    try:
+        orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
+def _open_locked(path: Path, *, fresh: bool) -> int:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = private(str(path), os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    except OSError as error:
+        raise RecordError(f"cannot write {path}: {error.strerror}") from error
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise RecordError(f"cannot write {path}: not a regular file, so it could not be resumed")
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RecordError(
+                f"{path} is being written by another process; choose another path or wait"
+            ) from None
+        if fresh:
+            os.ftruncate(fd, 0)
+        sync_folder(path.parent)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd

@@ -1,11 +1,10 @@
-"""Turns of a record as lines of text: what the model saw, what it wrote, and what that was worth.
+"""Export of a record as lines of text: prompt, completion, and the rewards and advantage of each turn.
 
-`datasets` guesses the type of each column from the first 10 MB, and of each stretch of 10 MB anew. Left alone
-it gives a message the keys of all others, takes the text `2026-11-22` for a date, and gives up where a number
-stands in a column that began with nulls. So the messages of the first line carry one key more than others,
-which makes it keep every message as it is written; lines in which a column has its first number come early;
-a name that reads as a date stands in quotes; and the arguments of a call are an object only where it reads
-them back as they are.
+`datasets` infers the type of each column from each stretch of 10 MB. Without help it gives every message the
+keys of all others, reads the text `2026-11-22` as a date, and fails where a number follows nulls only.
+Therefore the first line's messages have an extra key, which keeps messages as they are written; lines in
+which a column has its first number come early; a name that reads as a date is quoted; and a call's arguments
+are an object only where `datasets` reads them back unchanged.
 """
 
 import re
@@ -32,17 +31,15 @@ _MARK = b'"first_line":true,'
 _MESSAGES = ("prompt", "completion")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([ T][\d:.,Z+-]*)?")
 _STRETCH = 10 << 20
-"""What `datasets` reads at a time, on to the end of a line."""
+"""Bytes that `datasets` reads at a time, up to the end of a line."""
 
 
 def prompt_response(credited: CreditedGroup, notes: Counter[str]) -> Iterator[dict[str, Any]]:
-    """A line per turn: the messages that the model saw, its own, the tools, and what it was worth.
-
-    Messages are JSON already. Remarks are counted in `notes`.
+    """Yield a line per turn; messages are JSON bytes already, and remarks are counted in `notes`.
 
     Raises:
-        CreditError: rewards that are missing, or no numbers.
-        ValueError: a turn's message is not the assistant's.
+        CreditError: if rewards are missing or no numbers.
+        ValueError: if a turn's message is not the assistant's.
     """
     group = credited.group
     notes[NO_TOOLS] += any(
@@ -86,12 +83,12 @@ def prompt_response(credited: CreditedGroup, notes: Counter[str]) -> Iterator[di
 
 
 def _number(value: float | None) -> float | None:
-    """Written with a point, so that no reader takes a column for one of whole numbers."""
+    """Return a float, so that no reader takes a column for integers."""
     return None if value is None else float(value)
 
 
 def _for_templates(message: Shown, notes: Counter[str]) -> Shown:
-    """A message with the arguments of its calls as objects, as chat templates want them."""
+    """Return a message with objects as its calls' arguments, as chat templates expect."""
     if "tool_calls" not in message:
         return message
     calls: list[Shown] = []
@@ -103,7 +100,7 @@ def _for_templates(message: Shown, notes: Counter[str]) -> Shown:
 
 
 def read_arguments(text: str) -> Mapping[str, Any] | str:
-    """The arguments of a call as an object, or the text itself if `datasets` would change it."""
+    """Return a call's arguments as an object, or the text itself if `datasets` would change it."""
     try:
         value: Any = read_exact_json(text)
     except JsonError:
@@ -113,13 +110,13 @@ def read_arguments(text: str) -> Mapping[str, Any] | str:
 
 
 def _survives(value: object, depth: int) -> bool:
-    """Whether the parser of `datasets` reads a JSON value as it was written."""
+    """Whether the parser of `datasets` reads a JSON value unchanged."""
     if isinstance(value, bool | str | None):
         return True
     if isinstance(value, int):
         return -(2**63) <= value < 2**63
     if isinstance(value, float):
-        # It adds the decimals, times a power of ten, to the whole part, and writes ten of them.
+        # It reads whole part + decimals * 10^-n, and writes ten decimals.
         whole, point, decimals = repr(abs(value)).partition(".")
         is_plain = bool(point) and "e" not in decimals and len(decimals) <= _DECIMALS
         return is_plain and int(whole) + int(decimals) * float(f"1e-{len(decimals)}") == abs(value)
@@ -130,24 +127,20 @@ def _survives(value: object, depth: int) -> bool:
 
 
 def returns_of(credited: CreditedGroup) -> list[list[float | None]]:
-    """Per trajectory and turn the return by the recorded `gamma` and `outcome_weight`, 1 by default.
+    """Return `[trajectory][turn]` returns by the recorded `gamma` and `outcome_weight` (default 1).
 
-    `None` where nothing from there on was scored.
-
-    Raises:
-        CreditError: rewards that are missing, or no numbers.
+    Turns without scores from there on have None.
     """
     recorded = (credited.estimator_params.get(name) for name in ("gamma", "outcome_weight"))
     gamma, weight = (float(value) if isinstance(value, int | float) else 1.0 for value in recorded)
     group = credited.group
     return [
-        _at_all_turns(_known_returns(scored, gamma, weight), trajectory)
+        _at_all_turns(_returns_or_none(scored, gamma, weight), trajectory)
         for scored, trajectory in zip(read(acts_alone(group)), group.trajectories, strict=True)
     ]
 
 
-def _known_returns(scored: Scored, gamma: float, weight: float) -> list[float | None]:
-    """The returns of acts, `None` where what follows was not scored."""
+def _returns_or_none(scored: Scored, gamma: float, weight: float) -> list[float | None]:
     ones = (None if reward is None else 1.0 for reward in scored.turns)
     counted = replace(scored, turns=tuple(ones), outcome=None if scored.outcome is None else 1.0)
     by_turn = zip(scored.returns(gamma, weight), counted.returns(1.0), strict=True)
@@ -155,7 +148,6 @@ def _known_returns(scored: Scored, gamma: float, weight: float) -> list[float | 
 
 
 def _at_all_turns(acts: Sequence[float | None], trajectory: Trajectory) -> list[float | None]:
-    """A summary has the return of the act that follows."""
     following = iter((*acts, None))
     spread: list[float | None] = []
     value = next(following)
@@ -167,22 +159,18 @@ def _at_all_turns(acts: Sequence[float | None], trajectory: Trajectory) -> list[
 
 
 class LineFile:
-    """A new file of lines that have the same columns."""
+    """A new file of lines with equal columns, which `datasets` can read."""
 
     def __init__(self, path: Path) -> None:
-        """Begin an empty file, which its owner alone may read.
-
-        Raises:
-            OSError: it cannot be written, here and later.
-        """
+        """Create an empty file that only its owner may read; this and later calls may raise OSError."""
         self.lines = 0
         self._path = path
         self._file: BinaryIO = open(path, "wb", opener=private)  # noqa: SIM115  # `Path.open` takes no opener
         self._size = 0
         self._known: set[str] = set()
-        """Columns that were something else than null."""
+        """Columns that had a value other than null."""
         self._late: list[tuple[int, int]] = []
-        """Start and end of the lines that have to come early."""
+        """(start, end) of lines that must come early."""
 
     def __enter__(self) -> Self:
         return self
@@ -191,7 +179,6 @@ class LineFile:
         self._file.close()
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """One line; the messages of prompts and completions are JSON already."""
         mark = b"" if self.lines else _MARK
         fields = {name: _field(name, value, mark) for name, value in line.items()}
         text = orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
@@ -205,7 +192,7 @@ class LineFile:
         self.lines += 1
 
     def put_early(self) -> None:
-        """Have the lines stand where `datasets` needs them; nothing is written after it."""
+        """Move lines to where `datasets` needs them, and close the file."""
         self._file.close()
         if not self._late:
             return

@@ -1,4 +1,4 @@
-"""A record as a feed: its groups as they come, each at least once after what a cursor file acknowledges."""
+"""A record as a feed: groups as they are written, each at least once after a cursor file's position."""
 
 import asyncio
 import hashlib
@@ -31,17 +31,17 @@ logger = logging.getLogger(__name__)
 
 
 class Cursor(BaseModel):
-    """Where a reader of a record is: behind one of its lines. As JSON it is the cursor file."""
+    """A reader's position behind one line of a record; as JSON, the cursor file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     record: str
-    """SHA-256 of the record's first line, which is the same on every machine that reads it."""
+    """SHA-256 of the record's first line, which identifies the record on every machine."""
     number: PositiveInt
-    """The line, from 1."""
+    """The line, counted from 1."""
     start: int
     offset: PositiveInt
-    """In bytes, where the line starts, and where the next one does."""
+    """Bytes at which the line starts and ends."""
     line: str
     """SHA-256 of the line."""
 
@@ -52,17 +52,18 @@ class FollowedGroup:
 
     credited: CreditedGroup
     row_groups: tuple[Columns, ...]
-    """What trains together, in the view that was asked for, as `turnwise export` writes it: columns by name,
-    `tokens` by row and token, and so on; empty without a view."""
+    """Rows that train together, in the requested view: columns by name, such as `tokens` (`[row][token]`), as
+    `turnwise export` writes them. Empty without a view."""
     left_out: Mapping[str, int]
-    """How many groups this feed has left out so far, as `failed`, `no_credit` or `stale`."""
+    """Groups that this feed has left out so far, by reason: `failed`, `no_credit` or `stale`."""
     cursor: Cursor
     _feed: "_Feed" = field(repr=False, compare=False)
 
     def acknowledge(self) -> None:
-        """Write to the cursor file, and wait for the disk, that this group and all before it were taken.
+        """Write to the cursor file, and wait for the disk, that this group and all before it were processed.
 
-        Raises RecordError if it cannot be written.
+        Raises:
+            RecordError: if the cursor file cannot be written.
         """
         self._feed.acknowledge(self.cursor)
 
@@ -77,29 +78,29 @@ def follow(  # noqa: PLR0913  # one feed, all of it by keyword
     max_staleness: int | None = None,
     poll_s: float = 1.0,
 ) -> AsyncGenerator[FollowedGroup]:
-    """The groups of a record in the order they ended, those to come included; it never ends by itself.
+    """Yield the groups of a record in the order they ended, then wait for new ones; it never ends by itself.
 
-    At least once: what was not acknowledged is given again by the next call, and nothing before it is. The
-    record may lie on any file system that its writer and we share, and need not exist yet. A last line
-    without an end waits for it. Memory is that of one group.
+    Delivery is at least once: the next call repeats what was not acknowledged, and nothing before it. The
+    record may lie on any file system shared with its writer, and need not exist yet. An unfinished last line
+    is waited for. Memory is that of one group.
 
     Args:
         path: a record, the folder of a run, or `ENV/NAME` of one below `runs/`.
-        after: the cursor file, in a folder that exists; where there is none yet, all groups are given.
+        after: the cursor file, in a folder that exists; without a cursor, all groups are given.
         view: `token_advantages`, `binary_masks`, `turn_rows` or `prefix_rows`: the rows to make of a group.
-            Then groups that are not `ok` are left out; without it, every group is given.
+            Groups that are not `ok` are then left out; without a view, every group is given.
         score_divisor: what `turn_rows` and `prefix_rows` divide advantage times tokens by; 1024 if unset.
-        weights: names of the versions that the trainer has loaded so far, oldest first: a sequence that it
-            appends to, or a function that returns one. It is read anew for each group.
-        max_staleness: how many of them may be newer than the oldest that sampled a rollout. One that is
-            older, or of a version not among them, is withheld: compared with, and not trained. A group of
-            which nothing is left is left out, logged, and acknowledged with the next one.
-        poll_s: seconds until the file is looked at again when there is nothing to read.
+        weights: names of the versions that the trainer has loaded, oldest first: a sequence that grows, or a
+            function that returns one. It is read again for each group.
+        max_staleness: how many of these versions may be newer than the oldest that sampled a rollout. An
+            older rollout, or one of an unknown version, is withheld: it is compared with, and not trained. A
+            group without other rollouts is left out, logged, and acknowledged with the next one.
+        poll_s: seconds between looks at the file when there is nothing to read.
 
     Raises:
-        UsageError: arguments that do not fit each other.
-        RecordError: the record is not the one of the cursor any more, perhaps since a moment ago (started
-            over, cut short, rewritten, removed); a line is malformed; or a file cannot be read.
+        UsageError: if arguments do not fit each other.
+        RecordError: if the record is no longer that of the cursor (started over, cut short, rewritten or
+            removed), a line is malformed, or a file cannot be read.
     """
     if view is not None and view not in VIEWS:
         raise UsageError(f"no view {view!r}; choose one of {sorted(VIEWS)}")
@@ -140,7 +141,6 @@ async def _groups(
 
 
 def _withheld(loaded: Sequence[str], most: int | None, credited: CreditedGroup) -> CreditedGroup:
-    """The group, without credit for siblings that are too old for the trainer."""
 
     def too_old(versions: Sequence[str | None]) -> str | None:
         for version in versions:
@@ -152,24 +152,23 @@ def _withheld(loaded: Sequence[str], most: int | None, credited: CreditedGroup) 
 
 
 class _Feed:
-    """Reads a record by lines, and opens it anew for each: then a network file system shows what is new."""
+    """Reads a record line by line.
+
+    The file is opened again for each line, since a network file system shows new data only then.
+    """
 
     def __init__(self, place: Path, cursor_file: Path) -> None:
         self.path: Path | None = None
-        """The record, once there is one."""
         self._place, self._cursor_file = place, cursor_file
         self._at: Cursor | None = None
-        """What was read so far."""
         self._acknowledged = 0
-        self._one_at_a_time = Lock()
+        self._lock = Lock()
         self._known: tuple[int, int, int] | None = None
-        """What the file was when it was last seen to be the one of `_at`."""
+        """Inode, size and modification time of the file when it last matched `_at`."""
         self._is_at_end = True
-        """Whether it had no other whole line then."""
         self._checks: LineChecks | None = None
 
     def begin(self) -> None:
-        """Read the cursor file, if there is one."""
         try:
             self._at = Cursor.model_validate_json(self._cursor_file.read_bytes())
             self._acknowledged = self._at.offset
@@ -184,8 +183,7 @@ class _Feed:
             logger.warning("no record at %s yet: waiting for it", self._place)
 
     def acknowledge(self, cursor: Cursor) -> None:
-        """Write the cursor file, unless it stands behind this group already."""
-        with self._one_at_a_time:
+        with self._lock:
             if cursor.offset > self._acknowledged:
                 write_private(self._cursor_file, cursor.model_dump_json().encode() + b"\n", on_disk=True)
                 self._acknowledged = cursor.offset
@@ -193,15 +191,15 @@ class _Feed:
     def next_group(
         self, view: str | None, divisor: Divisor, withhold: Callable[[CreditedGroup], CreditedGroup]
     ) -> tuple[CreditedGroup, tuple[Columns, ...], Cursor] | None:
-        """The next group, its rows where it has credit, and the cursor behind it; `None`: not there yet."""
+        """Return the next group, its rows and the cursor behind it, or None if it is not there yet."""
         while True:
             line, path = self._line(), self.path
-            # Where a resumed run cuts a torn line off just now, one look may find the parts of two lines.
+            # Read twice: while a resumed run cuts off a torn line, one read may return parts of two lines.
             if line is None or line != self._line() or path is None:
                 return None
             sha, at = hashlib.sha256(line).hexdigest(), self._at
             record, number, start = (sha, 0, 0) if at is None else (at.record, at.number, at.offset)
-            self._checks = self._checks or _checked_before(path, number)
+            self._checks = self._checks or _checks_after(path, number)
             is_new, end = self._checks.is_new(line, number + 1), start + len(line)
             self._at = at = Cursor(record=record, number=number + 1, start=start, offset=end, line=sha)
             if is_new:
@@ -214,7 +212,11 @@ class _Feed:
         return credited, tuple(rows), at
 
     def _line(self) -> bytes | None:
-        """The next line, if it is whole. Raises RecordError if those before it are not there any more."""
+        """Return the next line, if it is whole.
+
+        Raises:
+            RecordError: if the lines before it changed.
+        """
         line, at, path = b"", self._at, self._find()
         begin = 0 if at is None else at.offset
         difference = "is not there"
@@ -228,7 +230,7 @@ class _Feed:
                         return None
                     file.seek(begin)
                     line = file.readline()
-                    # Only now: then the line is of the record that this is still.
+                    # Checked after the line was read, so that the line is of the same record.
                     difference = None if at is None or is_same else _difference(file, at)
                 self._is_at_end = not _is_whole(line)
                 if self._is_at_end and line.endswith(b"\n"):
@@ -255,8 +257,8 @@ class _Feed:
         return self.path
 
 
-def _checked_before(path: Path, lines: int) -> LineChecks:
-    """The checks of the lines after so many, which a reader took before it started anew."""
+def _checks_after(path: Path, lines: int) -> LineChecks:
+    """Checks of the lines that follow `lines` lines, which an earlier reader consumed."""
     checks = LineChecks(path)
     with path.open("rb") as file:
         for number, line in enumerate(islice(file, lines), start=1):
@@ -265,12 +267,12 @@ def _checked_before(path: Path, lines: int) -> LineChecks:
 
 
 def _is_whole(line: bytes) -> bool:
-    """Whether all of it is there; a network file system may show zeros where the end of a line came first."""
+    """Whether a line is complete; a network file system may show zeros before the data of a line."""
     return line.endswith(b"\n") and b"\0" not in line
 
 
 def _difference(file: BinaryIO, at: Cursor) -> str | None:
-    """How a file is another than the one that was read before, in words; `None`: it is not."""
+    """Describe how the file differs from the one that was read before, or return None."""
     file.seek(0)
     record = hashlib.sha256(file.readline()).hexdigest()
     file.seek(at.start)

@@ -1,8 +1,12 @@
-"""The rollout JSONL: one group a line, on disk when the group ends, and resumable."""
+"""The record, a JSONL file: one group per line, on disk when the group ends, so that runs can be resumed."""
 
+import hashlib
+import io
 import logging
 import os
 import shutil
+import zipfile
+import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,56 +15,60 @@ from pathlib import Path
 from threading import Lock
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
-from environments.record.append_file import AppendFile, is_whole
-from environments.record.artefact_file import artefacts_of, file_of, packed_artefacts
 from environments.record.group_line import (
     LineChecks,
+    as_failed,
     decode_group,
     encode_group,
-    failed_instead,
     parse_head,
     parse_line,
     with_crc,
     with_origin,
 )
 from environments.record.origin import SHARD, Contents, GroupKey, OtherRunError, RunOrigin, refuse_other_run
-from environments.record.private_file import folder_for, write_private, write_whole
+from environments.record.private_file import AppendFile, folder_for, is_whole, write_private, write_whole
 from environments.record.run_folder import Shard, missing_shards, records_of
 from environments.rollout.items.tasks import PastGroup
-from environments.trajectory import CreditedGroup
+from environments.trajectory import CreditedGroup, TrajectoryGroup
 from tools.errors import RecordError
 
+_LARGEST_BYTES = 1 << 30
+"""Limit of one content, and of all contents of a group that are read."""
+_ZIP_TIME = (1980, 1, 1, 0, 0, 0)
+"""A fixed time: equal contents give equal files."""
+_UNREADABLE = (OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError, KeyError)
 logger = logging.getLogger(__name__)
 _INSTEAD = "choose another --out, start over with --fresh, or go on all the same with --accept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLine:
-    """A group as the record has it, and which group it is."""
+    """A serialised group and the fields that identify it."""
 
     content: bytes
-    """The line, with its newline; without the parts of its fingerprint, which the file has once."""
+    """The line with its newline, without the facts behind its fingerprint, which the file holds once."""
     fingerprint: str | None
     item_id: str
     epoch: int
     status: str
     group_id: str = ""
     artefacts: bytes | None = None
-    """The file of its artefacts; `None`: it has none."""
+    """The group's ZIP file, or None without artefacts."""
 
 
-def serialised(credited: CreditedGroup, *, fingerprint: str | None) -> tuple[GroupLine, CreditedGroup]:
-    """Return a group as a line, marked with a run's fingerprint unless it has its own, and as it is there.
+def serialise(credited: CreditedGroup, *, fingerprint: str | None) -> tuple[GroupLine, CreditedGroup]:
+    """Return a group's line and the group as the line holds it.
 
-    One that no line can hold becomes a failed one, with the reason.
+    A group without a fingerprint gets the run's. A group that no line can hold becomes a failed one.
     """
     group = credited.group
     credited = replace(credited, group=replace(group, fingerprint=group.fingerprint or fingerprint))
     try:
         content = encode_group(credited)
     except RecordError as error:
-        credited = failed_instead(credited, error)
+        credited = as_failed(credited, error)
         content = encode_group(credited)
     group = credited.group
     line = GroupLine(
@@ -70,7 +78,7 @@ def serialised(credited: CreditedGroup, *, fingerprint: str | None) -> tuple[Gro
         epoch=group.epoch,
         status=credited.status,
         group_id=group.group_id,
-        artefacts=packed_artefacts(group),
+        artefacts=pack_artefacts(group),
     )
     return line, credited
 
@@ -79,52 +87,51 @@ class Recorder:
     """Appends groups to a JSONL file that one process at a time may write."""
 
     def __init__(self, path: Path, *, fresh: bool = False, each_on_disk: bool = True) -> None:
-        """Opens the file, locked; finds out which groups it already holds; cuts off a torn last line.
+        """Open and lock the file, index its groups, and cut off a torn last line.
 
-        See `AppendFile`. Raises RecordError if a line is malformed, too.
+        Raises:
+            RecordError: if the file cannot be opened (see `AppendFile`), or a line is malformed.
         """
         self.path = path
         self.artefacts = artefacts_of(path)
-        """The folder of what is kept beside it."""
+        """The folder of the artefacts' files."""
         self._each_on_disk = each_on_disk
         self.written = 0
         self.fingerprint: str | None = None
-        """The fingerprint of the groups to come."""
-        self._to_say: dict[str | None, Mapping[str, str]] = {}
-        """Parts of fingerprints that the file does not have yet."""
+        """The fingerprint of groups that are appended next."""
+        self._new_origins: dict[str | None, Mapping[str, str]] = {}
+        """Facts behind fingerprints that the file does not have yet."""
         self.more_facts: Callable[[], Mapping[str, str]] = dict[str, str]
-        """Gives what the next line has to add to what the fingerprint stands for."""
-        # Threads append, and a line that was written is counted before the next.
-        self._one_at_a_time = Lock()
-        _refuse_no_folder(self.artefacts)
+        """Returns facts that the next line adds to its fingerprint's."""
+        # Threads append; each line is counted before the next is written.
+        self._lock = Lock()
+        _refuse_non_folder(self.artefacts)
         self._file = AppendFile(path, fresh=fresh, each_on_disk=each_on_disk)
-        if fresh:  # of the groups that were there
+        if fresh:
             shutil.rmtree(self.artefacts, ignore_errors=True)
         try:
-            self.contents = self._found()
-            """What the file holds."""
+            self.contents = self._read_contents()
             self.torn_bytes = self._file.cut_torn_line()
             """Length of the unfinished last line that was dropped."""
         except BaseException:
             self.close()
             raise
-        self._failed_before = self.contents.failed - self.contents.finished
+        self._failed_at_start = self.contents.failed - self.contents.finished
 
     @property
     def finished(self) -> set[GroupKey]:
-        """Groups that need not run again; a failed group is not among them."""
         return self.contents.finished
 
     def holds(self, item_id: str, epoch: int) -> bool:
-        """Whether this group is finished and need not run again."""
+        """Whether this group is finished and need not run again; a failed group is not finished."""
         return (item_id, epoch) in self.finished
 
-    def failed_before(self, item_id: str, epoch: int) -> bool:
-        """Whether this group was in the file from the start, and no try of it had finished."""
-        return (item_id, epoch) in self._failed_before
+    def has_failed_before(self, item_id: str, epoch: int) -> bool:
+        """Whether this group was in the file from the start, and all its tries had failed."""
+        return (item_id, epoch) in self._failed_at_start
 
     def tries(self, item_id: str, epoch: int) -> int:
-        """How often this group of this very experiment failed by its own fault."""
+        """Count how often this group failed in this experiment, outages aside."""
         return self.contents.tries[self.fingerprint, (item_id, epoch)]
 
     def begin(
@@ -136,17 +143,20 @@ class Recorder:
         accept: bool = False,
         instead: str = _INSTEAD,
     ) -> list[str]:
-        """Makes this the record of a run, whose groups are marked from here on, unless it is another's.
+        """Make this the record of a run, so that groups get its fingerprint.
 
         Args:
             now: the run.
-            items: its items, each with its id.
-            all_items: whether those are all that the dataset has.
-            accept: whether to go on where it is another's.
-            instead: what the user can do where it is, in words.
+            items: its (item id, item) pairs.
+            all_items: whether `items` are the whole dataset.
+            accept: whether to continue a record of another experiment.
+            instead: advice for the error message.
 
-        Returns how the run that made the file's groups differs, where that is accepted. Raises OtherRunError
-        if they are of another experiment, or their items have changed.
+        Returns:
+            The differences between this run and the one that wrote the file, where `accept` allows them.
+
+        Raises:
+            OtherRunError: if the file's groups are of another experiment or shard, or their items changed.
         """
         for held in self.contents.shards - {now.shard}:
             was, is_ = (f"--shard {each}" if each else "a run without --shard" for each in (held, now.shard))
@@ -154,7 +164,7 @@ class Recorder:
                 f"{self.path} holds groups of {was}, and this is {is_}: each has its own record"
             )
         changed = self.contents.differences(now)
-        changed += self.contents.changed_items(items, all_items=all_items)
+        changed += self.contents.find_changed_items(items, all_items=all_items)
         if not accept:
             refuse_other_run(str(self.path), changed, instead=instead)
         self.fingerprint = now.fingerprint
@@ -162,45 +172,42 @@ class Recorder:
         return changed
 
     def explain(self, origins: Mapping[str, Mapping[str, str]]) -> None:
-        """Take in the parts of fingerprints; the first group of each carries them in the file."""
+        """Add facts behind fingerprints; the first line of each fingerprint carries them."""
         known = self.contents.origins
-        self._to_say |= {each: facts for each, facts in origins.items() if each not in known}
+        self._new_origins |= {each: facts for each, facts in origins.items() if each not in known}
 
     def append(self, credited: CreditedGroup) -> CreditedGroup:
-        """Serialises one group and appends its line, see `append_line`.
-
-        Returns the group as it was written: one that no line can hold is a failed one, with the reason.
-        """
-        line, credited = serialised(credited, fingerprint=self.fingerprint)
+        """Append a group and return it as it was written, which is a failed group if no line can hold it."""
+        line, credited = serialise(credited, fingerprint=self.fingerprint)
         self.append_line(line)
         return credited
 
     def append_line(self, line: GroupLine) -> None:
-        """Writes a group's line and, unless `each_on_disk` is off, waits until it is on disk.
+        """Write a group's line and its artefacts, and wait for the disk unless `each_on_disk` is off.
 
-        Raises RecordError if the disk is full or gone, or somebody else changed the file, or one that
-        rollouts read. What was written before is safe, and nothing is written any more.
+        Raises:
+            RecordError: if the disk is full or gone, or the file was changed from outside. Earlier lines are
+                safe, and no further line is written.
         """
         content = line.content
-        with self._one_at_a_time:
-            if line.artefacts is not None:  # before the line that names them
-                with folder_for(file := file_of(self.artefacts, line.group_id)):
+        with self._lock:
+            if line.artefacts is not None:  # before the line that refers to them
+                with folder_for(file := _file_of(self.artefacts, line.group_id)):
                     write_private(file, line.artefacts, on_disk=True)
             more = self.more_facts()
-            if origin := {**self._to_say.pop(line.fingerprint, {}), **more}:
+            if origin := {**self._new_origins.pop(line.fingerprint, {}), **more}:
                 content = with_origin(content, origin)
             self._file.append(with_crc(content) if self._has_crc else content)
             self.written += 1
             self.contents.add(parse_head(line.content, self.path, 0))
 
     def wait_for_disk(self) -> None:
-        """Wait until every group is on disk. Raises RecordError if the disk is full or gone."""
         self._file.wait_for_disk()
 
     def close(self) -> None:
         self._file.close()
 
-    def _found(self) -> Contents:
+    def _read_contents(self) -> Contents:
         contents, checks = Contents(), LineChecks(self.path)
         for number, line in enumerate(self._file.whole_lines(), start=1):
             if checks.is_new(line, number):
@@ -231,19 +238,21 @@ class Records:
 
 Record = Path | Records
 Places = str | Path | Sequence[str | Path]
-"""Where users say that records are, see `records_at`."""
+"""Paths or names of records, see `records_at`."""
 
 
 def paths_of(record: Record) -> tuple[Path, ...]:
-    """Its files."""
     return record.paths if isinstance(record, Records) else (record,)
 
 
 def records_at(places: Places) -> Record:
-    """The records that a user means, as one: each place as in `record_at`, or a run that has only shards.
+    """Resolve what a user gave into one record: places as in `record_at`, or a run of shards only.
 
-    Logs which shards are missing, and that groups of several experiments are among them. Raises RecordError
-    if there is no record, a group that finished is in two of them, or they are shards of different counts.
+    Missing shards, and groups of several experiments, are logged.
+
+    Raises:
+        RecordError: if there is no record, two records hold the same finished group, or they are shards of
+            different counts.
     """
     each = [places] if isinstance(places, str | Path) else places
     paths = tuple(path for place in each for path in records_of(Path(place)))
@@ -273,28 +282,26 @@ def records_at(places: Places) -> Record:
 
 
 def read_groups(places: Places, *, rows: bool = True) -> Iterator[CreditedGroup]:
-    """The groups of a record, in the order they ended, or of several, one after the other; see `records_at`.
+    """Yield the groups of one or several records, in the order they ended; see `records_at`.
 
-    Without `rows`, token ids and log-probabilities, most of a record, are not read, and no trajectory has
-    rows. Raises RecordError if it is unreadable, or a line is malformed (file and line number are named).
+    Without `rows`, token ids and log-probabilities (most of a record) are not read, and trajectories have no
+    rows.
+
+    Raises:
+        RecordError: if a record is unreadable, or a line is malformed (file and line number are named).
     """
     yield from groups_of(records_at(places), rows=rows)
 
 
 def groups_of(record: Record, *, rows: bool = True) -> Iterator[CreditedGroup]:
-    """The same for what was found already."""
-    for path, number, line in numbered_lines(record):
+    for path, number, line in iterate_lines(record):
         yield decode_group(line, path, number, rows=rows)
 
 
 def read_contents(record: Record, *, lines: int | None = None) -> Contents:
-    """Which groups a record holds, and what their fingerprints stand for; of several, of no single shard.
-
-    Of so many `lines`; `None`: of all. Raises RecordError if unreadable, or what a line says of that is
-    malformed.
-    """
+    """Index the groups of a record by its first `lines` (None: all). Joined records have no single shard."""
     contents = Contents()
-    for path, number, line in islice(numbered_lines(record), lines):
+    for path, number, line in islice(iterate_lines(record), lines):
         contents.add(parse_head(line, path, number))
     if isinstance(record, Records):
         for each, facts in contents.origins.items():
@@ -303,11 +310,8 @@ def read_contents(record: Record, *, lines: int | None = None) -> Contents:
 
 
 def past_groups(path: Path) -> Iterator[PastGroup]:
-    """What came out of the groups of a record in the order they ended, for who decides what comes next.
-
-    Raises RecordError if unreadable, or a line is malformed.
-    """
-    for _, number, line in numbered_lines(path):
+    """Yield the results of a record's groups in the order they ended, for `next_items`."""
+    for _, number, line in iterate_lines(path):
         fields = parse_line(line, path, number)
         rewards = [trajectory.get("rewards") for trajectory in fields["trajectories"]]
         yield PastGroup(
@@ -319,11 +323,11 @@ def past_groups(path: Path) -> Iterator[PastGroup]:
         )
 
 
-def numbered_lines(record: Record, *, warn: bool = False) -> Iterator[tuple[Path, int, bytes]]:
-    """The lines of a record, each with its file and its number there; not a torn last one, see `is_whole`.
+def iterate_lines(record: Record, *, warn: bool = False) -> Iterator[tuple[Path, int, bytes]]:
+    """Yield (file, line number, line), without repetitions of earlier lines and without a torn last line.
 
-    A line of a group that is in an earlier one is left out. `warn` logs that a torn line is left out. Raises
-    RecordError if the record is unreadable, or a line is damaged.
+    Raises:
+        RecordError: if the record is unreadable, or a line is damaged.
     """
     for path in paths_of(record):
         try:
@@ -344,12 +348,13 @@ def numbered_lines(record: Record, *, warn: bool = False) -> Iterator[tuple[Path
 
 @contextmanager
 def new_record(path: Path, *, doing: str) -> Generator[Recorder]:
-    """A record that stands at `path` once all of it is written, and takes the place of no other.
+    """Context manager: a record that appears at `path` once it is complete, and replaces no other.
 
-    Raises RecordError if there is a record already, or it cannot be written.
+    Raises:
+        RecordError: if there is a record already, or it cannot be written.
     """
     _refuse_to_replace(path, doing)
-    _refuse_no_folder(artefacts := artefacts_of(path))
+    _refuse_non_folder(artefacts := artefacts_of(path))
     has_others = artefacts.exists()
     with folder_for(path), write_whole(path) as unfinished:
         try:
@@ -362,11 +367,11 @@ def new_record(path: Path, *, doing: str) -> Generator[Recorder]:
             if not has_others:
                 shutil.rmtree(artefacts, ignore_errors=True)
             if isinstance(error, RecordError) and isinstance(error.__cause__, OSError):
-                raise error.__cause__ from None  # of the record as it is called at the end
+                raise error.__cause__ from None  # `write_whole` names the final path
             raise
 
 
-def _refuse_no_folder(artefacts: Path) -> None:
+def _refuse_non_folder(artefacts: Path) -> None:
     if os.path.lexists(artefacts) and not artefacts.is_dir():
         raise RecordError(
             f"{artefacts} is no folder, and artefacts are kept there: move it, or choose another path"
@@ -376,3 +381,64 @@ def _refuse_no_folder(artefacts: Path) -> None:
 def _refuse_to_replace(path: Path, doing: str) -> None:
     if path.exists() and path.stat().st_size:
         raise RecordError(f"{path} exists; {doing} writes a new record, choose another path")
+
+
+# --- artefacts -----------------------------------------------------------------------------------------
+
+
+def artefacts_of(record: Path) -> Path:
+    """Return the folder of a record's artefacts, which `--fresh` empties."""
+    return record.with_name(f"{record.name}.artefacts")
+
+
+def _file_of(folder: Path, group_id: str) -> Path:
+    return folder / f"{quote(group_id, safe='')}.zip"
+
+
+def pack_artefacts(group: TrajectoryGroup) -> bytes | None:
+    """Return a group's contents as a ZIP file, or None without any."""
+    named = [(each.digest or "", t.contents) for t in group.trajectories for each in t.artefacts]
+    contents = {digest: contents[digest] for digest, contents in named if digest in contents}
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as packed:
+        for digest, data in contents.items():
+            packed.writestr(zipfile.ZipInfo(digest, _ZIP_TIME), data, zipfile.ZIP_DEFLATED)
+    return file.getvalue() if contents else None
+
+
+def with_contents(credited: CreditedGroup, record: Path, *, max_bytes: int = _LARGEST_BYTES) -> CreditedGroup:
+    """Return a recorded group with the contents of its artefacts.
+
+    A content is left out if it is missing, over `max_bytes`, or does not match its digest.
+    """
+    group = credited.group
+    wanted = {each.digest: each.size for t in group.trajectories for each in t.artefacts if each.digest}
+    path = _file_of(artefacts_of(record), group.group_id)
+    if not wanted or not path.is_file():  # opening a FIFO would block
+        return credited
+    known: dict[str, bytes] = {}
+    try:
+        with zipfile.ZipFile(path) as packed:
+            left = _LARGEST_BYTES
+            for digest, size in wanted.items():
+                if (data := _content(packed, digest, min(size, max_bytes, left))) is not None:
+                    known[digest] = data
+                    left -= len(data)
+    except _UNREADABLE:
+        return credited
+    trajectories = [
+        replace(t, contents={a.digest: known[a.digest] for a in t.artefacts if a.digest in known})
+        for t in group.trajectories
+    ]
+    return replace(credited, group=replace(group, trajectories=tuple(trajectories)))
+
+
+def _content(packed: zipfile.ZipFile, digest: str, max_bytes: int) -> bytes | None:
+    try:
+        member = packed.getinfo(digest)
+        # Other compressions are unpacked without a bound on memory.
+        is_ours = member.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+        data = packed.read(member) if is_ours and member.file_size <= max_bytes else b""
+    except _UNREADABLE:
+        return None
+    return data if hashlib.sha256(data).hexdigest() == digest else None

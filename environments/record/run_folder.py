@@ -15,14 +15,14 @@ from tools.errors import RecordError
 RUNS = Path("runs")
 RECORD = "record.jsonl"
 _LONGEST_NAME = 200
-"""Of an environment's folder, in bytes: file systems take 255."""
+"""Bytes of a folder's name; file systems allow 255."""
 _SHARD = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 _NAMED_SHARDS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """Where the files of a run are; nothing is read or made."""
+    """Paths of a run's files; nothing is read or created."""
 
     path: Path
 
@@ -32,22 +32,21 @@ class RunFolder:
 
     @property
     def config(self) -> Path:
-        """Every setting that shapes rollouts, and where it came from."""
         return self.path / "config.yaml"
 
     @property
     def summary(self) -> Path:
-        """What the whole record comes to, see `environments.record.totals.Summary.values`."""
+        """Statistics of the whole record, see `environments.record.totals.Summary.values`."""
         return self.path / "summary.json"
 
     @property
     def environment(self) -> Path:
-        """The source of the environment's modules, as they were."""
+        """A copy of the source of the environment's modules."""
         return self.path / "environment"
 
     @property
     def fingerprint(self) -> Path:
-        """What the fingerprint of the groups is made of."""
+        """The facts behind the fingerprint of the groups."""
         return self.path / "fingerprint"
 
     @property
@@ -57,26 +56,25 @@ class RunFolder:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Shard:
-    """Every `count`-th group of a plan, from group `index` on, which is counted from 0."""
+    """Every `count`-th group of a plan, beginning with group `index`, counted from 0."""
 
     count: int
     index: int
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Returns what `K/N` names, if anything."""
+        """Return the shard that `K/N` names, or None."""
         found = _SHARD.fullmatch(text)
         index, count = (-1, -1) if found is None else map(int, found.groups())
         return cls(index=index, count=count) if index < count else None
 
     @classmethod
     def of_path(cls, path: Path) -> Self | None:
-        """Returns the shard that `RUN.K-of-N`, a folder with a record or a plain file, is by its name."""
+        """Return the shard that the name `RUN.K-of-N` of a run's folder or record file says, or None."""
         suffix = path.parent.suffix if path.name == RECORD else path.suffix
         return cls.parse(suffix[1:].replace("-of-", "/"))
 
     def path_of(self, run: Path) -> Path:
-        """Where it is: beside the run without shards."""
         return run.with_name(f"{run.name}.{self.index}-of-{self.count}")
 
     def __str__(self) -> str:
@@ -84,7 +82,7 @@ class Shard:
 
 
 def shard_records(run: Path) -> dict[Shard, Path]:
-    """The records of the shards of a run, in their order, each in a folder or a plain file."""
+    """Return the records of a run's shards, sorted, each in a folder or a plain file."""
     found: dict[Shard, Path] = {}
     with suppress(OSError, ValueError):
         for path in run.parent.iterdir():
@@ -95,7 +93,7 @@ def shard_records(run: Path) -> dict[Shard, Path]:
 
 
 def missing_shards(shards: Collection[Shard], *, known: int = 0) -> str:
-    """The others of their count in words; empty where there are none, or no more than are `known`."""
+    """Name the shards that are missing, or return "" if there are at most `known` of them."""
     counts = {shard.count for shard in shards}
     whole = [Shard(index=index, count=count) for count in sorted(counts) for index in range(count)]
     missing = [str(shard) for shard in whole if shard not in shards]
@@ -105,7 +103,7 @@ def missing_shards(shards: Collection[Shard], *, known: int = 0) -> str:
 
 
 def run_folder(env: str, name: str) -> RunFolder:
-    """Where a run of this name is, or will be; an environment may be called what no folder can be."""
+    """Return the folder of a run; the environment's name is escaped where no folder could have it."""
     folder = quote(env, safe=" +=@,")
     folder = f"%2E{folder[1:]}" if folder.startswith(".") else folder
     if len(folder) > _LONGEST_NAME:
@@ -114,11 +112,12 @@ def run_folder(env: str, name: str) -> RunFolder:
 
 
 def record_at(place: Path) -> Path:
-    """The record that a user means: a file, a run's folder, or `ENV/NAME` of a run below `runs/`.
+    """Return the record that a user means: a file, a run's folder, or `ENV/NAME` of a run below `runs/`.
 
-    Raises RecordError if there is none.
+    Raises:
+        RecordError: if there is no such record.
     """
-    # Not the methods of `Path`, which raise for what is too long or may not be looked at.
+    # Methods of `Path` raise if a name is too long or may not be accessed.
     for path in (place, RUNS / place):
         if os.path.isdir(path):  # noqa: PTH112
             if os.path.isfile(RunFolder(path).record):  # noqa: PTH113
@@ -132,7 +131,7 @@ def record_at(place: Path) -> Path:
 
 
 def records_of(place: Path) -> list[Path]:
-    """The same record, or those of all shards where there is no run but shards of one."""
+    """Return the record as `record_at`, or the records of all shards of a run that has only shards."""
     try:
         return [record_at(place)]
     except RecordError:

@@ -1,6 +1,6 @@
 """The schema of the record, `turnwise.group/2`: docs/rollouts.md has its fields.
 
-Text stands once, in the column `messages` that Atropos' readers know, and turns name it by index.
+Text stands once, in the column `messages` that Atropos' readers know; turns refer to it by index.
 """
 
 import hashlib
@@ -28,18 +28,18 @@ from tools.time_profile import TimeProfile
 
 SCHEMA = "turnwise.group/2"
 NO_ROWS: Mapping[str, Any] = {"tokens": [], "inference_logprobs": None, "row_logprobs": None}
-"""In the place of the columns that token rows are read from."""
+"""Replaces the columns of token rows when a line is read without rows."""
 
 
 COPIED = frozenset({"tokens", "masks", "scores", "advantages", "messages", "overrides"})
-"""Columns without a number of their own: ids, which are typed, and what trajectories have as well."""
+"""Columns that need no check for NaN: typed ids, and copies of what trajectories hold."""
 LOGPROBS = ("inference_logprobs", "row_logprobs")
 
 
 class LineFields(BaseModel):
-    """What of a line is needed to read a group back; the other columns are for Atropos' tools."""
+    """The fields of a line that are needed to restore a group; other columns are for Atropos' tools."""
 
-    # Built when a line is read: that takes longer than the rest of this package's imports.
+    # Built on first use, since that takes longer than this package's imports.
     model_config = ConfigDict(extra="ignore", defer_build=True)
 
     group_id: str
@@ -55,23 +55,22 @@ class LineFields(BaseModel):
     estimator: str
     estimator_params: dict[str, Any]
     turns_without_peer: int
-    # Numbers are checked where they become those of rows.
+    # `TokenRow` checks the numbers.
     tokens: list[list[Any]]
     inference_logprobs: list[list[Any]] | None
     row_logprobs: list[list[Any] | None] | None = None
     messages: list[Any]
-    """Per row; of most rows of a forked trajectory nothing is read."""
+    """Per row; a forked trajectory's text is read from its last row only."""
     trajectories: list[dict[str, Any]]
     judge_calls: tuple[JudgeCall, ...]
     failures: tuple[Failure, ...]
     toolsets: tuple[tuple[ToolSpec, ...], ...] = ()
-    """Each once; trajectories name theirs by its index."""
+    """Distinct toolsets; trajectories refer to them by index."""
     evaluation: bool = False
     error: str | None = None
     profile: TimeProfile | None = None
 
     def rows(self) -> list[TokenRow]:
-        """The token rows of all trajectories, from the columns."""
         logprobs = self.inference_logprobs or self.row_logprobs or [None] * len(self.tokens)
         return [
             TokenRow(token_ids=ids, logprobs=values)
@@ -82,15 +81,15 @@ class LineFields(BaseModel):
 READ_BESIDE_ROWS = tuple(name for name in LineFields.model_fields if name not in NO_ROWS)
 
 
-def written(credited: CreditedGroup) -> dict[str, Any]:
-    """The fields of a group's line, as JSON values; which group it is comes before the columns."""
+def to_fields(credited: CreditedGroup) -> dict[str, Any]:
+    """Return the fields of a group's line as JSON values, those that identify the group first."""
     group = credited.group
     columns = list_scores(credited)
     if columns["inference_logprobs"] is None:
         columns["row_logprobs"] = [
             None if row.logprobs is None else list(row.logprobs) for t in group.trajectories for row in t.rows
         ]
-    # Turns have their kind and weights themselves.
+    # The trajectories' turns have these.
     for override in columns["overrides"] or ():
         for name in ("turn_kinds", "weight_versions", "weight_spans", "sibling"):
             override.pop(name, None)
@@ -131,10 +130,10 @@ def written(credited: CreditedGroup) -> dict[str, Any]:
 
 
 def read(fields: dict[str, Any], *, rows: bool = True) -> CreditedGroup:
-    """The group of a line; without `rows` its trajectories have none.
+    """Restore a group from a line's fields; without `rows`, trajectories have no rows.
 
     Raises:
-        ValueError, LookupError, TypeError, AttributeError: a field is missing or wrong.
+        ValueError, LookupError, TypeError, AttributeError: if a field is missing or wrong.
     """
     line = LineFields.model_validate(fields if rows else {**fields, **NO_ROWS})
     token_rows = line.rows() if rows else None
@@ -147,7 +146,7 @@ def read(fields: dict[str, Any], *, rows: bool = True) -> CreditedGroup:
         item_hash=line.item_hash,
         fingerprint=line.fingerprint,
         is_evaluation=line.evaluation,
-        trajectories=tuple(_restored(each, token_rows, line) for each in line.trajectories),
+        trajectories=tuple(_restore(each, token_rows, line) for each in line.trajectories),
         failures=line.failures,
         judge_calls=line.judge_calls,
         error=line.error,
@@ -175,7 +174,7 @@ _MESSAGE = TypeAdapter(Message)
 _TOOLS = TypeAdapter(tuple[ToolSpec, ...])
 _CONTEXT = TypeAdapter[tuple[Kept | Message, ...]](tuple[Kept | Message, ...])
 _TEXT = {"message", "replies"}
-_LEFT_OUT: dict[str, Any] = {
+_DEFAULTS: dict[str, Any] = {
     "session_id": None,
     "end_reason": None,
     "agent_caused": None,
@@ -192,16 +191,16 @@ _LEFT_OUT: dict[str, Any] = {
     "profile": None,
     "stale": None,
 }
-"""Fields that are left out of a line where they have these values."""
+"""Fields are omitted from a line where they have these values."""
 _CALLS = ("judge_calls", "user_calls", "summariser_calls", "other_calls")
 _OF_RUBRICS = ("turn_raw", "outcome_raw")
-"""Fields of the rewards that stand only where a rubric was used."""
+"""Fields of the rewards that are written only if a rubric was used."""
 _OF_LENDING = ("read_only", "packages")
-"""Fields of a sandbox's limits that stand only where they are set."""
+"""Fields of a sandbox's limits that are written only if they are set."""
 
 
 def _trajectories(credited: CreditedGroup, toolsets: list[tuple[ToolSpec, ...]]) -> list[dict[str, Any]]:
-    """The trajectories; `toolsets` grows by those that they name."""
+    """Return the trajectories' fields, and append the toolsets that they refer to."""
     dumped: list[dict[str, Any]] = []
     first_row = 0
     for trajectory, advantages in zip(credited.group.trajectories, credited.advantages, strict=True):
@@ -234,8 +233,7 @@ def _trajectories(credited: CreditedGroup, toolsets: list[tuple[ToolSpec, ...]])
         fields["prompt_hash"] = hashlib.sha256(sorted_text).hexdigest()[:32]
         fields["turns"] = _turns(trajectory)
         fields["advantages"] = list(advantages)
-        # The last row has all text unless there is none, or the model saw less, or something else, in its
-        # last turn there.
+        # The last row has all text, unless the model saw another context in the row's last turn.
         last = [turn for turn in trajectory.turns if turn.span.row == len(trajectory.rows) - 1][-1:]
         if not trajectory.rows or any(turn.context is not None for turn in last):
             fields["messages"] = [message.to_openai() for message in trajectory.messages]
@@ -261,19 +259,18 @@ def _failures(failures: Sequence[Failure]) -> list[dict[str, Any]]:
 
 def _short(dumped: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
-        {name: value for name, value in each.items() if name not in _LEFT_OUT or value != _LEFT_OUT[name]}
+        {name: value for name, value in each.items() if name not in _DEFAULTS or value != _DEFAULTS[name]}
         for each in dumped
     ]
 
 
 def _turns(trajectory: Trajectory) -> list[dict[str, Any]]:
-    """The turns, their text by its index among the trajectory's messages."""
     dumped: list[dict[str, Any]] = []
     index = len(trajectory.prompt)
     for turn in trajectory.turns:
         bare = turn if turn.context is None else replace(turn, context=None)
         fields = _TURN.dump_python(bare, mode="json", exclude=_TEXT, warnings=False)
-        # A stretch of the conversation as its `start` and `end`, what was put in as the message.
+        # Kept stretches are written as `start` and `end`, inserted messages whole.
         context = turn.context and _CONTEXT.dump_python(turn.context, mode="json", warnings=False)
         fields["context"] = None if context is None else list(context)
         answered = index + 1 + len(turn.tool_results)
@@ -296,7 +293,7 @@ def _turns(trajectory: Trajectory) -> list[dict[str, Any]]:
     return dumped
 
 
-def _restored(fields: dict[str, Any], rows: Sequence[TokenRow] | None, line: LineFields) -> Trajectory:
+def _restore(fields: dict[str, Any], rows: Sequence[TokenRow] | None, line: LineFields) -> Trajectory:
     own_rows: list[int] = fields["rows"]
     token_rows = () if rows is None else tuple(rows[index] for index in own_rows)
     text = fields["messages"] if "messages" in fields else line.messages[own_rows[-1]]
@@ -316,7 +313,7 @@ def _turn(fields: dict[str, Any], spoken: Mapping[int, Message]) -> Turn:
         text = spoken[result["message"]]
         results.append({**result, "content": text.content, "call_id": text.tool_call_id})
     message, context = spoken[fields["message"]], fields["context"]
-    if "calls" in fields:  # what a parser made of them, which OpenAI's shape has no field for
+    if "calls" in fields:  # the parser's findings, which OpenAI's shape has no field for
         read: list[dict[str, Any]] = fields["calls"]
         calls = [
             replace(call, status=each["status"], span=None if each["span"] is None else tuple(each["span"]))
@@ -333,7 +330,6 @@ def _turn(fields: dict[str, Any], spoken: Mapping[int, Message]) -> Turn:
 
 
 def _message(fields: dict[str, Any]) -> Message:
-    """The message that `Message.to_openai` wrote."""
     calls = [{"id": call["id"], **call["function"]} for call in fields.get("tool_calls", ())]
     reasoning = fields.get("reasoning_content")
     return _MESSAGE.validate_python({**fields, "reasoning": reasoning, "tool_calls": calls})

@@ -1,4 +1,4 @@
-"""The numbers of a run for people and for charts, as `Summary.values` has them."""
+"""The numbers of a run (`Summary.values`) for people and for charts."""
 
 import re
 from collections import Counter
@@ -14,9 +14,8 @@ from environments.record.totals import OTHER_NAMES, Summary
 from tools.plain_text import counted
 
 Numbers = Mapping[str, Any]
-"""As `Summary.values` gives them."""
 CHARTED_TURNS = 16
-"""Indices of turns that have names of their own where numbers are flat."""
+"""Turns with separate charts."""
 SHOWN_TURNS = 12
 SHOWN_CALLS = 16
 HEADLINE_NAMES = 3
@@ -28,9 +27,9 @@ REMEDIES = {
     "fewer, longer rows, and keep_last_turns makes one a turn",
     "renderer": "the chat format cannot go on from what was sampled; --openai.family chooses another",
 }
-"""What to do, by the first word of a fork's cause."""
+"""Advice by the first word of a fork's cause."""
 MANY_BROKEN = 0.05
-"""Of all rollouts, dropped at one place of the environment's code."""
+"""Share of all rollouts dropped at one place of the environment's code that is reported."""
 _PLACE = re.compile(r" \(([^()]+:\d+ in [^()]+)\)$")
 _ROLES = ("judge", "user", "summariser", "other")
 
@@ -38,9 +37,9 @@ _ROLES = ("judge", "user", "summariser", "other")
 def print_summary(
     console: Console, summary: Summary, *, path: str | None, wall_s: float, loop: float | None = None
 ) -> None:
-    """The summary of a run, how to look at it, then the path of the record on a line of its own.
+    """Print a run's summary, the command to view it, and the record's path on its own line.
 
-    `loop` is the share of the time in which the event loop was busy.
+    `loop` is the share of time in which the event loop was busy.
     """
     print_rows(console, summary_rows(summary.values(), wall_s=wall_s, loop=loop))
     if path is not None:
@@ -49,7 +48,7 @@ def print_summary(
 
 
 def print_side_notes(console: Console, summary: Summary) -> None:
-    """Why rollouts were dropped and groups skipped; what was condensed, asked and timed: where any was."""
+    """Print dropped rollouts, skipped groups, condensing, second models and times, where there were any."""
     rows = dict(summary_rows(summary.values(), wall_s=0.0))
     wanted = (
         "broken by agents",
@@ -68,7 +67,7 @@ def print_side_notes(console: Console, summary: Summary) -> None:
 
 
 def print_rows(console: Console, rows: Sequence[tuple[str, str]]) -> None:
-    """Names and texts in two columns; a text of several lines stays in its column."""
+    """Print names and texts in two columns; a text may have several lines."""
     width = max((len(name) for name, _ in rows), default=0) + 2
     for name, text in rows:
         for number, line in enumerate(text.split("\n")):
@@ -77,11 +76,11 @@ def print_rows(console: Console, rows: Sequence[tuple[str, str]]) -> None:
 
 
 def summary_rows(numbers: Numbers, *, wall_s: float, loop: float | None = None) -> list[tuple[str, str]]:
-    """The lines of a summary, name and text; an empty line is left out."""
+    """Return the (name, text) lines of a summary; empty ones are left out."""
     groups, credit, tokens = dict(numbers["groups"]), numbers["credit"], numbers["tokens"]
     done, images = groups.pop("done"), numbers["sandboxes"]["images"]
     untrained, cost, found = credit["untrained"], numbers["cost"], diagnosis_of(numbers)
-    # Whether rollouts that are longer than their siblings score more (towards 1) or less (towards -1).
+    # Towards 1, rollouts that are longer than their siblings score more; towards -1, less.
     correlations = numbers["score_against"].items()
     against = ", ".join(f"{name} {value:+.2f}" for name, value in correlations if value is not None)
     alone, turns, without_peer = credit["without_peer"], credit["turns"], ""
@@ -90,12 +89,12 @@ def summary_rows(numbers: Numbers, *, wall_s: float, loop: float | None = None) 
         without_peer = f"{share}, whose advantage is their raw return"
     rows = [
         ("groups", f"{done}" + counts(groups, " (", ")")),
-        ("score", _range(numbers["score"])),
+        ("score", _format_range(numbers["score"])),
         ("played by", ", ".join(numbers["policies"])),
-        ("turns", _range(numbers["turns"])),
+        ("turns", _format_range(numbers["turns"])),
         ("score against", f"{against} (correlation among siblings)" if against else ""),
         ("reward by turn", rewards_by_turn(numbers["by_turn"])),
-        *measured_rows(numbers),
+        *metric_rows(numbers),
         ("without a peer", without_peer),
         ("not trained", f"{untrained:,} turns" if untrained else ""),
         ("stop reasons", counts(numbers["stop_reasons"])),
@@ -103,7 +102,7 @@ def summary_rows(numbers: Numbers, *, wall_s: float, loop: float | None = None) 
         ("tool errors", counts(numbers["tools"]["errors"]) or "none"),
         ("broken by agents", counts(numbers["agent_caused"], after=" (scored with failed_score)")),
         ("dropped rollouts", lines(numbers["failures"]) or "none"),
-        ("broken code", _broken_code(numbers)),
+        ("broken code", _find_broken_code(numbers)),
         ("dropped after acting", counts(numbers["dropped_after_acting"])),
         ("skipped groups", lines(numbers["reasons"]) or "none"),
         ("what to do", found.remedy if 2 * found.with_credit < found.groups else ""),
@@ -111,9 +110,9 @@ def summary_rows(numbers: Numbers, *, wall_s: float, loop: float | None = None) 
             "tokens sampled",
             ", ".join(f"{tokens[kind]:,} {kind}" for kind in ("exact", "approximate") if tokens[kind]),
         ),
-        *_condensed_rows(numbers),
+        *_condenser_rows(numbers),
         ("forks", _forks(numbers["forks"])),
-        *((role, _asked(cost[role])) for role in _ROLES if role in cost),
+        *((role, _answers(cost[role])) for role in _ROLES if role in cost),
         ("weights", weights_text(numbers)),
         (
             "sandboxes",
@@ -126,32 +125,30 @@ def summary_rows(numbers: Numbers, *, wall_s: float, loop: float | None = None) 
     return [(name, text) for name, text in rows if text]
 
 
-def measured_rows(numbers: Numbers) -> list[tuple[str, str]]:
-    """What environments measure under names of their own; a kind of which there is nothing is left out."""
+def metric_rows(numbers: Numbers) -> list[tuple[str, str]]:
+    """Return lines for reward parts and metrics that the environment names."""
     kinds = (("reward by part", "parts"), ("before weights", "raw"), ("metrics", "metrics"))
-    return [(name, text) for name, kind in kinds if (text := _named(numbers[kind]))]
+    return [(name, text) for name, kind in kinds if (text := _format_spreads(numbers[kind]))]
 
 
 def loop_rows(loop: float | None) -> list[tuple[str, str]]:
-    """The share of the time in which the event loop was busy, where that is known."""
     return [] if loop is None else [("event loop", f"busy {loop:.0%} of the time")]
 
 
 def headline(numbers: Numbers) -> str:
-    """The means of a few parts and metrics, for a line with other things in it."""
+    """Return the means of a few parts and metrics as part of a line."""
     means = [*_means(numbers["parts"]).items(), *_means(numbers["metrics"]).items()]
     more = [f"+{len(means) - HEADLINE_NAMES}"] if means[HEADLINE_NAMES:] else []
     return ", ".join([*(f"{name} {mean:.3f}" for name, mean in means[:HEADLINE_NAMES]), *more])
 
 
 def forks_in_short(numbers: Numbers) -> str:
-    """For a line with other things in it; empty when no row forked."""
     forks = numbers["forks"]
-    return f"forks {forks['forked']:,}, {_trained_per_sampled(forks)}" if forks["forked"] else ""
+    return f"forks {forks['forked']:,}, {_token_ratio(forks)}" if forks["forked"] else ""
 
 
 def weights_text(numbers: Numbers) -> str:
-    """Which weights played; empty where no version is known."""
+    """Describe the weight versions that sampled, or return "" if none is known."""
     weights = numbers["weights"]
     count, groups, rollouts = weights["versions"], weights["groups"], weights["rollouts"]
     several = f"{count:,} versions, {weights['oldest']} to {weights['newest']}"
@@ -173,18 +170,17 @@ def weights_text(numbers: Numbers) -> str:
 
 
 def counts(counted: Mapping[str, int], before: str = "", after: str = "") -> str:
-    """`name 3, other 1`, the most frequent first; empty when nothing was counted."""
+    """Return `name 3, other 1`, the most frequent first, or ""."""
     text = ", ".join(f"{name} {count:,}" for name, count in _most(counted))
     return f"{before}{text}{after}" if text else ""
 
 
 def lines(counted: Mapping[str, int]) -> str:
-    """A line for each text, the most frequent first."""
     return "\n".join(f"{count}x {text}" for text, count in _most(counted))
 
 
 def duration(seconds: float) -> str:
-    """A length of time for people: `8.3 s`, `2:05 min`, `1:02:03 h`."""
+    """Format a time for people: `8.3 s`, `2:05 min`, `1:02:03 h`."""
     if seconds < 59.95:
         return f"{seconds:.1f} s"
     minutes, whole = divmod(round(seconds), 60)
@@ -193,10 +189,10 @@ def duration(seconds: float) -> str:
 
 
 def flat(numbers: Numbers, prefix: str = "") -> dict[str, float]:
-    """One number per name, for charts: `PREFIX/score/mean`, `PREFIX/turn/01/reward`, ….
+    """Return one number per name for charts: `PREFIX/score/mean`, `PREFIX/turn/01/reward`, ….
 
-    The most telling come first. What is unknown is left out, as are texts: of parts and metrics there is the
-    mean, of turns the first `CHARTED_TURNS`.
+    The most telling come first. Texts and unknown numbers are left out; parts and metrics have their mean,
+    and turns beyond `CHARTED_TURNS` are dropped.
     """
     condensed, time = dict(numbers["condensed"]), numbers["time"]
     for name in ("tokens_before", "tokens_after"):
@@ -204,7 +200,7 @@ def flat(numbers: Numbers, prefix: str = "") -> dict[str, float]:
             condensed[name] = condensed[name]["mean"]
     charted = {
         **{name: numbers[name] for name in ("score", "turns", "groups", "rollouts", "score_against")},
-        "turn": {f"{each['turn'] + 1:02}": _charted(each) for each in numbers["by_turn"][:CHARTED_TURNS]},
+        "turn": {f"{each['turn'] + 1:02}": _turn_chart(each) for each in numbers["by_turn"][:CHARTED_TURNS]},
         "credit": numbers["credit"],
         "part": _means(numbers["parts"]),
         "metric": _means(numbers["metrics"]),
@@ -226,8 +222,7 @@ def flat(numbers: Numbers, prefix: str = "") -> dict[str, float]:
     return dict(_leaves(f"{prefix}/" if prefix else "", charted))
 
 
-def _charted(turn: Numbers) -> dict[str, Any]:
-    """What of one index is worth a chart."""
+def _turn_chart(turn: Numbers) -> dict[str, Any]:
     counted = ("rollouts", "scored", "without_peer", "groups_without_spread", "tool_errors")
     return {
         "reward": turn["reward"]["mean"],
@@ -254,15 +249,15 @@ def _means(spreads: Numbers) -> dict[str, float]:
     return {name: each["mean"] for name, each in spreads.items() if each["mean"] is not None}
 
 
-def _named(spreads: Numbers) -> str:
-    """`name: mean (count)` of each."""
+def _format_spreads(spreads: Numbers) -> str:
+    """Return `name: mean (count)` of each spread."""
     shown = [f"{name}: {mean:.3f} ({spreads[name]['count']:,})" for name, mean in _means(spreads).items()]
     if OTHER_NAMES in spreads:
         shown.append(f"and {spreads[OTHER_NAMES]['count']:,} numbers of other names")
     return "  ".join(shown)
 
 
-def _range(spread: Numbers) -> str:
+def _format_range(spread: Numbers) -> str:
     if not spread["count"]:
         return "-"
     deviation = "" if spread["sd"] is None else f", sd {spread['sd']:.3f}"
@@ -271,7 +266,7 @@ def _range(spread: Numbers) -> str:
 
 
 def rewards_by_turn(by_turn: Sequence[Numbers]) -> str:
-    """The mean reward by index, counted from 1; that of all later ones under `13+`."""
+    """Return mean rewards by turn, counted from 1, and one mean of all later turns."""
     scored = [
         (index, each["reward"]) for index, each in enumerate(by_turn) if each["reward"]["mean"] is not None
     ]
@@ -283,8 +278,8 @@ def rewards_by_turn(by_turn: Sequence[Numbers]) -> str:
     return "  ".join(shown)
 
 
-def _broken_code(numbers: Numbers) -> str:
-    """Places of the environment's code that dropped many rollouts."""
+def _find_broken_code(numbers: Numbers) -> str:
+    """Name places of the environment's code that dropped many rollouts."""
     rollouts, places = numbers["rollouts"]["kept"] + numbers["rollouts"]["dropped"], Counter[str]()
     for kind, count in numbers["failures"].items():
         if (found := _PLACE.search(kind)) is not None:
@@ -297,7 +292,7 @@ def _broken_code(numbers: Numbers) -> str:
     )
 
 
-def _condensed_rows(numbers: Numbers) -> Iterator[tuple[str, str]]:
+def _condenser_rows(numbers: Numbers) -> Iterator[tuple[str, str]]:
     condensed = numbers["condensed"]
     if not condensed:
         return
@@ -316,49 +311,49 @@ def _condensed_rows(numbers: Numbers) -> Iterator[tuple[str, str]]:
 
 
 def _forks(forks: Numbers) -> str:
-    """How many turns forked and why, the tokens they cost, and what to do."""
     if not forks["causes"]:
         return ""
     forked = f"{forks['forked']:,} of {forks['turns']:,} turns began a new row: {counts(forks['causes'])}"
     cost = (
         f"a trainer gets {forks['row_tokens']:,} tokens for {forks['sampled_tokens']:,} sampled "
-        f"({_trained_per_sampled(forks)})"
+        f"({_token_ratio(forks)})"
     )
     kinds = dict.fromkeys(cause.partition(":")[0] for cause in forks["causes"])
     return "\n".join([forked, cost, *(f"{kind}: {REMEDIES[kind]}" for kind in kinds if kind in REMEDIES)])
 
 
-def _trained_per_sampled(forks: Numbers) -> str:
+def _token_ratio(forks: Numbers) -> str:
     if not forks["sampled_tokens"]:
         return "nothing sampled"
     return f"{forks['row_tokens'] / forks['sampled_tokens']:.3g} trainer tokens per sampled one"
 
 
-def _asked(cost: Numbers) -> str:
+def _answers(cost: Numbers) -> str:
     tokens = cost["prompt_tokens"] + cost["completion_tokens"]
     paid = f", {tokens:,} tokens" if tokens else ""
     return f"{counted(cost['answers'], 'answer')}{paid}"
 
 
 def _time_rows(time: Numbers) -> Iterator[tuple[str, str]]:
-    """Where the time of all rollouts went, and their tokens."""
     if not time:
         return
     whole_s = time["rollout_s"]
     shares = [*time["share"].items()]
     table = [("", "calls", "own time", "share", "with inner", "mean", "longest")]
     for name, share in shares[:SHOWN_CALLS]:
-        calls, own, part = time["calls"].get(name), _seconds(share * whole_s), f"{share:.1%}"
+        calls, own, part = time["calls"].get(name), _format_seconds(share * whole_s), f"{share:.1%}"
         if calls is None:
             table.append((name, "", own, part, "", "", ""))
         else:
-            inner_s, longest = time["total_s"][name], _seconds(time["longest_s"][name])
-            mean = _seconds(inner_s / max(1, calls))
-            table.append((name, f"{calls:,}", own, part, _seconds(inner_s), mean, longest))
+            inner_s, longest = time["total_s"][name], _format_seconds(time["longest_s"][name])
+            mean = _format_seconds(inner_s / max(1, calls))
+            table.append((name, f"{calls:,}", own, part, _format_seconds(inner_s), mean, longest))
     if later := shares[SHOWN_CALLS:]:
         share = sum(share for _, share in later)
-        table.append((f"and {len(later)} more", "", _seconds(share * whole_s), f"{share:.1%}", "", "", ""))
-    table.append(("sum", "", _seconds(whole_s), f"{1:.1%}", "", "", ""))
+        table.append(
+            (f"and {len(later)} more", "", _format_seconds(share * whole_s), f"{share:.1%}", "", "", "")
+        )
+    table.append(("sum", "", _format_seconds(whole_s), f"{1:.1%}", "", "", ""))
     first, *widths = (max(map(len, column)) for column in zip(*table, strict=True))
     rows = ("  ".join([row[0].ljust(first), *map(str.rjust, row[1:], widths)]) for row in table)
     yield "time", "\n".join(map(str.rstrip, rows))
@@ -373,8 +368,8 @@ def _time_rows(time: Numbers) -> Iterator[tuple[str, str]]:
     )
 
 
-def _seconds(seconds: float) -> str:
-    """With three digits: `812 µs`, `12.3 ms`, `4.56 s`, `1,234 s`."""
+def _format_seconds(seconds: float) -> str:
+    """Format with three digits: `812 µs`, `12.3 ms`, `4.56 s`, `1,234 s`."""
     unit, value = ("s", seconds) if seconds >= 1 else ("ms", seconds * 1e3)
     if value < 1:
         unit, value = "µs", seconds * 1e6

@@ -1,4 +1,4 @@
-"""A record as a table with a row per turn, as a `datasets.Dataset` or a parquet file, with declared types."""
+"""A record as a table with a row per turn: a `datasets.Dataset` or a parquet file with declared types."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ from environments.record.recorder import Places, Record, groups_of, paths_of, re
 from environments.trajectory import CreditedGroup, Message, Trajectory, TrajectoryGroup, Turn
 from tools.errors import RecordError
 
-# Only partly typed.
+# These packages are only partly typed.
 _arrow: Any = pyarrow
 _parquet: Any = parquet
 _hf: Any = datasets
@@ -30,11 +30,11 @@ _ROWS_AT_ONCE = 512
 
 
 _JSON = "JSON text"
-"""The type of a column whose values are no plain ones."""
+"""The type of a column that holds JSON text."""
 
 
 def _columns_of(values: type, *names: str, without: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Arrow's types, or `_JSON`, of the named fields, or of all fields `without` some."""
+    """Return Arrow types (or `_JSON`) of the named fields, or of all fields `without` some."""
     columns: dict[str, Any] = {}
     hints = get_type_hints(values)
     for name in names or [each.name for each in fields(values) if each.name not in without]:
@@ -71,20 +71,20 @@ _SCHEMA = _arrow.schema([(name, _TEXT if kind is _JSON else kind) for name, kind
 
 
 def load(path: Places, *, cache_dir: str | Path | None = None) -> datasets.Dataset:
-    """The turns of a record as a table whose columns are declared; it is read once, into a file.
+    """Return the turns of a record as a dataset with declared columns.
 
     Args:
         path: a record, the folder of a run, or `ENV/NAME` of one below `runs/`, of which there may be only
             shards; or several of these.
-        cache_dir: where the table is kept; by default below the cache of `datasets`. A record that grew
-            or changed is read anew.
+        cache_dir: where the table is cached; by default below the cache of `datasets`. A record that grew or
+            changed is read again.
 
     Raises:
-        RecordError: no record, a line is malformed, or the table cannot be written.
+        RecordError: if there is no record, a line is malformed, or the table cannot be written.
     """
     record = records_at(path)
     folder = Path(datasets_config.HF_DATASETS_CACHE) / "turnwise" if cache_dir is None else Path(cache_dir)
-    # The time of change, which cannot be set: an edited record may have its size and its date of before.
+    # ctime cannot be set: an edited record may have its former size and mtime.
     found = [(str(each.resolve()), each.stat()) for each in paths_of(record)]
     facts = [(name, at.st_dev, at.st_ino, at.st_size, at.st_ctime_ns) for name, at in found]
     key = hashlib.sha256(repr([*facts, str(_SCHEMA)]).encode()).hexdigest()[:16]
@@ -102,11 +102,11 @@ def load(path: Places, *, cache_dir: str | Path | None = None) -> datasets.Datas
 
 
 def write_parquet(record: Record, out: Path) -> int:
-    """Write the turns of a record as parquet, all groups whatever their status; return how many there are.
+    """Write the turns of all groups as parquet, whatever their status; return how many there are.
 
     Raises:
-        RecordError: unreadable, or a line is malformed.
-        OSError: it cannot be written.
+        RecordError: if the record is unreadable, or a line is malformed.
+        OSError: if the file cannot be written.
     """
     rows = 0
     with (
@@ -120,7 +120,6 @@ def write_parquet(record: Record, out: Path) -> int:
 
 
 def _tables_of(record: Record) -> Iterator[Any]:
-    """Arrow tables that together have the rows of a record, in its order."""
     rows = _rows_of(record)
     while batch := list(islice(rows, _ROWS_AT_ONCE)):
         try:
@@ -141,11 +140,10 @@ def _rows_of(record: Record) -> Iterator[dict[str, Any]]:
 
 
 def rows_of_group(credited: CreditedGroup) -> Iterator[dict[str, Any]]:
-    """A group's rows, with every column of the table."""
-    of_group = _filled(_GROUP, credited.group) | _filled(_CREDIT, credited)
+    of_group = _fill(_GROUP, credited.group) | _fill(_CREDIT, credited)
     for trajectory, advantages in zip(credited.group.trajectories, credited.advantages, strict=True):
         rewards = trajectory.rewards
-        of_rollout = _filled(_ROLLOUT, trajectory) | {
+        of_rollout = _fill(_ROLLOUT, trajectory) | {
             "score": rewards and rewards.score,
             "outcome": rewards and rewards.outcome,
         }
@@ -158,8 +156,8 @@ def rows_of_group(credited: CreditedGroup) -> Iterator[dict[str, Any]]:
                 **of_rollout,
                 "turn": turn.index,
                 "text": turn.message.content,
-                **_filled(_MESSAGE, turn.message),
-                **_filled(_TURN, turn),
+                **_fill(_MESSAGE, turn.message),
+                **_fill(_TURN, turn),
                 "reward": rewards.turns[index] if rewards and rewards.turns else None,
                 "parts": _json_text(parts[0][index]) if parts[0] else None,
                 "raw_parts": _json_text(parts[1][index]) if parts[1] else None,
@@ -169,7 +167,7 @@ def rows_of_group(credited: CreditedGroup) -> Iterator[dict[str, Any]]:
             }
 
 
-def _filled(columns: Mapping[str, Any], value: Any) -> dict[str, Any]:
+def _fill(columns: Mapping[str, Any], value: Any) -> dict[str, Any]:
     found = {name: getattr(value, name) for name in columns}
     return {name: _json_text(each) if columns[name] is _JSON else each for name, each in found.items()}
 

@@ -1,9 +1,8 @@
-"""What groups come to: the table of statistics, and how their totals merge.
+"""Statistics of groups, and how totals merge.
 
-`taken` is the table: it names each statistic and takes it from one group. The type of a total is how it
-merges: numbers are summed, mappings merge by key and lists by index, the classes here by their own rules.
-Adding a group is merging its totals, so that two summaries merge to what one would have that was given the
-groups of both: exactly, but for the rounding of sums of floats.
+`collect_totals` names each statistic and computes it for one group. A total's type says how it merges:
+numbers are summed, mappings merge by key and lists by index, the classes here by their own rules. Thus two
+summaries merge into the summary of both sets of groups, exact but for the rounding of float sums.
 """
 
 import math
@@ -29,15 +28,15 @@ from environments.trajectory import (
 from tools.plain_text import printable, shorten
 
 EVALUATED = "evaluated"
-"""The status of a group that was given no credit."""
+"""Status of a group without credit."""
 OTHER = "other"
 OTHER_NAMES = "other names"
 MAX_NAMES = 20
-"""Names with spreads of each kind, and texts of a tally in `values`."""
+"""Spreads of each kind, and texts of a tally, in `values`."""
 MAX_TEXTS = 1000
-"""Different texts that a tally keeps."""
+"""Distinct texts that a tally keeps."""
 MAX_INDICES = 128
-"""Indices of acts with numbers of their own; the acts after them share the last."""
+"""Acts with their own numbers; all later acts share the last."""
 TEXT_CHARS = 160
 _NAME_CHARS = 40
 BETWEEN_CALLS = "between calls"
@@ -46,21 +45,20 @@ _NO_VERSIONS = {"oldest": None, "newest": None}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """Count, mean, standard deviation of a sample, and range of numbers that are not kept."""
+    """Count, mean, sample deviation and range of numbers that are not kept."""
 
     count: int = 0
     total: float = 0.0
     low: float = math.inf
     high: float = -math.inf
     centre: float = 0.0
-    """The mean as it is updated: its errors do not grow with the numbers."""
+    """The mean as an update formula keeps it: its error does not grow with the count."""
     squares: float = 0.0
-    """Sum of the squared distances from the mean (Chan, Golub and LeVeque, "Updating formulae and a pairwise
+    """Sum of squared distances from the mean (Chan, Golub and LeVeque, "Updating formulae and a pairwise
     algorithm for computing sample variances", 1979)."""
 
     @staticmethod
     def of(numbers: Iterable[float | None]) -> "Spread":
-        """Of numbers; `None` is left out."""
         known = [number for number in numbers if number is not None]
         if not known:
             return Spread()
@@ -75,7 +73,7 @@ class Spread:
             squares=sum((number - centre) * (number - centre) for number in known),
         )
 
-    def merged(self, other: "Spread") -> "Spread":
+    def merge(self, other: "Spread") -> "Spread":
         if not (self.count and other.count):
             return self if self.count else other
         count, distance = self.count + other.count, other.centre - self.centre
@@ -90,39 +88,36 @@ class Spread:
 
     @property
     def mean(self) -> float | None:
-        """`None` when there were no numbers: nothing is not zero."""
         return self.total / self.count if self.count else None
 
     @property
     def sd(self) -> float | None:
-        """`None` with fewer than two numbers, and beyond the range of numbers."""
         known = self.count > 1 and 0.0 <= self.squares < math.inf
         return math.sqrt(self.squares / (self.count - 1)) if known else None
 
     def values(self) -> dict[str, float | None]:
-        """As JSON; `None` for what is unknown or beyond the range of numbers."""
         known = {"mean": self.mean, "sd": self.sd, "min": self.low, "max": self.high}
         return {"count": self.count, **{name: _finite(value) for name, value in known.items()}}
 
 
 class Tally(dict[str, int]):
-    """How often each text came; of the texts beyond `MAX_TEXTS` only the sum is kept, as `OTHER`.
+    """Counts by text.
 
-    The first in order are kept, so that they are the same in whatever order they came.
+    Texts beyond `MAX_TEXTS`, in sort order, are summed as `OTHER`: the order of merges does not matter.
     """
 
     @staticmethod
     def of(texts: Iterable[str]) -> "Tally":
         return Tally(Counter(" ".join(text.split())[:TEXT_CHARS] for text in texts))
 
-    def merged(self, other: "Tally") -> "Tally":
+    def merge(self, other: "Tally") -> "Tally":
         sums = Counter(self) + Counter(other)
         for text in sorted(sums.keys() - {OTHER})[MAX_TEXTS:]:
             sums[OTHER] += sums.pop(text)
         return Tally(sums)
 
     def counts(self) -> dict[str, int]:
-        """The most frequent, and how many others there are."""
+        """Return the most frequent texts, and the sum of all others."""
         frequent = sorted(self.keys() - {OTHER}, key=lambda text: (-self[text], text))
         counts = {text: self[text] for text in frequent[:MAX_NAMES]}
         others = sum(self.values()) - sum(counts.values())
@@ -130,7 +125,7 @@ class Tally(dict[str, int]):
 
 
 class NamedSpreads(dict[str, Spread]):
-    """Spreads by name: of the first `MAX_NAMES` in order, the numbers of others are only counted."""
+    """Spreads by name; beyond the first `MAX_NAMES` in sort order, numbers are only counted."""
 
     @staticmethod
     def of(named: Iterable[Mapping[str, float]]) -> "NamedSpreads":
@@ -138,11 +133,11 @@ class NamedSpreads(dict[str, Spread]):
         for each in named:
             for name, number in each.items():
                 numbers[shorten(" ".join(printable(name).split()), _NAME_CHARS)].append(number)
-        return NamedSpreads().merged({name: Spread.of(each) for name, each in numbers.items()})
+        return NamedSpreads().merge({name: Spread.of(each) for name, each in numbers.items()})
 
-    def merged(self, other: Mapping[str, Spread]) -> "NamedSpreads":
+    def merge(self, other: Mapping[str, Spread]) -> "NamedSpreads":
         none = Spread()
-        both = {name: self.get(name, none).merged(other.get(name, none)) for name in {**self, **other}}
+        both = {name: self.get(name, none).merge(other.get(name, none)) for name in {**self, **other}}
         names = sorted(both.keys() - {OTHER_NAMES})
         kept = NamedSpreads({name: both[name] for name in names[:MAX_NAMES]})
         left_out = sum(both[name].count for name in both.keys() - kept.keys())
@@ -152,42 +147,39 @@ class NamedSpreads(dict[str, Spread]):
 
 
 class Distinct(dict[str, None]):
-    """Texts, each once, in the order they came."""
-
-    def merged(self, other: "Distinct") -> "Distinct":
+    def merge(self, other: "Distinct") -> "Distinct":
         return Distinct({**self, **other})
 
 
 class Most(float):
-    """The largest of numbers."""
-
-    def merged(self, other: "Most") -> "Most":
+    def merge(self, other: "Most") -> "Most":
         return max(self, other)
 
 
 class Summary:
-    """The totals of any number of groups."""
+    """Totals of any number of groups."""
 
     def __init__(self) -> None:
-        self.totals: dict[str, Any] = taken(TrajectoryGroup(trajectories=()), EVALUATED) | {"groups": Tally()}
+        self.totals: dict[str, Any] = collect_totals(TrajectoryGroup(trajectories=()), EVALUATED) | {
+            "groups": Tally()
+        }
 
     def add(self, credited: CreditedGroup) -> None:
         if credited.group.is_evaluation:
             self.add_rollouts(credited.group, "failed" if credited.status == "failed" else EVALUATED)
         else:
-            self.totals = merged(self.totals, taken(credited.group, credited.status, credited))
+            self.totals = merge(self.totals, collect_totals(credited.group, credited.status, credited))
 
     def add_rollouts(self, group: TrajectoryGroup, status: str) -> None:
-        """Add a group that was given no credit, as in an evaluation."""
-        self.totals = merged(self.totals, taken(group, status))
+        """Add a group without credit, as in an evaluation."""
+        self.totals = merge(self.totals, collect_totals(group, status))
 
     def merge(self, other: "Summary") -> None:
-        """Add all groups of another summary."""
-        self.totals = merged(self.totals, other.totals)
+        self.totals = merge(self.totals, other.totals)
 
     @property
     def groups(self) -> Counter[str]:
-        """By status: `ok`, `no_credit`, `failed`, `evaluated`."""
+        """Counts by status: `ok`, `no_credit`, `failed`, `evaluated`."""
         return Counter(self.totals["groups"].counts())
 
     @property
@@ -195,10 +187,10 @@ class Summary:
         return self.groups.total()
 
     def values(self) -> dict[str, Any]:
-        """All numbers as nested JSON values; `None` stands where one is unknown, and never NaN.
+        """Return all numbers as nested JSON values, with None for unknown ones.
 
-        A spread has `count`, `mean`, `sd` (of a sample), `min` and `max`. `by_turn` has an entry per index
-        among the acts: `turn` counts from 0, and `later` marks the one that all later acts share.
+        A spread has `count`, `mean`, `sd` (of a sample), `min` and `max`. `by_turn` has an entry per act:
+        `turn` counts from 0, and `later` marks the entry that all later acts share.
         """
         numbers = _as_json(self.totals)
         numbers["groups"] = {"done": self.done, **numbers["groups"]}
@@ -207,7 +199,7 @@ class Summary:
             numbers["by_turn"][index] = {"turn": index, **later, **each}
         against = numbers["score_against"]
         numbers["score_against"] = {name: _correlation(sums) for name, sums in against.items()}
-        versions = [_shown_version(each) for each in self.totals["weights"]["versions"]]
+        versions = [_format_version(each) for each in self.totals["weights"]["versions"]]
         numbers["weights"] |= {"oldest": versions[0], "newest": versions[-1]} if versions else _NO_VERSIONS
         condensed, rollouts = numbers["condensed"], numbers["rollouts"]["kept"]
         if condensed["times"] or condensed["summaries"]:
@@ -224,30 +216,32 @@ class Summary:
         return numbers
 
 
-def merged(one: Any, other: Any) -> Any:
-    """Two totals of one statistic as one; `None`, where one of them is unknown."""
+def merge(one: Any, other: Any) -> Any:
+    """Merge two totals of one statistic; an unknown one (None) makes the result unknown."""
     if isinstance(one, Spread | Tally | NamedSpreads | Distinct | Most):
-        return one.merged(other)
+        return one.merge(other)
     if isinstance(one, dict):
         ours, others = cast("dict[str, Any]", one), cast("dict[str, Any]", other)
-        both = {name: merged(ours[name], total) for name, total in others.items() if name in ours}
+        both = {name: merge(ours[name], total) for name, total in others.items() if name in ours}
         return ours | others | both
     if isinstance(one, list):
         shorter, longer = sorted((cast("list[Any]", one), cast("list[Any]", other)), key=len)
-        return [*starmap(merged, zip(shorter, longer, strict=False)), *longer[len(shorter) :]]
+        return [*starmap(merge, zip(shorter, longer, strict=False)), *longer[len(shorter) :]]
     return None if one is None or other is None else one + other
 
 
-def taken(group: TrajectoryGroup, status: str, credited: CreditedGroup | None = None) -> dict[str, Any]:
-    """The totals of one group; with its credit, where it was to be trained on."""
+def collect_totals(
+    group: TrajectoryGroup, status: str, credited: CreditedGroup | None = None
+) -> dict[str, Any]:
+    """Return the totals of one group; credit statistics need `credited`."""
     rollouts, profiled = group.trajectories, [*group.trajectories, *group.failures, group]
     stale = [each for each in rollouts if each.stale is not None]
     turns = [turn for each in rollouts for turn in each.turns]
     condensed = [turn.condensed for turn in turns if turn.condensed is not None]
     results = [result for turn in turns for result in turn.tool_results]
     rewards = [each.rewards for each in rollouts if each.rewards is not None]
-    sampled, summaries = sum(map(_sampled, turns)), [turn for turn in turns if turn.kind == "summary"]
-    exact = sum(_sampled(turn) for each in rollouts if each.exact for turn in each.turns)
+    sampled, summaries = sum(map(_count_sampled, turns)), [turn for turn in turns if turn.kind == "summary"]
+    exact = sum(_count_sampled(turn) for each in rollouts if each.exact for turn in each.turns)
     prompts = sum(turn.span.start for turn in turns)
     has_credit = credited is not None and status != "failed"
     cause = None if credited is None else cause_of(credited)
@@ -258,18 +252,18 @@ def taken(group: TrajectoryGroup, status: str, credited: CreditedGroup | None = 
         "rollouts": {"kept": len(rollouts), "dropped": len(group.failures)},
         "failures": Tally.of(each.kind for each in group.failures),
         "failure_classes": Tally.of(_error_class(each) for each in group.failures),
-        # An agent may have had a part in these, and what it broke has the floor.
+        # The agent may have caused these; rollouts that it broke for certain get failed_score.
         "dropped_after_acting": Tally.of(_error_class(each) for each in group.failures if each.turns),
         "agent_caused": Tally.of(each.agent_caused.cause for each in rollouts if each.agent_caused),
         "score": Spread.of(each.score for each in rollouts),
         "turns": Spread.of(len(each.acts) for each in rollouts),
         "score_against": {
-            "turns": _together(rollouts, lambda each: len(each.acts)),
-            "tokens": _together(rollouts, lambda each: sum(map(_sampled, each.turns))),
+            "turns": _covary(rollouts, lambda each: len(each.acts)),
+            "tokens": _covary(rollouts, lambda each: sum(map(_count_sampled, each.turns))),
         },
         "by_turn": _by_turn(group, credited if has_credit else None),
-        # Weighted, each summed over its trajectory; `raw`: before it, of each turn and each outcome.
-        "parts": NamedSpreads.of(map(summed_parts, rewards)),
+        # Parts are weighted and summed over a trajectory; raw ones are unweighted, per turn and outcome.
+        "parts": NamedSpreads.of(map(sum_parts, rewards)),
         "raw": NamedSpreads.of(raw for each in rewards for raw in (*each.turn_raw, each.outcome_raw)),
         "metrics": NamedSpreads.of(each.metrics for each in rollouts),
         "stop_reasons": Tally.of(map(_stop_reason, rollouts)),
@@ -279,11 +273,11 @@ def taken(group: TrajectoryGroup, status: str, credited: CreditedGroup | None = 
         },
         "tokens": {
             "sampled": sampled,
-            "acts": sampled - sum(map(_sampled, summaries)),
-            "summaries": sum(map(_sampled, summaries)),
+            "acts": sampled - sum(map(_count_sampled, summaries)),
+            "summaries": sum(map(_count_sampled, summaries)),
             "exact": exact,
             "approximate": sampled - exact,
-            "prompts": prompts,  # that the model saw, over all calls: what was in the row before each
+            "prompts": prompts,  # tokens that the model saw, over all calls
         },
         "forks": {
             "turns": len(turns),
@@ -307,7 +301,7 @@ def taken(group: TrajectoryGroup, status: str, credited: CreditedGroup | None = 
             "model_s": sum(turn.model_s for turn in turns),
             "tools_s": sum(turn.tools_s for turn in turns),
             "policy": {"prompt_tokens": prompts, "completion_tokens": sampled},
-            **{role: _cost(calls) for role, calls in _asked(group).items() if calls},
+            **{role: _cost(calls) for role, calls in _second_model_calls(group).items() if calls},
         },
         "credit": {
             "turns": sum(turn.kind == "act" and turn.trained for turn in turns) if has_credit else 0,
@@ -316,12 +310,12 @@ def taken(group: TrajectoryGroup, status: str, credited: CreditedGroup | None = 
         },
         "weights": {
             "versions": Distinct.fromkeys(each for each in group.weight_versions if each is not None),
-            "groups": Tally.of([_how_many(group.weight_versions)] if rollouts else []),
-            "rollouts": Tally.of(_how_many(each.weight_versions) for each in rollouts),
+            "groups": Tally.of([_count_versions(group.weight_versions)] if rollouts else []),
+            "rollouts": Tally.of(_count_versions(each.weight_versions) for each in rollouts),
             "stale": int(group.stale is not None),
-            # Age selects by length: what is withheld is not spread evenly.
-            "turns_by_length": Tally.of(chain.from_iterable(map(_lengths, rollouts))),
-            "withheld_turns": Tally.of(chain.from_iterable(map(_lengths, stale))),
+            # Staleness selects by length, so withheld turns are not spread evenly.
+            "turns_by_length": Tally.of(chain.from_iterable(map(_length_buckets, rollouts))),
+            "withheld_turns": Tally.of(chain.from_iterable(map(_length_buckets, stale))),
         },
         "sandboxes": {
             "rollouts": Tally.of(map(_sandbox, rollouts)),
@@ -329,12 +323,12 @@ def taken(group: TrajectoryGroup, status: str, credited: CreditedGroup | None = 
                 each.sandbox.image for each in rollouts if each.sandbox and each.sandbox.image
             ),
         },
-        "time": reduce(merged, map(_times, profiled), {}),
+        "time": reduce(merge, map(_times, profiled), {}),
     }
 
 
-def summed_parts(rewards: Rewards) -> dict[str, float]:
-    """Each named part of a trajectory's rewards, weighted: the sum over its turns and its outcome."""
+def sum_parts(rewards: Rewards) -> dict[str, float]:
+    """Return each named part of a trajectory's weighted rewards, summed over turns and outcome."""
     sums: Counter[str] = Counter()
     for parts in (*rewards.turn_components, rewards.outcome_components):
         sums.update(parts)
@@ -366,8 +360,8 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _together(rollouts: Sequence[Trajectory], size: Callable[[Trajectory], int]) -> dict[str, float]:
-    """How scores and sizes vary together among siblings: sums of products of distances from their means."""
+def _covary(rollouts: Sequence[Trajectory], size: Callable[[Trajectory], int]) -> dict[str, float]:
+    """Return centred sums of squares and products of siblings' scores and sizes."""
     pairs = [(each.score, size(each)) for each in rollouts if each.score is not None]
     scores, sizes = Spread.of(score for score, _ in pairs), Spread.of(size for _, size in pairs)
     product = _sum([(score - scores.centre) * (size - sizes.centre) for score, size in pairs])
@@ -375,7 +369,6 @@ def _together(rollouts: Sequence[Trajectory], size: Callable[[Trajectory], int])
 
 
 def _correlation(sums: Mapping[str, float | None]) -> float | None:
-    """`None` where one of them does not vary among siblings."""
     scores, sizes, both = (sums[name] for name in ("scores", "sizes", "both"))
     if not scores or not sizes or both is None:
         return None
@@ -383,7 +376,7 @@ def _correlation(sums: Mapping[str, float | None]) -> float | None:
 
 
 def _by_turn(group: TrajectoryGroup, credited: CreditedGroup | None) -> list[dict[str, Any]]:
-    """By the index of a turn among the acts: who is left, what it earned, who is a peer."""
+    """Return statistics by index of an act."""
     rows = [()] * len(group.trajectories) if credited is None else credited.advantages
     acts = [
         [*zip_longest(each.acts, each.act_rewards or (), _of_acts(each, row))]
@@ -401,33 +394,33 @@ def _by_turn(group: TrajectoryGroup, credited: CreditedGroup | None) -> list[dic
                 "scored": sum(reward is not None for _, reward, _ in here),
                 "reward": Spread.of(reward for _, reward, _ in here),
                 "advantage": Spread.of(advantages),
-                "tokens": Spread.of(_sampled(act) for act, _, _ in here),
-                # Their advantage is their raw return, since no sibling had a comparable one.
+                "tokens": Spread.of(_count_sampled(act) for act, _, _ in here),
+                # The advantage of these is their raw return.
                 "without_peer": None
                 if alone is None
                 else sum(row[index] for row in alone if index < len(row)),
-                # With credit, and two trained acts or more here, so that they could differ.
+                # Groups with credit and at least two trained acts here, which could differ.
                 "groups": int(len(advantages) > 1),
-                # Of these: nothing is learned from which act was taken.
+                # Among these, groups in which the choice of act taught nothing.
                 "groups_without_spread": int(len(advantages) > 1 and not vary(advantages)),
                 "tool_calls": len(results),
                 "tool_errors": sum(result.error is not None for result in results),
             }
         )
     kept, later = by_turn[: MAX_INDICES - 1], by_turn[MAX_INDICES - 1 :]
-    return [*kept, *([reduce(merged, later)] if later else [])]
+    return [*kept, *([reduce(merge, later)] if later else [])]
 
 
 def _of_acts(trajectory: Trajectory, row: Sequence[float]) -> list[float]:
     return [each for each, turn in zip(row, trajectory.turns, strict=False) if turn.kind == "act"]
 
 
-def _sampled(turn: Turn) -> int:
+def _count_sampled(turn: Turn) -> int:
     return turn.span.end - turn.span.start
 
 
-def _asked(group: TrajectoryGroup) -> dict[str, list[JudgeCall]]:
-    """What second models were asked, by siblings that were lost, too."""
+def _second_model_calls(group: TrajectoryGroup) -> dict[str, list[JudgeCall]]:
+    """Return the calls of each second model, those of lost siblings included."""
     siblings = (*group.failures, *group.trajectories)
     return {
         "judge": [*group.judge_calls, *(call for each in siblings for call in each.judge_calls)],
@@ -438,7 +431,6 @@ def _asked(group: TrajectoryGroup) -> dict[str, list[JudgeCall]]:
 
 
 def _cost(calls: Sequence[JudgeCall]) -> dict[str, int]:
-    """As far as a server states it; a reused answer costs nothing."""
     tokens = ("prompt_tokens", "completion_tokens")
     return {
         "answers": len(calls),
@@ -447,7 +439,6 @@ def _cost(calls: Sequence[JudgeCall]) -> dict[str, int]:
 
 
 def _times(of: Trajectory | Failure | TrajectoryGroup) -> dict[str, Any]:
-    """Where its time went; empty where it has no profile."""
     if of.profile is None:
         return {}
     calls = of.profile.calls.items()
@@ -460,7 +451,7 @@ def _times(of: Trajectory | Failure | TrajectoryGroup) -> dict[str, Any]:
     }
     if isinstance(of, Trajectory):
         times["prompt_tokens"] = Spread.of(turn.span.start for turn in of.turns)
-        times["sampled_tokens"] = Spread.of(map(_sampled, of.turns))
+        times["sampled_tokens"] = Spread.of(map(_count_sampled, of.turns))
     return times
 
 
@@ -478,20 +469,20 @@ def _sandbox(trajectory: Trajectory) -> str:
     return "none" if sandbox is None else f"{sandbox.backend} {sandbox.tier}"
 
 
-def _lengths(trajectory: Trajectory) -> list[str]:
-    """For each act how many there are: a range that doubles from one to the next."""
+def _length_buckets(trajectory: Trajectory) -> list[str]:
+    """Return, once per act, the range of lengths (doubling: 1, 2-3, 4-7, …) that the trajectory falls in."""
     count = len(trajectory.acts)
     low = 1 << max(0, count.bit_length() - 1)
     return [f"{low}" if low == 1 else f"{low}-{2 * low - 1}"] * count
 
 
-def _how_many(versions: Sequence[str | None]) -> str:
+def _count_versions(versions: Sequence[str | None]) -> str:
     if not versions or None in versions:
         return "unknown"
     return str(len(versions)) if len(versions) < 3 else "more"
 
 
-def _shown_version(version: str) -> str:
-    if len(version) > _NAME_CHARS:  # of a path, its end identifies it
+def _format_version(version: str) -> str:
+    if len(version) > _NAME_CHARS:  # the end of a path identifies it
         version = f"{version[: _NAME_CHARS // 2]}…{version[1 - _NAME_CHARS // 2 :]}"
     return printable(version)

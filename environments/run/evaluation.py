@@ -14,7 +14,7 @@ from rich.console import Console
 from environments.policy.inference.http_client import one_line
 from environments.record.recorder import Record, read_contents
 from environments.record.summary import flat, print_rows
-from environments.record.totals import Summary, summed_parts
+from environments.record.totals import Summary, sum_parts
 from environments.run.run_list import unique_groups
 from environments.trajectory import CreditedGroup, Trajectory, TrajectoryGroup
 from tools.errors import RecordError
@@ -186,7 +186,7 @@ def sample_row(trajectory: Trajectory) -> dict[str, Any]:
         "summaries": len(trajectory.turns) - len(trajectory.acts),
         "turn_rewards": None if trajectory.act_rewards is None else list(trajectory.act_rewards),
         "outcome": None if rewards is None else rewards.outcome,
-        "parts": {} if rewards is None else summed_parts(rewards),
+        "parts": {} if rewards is None else sum_parts(rewards),
         "stop_reason": trajectory.stop_reason.value,
         "end_reason": trajectory.end_reason,
         "agent_caused": None if trajectory.agent_caused is None else trajectory.agent_caused.error,

@@ -17,7 +17,7 @@ from environments.config import AgentEnvConfig
 from environments.record.private_file import private, write_private, write_whole
 from environments.record.recorder import Recorder
 from environments.record.run_folder import RunFolder, run_folder
-from environments.record.summary import flat, loop_rows, measured_rows, print_rows, print_side_notes
+from environments.record.summary import flat, loop_rows, metric_rows, print_rows, print_side_notes
 from environments.record.totals import Summary
 from environments.rollout.items.tasks import plan
 from environments.run.evaluation import (
@@ -170,7 +170,7 @@ def _print_end(console: Console, *, totals: _Totals, planned: int, loop: float |
         console.print(f"no rollout was left to evaluate; {totals.tried} of {planned} items were tried")
         return
     print_evaluation(console, evaluation)
-    print_rows(console, [*measured_rows(totals.summary.values()), *loop_rows(loop)])
+    print_rows(console, [*metric_rows(totals.summary.values()), *loop_rows(loop)])
     print_side_notes(console, totals.summary)
     if not evaluation.complete:
         console.print("the same command goes on from here", soft_wrap=True)

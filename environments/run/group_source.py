@@ -17,7 +17,7 @@ from environments.credit import recorded_params
 from environments.record.diagnosis import REFUSED, Cause, cause_of, diagnosis_by
 from environments.record.group_line import decode_group
 from environments.record.origin import is_outage
-from environments.record.recorder import GroupLine, serialised
+from environments.record.recorder import GroupLine, serialise
 from environments.record.summary import CHARTED_TURNS
 from environments.record.totals import Summary
 from environments.rollout.boundary import failure_of
@@ -338,7 +338,7 @@ def finish_group(
             malformed = str(error) if isinstance(error, WireError) else f"{type(error).__name__}: {error}"
             credited = replace(credited, status="failed", reason=f"no trainer can read it: {malformed}")
     if finishing.has_line:
-        line, credited = serialised(credited, fingerprint=finishing.fingerprint)
+        line, credited = serialise(credited, fingerprint=finishing.fingerprint)
     note = note_of(credited, is_charted=finishing.is_charted, lacking=lacking)
     return FinishedGroup(line=line, note=note, package=package, malformed=malformed)
 

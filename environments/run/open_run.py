@@ -14,8 +14,8 @@ from rich.console import Console
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.policy.inference.endpoint import without_credentials
-from environments.record.append_file import AppendFile
 from environments.record.origin import RunOrigin, credit_text, in_short
+from environments.record.private_file import AppendFile
 from environments.record.recorder import Recorder
 from environments.record.run_folder import RunFolder, Shard, run_folder
 from environments.record.totals import Summary

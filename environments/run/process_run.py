@@ -171,7 +171,7 @@ class _Driver:
         if not run.is_evaluation:
             run.tracker.add(done.note)
         self._tasks.add_past(done.note.past)
-        if not recorder.failed_before(task.item_id, task.epoch):
+        if not recorder.has_failed_before(task.item_id, task.epoch):
             self._breaker.end((task.item_id, task.epoch), done.note)
         self._lessons.add(done.note)
 
@@ -220,9 +220,9 @@ class PlannedTasks:
         self._tasks, self._recorder = tasks, recorder
         left = [task for task in tasks if not recorder.holds(task.item_id, task.epoch)]
         # Groups that failed before come last: they are no sign that everything fails.
-        left.sort(key=lambda task: (recorder.failed_before(task.item_id, task.epoch), self._tries(task)))
+        left.sort(key=lambda task: (recorder.has_failed_before(task.item_id, task.epoch), self._tries(task)))
         self._left = deque(task for task in left if self._tries(task) < MAX_TRIES)
-        self._untried = sum(not recorder.failed_before(task.item_id, task.epoch) for task in self._left)
+        self._untried = sum(not recorder.has_failed_before(task.item_id, task.epoch) for task in self._left)
         self._firsts = 0
         self.done = self.total - len(self._left)
         """Groups that earlier runs finished or gave up."""

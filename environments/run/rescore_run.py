@@ -19,11 +19,10 @@ from rich.text import Text
 
 from environments.base_env import AgentEnv
 from environments.policy.second_models import SCRIPTED, AskedModel, ScriptedAnswers, TextAnswer
-from environments.record.artefact_file import with_contents
 from environments.record.diagnosis import cause_of
 from environments.record.group_line import decode_group
 from environments.record.origin import SHARD, Contents, differences
-from environments.record.recorder import Record, Recorder, new_record, numbered_lines
+from environments.record.recorder import Record, Recorder, iterate_lines, new_record, with_contents
 from environments.record.summary import counts, lines
 from environments.record.totals import Summary, Tally
 from environments.rewards.artefacts import TakenFiles, utf8_path
@@ -74,7 +73,7 @@ class Change:
                 self.changed += left[each.sibling].rewards != each.rewards
             else:
                 reasons.append(failed.get(each.sibling, "it cannot be recorded"))
-        self.failures = self.failures.merged(Tally.of(reasons))
+        self.failures = self.failures.merge(Tally.of(reasons))
 
     def text(self) -> str:
         sides = [self.before.values(), self.after.values()]
@@ -127,7 +126,7 @@ async def _rewrite(
     env: AgentEnv, record: Record, contents: Contents, recorder: Recorder, progress: Progress
 ) -> Change:
     replay, change, now = Replay(env, progress.rollout), Change(), origin_of(env)
-    for path, number, line in numbered_lines(record):
+    for path, number, line in iterate_lines(record):
         old = await asyncio.to_thread(_group_of, line, path, number)
         try:
             new = await replay.rescore_group(old)

@@ -1,1 +1,1 @@
-"""What a trainer gets: views of a group's credit, padded, checked and packed."""
+"""Training data of a credited group: views, padding, checks and packing."""

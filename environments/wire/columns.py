@@ -1,7 +1,4 @@
-"""Rows as Atropos' columns, the dict that leaves the process, and back.
-
-Speaks the format of Atropos' `ScoredDataGroup` without importing it.
-"""
+"""Conversion between rows and the columns of Atropos' `ScoredDataGroup`."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
@@ -16,13 +13,12 @@ Columns = dict[str, Any]
 """A `ScoredDataGroup`."""
 
 PER_ROW = ("tokens", "masks", "scores", "advantages", "messages", "inference_logprobs", "overrides")
-"""Columns with one entry per row; all but the first three may be missing as a whole."""
+"""Columns with one entry per row; only the first three are always present."""
 
 BINARY = "binary"
-"""What `group_overrides["masks"]` is where masks are 0 and 1; they are labels where it is missing."""
+"""Value of `group_overrides["masks"]` for masks of 0 and 1; without it, masks are labels."""
 
 MADE_UP = "rollouts have rows made from text: nobody knows the tokens that were sampled"
-"""Of rollouts that are not `exact`: what a trainer of tokens has to know of them."""
 
 _EVERY_COLUMN = (
     "tokens", "masks", "scores", "advantages", "ref_logprobs", "messages", "generation_params",
@@ -31,9 +27,10 @@ _EVERY_COLUMN = (
 
 
 def columns_of(group: RowGroup) -> Columns:
-    """The rows as columns; where one row has an override, all have one.
+    """Return rows as columns.
 
-    A column that is not complete is left out: there are readers that take `None` for a list.
+    A column with a missing entry is left out, since some readers take None for a list; overrides are given
+    for all rows or none.
     """
     rows = group.rows
     overrides = [dict(row.override or {}) for row in rows]
@@ -59,7 +56,7 @@ def columns_of(group: RowGroup) -> Columns:
 def columns_in(
     view: str, credited: CreditedGroup, divisor: Divisor, weighting: PrefixWeighting = "once"
 ) -> list[Columns]:
-    """A group in one of the views, each group of rows as columns; raises WireError as `check_rows` does."""
+    """Return a group's view as columns, one dict per group of rows; WireError as in `check_rows`."""
     groups = VIEWS[view](credited, divisor, weighting)
     for group in groups:
         check_rows(group)
@@ -67,7 +64,7 @@ def columns_in(
 
 
 def rows_of(columns: Mapping[str, Any]) -> RowGroup:
-    """The rows that `columns_of` made columns of."""
+    """Return the rows of columns: the inverse of `columns_of`."""
     table = {name: columns.get(name) or [None] * len(columns["tokens"]) for name in PER_ROW}
     group_overrides: Mapping[str, Any] = columns["group_overrides"] or {}
     binary_masks = group_overrides.get("masks") == BINARY
@@ -98,7 +95,7 @@ def rows_of(columns: Mapping[str, Any]) -> RowGroup:
 
 
 def list_scores(credited: CreditedGroup) -> Columns:
-    """Every column, for people and offline tools: with turn rewards, `scores` holds a list per row."""
+    """Return every column for people and offline tools; with turn rewards, `scores` has a list per row."""
     columns: Columns = dict.fromkeys(_EVERY_COLUMN) | columns_of(every_row(credited))
     scores = [
         score if override["turn_rewards"] is None else override["turn_rewards"]

@@ -1,4 +1,4 @@
-"""The token rows of a credited group, each with the turns that were sampled in it and their advantages."""
+"""The token rows of a credited group with their turns and advantages."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -12,18 +12,17 @@ Shown = dict[str, Any]
 
 
 class RowMessages:
-    """Made once for a trajectory; what it gives shares the messages, so do not change them."""
+    """The messages of a trajectory in OpenAI's shape; they are shared, so do not modify them."""
 
     def __init__(self, trajectory: Trajectory) -> None:
-        """Write every message once.
+        """Convert every message once.
 
         Raises:
-            ValueError: a turn's message is not the assistant's, or a reply to it is.
+            ValueError: if a turn's message is not the assistant's, or a reply is.
         """
         self.all: list[Shown] = [message.to_openai() for message in trajectory.messages]
-        """The whole conversation."""
         self._of_turn: list[int] = []
-        """Per turn, the index of its message."""
+        """The index of each turn's message."""
         index = len(trajectory.prompt)
         for turn in trajectory.turns:
             if turn.message.role != "assistant" or any(each.role == "assistant" for each in turn.replies):
@@ -36,12 +35,9 @@ class RowMessages:
         return self.all[self._of_turn[turn.index]]
 
     def until(self, last: Turn, turns: Sequence[Turn], *, after: bool = False) -> list[Shown]:
-        """What the model saw before a turn, and the turn's message.
+        """Return what the model saw before the turn `last`, and the turn's message.
 
-        Args:
-            last: the turn.
-            turns: those of its row; with turn rewards, each of their messages carries its `reward`.
-            after: whether what came after the turn is there as well.
+        With turn rewards, messages of `turns` get a `reward`. `after` adds all later messages.
         """
         end = self._of_turn[last.index]
         spoken = self.all[: None if after else end + 1]
@@ -61,15 +57,14 @@ def _seen(context: Sequence[Kept | Message], before: Sequence[Shown]) -> list[Sh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreditedRow:
-    """One token row of a trajectory, with its credit per turn and per token."""
+    """A token row with its credit per turn and per token."""
 
     trajectory: Trajectory
     turns: tuple[Turn, ...]
-    """The turns that were sampled in this row."""
+    """The turns sampled in this row."""
     conversation: RowMessages
-    """Of the trajectory."""
     messages: list[Shown]
-    """Those that the row holds; of a trajectory's last row also what came after its last turn."""
+    """The row's messages; a trajectory's last row includes those after its last turn."""
     tokens: list[int]
     mask: list[int]
     """The token id where a trained turn was sampled, `IGNORED` elsewhere."""
@@ -77,11 +72,10 @@ class CreditedRow:
     turn_advantages: list[float]
     """One per turn of this row."""
     advantages: list[float]
-    """One per token: its turn's advantage over the turn's span, 0 elsewhere."""
+    """One per token: its turn's advantage, 0 outside of turns."""
 
 
 def credited_rows(credited: CreditedGroup) -> Iterator[CreditedRow]:
-    """Every row of the group, in the order of trajectories and rows."""
     for trajectory, advantages in zip(credited.group.trajectories, credited.advantages, strict=True):
         conversation = RowMessages(trajectory)
         of_row: defaultdict[int, list[tuple[Turn, float]]] = defaultdict(list)
@@ -108,12 +102,12 @@ def credited_rows(credited: CreditedGroup) -> Iterator[CreditedRow]:
 
 
 def trained_span(turn: Turn) -> Span:
-    """The tokens of a turn that are trained: those that were sampled, or none, where the turn began."""
+    """Return the turn's span, or an empty span at its start if the turn is not trained."""
     return turn.span if turn.trained else replace(turn.span, end=turn.span.start)
 
 
 def mask_of(token_ids: Sequence[int], spans: Sequence[Span]) -> list[int]:
-    """Labels for the trainer: the id inside the spans, `IGNORED` outside."""
+    """Return token ids inside the spans, `IGNORED` outside."""
     mask = [IGNORED] * len(token_ids)
     for span in spans:
         mask[span.start : span.end] = token_ids[span.start : span.end]
@@ -121,7 +115,7 @@ def mask_of(token_ids: Sequence[int], spans: Sequence[Span]) -> list[int]:
 
 
 def spread(length: int, spans: Sequence[Span], advantages: Sequence[float]) -> list[float]:
-    """Per-token advantages: each turn's value over its span, 0.0 elsewhere."""
+    """Return each advantage over its span, 0.0 outside."""
     tokens = [0.0] * length
     for span, advantage in zip(spans, advantages, strict=True):
         tokens[span.start : span.end] = [advantage] * (span.end - span.start)

@@ -1,7 +1,7 @@
-"""Padding: rows that teach nothing, with scores that shift nothing where a trainer normalises them.
+"""Packing of a group's rows into posts of equal size, with padding rows that train nothing.
 
-Padding is scored such that a post has the mean and the (population) standard deviation of the whole group:
-every real row is then normalised, `(s - mean) / std`, as it would be among all its siblings.
+Padding gets scores that give each post the mean and (population) standard deviation of the whole group, so
+that `(s - mean) / std` of every real row is the same as among all its siblings.
 """
 
 import math
@@ -18,7 +18,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Mean and variance of a group's scores, which a post has to have where its scores are normalised."""
+    """Mean and variance of a group's scores, which every normalised post must have."""
 
     mean: float
     variance: float
@@ -29,16 +29,10 @@ class Moments:
         return cls(mean, math.fsum((score - mean) ** 2 for score in scores) / len(scores))
 
     def spread(self, distance: float, squares: float, taken: int, count: int) -> float | None:
-        """What is left for padding: the sum of its squared distances from its own mean.
+        """Return the sum of squared distances of the padding from its own mean, or None if impossible.
 
-        Args:
-            distance: sum of the distances of the scores that are taken from the mean.
-            squares: sum of the squares of these distances.
-            taken: how many they are.
-            count: rows of padding.
-
-        Returns:
-            `None` where no scores make up for what is taken.
+        `distance` and `squares` sum the (squared) distances of the `taken` real scores from the group's mean;
+        `count` is the number of padding rows.
         """
         tolerance = _ROUNDING * (self.variance + 1e-300) * (taken + count)
         left = (taken + count) * self.variance - squares
@@ -54,15 +48,14 @@ def padding_of(row: TrainingRow, scores: Sequence[float]) -> Iterator[TrainingRo
 
 
 def longer_than(max_tokens: int) -> Callable[[TrainingRow], bool]:
-    """Of a row: whether a trainer with this limit cannot take it."""
     return lambda row: len(row.tokens) > max_tokens
 
 
 def taken_out(group: RowGroup, is_out: Callable[[TrainingRow], bool]) -> tuple[RowGroup | None, int]:
-    """Take out what a trainer must not train on: such a row becomes padding that keeps its score.
+    """Replace rows that must not be trained by padding with their score.
 
     Returns:
-        The rows, `None` when none is left that teaches anything; and the number of rows taken out.
+        (rows or None if nothing trainable is left, number of replaced rows).
     """
     out = [is_out(row) for row in group.rows]
     if not any(out):
@@ -72,7 +65,6 @@ def taken_out(group: RowGroup, is_out: Callable[[TrainingRow], bool]) -> tuple[R
 
 
 def untrained_as_padding(group: RowGroup) -> RowGroup:
-    """The group, where a row of untrained turns is marked as one that teaches nothing."""
     rows = tuple(_inert(row) if teaches_nothing(row) else row for row in group.rows)
     return replace(group, rows=rows)
 
@@ -82,16 +74,7 @@ def teaches_nothing(row: TrainingRow) -> bool:
 
 
 def padding_scores(taken: Sequence[float], scores: Sequence[float], count: int) -> list[float] | None:
-    """Scores that give `taken` and the padding together the mean and standard deviation of `scores`.
-
-    Args:
-        taken: scores of the real rows of a post.
-        scores: scores of the group.
-        count: rows of padding.
-
-    Returns:
-        `count` scores, or `None` where no such scores exist.
-    """
+    """Return `count` scores that complete `taken` to the mean and deviation of `scores`, or None."""
     moments = Moments.of(scores)
     distances = [score - moments.mean for score in taken]
     distance, squares = math.fsum(distances), math.fsum(each**2 for each in distances)
@@ -105,18 +88,18 @@ def padding_scores(taken: Sequence[float], scores: Sequence[float], count: int) 
 
 
 def nearest_scores(taken: Sequence[float], scores: Sequence[float], count: int) -> list[float]:
-    """Scores that give `taken` and the padding the mean of `scores`, but not their deviation."""
+    """Return `count` scores that complete `taken` to the mean of `scores` only."""
     mean = math.fsum(scores) / len(scores)
     return [mean - math.fsum(score - mean for score in taken) / count] * count if count else []
 
 
 def _inert(row: TrainingRow) -> TrainingRow:
-    """Padding in the place of a row: with its score, and its names, for a consumer that drops repeats."""
+    """Return padding with the row's name, for consumers that drop repeats."""
     return _padding_row(row, row.score, ("group_id", "row"))
 
 
 def _padding_row(like: TrainingRow, score: float, names: Sequence[str]) -> TrainingRow:
-    """A short row without a trainable token; it has what `like` has, and those of its names."""
+    """Return a short row without trainable tokens, with the columns of `like`."""
     tokens = like.tokens[:2]
     override = like.override or {}
     return TrainingRow(
@@ -135,19 +118,19 @@ def _padding_row(like: TrainingRow, score: float, names: Sequence[str]) -> Train
 
 
 Packing = list[list[int]]
-"""The indices of the rows of each post."""
+"""Row indices of each post."""
 
 
 def posts(group: RowGroup, owners: Sequence[int], scores: Sequence[float], size: int) -> Iterator[RowGroup]:
-    """The rows of a group in posts of exactly `size` rows.
+    """Yield the rows in posts of exactly `size` rows.
 
-    Of a group that is not sent as it is, rows that teach nothing are left out where scores are no credit.
+    A group that already fits is sent whole. Otherwise untrainable rows are dropped if scores are no credit.
 
     Args:
-        group: the rows; each has the score of its trajectory.
-        owners: the trajectory of each row, as an index of `scores`.
-        scores: one per trajectory of the group.
-        size: rows of a post; no less than there are trajectories.
+        group: Rows with their trajectories' scores.
+        owners: Index in `scores` of each row's trajectory.
+        scores: One per trajectory.
+        size: At least the number of trajectories.
     """
     if list(owners) == list(range(size)):
         yield group
@@ -163,14 +146,10 @@ def posts(group: RowGroup, owners: Sequence[int], scores: Sequence[float], size:
 
 
 def packing(owners: Sequence[int], scores: Sequence[float], size: int, *, keep_scores: bool) -> Packing:
-    """The rows of each post, in order.
+    """Return the row indices of each post.
 
-    Args:
-        owners: the trajectory of each row, as an index of `scores`.
-        scores: one per trajectory of the group.
-        size: rows of a post.
-        keep_scores: whether every post must have the mean and deviation of `scores`. Otherwise it has them
-            where that costs no post.
+    With `keep_scores` every post gets the mean and deviation of `scores`; otherwise only if that needs no
+    further post.
     """
     kept = _keeping_scores(owners, scores, size)
     if keep_scores or len(kept) <= math.ceil(len(owners) / size):
@@ -179,7 +158,7 @@ def packing(owners: Sequence[int], scores: Sequence[float], size: int, *, keep_s
 
 
 def _keeping_scores(owners: Sequence[int], scores: Sequence[float], size: int) -> Packing:
-    """Fill one post after the other, each time with a row of the trajectory that has most rows left.
+    """Fill posts greedily with the trajectory that has most rows left.
 
     An exact search hardly ever finds fewer posts, see `tests/benchmarks/bench_packing.py`.
     """
@@ -199,8 +178,6 @@ def _keeping_scores(owners: Sequence[int], scores: Sequence[float], size: int) -
 
 
 class _OpenPost:
-    """A post that can be filled up with padding at any time."""
-
     def __init__(self, moments: Moments, size: int) -> None:
         self.rows: list[int] = []
         self._moments, self._size = moments, size
@@ -209,7 +186,7 @@ class _OpenPost:
     def has_room_for(self, score: float) -> bool:
         taken, away = len(self.rows) + 1, score - self._moments.mean
         if taken == 1:
-            return True  # no score is further away than padding can make up for: only rounding could
+            return True  # padding can balance any one score; rounding could deny it
         distance, squares = self._distance + away, self._squares + away**2
         return (
             taken <= self._size

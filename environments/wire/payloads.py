@@ -1,4 +1,4 @@
-"""What leaves for the trainer: checked rows in groups that the API can batch, as compressed JSON."""
+"""Payloads for Atropos' API: checked posts of rows as compressed JSON."""
 
 import gzip
 import zlib
@@ -15,7 +15,7 @@ from environments.wire.views import TOKENS_PER_TURN, VIEWS, Divisor, PrefixWeigh
 from tools.errors import ConfigError, WireError
 
 ROW_BY_ROW = frozenset({"turn_rows", "prefix_rows"})
-"""Views whose every row is a group of its own."""
+"""Views with one row per group."""
 
 _LEVEL = 1
 _GZIP = 31
@@ -23,24 +23,24 @@ _GZIP = 31
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What the trainer reads and the API can batch."""
+    """The trainer's view and the API's batch format."""
 
     view: str = "token_advantages"
     group_size: int
     """Rollouts per item."""
     divisor: Divisor = TOKENS_PER_TURN
-    """Of the scores of views whose every row is a group of its own."""
+    """For the views in `ROW_BY_ROW`."""
     prefix_weighting: PrefixWeighting = "once"
-    """Of `prefix_rows`."""
+    """For `prefix_rows`."""
     max_row_tokens: int | None = None
-    """The trainer's limit; longer rows are left out."""
+    """Longer rows are left out."""
     include_messages: bool = True
     sampling: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Temperature and top_p, where they are not 1: the trainer has to use the same."""
+    """Temperature and top_p if not 1, which the trainer must use too."""
 
     @property
     def rows_per_post(self) -> int:
-        """Rows of every post: what is registered as the group size, and must divide the batch."""
+        """Rows per post: the registered group size, a divisor of the batch."""
         return 1 if self.view in ROW_BY_ROW else self.group_size
 
 
@@ -54,29 +54,29 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
-    """One credited group, ready to be posted."""
+    """A credited group, ready to be posted."""
 
     parts: tuple[Part, ...]
     """One per post."""
     too_long: int
-    """Rows left out because the trainer could not take their length."""
+    """Number of rows left out because of their length."""
 
 
 def pack(credited: CreditedGroup, shape: Shape) -> Package:
-    """Show a group in its view, check it, take out what is too long, and compress.
+    """Convert a group to its view, check it, drop long rows, and compress.
 
     Raises:
-        WireError: a row is malformed.
+        WireError: if a row is malformed.
     """
     groups, too_long = posts_of(credited, shape)
     return Package(parts=tuple(map(_part, groups)), too_long=too_long)
 
 
 def posts_of(credited: CreditedGroup, shape: Shape) -> tuple[list[RowGroup], int]:
-    """The rows of each post, all of the size that the API can batch, and how many were left out as too long.
+    """Return (the rows of each post, number of rows left out as too long).
 
     Raises:
-        WireError: a row is malformed.
+        WireError: if a row is malformed.
     """
     groups: list[RowGroup] = []
     too_long = 0
@@ -99,32 +99,28 @@ def posts_of(credited: CreditedGroup, shape: Shape) -> tuple[list[RowGroup], int
 
 
 def part_without(part: Part, is_out: Callable[[TrainingRow], bool]) -> tuple[Part | None, int]:
-    """A part without rows that were fine when it was packed: too long for this trainer, or too old by now.
-
-    Returns:
-        The part, `None` when nothing is left to learn from; and the number of rows taken out.
-    """
+    """Return (the part without rows that are out, or None if all are; number of rows out)."""
     group, out = taken_out(rows_of(orjson.loads(post_text(part.body))), is_out)
     return None if group is None else _part(group), out
 
 
 def post_body(part: bytes, env_id: int) -> bytes:
-    """The gzip body of one post: the environment's id, known only now, in a gzip member before the rest."""
+    """Return the gzip body of a post; the environment's id, known late, is a gzip member of its own."""
     return gzip.compress(b'{"env_id":%d,' % env_id, _LEVEL) + part
 
 
 def post_text(part: bytes) -> bytes:
-    """The JSON of a part, as the API would read it without an environment's id."""
+    """Return the JSON of a part without an environment's id."""
     return b"{" + gzip.decompress(part)
 
 
 def compress(columns: Columns) -> bytes:
-    """Columns as JSON without the opening brace, gzipped.
+    """Return columns as gzipped JSON without the opening brace.
 
-    Row by row, so that no step holds the interpreter for long: an event loop in another thread goes on.
+    Row by row, so that no step holds the GIL for long.
 
     Raises:
-        WireError: a value that JSON does not know.
+        WireError: if a value is not JSON.
     """
     stream = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
     try:
@@ -136,7 +132,7 @@ def compress(columns: Columns) -> bytes:
 def _posts(group: RowGroup, credited: CreditedGroup, shape: Shape) -> Iterator[RowGroup]:
     if shape.view in ROW_BY_ROW:
         return iter((group,))
-    # Of one without a score there are no rows: `check_rows` lets none pass.
+    # `check_rows` admits no unscored rows.
     scored = [(each.score, each.rows) for each in credited.group.trajectories if each.score is not None]
     owners = [sibling for sibling, (_, rows) in enumerate(scored) for _ in rows]
     return posts(group, owners, [score for score, _ in scored], shape.rows_per_post)
@@ -161,18 +157,11 @@ def _json(columns: Columns) -> Iterator[bytes]:
 
 
 MOST_IN_A_ROW = 8
-"""Groups with such a rollout, of a server that has given tokens, after which it gives none any more."""
+"""Consecutive groups with missing tokens after which the run stops."""
 
 
 def refuse_text_alone(servers: Sequence[str]) -> None:
-    """Report at the start what would be reported after the first group.
-
-    Args:
-        servers: what was said of those that give no token ids.
-
-    Raises:
-        ConfigError: there is one.
-    """
+    """Raise ConfigError if a server (described by `servers`) gives no token ids."""
     if servers:
         raise ConfigError(
             f"{servers[0]}, and gives no token ids, so a trainer would learn from tokens that were never "
@@ -183,9 +172,10 @@ def refuse_text_alone(servers: Sequence[str]) -> None:
 def only_exact(
     credited: CreditedGroup, credit: Callable[[TrajectoryGroup], CreditedGroup]
 ) -> tuple[CreditedGroup, tuple[str, ...]]:
-    """The group without the rollouts whose tokens a trainer must not learn from, and what each of them lacks.
+    """Drop rollouts without exact tokens as failures, and credit the rest again.
 
-    They are failures then, and `credit` gives what is left its advantages.
+    Returns:
+        (credited group, what each dropped rollout lacks).
     """
     group = credited.group
     lacking = [(each, what) for each in group.trajectories if (what := _lacking(each)) is not None]
@@ -201,7 +191,7 @@ def only_exact(
 
 
 class ExactTokens:
-    """Follows over a run whether rollouts without exact tokens are the exception."""
+    """Stops a run whose rollouts without exact tokens are not the exception."""
 
     def __init__(self, *, say: Callable[[str], None]) -> None:
         self._say = say
@@ -209,10 +199,10 @@ class ExactTokens:
         self._in_a_row = 0
 
     def add(self, item_id: str, lacking: Sequence[str], *, has_others: bool) -> None:
-        """Take in a group: what rollouts lacked, and whether others are left.
+        """Count a group's rollouts that lack tokens; `has_others`: whether exact ones are left.
 
         Raises:
-            ConfigError: the model server has never given exact tokens, or does no more.
+            ConfigError: if the server never gave exact tokens, or no longer does.
         """
         self._seen = self._seen or has_others
         if not lacking:

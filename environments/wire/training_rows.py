@@ -1,4 +1,4 @@
-"""What a trainer learns from: token sequences with their credit, and the check before they leave."""
+"""Training rows, and the check before they leave the process."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,40 +12,40 @@ from tools.errors import WireError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRow:
-    """One token sequence with everything that a trainer needs to learn from it."""
+    """A token sequence with all that a trainer needs."""
 
     tokens: Sequence[int]
     mask: Sequence[int]
     """The token id where the token is trained, `IGNORED` elsewhere."""
     score: float
     advantages: Sequence[float] | None
-    """One per token: its turn's advantage over the turn's span, 0 elsewhere; `None`: the score is all."""
+    """One per token, 0 outside of turns; None: only the score counts."""
     logprobs: Sequence[float] | None
-    """One per token, `NOT_SAMPLED` where it was not sampled; `None`: unknown."""
+    """One per token, `NOT_SAMPLED` outside of turns; None: unknown."""
     messages: Sequence[Mapping[str, Any]] | None
     """The conversation in OpenAI's shape."""
     override: Mapping[str, Any] | None
-    """What this row adds to the columns: its names, rewards, spans and advantages; `None`: nothing."""
+    """Extra columns of this row: names, rewards, spans, advantages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGroup:
-    """Rows that a trainer sees together."""
+    """Rows that a trainer gets together."""
 
     rows: tuple[TrainingRow, ...]
     plain: bool = False
-    """Scalar GRPO data as Atropos knows it, of any size."""
+    """Whether this is scalar GRPO data as in Atropos, of any size."""
     binary_masks: bool = False
-    """Whether masks leave as 1 where a token is trained and 0 elsewhere; here they are labels still."""
+    """Whether masks leave as 0 and 1; in memory they are labels."""
     generation_params: Mapping[str, float] | None = None
-    """What the rows were sampled with, where the trainer has to use the same."""
+    """Sampling parameters that the trainer must use."""
 
 
 def check_rows(group: RowGroup) -> None:
-    """Refuse what the API would take and a trainer would misread, or what would break a whole batch.
+    """Refuse rows that a trainer would misread or that would break a batch.
 
     Raises:
-        WireError: names the row and what is wrong with it.
+        WireError: names the row and its problem.
     """
     for index, row in enumerate(group.rows):
         problem = _problem(row)

@@ -1,4 +1,4 @@
-"""Views of a group's credit: the rows that a trainer gets, one view for each kind of trainer."""
+"""Views of a group's credit: the rows for each kind of trainer."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,24 +10,28 @@ from environments.wire.credited_rows import CreditedRow, credited_rows, mask_of,
 from environments.wire.training_rows import RowGroup, TrainingRow
 
 _OF_VERSIONS = ("weight_versions", "sibling")
-"""What stands beside plain scores, where it is known."""
+"""Overrides that plain scores keep."""
 
 TOKENS_PER_TURN = 1024
-"""Divisor of scores where none is set: the default of `max_tokens_per_turn`."""
+"""Default divisor: the default of `max_tokens_per_turn`."""
 
 Divisor = int | Literal["own_length"]
-"""What a row's trained tokens are divided by, to scale its score, one constant for a run. `own_length`: not
-scaled, so a turn weighs 1/its own length, which the policy chooses: short turns are preferred where the
-advantage is positive, long ones where it is negative."""
+"""Divisor of trained tokens for scaling scores, constant in a run.
+
+`own_length` does not scale, so a turn weighs 1/its own length, which the policy chooses: this prefers short
+turns at positive and long turns at negative advantages.
+"""
 
 PrefixWeighting = Literal["once", "repeated"]
-"""What the row "up to turn K" of `prefix_rows` is scored with. `once`: with A_K - A_(K+1), in the last row of
-its token row with A_K, so that what turn j gets from all rows that reach it adds up to A_j. `repeated`: with
-A_K, so that it adds up to A_j and all later advantages: the idea as it was published, which is biased."""
+"""Score of the row "up to turn K" of `prefix_rows`.
+
+`once`: A_K - A_(K+1), and A_K in the last row of a token row, so turn j gets A_j in sum. `repeated`: A_K, so
+turn j gets A_j plus all later advantages, as published, which is biased.
+"""
 
 
 def every_row(credited: CreditedGroup) -> RowGroup:
-    """All that is known: every row with its trajectory's score, its credit, its names and rewards."""
+    """Return every row with score, credit, names and rewards."""
     rows = list(credited_rows(credited))
     known = all(row.logprobs is not None for row in rows)
     return RowGroup(
@@ -35,7 +39,7 @@ def every_row(credited: CreditedGroup) -> RowGroup:
             TrainingRow(
                 tokens=row.tokens,
                 mask=row.mask,
-                # `None` where nothing was scored: a row for people, which `check_rows` lets no trainer have.
+                # Rows without a score are only for people; `check_rows` refuses them.
                 score=cast("float", row.trajectory.score),
                 advantages=row.advantages,
                 logprobs=row.logprobs if known else None,
@@ -48,10 +52,9 @@ def every_row(credited: CreditedGroup) -> RowGroup:
 
 
 def token_advantages(credited: CreditedGroup) -> RowGroup:
-    """The view for the trajectory API: a scalar score per row, and per-token advantages.
+    """Return the view for the trajectory API: a score per row and advantages per token.
 
-    A group without turn rewards carries no advantages, and no overrides but `weight_versions` where they are
-    known: it is plain scalar GRPO data.
+    A group without turn rewards is plain scalar GRPO data, with `weight_versions` if known.
     """
     group = every_row(credited)
     if any(t.rewards is not None and t.rewards.turns is not None for t in credited.group.trajectories):
@@ -64,10 +67,9 @@ def token_advantages(credited: CreditedGroup) -> RowGroup:
 
 
 def binary_masks(credited: CreditedGroup, *_: object) -> list[RowGroup]:
-    """The view for consumers that read `advantages` per token and take masks for 0 and 1.
+    """Return the view for trainers that read `advantages` per token and masks of 0 and 1 (verl's recipe).
 
-    Every group carries the estimator's advantages, one without turn rewards, too: these consumers take no
-    other credit, and fail on none. verl's recipe for Atropos is one of them.
+    Advantages are always present, since these trainers use no other credit.
     """
     return [replace(every_row(credited), binary_masks=True)]
 
@@ -75,12 +77,12 @@ def binary_masks(credited: CreditedGroup, *_: object) -> list[RowGroup]:
 def turn_rows(
     credited: CreditedGroup, divisor: Divisor = TOKENS_PER_TURN, _: PrefixWeighting = "once"
 ) -> list[RowGroup]:
-    """The view for trainers that read only `scores`: one row per turn, each in a group of its own.
+    """Return the view for trainers that read only `scores`: one row per turn, each in a group of its own.
 
-    A row is everything the model saw up to the turn, and the turn, which alone is unmasked. Atropos' example
-    trainer keeps the score of a one-row group as it is, and averages a row over its trained tokens. So a
-    score is the turn's advantage times its tokens over `divisor`: the step is the policy gradient
-    Σ A ∇log π over `divisor` and the rows of the batch.
+    A row contains everything up to the turn, which alone is unmasked. Atropos' example trainer keeps the
+    score of a one-row group and averages over its trained tokens. So a score is the turn's advantage times
+    its tokens over `divisor`, and the step is the policy gradient Σ A ∇log π over `divisor` and the batch's
+    rows.
     """
     weighted = (
         (_ending_with(row, turn, alone=True), advantage)
@@ -93,10 +95,10 @@ def turn_rows(
 def prefix_rows(
     credited: CreditedGroup, divisor: Divisor = TOKENS_PER_TURN, weighting: PrefixWeighting = "once"
 ) -> list[RowGroup]:
-    """N turns become N rows "up to turn K" with all trained turns unmasked, scored by `weighting`.
+    """Return a row "up to turn K" per turn, with all its trained turns unmasked, scored by `weighting`.
 
-    The idea of verifiers' issue 34. A turn is trained in every row that reaches it; counted `once`, the step
-    is that of `turn_rows`. Scores are scaled as there, by all trained tokens of the row.
+    The idea of verifiers' issue 34. A turn is trained in every row that contains it; with `once`, the step
+    equals that of `turn_rows`. Scores are scaled by all trained tokens of the row.
     """
     weighted = (
         (_ending_with(row, turn, alone=False), advantage - later if weighting == "once" else advantage)
@@ -116,13 +118,13 @@ VIEWS: Mapping[str, Callable[..., Sequence[RowGroup]]] = {
     "turn_rows": turn_rows,
     "prefix_rows": prefix_rows,
 }
-"""Every view by name: `VIEWS[name](credited, divisor, weighting)` gives what a trainer would see."""
+"""Views by name; call `VIEWS[name](credited, divisor, weighting)`."""
 
 
 def _each_alone(
     credited: CreditedGroup, weighted: Iterable[tuple[CreditedRow, float]], divisor: Divisor, **said: object
 ) -> list[RowGroup]:
-    """Each row in a group of its own, scored such that a mean over its tokens gives each its weight."""
+    """Return each row as a group, scored so that a mean over its trained tokens yields its weight."""
     groups: list[RowGroup] = []
     for index, (row, weight) in enumerate(weighted):
         trained = sum(span.end - span.start for span in map(trained_span, row.turns))
@@ -140,7 +142,7 @@ def _each_alone(
 
 
 def _trained(row: CreditedRow) -> Iterator[tuple[int, float]]:
-    """The turns of a row that have tokens to train, each with its advantage."""
+    """Yield (index, advantage) of turns with trained tokens."""
     spans = map(trained_span, row.turns)
     for index, (span, advantage) in enumerate(zip(spans, row.turn_advantages, strict=True)):
         if span.end > span.start:
@@ -148,7 +150,7 @@ def _trained(row: CreditedRow) -> Iterator[tuple[int, float]]:
 
 
 def _ending_with(row: CreditedRow, index: int, *, alone: bool) -> CreditedRow:
-    """The row up to one of its turns, with only that turn unmasked or with every turn so far."""
+    """Cut a row after one turn; unmask that turn (`alone`) or every turn so far."""
     last = row.turns[index].span
     first = index if alone else 0
     start = last.start if alone else 0

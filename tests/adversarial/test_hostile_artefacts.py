@@ -8,8 +8,7 @@ import zipfile
 
 import pytest
 
-from environments.record.artefact_file import artefacts_of, with_contents
-from environments.record.recorder import read_groups
+from environments.record.recorder import artefacts_of, read_groups, with_contents
 from tests.environments.keeping_env import recorded, rescored
 from tools.errors import ConfigError
 

@@ -1,4 +1,4 @@
-"""The tables and the figure of learning in README and docs, made from `learning_table.json`, which it keeps.
+"""The tables and the figure of learning in the docs, made from `learning_table.json`, which it keeps.
 
 `python -m tests.benchmarks.learning_docs` writes them.
 """
@@ -14,7 +14,7 @@ from statistics import median
 
 RESULTS = Path(__file__).with_name("learning_table.json")
 ROOT = Path(__file__).resolve().parents[2]
-FIGURE, PAGES = ROOT / "docs" / "noisy_turns.svg", (ROOT / "README.md", ROOT / "docs" / "learning.md")
+FIGURE, PAGE = ROOT / "docs" / "noisy_turns.svg", ROOT / "docs" / "learning.md"
 TITLES = {
     "gamma=1": "γ = 1 (default)",
     "gamma=0.5": "γ = .5",
@@ -24,7 +24,7 @@ TITLES = {
     "control": "control",
 }
 SHORT = ("gamma=1", "gamma=0.5", "gamma=0", "scalar")
-"""The arms that README shows, by their medians alone."""
+"""Arms of the short table, which shows their medians alone."""
 
 
 TASKS = (
@@ -255,5 +255,4 @@ def _text(x, y, text, style="text", *, anchor="start", turned=0):
 
 if __name__ == "__main__":
     FIGURE.write_text(figure())
-    for each in PAGES:
-        each.write_text(filled(each.read_text()))
+    PAGE.write_text(filled(PAGE.read_text()))

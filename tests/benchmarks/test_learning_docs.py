@@ -1,13 +1,10 @@
-"""What README and docs show of learning is what the commands measured."""
+"""The docs show of learning what the commands measured."""
 
-import pytest
-
-from tests.benchmarks.learning_docs import FIGURE, PAGES, figure, filled
+from tests.benchmarks.learning_docs import FIGURE, PAGE, figure, filled
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_tables_of_learning_are_those_of_the_results(page):
-    text = page.read_text()
+def test_the_tables_of_learning_are_those_of_the_results():
+    text = PAGE.read_text()
     assert "<!-- short table -->" in text
     assert filled(text) == text
 

@@ -1,1 +1,1 @@
-"""Tools of Model Context Protocol servers: the toolset, its sessions and what carries them."""
+"""Tools of Model Context Protocol servers: toolset, sessions and transports."""

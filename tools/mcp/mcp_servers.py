@@ -1,4 +1,4 @@
-"""The MCP servers of an environment: their tools listed once, their sessions opened per rollout or run."""
+"""An environment's MCP servers: tools are listed once, sessions opened per rollout or run."""
 
 import asyncio
 import json
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from tools.mcp.mcp_session import MCPSession
 
 _MAX_SPEC_CHARS = 100_000
-"""Of a tool's schema and description: a model reads them in every prompt."""
+"""Limit of a tool's schema and description, which every prompt contains."""
 
 Call = Callable[[str, Mapping[str, Any]], Awaitable[str]]
-"""Calls a tool by its name."""
+"""Calls a tool by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -35,7 +35,7 @@ class MCPTool(Tool):
 
 
 class _OpenSignature(Signature):
-    """Any JSON object: the server checks its arguments itself."""
+    """Accepts any JSON object; the server validates it."""
 
     __slots__ = ()
 
@@ -44,7 +44,7 @@ class _OpenSignature(Signature):
 
 
 class MCPServers:
-    """Entered while the environment is open; `for_rollout` gives each rollout tools that it can call."""
+    """Lists tools while the environment is open; `for_rollout` connects them for each rollout."""
 
     def __init__(self, servers: Sequence[MCPToolset]) -> None:
         self._servers = {server.name: server for server in servers}
@@ -53,16 +53,16 @@ class MCPServers:
 
     @classmethod
     def among(cls, tools: Sequence[Any], enabled: Sequence[str] | None = None) -> "MCPServers":
-        """Those that an environment lists and that its settings leave."""
+        """Return the enabled servers among an environment's tools."""
         servers = [entry for entry in tools if isinstance(entry, MCPToolset)]
         return cls([server for server in servers if enabled is None or server.name in enabled])
 
     @asynccontextmanager
     async def opened(self, notify: Callable[[str], None]) -> AsyncGenerator[Mapping[str, Toolset]]:
-        """The servers' tools as toolsets, by name; shared sessions stay open.
+        """Yield toolsets by server name; shared sessions stay open.
 
         Raises:
-            ConfigError: a server cannot be reached, or a tool of it cannot be one of ours.
+            ConfigError: if a server cannot be reached, or a tool is unsuitable.
         """
         toolsets: dict[str, Toolset] = {}
         async with AsyncExitStack() as sessions:
@@ -78,11 +78,11 @@ class MCPServers:
 
     @asynccontextmanager
     async def for_rollout(self, toolset: Toolset) -> AsyncGenerator[Toolset]:
-        """The tools with sessions that are open for as long as this is.
+        """Yield the toolset with callable MCP tools.
 
         Raises:
-            ToolServerLost: a session cannot be opened.
-            ConfigError: the environment is not open.
+            ToolServerLost: if a session cannot be opened.
+            ConfigError: if the environment is not open.
         """
         if not self._servers:
             yield toolset
@@ -126,7 +126,7 @@ class MCPServers:
 
 
 class _SharedSession:
-    """One session for a run; after it was lost, the next call opens another one."""
+    """A session for a whole run, which reopens after a loss."""
 
     def __init__(self, server: MCPToolset, folder: str) -> None:
         self._server, self._folder = server, folder

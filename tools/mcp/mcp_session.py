@@ -1,4 +1,4 @@
-"""A session with an MCP server: one task opens it, serves the calls that come by a queue, and closes it."""
+"""A session with an MCP server: one task opens it, serves queued calls, and closes it."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ from tools.mcp.mcp_toolset import MCPToolset
 from tools.mcp.mcp_transport import StdioServer, http_streams
 from tools.waiting import to_the_end
 
-# What goes wrong comes as an exception; who wants to read more sets up logging.
+# Errors arrive as exceptions; users can enable logging.
 logging.getLogger("mcp").addHandler(logging.NullHandler())
 
 _CLOSE_S = 5.0
@@ -33,7 +33,7 @@ class _Request:
 
 
 class MCPSession:
-    """Calls of one session; made by `mcp_session`."""
+    """A session; created by `mcp_session`."""
 
     def __init__(self, server: MCPToolset, folder: str) -> None:
         self.server = server
@@ -43,10 +43,10 @@ class MCPSession:
         self._process = None if server.command is None else StdioServer(server, folder, self._give_up_answer)
 
     async def list_tools(self) -> list[types.Tool]:
-        """All tools of the server.
+        """List all tools of the server.
 
         Raises:
-            ToolServerLost: it ended, or its answer cannot be read.
+            ToolServerLost: if the server ended or its answer is unreadable.
         """
         tools: list[types.Tool] = []
         cursor = None
@@ -64,11 +64,11 @@ class MCPSession:
                 return tools
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> str:
-        """A tool's answer, as text.
+        """Return a tool's answer as text.
 
         Raises:
-            ToolError: the tool, or the server, refuses the call.
-            ToolServerLost: the server ended.
+            ToolError: if the tool or the server refuses the call.
+            ToolServerLost: if the server ended.
         """
         params = types.CallToolRequestParams(name=tool, arguments=dict(arguments))
         result = await self._ask(types.CallToolRequest(params=params), types.CallToolResult)
@@ -78,7 +78,7 @@ class MCPSession:
         return text
 
     async def own(self, opened: "asyncio.Future[None]") -> None:
-        """Open the session, serve its requests, and close it; the task that runs this is its owner."""
+        """Open the session, serve its requests, and close it, all in the owner's task."""
         try:
             async with AsyncExitStack() as closing:
                 read, write = await closing.enter_async_context(self._streams())
@@ -136,23 +136,23 @@ class MCPSession:
             _fail(answer, self.lost(why))
 
     def _give_up_answer(self, problem: str) -> None:
-        # Whose answer it was stands in what was not read.
+        # The unread answer had the id of its call, so all calls fail.
         for answer in list(self._unanswered):
             _fail(answer, ToolError(f"the answer is {problem}: ask for less"))
 
 
 @asynccontextmanager
 async def mcp_session(server: MCPToolset, folder: str) -> AsyncGenerator[MCPSession]:
-    """A session, opened and closed by a task of its own, even if the caller is cancelled.
+    """Open a session in a task of its own, so that it also closes if the caller is cancelled.
 
-    A process that it starts has its files in `folder`.
+    Its process keeps its files in `folder`.
 
     Raises:
-        ToolServerLost: it cannot be opened in time.
+        ToolServerLost: if it cannot be opened in time.
     """
     session = MCPSession(server, folder)
     opened = asyncio.get_running_loop().create_future()
-    # In no rollout's context: a shared session outlives the one that asked first.
+    # Without a rollout's context: a shared session outlives its first user.
     owner = asyncio.get_running_loop().create_task(session.own(opened), context=Context())
     try:
         await asyncio.wait(
@@ -179,7 +179,7 @@ async def _ended(owner: "asyncio.Task[None]") -> None:
     owner.cancel()
     await asyncio.wait({owner}, timeout=_CLOSE_S)
     if owner.done() and not owner.cancelled():
-        owner.exception()  # its error was raised in the waiting call
+        owner.exception()  # raised in the waiting call already
 
 
 def _reason(error: BaseException | None) -> str:
@@ -203,7 +203,7 @@ def _text_of(result: types.CallToolResult) -> str:
 
 
 def _part(block: Any) -> str:
-    """One block of a result; anything but text becomes a line that names it."""
+    """Return a block as text; other types become a line that names the type."""
     if isinstance(block, types.TextContent):
         return block.text
     if isinstance(block, types.EmbeddedResource) and isinstance(block.resource, types.TextResourceContents):

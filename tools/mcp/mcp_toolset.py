@@ -1,4 +1,4 @@
-"""An MCP server as a toolset: how it is reached, and which of its tools agents get."""
+"""The `MCPToolset`: connection to an MCP server, and the choice of its tools."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -7,14 +7,14 @@ from typing import Any, Literal, cast
 from tools.errors import ConfigError
 
 ROLLOUT = "{rollout}"
-"""In a value of `env`: a folder of the rollout."""
+"""Placeholder in `env` for a folder of the rollout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MCPToolset:
     """A server of the Model Context Protocol, started with `command` or reached at `url`.
 
-    It runs on your side, not in the sandbox. Its tools are asked for when the environment is opened. Source:
+    It runs on your side, not in the sandbox. Its tools are listed when the environment opens. Source:
     https://modelcontextprotocol.io.
     """
 
@@ -23,26 +23,26 @@ class MCPToolset:
     """A program that speaks the protocol on its standard streams."""
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    """Beside `PATH`, `HOME` and the like; nothing else of this process's environment is handed on.
+    """Variables of the process besides `PATH`, `HOME` and the like; it inherits no others.
 
-    `{rollout}` in a value is replaced by a folder of the rollout, which its servers share.
+    `{rollout}` in a value becomes a folder of the rollout, which its servers share.
     """
     url: str | None = None
-    """Of a server that speaks the protocol over HTTP."""
+    """Address of a server that speaks the protocol over HTTP."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    """Of each request to `url`."""
+    """Headers of each request to `url`."""
     per: Literal["rollout", "run"] = "rollout"
-    """Whether each rollout has a session (and with `command` a process) of its own, or all share one."""
+    """Whether each rollout has its own session (and process with `command`) or all share one."""
     only: tuple[str, ...] | None = None
-    """Names of the tools to take; `None`: all of them."""
+    """Names of the tools to use; None for all."""
     open_timeout_s: float = 30.0
-    """For a session to be opened and to list its tools."""
+    """Limit for opening a session and listing its tools."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be reached.
+        """Validate the fields.
 
         Raises:
-            ConfigError: not exactly one of `command` and `url`, or a field of another kind.
+            ConfigError: if not exactly one of `command` and `url` is set, or a field is invalid.
         """
         where = f"MCPToolset {self.name!r:.100}"
         given: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
@@ -73,7 +73,7 @@ def _name_texts(given: Any) -> bool:
 
 
 def _shown(given: object) -> str:
-    """What was given; of a mapping, whose values may be secrets, that it is one."""
+    """Hide the values of mappings, which may be secrets."""
     return "one with other values" if isinstance(given, Mapping) else f"{given!r:.100}"
 
 
@@ -93,4 +93,4 @@ _KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         "a number of seconds above 0",
     ),
 }
-"""By field: whether a value is of its kind, and what that is."""
+"""By field: a check of the value, and what is expected."""

@@ -1,4 +1,4 @@
-"""The ways to an MCP server: the streams of a process that dies with its session, or HTTP. Bounded, both."""
+"""Transports to MCP servers with bounded messages: a process that ends with its session, or HTTP."""
 
 import asyncio
 import json
@@ -24,21 +24,20 @@ from tools.sandbox.host.guarded import end, guarded, home_variables
 from tools.waiting import to_the_end
 
 MAX_ANSWER_BYTES = 8 << 20
-"""Of one message of a server; a longer one is not read."""
+"""Limit of a server's message."""
 _MOST = 150_000
-"""Of `check_weight` of one message: the session takes 0.2 s to make 10,000 parts or tools of it."""
+"""Weight limit of a message: the session takes 0.2 s for 10,000 parts or tools."""
 _CHUNK_BYTES = 1 << 16
 _EVENT_ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n")
 _EXIT_S = 1.0
-"""For a server to exit after its standard input was closed; then it is killed, with all that it started."""
+"""Grace period after stdin closes, before the process and its children are killed."""
 _KEPT_STDERR_BYTES = 4096
 
 Streams = tuple[Any, Any]
-"""What a session reads from, and what it writes to."""
 
 
 class StdioServer:
-    """A server's process, and the last of what it wrote to its standard error."""
+    """A server's process, with the end of its stderr for errors."""
 
     def __init__(self, server: MCPToolset, folder: str, on_refused: Callable[[str], None]) -> None:
         self._server, self._folder, self._on_refused = server, folder, on_refused
@@ -46,16 +45,16 @@ class StdioServer:
 
     @property
     def last_words(self) -> str:
-        """The end of its standard error in a line, for an error; empty if there was no output."""
+        """The end of stderr as one line, for errors."""
         text = b"".join(self._stderr)[-_KEPT_STDERR_BYTES:].decode("utf-8", "replace").strip()
         return f": {' '.join(text.split())[-300:]}" if text else ""
 
     @asynccontextmanager
     async def streams(self) -> AsyncGenerator[Streams]:
-        """Start the process, and kill it with everything that it started on leaving.
+        """Run the process; on exit kill it with its children.
 
         Raises:
-            ToolServerLost: it cannot be started.
+            ToolServerLost: if it cannot be started.
         """
         process = await self._started()
         to_session, from_server = anyio.create_memory_object_stream[Any](0)
@@ -88,15 +87,15 @@ class StdioServer:
             raise ToolServerLost(f"it cannot be started: {error}") from error
 
     def _prepare(self) -> tuple[list[str], dict[str, str], str]:
-        """Program and arguments, environment, and an empty folder to start in."""
+        """Return (program and arguments, environment, empty working folder)."""
         server, own = self._server, tempfile.mkdtemp(prefix=".server-", dir=self._folder)
         named = {name: value.replace(ROLLOUT, self._folder) for name, value in server.env.items()}
         env = get_default_environment() | home_variables(own) | named
         program = shutil.which(str(server.command), path=env.get("PATH"))
         if program is None:
             raise ToolServerLost(f"it cannot be started: no program {server.command}")
-        # Relative paths of files are those from our working directory.
-        files = os.path  # unlike Path, it takes texts of any length
+        # Relative file arguments refer to our working directory.
+        files = os.path  # unlike Path, it accepts texts of any length
         argv = [files.abspath(each) if files.isfile(each) else each for each in (program, *server.args)]
         return argv, env, f"{own}/home"
 
@@ -108,7 +107,7 @@ class StdioServer:
                     check_weight(line, _MOST)
                     message = _message(line)
                 except ValueError as error:
-                    # What is no message is none of the session's.
+                    # Non-JSON lines are not part of the protocol.
                     if isinstance(error, JsonError) and error.line is None:
                         self._on_refused(str(error))
                 else:
@@ -137,7 +136,7 @@ class StdioServer:
                     process.stdin.write(text.encode("utf-8", "replace") + b"\n")
                     await process.stdin.drain()
         except (OSError, RuntimeError):
-            to_session.close()  # the session sees the end instead of waiting for ever
+            to_session.close()  # ends the session instead of letting it wait for ever
 
     async def _keep_stderr(self, process: asyncio.subprocess.Process) -> None:
         assert process.stderr is not None
@@ -156,7 +155,7 @@ class StdioServer:
         for task in talk:
             task.cancel()
         await asyncio.wait(talk)
-        # asyncio waits for the end of a process's streams, too, and that of a full one comes when it is read.
+        # asyncio also waits for the streams' ends, which a full one reaches only when it is read.
         exited = asyncio.create_task(process.wait())
         left = (exited, stderr, asyncio.create_task(_drained(process.stdout)))
         await asyncio.wait({exited}, timeout=_EXIT_S)
@@ -167,7 +166,7 @@ class StdioServer:
 
 
 def _message(line: bytes) -> Any:
-    """A line as a message; what is no UTF-8 in it is replaced, as in what other tools give."""
+    """Parse a line; invalid UTF-8 is replaced, as in other tools' outputs."""
     try:
         return jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValueError:
@@ -182,7 +181,7 @@ async def _drained(stream: asyncio.StreamReader) -> None:
 
 @asynccontextmanager
 async def http_streams(server: MCPToolset) -> AsyncGenerator[Streams]:
-    """A server reached over HTTP; neither proxies nor `.netrc` of this process are asked."""
+    """Connect over HTTP, ignoring proxies and `.netrc` of this process."""
     timeout = httpx2.Timeout(server.open_timeout_s, read=None)
     async with (
         httpx2.AsyncClient(
@@ -196,7 +195,7 @@ async def http_streams(server: MCPToolset) -> AsyncGenerator[Streams]:
 
 
 class _Bounded(httpx2.AsyncHTTPTransport):
-    """Answers come as they are, since 600 kB unpack to gigabytes; what is too much is an error instead."""
+    """A transport that refuses compression, since 600 kB can unpack to gigabytes."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         request.headers["Accept-Encoding"] = "identity"
@@ -212,7 +211,7 @@ class _Bounded(httpx2.AsyncHTTPTransport):
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
-    """A body, passed on message by message."""
+    """A response body, passed on per message."""
 
     def __init__(self, stream: Any, *, problem: str | None, are_events: bool, asked: bytes) -> None:
         self._stream, self._problem, self._are_events, self._asked = stream, problem, are_events, asked
@@ -225,7 +224,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
                 check_weight(message, _MOST)
                 yield message
         except JsonError as error:
-            # Not as an exception, which would end the session.
+            # An exception would end the session.
             yield self._refusal(f"the answer is {error}: ask for less")
 
     async def aclose(self) -> None:

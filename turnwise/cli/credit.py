@@ -25,17 +25,17 @@ from environments.credit import (
     describe,
 )
 from environments.credit.crediting import ANY_GROUP, comparable
-from environments.record.artefact_file import with_contents
 from environments.record.diagnosis import Cause, cause_of, diagnosis_by
 from environments.record.group_line import decode_group
 from environments.record.recorder import (
     Record,
     Recorder,
     groups_of,
+    iterate_lines,
     new_record,
-    numbered_lines,
     read_contents,
     records_at,
+    with_contents,
 )
 from environments.run.console_streams import robust_console
 from environments.run.rescore_run import read_seed, rescore
@@ -95,7 +95,7 @@ def command(
 ) -> None:
     """Report which estimator suits RECORD, or several; with --estimator, compute its advantages anew.
 
-    The report has a row for each γ and each baseline of turn_return, and for every other estimator: the
+    The report has a row for each γ with each baseline of turn_return, and for every other estimator: the
     signal of its gradient over its noise (snr, per group), the groups that a step needs for a signal as large
     as the noise, and its bias. Without --model the gradients are a proxy's, made of the record's tokens.
 
@@ -239,7 +239,7 @@ def _credited_anew(
     """Each group by its file and line, as it was and with its new advantages."""
     lines = (
         (path, number, decode_group(line, path, number))
-        for path, number, line in numbered_lines(record, warn=True)
+        for path, number, line in iterate_lines(record, warn=True)
     )
     if not credit.compares_steps:
         for path, number, old in lines:

@@ -1,4 +1,4 @@
-"""`turnwise doctor trainer`: whether a trainer, in its settings, takes the step of per-turn credit."""
+"""`turnwise doctor trainer`: checks a trainer's step against the gradient of per-turn credit."""
 
 import asyncio
 import json
@@ -13,8 +13,15 @@ from environments.run.loading import load
 from environments.wire.views import VIEWS, Divisor
 from tools.errors import ConfigError
 from turnwise.lab.probe.diagnosis import StepVerdict
-from turnwise.lab.probe.served_canaries import serve_canaries
-from turnwise.lab.probe.trainer_probe import DIVISOR, Asked, Probe, begin_probe, open_probe, probe_trainer
+from turnwise.lab.probe.trainer_probe import (
+    DIVISOR,
+    Probe,
+    ProbeRequest,
+    begin_probe,
+    open_probe,
+    probe_trainer,
+    serve_canaries,
+)
 
 _WRONG_EXIT = 1
 _FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -56,11 +63,11 @@ def command() -> None:
     help="Of turn_rows and prefix_rows: a number, or own_length.",
 )
 @_lr
-def begin(folder: Path, api_url: str | None, api_token: str, score_divisor: str, **asked: Any) -> None:
+def begin(folder: Path, api_url: str | None, api_token: str, score_divisor: str, **request: Any) -> None:
     """Write the canary model and the canaries into FOLDER; serve them until a trainer has taken them."""
-    if (api_url is None) != (asked["view"] is None):
+    if (api_url is None) != (request["view"] is None):
         raise click.UsageError("--api and --view belong together")
-    probe = begin_probe(folder, Asked(divisor=_divisor(score_divisor), **asked))
+    probe = begin_probe(folder, ProbeRequest(divisor=_parse_divisor(score_divisor), **request))
     click.echo(
         f"train {probe.model} for exactly one step, learning rate {probe.lr:g}, float32, no warm-up, no "
         f"dropout; then save it: after plain SGD the weights, after Adam the optimizer's state as well"
@@ -100,7 +107,7 @@ def step(function: str, lr: float, *, is_gradient: bool, as_json: bool) -> int:
     That is the model, its state dict, a checkpoint's path, or the optimizer where it is Adam.
     FUNCTION is path/to/file.py:name or package.module:name; see docs/trainers.md.
     """
-    return _exit_code(probe_trainer(_function(function), lr=lr, is_gradient=is_gradient), as_json)
+    return _exit_code(probe_trainer(_load_function(function), lr=lr, is_gradient=is_gradient), as_json)
 
 
 def _exit_code(verdict: StepVerdict, as_json: bool) -> int:
@@ -108,7 +115,7 @@ def _exit_code(verdict: StepVerdict, as_json: bool) -> int:
     return 0 if verdict.exact else _WRONG_EXIT
 
 
-def _function(given: str) -> Callable[[Probe], Any]:
+def _load_function(given: str) -> Callable[[Probe], Any]:
     source, _, name = given.rpartition(":")
     if not source:
         raise ConfigError(f"{given!r} names no function; give path/to/file.py:name or package.module:name")
@@ -118,7 +125,7 @@ def _function(given: str) -> Callable[[Probe], Any]:
     return function
 
 
-def _divisor(text: str) -> Divisor:
+def _parse_divisor(text: str) -> Divisor:
     if text == "own_length":
         return "own_length"
     if not text.isascii() or not text.isdigit() or int(text) == 0:

@@ -10,7 +10,7 @@ import click
 from environments.record.group_line import decode_group
 from environments.record.private_file import folder_for, write_whole
 from environments.record.prompt_response import LineFile, prompt_response
-from environments.record.recorder import Record, numbered_lines, records_at
+from environments.record.recorder import Record, iterate_lines, records_at
 from environments.run.console_streams import robust_console
 from environments.wire.columns import MADE_UP, columns_in, list_scores
 from environments.wire.views import TOKENS_PER_TURN, VIEWS, PrefixWeighting
@@ -88,7 +88,7 @@ def _write_lines(record: Record, unfinished: Path, view: str, given: Mapping[str
     scaling = (given.get("score_divisor", TOKENS_PER_TURN), given.get("prefix_weighting", "once"))
     groups, left_out, notes = 0, Counter[str](), Counter[str]()
     with LineFile(unfinished) as file:
-        for path, number, line in numbered_lines(record, warn=True):
+        for path, number, line in iterate_lines(record, warn=True):
             credited = decode_group(line, path, number, rows=view != TEXT)
             if credited.status in skipped:
                 left_out[credited.status] += 1

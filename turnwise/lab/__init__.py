@@ -1,1 +1,1 @@
-"""Examines environments, trainers and model servers, and teaches small policies; only `cli` imports it."""
+"""Experiments on records, trainers and model servers; imported by the command line and the viewer."""

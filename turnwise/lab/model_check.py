@@ -1,4 +1,4 @@
-"""What a model server gives, found out with a short conversation through the policies of a run."""
+"""Checks of a model server by a short conversation through the policies of a run."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ _MORE = Message(role="user", content="Thank you. Is that warm? Answer in one wor
 _LONG_WORDS = 8000
 _LONG = Message(role="user", content=f"{'many ' * _LONG_WORDS}\nWhat is the word above? Answer in one word.")
 _TRIES = 3
-"""Of the opening: one odd failure is no evidence about a server."""
+"""Tries of the first request, since a single failure proves nothing about a server."""
 _PARSER = (
     "start vLLM with --enable-auto-tool-choice --tool-call-parser NAME, SGLang with --tool-call-parser NAME"
 )
@@ -51,21 +51,21 @@ _TEXT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedModel:
-    """The server and model that are checked, as a run would be set."""
+    """A server and model to check, with the settings of a run."""
 
     server: ModelServer
     model: str
     family: str | None = None
     renderer: Renderer | None = None
-    """The model's own chat format and tokenizer; `None`: not named, or not to be had."""
+    """The model's chat format and tokenizer; None if not named or not available."""
     no_renderer: str = ""
-    """Why it is not to be had."""
+    """The reason why it is not available."""
     tokenizer_name: str = "embedded"
     context_tokens: int | None = None
     extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def chat(self) -> ChatPolicy:
-        """The policy that asks by messages."""
+        """Make the policy that sends messages."""
         return ChatPolicy(
             server=self.server,
             model=self.model,
@@ -77,52 +77,45 @@ class CheckedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The answer to one question."""
-
     name: str
     verdict: Verdict
-    """`not seen`: nothing that was asked showed it."""
+    """`not seen` if no request could show it."""
     seen: str
-    """What the server gave, in a few words."""
     advice: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCheck:
-    """All that was found about one server."""
-
     findings: tuple[Finding, ...]
     tokens: Literal["exact", "text", "none"]
-    """What a run against it records: tokens as they were sampled, tokens made from text, or nothing."""
+    """The tokens that a run records: as sampled, made from text, or none."""
     conclusion: str
     flags: tuple[str, ...] = ()
-    """The settings to use, as arguments of a command."""
+    """Settings for a run, as command-line arguments."""
 
 
 async def check_model(checked: CheckedModel) -> ModelCheck:
-    """Ask the server everything; what it does wrong is a finding."""
+    """Run all checks; a failure of the server is a finding, not an exception."""
     return await _Check(checked, await look(checked.server, checked.model)).result()
 
 
 class _Check:
-    """One check, and its findings so far."""
-
     def __init__(self, checked: CheckedModel, facts: ServerFacts) -> None:
         self.checked = checked
         self.facts = facts
         self.findings: dict[str, Finding] = {}
         self.wires: list[tuple[str, str]] = []
-        """Those that answer, by kind of server and name."""
+        """(kind of server, name) of the wires that work."""
 
-    def found(self, name: str, verdict: Verdict, seen: str, advice: str = "") -> None:
+    def add(self, name: str, verdict: Verdict, seen: str, advice: str = "") -> None:
         self.findings[name] = Finding(name=name, verdict=verdict, seen=seen, advice=advice)
 
     async def result(self) -> ModelCheck:
         if self.facts.kind == "unknown":
-            self.found("server", "not seen", "it does not say what it is")
+            self.add("server", "not seen", "it does not say what it is")
         else:
-            self.found("server", "ok", f"{self.facts.kind} {self.facts.version or ''}".strip())
-        self._window()
+            self.add("server", "ok", f"{self.facts.kind} {self.facts.version or ''}".strip())
+        self._check_window()
         policy = self.checked.chat()
         opening = await _ask(policy, _OPENING, tries=_TRIES)
         family = None if isinstance(opening, str) else _family_of_calls(opening.message)
@@ -130,16 +123,16 @@ class _Check:
             policy = replace(self.checked, family=family).chat()
             opening = await _ask(policy, _OPENING, tries=_TRIES)
         if isinstance(opening, str):
-            self.found("chat", "no", opening, "is it the right --model?" if "404" in opening else "")
+            self.add("chat", "no", opening, "is it the right --model?" if "404" in opening else "")
         else:
-            await self._conversation(policy, opening, text_family=family)
-            await self._long_prompt(policy)
+            await self._check_conversation(policy, opening, text_family=family)
+            await self._check_long_prompt(policy)
         if self.checked.renderer is not None:
-            await self._token_wires(self.checked.renderer)
-        self._chat_format(opening)
-        return self._concluded(opening, family)
+            await self._check_token_wires(self.checked.renderer)
+        self._check_chat_format(opening)
+        return self._conclude(opening, family)
 
-    def _concluded(self, opening: Completion | str, text_family: str | None) -> ModelCheck:
+    def _conclude(self, opening: Completion | str, text_family: str | None) -> ModelCheck:
         checked, renderer = self.checked, self.checked.renderer
         tokens: Literal["exact", "text", "none"] = "exact"
         how = ["--openai.server_type chat", *([f"--openai.family {text_family}"] if text_family else [])]
@@ -157,7 +150,7 @@ class _Check:
         else:
             ids_too = _TAKES_IDS if self.facts.kind in {kind for kind, _ in WIRES} else ""
             conclusion = f"{_MESSAGES}{_FORKS if self._is_no('prefix') else ''}{ids_too}"
-        # The model is named by the server, in a line that is copied into a shell.
+        # Quoted: the server chose the name, and users copy the line into a shell.
         where = [f"--openai.base_url {shlex.quote(checked.server.base_url)}"]
         where += [f"--openai.model_name {shlex.quote(one_line(checked.model))}"]
         limit = [f"--openai.context_tokens {checked.context_tokens}"] if checked.context_tokens else []
@@ -171,98 +164,98 @@ class _Check:
     def _is_no(self, name: str) -> bool:
         return name in self.findings and self.findings[name].verdict == "no"
 
-    def _window(self) -> None:
+    def _check_window(self) -> None:
         window = self.checked.context_tokens or self.facts.context_tokens
         if window is None:
             advice = "--openai.context_tokens N, so that no turn is paid for that does not fit"
-            self.found("window", "not seen", "the server does not say how much its model takes", advice)
+            self.add("window", "not seen", "the server does not say how much its model takes", advice)
         else:
             by = "--openai.context_tokens says" if self.checked.context_tokens else "the server says"
-            self.found("window", "ok", f"{window} tokens, as {by}")
+            self.add("window", "ok", f"{window} tokens, as {by}")
 
-    async def _conversation(
+    async def _check_conversation(
         self, policy: ChatPolicy, opening: Completion, *, text_family: str | None
     ) -> None:
-        """Tokens, tool calls and what may follow them."""
-        self._tokens(opening)
+        """Check tokens, tool calls, tool results and a user message after them."""
+        self._check_tokens(opening)
         turn = opening.message
         results = [
             Message(role="tool", content=f"{10 + index} °C, sunny", tool_call_id=call.id)
             for index, call in enumerate(turn.tool_calls)
         ]
-        said = [_OPENING, turn, *(results or [Message(role="user", content="Go on.")])]
-        answered = await _ask(policy, *said)
+        history = [_OPENING, turn, *(results or [Message(role="user", content="Go on.")])]
+        answered = await _ask(policy, *history)
         if opening.exact and isinstance(answered, str):
-            self.found("prefix", "not seen", answered)
+            self.add("prefix", "not seen", answered)
         elif opening.exact and not isinstance(answered, str):
-            later = await _ask(policy, *said, answered.message, _MORE)
-            self._prefix(opening, answered, None if isinstance(later, str) else later)
+            later = await _ask(policy, *history, answered.message, _MORE)
+            self._check_prefix(opening, answered, None if isinstance(later, str) else later)
         if text_family is not None:
             advice = f"--openai.family {text_family} reads them; or {_PARSER}"
-            self.found("tool calls", "no", f"as text, in the format {text_family}", advice)
+            self.add("tool calls", "no", f"as text, in the format {text_family}", advice)
         elif not results:
             advice = f"a model that was taught tools, and a server that reads its calls: {_PARSER}"
-            self.found("tool calls", "not seen", "the model called nothing", advice)
+            self.add("tool calls", "not seen", "the model called nothing", advice)
             return
         else:
-            self.found("tool calls", "ok", f"{', '.join(call.name for call in turn.tool_calls):.60}")
-        interrupted = await _ask(policy, *said, _MORE)
+            self.add("tool calls", "ok", f"{', '.join(call.name for call in turn.tool_calls):.60}")
+        interrupted = await _ask(policy, *history, _MORE)
         if isinstance(answered, str):
-            self.found("tool results", "no", answered, "the server cannot play a rollout with tools")
+            self.add("tool results", "no", answered, "the server cannot play a rollout with tools")
         elif isinstance(interrupted, str):
             advice = "hooks that answer a tool's result with a user message (respond) fail on this server"
-            self.found("user after a result", "no", interrupted, advice)
+            self.add("user after a result", "no", interrupted, advice)
         else:
-            self.found("user after a result", "ok", "taken")
+            self.add("user after a result", "ok", "taken")
 
-    def _tokens(self, opening: Completion) -> None:
+    def _check_tokens(self, opening: Completion) -> None:
         if not opening.exact:
             advice = "vLLM from 0.10.2 on and SGLang from 0.5.13 on give them; for others see docs/models.md"
-            self.found("token ids", "no", "the replies have text alone", advice)
+            self.add("token ids", "no", "the replies have text alone", advice)
             return
         counts = f"{len(opening.prompt_ids)} of the prompt, {len(opening.token_ids)} sampled"
-        self.found("token ids", "ok", counts)
+        self.add("token ids", "ok", counts)
         if opening.logprobs is None:
             advice = "start vLLM without --max-logprobs 0; a trainer has no importance ratios without them"
-            self.found("logprobs", "no", "ids without logprobs", advice)
+            self.add("logprobs", "no", "ids without logprobs", advice)
         else:
-            self.found("logprobs", "ok", "finite, one for each sampled id")
+            self.add("logprobs", "ok", "finite, one for each sampled id")
 
-    def _prefix(self, opening: Completion, answered: Completion, later: Completion | None) -> None:
-        """Whether rows fork, after the first turn and after a message of the user."""
-        forks = {"after the first turn": fork_of(opening, answered.prompt_ids)}
+    def _check_prefix(self, opening: Completion, answered: Completion, later: Completion | None) -> None:
+        """Check whether rows fork, after the first turn and after a user message."""
+        forks = {"after the first turn": _fork_of(opening, answered.prompt_ids)}
         if later is not None:
-            forks["after a user message"] = fork_of(answered, later.prompt_ids)
+            forks["after a user message"] = _fork_of(answered, later.prompt_ids)
         if not any(forks.values()):
-            self.found("prefix", "ok", "each prompt begins with the turn before it")
+            self.add("prefix", "ok", "each prompt begins with the turn before it")
             return
         seen = "; ".join(f"{when} {fork}" for when, fork in forks.items() if fork)
         advice = "rows fork; send ids: --openai.server_type vllm or sglang, and --env.tokenizer_name"
-        self.found("prefix", "no", seen, advice)
+        self.add("prefix", "no", seen, advice)
 
-    async def _long_prompt(self, policy: ChatPolicy) -> None:
-        """Whether a prompt is taken whole, or refused where it does not fit: never cut in silence."""
+    async def _check_long_prompt(self, policy: ChatPolicy) -> None:
+        """Check that a long prompt is used whole or refused, and not cut silently."""
         name = "long prompt"
         try:
             long = await policy.complete(CompletionRequest(messages=(_LONG,), max_tokens=16))
         except ContextOverflow:
-            return self.found(name, "ok", f"{_LONG_WORDS} words are refused as too long")
+            return self.add(name, "ok", f"{_LONG_WORDS} words are refused as too long")
         except TurnwiseError as error:
-            return self.found(name, "no", str(error))
+            return self.add(name, "no", str(error))
         counted = len(long.prompt_ids) if long.exact else long.prompt_tokens
         if counted is None:
-            return self.found(name, "not seen", "taken; the server does not count its tokens")
+            return self.add(name, "not seen", "taken; the server does not count its tokens")
         if counted >= _LONG_WORDS:
-            return self.found(name, "ok", f"taken whole, {counted} tokens")
+            return self.add(name, "ok", f"taken whole, {counted} tokens")
         window = f" of {self.facts.context_tokens}" if self.facts.context_tokens else ""
         advice = (
             f"raise the server's window{window} (ollama: OLLAMA_CONTEXT_LENGTH), or stay below it: "
             f"--openai.context_tokens {counted}"
         )
-        return self.found(name, "no", f"cut in silence: {counted} tokens of {_LONG_WORDS} words", advice)
+        return self.add(name, "no", f"cut in silence: {counted} tokens of {_LONG_WORDS} words", advice)
 
-    async def _token_wires(self, renderer: Renderer) -> None:
-        """Ask each wire that a server of its kind may have."""
+    async def _check_token_wires(self, renderer: Renderer) -> None:
+        """Try the wires of this kind of server, or all if it is unknown."""
         checked = self.checked
         for (kind, name), wire in WIRES.items():
             if self.facts.kind not in (kind, "unknown"):
@@ -277,43 +270,43 @@ class _Check:
             reply = await _ask(policy, _OPENING, max_tokens=256)
             if not isinstance(reply, str):
                 self.wires.append((kind, name))
-                self.found(f"ids over {wire.path}", "ok", "ids taken, ids and logprobs given")
-            elif self.facts.kind == kind:  # an unidentified one has one kind of wires at most
-                self.found(f"ids over {wire.path}", "no", reply)
+                self.add(f"ids over {wire.path}", "ok", "ids taken, ids and logprobs given")
+            elif self.facts.kind == kind:  # an unknown server has the wires of one kind at most
+                self.add(f"ids over {wire.path}", "no", reply)
 
-    def _chat_format(self, opening: Completion | str) -> None:
-        """Whether our prompt is the server's, and what we read of a turn is what it reads."""
+    def _check_chat_format(self, opening: Completion | str) -> None:
+        """Compare our prompt and our parsed reply with the server's."""
         renderer = self.checked.renderer
         if renderer is None:
             family = self.checked.family or family_of(self.checked.model)
             by_name = f"{family}, by the model's name" if family else "the model's name does not show it"
             advice = "--tokenizer NAME (and --family NAME) compares its prompts with the server's"
             why = self.checked.no_renderer
-            self.found("chat format", "no" if why else "not seen", why or by_name, advice)
+            self.add("chat format", "no" if why else "not seen", why or by_name, advice)
             return
         name = f"chat format {renderer.name}"
         if isinstance(opening, str) or not opening.exact:
-            self.found(name, "not seen", "no ids of the server's to compare with")
+            self.add(name, "not seen", "no ids of the server's to compare with")
             return
         try:
             ours = renderer.prompt_ids([_OPENING], [WEATHER])
             read = renderer.parse(opening.token_ids, [WEATHER])
         except Exception as error:  # noqa: BLE001  # ids of another tokenizer
-            self.found("read alike", "no", f"our parser fails: {error}", _FORMAT)
+            self.add("read alike", "no", f"our parser fails: {error}", _FORMAT)
             return
         index = _first_difference(ours, opening.prompt_ids)
         if index is None:
-            self.found(name, "ok", "our prompt is the server's, token for token")
+            self.add(name, "ok", "our prompt is the server's, token for token")
         else:
             seen = f"our prompt and the server's part at token {index} of {len(opening.prompt_ids)}"
-            self.found(name, "no", seen, f"{_FORMAT}, unless the server's template is not the model's own")
+            self.add(name, "no", seen, f"{_FORMAT}, unless the server's template is not the model's own")
         calls = [call.name for call in read.tool_calls if call.status == "ok"]
         text = opening.message.content.rpartition("</think>")[2].strip()
         theirs = [call.name for call in opening.message.tool_calls]
         if calls == theirs and read.content.strip() == text:
-            self.found("read alike", "ok", f"text and {len(calls)} calls")
+            self.add("read alike", "ok", f"text and {len(calls)} calls")
         else:
-            self.found(
+            self.add(
                 "read alike", "no", f"{len(calls)} calls, the server {len(theirs)}, or other text", _FORMAT
             )
 
@@ -326,7 +319,7 @@ async def _ask(
     max_tokens: int = 1024,
     tries: int = 1,
 ) -> Completion | str:
-    """An answer, or the reason for its absence."""
+    """Return a completion, or the reason of the last failure."""
     reason = ""
     for attempt in range(tries):
         request = CompletionRequest(
@@ -340,19 +333,19 @@ async def _ask(
 
 
 def _family_of_calls(message: Message) -> str | None:
-    """The chat format in which a message holds a call as text that was not read."""
+    """Return the chat format of a tool call that the server left as text, or None."""
     for family in family_names() if not message.tool_calls else ():
         try:
             _, calls = read_text_calls(message.content, family, [WEATHER])
-        except ConfigError:  # read by a package that is not installed
+        except ConfigError:  # needs a package that is not installed
             continue
         if any(call.status == "ok" and call.name == WEATHER.name for call in calls):
             return family
     return None
 
 
-def fork_of(before: Completion, after: Sequence[int]) -> str | None:
-    """Why the next prompt does not begin with a turn's prompt and what was sampled; `None`: it does."""
+def _fork_of(before: Completion, after: Sequence[int]) -> str | None:
+    """Say why the next prompt does not begin with a turn's prompt and sampled tokens, or None."""
     row = (*before.prompt_ids, *before.token_ids)
     index = _first_difference(row, after[: len(row)])
     if index is None:
@@ -367,6 +360,6 @@ def fork_of(before: Completion, after: Sequence[int]) -> str | None:
 
 
 def _first_difference(ours: Sequence[int], theirs: Sequence[int]) -> int | None:
-    pairs = zip(ours, theirs, strict=False)  # the shorter one ends the comparison
+    pairs = zip(ours, theirs, strict=False)
     shorter = min(len(ours), len(theirs)) if len(ours) != len(theirs) else None
     return next((index for index, (one, other) in enumerate(pairs) if one != other), shorter)

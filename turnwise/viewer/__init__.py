@@ -1,1 +1,1 @@
-"""Looking at a record: values for a page and for a terminal, the page itself, and a server on loopback."""
+"""The viewer of records: a page in one file or from a server on loopback, and text for a terminal."""

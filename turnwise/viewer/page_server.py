@@ -1,4 +1,4 @@
-"""The page of a live run, on loopback: one page, its index and its blocks, for who knows the path."""
+"""Serves the page of a growing record on loopback, below a secret path."""
 
 import asyncio
 import itertools
@@ -9,82 +9,68 @@ import signal
 import socket
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Container, Sequence
 from contextlib import suppress
-from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
-from environments.record.artefact_file import with_contents
 from environments.record.group_line import LineChecks, decode_group, parse_head
 from environments.record.origin import GroupKey
-from environments.record.recorder import read_contents
+from environments.record.recorder import read_contents, with_contents
 from environments.run.run_list import CountedOnce
 from tools.errors import ConfigError, RecordError
-from turnwise.viewer.artefact_values import LARGEST_SHOWN
-from turnwise.viewer.page_values import PageContent, group_values
-from turnwise.viewer.record_page import (
-    IndexBuilder,
-    compressed,
-    other_estimators,
-    page_template,
-    text_of,
-    title_of,
-)
+from turnwise.viewer.page_values import LARGEST_SHOWN, PageContent, group_values
+from turnwise.viewer.record_page import IndexBuilder, compress, page_template, text_of, title_of
 
 _BLOCK = re.compile(r"g(\d{1,12})(?:r\d+p\d+)?")
 _KEPT_GROUPS = 4
-"""Whose blocks are kept; those of others are made again when they are asked for."""
+"""Blocks of this many groups are cached."""
 _SLICE_S = 1.0
-"""An index is given after this long, whatever is left to read: the page asks again."""
+"""Longest reading for one index; the page polls for the rest."""
 _TAIL_BYTES = 64
 
 
 class LiveRecord:
-    """Index and blocks of a record. Any thread may ask; whatever the file is like, nothing is raised."""
+    """Index and blocks of a growing record. Thread-safe; no state of the file raises an error."""
 
     def __init__(self, path: Path, content: Callable[[], PageContent], others: Sequence[str] | None) -> None:
-        """Nothing is read yet; the file may come later.
+        """Read nothing yet: the file may appear later.
 
         Args:
             path: the record.
-            content: what a page takes, made anew for each purpose, since it counts.
-            others: further estimators; `None`: what suits the recorded one.
+            content: makes the options for the content, which also count omissions.
+            others: estimators for comparison; None for grpo, if the record has turn_return.
         """
         self.path = path
         self._content = content
         self._others = others
-        self._one_at_a_time = threading.Lock()
+        self._lock = threading.Lock()
         self._generations = itertools.count()
-        self._begin()
+        self._reset()
 
     def index(self, after: int = 0) -> bytes:
-        """The index as a block, of the groups from this one on."""
-        with self._one_at_a_time:
-            self._read_on()
-            cut = [*self._builder.cut(), *self._trouble]
-            index = self._builder.index(cut=cut, live=True)
-            return compressed({**index, "groups": index["groups"][after:]})
+        """Return the index, with the groups from number `after` on."""
+        with self._lock:
+            self._read_new_lines()
+            index = self._builder.index(cut=[*self._builder.cut(), *self._errors], live=True)
+            return compress({**index, "groups": index["groups"][after:]})
 
     def block(self, name: str) -> bytes | None:
-        """The block of this name, or `None`."""
+        """Return the block of this name, or None if there is none."""
         found = _BLOCK.fullmatch(name)
-        with self._one_at_a_time:
-            place = self._places.get(int(found[1])) if found else None
-            if found is None or place is None:
+        with self._lock:
+            number = int(found[1]) if found else 0
+            if number not in self._places:
                 return None
-            number = int(found[1])
             if number not in self._blocks:
-                self._blocks[number] = self._blocks_at(number, *place)
-            self._blocks.move_to_end(number)
-            while len(self._blocks) > _KEPT_GROUPS:
-                self._blocks.popitem(last=False)
+                self._blocks[number] = self._make_blocks(number)
+                if len(self._blocks) > _KEPT_GROUPS:
+                    del self._blocks[next(iter(self._blocks))]
             return self._blocks[number].get(name)
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         finished: Container[GroupKey] = ()
         with suppress(RecordError):  # reported when its lines are read
             finished = read_contents(self.path).finished
@@ -92,62 +78,56 @@ class LiveRecord:
             title=title_of(self.path),
             source=text_of(self.path),
             content=self._content(),
+            others=self._others,
             counts=CountedOnce(finished),
             generation=next(self._generations),
         )
-        self._file: tuple[int, int] | None = None
-        """Device and inode."""
+        self._inode: tuple[int, int] | None = None
         self._end, self._tail, self._lines = 0, b"", 0
         self._checks = LineChecks(self.path)
         self._places: dict[int, tuple[int, int]] = {}
-        """Where the lines of groups begin, and how long they are."""
-        self._blocks: OrderedDict[int, dict[str, bytes]] = OrderedDict()
-        self._trouble: list[str] = []
+        """Offset and length of the lines of groups, by number."""
+        self._blocks: dict[int, dict[str, bytes]] = {}
+        self._errors: list[str] = []
 
-    def _read_on(self) -> None:
-        """Take in the lines that were finished since, for a while."""
+    def _read_new_lines(self) -> None:
         until = time.monotonic() + _SLICE_S
         try:
             with self.path.open("rb") as file:
-                self._notice_another(file)
+                status = os.fstat(file.fileno())
+                inode = status.st_dev, status.st_ino
+                tail = os.pread(file.fileno(), len(self._tail), self._end - len(self._tail))
+                if self._inode not in (None, inode) or tail != self._tail:  # replaced or truncated
+                    self._reset()
+                self._inode = inode
                 file.seek(self._end)
                 for line in file:
                     if not line.endswith(b"\n") or time.monotonic() > until:
                         break
-                    self._take(line)
+                    self._add(line)
         except OSError as error:
-            self._trouble = [f"what came later: {text_of(self.path)} cannot be read ({error.strerror})"]
+            self._errors = [f"what came later: {text_of(self.path)} cannot be read ({error.strerror})"]
 
-    def _notice_another(self, file: BufferedReader) -> None:
-        """Begin anew where the file was emptied, or is another one."""
-        status = os.fstat(file.fileno())
-        tail = os.pread(file.fileno(), len(self._tail), self._end - len(self._tail))
-        if self._file not in (None, (status.st_dev, status.st_ino)) or tail != self._tail:
-            self._begin()
-        self._file = status.st_dev, status.st_ino
-
-    def _take(self, line: bytes) -> None:
+    def _add(self, line: bytes) -> None:
+        start, builder = self._end, self._builder
         self._lines += 1
-        place = self._end, len(line)
         self._end += len(line)
         self._tail = line[-_TAIL_BYTES:]
-        builder = self._builder
         try:
             if not self._checks.is_new(line, self._lines):
                 return
             credited = decode_group(line, self.path, self._lines)
-            if not builder.entries:
-                builder.others = other_estimators(credited.estimator, self._others)
             if credited.group.fingerprint is not None and not builder.facts:
                 builder.facts = parse_head(line, self.path, self._lines).get("origin") or {}
-            builder.add(credited, self._lines, _nowhere)
+            builder.add(credited, self._lines, lambda _name, _value: None)  # blocks are made on request
         except RecordError:
-            self._trouble.append(f"line {self._lines}, which is malformed")
+            self._errors.append(f"line {self._lines}, which is malformed")
             return
-        self._places[self._lines] = place
+        self._places[self._lines] = start, len(line)
 
-    def _blocks_at(self, number: int, start: int, length: int) -> dict[str, bytes]:
+    def _make_blocks(self, number: int) -> dict[str, bytes]:
         blocks: dict[str, bytes] = {}
+        start, length = self._places[number]
         try:
             with self.path.open("rb") as file:
                 line = os.pread(file.fileno(), length, start)
@@ -156,15 +136,11 @@ class LiveRecord:
         except (OSError, RecordError):
             return {}
 
-        def keep(name: str, value: Any) -> None:
-            blocks[name] = compressed(value)
+        def add(name: str, value: Any) -> None:
+            blocks[name] = compress(value)
 
-        group_values(credited, number, self._content(), (), keep)
+        group_values(credited, number, self._content(), (), add)
         return blocks
-
-
-def _nowhere(_: str, __: Any) -> None:
-    """Blocks are made when they are asked for."""
 
 
 _HOST = "127.0.0.1"
@@ -183,12 +159,12 @@ async def serve_page(record: LiveRecord, port: int, started: Callable[[str], Non
     """Serve the page of a record on loopback until SIGINT or SIGTERM.
 
     Args:
-        record: what is looked at.
-        port: 0: a free one.
-        started: gets the URL. Its path is a secret, as other users of the machine reach loopback, too.
+        record: the record.
+        port: the port; 0 for a free one.
+        started: called with the URL. Its path is secret, since other users of the machine reach loopback.
 
     Raises:
-        ConfigError: the port cannot be had.
+        ConfigError: if the port is not available.
     """
     try:
         listening = socket.create_server((_HOST, port))
@@ -197,7 +173,7 @@ async def serve_page(record: LiveRecord, port: int, started: Callable[[str], Non
     with listening:
         host = f"{_HOST}:{listening.getsockname()[1]}"
         secret = secrets.token_urlsafe(16)
-        runner = web.AppRunner(page_app(record, host, secret), access_log=None, handle_signals=False)
+        runner = web.AppRunner(_make_app(record, host, secret), access_log=None, handle_signals=False)
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -211,12 +187,12 @@ async def serve_page(record: LiveRecord, port: int, started: Callable[[str], Non
             await runner.cleanup()
 
 
-def page_app(record: LiveRecord, host: str, secret: str) -> web.Application:
-    """The server's application: GET alone, below the secret path, and only to those who ask this host."""
+def _make_app(record: LiveRecord, host: str, secret: str) -> web.Application:
+    """Make the application: GET only, below the secret path, for requests to this host."""
 
     @web.middleware
-    async def guarded(request: web.Request, handler: _Handler) -> web.StreamResponse:
-        # A page elsewhere may give its own name our address.
+    async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        # DNS rebinding: another site's name may resolve to our address.
         if request.host != host and request.host != host.replace(_HOST, "localhost"):
             raise web.HTTPForbidden(text="not the host that this page is served by\n")
         answer = await handler(request)
@@ -240,7 +216,7 @@ def page_app(record: LiveRecord, host: str, secret: str) -> web.Application:
             raise web.HTTPNotFound(text="no such block\n")
         return _block(content)
 
-    app = web.Application(middlewares=[guarded])
+    app = web.Application(middlewares=[guard])
     app.router.add_get(f"/{secret}/", page)
     app.router.add_get(f"/{secret}/index", index)
     app.router.add_get(f"/{secret}/block/{{name}}", block)

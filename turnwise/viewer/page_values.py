@@ -1,13 +1,15 @@
-"""What a page shows, as JSON values: `page/` is written against these names.
+"""JSON values of the page; the scripts in `page/` use these names.
 
-A page holds one `RunIndex` and, in blocks that are read when they are needed, one per group and one or more
-per rollout. Blocks are gzip'd JSON: base64 text in a file, bytes from a server.
+A page has one `RunIndex`, and blocks that it reads on demand: one per group, one or more per rollout. A block
+is gzip'd JSON: base64 text in a file, bytes from a server.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from functools import cache
+from posixpath import normpath
 from typing import Any, NotRequired, Self, TypedDict, cast
 
 import orjson
@@ -16,7 +18,9 @@ from tokenizers import Tokenizer
 from environments.credit import estimate
 from environments.credit.ledger import LedgerTerm, TurnLedger, ledger
 from environments.policy.rendering.chatml import EMBEDDED, load_tokenizer
+from environments.rewards.artefacts import utf8_path
 from environments.trajectory import (
+    Artefact,
     CreditedGroup,
     Failure,
     JudgeCall,
@@ -26,69 +30,65 @@ from environments.trajectory import (
     Turn,
 )
 from tools.errors import CreditError
+from tools.sandbox.archive import ArchivedFile, unpack
 from turnwise.lab.credit_report.report import CreditReport
-from turnwise.viewer.artefact_values import kept_files
 
 
 class CutText(TypedDict):
-    """A text that is too long for a page."""
+    """Head and tail of a text that is too long for a page, and its whole length."""
 
     head: str
     tail: str
     chars: int
-    """Of the whole."""
 
 
 Text = str | CutText
 Values = dict[str, Any]
-"""An object of the page; its fields stand where it is made."""
 
 
 class GroupEntry(TypedDict):
     """A group in the index."""
 
     id: str
-    """Names it in links: `#g=ID&s=SIBLING&t=TURN`."""
+    """Used in links: `#g=ID&s=SIBLING&t=TURN`."""
     item: str
     epoch: int
     status: str
     reason: str | None
     weights: list[str | None]
-    """The versions of the weights that sampled it, each once; `None` among them: of some turns unknown."""
+    """The distinct versions of the weights that sampled the group; None for an unknown one."""
     rollouts: list[Values]
     failures: list[Values]
     block: str
-    """Name of its own block."""
 
 
 class RunIndex(TypedDict):
-    """All rollouts in numbers."""
+    """Figures of all rollouts."""
 
     version: int
     title: str
     source: str
-    """What was read, by name."""
+    """Name of the record."""
     env: str
     policy: str
     estimator: str
-    """With its parameters."""
+    """The record's estimators, with parameters."""
     others: list[str]
-    """Estimators that were computed beside the record's, each with its parameters."""
+    """Estimators for comparison, with parameters."""
     facts: list[tuple[str, str]]
-    """Settings and what else the experiment is made of."""
+    """Settings and other facts of the experiment."""
     nothing: str | None
-    """Why nothing can be learned from any of the groups, and what to do; `None`: something can."""
+    """Message if no group has credit: the reason, and a remedy."""
     aggregates: dict[str, Any]
     """See `environments.record.totals.Summary.values`."""
     cut: list[str]
-    """What is not in the page, in words."""
+    """Phrases that name the omissions of the page."""
     live: bool
-    """Whether more may come."""
+    """Whether the record may grow."""
     generation: int
-    """Changes where a live record was replaced, and all that is known of it is void."""
+    """Changes when a live record was replaced: everything known about it is void."""
     groups: list[GroupEntry]
     credit: NotRequired[CreditReport]
-    """Of a record with tokens of enough items."""
 
 
 _TAIL_SHARE = 4
@@ -102,7 +102,6 @@ class TextCutter:
     cut: int = 0
 
     def text(self, text: str) -> Text:
-        """The text, or its head and tail."""
         if len(text) <= self.max_chars:
             return text
         self.cut += 1
@@ -110,7 +109,7 @@ class TextCutter:
         return CutText(head=text[: self.max_chars - tail], tail=text[len(text) - tail :], chars=len(text))
 
     def json(self, value: Any) -> Any:
-        """JSON values whose long texts are cut in words; as a whole where that is not enough."""
+        """Cut the long texts in JSON values; if the result is still too long, return it as one cut text."""
         if len(orjson.dumps(value)) <= self.max_chars:
             return value
         shorter = self._shorter(value)
@@ -137,7 +136,6 @@ class TextCutter:
         return f"{short['head']} … ({left_out:,} characters left out) … {short['tail']}"
 
     def message(self, message: Message) -> Values:
-        """A message of a conversation."""
         shown: Values = {"role": message.role, "content": self.text(message.content)}
         if message.reasoning is not None:
             shown["reasoning"] = self.text(message.reasoning)
@@ -148,17 +146,15 @@ class TextCutter:
             ]
         return shown
 
-    def second_model_calls(self, asked: Trajectory | Failure) -> list[Values]:
-        """What was asked of each second model, and its answers."""
+    def second_model_calls(self, rollout: Trajectory | Failure) -> list[Values]:
         return [
-            *self.judge_calls("judge", asked.judge_calls),
-            *self.judge_calls("user", asked.user_calls),
-            *self.judge_calls("summariser", asked.summariser_calls),
-            *self.judge_calls("other", asked.other_calls),  # a recorded agent asked
+            *self.judge_calls("judge", rollout.judge_calls),
+            *self.judge_calls("user", rollout.user_calls),
+            *self.judge_calls("summariser", rollout.summariser_calls),
+            *self.judge_calls("other", rollout.other_calls),  # calls of a recorded agent
         ]
 
     def judge_calls(self, role: str, calls: Iterable[JudgeCall]) -> list[Values]:
-        """Questions to a second model of this role."""
         return [
             {
                 "role": role,
@@ -174,98 +170,140 @@ class TextCutter:
 
 _UNFINISHED = "\ufffd"
 _LONGEST_CHARACTER = 8
-"""Tokens that one character may be spread over."""
+"""Most tokens of one character."""
 _SPACE = "\u2581"
 
 
 class TokenTexts:
-    """Texts of token ids."""
-
     def __init__(self, tokenizer: Tokenizer, *, is_named: bool) -> None:
-        """A tokenizer that was named is trusted; else its texts must be those that were recorded."""
+        """Trust a tokenizer that the user named; otherwise its texts must match the recorded ones."""
         self._tokenizer = tokenizer
         self._is_named = is_named
-        self._of_one = cache(self._decoded_one)
+        self._text_of = cache(self._decode_one)
 
     @classmethod
     def of(cls, name: str | None) -> Self:
-        """Those of a named tokenizer, or else of the embedded one.
-
-        Raises:
-            ConfigError: there is no such tokenizer.
-        """
         return cls(load_tokenizer(EMBEDDED if name is None else name), is_named=name is not None)
 
-    def texts(self, ids: Sequence[int], said: str) -> list[str] | None:
-        """A text per token; `None` where they are not of this tokenizer.
-
-        Args:
-            ids: the sampled tokens of a turn.
-            said: the recorded text of its message, which theirs begins with, spaces aside.
-        """
-        if not self._is_named and not self._is_own(ids, said):
+    def texts(self, ids: Sequence[int], content: str) -> list[str] | None:
+        """Return a text per token, or None if the tokens of another tokenizer sampled `content`."""
+        is_known = bool(ids) and max(ids) < self._tokenizer.get_vocab_size()
+        if not self._is_named and not (is_known and content.strip()[:200] in self._decode(ids)):
             return None
         texts: list[str] = []
         waiting: list[int] = []
         for token in ids:
-            text = self._of_one(token)
+            text = self._text_of(token)
             if waiting or text.endswith(_UNFINISHED):
                 waiting.append(token)
-                text = self._decoded(waiting)
+                text = self._decode(waiting)
                 if text.endswith(_UNFINISHED) and len(waiting) < _LONGEST_CHARACTER:
                     texts.append("")
                     continue
                 waiting = []
             texts.append(text)
         if waiting:
-            texts[-1] = self._decoded(waiting)
+            texts[-1] = self._decode(waiting)
         return texts
 
-    def _is_own(self, ids: Sequence[int], said: str) -> bool:
-        if not ids or max(ids) >= self._tokenizer.get_vocab_size():
-            return False
-        return said.strip()[:200] in self._decoded(ids)
-
-    def _decoded(self, ids: Sequence[int]) -> str:
+    def _decode(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)
 
-    def _decoded_one(self, token: int) -> str:
-        text = self._decoded((token,))
+    def _decode_one(self, token: int) -> str:
+        text = self._decode((token,))
         piece = self._tokenizer.id_to_token(token) or ""
-        # Pieces of SentencePiece lose the space that they begin with when they stand alone.
+        # A SentencePiece piece loses its leading space when it is decoded alone.
         return f" {text}" if piece.startswith(_SPACE) and not text.startswith(" ") else text
 
 
+LARGEST_SHOWN = 1 << 20
+"""Bytes of a kept file or folder."""
+_MOST_VERSIONS_OF_FILES = 500
+
+
+class KeptFile(TypedDict):
+    """One version of a file that was kept from a rollout."""
+
+    turn: int | None
+    path: str
+    bytes: int
+    note: str
+    """`new`, `changed`, or why the text is missing."""
+    text: Text
+
+
+def collect_kept_files(trajectory: Trajectory, cut: Callable[[str], Text]) -> list[KeptFile]:
+    """Return each version of a file that differs from the one before, in order of time."""
+    versions: dict[str, bytes | str] = {}
+    shown: list[KeptFile] = []
+    for each, version in _artefact_contents(trajectory):
+        before = versions.get(each.path)
+        if version == before or len(shown) == _MOST_VERSIONS_OF_FILES:
+            continue
+        versions[each.path] = version
+        note, text = "new" if before is None else "changed", ""
+        if isinstance(version, str):
+            note = version
+        else:
+            with suppress(UnicodeDecodeError):
+                text = "" if b"\0" in version else version.decode()
+            note += "" if text or not version else ", no text"
+        named = KeptFile(turn=each.turn, path=each.path, bytes=each.size, note=note, text=cut(text))
+        shown.append(named)
+    return shown
+
+
+def _artefact_contents(trajectory: Trajectory) -> Iterator[tuple[Artefact, bytes | str]]:
+    """Yield artefacts with their content, or with the reason for its absence; folders as their files."""
+    for each in trajectory.artefacts:
+        if each.error == "EISDIR":  # the folder is an artefact as well
+            continue
+        data = trajectory.contents.get(each.digest or "")
+        if each.error is not None:
+            yield each, f"could not be read: {each.error}"
+        elif data is None:
+            large = "too large to show" if each.size > LARGEST_SHOWN else "missing beside the record"
+            yield each, large if each.digest else "left out, see --env.artefacts_mb"
+        else:
+            try:
+                files = unpack(data) if each.is_folder else {"": ArchivedFile(data=data)}
+            except OSError as error:
+                yield each, f"no folder: {error}"
+                continue
+            for name, file in files.items():
+                path = utf8_path(normpath(f"{each.path}/{name}"))
+                yield replace(each, path=path, size=len(file.data)), file.data
+
+
 BLOCK_BYTES = 1 << 20
-"""A block ends with the turn that reaches this size."""
+"""A block ends after the turn that reaches this size."""
 
 
 @dataclass(slots=True, kw_only=True)
 class PageContent:
-    """What a page takes of a rollout, and how much it did not."""
+    """Options for the content of a page, and a count of omissions."""
 
     cutter: TextCutter
     tokens: bool = True
-    """Whether ids, texts and log-probabilities of sampled tokens are in it."""
+    """Whether to include ids, texts and log-probabilities of sampled tokens."""
     token_texts: TokenTexts | None = None
-    untold_turns: int = 0
-    """Turns whose tokens' texts are unknown."""
+    turns_without_texts: int = 0
 
-    def texts_of(self, ids: Sequence[int], said: str) -> list[str] | None:
-        """The texts of a turn's tokens; `None`: they are not known, or not wanted."""
+    def texts_of(self, ids: Sequence[int], text: str) -> list[str] | None:
+        """Return the texts of a turn's tokens, or None if they are unknown or not included."""
         if not self.tokens:
             return None
-        texts = None if self.token_texts is None else self.token_texts.texts(ids, said)
-        self.untold_turns += texts is None and bool(ids)
+        texts = None if self.token_texts is None else self.token_texts.texts(ids, text)
+        self.turns_without_texts += texts is None and bool(ids)
         return texts
 
 
 def rollout_blocks(
     trajectory: Trajectory, ledgers: Sequence[TurnLedger], content: PageContent
 ) -> Iterator[Values]:
-    """The blocks of a rollout, each of some turns; at least one, and the first has what is of the whole."""
+    """Yield the blocks of a rollout, some turns in each; the first has the values of the rollout."""
     cutter, rewards, agent = content.cutter, trajectory.rewards, trajectory.agent
-    calls, kept = cutter.second_model_calls(trajectory), kept_files(trajectory, cutter.text)
+    calls, kept = cutter.second_model_calls(trajectory), collect_kept_files(trajectory, cutter.text)
     indices = {turn.index for turn in trajectory.turns}
     block: Values = {
         "prompt": [cutter.message(each) for each in trajectory.prompt],
@@ -274,7 +312,7 @@ def rollout_blocks(
         "metrics": trajectory.metrics,
         "judge_calls": [each for each in calls if each["turn"] not in indices],
         "artefacts": [each for each in kept if each["turn"] not in indices],
-        # None: it played in our own loop, or this is not the first block.
+        # None for our own agent loop, and in later blocks.
         "agent": agent
         and {
             "error": cutter.text(agent.error),
@@ -299,7 +337,7 @@ def rollout_blocks(
 
 
 def page_turn(trajectory: Trajectory, position: int, entry: TurnLedger, content: PageContent) -> Values:
-    """A turn whole, but for files and what second models were asked about it."""
+    """Return a turn without its files and calls of second models."""
     turn, rewards, cutter = trajectory.turns[position], trajectory.rewards, content.cutter
     row, sampled = trajectory.rows[turn.span.row], slice(turn.span.start, turn.span.end)
     ids = row.token_ids[sampled] if content.tokens else ()
@@ -307,7 +345,7 @@ def page_turn(trajectory: Trajectory, position: int, entry: TurnLedger, content:
     return {
         "index": turn.index,
         "kind": turn.kind,
-        # None: the trajectory has only one.
+        # None if the trajectory has one thread.
         "thread": turn.thread if any(each.thread for each in trajectory.turns) else None,
         "message": cutter.message(turn.message),
         "results": [
@@ -331,7 +369,7 @@ def page_turn(trajectory: Trajectory, position: int, entry: TurnLedger, content:
         "ledger": entry,
         "fork": turn.fork,
         "condensed": None if turn.condensed is None else asdict(turn.condensed),
-        # What the model saw where that was not all before: parts of the conversation, or other messages.
+        # A condensed context: parts of the conversation, or other messages. None for the whole conversation.
         "saw": None
         if turn.context is None
         else [
@@ -353,20 +391,20 @@ def page_turn(trajectory: Trajectory, position: int, entry: TurnLedger, content:
 
 
 AddBlock = Callable[[str, Any], None]
-"""Takes a block by its name."""
+"""Called with the name and the value of a block."""
 _LINE_CHARS = 300
 _MOST_VERSIONS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherEstimator:
-    """An estimator whose advantages stand beside the record's."""
+    """An estimator for comparison with the record's."""
 
     name: str
     params: Mapping[str, Any]
 
     def advantages(self, credited: CreditedGroup) -> list[list[float]] | None:
-        """Of a group; `None` where it has none, or the estimator refuses its numbers."""
+        """Return the advantages of a group, or None if it failed or the estimator refuses it."""
         if credited.status == "failed":
             return None
         try:
@@ -382,15 +420,7 @@ def group_values(
     others: Sequence[OtherEstimator],
     add: AddBlock,
 ) -> GroupEntry:
-    """The entry of a group; its blocks are given to `add`, one after the other.
-
-    Args:
-        credited: the group.
-        number: its line in the record, from 1.
-        content: what a page takes.
-        others: further estimators.
-        add: takes the blocks.
-    """
+    """Return the index entry of a group, and pass its blocks to `add`; `number` is its line, from 1."""
     group, cutter = credited.group, content.cutter
     beside = [other.advantages(credited) for other in others]
     rollouts: list[Values] = []
@@ -448,26 +478,26 @@ def group_values(
 def _columns(
     trajectory: Trajectory, ledgers: Sequence[TurnLedger], others: list[list[float] | None]
 ) -> Values:
-    """The numbers of a rollout's turns, one entry per turn in each column; nothing is left out."""
+    """Return the columns of a rollout, each with one number per turn."""
     turns = trajectory.turns
     single = [entry.terms[0] if len(entry.terms) == 1 else None for entry in ledgers]
     return {
         "kind": "".join(turn.kind[0] for turn in turns),
         "rewards": [entry.reward for entry in ledgers],
-        # The reward and what follows; None: the estimator does not sum them up, or they are unknown.
+        # Reward plus later rewards; None if the estimator has no such sum, or it is unknown.
         "returns": [
             None if term is None or entry.follows is None else term.value
             for term, entry in zip(single, ledgers, strict=True)
         ],
         "advantages": [entry.advantage for entry in ledgers],
-        # By each of `RunIndex.others`; None: it cannot take this group.
+        # By the estimators of `RunIndex.others`; None if one refuses this group.
         "others": others,
-        # How many values its baseline is made of; None: it has several, or none on purpose.
+        # Values in the baseline; None for several baselines, or none on purpose.
         "peers": [
             None if term is None or (term.baseline is None and not term.has_no_peer) else term.peer_count
             for term in single
         ],
-        # 1: an act left its raw return for want of a peer; 0: compared; None: it is not, or unknown.
+        # 1 if an act has no peer and keeps its raw return, 0 if it was compared, None if neither is known.
         "alone": [_alone(turn, entry.terms) for turn, entry in zip(turns, ledgers, strict=True)],
         "tokens": [turn.span.end - turn.span.start for turn in turns],
         "trained": [int(turn.trained) for turn in turns],
@@ -479,7 +509,7 @@ def _columns(
 
 
 def _forks(turns: Sequence[Turn]) -> list[int]:
-    """1 where a turn's row is another than that of the turn before it in its thread."""
+    """Return 1 for each turn in another row than its predecessor of the same thread, else 0."""
     rows: dict[int, int] = {}
     forks: list[int] = []
     for turn in turns:
@@ -508,7 +538,7 @@ def _rollout(trajectory: Trajectory, turns: Values, blocks: list[str]) -> Values
         "exact": trajectory.exact,
         "rows": len(trajectory.rows),
         "wall_s": trajectory.wall_s,
-        "parts": parts,  # of its rewards: those of its turns summed, and those of its outcome
+        "parts": parts,  # summed over the turns and the outcome
         "metrics": trajectory.metrics,
         "turns": turns,
         "blocks": blocks,

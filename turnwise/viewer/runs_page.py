@@ -1,4 +1,4 @@
-"""Several runs on a page: the list, how their scores, parts and metrics went, and two beside each other."""
+"""The page of several runs: a list, curves of scores, reward parts and metrics, and a comparison of two."""
 
 import os
 from collections import defaultdict
@@ -12,32 +12,30 @@ from environments.record.origin import credit_text
 from environments.record.private_file import folder_for
 from environments.record.recorder import groups_of, read_contents
 from environments.record.run_folder import RunFolder
-from environments.record.totals import summed_parts
+from environments.record.totals import sum_parts
 from environments.run.run_list import CountedOnce, ListedRun
 from environments.trajectory import CreditedGroup
 from tools.errors import RecordError
 from turnwise.viewer.record_page import PageFile, text_of
 
-MOST_POINTS = 120
-"""Of a line; of more groups the means of neighbours."""
-MOST_ITEMS = 2_000
+_MOST_POINTS = 120
+"""Points of a curve; with more groups, a point is the mean of neighbours."""
+_MOST_ITEMS = 2_000
 _MOST_NAMES = 24
 _MOST_BYTES = 200_000_000
-VIEW = "view.html"
-"""The page of one run, in its folder."""
 
 
 def write_runs_page(folder: Path, runs: Sequence[ListedRun], out: Path) -> int:
-    """Make the page of the runs below a folder; its size in bytes.
+    """Write the page of the runs below a folder, and return its size in bytes.
 
-    A run whose record is unreadable stands in the list, with the reason.
+    A run with an unreadable record is listed with the reason.
 
     Raises:
-        RecordError: the page cannot be written.
+        RecordError: if the page is not writable.
     """
     values = [_run_values(run, out.parent) for run in runs]
     title = f"runs below {text_of(folder)}"
-    with folder_for(out), PageFile(out, max_bytes=_MOST_BYTES, template="runs.html") as page:
+    with folder_for(out), PageFile(out, max_bytes=_MOST_BYTES, kind="runs") as page:
         return page.finish({"title": title, "runs": values})
 
 
@@ -51,7 +49,7 @@ def _run_values(run: ListedRun, beside: Path) -> dict[str, Any]:
                 numbers.add(credited)
     except RecordError as error:
         note = "; ".join(filter(None, (note, str(error))))
-    view = folder.path / VIEW
+    view = folder.path / "view.html"
     return {
         "name": text_of(f"{run.env}/{run.name}"),
         "started": run.started,
@@ -69,7 +67,7 @@ def _run_values(run: ListedRun, beside: Path) -> dict[str, Any]:
 
 
 class _Numbers:
-    """What the groups of one run come to, in the order they ended."""
+    """Numbers of the groups of one run, in the order of their ends."""
 
     def __init__(self) -> None:
         self._groups: list[dict[str, float]] = []
@@ -77,7 +75,6 @@ class _Numbers:
         self._estimators: dict[str, None] = {}
 
     def add(self, credited: CreditedGroup) -> None:
-        """Take one more group in."""
         group = credited.group
         self._estimators[credit_text(credited.estimator, credited.estimator_params)] = None
         named = defaultdict[str, list[float]](list)
@@ -86,15 +83,14 @@ class _Numbers:
                 named["score"].append(trajectory.score)
                 self._items[text_of(group.item_id)].append(trajectory.score)
             named["turns"].append(len(trajectory.acts))
-            parts = {} if trajectory.rewards is None else summed_parts(trajectory.rewards)
+            parts = {} if trajectory.rewards is None else sum_parts(trajectory.rewards)
             for kind, numbers in (("part", parts), ("metric", trajectory.metrics)):
                 for name, number in numbers.items():
                     named[f"{kind} {text_of(name)}"].append(number)
         self._groups.append({name: fmean(numbers) for name, numbers in named.items()})
 
     def values(self) -> dict[str, Any]:
-        """As JSON."""
-        every = -(-len(self._groups) // MOST_POINTS) or 1
+        every = -(-len(self._groups) // _MOST_POINTS) or 1
         names = list(dict.fromkeys(name for group in self._groups for name in group))[:_MOST_NAMES]
         series = {
             name: [
@@ -109,7 +105,7 @@ class _Numbers:
             "every": every,
             "series": series,
             "means": {name: _mean([g[name] for g in self._groups if name in g]) for name in names},
-            "items": {name: _mean(scores) for name, scores in list(self._items.items())[:MOST_ITEMS]},
+            "items": {name: _mean(scores) for name, scores in list(self._items.items())[:_MOST_ITEMS]},
         }
 
 

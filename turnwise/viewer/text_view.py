@@ -1,4 +1,4 @@
-"""A record as text for a terminal: its groups, or the rollouts of an item turn by turn with their credit."""
+"""A record as text for a terminal: its groups, or the rollouts of one item with the credit of each turn."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ import orjson
 
 from environments.credit.ledger import TurnLedger, ledger
 from environments.record.group_line import decode_group, parse_head
-from environments.record.recorder import Record, groups_of, numbered_lines, read_contents
+from environments.record.recorder import Record, groups_of, iterate_lines, read_contents
 from environments.record.summary import summary_rows
 from environments.record.totals import Summary
 from environments.run.run_list import CountedOnce
@@ -23,7 +23,7 @@ _COLOURS = {"ok": "green", "no_credit": "yellow", "failed": "red"}
 
 
 def run_lines(record: Record) -> Iterator[str]:
-    """One line for each group of a record, then what they come to."""
+    """Yield one line per group, then the summary of the record."""
     summary, counts = Summary(), CountedOnce(read_contents(record).finished)
     for credited in groups_of(record):
         if counts(credited):
@@ -41,18 +41,18 @@ def run_lines(record: Record) -> Iterator[str]:
         yield f"{name}{click.style(status, fg=_COLOURS[status])}{shown}"
     yield ""
     for name, text in summary_rows(summary.values(), wall_s=0.0)[:-1]:
-        yield from _named(name, text, width=18)
+        yield from _label(name, text, width=18)
 
 
 def item_lines(record: Record, item: str, *, max_chars: int) -> Iterator[str]:
-    """The groups of an item, in every epoch.
+    """Yield the lines of an item's groups, in every epoch.
 
     Raises:
-        UsageError: the record has no such item.
+        UsageError: if the record has no such item.
     """
     names: dict[str, None] = {}  # in the order of the record
     wanted: set[tuple[Path, int]] = set()
-    for path, number, line in numbered_lines(record):
+    for path, number, line in iterate_lines(record):
         name = str(parse_head(line, path, number).get("item_id"))
         names[name] = None
         if name == item:
@@ -61,7 +61,7 @@ def item_lines(record: Record, item: str, *, max_chars: int) -> Iterator[str]:
         more = ", …" if len(names) > _NAMED_ITEMS else ""
         known = ", ".join(map(ascii, list(names)[:_NAMED_ITEMS])) + more or "none"
         raise UsageError(f"{record} has no item {item!r}; it has {known}")
-    for path, number, line in numbered_lines(record):
+    for path, number, line in iterate_lines(record):
         if (path, number) in wanted:
             yield from _group_lines(decode_group(line, path, number), max_chars)
 
@@ -70,7 +70,7 @@ def _group_lines(credited: CreditedGroup, max_chars: int) -> Iterator[str]:
     group, ledgers = credited.group, ledger(credited)
     yield _heading(f"item {_line(group.item_id)}", f" · epoch {group.epoch} · {credited.status}")
     for name, value in (("reason", credited.reason), ("error", group.error)):
-        yield from _named(name, _line(value)) if value else ()
+        yield from _label(name, _line(value)) if value else ()
     yield from _block(orjson.dumps(group.item).decode(), max_chars, "item  ")
     for failure in group.failures:
         yield _heading(f"sibling {failure.sibling}", f" was dropped: {_line(failure.error)}")
@@ -79,7 +79,7 @@ def _group_lines(credited: CreditedGroup, max_chars: int) -> Iterator[str]:
         siblings = [str(each.sibling) for each in group.trajectories if each.prompt == prompt]
         yield _heading(f"─── opening of sibling {', '.join(siblings)}")
         yield from _with_roles(prompt, max_chars)
-    for row, turns in enumerate(_aligned(group.trajectories), start=1):
+    for row, turns in enumerate(_align(group.trajectories), start=1):
         yield _heading(f"─── turn {row}")
         for sibling, number in turns:
             yield from _turn_lines(group.trajectories[sibling], number, ledgers[sibling][number], max_chars)
@@ -91,13 +91,13 @@ def _group_lines(credited: CreditedGroup, max_chars: int) -> Iterator[str]:
         )
         outcome = _NOTHING if each.rewards is None else each.rewards.outcome_parts
         for name, values in (("outcome", outcome), ("metrics", each.metrics)):
-            yield from _named(f"  {name}", _numbers(values)) if values else ()
+            yield from _label(f"  {name}", _numbers(values)) if values else ()
         if each.agent is not None:
             yield from _block(f"{each.agent.error}\n{each.agent.output}".strip(), max_chars, "    ")
 
 
-def _aligned(trajectories: Sequence[Trajectory]) -> list[list[tuple[int, int]]]:
-    """Turns that are compared with each other; a summary is with the act that follows it, as in credit."""
+def _align(trajectories: Sequence[Trajectory]) -> list[list[tuple[int, int]]]:
+    """Return the turns by the number of acts before them: a summary is in the row of the next act."""
     rows: list[list[tuple[int, int]]] = []
     for sibling, trajectory in enumerate(trajectories):
         acts = 0
@@ -113,7 +113,7 @@ def _turn_lines(trajectory: Trajectory, number: int, entry: TurnLedger, max_char
     turn, rewards = trajectory.turns[number], trajectory.rewards
     reward = "not scored" if entry.reward is None else f"reward {_number(entry.reward)}"
     kind = "" if turn.kind == "act" else f" · {turn.kind}"
-    advantage = click.style(_signed(entry.advantage), fg=_colour(entry.advantage))
+    advantage = click.style(_with_sign(entry.advantage), fg=_colour(entry.advantage))
     yield _heading(f"sibling {trajectory.sibling}", f"{kind} · {reward} · advantage {advantage}")
     yield from _message(turn.message, max_chars, "  ")
     for result in turn.tool_results:
@@ -129,22 +129,22 @@ def _turn_lines(trajectory: Trajectory, number: int, entry: TurnLedger, max_char
         *(("note", each) for each in entry.notes),
     )
     for name, value in notes:
-        yield from _named(f"  {name}", _line(value)) if value else ()
+        yield from _label(f"  {name}", _line(value)) if value else ()
 
 
 def _credit(entry: TurnLedger) -> str:
-    """The sum that a turn's advantage is."""
+    """Describe the terms of a turn's advantage."""
     reward = "not scored" if entry.reward is None else f"reward {_precise(entry.reward)}"
-    follows = "" if entry.follows is None else f" {_added(entry.follows)} what follows"
+    follows = "" if entry.follows is None else f" {_as_term(entry.follows)} what follows"
     terms: list[str] = []
     for term in entry.terms:
-        baseline = "" if term.baseline is None else f" {_added(-term.baseline)} baseline"
+        baseline = "" if term.baseline is None else f" {_as_term(-term.baseline)} baseline"
         divisor = "" if term.divisor is None else f" / {_precise(term.divisor)}"
         weight = "" if term.weight == 1 else f"{_precise(term.weight)} * "
         text = f"{term.name} {_precise(term.value)}{baseline}"
         terms.append(f"{weight}({text}){divisor}" if weight or divisor else text)
     compared = f" → {' + '.join(terms)}" if terms else ""
-    return f"{reward}{follows}{compared} → advantage {_signed(entry.advantage)}"
+    return f"{reward}{follows}{compared} → advantage {_with_sign(entry.advantage)}"
 
 
 def _with_roles(messages: Iterable[Message], max_chars: int) -> Iterator[str]:
@@ -165,7 +165,7 @@ def _message(message: Message, max_chars: int, indent: str) -> Iterator[str]:
 
 
 def _block(text: str, max_chars: int, indent: str = "  ") -> Iterator[str]:
-    """Each line of a text, below others; the middle of a long one is left out."""
+    """Yield the indented lines of a text, without the middle of a long one."""
     left_out, tail = len(text) - max_chars, max_chars // 4
     if left_out > 0:
         text = f"{text[: max_chars - tail]} … ({left_out:,} characters left out) … {text[-tail:]}"
@@ -176,14 +176,14 @@ def _heading(name: str, rest: str = "") -> str:
     return click.style(name, bold=True) + rest
 
 
-def _named(name: str, text: str, width: int = 11) -> Iterator[str]:
-    """A name, and a text that stays in its column."""
+def _label(name: str, text: str, width: int = 11) -> Iterator[str]:
+    """Yield a name, and the lines of a text in a column beside it."""
     for number, line in enumerate(_plain(text).split("\n")):
         yield f"{'' if number else name:<{width}}  {line}".rstrip()
 
 
 def _plain(text: str) -> str:
-    """The text, where what would not be seen is written as in Python, such as an escape; lines stay lines."""
+    """Replace invisible characters, such as an escape, by their Python notation; keep line breaks."""
     text = text.replace("\r\n", "\n").expandtabs(4)
     if text.isascii() and text.replace("\n", "").isprintable():
         return text
@@ -202,15 +202,15 @@ def _number(value: float | None) -> str:
 
 
 def _precise(value: float) -> str:
-    """A number of a sum, whose parts may nearly cancel out."""
+    """Format a term of a sum; terms may nearly cancel out."""
     return f"{value + 0.0:.6g}"
 
 
-def _signed(value: float) -> str:
+def _with_sign(value: float) -> str:
     return f"{value:+.4g}" if value else "0"
 
 
-def _added(value: float) -> str:
+def _as_term(value: float) -> str:
     return f"- {_precise(-value)}" if value < 0 or str(value) == "-0.0" else f"+ {_precise(value)}"
 
 

@@ -1,4 +1,4 @@
-"""Reads replies to chat requests, whole or streamed, tolerantly: the message, its tokens, why it ended."""
+"""Readers of chat replies, whole or streamed, in every dialect of OpenAI's API."""
 
 import json
 import re
@@ -20,14 +20,14 @@ _LISTS = ("token_ids", "response_token_ids", "weight_versions")
 _REPLY_FIELDS = ("prompt_token_ids", "usage", "metadata")
 _COMMENTS = re.compile(rb"\A(?:\s*:[^\n]*\n)+\s*")
 LARGEST_ID = 2**31
-"""No vocabulary is larger; a negative id could be `IGNORED` and leave its turn's mask."""
+"""No vocabulary is larger; a negative id could equal `IGNORED` and drop out of the mask."""
 CLAMPED = -9999.0
 NO_NUMBERS = "NaN happened"
-"""SGLang's stop reason when it put a stop token in the place of an id that cannot be."""
+"""SGLang's stop reason after it replaced an invalid id by a stop token."""
 _KINDS: Mapping[type, str] = {str: "text", int: "an integer", list: "a list", dict: "an object"}
 CallIds = Callable[[int], str]
 REASONING_FIELDS = ("reasoning_content", "reasoning")
-"""Fields of a message; the same names are understood when it is sent back."""
+"""Message fields that servers also accept when the message is sent back."""
 _MORE_REASONING = ("reasoning_details", "thinking")
 _TEXT_PARTS = frozenset({"text", "output_text", "refusal"})
 _REASONING_PARTS = frozenset({"thinking", "reasoning", "reasoning_text", "redacted_thinking"})
@@ -56,9 +56,9 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "frequency_penalty": (None, 0),
     "logit_bias": (None, {}),
 }
-"""Settings that reshape the distribution, and their values that do not."""
+"""Settings that reshape the distribution, with their neutral values."""
 _AFTER_LOGPROBS = frozenset({"top_p", "top_k", "min_p"})
-"""What SGLang applies after it has taken its logprobs."""
+"""Settings that SGLang applies after it computes logprobs."""
 
 
 class ReplyError(ValueError):
@@ -66,11 +66,11 @@ class ReplyError(ValueError):
 
 
 class NoReplyError(IncompleteError, ReplyError):
-    """A reply without a whole completion: the same request may get one later."""
+    """A reply without a whole completion; a retry may succeed."""
 
 
 def field_of(fields: Mapping[str, Any], name: str, *kinds: type, where: str = "") -> Any:
-    """Return a field of a reply, or None. Raises ReplyError for another type; a boolean is no number."""
+    """Return a field or None; ReplyError if it has another type. A boolean is not a number."""
     value = fields.get(name)
     if value is None or (isinstance(value, kinds) and not isinstance(value, bool)):
         return value
@@ -83,7 +83,6 @@ def object_in(fields: Mapping[str, Any], name: str, *, where: str = "") -> Mappi
 
 
 def read_object(content: bytes, what: str = "completion") -> dict[str, Any]:
-    """Return the JSON object of a reply, or of an event of one."""
     try:
         value: object = read_json(content)
     except JsonError as error:
@@ -94,7 +93,7 @@ def read_object(content: bytes, what: str = "completion") -> dict[str, Any]:
 
 
 def merge_stream(content: bytes) -> dict[str, Any]:
-    """Return the reply that the chunks of an event stream, or an object behind comments, add up to."""
+    """Merge the chunks of an event stream, or read one object behind comments."""
     after_comments = _COMMENTS.sub(b"", content)
     if after_comments.startswith(b"{"):
         return read_object(after_comments)
@@ -121,17 +120,16 @@ def merge_stream(content: bytes) -> dict[str, Any]:
 class SampledTokens:
     prompt_ids: tuple[int, ...]
     extends_row: bool = False
-    """Whether `prompt_ids` are only those that follow the open row."""
+    """Whether `prompt_ids` holds only the ids after the open row."""
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...] | None
-    """One per sampled token; `None`: the server gave none."""
 
 
 def tokens_of(reply: Mapping[str, Any], choice: Mapping[str, Any]) -> SampledTokens | None:
-    """Return what was sampled, or None where the server gave text alone.
+    """Return the sampled tokens, or None if the server gave text only.
 
-    vLLM gives `token_ids` and the prompt's ids at the top, SGLang `response_token_ids` and the prompt's ids
-    in the choice, or pairs of logprob and id in `meta_info`.
+    vLLM puts `token_ids` in the choice and prompt ids at the top; SGLang puts `response_token_ids` and prompt
+    ids in the choice, or (logprob, id) pairs in `meta_info`.
     """
     pairs = token_pairs(object_in(choice, "meta_info"))
     given = [
@@ -173,7 +171,7 @@ def checked_logprobs(logprobs: Sequence[object] | None, tokens: int) -> tuple[fl
         raise ReplyError(f"the server gave {len(logprobs)} logprobs for {tokens} token_ids")
     numbers = cast("Sequence[float]", logprobs)
     for index, value in enumerate(numbers):
-        # NaN is in no range.
+        # NaN fails every comparison
         if type(value) not in (float, int) or not CLAMPED < value < NOT_SAMPLED:
             raise ReplyError(
                 f"the server gave the logprob {value!r:.100} at token {index} of {tokens}; a sampled token "
@@ -183,9 +181,9 @@ def checked_logprobs(logprobs: Sequence[object] | None, tokens: int) -> tuple[fl
 
 
 def read_message(given: Mapping[str, Any], call_ids: CallIds) -> tuple[Message, str | None]:
-    """Return the message of a choice, and the field of its reasoning where that can be sent back in it.
+    """Return (message, field of its reasoning if it can be sent back there).
 
-    `call_ids` names calls that have no id, or that of another.
+    `call_ids` names calls whose id is missing or repeated.
     """
     role = given.get("role")
     if role not in (None, "", "assistant"):
@@ -212,7 +210,7 @@ def is_empty(message: Message) -> bool:
 
 
 def weight_spans_of(choice: Mapping[str, Any]) -> tuple[WeightSpan, ...]:
-    """What each of several versions sampled of one completion; none where that is unknown."""
+    """Return where each weight version starts in a completion; empty for one version or if unknown."""
     spans = [mapping(span) for span in list_in(choice.get("weight_versions"))]
     spans = [span for span in spans if span.get("start") != span.get("end") or span.get("end") is None]
     found = [(span.get("start"), _name(span.get("version"))) for span in spans]
@@ -229,8 +227,8 @@ def weight_spans_of(choice: Mapping[str, Any]) -> tuple[WeightSpan, ...]:
 
 
 def weight_version_of(choice: Mapping[str, Any], *facts: object) -> str | None:
-    """Return the version of the weights, or all that sampled one completion; None if unknown."""
-    # Where one stretch has no version, the others would give too young an age.
+    """Return the weight version, or several joined, of one completion; None if unknown."""
+    # If one stretch has no version, the others alone would understate the age.
     names = [_name(mapping(span).get("version")) for span in list_in(choice.get("weight_versions"))]
     if not names:
         given = [mapping(each).get("weight_version") for each in facts]
@@ -244,12 +242,11 @@ class SampledMessage:
     finish_reason: Literal["stop", "tool_calls", "length"]
     tokens: SampledTokens | None
     reasoning_field: str | None = None
-    """The field that the message's reasoning came in, where it can be sent back in it."""
+    """The field that the reasoning came in, if it can be sent back there."""
     weight_version: str | None = None
     weight_spans: tuple[WeightSpan, ...] = ()
     usage: Mapping[str, int] = field(default_factory=dict[str, int])
     is_refusal: bool = False
-    """Whether its text is what the server calls a refusal."""
 
 
 class FilteredReplyError(ReplyError):
@@ -257,19 +254,19 @@ class FilteredReplyError(ReplyError):
 
 
 def call_id(*names_it: object) -> str:
-    """Return an id for a call that has none: nine letters and digits, as Mistral wants."""
+    """Return a call id of nine letters and digits, which Mistral requires."""
     number = int.from_bytes(blake2b(repr(names_it).encode(), digest_size=8).digest(), "big")
     return "".join(_ID_CHARS[number // 62**place % 62] for place in range(_ID_LENGTH))
 
 
 @collector_paused()
 def read_reply(content: bytes, call_prefix: str, *, max_tokens: int | None = None) -> SampledMessage:
-    """Return the message of a reply, JSON or an event stream, with its tokens where the server gave them.
+    """Parse a chat reply, JSON or an event stream.
 
-    Without a finish reason, `max_tokens` sampled tokens count as cut.
+    Without a finish reason, a reply of `max_tokens` tokens counts as cut.
 
     Raises:
-        ReplyError: no completion, one that the server gave up or filtered, or one that does not fit together.
+        ReplyError: if the reply is no completion, inconsistent, filtered or aborted.
     """
     reply = _parsed(content)
     choice, given = _choice_and_message(reply, content)
@@ -277,7 +274,7 @@ def read_reply(content: bytes, call_prefix: str, *, max_tokens: int | None = Non
     tokens, usage = tokens_of(reply, choice), _usage(reply)
     sampled = usage.get("completion_tokens") if tokens is None else len(tokens.token_ids)
     reason = _finish_reason(choice, message, sampled, max_tokens)
-    # An empty text is one that a model may write: it sampled its stop token first.
+    # An empty text with a stop token is a valid completion.
     if is_empty(message) and not (isinstance(given.get("content"), str) or reason == "length" or sampled):
         raise NoReplyError(f"the answer is empty, without a word, a call or a token: {start_of(content)}")
     return SampledMessage(
@@ -293,10 +290,10 @@ def read_reply(content: bytes, call_prefix: str, *, max_tokens: int | None = Non
 
 
 def find_known_ids(content: bytes, known: Sequence[bytes]) -> tuple[int, int] | None:
-    """Return where the ids `known` (JSON, in pieces) stand at the start of a reply's `prompt_token_ids`.
+    """Return the span of `known` ids (JSON pieces) at the start of a reply's `prompt_token_ids`.
 
-    They are compared, not parsed: a turn's cost would grow with its row. None where the prompt begins or is
-    written otherwise, or where the reply has the name twice, as the other might be read.
+    They are compared, not parsed, so that a turn's cost does not grow with its row. None if the prompt starts
+    or is written differently, or if the name occurs twice, as the other one might be read.
     """
     start = end = content.find(_START) + len(_START)
     if start < len(_START) or content.count(_NAME) > 1:
@@ -309,7 +306,7 @@ def find_known_ids(content: bytes, known: Sequence[bytes]) -> tuple[int, int] | 
 
 
 def without_row(content: bytes, row_json: bytes) -> bytes | None:
-    """Return a reply whose prompt ids are those that follow a row; None where they do not begin with it."""
+    """Remove the row's ids from a reply's prompt ids; None if the prompt does not start with them."""
     known = find_known_ids(content, [row_json])
     if known is None or content[known[1] : known[1] + 1] != b",":
         return None
@@ -317,7 +314,7 @@ def without_row(content: bytes, row_json: bytes) -> bytes | None:
 
 
 def logprobs_warning(sampling: Mapping[str, Any], facts: ServerFacts) -> str | None:
-    """What is wrong with the logprobs that a server gives for these settings, and what to change."""
+    """Return a warning if these settings bias the server's logprobs, else None."""
     reshaping = [name for name, neutral in _NEUTRAL.items() if sampling.get(name, neutral[0]) not in neutral]
     if facts.kind == "sglang":
         reshaping = [name for name in reshaping if name in _AFTER_LOGPROBS]
@@ -337,7 +334,7 @@ def logprobs_warning(sampling: Mapping[str, Any], facts: ServerFacts) -> str | N
 
 
 class _Choice:
-    """What the chunks of a choice add up to; texts are joined once, at the end."""
+    """Accumulates the chunks of a choice; texts are joined once at the end."""
 
     def __init__(self) -> None:
         self.fields: dict[str, Any] = {}
@@ -383,7 +380,7 @@ class _Choice:
                 self._add_call(_checked_call(call, number))
 
     def _add_call(self, piece: Mapping[str, Any]) -> None:
-        """Join a piece to the latest call of its index, unless it is another's: ollama calls each 0."""
+        """Join a piece to the latest call of its index, unless ids differ: ollama gives each call index 0."""
         function = object_in(piece, "function")
         index, given = piece.get("index"), field_of(piece, "id", str, where="a tool call's ")
         call = self._latest.get(str(index))
@@ -409,7 +406,7 @@ def _events(content: bytes) -> Iterator[bytes]:
 
 
 def _joined(pieces: list[Any]) -> Any:
-    """One text; where some of it came as content parts, as Mistral streams what it thinks, a list of all."""
+    """Join texts; Mistral streams reasoning as content parts, which stay a list."""
     return "".join(pieces) if all(isinstance(piece, str) for piece in pieces) else pieces
 
 
@@ -423,7 +420,7 @@ def _add_function(function: dict[str, Any], piece: Mapping[str, Any]) -> None:
 def _whole_function(function: dict[str, Any]) -> dict[str, Any]:
     pieces: list[Any] = function.get("arguments", [])
     if not all(isinstance(piece, str) for piece in pieces):
-        return {**function, "arguments": pieces[-1]}  # an object, in one piece
+        return {**function, "arguments": pieces[-1]}  # an object in one piece
     return {**function, "arguments": "".join(pieces) if pieces else None}
 
 
@@ -440,7 +437,7 @@ def _logprobs_of(choice: Mapping[str, Any], pairs: list[list[Any]] | None) -> li
 
 
 def token_pairs(meta_info: Mapping[str, Any]) -> list[list[Any]] | None:
-    """SGLang's logprob, id and text of each sampled token; `None` where it gave none."""
+    """Return SGLang's (logprob, id, text) of each sampled token, or None."""
     pairs = field_of(meta_info, "output_token_logprobs", list)
     if pairs is None:
         return None
@@ -480,7 +477,6 @@ def _parts(content: object) -> tuple[str, str, list[dict[str, Any]]]:
 
 
 def _reasoning(given: Mapping[str, Any]) -> tuple[str | None, str]:
-    """The field that reasoning came in, if it is sent back there, and the reasoning."""
     for name in (*REASONING_FIELDS, *_MORE_REASONING):
         if text := _text_in(field_of(given, name, str, list, dict)):
             return (name if name in REASONING_FIELDS and isinstance(given[name], str) else None), text
@@ -488,7 +484,6 @@ def _reasoning(given: Mapping[str, Any]) -> tuple[str | None, str]:
 
 
 def _text_in(value: object, deepest: int = _DEEPEST) -> str:
-    """All text in a value: itself, or that of an object or of a list of them."""
     if isinstance(value, str):
         return value
     if deepest == 0 or value is None:
@@ -515,7 +510,7 @@ def _checked_call(call: object, number: int) -> dict[str, Any]:
 
 def _calls(given: Sequence[object], call_ids: CallIds) -> tuple[ToolCall, ...]:
     read: list[ToolCall] = []
-    # Two results for one id could not be told apart, nor is an empty one an id.
+    # Results are matched by id, so ids must be unique and not empty.
     ids = {""}
     for call in given:
         if call is None:
@@ -549,7 +544,7 @@ def _arguments(function: Mapping[str, Any]) -> str:
 
 
 def _name(version: object) -> str | None:
-    """One line for each version; a digest is added to a name that is not one line."""
+    """Return a version as one line; a digest distinguishes names that were changed."""
     if not isinstance(version, str | int) or isinstance(version, bool):
         return None
     text = str(version).strip()
@@ -561,7 +556,7 @@ def _name(version: object) -> str | None:
 
 def _parsed(content: bytes) -> dict[str, Any]:
     try:
-        check_weight(content)  # all events of a stream together, too
+        check_weight(content)  # counts all events of a stream together
         if content[:200].lstrip().startswith((b"data:", b"event:", b"id:", b"retry:", b":")):
             return merge_stream(content)
         reply = _json(content)
@@ -576,7 +571,7 @@ def _parsed(content: bytes) -> dict[str, Any]:
 
 
 def _json(content: bytes) -> object:
-    """JSON, or what Python servers write for it: NaN, and text that ends in the middle of a character."""
+    """Read JSON, or Python's variant with NaN and lone surrogates."""
     try:
         return read_json(content)
     except JsonError:
@@ -612,7 +607,7 @@ def _choice_and_message(
 
 
 def meaning_of(reason: str) -> str:
-    """Classify a server's finish reason: `filtered`, `lost`, `length` or `stop`."""
+    """Classify a finish reason as `filtered`, `lost`, `length` or `stop`."""
     word = reason[:_LONGEST_REASON].lower().replace("-", "_")
     return next((name for name, pattern in _FINISHED.items() if pattern.search(word)), "stop")
 
@@ -620,9 +615,8 @@ def meaning_of(reason: str) -> str:
 def _finish_reason(
     choice: Mapping[str, Any], message: Message, sampled: int | None, max_tokens: int | None
 ) -> Literal["stop", "tool_calls", "length"]:
-    """`stop`, `tool_calls` or `length`, whatever words the server has for it."""
     given = field_of(choice, "finish_reason", str, dict)
-    if isinstance(given, dict):  # as in SGLang's own API
+    if isinstance(given, dict):  # SGLang's native form
         given = field_of(cast("dict[str, Any]", given), "type", str, where="finish_reason.")
     if given:
         meaning = meaning_of(given)

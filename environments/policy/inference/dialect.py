@@ -1,4 +1,4 @@
-"""Which fields a chat server takes, and how: learned from its refusals."""
+"""The request fields that a chat server accepts, learned from its refusals."""
 
 import json
 import re
@@ -34,15 +34,15 @@ SET_ELSEWHERE: Mapping[str, str] = {
     "token_ids": _IDS_ARE_SENT,
     "prompt_token_ids": _IDS_ARE_SENT,
 }
-"""Fields of requests that are ours, and what decides them."""
+"""Reserved request fields, with the setting that controls each."""
 _SHAPES_NOTHING = frozenset({
     "cache_salt", "data_parallel_rank", "extra_key", "kv_transfer_params", "metadata", "priority",
     "prompt_cache_key", "request_id", "return_weight_versions", "rid", "routed_dp_rank", "safety_identifier",
     "service_tier", "store", "stream_options", "user",
 })  # fmt: skip
-"""Fields that do not shape what is sampled."""
+"""Fields without influence on the sampled distribution."""
 _STATUSES = frozenset({400, 403, 404, 422, 500, 501})
-"""llama.cpp answers 500 for a field that it does not take."""
+"""llama.cpp answers 500 for an unsupported field."""
 _DEEPEST = 6
 _ARGUMENT = r"(?:argument|parameter|param|field|propert(?:y|ie)|input|keyword|key|option)s?"
 _REFUSED = (
@@ -62,10 +62,10 @@ _IS_REFUSED = (
 _QUOTED_TEXT = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")
 _IDENTIFIER = re.compile(r"[\w.\[\]]+")
 CAPTURE = frozenset({"logprobs", "top_logprobs", "return_token_ids"})
-"""Asks for token ids and their logprobs: a server that refuses one of them gives neither."""
+"""A server that refuses one of these gives neither ids nor logprobs."""
 _SAMPLING = frozenset({"temperature", "top_p"})
 _PROVEN_WITH_IDS = CAPTURE | {"max_tokens", "stream"}
-"""What a server that has given token ids has taken, and takes again."""
+"""A server that once gave token ids supports these."""
 _REASONING = frozenset({"messages.reasoning_content", "messages.reasoning"})
 _TOOLS = frozenset({"tools", "tool_choice"})
 _OPTIONAL = frozenset({"seed", "n", "max_tokens", "stream", *CAPTURE, *_SAMPLING, *_REASONING, *_TOOLS})
@@ -78,22 +78,22 @@ _ONLY_STREAMS = re.compile(
     r"|stream(?:ing)? (?:must be (?:set to )?|is )(?:true|required)|stream mode is required",
     re.IGNORECASE,
 )
-"""The wording of transformers, DashScope and gateways."""
+"""Wordings of transformers, DashScope and gateways."""
 _WANTS_COMPLETION_TOKENS = re.compile(r"\buse\W+max_completion_tokens\b", re.IGNORECASE)
 _CONTEXT = re.compile(
     r"context[ _](length|size|window)|maximum model length|max_model_len|prompt is too long"
     r"|max_new_tokens\W+must be <=",
     re.IGNORECASE,
 )
-"""The wording of OpenAI, vLLM, SGLang, llama.cpp and TGI for a prompt that does not fit."""
+"""Wordings of OpenAI, vLLM, SGLang, llama.cpp and TGI for an overlong prompt."""
 _FILTER = re.compile(
     r"content[ _-]?(filter|policy|management)|moderation_blocked|safety system", re.IGNORECASE
 )
-"""The wording of OpenAI, Azure and gateways for a filtered text."""
+"""Wordings of OpenAI, Azure and gateways for a filtered text."""
 
 
 def checked_extra_body(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return fields that requests can have; ValueError for one that is set elsewhere or is no JSON."""
+    """Return the fields; ValueError for a reserved name or a value that is not JSON."""
     for name, value in fields.items():
         if name in SET_ELSEWHERE:
             raise ValueError(f"cannot set {name}: {SET_ELSEWHERE[name]}")
@@ -120,11 +120,11 @@ def shaping(extra_body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refused_fields(error: StatusError, fields: Iterable[str]) -> frozenset[str]:
-    """Those of `fields` that an error refuses.
+    """Return those of `fields` that an error refuses.
 
-    A field is `temperature` or, for one of a message, `messages.reasoning_content`. An error that points to
-    one (`param` of OpenAI, `loc` of FastAPI) refuses that one alone; any other's text has to state that a
-    field is unknown or unsupported, since it may as well quote a conversation that mentions it.
+    Message fields are named `messages.NAME`. A pointer in the error (`param` of OpenAI, `loc` of FastAPI) is
+    decisive. Otherwise the text must call the field unknown or unsupported, since it may quote a conversation
+    that mentions it.
     """
     if error.status not in _STATUSES:
         return frozenset()
@@ -145,22 +145,21 @@ def refused_fields(error: StatusError, fields: Iterable[str]) -> frozenset[str]:
 
 
 def without_quotes(text: str) -> str:
-    """An error's own words, without the conversation that it may quote; names stay."""
+    """Remove quoted conversation from an error's text; quoted names stay."""
     return _QUOTED_TEXT.sub(_without_sentences, text)
 
 
 class RefusedSettingError(PolicyError):
-    """A refused field cannot be left out; the text names the setting or flag to change."""
+    """A required field is refused; the message names the setting or server flag to change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
     refused: frozenset[str] = frozenset()
-    """Fields that it does not take; those of a message are `messages.NAME`."""
     max_tokens: str = "max_tokens"
     streams: bool = False
     reasoning: str | None = None
-    """The field of a message in which it gave reasoning, and is given it back."""
+    """The message field in which the server returned reasoning."""
     section: str = "openai"
 
     @property
@@ -169,19 +168,18 @@ class Dialect:
 
     @property
     def reasoning_field(self) -> str | None:
-        """Where reasoning is sent back; `None`: nowhere, for many servers refuse what they do not know."""
+        """The field for reasoning in requests; None if unknown, since many servers refuse extra fields."""
         return None if f"messages.{self.reasoning}" in self.refused else self.reasoning
 
     def fields(self, sampling: Mapping[str, Any], *, seed: int, max_tokens: int) -> dict[str, Any]:
         fields: dict[str, Any] = {"n": 1, **sampling, "seed": seed}
         if self.captures:
-            # With `top_logprobs` unset, vLLM gives no logprobs at all.
+            # vLLM gives no logprobs if `top_logprobs` is unset.
             fields |= {"logprobs": True, "top_logprobs": 0, "return_token_ids": True}
         taken = {name: value for name, value in fields.items() if name not in self.refused}
         return taken | {self.max_tokens: max_tokens} | ({"stream": True} if self.streams else {})
 
     def joined(self, learned: "Dialect") -> "Dialect":
-        """All that two requests found out."""
         return replace(
             self,
             refused=self.refused | learned.refused,
@@ -191,16 +189,15 @@ class Dialect:
         )
 
     def proven(self) -> "Dialect":
-        """The same of a server that is to be asked for token ids, whatever it refused before."""
         return self if self.captures else replace(self, refused=self.refused - CAPTURE)
 
     def without_refused(
         self, error: StatusError, sampling: Mapping[str, Any], *, gives_ids: bool
     ) -> "Dialect | None":
-        """Return the dialect without what an error refuses, or None when that is nothing optional.
+        """Return the dialect without what an error refuses, or None if nothing optional is refused.
 
         Raises:
-            RefusedSettingError: it refuses what a setting or the server's flags have to change.
+            RefusedSettingError: if a setting or a flag of the server must change.
         """
         refused = refused_fields(error, _OPTIONAL) - self.refused
         _refuse_needed(refused, error, sampling, self.section)
@@ -228,7 +225,7 @@ def is_filtered(error: StatusError) -> bool:
 
 
 def _collect(value: object, pointed: set[str], texts: list[str], deepest: int) -> None:
-    """What an answer holds, however it is wrapped: OpenRouter and Mistral put JSON into its text."""
+    """Collect texts and field pointers from nested errors; OpenRouter and Mistral embed JSON in strings."""
     if deepest == 0:
         return
     if isinstance(value, str):
@@ -258,7 +255,7 @@ def _json_in(text: str) -> object:
 
 
 def _name_of(steps: list[object] | list[str]) -> str:
-    """`messages.reasoning_content` of `messages, 6, assistant, reasoning_content`; else the first step."""
+    """Map `messages, 6, assistant, reasoning` to `messages.reasoning`, and others to their first step."""
     names = [step for step in steps if isinstance(step, str) and not step.strip("[]").isdigit()]
     if len(names) > 1 and names[0].startswith("messages"):
         return f"messages.{names[-1]}"

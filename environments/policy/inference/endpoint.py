@@ -9,18 +9,19 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 from tools.errors import ConfigError
 
 _SHORTEST_SECRET = 4
-"""A shorter one is hidden only where it stands in a URL: as a word it is in every other text."""
+"""Shorter secrets are hidden only inside URLs, since they occur in ordinary words."""
 _USER_IN_TEXT = re.compile(
     r"(?:(?<=:/)(/?)[^\s'\"<>?#]{1,300}|(?<![\w.+-])[\w.+-]{1,64}:[^\s'\"<>?#/]{1,300})@(?!sha\d+:)"
 )
-"""Bounded, since a server may send a text of nothing but beginnings. A path of a URL has one slash, and what
-has no scheme none; what follows the tag of an image is its digest."""
+"""Bounded, since a server may send a text full of partial matches. One slash for a path of a URL, none
+without a scheme; an image tag may be followed by its digest.
+"""
 _QUERY_IN_TEXT = re.compile(r"(?<=[?&])([\w.~%-]{1,64})=[^\s&#'\"<>),;]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """A URL taken apart. Its `repr` and its `url` can be shown."""
+    """A parsed URL; `repr` and `url` contain no credentials."""
 
     url: str
     query: str = field(default="", repr=False)
@@ -28,25 +29,24 @@ class Endpoint:
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
 
     with_credentials: str = field(default="", repr=False)
-    """As it was given; never to be shown."""
+    """Never show this."""
 
     def at(self, path: str, *, at_root: bool = False) -> str:
-        """The URL to ask for a path, beside the `/v1` that it ends with or below; never to be shown."""
+        """Return the request URL for a path, with the query, which may be secret."""
         url = self.url.removesuffix("/v1") if at_root else self.url
         return f"{url}{path}{'?' if self.query else ''}{self.query}"
 
     def without_secrets(self, text: str) -> str:
-        """A text that may quote the URL or what was sent, such as a library's error or a server's answer."""
         for secret in sorted(self.secrets, key=len, reverse=True):
             text = text.replace(secret, "***")
         return without_credentials(text)
 
 
 def endpoint(url: str, *, name: str, example: str, api_key: str = "") -> Endpoint:
-    """Take a URL apart; `name` and `example` are for the error.
+    """Parse a URL; `name` and `example` are for the error message.
 
     Raises:
-        ConfigError: it is no such URL, or no header can carry the key.
+        ConfigError: if the URL is invalid or the key cannot be a header value.
     """
     parts = _split(url)
     if parts is None:
@@ -73,12 +73,12 @@ def endpoint(url: str, *, name: str, example: str, api_key: str = "") -> Endpoin
 
 
 def without_credentials(text: str) -> str:
-    """Any text, with `***` for the user and the values of the query in each URL that it quotes."""
+    """Replace user info and query values by `***` in each URL that a text quotes."""
     return _QUERY_IN_TEXT.sub(r"\1=***", _USER_IN_TEXT.sub(r"\1***@", text))
 
 
 def shown_url(url: str) -> str:
-    """A URL, or what was meant as one, without credentials: user, password, query."""
+    """Return a URL, even a malformed one, without user, password and query."""
     parts = _split(url)
     if parts is not None:
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
@@ -89,7 +89,7 @@ def shown_url(url: str) -> str:
 def _split(url: str) -> SplitResult | None:
     try:
         parts = urlsplit(url.strip())
-        # `port` raises for a malformed one, as when a password has a slash in it.
+        # `port` raises ValueError if it is malformed, as with a slash in the password.
         known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         return None

@@ -1,4 +1,4 @@
-"""HTTP to a model server: requests over kept connections, bounded bodies, and the ways in which they fail."""
+"""HTTP client for model servers: pooled connections, bounded bodies, classified failures."""
 
 import asyncio
 import math
@@ -40,17 +40,17 @@ _STATUS_BY_NAME = (
         ),
     ),
 )
-"""How OpenAI, Anthropic, vLLM, SGLang, Google and gateways name what may pass."""
+"""Transient errors as named by OpenAI, Anthropic, vLLM, SGLang, Google and gateways."""
 ACCEPTED_ENCODINGS = "gzip, deflate"
 _LONGEST = 300
 _MAX_ANSWER_BYTES = 64 << 20
-"""Two million token ids with their logprobs fit."""
+"""Two million token ids with logprobs fit."""
 _MAX_ERROR_BYTES = 100_000
 _DETAILS_CHARS = 10_000
 
 
 def refuse_more_connections(asked: int, setting: str) -> None:
-    """Raise ConfigError where this process may not open so many at once."""
+    """Raise ConfigError if the limit of open files is too low for `asked` connections."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed == resource.RLIM_INFINITY or asked + _FOR_THE_REST <= allowed:
         return
@@ -66,21 +66,21 @@ def error_fields(content: str | bytes) -> Mapping[str, Any]:
 
 
 def error_in_success(content: bytes) -> Mapping[str, Any]:
-    """The fields of an error that came with a status of success; empty where none did."""
-    # In a JSON text every quote inside a string is escaped: what has no such key or value costs no parsing.
+    """Return the error fields of a reply with status 200; empty if there is no error."""
+    # Quotes inside JSON strings are escaped, so a reply without this key needs no parsing.
     if len(content) > _LONGEST_ERROR or b'"error"' not in content:
         return {}
-    # One object, alone or behind comments, or one in an event.
+    # one object, possibly behind comments, or one event
     for line in (content, *content.splitlines()):
         if b'"error"' in line and (error := _error_in(_object(line.removeprefix(b"data:")))):
             return error
         if line.startswith(b"data:") and b'"choices"' in line:
-            break  # an error in the middle of an answer leaves it incomplete
+            break  # an error in mid-stream makes the reply incomplete
     return {}
 
 
 def error_message(fields: Mapping[str, Any]) -> str | None:
-    """The message of an error, with what OpenRouter passes on from the server behind it."""
+    """Return an error's message with OpenRouter's upstream details."""
     message = fields.get("message")
     raw = mapping(fields.get("metadata")).get("raw")
     if isinstance(raw, dict | list):
@@ -102,7 +102,7 @@ class BodyError(Exception):
 
 
 async def read_body(chunks: AsyncIterable[bytes], *, max_bytes: int, cut: bool = False) -> bytes:
-    """Return the decoded body; BodyError if it is longer, unless it is to be `cut`."""
+    """Read a body; BodyError if it is longer than `max_bytes`, unless `cut`."""
     read = bytearray()
     async for chunk in chunks:
         read += chunk
@@ -114,10 +114,10 @@ async def read_body(chunks: AsyncIterable[bytes], *, max_bytes: int, cut: bool =
 
 
 class KeptConnections(TCPConnector):
-    """Uses no connection again on which something came between two requests.
+    """A pool that drops connections on which bytes arrived between requests.
 
-    What came would be taken for the answer to the next request, and each answer for that to a later one
-    (https://github.com/aio-libs/aiohttp/issues/13656); proxies say 408 before they close an idle connection.
+    Such bytes would be read as the next reply, and every later reply would be off by one
+    (https://github.com/aio-libs/aiohttp/issues/13656). Proxies send 408 before closing an idle connection.
     """
 
     async def _get(self, key: "ConnectionKey", traces: list["Trace"]) -> "Connection | None":
@@ -129,7 +129,7 @@ class KeptConnections(TCPConnector):
 
 
 class Pace:
-    """Callers in the order they came, so many in each iteration of one event loop."""
+    """Admits callers in order, `per_iteration` of them in each iteration of one event loop."""
 
     def __init__(self, per_iteration: int) -> None:
         self._per_iteration = per_iteration
@@ -138,7 +138,6 @@ class Pace:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def step(self) -> None:
-        """Go on now where few did in this iteration, and else in a later one."""
         if self._left == self._per_iteration:
             self._loop.call_soon(self._next_iteration)
         if self._left > 0:
@@ -152,7 +151,7 @@ class Pace:
         self._left = self._per_iteration
         while self._waiting and self._left > 0:
             turn = self._waiting.popleft()
-            if not turn.done():  # cancelled
+            if not turn.done():
                 turn.set_result(None)
                 self._left -= 1
         if self._left < self._per_iteration:
@@ -160,8 +159,8 @@ class Pace:
 
 
 def request_body(fields: Mapping[str, Any], lists: Mapping[str, Iterable[bytes]]) -> bytes:
-    """Return a JSON object of `fields` and of `lists`, whose entries are JSON already."""
-    # Joined once: a long conversation is as large as all the rest, and every copy of it costs.
+    """Return a JSON object of `fields` and of `lists` with encoded items."""
+    # Joined once, since each copy of a long conversation costs time.
     parts = [b"{", orjson.dumps(dict(fields))[1:-1]]
     for name, items in lists.items():
         parts += (b"," if parts[1] else b"", b'"%b":[' % name.encode(), b",".join(items), b"]")
@@ -169,7 +168,6 @@ def request_body(fields: Mapping[str, Any], lists: Mapping[str, Iterable[bytes]]
 
 
 def one_line(text: str) -> str:
-    """The text without line breaks and what would steer a terminal, cut where it gets long."""
     line = " ".join(text[: 100 * _LONGEST].split())
     line = line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
     return printable(line, "\N{REPLACEMENT CHARACTER}")
@@ -187,21 +185,18 @@ def retry_after_s(header: str | None) -> float | None:
     except ValueError:
         try:
             seconds = (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds()
-        except (ValueError, TypeError, OverflowError):  # no date either, or one without a time zone
+        except (ValueError, TypeError, OverflowError):  # no date, or one without a time zone
             return None
     return max(0.0, seconds) if math.isfinite(seconds) else None
 
 
 def reason_of_loss(error: Exception) -> str:
-    """The library's text for a request without an answer; aiohttp's `ssl:default` is dropped."""
+    """Return the library's text without aiohttp's `ssl:default`."""
     return str(error).replace(" ssl:default", "") or type(error).__name__
 
 
 class StatusError(Exception):
-    """An error answer: its HTTP status, or the one that an error in a 200 names.
-
-    `reason` is the server's error in a line, `code` its name for it, `details` the whole answer.
-    """
+    """An error reply; `status` may come from an error inside a 200, `details` is the whole body."""
 
     def __init__(
         self, status: int, reason: str, *, code: str | None, details: str, retry_after_s: float | None
@@ -215,7 +210,7 @@ class StatusError(Exception):
 
 
 class NoAnswerError(Exception):
-    """No whole answer; `may_pass`: whether the same request may get one later."""
+    """No whole reply; `may_pass` tells whether a retry may succeed."""
 
     def __init__(self, text: str, *, may_pass: bool = True) -> None:
         super().__init__(text)
@@ -223,11 +218,11 @@ class NoAnswerError(Exception):
 
 
 class IncompleteError(NoAnswerError):
-    """A reply came whose content is missing or cut, whatever its status and its framing say."""
+    """A reply without its content, despite its status and framing."""
 
 
 class HttpClient:
-    """Connections to one server. Each call is exactly one request."""
+    """Connections to one server; each call sends exactly one request."""
 
     def __init__(
         self, server: Endpoint, *, proxy: Endpoint | None = None, tls: ssl.SSLContext | None = None
@@ -239,7 +234,7 @@ class HttpClient:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def request(self, path: str, body: bytes | None = None, *, at_root: bool = False) -> bytes:
-        """Return the body of the answer to a POST of JSON, or to a GET; `at_root`: beside `/v1`."""
+        """Return the body of a POST with a JSON body, or of a GET. `at_root`: without `/v1`."""
         try:
             async with self._open().request(
                 "GET" if body is None else "POST",
@@ -255,7 +250,7 @@ class HttpClient:
                     cut=failed,
                 )
         except (aiohttp.ClientError, BodyError, OSError, TimeoutError, ValueError) as error:
-            # Not as its cause: a library's text may quote the URL.
+            # Not chained: a library's text may quote the URL.
             text = self._without_secrets(reason_of_loss(error))
             raise NoAnswerError(one_line(text), may_pass=not isinstance(error, BodyError)) from None
         error = error_fields(answer) if failed else error_in_success(answer)
@@ -292,11 +287,11 @@ class HttpClient:
 
     def _open(self) -> aiohttp.ClientSession:
         loop = asyncio.get_running_loop()
-        # Connections of a loop that has ended are of no use in another.
+        # Connections belong to one event loop.
         if self._session is None or self._loop is not loop:
             self._loop = loop
             self._session = aiohttp.ClientSession(
-                # The caller bounds time and requests at once.
+                # The caller limits time and concurrency.
                 connector=KeptConnections(limit=0, ssl=True if self._tls is None else self._tls),
                 timeout=aiohttp.ClientTimeout(total=None),
                 headers={
@@ -311,8 +306,8 @@ class HttpClient:
 
 
 def tls_context() -> ssl.SSLContext:
-    """Checks certificates and host names, by the system's certificates or those of `SSL_CERT_FILE`."""
-    # Not `create_default_context`, which takes a file for the session's keys from the process environment.
+    """Return a context with the system's certificates or `SSL_CERT_FILE`."""
+    # `create_default_context` would also honour SSLKEYLOGFILE from the environment.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["http/1.1"])
     context.load_default_certs()
@@ -327,7 +322,7 @@ def _object(content: str | bytes) -> Mapping[str, Any]:
 
 
 def _error_in(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The error of an answer, of its first choice (OpenRouter), or the answer that is one (vLLM)."""
+    """Return an error field, that of the first choice (OpenRouter), or an error object itself (vLLM)."""
     error = fields.get("error")
     if not error and (choices := list_in(fields.get("choices"))):
         error = mapping(choices[0]).get("error")
@@ -337,7 +332,7 @@ def _error_in(fields: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _status(fields: Mapping[str, Any]) -> int:
-    """The status that an error with a 200 names; 400 where neither its code nor its type says it may pass."""
+    """Return the status that an error inside a 200 names, or 400 if it does not look transient."""
     words = [_word(fields.get(name)) for name in ("code", "status", "status_code", "type")]
     named = [word for word in words if word]
     for text in named:
@@ -347,7 +342,6 @@ def _status(fields: Mapping[str, Any]) -> int:
 
 
 def _word(value: object) -> str | None:
-    """A name or a number; lists in lists are neither, and too deep ones have no text."""
     return str(value)[:100] if isinstance(value, str | int | float) else None
 
 

@@ -1,4 +1,4 @@
-"""One OpenAI-compatible server: so many requests at once, a bounded number of tries, waits between them."""
+"""An OpenAI-compatible server with limited concurrency, retries and backoff."""
 
 import asyncio
 import logging
@@ -22,19 +22,19 @@ from tools.time_profile import timed
 T = TypeVar("T")
 CHECK_TIMEOUT_S = 15.0
 _PER_ITERATION = 16
-"""Of the event loop; what follows a reply, up to the next request, takes about a millisecond."""
+"""Per event loop iteration; the work between a reply and the next request takes about 1 ms."""
 _LONGEST_RETRY_AFTER_S = 60.0
 _PASSING = frozenset({408, 409, 425, 429})
-"""Statuses below 500 of a request that may succeed later: time-out, conflict, too early, too many."""
+"""Transient statuses below 500: timeout, conflict, too early, too many requests."""
 _LOG = logging.getLogger(__name__)
 _JITTER = random.Random()
-"""Its own generator: waiting never disturbs a seed that someone gave to `random`."""
+"""A generator of its own, so that retries do not disturb a user's seed."""
 
 
 @dataclass(kw_only=True, eq=False)
 class ModelServer:
     base_url: str
-    """Up to and with `/v1`; once this is made, without credentials, so that it can be shown."""
+    """Ends with `/v1`; credentials are removed on creation."""
     api_key: str = field(repr=False)
     request_timeout_s: float = 120.0
     tries: int = 4
@@ -42,7 +42,7 @@ class ModelServer:
     first_wait_s: float = 0.5
     longest_wait_s: float = 30.0
     proxy: str | None = field(default=None, repr=False)
-    """Its URL; `None`, `none`: none. The process environment is not asked."""
+    """A URL; None or `none` connects directly, whatever the process environment says."""
     _new_client: Callable[[], HttpClient] = field(init=False, repr=False)
     _client: HttpClient = field(init=False, repr=False)
     _lanes: "_Lanes | None" = field(init=False, repr=False, default=None)
@@ -71,19 +71,19 @@ class ModelServer:
     async def ask(
         self, path: str, body: bytes | None, read: Callable[[bytes], Awaitable[T]], *, at_root: bool = False
     ) -> T:
-        """Send a request until a whole reply comes, and return what `read` makes of it.
+        """Send a request with retries and return `read(reply)`.
 
-        `read` raises NoAnswerError for a reply that is not whole: the request is then sent again.
+        `read` raises NoAnswerError for an incomplete reply, which is retried.
 
         Raises:
-            StatusError: an error, the last one.
-            NoAnswerError: no answer.
+            StatusError: if the last try got an error reply.
+            NoAnswerError: if the last try got no reply.
         """
         lanes = self._lanes_here()
         timeout_s = min(self.request_timeout_s, CHECK_TIMEOUT_S) if body is None else self.request_timeout_s
         for tried in range(1, self.tries + 1):
             try:
-                # Waiting for a slot is no time of the request.
+                # The timeout does not include waiting for a slot.
                 async with lanes.slot():
                     reply = await _within(timeout_s, self._client.request(path, body, at_root=at_root))
                 await lanes.replies.step()
@@ -97,7 +97,7 @@ class ModelServer:
         raise AssertionError("a server is asked at least once")
 
     async def ask_once(self, path: str, body: bytes | None = None, *, at_root: bool = False) -> bytes:
-        # On a connection of its own: servers end one after an error, and what is sent on it then is lost.
+        # On a separate connection, since servers may close one after an error.
         client = self._new_client()
         request = client.request(path, body, at_root=at_root)
         try:
@@ -133,7 +133,7 @@ class ModelServer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Lanes:
-    """What orders the requests of one event loop; a training loop may start one for every step."""
+    """Request limits of one event loop; a training loop may create a new loop per step."""
 
     loop: asyncio.AbstractEventLoop
     slots: asyncio.Semaphore

@@ -1,4 +1,4 @@
-"""What a model server is, from its own information: no completion is bought."""
+"""Detection of a server's kind and capabilities from its own pages, without sampling."""
 
 import asyncio
 import logging
@@ -25,14 +25,14 @@ from tools.json_input import JsonError, read_json
 
 ServerKind = Literal["vllm", "sglang", "llama.cpp", "ollama", "openai", "mistral", "openrouter", "unknown"]
 TEXT_ONLY: frozenset[ServerKind] = frozenset({"llama.cpp", "ollama", "openai", "mistral", "openrouter"})
-"""These give no token ids, whatever they are asked."""
+"""Kinds that never return token ids."""
 _BY_OWNER: Mapping[str, ServerKind] = {
     "vllm": "vllm",
     "sglang": "sglang",
     "llamacpp": "llama.cpp",
     "library": "ollama",
     "mistralai": "mistral",
-    # Not `openai`, which gateways to anything claim.
+    # Not `openai`, which gateways to any model claim.
     "system": "openai",
     "openai-internal": "openai",
 }
@@ -52,12 +52,12 @@ _SIGNS: Mapping[ServerKind, frozenset[str]] = {
     "llama.cpp": frozenset({"default_generation_settings"}),
     "ollama": frozenset({"version"}),
 }
-"""Fields without which a page is of another server."""
+"""Fields that identify each kind's page."""
 _LOG = logging.getLogger(__name__)
 _BROKEN = frozenset({500, 501})
-"""What servers answer for ever on pages that they do not have; proxies of a busy one say 502 to 504."""
+"""Permanent answers for missing pages; proxies of a busy server answer 502 to 504."""
 _NAMES = ("id", "name", "model")
-"""Where the entries of a list of models have their names: OpenAI's, ollama's own, llama.cpp's own."""
+"""Name fields of model lists: OpenAI's, ollama's, llama.cpp's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class ServerFacts:
     version: str | None = None
     context_tokens: int | None = None
     logprobs_mode: str | None = None
-    """vLLM's setting of this name, which it shows in its development mode alone."""
+    """vLLM's setting, visible only in its development mode."""
 
     def __str__(self) -> str:
         kind = "a server that does not say what it is" if self.kind == "unknown" else self.kind
@@ -76,10 +76,10 @@ class ServerFacts:
 
 
 async def look(server: ModelServer, model: str) -> ServerFacts:
-    """Query a server about itself; what it leaves out stays unknown.
+    """Query a server's pages; unknown facts stay unset.
 
     Raises:
-        ServerAway: a page could not be had, after the server's tries.
+        ServerAway: if a page failed after all tries.
     """
     page = await _page(server, "/models")
     entries = [mapping(each) for each in list_in(mapping(page).get("data", page))]
@@ -112,18 +112,15 @@ async def look(server: ModelServer, model: str) -> ServerFacts:
 
 @dataclass(kw_only=True, eq=False)
 class ServedModel:
-    """A model of a server, and how it is asked to sample."""
-
     server: ModelServer
     model: str
     temperature: float = 1.0
     top_p: float = 1.0
     extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """More fields of each request."""
+    """Further fields of each request."""
 
     @property
     def name(self) -> str:
-        """The model's name."""
         return self.model
 
     async def check(self) -> None:
@@ -144,13 +141,13 @@ class ServedModel:
 
 
 async def check(server: ModelServer, model: str) -> None:
-    """Find out whether the server can be used.
+    """Check that the server is usable.
 
-    Asks `GET /models`. A server that has no such path, breaks there or lists nothing is accepted, its model
-    unverified, when it understands an empty `POST /chat/completions` well enough to refuse it.
+    Asks `GET /models`. If that is missing, broken or empty, the server is accepted when it properly refuses
+    an empty `POST /chat/completions`; its model is not verified then.
 
     Raises:
-        ConfigError: one line that says what to change.
+        ConfigError: if it is not usable; one line that says what to change.
     """
     url = server.base_url
     try:
@@ -166,7 +163,7 @@ async def check(server: ModelServer, model: str) -> None:
         raise _unreachable(url, error) from error
     models = _models_in(page)
     if models:
-        # ollama adds `:latest`; OpenRouter takes `:nitro` and others after any name that it lists.
+        # ollama adds `:latest`; OpenRouter accepts suffixes such as `:nitro`.
         wanted = {model, f"{model}:latest", model.rpartition(":")[0] or model}
         if not any(name in wanted or name.endswith(f"/{model}") for name in models):
             more = f" and {len(models) - 10} more" if len(models) > 10 else ""
@@ -196,7 +193,7 @@ async def _json(server: ModelServer, path: str, *, at_root: bool = False) -> obj
 
 
 async def _page(server: ModelServer, path: str, *, at_root: bool = False) -> object:
-    """The JSON of a page; `None` where the server has no such page, or breaks there at every try."""
+    """Return a page's JSON, or None if it is missing or permanently broken."""
     try:
         return await _json(server, path, at_root=at_root)
     except IncompleteError:
@@ -222,7 +219,7 @@ def _with_page(facts: ServerFacts, kind: ServerKind, page: object) -> ServerFact
         facts,
         kind=kind,
         version=one_line(version)[:40] if isinstance(version, str) else facts.version,
-        # What one slot of llama.cpp has is less than the window of the model that it lists.
+        # One slot of llama.cpp has less than the listed window.
         context_tokens=slot if _is_window(slot) else facts.context_tokens,
     )
 
@@ -232,9 +229,9 @@ def _is_window(value: object) -> bool:
 
 
 def _models_in(answer: object) -> list[str] | None:
-    """The names of a server's models; `None` where this is no list of them.
+    """Return model names, or None if this is no list of models.
 
-    `{"data": [{"id"}]}` as OpenAI has it, the list alone (Together), `{"models": [{"name"}]}` (ollama).
+    Formats: `{"data": [{"id"}]}` (OpenAI), a bare list (Together), `{"models": [{"name"}]}` (ollama).
     """
     if isinstance(answer, dict):
         fields = cast("dict[str, object]", answer)
@@ -250,9 +247,9 @@ def _models_in(answer: object) -> list[str] | None:
 
 
 async def _check_chat(server: ModelServer, problem: ConfigError | None) -> None:
-    """Accept a server whose chat path refuses an empty request; else it is the problem that it had before."""
+    """Accept a server whose chat path refuses an empty request; else raise the earlier problem."""
     url = server.base_url
-    # transformers serve breaks on `{}`, but refuses what is no object.
+    # transformers serve breaks on `{}` but refuses a list.
     for body in (b"{}", b"[]"):
         try:
             content = await server.ask_once("/chat/completions", body)

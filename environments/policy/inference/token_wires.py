@@ -1,4 +1,4 @@
-"""Token wires: how a server is asked to go on from token ids, and its reply read, one pair per wire."""
+"""Token wires: request and reply formats of servers that accept token ids."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,13 +29,13 @@ from environments.trajectory import WeightSpan
 class TokenRequest:
     model: str
     prompt_json: tuple[bytes, ...]
-    """The ids as they stand in a JSON list, in pieces: a row of many is copied into the body alone."""
+    """The ids as JSON without brackets, in pieces, so that a long row is copied only into the body."""
     prompt_tokens: int
     max_tokens: int
     seed: int
     stop_ids: tuple[int, ...]
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """`temperature`, `top_p` and whatever else shapes what is sampled."""
+    """`temperature`, `top_p` and other fields that shape the distribution."""
     more: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -45,7 +45,7 @@ class TokenReply:
     logprobs: tuple[float, ...]
     finish_reason: str | None
     stopped_by: int | str | None
-    """The id or the text that ended it, if the server states it."""
+    """The stop id or text, if the server states it."""
     weight_version: str | None
     weight_spans: tuple[WeightSpan, ...] = ()
 
@@ -60,7 +60,7 @@ def one_choice(reply: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def without_echo(content: bytes, request: TokenRequest) -> bytes:
-    """A reply without the prompt's ids, where those are byte for byte what was sent."""
+    """Drop the echoed prompt ids if they equal those sent byte for byte."""
     known = find_known_ids(content, request.prompt_json)
     if known is None or content[known[1] : known[1] + 1] != b"]":
         return content
@@ -73,7 +73,7 @@ def check_prompt(reply: Mapping[str, Any], choice: Mapping[str, Any], request: T
         sent: list[int] = [] if seen is None else orjson.loads(b"[%b]" % b"".join(request.prompt_json))
         if seen is None or seen == sent:
             continue
-        pairs = zip(list_in(seen), sent, strict=False)  # the shorter one ends the comparison
+        pairs = zip(list_in(seen), sent, strict=False)
         first = next((index for index, (one, other) in enumerate(pairs) if one != other), None)
         where = f": {len(list_in(seen))} for {len(sent)}" if first is None else f", the first at {first}"
         raise ReplyError(f"the model saw other prompt ids than were sent{where}")
@@ -88,7 +88,7 @@ def check_prompt_tokens(counted: int | None, request: TokenRequest) -> None:
 
 
 def ids_of(value: object, request: TokenRequest, name: str, since: str = "") -> tuple[int, ...]:
-    """The ids that were sampled, no more than were asked for; `since` says which server gives this field."""
+    """Return validated sampled ids; `since` names the server version that has this field."""
     if value is None:
         raise ReplyError(f"the server gave no {name}{since}")
     token_ids = checked_ids(value, name)
@@ -100,7 +100,7 @@ def ids_of(value: object, request: TokenRequest, name: str, since: str = "") -> 
 
 
 def check_same_ids(named: Sequence[object], token_ids: Sequence[int]) -> None:
-    """Raise ReplyError where logprobs are of other ids than were sampled; `None` names none."""
+    """Raise ReplyError if logprobs belong to other ids; None matches any id."""
     if len(named) != len(token_ids):
         raise ReplyError(f"the server gave {len(named)} logprobs for {len(token_ids)} token ids")
     for index, (name, token_id) in enumerate(zip(named, token_ids, strict=True)):
@@ -116,7 +116,7 @@ def logprobs_of(value: object, tokens: int) -> tuple[float, ...]:
 
 
 def finish_reason_of(reason: object, detail: object) -> str | None:
-    """`stop`, `length`, or `None` if the server states neither."""
+    """Return `stop`, `length`, or None if neither is stated."""
     if reason is None:
         return None
     if reason in ("stop", "length"):
@@ -130,20 +130,20 @@ def finish_reason_of(reason: object, detail: object) -> str | None:
 class TokenWire:
     path: str
     at_root: bool = False
-    """Whether the path is beside `/v1`, see `ModelServer.ask`."""
+    """Whether the path is beside `/v1`."""
     body: Callable[[TokenRequest], bytes]
     read: Callable[[bytes, TokenRequest], TokenReply]
-    """Raises ReplyError for what cannot be used."""
+    """Raises ReplyError for an unusable reply."""
     absent: str
-    """What to change when the server does not know the path."""
+    """What to change if the server lacks the path."""
 
 
 def _joined(name: str, request: TokenRequest, fields: Mapping[str, Any]) -> bytes:
-    # Joined, as `%` takes 25 times as long for a long row.
+    # `%` takes 25 times as long for a long row.
     return b"".join((b'{"%b":[' % name.encode(), *request.prompt_json, b"],", orjson.dumps(fields)[1:]))
 
 
-# vLLM and servers with its dialect of OpenAI's `/v1/completions`.
+# vLLM's dialect of OpenAI's `/v1/completions`.
 
 
 def _completions_body(request: TokenRequest) -> bytes:
@@ -167,7 +167,7 @@ def _read_completions(content: bytes, request: TokenRequest) -> TokenReply:
     return _vllm_reply(choice, token_ids, logprobs)
 
 
-# vLLM's own, `--enable-scale-out` or `--tokens-only`.
+# vLLM's `/inference/v1/generate`, with `--enable-scale-out` or `--tokens-only`.
 
 
 def _vllm_generate_body(request: TokenRequest) -> bytes:
@@ -179,7 +179,7 @@ def _vllm_generate_body(request: TokenRequest) -> bytes:
         "logprobs": 0,
         "detokenize": False,
     }
-    if "stop" in request.sampling:  # text is found in text alone
+    if "stop" in request.sampling:  # a stop text needs detokenization
         del sampling["detokenize"]
     return _joined(
         "token_ids", request, {**request.more, "model": request.model, "sampling_params": sampling}
@@ -205,7 +205,7 @@ def _entries_of(choice: Mapping[str, Any]) -> list[object]:
 
 
 def _named_id(entry: object) -> object:
-    """The id of an entry of logprobs; before 0.20 or so it was a text, `token_id:17`."""
+    """Return the token id of a logprobs entry; vLLM before about 0.20 wrote `token_id:17`."""
     fields = mapping(entry)
     name = fields.get("token_id", fields.get("token"))
     if isinstance(name, str) and name.startswith("token_id:") and name[9:].isdecimal():
@@ -224,7 +224,7 @@ def _vllm_reply(choice: Mapping[str, Any], token_ids: tuple[int, ...], logprobs:
     )
 
 
-# SGLang's own.
+# SGLang's `/generate`.
 
 
 def _sglang_generate_body(request: TokenRequest) -> bytes:
@@ -272,7 +272,7 @@ def _sglang_reply(token_ids: tuple[int, ...], meta: Mapping[str, Any]) -> TokenR
     )
 
 
-# SGLang's `/v1/chat/completions` with `input_ids`: the messages beside them are not read.
+# SGLang's `/v1/chat/completions` with `input_ids`, which ignores the messages.
 
 
 def _sglang_chat_body(request: TokenRequest) -> bytes:
@@ -301,7 +301,7 @@ def _read_sglang_chat(content: bytes, request: TokenRequest) -> TokenReply:
     meta = object_in(choice, "meta_info")
     if meta.get("output_token_logprobs") is None:
         entries = _entries_of(choice)
-        # These name no id: `None` is that of any.
+        # These entries name no id.
         pairs = [[mapping(entry).get("logprob"), None] for entry in entries]
         meta = {**meta, "output_token_logprobs": pairs}
     return _sglang_reply(token_ids, {**meta, "finish_reason": finish})
@@ -336,9 +336,9 @@ WIRES: Mapping[tuple[str, str], TokenWire] = {
         absent="it has no /chat/completions; is it SGLang?",
     ),
 }
-"""By the kind of the server and the wire of `--openai.server_type`; the first of a kind is its default."""
+"""Wires by (server kind, wire name); the first of a kind is its default."""
 
 MESSAGE_FIELDS = frozenset({"chat_template", "chat_template_kwargs", "tool_choice", "reasoning_effort"})
-"""Fields that act on messages, and so on nothing where ids are sent."""
+"""Fields that act on messages, so not when ids are sent."""
 _NO_SAMPLING_PARAMS = frozenset({"custom_logit_processor", "lora_path", "session_params"})
-"""Fields that shape what SGLang samples and stand beside its `sampling_params`."""
+"""Fields that SGLang expects beside `sampling_params`."""

@@ -1,4 +1,4 @@
-"""Messages and tools as others write them: OpenAI's chat messages, Anthropic's blocks, ShareGPT's."""
+"""Messages and tools in the formats of OpenAI, Anthropic and ShareGPT."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from tools.calls import ToolSpec
 from tools.json_input import JsonError, read_exact_json
 
 _CALL_ROLES = frozenset({"function_call", "tool_call"})
-"""Messages whose text is a call, or a list of calls, as JSON."""
+"""Roles of messages whose text is one call or a list of calls, as JSON."""
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
 
 
 class MessageError(Exception):
-    """A message or a tool cannot be taken; the text has the place and the alternatives."""
+    """An invalid message or tool; the text says where and what is possible."""
 
 
 _ROLES: Mapping[str, Role] = {
@@ -36,15 +36,13 @@ _ROLES: Mapping[str, Role] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenMessage:
-    """A message, and the fields that it was written with."""
-
     message: Message
     fields: Mapping[str, Any]
     where: str
 
 
 def tools_in(given: Any) -> tuple[ToolSpec, ...]:
-    """Return the offered tools, as OpenAI or Anthropic have them, or as JSON text of them."""
+    """Parse tools in OpenAI's or Anthropic's format, or JSON text of them."""
     if isinstance(given, str):
         given = json_in(given, "tools") if given.strip() else None
     if given is None:
@@ -68,7 +66,7 @@ def system_messages(given: Any) -> Iterator[WrittenMessage]:
 
 
 def messages_of(entry: Any, where: str, index: int) -> Iterator[WrittenMessage]:
-    """One entry as messages: several where tool results are blocks of a user's message."""
+    """Yield the messages of one entry; a user entry may hold several tool results as blocks."""
     if not isinstance(entry, dict):
         raise MessageError(f"{where} is {entry!r:.100}; a message is an object")
     fields = cast("dict[str, Any]", entry)
@@ -106,7 +104,6 @@ def _assistant(fields: Mapping[str, Any], content: Any, where: str, prefix: str,
 
 
 def _from_blocks(role: Role, content: Any, where: str) -> list[Message]:
-    """The message of a user or the system, after the tool results before it in blocks."""
     blocks = cast("list[Any]", content) if isinstance(content, list) else []
     results = [each for each in blocks if _kind(each) == "tool_result"]
     if not results:
@@ -121,7 +118,6 @@ def _from_blocks(role: Role, content: Any, where: str) -> list[Message]:
 
 
 def _result(content: str, call_id: Any, where: str) -> Message:
-    """A result; one without an id answers the next call."""
     named = None if call_id is None else text(call_id, f"{where}, the id of its call,")
     return Message(role="tool", content=content, tool_call_id=named)
 
@@ -138,14 +134,13 @@ def _text(content: Any, where: str) -> str:
 
 
 def _refuse_other_parts(content: Any, where: str) -> None:
-    """Refuse what would be read as no text at all: of an assistant's parts only some are text."""
+    """Refuse parts that `read_message` would read as empty."""
     for part in cast("list[Any]", content) if isinstance(content, list) else [content]:
         if (kind := _kind(part)) is None or kind in _TEXT_PARTS:
             _text([part], where)
 
 
 def _kind(part: Any) -> str | None:
-    """The type of a content part; `None`: it is not a part."""
     return str(cast("dict[str, Any]", part).get("type", "text")) if isinstance(part, dict) else None
 
 

@@ -1,1 +1,1 @@
-"""How a conversation becomes token ids, and ids a message: one renderer per chat format."""
+"""Renderers between conversations and token ids, one per chat format."""

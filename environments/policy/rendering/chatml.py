@@ -1,8 +1,8 @@
-"""What a renderer is, and ours, which turns messages into token ids and back: ChatML with tools.
+"""The `Renderer` protocol and our own format: ChatML with tools.
 
-Each message is encoded on its own, in fixed pieces (header, body, closing), and a prompt is their
-concatenation. So what was sampled for a message is exactly what later prompts hold for it, and a prompt costs
-only its new messages. Text never becomes a control token; only the format's own pieces do.
+Each message is encoded on its own in fixed pieces, and a prompt is their concatenation. So later prompts
+contain exactly the ids that were sampled, and a prompt costs only its new messages. Text never becomes a
+control token.
 """
 
 import asyncio
@@ -25,15 +25,15 @@ from tools.time_profile import timed
 
 
 class CannotExtendError(Exception):
-    """A format cannot go on from what was sampled; the text is the cause, in a few words that are counted."""
+    """A row cannot be extended in this format; the text is a short cause, used as a counter's name."""
 
 
 class Renderer(Protocol):
-    """Renders the conversations of one model. Text of a message never becomes a control token."""
+    """Renders the conversations of one model. Message text never becomes a control token."""
 
     @property
     def name(self) -> str:
-        """The chat format, for example `qwen3`."""
+        """The chat format, such as `qwen3`."""
         ...
 
     @property
@@ -41,32 +41,32 @@ class Renderer(Protocol):
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """Every id that ends an assistant turn; the server has to stop at each of them."""
+        """All ids that end an assistant turn; the server must stop at each."""
         ...
 
     def prompt_ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
-        """The whole conversation, up to where the next assistant message begins."""
+        """Return the ids of a conversation, up to the start of the next assistant message."""
         ...
 
     def extend(
         self, sampled: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec]
     ) -> tuple[int, ...]:
-        """Return what follows a sampled turn, up to where the next assistant message begins.
+        """Return the ids after a sampled turn, up to the start of the next assistant message.
 
         `sampled` may lack a stop token; `messages` are tool results and replies.
 
         Raises:
-            CannotExtendError: the format has no way to go on, or would drop what was sampled.
+            CannotExtendError: if the format cannot extend the turn without dropping sampled ids.
         """
         ...
 
     def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Message:
-        """The assistant message that sampled ids hold; its calls carry status and span."""
+        """Return the assistant message in sampled ids; its calls have status and span."""
         ...
 
 
 def first_stop(ids: Sequence[int], stop_ids: Collection[int]) -> int | None:
-    """The index of the first id that ends a turn; `None`: the turn was cut."""
+    """Return the index of the first stop id, or None if the turn was cut."""
     stops = frozenset(stop_ids)
     return None if stops.isdisjoint(ids) else list(map(stops.__contains__, ids)).index(True)
 
@@ -81,8 +81,6 @@ _DECODER = json.JSONDecoder()
 
 
 class Section(NamedTuple):
-    """A marker and the text up to the next one."""
-
     marker: str
     text: str
     start: int
@@ -90,7 +88,7 @@ class Section(NamedTuple):
 
 
 def message_of(sections: Sequence[Section]) -> Message:
-    """Return the message of a turn; an open block, or one without a call, is a call with that status."""
+    """Return the message of a turn; malformed or unclosed blocks become calls with that status."""
     reasoning, sections = _reasoning(sections)
     content = ""
     calls: list[ToolCall] = []
@@ -104,7 +102,7 @@ def message_of(sections: Sequence[Section]) -> Message:
                 name=name,
                 arguments=arguments,
                 status=status if closed else "unclosed_block",
-                span=(section.start, section.end + closed),  # with both markers
+                span=(section.start, section.end + closed),  # both markers included
             )
             calls.append(call)
         elif section.marker == CALL[1] and index and sections[index - 1].marker == CALL[0]:
@@ -115,14 +113,14 @@ def message_of(sections: Sequence[Section]) -> Message:
 
 
 def write_call(call: ToolCall) -> str:
-    """The text between the call markers; the arguments stay as they are, even when they are not JSON."""
+    """Return the text between call markers, with the arguments verbatim even if they are not JSON."""
     return (
         f"{_CALL_START}{json.dumps(call.name, ensure_ascii=False)}{_CALL_MIDDLE}{call.arguments}{_CALL_END}"
     )
 
 
 def _framed(text: str) -> JsonCall | None:
-    """A call in the spacing of `write_call`: there, arguments that are not JSON are distinguishable, too."""
+    """Parse `write_call`'s exact spacing, which delimits even arguments that are not JSON."""
     if not (text.startswith(_CALL_START) and text.endswith(_CALL_END)):
         return None
     try:
@@ -135,7 +133,7 @@ def _framed(text: str) -> JsonCall | None:
 
 
 def _reasoning(sections: Sequence[Section]) -> tuple[str | None, Sequence[Section]]:
-    """What was thought first, and the rest; reasoning that was not closed leaves no rest."""
+    """Split off leading reasoning; unclosed reasoning takes all sections."""
     if not sections or sections[0].marker != THINK[0]:
         return None, sections
     close = next(
@@ -150,11 +148,11 @@ def _reasoning(sections: Sequence[Section]) -> tuple[str | None, Sequence[Sectio
 
 
 _ENTRY_TOKENS = 64
-"""What an entry takes beside its ids, as tokens: most messages are short."""
+"""Overhead of an entry, in tokens; most messages are short."""
 
 
 class TokenCache:
-    """Keeps what was used last, bounded by the tokens it holds."""
+    """A thread-safe LRU cache of token ids, bounded by their number."""
 
     def __init__(self, max_tokens: int) -> None:
         self._max_tokens = max_tokens
@@ -184,16 +182,16 @@ class TokenCache:
 
 
 EMBEDDED_TOKENIZER_DIR: Final = Path(__file__).parent / "embedded_tokenizer"
-"""A byte-level BPE of 2,048 tokens; `transformers.AutoTokenizer.from_pretrained` loads it, too."""
+"""A byte-level BPE of 2,048 tokens, which `transformers.AutoTokenizer` can load too."""
 EMBEDDED: Final = "embedded"
 
 
 class TokenizerError(ConfigError):
-    """A tokenizer that is named could not be loaded, perhaps only now."""
+    """A named tokenizer could not be loaded; a retry may succeed."""
 
 
 def load_tokenizer(name: str) -> Tokenizer:
-    """Load `embedded`, a local folder, or a Hugging Face name; ConfigError if there is no such tokenizer."""
+    """Load `embedded`, a local folder or a Hugging Face name; ConfigError if there is none."""
     if name == EMBEDDED or Path(name).is_dir():
         return _tokenizer_in(EMBEDDED_TOKENIZER_DIR if name == EMBEDDED else Path(name))
     if name.startswith((".", "/", "~")):
@@ -216,7 +214,7 @@ def _tokenizer_in(folder: Path) -> Tokenizer:
         raise ConfigError(f"no tokenizer at {path}: {error.strerror}; give a folder that has one") from error
     try:
         return Tokenizer.from_str(text)
-    except Exception as error:  # what tokenizers raises for a malformed file
+    except Exception as error:  # tokenizers raises it for a malformed file
         raise ConfigError(f"{path} is not a tokenizer of the `tokenizers` library: {error}") from error
 
 
@@ -228,23 +226,20 @@ TOOLS: Final = ("<tools>", "</tools>")
 MARKERS: Final = ("<|endoftext|>", START, STOP, *CALL, *RESPONSE, *TOOLS, *THINK)
 
 LONG_CHARS = 10_000
-"""Characters that take some 10 ms to encode: more are encoded where the event loop does not wait for them."""
+"""Length that takes about 10 ms to encode, from which encoding moves to a thread."""
 _CACHED_TOKENS = 1_000_000
 
 
 class ChatMLRenderer:
-    """Renders conversations with the ids of one tokenizer.
-
-    The format is ours for every tokenizer; markers that a tokenizer has no token for become ordinary text.
-    """
+    """Renders ChatML with any tokenizer; markers that it lacks become ordinary text."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        """Take a private copy of `tokenizer`, so that no other settings change its ids."""
+        """Copy `tokenizer`, so that its settings cannot change our ids."""
         self._tokenizer: Tokenizer = Tokenizer.from_str(tokenizer.to_str())
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         added = self._tokenizer.get_added_tokens_decoder()
-        # A model's own `<tool_call>` may be an added token that is not special; here all of them are control.
+        # A model's own `<tool_call>` may not be special, but must be a control token here.
         self._tokenizer.add_special_tokens(  # pyright: ignore[reportUnknownMemberType] - its stub says `list`
             [AddedToken(token.content, special=True, normalized=False) for token in added.values()]
         )
@@ -253,7 +248,6 @@ class ChatMLRenderer:
         self._markers = {ids[0]: marker for marker, ids in self._control.items() if marker in MARKERS}
         self._cache = TokenCache(_CACHED_TOKENS)
         self.stop_ids = tuple(self._control[marker][0] for marker in STOPS if marker in self._control)
-        """Those of `<|im_end|>` and `<|endoftext|>` that are tokens of this tokenizer."""
         self.vocabulary_size = max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
     @classmethod
@@ -271,7 +265,7 @@ class ChatMLRenderer:
 
     @property
     def missing_markers(self) -> tuple[str, ...]:
-        """What ids need and this tokenizer has no token for; text alone does without."""
+        """Markers that token ids need and the tokenizer lacks."""
         return tuple(marker for marker in (START, STOP, *CALL) if marker not in self._control)
 
     @cached_property
@@ -279,7 +273,7 @@ class ChatMLRenderer:
         return max(len(token.encode()) for token in self._tokenizer.get_vocab(with_added_tokens=False))
 
     def chars_to_encode(self, messages: Sequence[Message]) -> int:
-        """Characters of the messages that were not rendered lately."""
+        """Count characters of messages that are not in the cache."""
         return sum(
             len(each.content)
             + len(each.reasoning or "")
@@ -289,18 +283,13 @@ class ChatMLRenderer:
         )
 
     def prompt_ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
-        """The whole conversation up to where the next assistant message begins.
-
-        For any assistant message sampled after a prompt, the next prompt starts with that prompt plus
-        `completion_ids(message)`.
-        """
         return _joined(*self._prompt_parts(messages, tools))
 
     def prompt_tokens(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> int:
         return sum(map(len, self._prompt_parts(messages, tools)))
 
     def completion_ids(self, message: Message, *, stopped: bool = True) -> tuple[int, ...]:
-        """What a model samples for an assistant message: its body and, if `stopped`, the stop token."""
+        """Return the ids that a model samples for a message: its body and, if `stopped`, the stop token."""
         body = self._body(message)
         return body + self._marker(STOP) if stopped else body
 
@@ -310,13 +299,12 @@ class ChatMLRenderer:
     def extend(
         self, sampled: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec] = ()
     ) -> tuple[int, ...]:
-        """Return what follows a sampled turn: what closes it, `messages`, and the next assistant's header.
+        """Return the turn's closing, `messages`, and the next assistant header.
 
-        A stop token that was sampled closes the turn, whichever it is; for a turn that was cut, the format's
-        own one is added.
+        Any sampled stop token closes the turn; a cut turn gets the format's own.
 
         Raises:
-            CannotExtendError: the turn goes on after its stop token, and parsing drops that.
+            CannotExtendError: if the turn has ids after its stop token, which parsing would drop.
         """
         stopped_at = first_stop(sampled, self.stop_ids)
         if stopped_at is not None and stopped_at < len(sampled) - 1:
@@ -325,15 +313,14 @@ class ChatMLRenderer:
         return _joined(closing, *map(self._message, messages), self._header("assistant"))
 
     def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSpec] = ()) -> Message:
-        """Return the assistant message that ids hold, up to the stop token if there is one.
+        """Return the assistant message in the ids, up to the stop token.
 
-        The reverse of `completion_ids` for whole messages; calls are named `call_0`, `call_1`, …, as their
-        ids are not in the tokens. Works with tokenizers that have the markers as control tokens.
+        The inverse of `completion_ids`, except that calls are named `call_0`, `call_1`, …
         """
         return message_of(self._sections(token_ids))
 
     def _sections(self, ids: Sequence[int]) -> list[Section]:
-        """The text up to the stop token, cut where a marker begins; the first marker may be empty."""
+        """Split the text before the stop token at markers; the first section may have no marker."""
         stop = first_stop(ids, self.stop_ids)
         end = len(ids) if stop is None else stop
         starts = [index for index, token_id in enumerate(ids[:end]) if token_id in self._markers]
@@ -379,7 +366,7 @@ class ChatMLRenderer:
         return self._cache.put(key, ids)
 
     def _message(self, message: Message) -> tuple[int, ...]:
-        # Of a result only the text is written, not which call it answers.
+        # The text of a result does not include its call.
         key = ("message", message.content if message.role == "tool" else message)
         if (known := self._cache.get(key)) is not None:
             return known
@@ -425,7 +412,7 @@ class ChatMLRenderer:
         """Encode text without control tokens, whatever it contains."""
         if len(text) < LONG_CHARS:
             return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
-        # `encode` holds the interpreter until it is done, a batch does not.
+        # `encode` holds the GIL, a batch does not.
         (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=False)
         return tuple(encoding.ids)
 
@@ -436,9 +423,9 @@ def _joined(*parts: Iterable[int]) -> tuple[int, ...]:
 
 Result = TypeVar("Result")
 LONGEST_TOKEN = 1_000
-"""Characters of a token, if a renderer does not know; those of known vocabularies are shorter."""
+"""Assumed maximum length of a token in characters; known vocabularies have shorter ones."""
 _LONG_TOKENS = 4_000
-"""Ids whose text takes some 10 ms to read."""
+"""Ids that take about 10 ms to parse, from which parsing moves to a thread."""
 
 
 async def rendered(
@@ -449,12 +436,12 @@ async def rendered(
     max_tokens: int | None,
     sampled: int = 0,
 ) -> Result:
-    """Return the result of `work`, in a thread when messages that were not rendered before are long.
+    """Return `work()`, in a thread if much text is not in the renderer's cache.
 
     Raises:
-        ContextOverflow: they have more than `max_tokens` for certain.
+        ContextOverflow: if the messages certainly have more than `max_tokens`.
     """
-    # Not `isinstance` of a protocol, which takes 20 µs.
+    # `isinstance` of a protocol takes 20 µs.
     chars = getattr(renderer, "chars_to_encode", chars_of)(messages)
     if chars >= LONG_CHARS and max_tokens is not None and chars > max_tokens * longest_token(renderer):
         raise ContextOverflow(f"{chars} characters are more than {max_tokens} tokens")
@@ -463,7 +450,7 @@ async def rendered(
 
 
 async def parsed(work: Callable[[], Result], *, tokens: int) -> Result:
-    """The result of `work`, which reads the text of so many ids, in a thread when they are many."""
+    """Return `work()`, in a thread if it parses many tokens."""
     return work() if tokens < _LONG_TOKENS else await asyncio.to_thread(work)
 
 
@@ -472,7 +459,6 @@ def longest_token(renderer: Renderer) -> int:
 
 
 def chars_of(messages: Sequence[Message], *, reasoning: bool = True) -> int:
-    """Characters that messages are written with."""
     return sum(
         len(each.content)
         + (len(each.reasoning or "") if reasoning else 0)

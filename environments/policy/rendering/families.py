@@ -1,4 +1,4 @@
-"""The chat formats by name: which there are, which one a model has, its renderer, and its calls in text."""
+"""Chat formats by name: detection, renderers, and tool calls in text."""
 
 import re
 from collections.abc import Sequence
@@ -41,17 +41,17 @@ LIBRARY_FAMILIES: Final = (
     "qwen3.6",
     "qwen3.8",
 )
-"""Rendered by the `renderers` library, which the extra `families` brings."""
+"""Rendered by the `renderers` library (extra `families`)."""
 TEXT_FAMILIES: Final = ("hermes", "qwen3-coder")
-"""Known for the calls in a reply's text alone."""
+"""Supported only for tool calls in text."""
 _CHATML: Final = "chatml"
 _MAX_TEXT_CHARS: Final = 4_000_000
-"""No model writes that much in one turn, and reading it would take minutes."""
+"""No turn is that long, and parsing it would take minutes."""
 _HERMES_FAMILIES: Final = frozenset({"chatml", "hermes", "inkling", "qwen3", "qwen3-vl"})
 _INKLING_NAME: Final = re.compile(
     r"(?:<\|message_model\|>)?(?<![\w.-])[\w.-]*+(?=<\|content_invoke_tool_json\|>)"
 )
-"""Inkling writes a call's name before the call, which holds it, too."""
+"""Inkling repeats a call's name before the call."""
 _TAGS: Final = ("<tool_call>", "</tool_call>")
 _SECTIONS: Final = {
     "deepseek-r1": ("<\uff5ctool\u2581calls\u2581begin\uff5c>", "<\uff5ctool\u2581calls\u2581end\uff5c>"),
@@ -65,10 +65,10 @@ _SECTIONS: Final = {
     "kimi-k2.5": ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
     "minimax-m2": ("<minimax:tool_call>", "</minimax:tool_call>"),
 }
-"""Where the calls of a family stand, if not between the usual tags."""
+"""Call markers of families that differ from `_TAGS`."""
 
 _BY_MODEL: Final = (
-    # The first that is found in the model's name counts: what is narrower stands before what is wider.
+    # The first match counts, so narrow patterns precede wide ones.
     (r"primeintellect/qwen3", "prime-qwen3"),
     (r"qwen-?3[-_.]?vl", "qwen3-vl"),
     (r"qwen-?3[-_.]?coder", "qwen3-coder"),
@@ -105,15 +105,11 @@ _BY_MODEL: Final = (
 
 
 def family_names() -> tuple[str, ...]:
-    """Every name that `--openai.family` takes."""
     return tuple(sorted((_CHATML, *LIBRARY_FAMILIES, *TEXT_FAMILIES)))
 
 
 def family_of(model_name: str) -> str | None:
-    """The family by a model's name; `None`: unknown.
-
-    A fine-tuned model may have another format than the model it began with; then name the family.
-    """
+    """Return the family by a model's name, or None. A fine-tuned model may use another format."""
     lowered = model_name.lower()
     return next((family for pattern, family in _BY_MODEL if re.search(pattern, lowered)), None)
 
@@ -125,14 +121,13 @@ def checked_family(name: str) -> str:
 
 
 def read_text_calls(content: str, family: str, tools: Sequence[ToolSpec]) -> tuple[str, tuple[ToolCall, ...]]:
-    """Return the content without its calls, and the calls, for servers that do not parse them.
+    """Return (content without calls, calls), for servers that do not parse calls.
 
-    Only what stands where the format has its calls is one: text in reasoning, in a code block or quoted in a
-    sentence stays text. The calls are named `call_0`, `call_1`, … and have no span; one that cannot be read
-    carries its status.
+    Quoted calls and calls in reasoning or code stay text. Calls are named `call_0`, `call_1`, …; unreadable
+    ones carry their status.
 
     Raises:
-        ConfigError: no such family, or it is read by the package of the extra `families`, which is missing.
+        ConfigError: if the family is unknown or needs the extra `families`.
     """
     checked_family(family)
     if len(content) > _MAX_TEXT_CHARS:
@@ -142,7 +137,7 @@ def read_text_calls(content: str, family: str, tools: Sequence[ToolSpec]) -> tup
             text_reader(family).parse_text(content, tools).tool_calls if content.lstrip()[:1] == "{" else ()
         )
         names = {tool.name for tool in tools}
-        is_call = any(call.name in names or call.arguments != "{}" for call in read)  # no answer in JSON
+        is_call = any(call.name in names or call.arguments != "{}" for call in read)  # not an answer in JSON
         return ("", _numbered(read)) if is_call else (content, ())
     searched = _INKLING_NAME.sub("", content) if family == "inkling" else content
     read_blocks = [
@@ -177,10 +172,10 @@ def _numbered(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
 
 
 def load_renderer(*, family: str | None, model_name: str, tokenizer_name: str) -> Renderer:
-    """Return the renderer for ids of a model; without a family, by the name of the model or tokenizer.
+    """Return the renderer of a model; the default family follows from the model's or tokenizer's name.
 
     Raises:
-        ConfigError: one line that names what to set or to install.
+        ConfigError: if no renderer fits; the message names what to set or install.
     """
     if family is None:
         family = _CHATML if tokenizer_name == EMBEDDED else family_of(model_name) or family_of(tokenizer_name)

@@ -1,4 +1,4 @@
-"""Chat formats of model families, by the `renderers` library: this is the border to it."""
+"""Chat formats of model families, as an adapter of the `renderers` library."""
 
 import json
 import re
@@ -25,7 +25,7 @@ from tools.extras import needs_extra
 
 _STATUSES: Final[Mapping[str, CallStatus]] = {
     "ok": "ok",
-    "unknown_tool": "ok",  # the toolset's error names the tools
+    "unknown_tool": "ok",  # the toolset's error lists the tools
     "invalid_json": "invalid_json",
     "unclosed_block": "unclosed_block",
     "missing_name": "missing_name",
@@ -41,10 +41,7 @@ _MOST_UNCLOSED: Final = 100
 
 
 def leaves_open(text: str) -> bool:
-    """Whether a turn opens many functions or parameters and does not close them.
-
-    The library looks through all that follows for the end of each, and holds the interpreter for minutes.
-    """
+    """Whether a turn has so many unclosed tags that the library would hold the GIL for minutes."""
     opened = [each.start() for each in _BEGUN.finditer(text)]
     closed = [each.start() for each in _ENDED.finditer(text)]
     after = sum(start > closed[-1] for start in opened) if closed else len(opened)
@@ -52,7 +49,7 @@ def leaves_open(text: str) -> bool:
 
 
 def tool_call(found: Any, index: int, tools: Sequence[ToolSpec]) -> ToolCall:
-    """One attempt at a call: its arguments verbatim where they are JSON, and as JSON where they are not."""
+    """Convert a library call; arguments stay verbatim where they are JSON."""
     status: CallStatus = _STATUSES.get(str(found.status), "malformed")
     name = found.name or ""
     arguments: Any = found.arguments
@@ -85,7 +82,7 @@ def _text(raw: str, arguments: Any) -> str:
 
 
 def _checked(name: str, raw: str) -> CallStatus:
-    """The library drops a value that is not closed, and calls the rest whole."""
+    """Detect values that are not closed, which the library drops silently."""
     if not name:
         return "missing_name"
     opened, closed = (len(pattern.findall(raw)) for pattern in (_OPENED, _CLOSED))
@@ -93,7 +90,7 @@ def _checked(name: str, raw: str) -> CallStatus:
 
 
 def _from_python(arguments: Mapping[str, Any], properties: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
-    """Arguments with Python's words for JSON's, and whether that explains why they were no JSON."""
+    """Return (arguments with True, False and None as JSON values, whether that repaired all)."""
     fixed: dict[str, Any] = {}
     odd = 0
     for key, value in arguments.items():
@@ -108,21 +105,21 @@ def _allows_text(schema: Mapping[str, Any]) -> bool:
     kinds = schema.get("type", ())
     branches = schema.get("anyOf") or schema.get("oneOf") or ()
     if not kinds and not branches:
-        return True  # its kind is unknown
+        return True  # any type
     return "string" in ([kinds] if isinstance(kinds, str) else kinds) or any(map(_allows_text, branches))
 
 
 AsText = Callable[[str], str]
-"""Marks text of a message, so that no control token is made of it."""
+"""Protects message text, so that no control token results from it."""
 
 
 def given_messages(
     messages: Sequence[Message], as_text: AsText, *, calls_as_text: bool = False
 ) -> list[dict[str, Any]]:
-    """A conversation; a call that is no JSON object stands in the content.
+    """Return a conversation for the library; calls that are not JSON objects become content.
 
-    With `calls_as_text` each call does, and its result is a user message. Calls are numbered through the
-    conversation: one format (Kimi) writes these ids.
+    With `calls_as_text` all calls and results become text. Calls are numbered through the conversation, since
+    Kimi's format contains these ids.
     """
     named: dict[str, tuple[str, str]] = {}
     numbers = count()
@@ -139,7 +136,7 @@ def given_messages(
 
 
 def given_answers(messages: Sequence[Message], found: Sequence[Any], as_text: AsText) -> list[dict[str, Any]]:
-    """What answers a turn in which the library `found` calls; results come in the order of the calls."""
+    """Return the replies to a turn; results are in the order of the library's calls in `found`."""
     names = iter([(call_id(call, index), call.name) for index, call in enumerate(found)])
     given: list[dict[str, Any]] = []
     for message in messages:
@@ -168,7 +165,7 @@ def _spoken(
     message: Message, named: dict[str, tuple[str, str]], as_text: AsText, *, calls_as_text: bool
 ) -> dict[str, Any]:
     calls = [call for call in message.tool_calls if not calls_as_text and _is_object(call)]
-    # What the model wrote of a call that the format cannot write.
+    # Calls that the format cannot write.
     others = [
         f"{call.name}({call.arguments})" if call.name else call.arguments
         for call in message.tool_calls
@@ -202,11 +199,11 @@ def _is_object(call: ToolCall) -> bool:
 
 _BREAK = "\ufdd0\ufdd1"
 _ITSELF = "\ufdd0\ufdd2"
-"""Stands for U+FDD0, a code point that Unicode leaves to programs, should a text have it."""
+"""Escapes U+FDD0, a noncharacter, in message text."""
 
 
 class MarkerBreaks:
-    """Finds markers in text; a marker is any string that could become a control token."""
+    """Breaks markers in message text, and finds unbroken ones in what the library encodes."""
 
     def __init__(self, markers: Iterable[str]) -> None:
         self._markers = frozenset(markers)
@@ -221,7 +218,7 @@ class MarkerBreaks:
         self._longest = max(map(len, self._markers), default=0)
 
     def broken(self, text: str) -> str:
-        """The text of a message, from which no marker comes, alone or together with what it stands beside."""
+        """Return the text with breaks, so that no marker forms in it or across its ends."""
         text = text.replace("\ufdd0", _ITSELF)
         found = list(self._found(text, overlapping=True))
         if found:
@@ -235,7 +232,7 @@ class MarkerBreaks:
         return text
 
     def pieces(self, text: str) -> Iterator[tuple[str, bool]]:
-        """What a library wants to encode, as (text, whether it is a control token), without the breaks."""
+        """Yield (text without breaks, whether it is a control token)."""
         end = 0
         for start, marker in self._found(text):
             yield _unbroken(text[end:start]), False
@@ -261,14 +258,13 @@ def _unbroken(text: str) -> str:
 _SIGNS = frozenset("<>[]|{}〈〉\uff5c")
 _LOOKS_LIKE_MARKER = re.compile("<[^<>\\s]+>|\uff5c\\w+\uff5c")
 _TEXT_MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
-"""Formats look for these in the text of messages, also where they are no tokens."""
+"""Formats search message text for these even if they are not tokens."""
 
 
 class FamilyTokenizer:
-    """The part of Hugging Face's interface that the library uses, over a private copy of a tokenizer.
+    """The interface of Hugging Face tokenizers that the library needs, over a private copy.
 
-    A marker is every added token that is special or holds a sign of markup. What is only white space is text:
-    some tokenizers have such tokens.
+    Markers are added tokens that are special or contain markup; whitespace tokens are text.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, name_or_path: str = "") -> None:
@@ -278,7 +274,7 @@ class FamilyTokenizer:
         self.name_or_path = name_or_path
         self.unk_token_id = None
         self.missing: list[str] | None = None
-        """Once it is a list: tokens that were asked for and that the tokenizer lacks; another stands in."""
+        """If a list: collects tokens that the tokenizer lacks, with id 0 as a stand-in."""
         added = self._tokenizer.get_added_tokens_decoder()
         self.markers = {
             token.content: token_id
@@ -306,7 +302,7 @@ class FamilyTokenizer:
         return self._in_messages.broken(text)
 
     def encode(self, text: str, **_: Any) -> list[int]:
-        """Ids of what the library wrote: its own markers are tokens, those from messages are text."""
+        """Encode the library's text: its markers become control tokens, broken ones text."""
         ids: list[int] = []
         if self.missing is not None and _LOOKS_LIKE_MARKER.fullmatch(text) and text not in self.markers:
             self.missing.append(text)
@@ -318,13 +314,13 @@ class FamilyTokenizer:
                 continue
             elif len(piece) < LONG_CHARS:
                 ids += self._tokenizer.encode(piece, add_special_tokens=False).ids
-            else:  # `encode` holds the interpreter until it is done, a batch does not
+            else:  # `encode` holds the GIL, a batch does not
                 (encoding,) = self._tokenizer.encode_batch_fast([piece], add_special_tokens=False)
                 ids += encoding.ids
         return ids
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False, **others: Any) -> str:
-        """Decode ids. ValueError where the library asks for the place of each token, in quadratic time."""
+        """Decode ids; ValueError for token offsets, which the library would compute in quadratic time."""
         if others:
             raise ValueError("where tokens stand in a text is not told")
         return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
@@ -358,16 +354,16 @@ def _mapped(value: Any, as_text: Callable[[str], str]) -> Any:
 
 
 _KEPT_LISTS = 64
-"""Of tools; environments that narrow theirs per item have several."""
+"""Environments may narrow the tools per item."""
 _BY_TEMPLATE = frozenset({"deepseek-v4", "laguna-m.1", "laguna-xs.2"})
-"""Where the library's own way to go on refuses several results, or loses what stands after a turn."""
+"""The library's own extension refuses several results or loses ids after the turn in these."""
 
 _LONGEST_CHARACTER = 8
 _SHORT = 1_000
 
 
 class _Run(Sequence[int]):
-    """Ids of which a part is no copy: the library takes every prefix."""
+    """A view of ids without copies: the library slices every prefix."""
 
     def __init__(self, ids: Sequence[int], at: range) -> None:
         self._ids, self._at = ids, at
@@ -386,20 +382,19 @@ class _Run(Sequence[int]):
 
 
 class _Prefixes:
-    """Decodes ids for the library, and in linear time the prefixes of what it decoded last.
+    """Decodes prefixes of the last ids in linear time, as text of equal length.
 
-    The library needs their lengths alone. A character of several ids ends with the last of them.
+    The library needs only the lengths. A character of several ids ends with its last id.
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
         self._decode = decode
         self._last: list[int] = []
         self._ends: list[int] = []
-        """Characters up to the end of each id; empty while no prefix was asked for."""
+        """Characters up to the end of each id; computed for the first prefix."""
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        """The text of ids, or one of the same length for a prefix of the ids before."""
-        # What follows a run begins with a marker, which is decoded alone and stands in no run.
+        # Ids after a run start with a marker, which is decoded alone.
         if len(ids) < len(self._last) and ids[-1] == self._last[len(ids) - 1]:
             self._ends = self._ends or list(self._find_ends())
             return " " * self._ends[len(ids) - 1]
@@ -416,17 +411,16 @@ class _Prefixes:
 
 
 class FamilyRenderer:
-    """Renders with the format of one family; reasoning stays in the row, so that a row only grows.
+    """Renders one family's format; reasoning stays in the row, so that rows only grow.
 
-    Where a prompt is rendered whole (the first one, and after a fork), the family's template decides what
-    becomes of earlier reasoning.
+    In whole prompts (the first, and after a fork) the template decides about earlier reasoning.
     """
 
     def __init__(self, family: str, tokenizer: Tokenizer, *, model_name: str = "") -> None:
-        """Use the format of `family` with a copy of the tokenizer; some formats differ by `model_name`.
+        """Use a copy of the tokenizer; some formats depend on `model_name`.
 
         Raises:
-            ConfigError: the library is not installed, or the tokenizer lacks tokens of the format.
+            ConfigError: if the library is missing, or the tokenizer lacks tokens of the format.
         """
         self._family = family
         self._tokenizer = FamilyTokenizer(tokenizer, name_or_path=model_name)
@@ -453,10 +447,10 @@ class FamilyRenderer:
         return self._tokenizer.decode(ids)
 
     def prompt_ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
-        """Return the whole conversation; calls that the format cannot write are text.
+        """Return the ids of a conversation; calls that the format cannot write become text.
 
         Raises:
-            PolicyError: the format has no way to write this conversation.
+            PolicyError: if the format cannot write this conversation.
         """
         described = self._described(tools)
         problem: Exception | None = None
@@ -471,10 +465,7 @@ class FamilyRenderer:
     def extend(
         self, sampled: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec]
     ) -> tuple[int, ...]:
-        """Return what follows a sampled turn, up to where the next assistant message begins.
-
-        The library is shown the turn after a short opening instead of the whole row, so the cost stays flat.
-        """
+        # The library gets a short opening in place of the row, so that the cost does not grow.
         stopped_at = first_stop(sampled, self.stop_ids)
         if stopped_at is not None and stopped_at < len(sampled) - 1:
             raise CannotExtendError("tokens after a stop token")
@@ -499,12 +490,11 @@ class FamilyRenderer:
         return _message(self._read(token_ids, tools), tools)
 
     def parse_text(self, text: str, tools: Sequence[ToolSpec]) -> Message:
-        """The message in the text of an answer; what looks like a marker in it is one."""
+        """Return the message in a reply's text; markers in it count as such."""
         ids = self._tokenizer.encode(text)
         return _message(self._read_by_library(ids, tools, prompt_ids=None), tools)
 
     def _described(self, tools: Sequence[ToolSpec]) -> list[dict[str, Any]] | None:
-        """The tools for the library, which only reads them, with all text marked; `None` for no tools."""
         key = tuple(tool.signature() for tool in tools)
         if key not in self._known_tools:
             if len(self._known_tools) >= _KEPT_LISTS:
@@ -542,7 +532,7 @@ class FamilyRenderer:
         return self._library.parse_response(list(token_ids), tools=described, prompt_ids=prompt_ids)
 
     def _read_dsml(self, token_ids: Sequence[int]) -> Any:
-        """A turn of DeepSeek V4, for whose spans the library decodes each prefix of it."""
+        """Parse DeepSeek V4 with `_Prefixes`, since the library decodes every prefix."""
         think, think_end = (self.markers[text] for text in self._think)
         return import_module("renderers.parsing").parse_deepseek_v4(
             _Prefixes(self.decode),
@@ -554,10 +544,10 @@ class FamilyRenderer:
         )
 
     def _reasoning_end(self, token_ids: Sequence[int], calls: Sequence[Any]) -> int | None:
-        """Where reasoning ends that the library took for calls; `None`: in no such place.
+        """Return where reasoning ends if the library read calls inside it, else None.
 
-        The library lets a call end the reasoning. Where that is closed after it, the call was only thought
-        of; a marker inside a call is a part of what it holds.
+        The library ends reasoning at a call. If it is closed later, the call was only a thought; a marker
+        inside a call is content.
         """
         marker = self.markers.get(self._think[1])
         spans = [call.token_span for call in calls if call.token_span is not None]
@@ -572,7 +562,7 @@ class FamilyRenderer:
         return ("<think:opensource>", "</think:opensource>") if self._family == "hy3" else THINK
 
     def _after_template(self, given: list[dict[str, Any]], read: Any, *, closed: bool) -> tuple[int, ...]:
-        """What the template writes after a turn with the same calls; the turn itself stays as it was."""
+        """Return the template's ids after a stand-in turn with the same calls."""
         answered: dict[str, Any] = {"role": "assistant", "content": "."}
         if read.tool_calls:
             answered["tool_calls"] = [
@@ -604,7 +594,7 @@ def _message(read: Any, tools: Sequence[ToolSpec]) -> Message:
 
 @cache
 def text_reader(family: str) -> FamilyRenderer:
-    """Return a reader of a family's text without its model's tokenizer: bytes, and the format's markers."""
+    """Return a reader of a family's text with a byte tokenizer, without the model's."""
     tokenizer = FamilyTokenizer(byte_tokenizer(()))
     return FamilyRenderer(family, byte_tokenizer(_lacking(family, tokenizer)))
 
@@ -623,10 +613,10 @@ def _created(family: str, tokenizer: FamilyTokenizer) -> Any:
 
 
 def _lacking(family: str, tokenizer: FamilyTokenizer) -> list[str]:
-    """Markers that the library asks for and that a tokenizer has no token for."""
+    """Return markers that the library needs and the tokenizer lacks."""
     create, config = _library_parts(family)
     tokenizer.missing = []
-    with suppress(Exception):  # it says at most one of them; what it looked up tells all
+    with suppress(Exception):  # the error names one; the lookups show all
         create(tokenizer, config)
     lacking, tokenizer.missing = list(dict.fromkeys(tokenizer.missing)), None
     return lacking
@@ -634,7 +624,7 @@ def _lacking(family: str, tokenizer: FamilyTokenizer) -> list[str]:
 
 def _library_parts(family: str) -> tuple[Any, Any]:
     with needs_extra("families", f"the chat format {family}"):
-        create: Any = import_module("renderers").create_renderer  # slow to import
+        create: Any = import_module("renderers").create_renderer  # slow import
         config_from_name: Any = import_module("renderers.configs").config_from_name
-    # Thinking stays: a row that only grows is what a policy is trained on.
+    # A trained row may only grow, so reasoning stays.
     return create, type(config_from_name(family))(thinking_retention="all")

@@ -1,4 +1,4 @@
-"""Calls as JSON between tags (Hermes, Qwen 2.5 and 3, ChatML), and where in a text calls may stand."""
+"""Parser of JSON calls between tags (Hermes, Qwen 2.5 and 3, ChatML) and of their places in text."""
 
 import json
 import re
@@ -13,9 +13,8 @@ _THOUGHT_END = re.compile(r"</think[^<>\n]{0,20}>")
 _THOUGHT_START = re.compile(r"\s*<think[^<>\n]{0,20}>")
 _QUOTES = ("'", '"', "`", "\u201c", "\u201e", "\u00ab")
 _INLINE = ("<tool_call>{", "<tool_call> {")
-"""How a call inside a sentence begins: models begin a line between the marker and the JSON."""
+"""Openings of calls quoted in a sentence; real ones have a line break before the JSON."""
 _CONTEXT_CHARS = 200
-"""Characters around a block that show whether it stands alone."""
 _SPACE = " \t\r\n"
 _NAME = re.compile(r'"name"\s*:\s*"([^"\\]{1,64})"')
 _ARGUMENTS = ("arguments", "parameters", "args")
@@ -23,22 +22,17 @@ _DECODER = json.JSONDecoder()
 
 
 class Block(NamedTuple):
-    """A stretch of text between an opening and a closing marker."""
-
     start: int
     end: int
     body: str
     closed: bool
     own_line: bool
-    """Whether it begins a line; after other text, only what reads as a call is one."""
+    """After other text on its line, a block counts only if it parses as a call."""
 
 
 def blocks(content: str, opening: str, closing: str) -> Iterator[Block]:
-    """Find blocks where calls stand: from the start of a line, or up to the end of one.
-
-    Blocks inside reasoning and code are skipped; what a block holds is not looked at for code.
-    """
-    # Some servers leave the reasoning in the content.
+    """Yield blocks that start or end a line, outside of reasoning and code."""
+    # some servers leave reasoning in the content
     thought = _THOUGHT_END.search(content)
     at = thought.end() if thought else len(content) if _THOUGHT_START.match(content) else 0
     block_end = 0
@@ -66,7 +60,7 @@ def blocks(content: str, opening: str, closing: str) -> Iterator[Block]:
 
 
 def _next_code(content: str, at: int) -> tuple[int, int]:
-    """Return where the next code, fenced or in backticks, begins and ends; twice the end if there is none."""
+    """Return the span of the next code, fenced or in backticks; an empty span at the end if none."""
     opened = _CODE_START.search(content, at)
     if opened is None:
         return len(content), len(content)
@@ -83,7 +77,6 @@ def _next_code(content: str, at: int) -> tuple[int, int]:
 
 
 def without_blocks(content: str, found: Sequence[Block]) -> str:
-    """The text beside the blocks."""
     ends = [0, *(block.end for block in found)]
     starts = [*(block.start for block in found), len(content)]
     pieces = (content[end:start].strip() for end, start in zip(ends, starts, strict=True))
@@ -91,16 +84,14 @@ def without_blocks(content: str, found: Sequence[Block]) -> str:
 
 
 class JsonCall(NamedTuple):
-    """What can be read of a call."""
-
     name: str
     arguments: str
-    """The text of its arguments, verbatim; all of it where nothing else could be read."""
+    """Verbatim text of the arguments, or all text if nothing else is readable."""
     status: CallStatus
 
 
 def checked_call(name: str, arguments: str) -> JsonCall:
-    """A call with these arguments: `invalid_json` unless they are JSON or nothing."""
+    """Return a call, `invalid_json` unless the arguments are JSON or empty."""
     if not name:
         return JsonCall(name, arguments, "missing_name")
     try:
@@ -112,7 +103,7 @@ def checked_call(name: str, arguments: str) -> JsonCall:
 
 
 def read_json_call(text: str) -> JsonCall:
-    """The call in `{"name": …, "arguments": …}`, whatever its spacing and order; Llama says `parameters`."""
+    """Parse `{"name": …, "arguments": …}` in any spacing and order; Llama writes `parameters`."""
     try:
         fields = dict(_fields(text))
     except (ValueError, RecursionError):
@@ -123,12 +114,12 @@ def read_json_call(text: str) -> JsonCall:
         return JsonCall("", text, "missing_name")
     value, arguments = next((fields[key] for key in _ARGUMENTS if key in fields), (None, ""))
     if isinstance(value, str):
-        arguments = value  # some models write the object's text as a string
+        arguments = value  # some models put the object in a string
     return checked_call(name, arguments)
 
 
 def _fields(text: str) -> Iterator[tuple[str, tuple[Any, str]]]:
-    """Yield each field of an object with its value and the value's text; ValueError if it is none."""
+    """Yield (key, (value, its source text)) of an object; ValueError for anything else."""
     after = _skip(text, 0, "{")
     separator = text[after : after + 1]
     end = after
@@ -149,7 +140,6 @@ def _fields(text: str) -> Iterator[tuple[str, tuple[Any, str]]]:
 
 
 def _skip(text: str, start: int, expected: str) -> int:
-    """Where the next thing begins after one character and the space around it."""
     start = _spaces(text, start)
     if text[start : start + 1] != expected:
         raise ValueError(f"no {expected} at {start}")

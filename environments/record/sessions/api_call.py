@@ -1,4 +1,4 @@
-"""A logged call of a model's API as a session: what was sent and the reply, in one list of chat messages.
+"""A logged call of a model API as a session: the request and the reply as one list of chat messages.
 
 References: requests and replies of OpenAI's `chat/completions` and `responses`, lines of its batch files, and
 Anthropic's `messages`.
@@ -11,20 +11,20 @@ from environments.policy.inference.http_client import list_in
 from environments.policy.inference.written_messages import MessageError
 
 LISTS = ("messages", "conversation", "conversations")
-"""Fields that hold the messages of a session, one of them."""
+"""Fields of which one holds a session's messages."""
 _RESULTS = frozenset({"function_call_output", "custom_tool_call_output"})
 _OF_ITEMS = frozenset(
     {"type", "id", "status", "role", "phase", "summary", "call_id", "name", "arguments", "input"},
 )
-"""Fields of an item; what else stands on one, such as a vote, is of its turn."""
+"""Fields of an item; others on it, such as a vote, belong to its turn."""
 _CALLS = {"function_call": "function", "custom_tool_call": "custom"}
 
 
 def as_session(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The call as a session; what is none, as it is.
+    """Return a call as a session, and anything else unchanged.
 
     Raises:
-        MessageError: something of the call cannot be taken.
+        MessageError: if some part of the call is not supported.
     """
     call: dict[str, Any] = dict(fields)
     for name in ("request", "body"):
@@ -33,20 +33,19 @@ def as_session(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     given = call.get("response")
     reply = call if given is None else _object(_object(given, "response").get("body", given), "response.body")
     is_items = call.get("input") is not None and not any(isinstance(call.get(name), list) for name in LISTS)
-    replied = _messages_of_reply(reply, with_output=is_items or given is not None)
+    replied = _reply_messages(reply, with_output=is_items or given is not None)
     if given is not None and not replied:
         raise MessageError(f"response has only {sorted(reply)!s:.200}; give choices, output or content")
     if not replied and not is_items:
         return call
-    before = _sent(call) if is_items else call.get("messages")
+    before = _request_messages(call) if is_items else call.get("messages")
     if not isinstance(before, list):
         raise MessageError("has a reply and not what was sent; give messages or input beside it")
     names = {name: call.get(name) or reply.get(name) for name in ("id", "model")}
     return {**call, **names, "messages": [*cast("list[Any]", before), *replied]}
 
 
-def _messages_of_reply(reply: Mapping[str, Any], *, with_output: bool) -> list[Any]:
-    """The messages of a reply; none where it is no reply."""
+def _reply_messages(reply: Mapping[str, Any], *, with_output: bool) -> list[Any]:
     given: Any = reply.get("choices")
     entries = cast("list[Any]", given) if isinstance(given, list) else []
     choices = [cast("dict[str, Any]", each) for each in entries if isinstance(each, dict)]
@@ -60,8 +59,8 @@ def _messages_of_reply(reply: Mapping[str, Any], *, with_output: bool) -> list[A
     return [reply] if reply.get("role") == "assistant" else []
 
 
-def _sent(call: Mapping[str, Any]) -> list[Any]:
-    """The messages of a request to `responses`."""
+def _request_messages(call: Mapping[str, Any]) -> list[Any]:
+    """Return the messages of a request to `responses`."""
     if call.get("previous_response_id") or call.get("conversation"):
         raise MessageError("goes on from what is at the server alone; give the whole conversation as input")
     written = call["input"]
@@ -73,7 +72,7 @@ def _sent(call: Mapping[str, Any]) -> list[Any]:
 
 
 def _messages_of(items: Sequence[Any], where: str) -> list[dict[str, Any]]:
-    """Items as messages: what the model wrote between two answers to it is one message."""
+    """Return items as messages; the model's items between two answers form one message."""
     messages: list[dict[str, Any]] = []
     for index, each in enumerate(items):
         item = _object(each, f"{where}[{index}]")
@@ -98,7 +97,7 @@ def _messages_of(items: Sequence[Any], where: str) -> list[dict[str, Any]]:
 
 
 def _add(message: dict[str, Any], kind: str, item: Mapping[str, Any], where: str) -> None:
-    """Add an item to the assistant's message; a vote on it is the message's."""
+    """Add an item, and a vote on it, to the assistant's message."""
     if kind == "message":
         content = item.get("content")
         message["content"] += content if isinstance(content, list) else [content]

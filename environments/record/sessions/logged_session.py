@@ -1,8 +1,7 @@
-"""One logged session as a conversation of turns with their votes, before it has token rows.
+"""A logged session as turns with votes, before it has token rows.
 
-Its messages are OpenAI's chat messages; content blocks with `tool_use` and `tool_result`, as Anthropic has
-them; or `{"from": …, "value": …}`, as ShareGPT has them. What could mean two things is refused. Of votes and
-outcomes, a missing value is `None`, and never 0.
+Messages are OpenAI's chat messages, Anthropic's content blocks with `tool_use` and `tool_result`, or
+ShareGPT's `{"from": …, "value": …}`. Ambiguous input is refused. Missing votes and outcomes are not 0.
 """
 
 import math
@@ -26,25 +25,25 @@ from tools.calls import ToolCall, ToolResult, ToolSpec
 _UP = frozenset({"up", "upvote", "thumbs_up"})
 _DOWN = frozenset({"down", "downvote", "thumbs_down"})
 NO_SPAN = Span(row=0, start=0, end=0)
-"""Of a turn that has no row yet."""
+"""The span of a turn without a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Where votes and outcomes stand, and what a vote in words is worth."""
+    """Names of the fields with votes and outcomes, and the value of votes in words."""
 
     vote_fields: tuple[str, ...] = ("vote", "reward")
-    """Of a message, one of them; `a.b` is field `b` of the object in `a`."""
+    """Fields of a message; `a.b` is field `b` of the object in `a`."""
     outcome_field: str = "outcome"
-    """Of the session, likewise."""
+    """A field of the session."""
     upvote: float = 1.0
     downvote: float = -1.0
 
     def vote(self, message: Mapping[str, Any], where: str) -> float | None:
-        """What a message was rated.
+        """Return a message's vote.
 
         Raises:
-            SessionError: several fields have one, or it is not a vote.
+            SessionError: if several fields have one, or it is not a vote.
         """
         given = {name: value for name in self.vote_fields if (value := _at(message, name)) is not None}
         if len(given) > 1:
@@ -54,11 +53,6 @@ class Scale:
         return None
 
     def outcome(self, session: Mapping[str, Any]) -> float | None:
-        """What the session came to.
-
-        Raises:
-            SessionError: it is neither a number nor true or false.
-        """
         value = _at(session, self.outcome_field)
         if value is None:
             return None
@@ -73,11 +67,7 @@ class Scale:
 
 
 def number(value: Any, where: str, possible: str) -> float:
-    """A number of JSON that credit can be computed from.
-
-    Raises:
-        SessionError: it is not one.
-    """
+    """Return a JSON number that credit can be computed from, or raise SessionError."""
     if not isinstance(value, int | float):
         raise SessionError(f"{where} is {value!r:.100}; {possible}")
     try:
@@ -99,11 +89,6 @@ def _at(fields: Mapping[str, Any], path: str) -> Any:
 
 
 def messages_in(session: Mapping[str, Any]) -> list[WrittenMessage]:
-    """All messages of a session, in order.
-
-    Raises:
-        SessionError: there are none, or one cannot be taken.
-    """
     named = [name for name in LISTS if session.get(name) is not None]
     if len(named) != 1:
         has = " and ".join(named) or f"only {sorted(session)!s:.200}"
@@ -119,33 +104,33 @@ def messages_in(session: Mapping[str, Any]) -> list[WrittenMessage]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """A conversation of a line of the file."""
+    """A conversation with its rewards."""
 
     session_id: str | None
     item_id: str | None
-    """Names the prompt; `None`: the prompt is its own name."""
+    """The prompt's name; None: the prompt itself identifies the item."""
     prompt: tuple[Message, ...]
     turns: tuple[Turn, ...]
-    """Without trajectory if the assistant is silent."""
+    """Empty if the assistant is silent; there is no trajectory then."""
     tools: tuple[ToolSpec, ...]
     model: str | None
     rewards: Rewards
     metrics: Mapping[str, float]
     rows: tuple[TokenRow, ...] | None = None
-    """As they were sampled; `None`: text alone is known."""
+    """Token rows as sampled, or None if only text is known."""
     item: Mapping[str, Any] | None = None
-    """What the agent was given, where the log has more than its opening."""
+    """The agent's input, where the log has more than the opening."""
     group: str = ""
-    """Which of several groups of the item it belongs to."""
+    """Identifies one of several groups of the item."""
     error: str | None = None
-    """Why it is a dropped rollout; `None`: it is none."""
+    """The error of a dropped rollout."""
 
 
 def read_session(fields: object, scale: Scale) -> Session:
-    """The session that a JSON value is.
+    """Return the session of a JSON value.
 
     Raises:
-        SessionError: something in it cannot be taken.
+        SessionError: if some part of it is not supported.
     """
     if not isinstance(fields, dict):
         raise SessionError(f"is {fields!r:.100}; a session is a JSON object")
@@ -203,13 +188,13 @@ def _turn(index: int, said: Sequence[WrittenMessage], model: str | None) -> Turn
         replies=tuple(each.message for each in replies),
         finish_reason="tool_calls" if message.tool_calls else "stop",
         span=NO_SPAN,
-        trained=_trained(spoke),
+        trained=_is_trained(spoke),
         weight_version=model,
     )
 
 
 def _results(calls: Sequence[ToolCall], answers: Sequence[WrittenMessage]) -> tuple[ToolResult, ...]:
-    """The results of a message's calls; one without an id answers the next call that has none yet."""
+    """Return the results of a message's calls; a result without an id answers the next open call."""
     unanswered = {call.id: call for call in calls}
     results: list[ToolResult] = []
     for each in answers:
@@ -226,8 +211,8 @@ def _results(calls: Sequence[ToolCall], answers: Sequence[WrittenMessage]) -> tu
     return tuple(results)
 
 
-def _trained(said: WrittenMessage) -> bool:
-    """OpenAI's `weight` of a message: 0 leaves it out of training."""
+def _is_trained(said: WrittenMessage) -> bool:
+    """Read OpenAI's `weight` of a message: 0 leaves it out of training."""
     weight = said.fields.get("weight")
     if weight not in (None, 0, 1):
         raise SessionError(f"{said.where}.weight is {weight!r:.100}; give 0 (not trained), 1 or null")
@@ -235,7 +220,7 @@ def _trained(said: WrittenMessage) -> bool:
 
 
 def metrics_in(given: Any) -> dict[str, float]:
-    """Numbers by name, without those that are null. Raises SessionError where one is no number."""
+    """Return numbers by name without nulls, or raise SessionError."""
     if given is None:
         return {}
     if not isinstance(given, dict):

@@ -1,7 +1,7 @@
-"""`import`: the logged sessions of a file become groups of trajectories with credit, in a new record.
+"""`import`: the logged sessions of a file become credited groups in a new record.
 
-The file has one JSON object a line and is read twice: first for its groups, then group by group.
-So memory holds one group and some 500 bytes for each session, however large the file is.
+The file has one JSON object per line and is read twice: first to find groups, then group by group, so that
+memory holds one group and some 500 bytes per session.
 """
 
 import codecs
@@ -40,16 +40,16 @@ from tools.json_input import JsonError, read_exact_json
 from tools.plain_text import is_utf8
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
-"""Of a session: more is no conversation."""
+"""More is no conversation."""
 MAX_SIBLINGS = 1024
-"""Of a group, as in a run: more sessions of one opening are several groups, each an epoch of the item."""
+"""Further sessions with the same opening form more groups, each an epoch of the item."""
 _SHOWN_LINES = 5
 _GZIP = b"\x1f\x8b"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedSession:
-    """A session and where it stands."""
+    """A session and its line in the file."""
 
     session: Session
     line: int
@@ -61,41 +61,38 @@ class LoggedGroup:
 
     item_id: str
     epoch: int
-    """How many groups of this opening come before it."""
     item: Mapping[str, Any]
-    """What the agent was given: the opening messages and the tools."""
+    """The agent's input: opening messages and tools."""
     sessions: tuple[LoggedSession, ...]
 
 
 class SessionFile:
-    """Sessions by their openings; made by `open_sessions`, which has read all of them once."""
+    """The sessions of a file by their openings; made by `open_sessions`."""
 
     def __init__(self, path: Path, file: BinaryIO, scale: Scale) -> None:
         """Read every session.
 
         Raises:
-            DatasetError: names the first line that cannot be taken, and how many more there are.
+            DatasetError: if lines are invalid; names the first and counts the others.
         """
         self.sessions = 0
         self.turns = 0
         self.votes = 0
-        """Turns with a vote."""
         self.outcomes = 0
-        """Sessions with an outcome."""
         self._path, self._file, self._scale = path, file, scale
         self._before = _identity(file)
         self._openings: dict[tuple[str, str], _Opening] = {}
-        """By item id and group, in the order they came."""
+        """Keys are (item id, group), in file order."""
         self._ids: dict[bytes, int] = {}
-        """The first line of each session's id."""
+        """First line of each session id, by its digest."""
         self.digest = self._read()
-        """Of the file's bytes."""
+        """SHA-256 of the file."""
 
     def groups(self) -> Iterator[LoggedGroup]:
-        """Every group, in the order in which their first sessions stand.
+        """Yield every group, in the order of their first sessions.
 
         Raises:
-            DatasetError: the file changed meanwhile.
+            DatasetError: if the file changed in the meantime.
         """
         epochs = Counter[str]()
         for (identity, _), opening in self._openings.items():
@@ -108,7 +105,6 @@ class SessionFile:
             self._refuse_change()
 
     def _read(self) -> str:
-        """Index the sessions; the digest of the file."""
         hashed = hashlib.sha256()
         problem, refused = "", array("Q")
         for line, offset, content in self._lines(hashed.update):
@@ -128,11 +124,6 @@ class SessionFile:
         return hashed.hexdigest()
 
     def _add(self, session: Session, place: tuple[int, int, int]) -> None:
-        """Count and index one more.
-
-        Raises:
-            SessionError: its name is taken, or that of its prompt is another prompt's.
-        """
         line = place[1]
         if session.session_id is not None:
             before = self._ids.setdefault(_short(session.session_id), line)
@@ -155,7 +146,7 @@ class SessionFile:
         self.outcomes += session.rewards.outcome is not None
 
     def _lines(self, also: Callable[[bytes], None]) -> Iterator[tuple[int, int, bytes]]:
-        """The lines that are not blank, each with its number and offset."""
+        """Yield (number, offset, content) of lines that are not blank."""
         line = offset = 0
         while content := self._file.readline(MAX_LINE_BYTES + 1):
             line += 1
@@ -183,15 +174,15 @@ class SessionFile:
 
 @contextmanager
 def open_sessions(path: Path, scale: Scale) -> Generator[SessionFile]:
-    """The sessions of a file, all of them read and checked once.
+    """Context manager: read and check all sessions of a file.
 
     Raises:
-        DatasetError: it cannot be read, or a line of it is no session.
+        DatasetError: if the file cannot be read, or a line is no session.
     """
     if str(path) == "-":
         raise DatasetError("sessions are read twice: give a file, not - (standard input)")
     try:
-        # Before it is opened: that would wait for the writer of a pipe.
+        # Opening a pipe would wait for its writer.
         if path.exists() and not path.is_file():
             raise DatasetError(f"{path} is no plain file; sessions are read twice")
         with path.open("rb") as file:
@@ -201,7 +192,7 @@ def open_sessions(path: Path, scale: Scale) -> Generator[SessionFile]:
 
 
 def item_of(session: Session) -> dict[str, Any]:
-    """What the agent was given, as a record holds it: equal for sessions that can be compared."""
+    """Return the item that a record holds, equal for sessions that can be compared."""
     if session.item is not None:
         return dict(session.item)
     prompt: dict[str, Any] = {"prompt": [message.to_openai() for message in session.prompt]}
@@ -210,36 +201,27 @@ def item_of(session: Session) -> dict[str, Any]:
 
 @dataclass(slots=True, kw_only=True)
 class _Opening:
-    """Where the sessions of one opening stand."""
-
     digest: bytes
     line: int
-    """Of the first of them."""
     places: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
-    """Of each, the offset and the line, and which of its line it is."""
+    """(offset, line, index in the line) of each session."""
 
 
 def _parts(places: Sequence[tuple[int, int, int]]) -> Iterator[Sequence[tuple[int, int, int]]]:
-    """Parts of at most `MAX_SIBLINGS`, of nearly one size, so that none of them is left alone."""
+    """Split into nearly equal parts of at most `MAX_SIBLINGS`, so that no session is left alone."""
     count = -(-len(places) // MAX_SIBLINGS)
     for number in range(count):
         yield places[len(places) * number // count : len(places) * (number + 1) // count]
 
 
 def _read(line: bytes, scale: Scale) -> list[Session]:
-    """The sessions of a line: of an episode of verifiers there may be several."""
-    value = _parsed(line)
+    value = _parse(line)
     if is_trace(value):
         return read_traces(cast("dict[str, Any]", value), scale)
     return [read_session(value, scale)]
 
 
-def _parsed(line: bytes) -> object:
-    """A line as JSON values.
-
-    Raises:
-        SessionError: it is not JSON, or holds what no record can.
-    """
+def _parse(line: bytes) -> object:
     try:
         value = read_exact_json(line.removeprefix(codecs.BOM_UTF8).decode())
     except UnicodeDecodeError:
@@ -263,7 +245,7 @@ def _identity(file: BinaryIO) -> tuple[int, int]:
 def with_row(
     prompt: tuple[Message, ...], turns: Sequence[Turn], tools: Sequence[ToolSpec], renderer: ChatMLRenderer
 ) -> tuple[tuple[Turn, ...], tuple[TokenRow, ...]]:
-    """The turns with their spans in the row, without logprobs, as of a model server that gives text alone."""
+    """Return the turns with spans in one approximate token row, without log-probabilities."""
     builder = RowBuilder()
     spanned: list[Turn] = []
     sampled: tuple[int, ...] = ()
@@ -290,19 +272,19 @@ def with_row(
 
 
 UNKNOWN_POLICY = "unknown"
-"""Who played, where no session of a group names its model."""
+"""The policy's name where no session names its model."""
 Credit = Callable[[TrajectoryGroup, str], CreditedGroup]
-"""Advantages for a group that a policy of that name played."""
+"""Credits a group that a policy of this name played."""
 
 
 def record_sessions(
     sessions: SessionFile, recorder: Recorder, origin: RunOrigin, renderer: ChatMLRenderer, credit: Credit
 ) -> Summary:
-    """Write a group for each opening, in the order of the file; what they came to.
+    """Write a group per opening, in file order, and return their summary.
 
     Raises:
-        DatasetError: the file was changed meanwhile.
-        RecordError: the record cannot be written.
+        DatasetError: if the file changed in the meantime.
+        RecordError: if the record cannot be written.
     """
     summary = Summary()
     recorder.begin(origin)

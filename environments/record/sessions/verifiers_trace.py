@@ -1,7 +1,7 @@
-"""Traces of verifiers (v1, read against 0.4.0) as sessions: a graph of messages with the tokens they add.
+"""Traces of verifiers (v1, tested with 0.4.0) as sessions: graphs of messages and the tokens they add.
 
-A line of its `traces.jsonl` is an episode with the traces of its agents; a trace alone is read, too. The
-package is not needed. Reference: `verifiers.v1.trace.Trace`, `verifiers.v1.graph.MessageNode`.
+A line of `traces.jsonl` is an episode with its agents' traces, or a single trace. The package is not needed.
+Reference: `verifiers.v1.trace.Trace`, `verifiers.v1.graph.MessageNode`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ from environments.turn_level_reward import aggregate
 
 _MOST_REPEATED = 1_000_000
 TURN_REWARDS = "turn_rewards"
-"""In a trace's `info` a reward for each sampled node; in its `rewards` their sum."""
+"""In a trace's `info`, a reward per sampled node; in its `rewards`, their sum."""
 
 
 def is_trace(value: object) -> bool:
@@ -41,12 +41,12 @@ def is_trace(value: object) -> bool:
 
 
 def read_traces(fields: Mapping[str, Any], scale: Scale) -> list[Session]:
-    """The trace of each trainable agent of an episode, or the trace itself.
+    """Return the sessions of an episode's trainable agents, or of a single trace.
 
     An episode that failed without a trace is a session without turns.
 
     Raises:
-        SessionError: something in it cannot be taken.
+        SessionError: if some part of it is not supported.
     """
     try:
         if "nodes" in fields:
@@ -74,7 +74,7 @@ def _session(trace: Mapping[str, Any], episode: Mapping[str, Any], scale: Scale)
     return Session(
         session_id=field_of(trace, "id", str),
         item_id=_name(data, "id") or _name(task, "key") or _name(task, "hash"),
-        # Agents of an episode have tasks of their own.
+        # Agents of an episode have separate tasks.
         group=f"{group or ''}/{object_in(trace, 'agent').get('name') or 'agent'}",
         item=data,
         prompt=graph.prompt,
@@ -94,25 +94,24 @@ def _name(fields: Mapping[str, Any], field: str) -> str | None:
 
 
 class _Graph:
-    """The nodes of a trace; each of its leaves ends a branch, which is a token row.
+    """The nodes of a trace. Each leaf ends a branch, which is a token row.
 
-    Nodes are visited a fixed number of times, but where branches repeat them: those are counted and bounded.
+    Each node is visited a fixed number of times, except for branches that repeat nodes: these are bounded.
     """
 
     def __init__(self, nodes: Sequence[Mapping[str, Any]]) -> None:
         self.nodes = nodes
         self._parents: list[int] = []
-        """-1 for a root."""
         self._threads: dict[int, Seen] = {-1: ([], 0)}
-        """The messages up to each node: a list that the nodes of one branch share, and how many of it."""
+        """Messages up to each node: a list shared by the nodes of a branch, and a length."""
         self._assistants = {-1: -1}
-        """The last node of an assistant up to each node."""
+        """The last assistant node up to each node."""
         self._repeated = 0
         for index, node in enumerate(nodes):
             self._add(index, node.get("parent"), self._message(index))
         self.sampled = [index for index, node in enumerate(nodes) if node.get("sampled")]
         self.seen = [self._threads[self._parents[index]] for index in self.sampled]
-        """What the model saw before each turn."""
+        """The context of each turn."""
         messages, count = self.seen[0] if self.sampled else ([], 0)
         self.prompt = tuple(messages[:count])
 
@@ -135,11 +134,11 @@ class _Graph:
             raise SessionError(f"its branches repeat more than {_MOST_REPEATED} nodes; give it in parts")
 
     def turns(self, calls: Sequence[Mapping[str, Any]]) -> list[Turn]:
-        """A turn for each sampled node, with what answers it, without a row."""
+        """Return a turn per sampled node, with the messages that answer it and without a row."""
         of_node = {call["node"]: call for call in calls if call.get("node") is not None}
         turns: list[Turn] = []
         self._turn_of: dict[int | Message, int] = {}
-        """By its node and, the last of equal ones, by its message."""
+        """Turns by node, and by message (of equal messages the last)."""
         for at, index in enumerate(self.sampled):
             (messages, count), call = self._threads[index], of_node.get(index, {})
             message = messages[count - 1]
@@ -161,13 +160,12 @@ class _Graph:
         return turns
 
     def with_rows(self, turns: Sequence[Turn]) -> tuple[list[Turn], tuple[TokenRow, ...] | None]:
-        """The turns with their spans in the rows; `None` for rows where a turn has no tokens."""
+        """Return the turns with spans, and the rows, or None for rows if a turn has no tokens."""
         if not all(self.nodes[index].get("token_ids") for index in self.sampled):
             return list(turns), None
         leaves = self._longest_branches()
         builders: dict[int, RowBuilder] = {}
         known: dict[int, int] = {}
-        """Nodes of a branch that its row holds."""
         spanned: list[Turn] = []
         for turn, index in zip(turns, self.sampled, strict=True):
             leaf = leaves[index]
@@ -180,7 +178,7 @@ class _Graph:
         return spanned, next(iter(builders.values()), RowBuilder()).build()
 
     def _longest_branches(self) -> list[int]:
-        """For each node, the leaf of the longest branch that it is in; of equal ones the first."""
+        """Return, for each node, the leaf of its longest branch (of equal ones the first)."""
         leaves = list(range(len(self.nodes)))
         for index, above in reversed([*enumerate(self._parents)]):
             if above >= 0:
@@ -189,7 +187,7 @@ class _Graph:
         return leaves
 
     def _completion(self, index: int, turn: Turn, known: int) -> Completion:
-        """What was sampled, and the tokens before it of the nodes that the row does not hold yet."""
+        """Return the sampled tokens and those before them that the row does not hold yet."""
         path = [index]
         while len(path) < self._threads[index][1] - known:
             path.append(self._parents[path[-1]])
@@ -214,11 +212,11 @@ class _Graph:
         )
 
     def _answer(self, turns: list[Turn], end: int) -> None:
-        """Give the last turn up to a node what follows it there, if nothing did before."""
+        """Give the last turn up to a node the messages that follow it, unless it has some."""
         last = self._assistants[end]
         if last < 0:
             return
-        # A row that repeats its history has the turn's message without its tokens.
+        # A branch that repeats its history has the turn's message without tokens.
         (messages, count), (_, start) = self._threads[end], self._threads[last]
         at = self._turn_of.get(last, self._turn_of.get(messages[start - 1]))
         if at is not None and len(turns[at].messages) == 1:
@@ -226,13 +224,13 @@ class _Graph:
 
     def _message(self, index: int) -> Message:
         message = object_in(self.nodes[index], "message", where=f"nodes[{index}].")
-        # A model may stop at once.
+        # The content may be null if the model stopped at once.
         (read,) = messages_of({**message, "content": message.get("content") or ""}, f"nodes[{index}]", index)
         return read.message
 
 
 def _rewards(trace: Mapping[str, Any], info: Mapping[str, Any], graph: _Graph, scale: Scale) -> Rewards:
-    """What the trace earned in all, and its turns where `info.turn_rewards` or their nodes have that."""
+    """Return a trace's outcome, and rewards of turns from `info.turn_rewards` or votes on nodes."""
     possible = "give numbers and null"
     turns = field_of(info, TURN_REWARDS, list)
     if turns is None:
@@ -251,7 +249,7 @@ def _rewards(trace: Mapping[str, Any], info: Mapping[str, Any], graph: _Graph, s
             possible,
         )
         for name, each in cast("dict[str, dict[str, Any] | None]", object_in(trace, "rewards")).items()
-        # The sum of the turns' rewards, where these are known, is no outcome.
+        # The sum of the turns' rewards is not an outcome.
         if each is not None and not (name == TURN_REWARDS and has_turns)
     }
     outcome = sum(parts.values()) if parts else None

@@ -9,7 +9,7 @@ from environments.trajectory import NOT_SAMPLED, TokenRow
 from tests.turnwise.lab.credit_report.token_games import game
 from tools.errors import ConfigError, CreditError
 from turnwise.lab.credit_report.arms import read_for_report
-from turnwise.lab.credit_report.model_gradients import model_gradients
+from turnwise.lab.credit_report.gradients import model_gradients
 from turnwise.lab.credit_report.report import credit_report
 from turnwise.lab.credit_report.signal_noise import measure
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from environments.record import append_file, private_file
-from environments.record.append_file import AppendFile
+from environments.record import private_file
+from environments.record.private_file import AppendFile
 from tools.errors import RecordError
 
 
@@ -44,13 +44,12 @@ class Calls:
 def opened(tmp_path, monkeypatch):
     files = []
 
-    def opened(calls=None, *, fresh=False):
-        for module in (append_file, private_file):
-            monkeypatch.setattr(module, "os", calls or os)
+    def open_file(calls=None, *, fresh=False):
+        monkeypatch.setattr(private_file, "os", calls or os)
         files.append(AppendFile(tmp_path / "r.jsonl", fresh=fresh))
         return files[-1]
 
-    yield opened
+    yield open_file
     for file in files:
         file.close()
 

@@ -33,7 +33,7 @@ def begun(path, run, *items, all_items=False):
 def test_a_finished_group_is_held_and_a_failed_one_is_known(path):
     with Recorder(path) as recorder:
         assert [recorder.holds(item, 0) for item in "abc"] == [True, False, False]
-        assert [recorder.failed_before(item, 0) for item in "abc"] == [False, True, False]
+        assert [recorder.has_failed_before(item, 0) for item in "abc"] == [False, True, False]
         assert not recorder.holds("a", 1)
 
 
@@ -42,7 +42,7 @@ def test_a_group_that_worked_in_the_end_did_not_fail_before(path):
         recorder.begin(RUN)
         recorder.append(credited(TWO, "b"))
     with Recorder(path) as recorder:
-        assert not recorder.failed_before("b", 0)
+        assert not recorder.has_failed_before("b", 0)
 
 
 def test_the_same_run_and_items_go_on(path):

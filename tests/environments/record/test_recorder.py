@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from environments.record.group_line import encode_group, with_crc
-from environments.record.recorder import Recorder, new_record, read_contents, read_groups, serialised
+from environments.record.recorder import Recorder, new_record, read_contents, read_groups, serialise
 from tests.environments.record.recorded import TWO, credited, edit
 from tools.errors import RecordError
 
@@ -36,7 +36,7 @@ def test_a_new_record_is_on_disk_before_it_takes_its_name(tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("each_on_disk", [True, False])
 def test_artefacts_are_on_disk_before_the_line_that_names_them(tmp_path, monkeypatch, each_on_disk):
-    line, _ = serialised(credited(TWO), fingerprint=None)
+    line, _ = serialise(credited(TWO), fingerprint=None)
     with Recorder(tmp_path / "r.jsonl", each_on_disk=each_on_disk) as recorder:
         synced, sync = [], os.fsync
 

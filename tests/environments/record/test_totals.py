@@ -162,7 +162,7 @@ def test_turns_failures_texts_and_names_without_end_have_few_entries_and_lose_no
 
     made = Tally()
     for number in range(3 * MAX_TEXTS):
-        made = made.merged(Tally.of([f"{number}"]))
+        made = made.merge(Tally.of([f"{number}"]))
     assert len(made) == MAX_TEXTS + 1
     assert sum(made.counts().values()) == 3 * MAX_TEXTS
 

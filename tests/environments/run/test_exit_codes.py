@@ -6,8 +6,7 @@ import signal
 import pytest
 
 from environments.config import AgentEnvConfig
-from environments.record.artefact_file import artefacts_of
-from environments.record.recorder import new_record
+from environments.record.recorder import artefacts_of, new_record
 from environments.record.run_folder import Shard
 from environments.run.evaluation_run import evaluate
 from environments.run.open_run import RunOptions

@@ -53,18 +53,18 @@ class Ended:
 
 
 async def test_a_group_that_is_serialised_when_a_signal_comes_is_handed_over_once(monkeypatch):
-    serialised, source, done = group_source.serialised, Ended(), []
+    serialise, source, done = group_source.serialise, Ended(), []
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()
 
     def interrupted(credited, **more):
         os.kill(os.getpid(), signal.SIGINT)
         asyncio.run_coroutine_threadsafe(stopping.wait(), loop).result(10)
-        return serialised(credited, **more)
+        return serialise(credited, **more)
 
     async def on_done(task, finished):
         done.append((task, finished.line.status))
 
-    monkeypatch.setattr(group_source, "serialised", interrupted)
+    monkeypatch.setattr(group_source, "serialise", interrupted)
     groups = FinishedGroups(source, FINISHING)
     running = asyncio.ensure_future(run_groups([1, 2, 3], groups.run, on_done, max_in_flight=1))
     while signal.getsignal(signal.SIGINT) is not signal.SIG_DFL:  # noqa: ASYNC110 - nothing else tells
@@ -223,7 +223,7 @@ async def driven(path, made, noted=(), **options):
             finishing=FINISHING,
             is_evaluation=False,
             progress=Progress(console),
-            watchdog=SimpleNamespace(armed=nullcontext),
+            watchdog=SimpleNamespace(arm=nullcontext),
             tracker=SimpleNamespace(add=lambda note: noted and noted[0](note)),
         )
         code = await roll_out(run, PlannedTasks(tasks, recorder))

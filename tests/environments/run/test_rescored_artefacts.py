@@ -4,8 +4,7 @@ import zipfile
 
 import pytest
 
-from environments.record.artefact_file import artefacts_of, with_contents
-from environments.record.recorder import read_contents, read_groups
+from environments.record.recorder import artefacts_of, read_contents, read_groups, with_contents
 from environments.rewards.artefacts import TakenFiles
 from environments.run.open_run import RunOptions
 from environments.run.process_run import process

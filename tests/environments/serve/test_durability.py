@@ -234,7 +234,7 @@ async def test_what_an_api_has_is_sent_again_unless_it_surely_remembers(outbox, 
 
 
 async def test_a_post_counts_as_sent_only_after_the_answer(outbox):
-    watching = Watching(outbox, lambda each: each.sent())
+    watching = Watching(outbox, lambda each: each.sent_posts())
     async with (
         hostile(GOOD | {"/scored_data": watching(GOOD["/scored_data"])}) as server,
         registration_at(server.url, outbox) as registration,

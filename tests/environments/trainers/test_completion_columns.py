@@ -19,7 +19,7 @@ from environments.wire.payloads import Shape, pack, post_text
 from tests.environments.wire.forked_groups import forked_group, with_credit
 from tests.tables import cases
 from tools.errors import WireError
-from turnwise.lab.probe.canaries import CANARIES, GROUP_SIZE, condensed_context
+from turnwise.lab.probe.canaries import CANARIES, GROUP_SIZE, make_condensed_context
 
 GROUPS = {name: make() for name, make in CANARIES.items()}
 UNEQUAL, UNSCORED = GROUPS["unequal lengths"], GROUPS["unscored turns"]
@@ -59,7 +59,7 @@ def test_a_group_with_more_rows_than_are_taken_is_refused_with_their_number():
     with pytest.raises(
         GroupLeftOut, match="4 token rows, since 1 of its 3 trajectories forked, and 3 are taken"
     ):
-        completion_columns(condensed_context(), rows=3)
+        completion_columns(make_condensed_context(), rows=3)
 
 
 @cases("advantage", [1e60, -1e60, math.nan])

@@ -75,14 +75,14 @@ def test_the_advantages_in_the_loss_are_those_of_the_wire(step, env):
 
 
 def lost():
-    group = canary.unequal_lengths()
+    group = canary.make_unequal_lengths()
     zeros = tuple(tuple(0.0 for _ in each) for each in group.advantages)
     return replace(group, status="failed", reason="it broke", advantages=zeros)
 
 
 def forked():
     """More token rows than there are siblings."""
-    group = canary.condensed_context()
+    group = canary.make_condensed_context()
     siblings = group.group.trajectories
     return replace(
         group,
@@ -96,7 +96,7 @@ def forked():
 )
 @pytest.mark.parametrize("loss", ["dr_grpo", "dapo"])
 def test_a_group_that_cannot_be_trained_on_takes_nothing_from_the_others(step, became, group, loss):
-    env = type("Some", (CanaryEnv,), {"groups": {"good": canary.dropped_sibling, "bad": group}})
+    env = type("Some", (CanaryEnv,), {"groups": {"good": canary.make_dropped_sibling, "bad": group}})
     done = step(env, loss_type=loss)
     done.rollouts.groups = [each for each in done.rollouts.groups if "dropped" in each.group.group_id]
     assert compared(done, loss) == gradients.EXACT

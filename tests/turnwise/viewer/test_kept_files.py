@@ -8,7 +8,7 @@ from environments.testing import group_of
 from environments.trajectory import Artefact
 from tests.turnwise.viewer.pages import page, recorded
 from tools.sandbox.archive import ArchivedFile, pack
-from turnwise.viewer.artefact_values import LARGEST_SHOWN, kept_files
+from turnwise.viewer.page_values import LARGEST_SHOWN, collect_kept_files
 
 GROUP = group_of([[1.0, 0.0], [0.5, 0.5]])
 
@@ -26,7 +26,10 @@ def kept(*taken):
 
 
 def shown(trajectory):
-    return [(each["turn"], each["path"], each["note"], each["text"]) for each in kept_files(trajectory, str)]
+    return [
+        (each["turn"], each["path"], each["note"], each["text"])
+        for each in collect_kept_files(trajectory, str)
+    ]
 
 
 def test_each_version_is_shown_whole():

@@ -1,1 +1,1 @@
-"""Which estimator's gradient has the most signal for its noise, on the rollouts of a record."""
+"""The signal and noise of each estimator's gradient, measured on the rollouts of a record."""

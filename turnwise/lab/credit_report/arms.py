@@ -1,8 +1,9 @@
-"""The arms of the report: each γ and baseline of turn_return, and every other estimator."""
+"""The arms of the report: each γ with each baseline of turn_return, and every other estimator."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,11 @@ from environments.credit import ESTIMATORS, describe, estimate
 from environments.trajectory import CreditedGroup
 from tools.errors import CreditError
 
-GAMMAS = (1.0, 0.9, 0.7, 0.5, 0.0)
+_GAMMAS = (1.0, 0.9, 0.7, 0.5, 0.0)
 Numbers = NDArray[np.float64]
 Ids = NDArray[np.int64]
 _LEAST_UNITS = 3
-"""Deleting one of fewer leaves no pair of groups."""
+"""With fewer, deleting one leaves no pair of groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,6 @@ class Arm:
 
     @property
     def params(self) -> dict[str, Any]:
-        """What the estimator is called with."""
         given = {"gamma": self.gamma, "baseline": self.baseline}
         return {name: value for name, value in given.items() if value is not None}
 
@@ -39,51 +39,47 @@ class Arm:
 
 
 REFERENCE = Arm(estimator="turn_return", gamma=1.0, baseline="loo_index")
-"""Unbiased, so that its mean gradient is the one to follow."""
+"""An unbiased estimator: its mean gradient is the one to follow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sampled:
-    """The tokens of a trained turn, and where they are."""
+class TurnTokens:
+    """The sampled tokens of a trained turn."""
 
     trajectory: int
     turn: int
     row: int
     start: int
     before: tuple[int, ...]
-    """The last two tokens that it answers: of the prompt, a tool, a user."""
+    """The last two tokens before the turn, from a prompt, a tool or a user."""
     tokens: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportGroup:
-    """What the report reads of a group."""
-
     credited: CreditedGroup
     unit: int
-    """Equal for the epochs of an item, whose gradients are not independent."""
-    turns: tuple[Sampled, ...]
+    """Index of the item: gradients of its epochs are not independent."""
+    turns: tuple[TurnTokens, ...]
     advantages: Numbers
-    """[arm][turn], over the rollouts of the group, of which withheld ones count."""
+    """[arm][turn], divided by the number of rollouts, withheld ones included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportData:
-    """The groups of a record, credited by every arm."""
-
     arms: tuple[Arm, ...]
-    """The reference is the first."""
+    """The reference comes first."""
     groups: tuple[ReportGroup, ...]
 
 
 def read_for_report(record: Iterable[CreditedGroup]) -> ReportData:
     """Credit the groups of a record by every arm.
 
-    Failed groups, evaluations, groups of which every rollout is too old and logged sessions without a peer
-    are left out: no trainer gets them. An estimator that refuses one of the others is no arm.
+    Groups that no trainer gets are left out: failed or stale ones, evaluations, and logged sessions without a
+    peer. An estimator that refuses a group is left out, too.
 
     Raises:
-        CreditError: no tokens, groups of fewer than three items, or rewards that nothing can be made of.
+        CreditError: if there are no tokens, fewer than three items, or the reference refuses a group.
     """
     groups = [each for each in record if _is_trained_on(each)]
     units: dict[str, int] = {}
@@ -94,15 +90,15 @@ def read_for_report(record: Iterable[CreditedGroup]) -> ReportData:
             f"the report compares the gradients of groups of different items: it needs {_LEAST_UNITS} items "
             f"with a group to train on, and has {len(units)}"
         )
-    turns = [tuple(_sampled(each)) for each in groups]
+    turns = [tuple(_find_turns(each)) for each in groups]
     if not any(map(len, turns)):
         raise CreditError("no tokens of a trained turn are recorded, and the report is about their gradients")
     credit = {arm: rows for arm in _all_arms() if (rows := _credit(arm, groups, turns)) is not None}
     if REFERENCE not in credit:
-        rows = [estimate(REFERENCE.estimator, each.group) for each in groups]  # says what is wrong
+        rows = [estimate(REFERENCE.estimator, each.group) for each in groups]  # raises with the reason
         raise CreditError(f"{REFERENCE} cannot credit {len(rows)} groups")
     arms = (REFERENCE, *(arm for arm in credit if arm != REFERENCE))
-    # No figure depends on an arm's unit, and squares of large rewards would overflow.
+    # Arms are scaled to 1: no figure depends on the unit, and squares of large rewards would overflow.
     units_of = [
         max((float(np.abs(row).max(initial=0.0)) for row in credit[arm]), default=0.0) for arm in arms
     ]
@@ -130,7 +126,7 @@ def _is_trained_on(credited: CreditedGroup) -> bool:
     return credited.status != "failed" and not is_out
 
 
-def _sampled(credited: CreditedGroup) -> Iterator[Sampled]:
+def _find_turns(credited: CreditedGroup) -> Iterator[TurnTokens]:
     for index, trajectory in enumerate(credited.group.trajectories):
         ends = defaultdict[int, int](int)
         for number, turn in enumerate(trajectory.turns):
@@ -138,7 +134,7 @@ def _sampled(credited: CreditedGroup) -> Iterator[Sampled]:
             read, ends[span.row] = max(ends[span.row], span.start - 2), span.end
             if turn.trained and span.row < len(trajectory.rows) and span.end > span.start:
                 ids = trajectory.rows[span.row].token_ids
-                yield Sampled(
+                yield TurnTokens(
                     trajectory=index,
                     turn=number,
                     row=span.row,
@@ -149,23 +145,21 @@ def _sampled(credited: CreditedGroup) -> Iterator[Sampled]:
 
 
 def _all_arms() -> Iterator[Arm]:
-    """The reference with each γ and each other baseline, and every other estimator as it is by default."""
-    yield from (replace(REFERENCE, gamma=gamma) for gamma in GAMMAS)
-    for each in describe(REFERENCE.estimator).parameters:
-        if each.name == "baseline":
-            yield from (replace(REFERENCE, baseline=choice) for choice in each.choices)
+    """Yield turn_return with each γ and baseline, then every other estimator with its default parameters."""
+    for choice, gamma in product(describe(REFERENCE.estimator).parameter("baseline").choices, _GAMMAS):
+        yield replace(REFERENCE, gamma=gamma, baseline=choice)
     yield from (Arm(estimator=name) for name in ESTIMATORS if name != REFERENCE.estimator)
 
 
 def _credit(
-    arm: Arm, groups: Iterable[CreditedGroup], turns: Iterable[tuple[Sampled, ...]]
+    arm: Arm, groups: Iterable[CreditedGroup], turns: Iterable[tuple[TurnTokens, ...]]
 ) -> list[Numbers] | None:
-    """Of each group the advantages of its sampled turns; `None` where the estimator refuses one."""
+    """Return the advantages of each group's turns, or None if the estimator refuses a group."""
     rows: list[Numbers] = []
     try:
         for each, sampled in zip(groups, turns, strict=True):
             advantages = estimate(arm.estimator, each.group, **arm.params)
             rows.append(np.array([advantages[turn.trajectory][turn.turn] for turn in sampled], dtype=float))
-    except Exception:  # noqa: BLE001  # an estimator may be anybody's code
+    except Exception:  # noqa: BLE001  # a registered estimator is user code
         return None
     return rows

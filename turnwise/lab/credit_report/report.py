@@ -1,4 +1,4 @@
-"""The credit report of a record: a row for each arm, and what can be said of them."""
+"""The credit report of a record: one row per arm, and sentences about the certain differences."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -6,35 +6,32 @@ from typing import TypedDict
 
 from environments.trajectory import CreditedGroup
 from turnwise.lab.credit_report.arms import REFERENCE, Arm, ReportData, read_for_report
-from turnwise.lab.credit_report.model_gradients import model_gradients
-from turnwise.lab.credit_report.proxy import proxy_gradients
+from turnwise.lab.credit_report.gradients import model_gradients, proxy_gradients
 from turnwise.lab.credit_report.signal_noise import Comparison, Measured, measure
 
 _LEAST_TIMES = 1.05
-"""A smaller difference in groups is nothing to choose by, however certain: it would read 1.0 ×."""
+"""A smaller ratio of groups is not reported, even if it is certain: it would read 1.0 ×."""
 
 
 class CreditRow(TypedDict):
-    """An arm of the report: an estimator with its γ and baseline."""
+    """An estimator of the report, with its γ and baseline."""
 
     estimator: str
     gamma: float | None
     baseline: str | None
     snr: float
-    """Per group: the part of its gradient along the unbiased one, over its noise."""
+    """Signal to noise per group, as in `signal_noise`."""
     snr_low: float
     snr_high: float
     groups_per_step: int | None
-    """⌈1/snr²⌉; `None`: no signal."""
+    """⌈1/snr²⌉; None without a signal."""
     bias: float | None
-    """1 - the cosine to the unbiased gradient; `None`: not known for noise."""
+    """1 - cosine to the unbiased gradient; None if noise hides it."""
     tier: str
     """`proxy` or `measured`."""
 
 
 class CreditReport(TypedDict):
-    """What the groups of a record say of every arm."""
-
     rows: list[CreditRow]
     groups: int
     sentences: list[str]
@@ -44,12 +41,12 @@ def credit_report(record: Iterable[CreditedGroup], model: Path | None = None) ->
     """Measure the signal and noise of every estimator, γ and baseline on the groups of a record.
 
     Args:
-        record: its groups.
-        model: the folder of the model that sampled them, for the measured tier; `None`: the proxy.
+        record: the groups.
+        model: the folder of the model that sampled them, for measured gradients; None for the proxy.
 
     Raises:
-        CreditError: the record has no tokens, too few items, or was not sampled by the model.
-        ConfigError: the model cannot be loaded.
+        CreditError: if the record has no tokens or too few items, or was not sampled by the model.
+        ConfigError: if the model cannot be loaded.
     """
     data = read_for_report(record)
     gradients = proxy_gradients(data) if model is None else model_gradients(data, model)
@@ -72,13 +69,13 @@ def credit_report(record: Iterable[CreditedGroup], model: Path | None = None) ->
 
 
 def _sentences(data: ReportData, measured: Measured) -> list[str]:
-    """What is certain: of the best arm, and of the worst where that is another."""
+    """Describe the best and the worst of the arms that certainly differ from the reference."""
     if not measured.is_signal:
         more = measured.more_groups
         return [f"cannot tell: {more:,} groups more; {REFERENCE} has no gradient above its noise here"]
 
     def rank(comparison: Comparison) -> tuple[bool, float]:
-        # γ is the choice that is made first: another estimator is named where no γ is certain.
+        # Users choose γ first, so another estimator is named only if no γ is certain.
         return _is_near(data.arms[comparison.arm]), comparison.times
 
     certain = [each for each in measured.comparisons if each.is_certain]
@@ -88,22 +85,25 @@ def _sentences(data: ReportData, measured: Measured) -> list[str]:
         key=lambda each: each.times,
         default=None,
     )
-    said = [_sentence(data, measured, each) for each in (better, worse) if each is not None]
+    sentences = [_sentence(data, measured, each) for each in (better, worse) if each is not None]
     unclear = [each for each in measured.comparisons if not each.is_certain and each.more_groups is not None]
     if better is None and unclear:
         best = max(unclear, key=rank)
         name = _name(data.arms[best.arm])
-        said.append(f"cannot tell: {best.more_groups:,} groups more, whether {name} differs from γ = 1 here")
-    return said or ["cannot tell: no estimator differs enough from γ = 1 here"]
+        sentences.append(
+            f"cannot tell: {best.more_groups:,} groups more, whether {name} differs from γ = 1 here"
+        )
+    return sentences or ["cannot tell: no estimator differs enough from γ = 1 here"]
 
 
 def _sentence(data: ReportData, measured: Measured, comparison: Comparison) -> str:
     times = comparison.times
-    needs = f"{_number(times)} × fewer" if times > 1 else f"{_number(1 / times)} × as many"
-    than = "groups than" if times > 1 else "groups as"
+    factor = max(times, 1 / times)
+    shown = f"{factor:.1f}" if factor < 3 else f"{factor:,.0f}"
+    needs = f"{shown} × fewer groups than" if times > 1 else f"{shown} × as many groups as"
     bias = measured.figures[comparison.arm].bias
     bend = "" if bias is None else f"; it bends the gradient by {max(0.0, 100 * bias):.0f} %"
-    return f"{_name(data.arms[comparison.arm])} needs {needs} {than} γ = 1 here{bend}"
+    return f"{_name(data.arms[comparison.arm])} needs {needs} γ = 1 here{bend}"
 
 
 def _name(arm: Arm) -> str:
@@ -111,9 +111,5 @@ def _name(arm: Arm) -> str:
 
 
 def _is_near(arm: Arm) -> bool:
-    """Whether nothing but γ differs from the reference."""
+    """Whether the arm differs from the reference in γ alone."""
     return (arm.estimator, arm.baseline) == (REFERENCE.estimator, REFERENCE.baseline)
-
-
-def _number(times: float) -> str:
-    return f"{times:.1f}" if times < 3 else f"{times:,.0f}"

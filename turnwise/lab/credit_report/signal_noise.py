@@ -1,4 +1,4 @@
-"""Signal and noise of the arms' gradients, their intervals, and what can be said of two arms.
+"""Signal and noise of the arms' gradients, their intervals, and comparisons of arms.
 
 With g_i,e the gradient of arm e in group i of n, and r the unbiased reference:
 U(e, f) = mean over i ≠ i' of ⟨g_i,e, g_i',f⟩, V(e) = Σ_i ‖g_i,e - ḡ_e‖² / (n - 1),
@@ -16,7 +16,7 @@ from turnwise.lab.credit_report.arms import Numbers
 
 _LEVEL = 0.9
 _LEAST_NOISE = 1e-12
-"""Of the mean square of a gradient: below it the variance is rounding, and no ratio is made of it."""
+"""Share of a gradient's mean square below which its variance is rounding."""
 _MOST_DEGREES = 1000
 Gradients = NDArray[np.float32]
 """[group][arm][feature]"""
@@ -24,54 +24,52 @@ Gradients = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What was measured of one arm."""
+    """Signal, noise and bias of one arm."""
 
     snr: float
-    """Per group: the part of the mean gradient along the unbiased one, over the noise of one group's."""
+    """The mean gradient's component along the unbiased one, over the noise of one group's gradient."""
     snr_low: float
     snr_high: float
     bias: float | None
-    """1 - the cosine to the unbiased gradient, which noise can make more than 1; `None`: unknown."""
+    """1 - cosine to the unbiased gradient, which noise can raise above 1; None if unknown."""
 
     @property
     def groups_per_step(self) -> int | None:
-        """Groups whose mean has as much signal as noise; `None`: no signal."""
+        """Groups for a mean with as much signal as noise; None without a signal."""
         return math.ceil(1 / self.snr**2) if self.snr > 0 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """An arm beside the reference."""
-
     arm: int
     times: float
-    """How many times fewer groups it needs."""
+    """The reference's groups per step over this arm's."""
     is_certain: bool
     """Whether the interval of ln(snr/snr_r), Holm-corrected, excludes 0."""
     more_groups: int | None
-    """After which that could be said, were the figures to stay; `None`: never."""
+    """Further groups until the difference is certain, if the figures stay; None for never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """All of it."""
+    """Figures of all arms, and their comparisons with the reference."""
 
     figures: tuple[Figures, ...]
-    """Of each arm; the first is the reference."""
+    """[arm]; the reference comes first."""
     comparisons: tuple[Comparison, ...]
-    """Of the arms that differ from the reference and from one another by more than a factor."""
+    """Arms that are multiples of the reference or of an earlier arm are left out."""
     is_signal: bool
-    """Whether the reference has a gradient above its noise; else nothing is certain."""
+    """Whether the reference's gradient exceeds its noise; otherwise no comparison is certain."""
     more_groups: int
-    """After which it could have one, where it has none."""
+    """Further groups until the reference could have a signal."""
 
 
 def measure(gradients: Gradients, units: Sequence[int]) -> Measured:
-    """The figures of every arm, with intervals by the jackknife that deletes one unit.
+    """Measure every arm, with intervals by the jackknife that deletes one unit.
 
     Args:
-        gradients: [group][arm][feature]; of arm 0, the reference, too.
-        units: of each group, its independent unit.
+        gradients: [group][arm][feature]; arm 0 is the reference.
+        units: the independent unit of each group.
     """
     u_er, u_ee, v = _sums(gradients, np.asarray(units))
     count = len(u_er) - 1
@@ -95,14 +93,14 @@ def measure(gradients: Gradients, units: Sequence[int]) -> Measured:
             )
             for arm in range(len(snr))
         ),
-        comparisons=_compared(signed, _distinct(gradients), is_signal=is_signal) if signal > 0 else (),
+        comparisons=_compare(signed, _distinct(gradients), is_signal=is_signal) if signal > 0 else (),
         is_signal=is_signal,
-        more_groups=_more(count, needed, signal) or count,
+        more_groups=_more_groups(count, needed, signal) or count,
     )
 
 
 def student(level: float, degrees: int) -> float:
-    """The two-sided quantile of Student's t: |t| stays below it with this probability."""
+    """Return the two-sided quantile of Student's t: |t| stays below it with probability `level`."""
     # t = √n tan θ, and θ has the density cos^(n-1).
     angles = np.linspace(0.0, math.pi / 2, 100_001)
     density = np.cos(angles[:-1] + angles[1] / 2) ** (min(degrees, _MOST_DEGREES) - 1)
@@ -111,7 +109,7 @@ def student(level: float, degrees: int) -> float:
 
 
 def _sums(gradients: Gradients, units: NDArray[np.int64]) -> tuple[Numbers, Numbers, Numbers]:
-    """U(e, r), U(e, e) and V(e), [replicate][arm]: of all groups first, then without each unit."""
+    """Return U(e, r), U(e, e) and V(e), [replicate][arm]: all groups first, then without each unit."""
     arms = gradients.shape[1]
     names = np.unique(units)
     total = gradients.sum(axis=0, dtype=np.float64)
@@ -136,14 +134,14 @@ def _sums(gradients: Gradients, units: NDArray[np.int64]) -> tuple[Numbers, Numb
 
 
 def _errors(replicates: Numbers) -> Numbers:
-    """Standard errors by the jackknife: the first replicate is of all."""
+    """Return standard errors by the jackknife; the first replicate has all units."""
     left_out = replicates[1:]
     count = len(left_out)
     return np.sqrt((count - 1) / count * ((left_out - left_out.mean(axis=0)) ** 2).sum(axis=0))
 
 
 def _distinct(gradients: Gradients) -> list[int]:
-    """The arms that are neither zero nor a multiple of an earlier one, the reference left out."""
+    """Return the arms that are neither zero nor a multiple of the reference or an earlier arm."""
     gram: Numbers = np.zeros((gradients.shape[1],) * 2)
     for group in gradients:
         gram += group @ group.T
@@ -155,27 +153,27 @@ def _distinct(gradients: Gradients) -> list[int]:
     return kept[1:]
 
 
-def _compared(signed: Numbers, arms: Sequence[int], *, is_signal: bool) -> tuple[Comparison, ...]:
-    """The paired jackknife of ln(snr/snr_r), Holm's steps over the arms."""
+def _compare(signed: Numbers, arms: Sequence[int], *, is_signal: bool) -> tuple[Comparison, ...]:
+    """Compare arms with the reference: paired jackknife of ln(snr/snr_r), Holm's correction."""
     count = len(signed) - 1
     known = [arm for arm in arms if (signed[:, [0, arm]] > 0).all()]
     logs = np.log(signed[:, known]) - np.log(signed[:, :1]) if known else np.zeros((len(signed), 0))
     errors = np.maximum(_errors(logs), 1e-12)
     ratios = np.abs(logs[0]) / errors
     done: list[Comparison] = []
-    goes_on = is_signal
+    is_certain = is_signal
     order: list[int] = np.argsort(-ratios).tolist()
     for rank, index in enumerate(order):
         quantile = student(1 - (1 - _LEVEL) / (len(arms) - rank), count - 1)
-        goes_on = goes_on and bool(ratios[index] > quantile)
-        more = _more(count, quantile * float(errors[index]), abs(float(logs[0, index])))
+        is_certain = is_certain and bool(ratios[index] > quantile)
+        more = _more_groups(count, quantile * float(errors[index]), abs(float(logs[0, index])))
         times = float(np.exp(np.clip(2 * logs[0, index], -700, 700)))
-        done.append(Comparison(arm=known[index], times=times, is_certain=goes_on, more_groups=more))
+        done.append(Comparison(arm=known[index], times=times, is_certain=is_certain, more_groups=more))
     return tuple(done)
 
 
-def _more(count: int, needed: float, seen: float) -> int | None:
-    """How many more groups an interval of this half width needs to become as narrow as what was seen."""
+def _more_groups(count: int, needed: float, seen: float) -> int | None:
+    """Return how many more groups shrink an interval's half width `needed` to `seen`."""
     if seen <= 0 or needed / seen > 1e6:
         return None
     return max(1, math.ceil(count * (needed / seen) ** 2) - count)

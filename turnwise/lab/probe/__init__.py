@@ -1,1 +1,1 @@
-"""Whether a trainer takes the step of the credit: canaries with known advantages, and what a step is."""
+"""A test of trainers: groups with known advantages, and a diagnosis of a trainer's step on them."""

@@ -1,8 +1,7 @@
-"""Groups whose credit is known, to find out whether a trainer takes its step.
+"""Canaries: groups with known credit, each hard in a way that trainers get wrong.
 
-Each is hard in a way that trainers get wrong: a mean over siblings that are not there, a turn without a
-reward, turns whose lengths differ a lot, a conversation that was condensed and so has several token rows,
-and one that is longer than trainers expect.
+A sibling is missing from the mean, a turn has no reward, turns differ a lot in length, a condensed
+conversation has several token rows, and one row is longer than trainers expect.
 """
 
 import random
@@ -10,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext as unwatched
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 from environments.base_env import AgentEnv
@@ -31,81 +29,75 @@ from environments.trajectory import (
 )
 
 VOCABULARY = 64
-"""Every id is below this."""
+"""Exclusive upper bound of the token ids."""
 GROUP_SIZE = 4
 LONG = 3_000
-"""Tokens that a long row has and others have not, so that trainers cut it or leave it out."""
+"""Token count that only the long row exceeds: trainers cut it or leave it out."""
 
 
-def dropped_sibling() -> CreditedGroup:
-    """Three siblings of four."""
+_credit = partial(credited, estimator="turn_return", policy="canary")
+
+
+def make_dropped_sibling() -> CreditedGroup:
+    """Return three siblings of four."""
     whole = _group("dropped", [[[3, 2]], [[2, 4, 2]], [[3]]], [[0.5, 1.0], [0.0, 0.25, 1.0], [0.75]])
     failure = Failure(sibling=3, stop_reason=None, error="RuntimeError: dropped", traceback="", turns=0)
-    return _credited(replace(whole, failures=(failure,)))
+    return _credit(replace(whole, failures=(failure,)))
 
 
-def unscored_turns() -> CreditedGroup:
-    """Turns without a reward still receive what follows."""
+def make_unscored_turns() -> CreditedGroup:
+    """Return turns without rewards, which still receive the rewards after them."""
     rewards = [[None, 1.0], [0.5, None, 0.0], [None, None, 1.0], [0.25, None]]
-    return _credited(_group("unscored", [[[2, 3]], [[3, 1, 2]], [[2, 2, 2]], [[4, 1]]], rewards))
+    return _credit(_group("unscored", [[[2, 3]], [[3, 1, 2]], [[2, 2, 2]], [[4, 1]]], rewards))
 
 
-def unequal_lengths(*, heard: int = 2) -> CreditedGroup:
-    """Turns of 1 and of 25 tokens, in siblings of one turn to five; `heard`: between those of the first."""
+def make_unequal_lengths(*, reply_tokens: int = 2) -> CreditedGroup:
+    """Return turns of 1 and of 25 tokens; `reply_tokens` lie between the first two turns."""
     lengths = [[[1, 25]], [[25]], [[1, 1, 25, 2, 1]], [[12, 1]]]
     rewards = [[1.0, 0.0], [0.5], [0.0, 0.5, 0.0, 1.0, 0.25], [0.0, 1.0]]
-    return _credited(_group("unequal", lengths, rewards, heard={(0, 0): heard}))
+    return _credit(_group("unequal", lengths, rewards, first_reply=reply_tokens))
 
 
-def condensed_context() -> CreditedGroup:
-    """One trajectory was condensed, and goes on in a second row after a summary; one sibling was dropped."""
+def make_condensed_context() -> CreditedGroup:
+    """Return a trajectory with a summary and a second row; the fourth sibling is missing."""
     lengths = [[[3, 2], [2, 4]], [[2, 2]], [[5]]]
     rewards = [[0.5, None, 0.25, 1.0], [0.0, 1.0], [0.5]]
-    return _credited(_group("condensed", lengths, rewards, summary=(0, 1)))
+    return _credit(_group("condensed", lengths, rewards, summary=(0, 1)))
 
 
 CANARIES: Mapping[str, Callable[[], CreditedGroup]] = {
-    "dropped sibling": dropped_sibling,
-    "unscored turns": unscored_turns,
-    "unequal lengths": unequal_lengths,
-    "condensed context": condensed_context,
+    "dropped sibling": make_dropped_sibling,
+    "unscored turns": make_unscored_turns,
+    "unequal lengths": make_unequal_lengths,
+    "condensed context": make_condensed_context,
 }
-"""Every canary by what is hard in it; none has more than `GROUP_SIZE` token rows."""
-
-
-PROBED = {**CANARIES, "unequal lengths": partial(unequal_lengths, heard=LONG)}
-"""What a trainer is probed with."""
+"""No canary has more than `GROUP_SIZE` token rows."""
+PROBED = {**CANARIES, "unequal lengths": partial(make_unequal_lengths, reply_tokens=LONG)}
+"""The canaries of a probe, one of them with a long row."""
 
 
 class CanaryEnv(AgentEnv):
-    """Each item is a canary; no rollout happens. For adapters that open environments."""
+    """Environment whose items are canaries, for trainer adapters; nothing is rolled out."""
 
     name = "canary"
     sandbox = "none"
     groups: Mapping[str, Callable[[], CreditedGroup]] = CANARIES
-    """By the ids of their items."""
+    """By item id."""
 
     def load_items(self) -> list[Any]:
-        """One for each group."""
         return [{"id": name} for name in self.groups]
 
     def format_prompt(self, item: Any) -> str:
-        """Not shown to any model."""
         return item["id"]
 
     def compute_reward(self, item: Any, trajectory: Trajectory, ctx: Any) -> float:
-        """Never called."""
         return 0.0
 
     async def run_group(
         self, task: GroupTask, size: int | None = None, *, watch: Watch = unwatched
     ) -> CreditedGroup:
-        """The canary, whatever size is asked for."""
+        """Return the canary; `size` is ignored."""
         return self.groups[task.item_id]()
-
-
-def _credited(group: TrajectoryGroup) -> CreditedGroup:
-    return credited(group, "turn_return", policy="canary")
 
 
 def _group(
@@ -114,9 +106,9 @@ def _group(
     rewards: Sequence[Sequence[float | None]],
     *,
     summary: tuple[int, int] | None = None,
-    heard: Mapping[tuple[int, int], int] = MappingProxyType({}),
+    first_reply: int = 2,
 ) -> TrajectoryGroup:
-    """Siblings with random tokens, the same for each name; `heard`: tokens after a turn, 2 unless given."""
+    """Make siblings with tokens drawn by `name`; `first_reply` is the reply tokens after the first turn."""
     rng = random.Random(name)
     trajectories: list[Trajectory] = []
     for sibling, (rows, earned) in enumerate(zip(lengths, rewards, strict=True)):
@@ -137,7 +129,7 @@ def _group(
                         span=span,
                     )
                 )
-                between = heard.get((sibling, len(turns) - 1), 2)
+                between = first_reply if (sibling, len(turns)) == (0, 1) else 2
                 tokens += [*_ids(rng, size), *_ids(rng, between)]
                 logprobs += [*(-rng.uniform(0.1, 4.0) for _ in range(size)), *[NOT_SAMPLED] * between]
             token_rows.append(TokenRow(token_ids=tuple(tokens), logprobs=tuple(logprobs)))

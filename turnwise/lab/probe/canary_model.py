@@ -1,7 +1,7 @@
 """A Llama of one layer with random weights: a Hugging Face folder, and its forward pass in numpy.
 
-Only the gradient of its head is compared. Every token's loss passes through the head, whose gradient takes
-a forward pass alone: (one-hot - p) times the last hidden state. So no package for gradients is needed.
+Only the gradient of the head is compared: (one-hot - p) times the last hidden state, which needs a forward
+pass and no autograd package.
 """
 
 import json
@@ -23,13 +23,13 @@ Tensor = NDArray[np.float32]
 Weights = NDArray[np.float64]
 
 HEAD = "lm_head.weight"
-"""What of a checkpoint is compared, (VOCABULARY, WIDTH)."""
+"""The tensor that is compared, (VOCABULARY, WIDTH)."""
 VOCABULARY = 2048
-"""That of the embedded tokenizer, which lies beside the weights."""
+"""Vocabulary size of the embedded tokenizer, which is saved beside the weights."""
 WIDTH = 64
 _HEADS = 2
 _LOGIT_DEVIATION = 3.0
-"""Far from uniform, so that temperatures, entropy bonuses and penalties show in a step."""
+"""Large, so that temperatures, entropy bonuses and penalties show in a step."""
 _EPSILON = 1e-6
 _THETA = 10_000.0
 _EMBEDDING = "model.embed_tokens.weight"
@@ -64,7 +64,7 @@ _PARTS = (*(f"{_LAYER}.{name}" for name in (*_PROJECTIONS, *_FEED_FORWARD)), *_N
 
 
 def write_canary_model(folder: Path) -> None:
-    """Write config, weights and tokenizer as `from_pretrained` of transformers takes them."""
+    """Write config, weights and tokenizer for `from_pretrained` of transformers."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(_CONFIG, indent=2) + "\n")
     save_file(_random_weights(), folder / "model.safetensors", {"format": "pt"})
@@ -82,11 +82,11 @@ class CanaryModel:
         self.head, self.embedding = self.weights[HEAD], self.weights[_EMBEDDING]
 
     def groups(self) -> list[CreditedGroup]:
-        """Every canary as this model would have sampled it, so that ratios are 1."""
-        return [self._sampled(make()) for make in PROBED.values()]
+        """Return every canary with this model's log-probabilities, so that ratios are 1."""
+        return [self._with_logprobs(make()) for make in PROBED.values()]
 
     def forward(self, token_ids: list[int]) -> tuple[Weights, Weights]:
-        """Hidden states before the head (tokens, WIDTH), and log-probabilities (tokens, VOCABULARY)."""
+        """Return hidden states before the head (tokens, WIDTH) and log-probabilities (tokens, VOCABULARY)."""
         hidden = self.embedding[token_ids]
         hidden = hidden + self._attention(self._norm(hidden, _NORMS[0]))
         normed = self._norm(hidden, _NORMS[1])
@@ -104,7 +104,7 @@ class CanaryModel:
             self._times(hidden, name).reshape(count, _HEADS, -1).transpose(1, 0, 2)
             for name in _PROJECTIONS[:3]
         )
-        scores = _rotated(query) @ _rotated(key).transpose(0, 2, 1) / np.sqrt(WIDTH / _HEADS)
+        scores = _rotate(query) @ _rotate(key).transpose(0, 2, 1) / np.sqrt(WIDTH / _HEADS)
         scores[:, np.triu(np.ones((count, count), bool), 1)] = -np.inf
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         mixed = weights / weights.sum(axis=-1, keepdims=True) @ value
@@ -117,7 +117,7 @@ class CanaryModel:
         size = np.sqrt((hidden**2).mean(axis=-1, keepdims=True) + _EPSILON)
         return hidden / size * self.weights[f"{name}.weight"]
 
-    def _sampled(self, credited: CreditedGroup) -> CreditedGroup:
+    def _with_logprobs(self, credited: CreditedGroup) -> CreditedGroup:
         trajectories: list[Trajectory] = []
         for each in credited.group.trajectories:
             logprobs = [[NOT_SAMPLED] * len(row.token_ids) for row in each.rows]
@@ -133,8 +133,8 @@ class CanaryModel:
         return replace(credited, group=replace(credited.group, trajectories=tuple(trajectories)))
 
 
-def _rotated(heads: Weights) -> Weights:
-    """Rotary positions, (head, token, width of a head): the halves of a head are the two coordinates."""
+def _rotate(heads: Weights) -> Weights:
+    """Apply rotary positions to (head, token, width); the two halves of a head are the coordinates."""
     half = heads.shape[-1] // 2
     frequencies = np.exp(-np.log(_THETA) * np.arange(half, dtype=np.float64) / half)
     angles = np.arange(heads.shape[1], dtype=np.float64)[:, None] * frequencies
@@ -144,7 +144,6 @@ def _rotated(heads: Weights) -> Weights:
 
 
 def _random_weights() -> dict[str, Tensor]:
-    """The same in every process."""
     rng = np.random.default_rng(0)
 
     def matrix(rows: int, deviation: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""A step in, a verdict out: whether it is Σ A ∇log π, on which scale, and otherwise what went wrong."""
+"""The verdict on a trainer's step: whether it is Σ A ∇log π, on which scale, or else what went wrong."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from environments.trajectory import CreditedGroup
 from environments.wire.credited_rows import CreditedRow, credited_rows
 from turnwise.lab.probe.canaries import GROUP_SIZE, LONG
 from turnwise.lab.probe.canary_model import CanaryModel, Weights
-from turnwise.lab.probe.step_reading import TakenStep
+from turnwise.lab.probe.step_reading import TrainerStep
 
 Numbers = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -21,23 +21,23 @@ Ids = NDArray[np.int64]
 WeightOf = Callable[["CanaryTokens"], Numbers]
 
 EXACT = 0.9999
-"""Cosine from which a step is the gradient: what is left is float32."""
+"""Cosine from which a step is the gradient, up to float32."""
 _FITS = 0.999
-"""Cosine from which weights are explained."""
+"""Cosine from which a mistake explains the token weights."""
 _AS_GOOD = 1e-4
 _NEARER = 5
-"""How much less a mistake leaves unexplained than the policy gradient, if it is worth naming."""
+"""A mistake is named if it leaves this many times less unexplained than the policy gradient."""
 _SEEN = 0.01
-"""Share of what is expected that is worth a sentence; factors that differ by less are equal."""
+"""Share from which a deviation is reported; factors that differ by less count as equal."""
 _SEEN_OF_TURNS = 0.2
-"""Likewise of turns, whose factors are rounded more."""
+"""`_SEEN` for factors of turns, which are rounded more."""
 _NONE = 1e-3
-"""Share of the largest below which a weight counts as 0."""
+"""Share of the largest weight below which a weight counts as 0."""
 _KNOWN_SCALE = 1e-3
 _LEAST_BONUS = 0.002
-"""Of entropy that is seen: below it float32 may be all that there is."""
+"""Smallest entropy bonus that is reported; float32 rounding can look like a smaller one."""
 _NEAR = 16
-"""How far from a sampled token others are looked at."""
+"""Tokens that are further from a sampled token are not examined."""
 _ABOVE_ROUNDING = 100
 _UNKNOWN_SCALE = (
     "  no count of rows, groups or tokens is that factor: a maximal length, a standard deviation, a clipped "
@@ -47,19 +47,19 @@ _UNKNOWN_SCALE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepVerdict:
-    """What a trainer's step is, beside Σ A ∇log π."""
+    """A trainer's step compared with Σ A ∇log π."""
 
     exact: bool
     cosine: float
-    """To Σ A ∇log π; 0.0 where the step is zero."""
+    """Cosine to Σ A ∇log π; 0.0 for a zero step."""
     norm_ratio: float
-    """The step's norm, by the learning rate, over that of Σ A ∇log π."""
+    """Norm of the step divided by the learning rate, over the norm of Σ A ∇log π."""
     scale: str | None
-    """What the norm ratio of an exact step is, where it is known."""
+    """The meaning of an exact step's norm ratio, such as "1/13 rows"; None if unknown."""
     findings: tuple[str, ...]
-    """What is wrong, one sentence each; empty where it is exact."""
+    """One sentence per mistake; empty for an exact step."""
     source: str = "weights"
-    """What the step was read from."""
+    """The form that the step was read from."""
 
     def __str__(self) -> str:
         scale = f" ({self.scale})" if self.scale else ""
@@ -72,20 +72,19 @@ class StepVerdict:
 
 @dataclass(frozen=True)
 class CanaryTokens:
-    """The tokens at turns of the canaries but for the first of a row, and what each adds to the gradient."""
+    """The tokens in and near turns of the canaries, without each row's first, and their gradients."""
 
     groups: Sequence[CreditedGroup]
     columns: Mapping[str, NDArray[Any]]
-    """`group`, `rollout`, `row`, `index` in it, `turn` (-1: not sampled), `id`, `advantage`, `score` of the
-    rollout, `is_prompt`, `is_later_row` of a condensed rollout and `is_long`."""
+    """`group`, `rollout`, `row`, `index` in the row, `turn` (-1: not sampled), `id`, `advantage`, the
+    rollout's `score`, `is_prompt`, `is_later_row` (of a condensed rollout) and `is_long`."""
     errors: Weights
     """One-hot minus probabilities, (tokens, VOCABULARY)."""
     hidden: Weights
-    """Before the head, (tokens, WIDTH): a token's ∇log π is the outer product of the two."""
+    """Hidden states before the head, (tokens, WIDTH): a token's ∇log π is `errors` ⊗ `hidden`."""
 
     @classmethod
     def of(cls, model: CanaryModel, groups: Sequence[CreditedGroup]) -> "CanaryTokens":
-        """Those of credited groups."""
         each: list[dict[str, NDArray[Any]]] = []
         errors: list[Weights] = []
         hidden: list[Weights] = []
@@ -101,21 +100,21 @@ class CanaryTokens:
         return cls(groups, columns, np.concatenate(errors), np.concatenate(hidden))
 
     def gradient(self, weights: Numbers) -> Weights:
-        """Σ weight · ∇log π for the head, (VOCABULARY, WIDTH)."""
+        """Return Σ weight · ∇log π for the head, (VOCABULARY, WIDTH)."""
         return self.errors.T @ (weights[:, None] * self.hidden)
 
     def weights_in(self, step: Weights) -> Numbers:
-        """What each token weighs in a step, by least squares."""
+        """Return the weight of each token in a step, by least squares."""
         return self._inverse @ ((self.errors @ step) * self.hidden).sum(axis=1)
 
     def unexplained(self, step: Weights) -> float:
-        """The share of a step that is no gradient of the tokens."""
+        """Return the share of a step that is no combination of the tokens' gradients."""
         left = step - self.gradient(self.weights_in(step))
         return float(np.linalg.norm(left) / np.linalg.norm(step))
 
     @cached_property
     def of_entropy(self) -> Weights:
-        """The gradient of the entropy at every sampled token, summed, (VOCABULARY, WIDTH)."""
+        """The summed gradient of the entropy at every sampled token, (VOCABULARY, WIDTH)."""
         p = -self.errors
         p[np.arange(len(p)), self.columns["id"]] += 1.0
         surprise = -np.log(np.maximum(p, np.finfo(float).tiny))
@@ -124,22 +123,22 @@ class CanaryTokens:
 
     @cached_property
     def _inverse(self) -> Weights:
-        """Of the products of every two tokens' ∇log π."""
+        """Inverse of the Gram matrix of the tokens' ∇log π."""
         products = (self.errors @ self.errors.T) * (self.hidden @ self.hidden.T)
         return cast("Weights", np.linalg.inv(products))
 
     @cached_property
     def trained(self) -> Flags:
-        """Whether a token was sampled."""
+        """Whether each token was sampled."""
         return self.columns["turn"] >= 0
 
     @property
     def advantages(self) -> Numbers:
-        """0 where a token was not sampled."""
+        """Advantage of each token; 0 if it was not sampled."""
         return self.columns["advantage"]
 
     def units(self, level: str) -> Ids:
-        """A number for the group, row or turn that each token is in, from 0."""
+        """Return the index of each token's group, row or turn, from 0."""
         row = self.columns["row"]
         ids = 1000 * row + self.columns["turn"] if level == "turn" else self.columns[level]
         return np.unique(ids, return_inverse=True)[1]
@@ -173,24 +172,23 @@ def _one_hot_minus(probabilities: Weights, token_ids: Ids) -> Weights:
 
 
 def diagnose(
-    taken: TakenStep,
+    trainer_step: TrainerStep,
     tokens: CanaryTokens,
     model: CanaryModel,
     *,
     batch_rows: int | None = None,
     divisor: int | None = None,
 ) -> StepVerdict:
-    """Returns the verdict on a step.
+    """Compare a trainer's step with the policy gradient.
 
     Args:
-        taken: the step.
-        tokens: of the canaries.
-        model: before the step.
-        batch_rows: in the batch of a trainer behind the API.
-        divisor: of the scores that it got.
+        trainer_step: the step.
+        tokens: the tokens of the canaries.
+        model: the model before the step.
+        batch_rows: rows of the batch, for a trainer behind the API.
+        divisor: the score divisor, for a trainer behind the API.
     """
-    step, expected = taken.head, tokens.gradient(tokens.advantages)
-
+    step, expected = trainer_step.head, tokens.gradient(tokens.advantages)
     is_finite = bool(np.isfinite(step).all())
     ratio = float(np.linalg.norm(step) / np.linalg.norm(expected)) if is_finite else 0.0
     cosine = _cosine(step, expected) if is_finite else 0.0
@@ -204,11 +202,11 @@ def diagnose(
         )
     elif (
         cosine >= EXACT
-        and not _uneven(tokens.weights_in(step), tokens)
+        and not _has_uneven_factors(tokens.weights_in(step), tokens)
         and not _without_entropy(step, tokens)[1]
     ):
         exact, scale = True, _scale_of(ratio, tokens, batch_rows, divisor)
-    elif np.linalg.norm(step) < _ABOVE_ROUNDING * taken.rounding:
+    elif np.linalg.norm(step) < _ABOVE_ROUNDING * trainer_step.rounding:
         findings.append("float32 rounds a step that is this small: take it with a larger learning rate")
     else:
         findings = _findings(step, tokens, model)
@@ -218,7 +216,7 @@ def diagnose(
         norm_ratio=ratio,
         scale=scale,
         findings=tuple(findings),
-        source=taken.source,
+        source=trainer_step.source,
     )
 
 
@@ -234,7 +232,7 @@ def _findings(step: Weights, tokens: CanaryTokens, model: CanaryModel) -> list[s
         nearly = [f"nearly ({fit:.3f}): {findings[0]}"] if is_near else []
         located = _first_difference(sampled, tokens) if rest <= _SEEN else ""
         findings = ([located] if located else []) + nearly
-    # What is no gradient of the tokens falls on all of them a little.
+    # The part of the step that is no gradient of the tokens adds a little to every weight.
     noticed = ~tokens.trained & (np.abs(weights) > max(_SEEN, 2 * rest) * np.abs(weights).max())
     if (noticed & tokens.columns["is_prompt"]).any():
         findings.append("prompts are trained")
@@ -251,7 +249,7 @@ def _findings(step: Weights, tokens: CanaryTokens, model: CanaryModel) -> list[s
 
 
 def _without_decay(step: Weights, tokens: CanaryTokens, model: CanaryModel) -> tuple[Weights, list[str]]:
-    """The step without weight decay, and the sentence on that."""
+    """Return the step without weight decay, and a sentence if there was decay."""
     if tokens.unexplained(step) <= _SEEN:
         return step, []
     rest_of_head = model.head - tokens.gradient(tokens.weights_in(model.head))
@@ -263,7 +261,7 @@ def _without_decay(step: Weights, tokens: CanaryTokens, model: CanaryModel) -> t
 
 
 def _without_entropy(step: Weights, tokens: CanaryTokens) -> tuple[Weights, list[str]]:
-    """The step without an entropy bonus, and the sentence on that."""
+    """Return the step without an entropy bonus, and a sentence if there was one."""
     left, apart = (each - tokens.gradient(tokens.weights_in(each)) for each in (step, tokens.of_entropy))
     bonus = float((left * apart).sum() / (apart**2).sum())
     rest = float(np.linalg.norm(left - bonus * apart))
@@ -274,11 +272,11 @@ def _without_entropy(step: Weights, tokens: CanaryTokens) -> tuple[Weights, list
     return without, [f"entropy is rewarded with {share:.2g} at every token, beside advantages"]
 
 
-# What trainers do to credit instead of passing it on: each is a weight per token, and has a sentence.
+# Mistakes of trainers: each is a weight per token, and a sentence.
 
 
 def known_mistakes(tokens: CanaryTokens) -> dict[tuple[str, ...], Numbers]:
-    """The weights of each combination of mistakes, by their sentences; none: no mistake."""
+    """Return the weights of each combination of mistakes, by its sentences; () for no mistake."""
     return {
         tuple(filter(None, sentences)): np.where(
             tokens.trained & (_KEPT[sentences[2]](tokens) > 0),
@@ -290,19 +288,19 @@ def known_mistakes(tokens: CanaryTokens) -> dict[tuple[str, ...], Numbers]:
 
 
 def _sums(level: str, numbers: Numbers, tokens: CanaryTokens) -> Numbers:
-    """Over the trained tokens of each group, row or turn, for each of its tokens."""
+    """Sum over the trained tokens of each group, row or turn; return the sum for each token."""
     units = tokens.units(level)
     sums = np.bincount(units, np.where(tokens.trained, numbers, 0.0)).astype(np.float64)
     return sums[units]
 
 
 def _lengths(level: str) -> WeightOf:
-    """Trained tokens of each unit, at least 1."""
+    """Return a function that counts the trained tokens of each unit, at least 1."""
     return lambda tokens: np.maximum(_sums(level, np.ones(len(tokens.trained)), tokens), 1.0)
 
 
-def _normalised_scores(tokens: CanaryTokens) -> Numbers:
-    """Scores less their mean over the rows of a group, by their standard deviation."""
+def _normalise_scores(tokens: CanaryTokens) -> Numbers:
+    """Return scores, normalised over the rows of each group."""
     score, groups = tokens.columns["score"], tokens.columns["group"]
     _, firsts = np.unique(tokens.columns["row"], return_index=True)
     of_rows = [score[firsts[groups[firsts] == group]] for group in np.unique(groups)]
@@ -310,15 +308,15 @@ def _normalised_scores(tokens: CanaryTokens) -> Numbers:
     return (score - mean) / deviation
 
 
-def _whitened(tokens: CanaryTokens) -> Numbers:
+def _whiten_advantages(tokens: CanaryTokens) -> Numbers:
     trained = tokens.advantages[tokens.trained]
     return (tokens.advantages - trained.mean()) / trained.std()
 
 
 _CREDIT: Mapping[str, WeightOf] = {
     "": lambda tokens: tokens.advantages,
-    "advantages are ignored: scores of rows are used, normalised in each group": _normalised_scores,
-    "advantages are normalised over all tokens of the batch": _whitened,
+    "advantages are ignored: scores of rows are used, normalised in each group": _normalise_scores,
+    "advantages are normalised over all tokens of the batch": _whiten_advantages,
     "the mean of its group is taken off every advantage once more": lambda tokens: (
         tokens.advantages - _sums("group", tokens.advantages, tokens) / _lengths("group")(tokens)
     ),
@@ -348,7 +346,7 @@ _KEPT: Mapping[str, WeightOf] = {
 
 
 def _nearest(weights: Numbers, tokens: CanaryTokens) -> tuple[float, list[str]]:
-    """How well the simplest of the mistakes that fit best does, and its sentences."""
+    """Return the absolute cosine and the sentences of the best fit; the simplest one, among equals."""
     if not weights.any():
         return 1.0, ["no sampled token is trained"]
     fits = {sentences: _cosine(known, weights) for sentences, known in known_mistakes(tokens).items()}
@@ -360,11 +358,11 @@ def _nearest(weights: Numbers, tokens: CanaryTokens) -> tuple[float, list[str]]:
     return abs(fits[best]), [named] if named else []
 
 
-# Where no known mistake explains a step: at which level weights differ, and which token is the first.
+# If no known mistake explains a step: the level at which weights differ, and the first such token.
 
 
 def _factors(weights: Numbers, tokens: CanaryTokens, level: str) -> Numbers:
-    """By how much the advantages of each unit count, by least squares."""
+    """Return the factor of each unit's advantages, by least squares."""
     units = tokens.units(level)
     products = np.bincount(units, weights * tokens.advantages)
     squares = np.bincount(units, tokens.advantages**2)
@@ -372,16 +370,18 @@ def _factors(weights: Numbers, tokens: CanaryTokens, level: str) -> Numbers:
 
 
 def _middle(factors: Numbers) -> float:
-    """The median of the factors that are not 0."""
+    """Return the median of the factors that are not 0."""
     present = factors[np.abs(factors) > _NONE * np.abs(factors).max()]
     return float(np.median(present)) if len(present) else 1.0
 
 
 def _first_difference(weights: Numbers, tokens: CanaryTokens) -> str:
-    """The level at which weights are not those of the advantages, and the first token; empty: at none."""
+    """Describe the level at which weights differ from advantages, and the first such token; "" for none."""
     weights = weights / _middle(_factors(weights, tokens, "row"))
     off = np.abs(weights - tokens.advantages) > _SEEN * np.abs(tokens.advantages).max()
-    if not off.any() or (_cosine(weights, tokens.advantages) >= _FITS and not _uneven(weights, tokens)):
+    if not off.any() or (
+        _cosine(weights, tokens.advantages) >= _FITS and not _has_uneven_factors(weights, tokens)
+    ):
         return ""
     first = int(np.flatnonzero(off)[0])
     at = {name: column[first] for name, column in tokens.columns.items()}
@@ -393,8 +393,8 @@ def _first_difference(weights: Numbers, tokens: CanaryTokens) -> str:
     )
 
 
-def _uneven(weights: Numbers, tokens: CanaryTokens) -> bool:
-    """Whether groups or turns differ in what they count, which no cosine shows where one is small."""
+def _has_uneven_factors(weights: Numbers, tokens: CanaryTokens) -> bool:
+    """Whether groups or turns have unequal factors; the cosine does not show it for a small one."""
     for level, seen in (("group", _SEEN), ("turn", _SEEN_OF_TURNS)):
         factors = _factors(weights, tokens, level)
         has_credit = np.bincount(tokens.units(level), tokens.advantages**2) > 0
@@ -404,7 +404,7 @@ def _uneven(weights: Numbers, tokens: CanaryTokens) -> bool:
 
 
 def _level_of(weights: Numbers, tokens: CanaryTokens) -> str:
-    """Groups, rows, turns or tokens of a turn: the first whose factors explain the weights."""
+    """Name the first level, from groups to tokens, at which factors explain the weights."""
     for level in ("group", "row", "turn"):
         factors = _factors(weights, tokens, level)
         explained = factors[tokens.units(level)] * tokens.advantages
@@ -422,7 +422,7 @@ def _level_of(weights: Numbers, tokens: CanaryTokens) -> str:
 
 
 def _scale_of(ratio: float, tokens: CanaryTokens, batch_rows: int | None, divisor: int | None) -> str | None:
-    """What a norm ratio is, in words, the simplest first; `None`: no count that trainers divide by is it."""
+    """Describe a norm ratio by a count that trainers divide by, the simplest first; None without a match."""
     trajectories = [each for group in tokens.groups for each in group.group.trajectories]
     counts = {
         "rows of the batch": batch_rows,

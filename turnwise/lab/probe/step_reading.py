@@ -1,4 +1,4 @@
-"""What a trainer gives back after its step, in any of the forms that trainers have, as one gradient."""
+"""Reads a trainer's step as one gradient, from a checkpoint, a model, a state dict or an optimizer."""
 
 import math
 import pickle
@@ -19,17 +19,17 @@ _UNREADABLE = (
     *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RuntimeError),
     *(SafetensorError, pickle.UnpicklingError),
 )
-"""What readers raise for a file that is torn, or of another kind."""
+"""Errors of readers for a file that is torn, or of another kind."""
 _WRAPPERS = re.compile(
     r"\b(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|modules_to_save\.default)\."
 )
-"""What torch.compile, FSDP, checkpointing and PEFT put into names."""
+"""Parts of names that torch.compile, FSDP, checkpointing and PEFT add."""
 _OPTIMIZER_FILES = ("optimizer.pt", "optimizer.bin")
-"""Beside the weights, as transformers and accelerate save them."""
+"""Names that transformers and accelerate use, beside the weights."""
 _SAME_MODEL = 0.5
-"""Cosine from which a head is the canary model's."""
+"""Cosine from which a head belongs to the canary model."""
 _FLOAT32_ROUNDING = 2.0**-24
-"""Of a number, as a share of it."""
+"""Relative to the number."""
 _SEEN = 0.01
 _ONE_SIZE = 0.02
 _NO_MOMENT = (
@@ -46,49 +46,45 @@ _TOO_COARSE = "{where} holds {dtype}, which rounds one step away; train and save
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TakenStep:
-    """The direction a trainer goes in."""
+class TrainerStep:
+    """The ascent direction of a trainer."""
 
     head: Weights
-    """Of `HEAD`, by the learning rate: uphill."""
+    """The change of `HEAD`, divided by the learning rate."""
     source: str
-    """What it was read from."""
     rounding: float = 0.0
-    """The norm of what the type of the weights rounds off the head's."""
+    """Norm of the rounding error in `head`."""
 
 
-def taken_step(stepped: object, before: CanaryModel, lr: float, *, is_gradient: bool) -> TakenStep:
+def read_step(stepped: object, before: CanaryModel, lr: float, *, is_gradient: bool) -> TrainerStep:
     """Read a step.
 
     Args:
         stepped: a checkpoint's path, a model, a state dict, an optimizer after the step, or the head alone.
-        before: the model as it was.
+        before: the model before the step.
         lr: the learning rate of the step.
-        is_gradient: whether it holds the gradient of the loss in the place of weights.
+        is_gradient: whether `stepped` has the gradient of the loss instead of weights.
 
     Raises:
-        ConfigError: it has no head of the canary model, or only the signs of a step.
+        ConfigError: if there is no head of the canary model, or only the signs of a step.
     """
     if stepped is None:
         raise ConfigError(
             "the step gave nothing; return the model, its state dict, the optimizer or a checkpoint's path"
         )
     path = Path(stepped) if isinstance(stepped, str | Path) else None
-    held = None if path is not None else _state_dict(stepped)
+    content = dict[str, Any]() if path is not None else _state_dict(stepped)
     if not is_gradient:
-        moments = _saved_moments(path) if path is not None else _with_moments(held or {})
+        moments = _find_moments(content if path is None else _read_optimizer(path))
         if moments is not None:
-            return TakenStep(head=-_first_moment(moments, before), source="Adam's first moment")
-    if path is not None:
-        head = read_head(path)
-    else:
-        head = _values(stepped, HEAD) if held is None else _head_in(held, "what the step gave")
+            return TrainerStep(head=-_first_moment(moments, before), source="Adam's first moment")
+    head = _head_in(content, "what the step gave") if path is None else read_head(path)
     if head.shape != before.head.shape:
         raise ConfigError(f"{HEAD} has the shape {head.shape}, that of the canary model {before.head.shape}")
     if is_gradient:
         if _is_canary_model(before, head):
             raise ConfigError("these are weights and no gradient; leave out --gradient")
-        return TakenStep(head=-head, source="gradient")
+        return TrainerStep(head=-head, source="gradient")
     moved = (head - before.head) / lr
     _refuse_signs(moved)
     if not _is_canary_model(before, head):
@@ -97,42 +93,38 @@ def taken_step(stepped: object, before: CanaryModel, lr: float, *, is_gradient: 
             "is too large (a smaller --lr), or the gradient, which --gradient reads"
         )
     rounding = _FLOAT32_ROUNDING * float(np.linalg.norm(before.head)) / lr
-    return TakenStep(head=moved, source="weights", rounding=rounding)
+    return TrainerStep(head=moved, source="weights", rounding=rounding)
 
 
 def read_head(path: Path) -> Weights:
-    """The head of a checkpoint, a folder or a file; torch's own format needs torch.
+    """Read the head from a checkpoint, a folder or a file; torch's own format needs torch.
 
     Raises:
-        ConfigError: it is not there, or is there twice, cannot be read, or holds numbers of 16 bits.
+        ConfigError: if there is no head or more than one, or it is unreadable or has 16 bits.
     """
     files = [path] if path.is_file() else sorted(path.glob("*.safetensors"))
     files = files or sorted(path.glob("pytorch_model*.bin"))
     if not files:
         raise ConfigError(f"{path} has no *.safetensors and no pytorch_model*.bin")
-    return _head_in({file.name: _content(file) for file in files}, path)
+    return _head_in({file.name: _read_file(file) for file in files}, path)
 
 
-def _saved_moments(path: Path) -> Mapping[str, Any] | None:
-    """The state of an optimizer with moments, in a file or beside the weights in a folder."""
+def _read_optimizer(path: Path) -> Mapping[str, Any]:
     files = [path] if path.is_file() else [path / name for name in _OPTIMIZER_FILES]
-    for file in files:
-        if file.is_file() and file.suffix not in {".npy", ".safetensors"}:
-            return _with_moments(_content(file))
-    return None
+    files = [each for each in files if each.is_file() and each.suffix not in {".npy", ".safetensors"}]
+    return _read_file(files[0]) if files else {}
 
 
-def _with_moments(held: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    if "state" in held and "param_groups" in held:
-        entries = held["state"].values()
-        return held if any("exp_avg" in entry for entry in entries) else None
-    # A checkpoint of someone's own has it beside the model's.
-    inner = [cast("Mapping[str, Any]", each) for each in held.values() if isinstance(each, Mapping)]
-    return next(filter(None, map(_with_moments, inner)), None)
+def _find_moments(content: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the state dict of an Adam in a state dict, at any depth."""
+    if "state" in content and "param_groups" in content:
+        return content if any("exp_avg" in entry for entry in content["state"].values()) else None
+    inner = [cast("Mapping[str, Any]", each) for each in content.values() if isinstance(each, Mapping)]
+    return next(filter(None, map(_find_moments, inner)), None)
 
 
 def _first_moment(state: Mapping[str, Any], before: CanaryModel) -> Weights:
-    """The gradient of the head: after one step the mean of gradients is (1 - beta1) of the first."""
+    """Return the gradient of the head: after one step, the first moment is (1 - beta1) times it."""
     beta1 = {
         index: group.get("betas", (0.9,))[0]
         for group in state["param_groups"]
@@ -154,18 +146,18 @@ def _first_moment(state: Mapping[str, Any], before: CanaryModel) -> Weights:
 def _is_gradient_of_head(gradient: Weights, before: CanaryModel) -> bool:
     if gradient.shape != before.head.shape:
         return False
-    # The embedding is as large, but nothing of a loss reaches its rows of ids that no canary has.
+    # The embedding has the same shape, but no gradient in rows of ids that no canary has.
     unused = before.embedding[CANARY_IDS:]
     decay = float((gradient[CANARY_IDS:] * unused).sum() / (unused**2).sum())
     rest = gradient[CANARY_IDS:] - decay * unused
     return float(np.linalg.norm(rest)) > _SEEN * float(np.linalg.norm(gradient[CANARY_IDS:]))
 
 
-def _head_in(held: Mapping[str, Any], where: object) -> Weights:
-    """The only head of state dicts, also of those in them, and of a model in a wrapper."""
-    if {"state", "param_groups"} <= held.keys():
+def _head_in(content: Mapping[str, Any], where: object) -> Weights:
+    """Return the only head in a state dict, at any depth."""
+    if {"state", "param_groups"} <= content.keys():
         raise ConfigError(_NO_MOMENT)
-    heads = list(_heads_in(held, where))
+    heads = list(_find_heads(content, where))
     if not heads:
         raise ConfigError(f"{where} has no tensor {HEAD}; save the whole model, with adapters merged")
     if len(heads) > 1:
@@ -173,33 +165,28 @@ def _head_in(held: Mapping[str, Any], where: object) -> Weights:
     return heads[0]
 
 
-def _heads_in(held: Mapping[str, Any], where: object) -> Iterator[Weights]:
-    for key, value in held.items():
+def _find_heads(content: Mapping[str, Any], where: object) -> Iterator[Weights]:
+    for key, value in content.items():
         if isinstance(value, Mapping):
-            yield from _heads_in(cast("Mapping[str, Any]", value), where)
+            yield from _find_heads(cast("Mapping[str, Any]", value), where)
         elif _is_name(str(key)):
             yield _values(value, f"{where}, {key},")
 
 
-def _content(path: Path) -> Mapping[str, Any]:
-    """The tensors in a file, by name.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
+def _read_file(path: Path) -> Mapping[str, Any]:
     try:
         if path.suffix == ".npy":
             return {HEAD: np.load(path, allow_pickle=False)}
-        return _safetensors_heads(path) if path.suffix == ".safetensors" else _torch_content(path)
+        return _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
     except _UNREADABLE as error:
         (line, *_) = str(error).splitlines() or [""]
         raise ConfigError(f"cannot read the weights in {path}: {type(error).__name__}: {line}") from error
 
 
-def _safetensors_heads(path: Path) -> dict[str, Any]:
+def _read_safetensors(path: Path) -> dict[str, Any]:
     heads: dict[str, Any] = {}
-    opened: Any = safe_open(path, "numpy")  # which has no types
-    with opened as file:
+    untyped: Any = safe_open(path, "numpy")
+    with untyped as file:
         for key in filter(_is_name, file.keys()):
             if (dtype := file.get_slice(key).get_dtype()) not in ("F32", "F64"):
                 raise ConfigError(_TOO_COARSE.format(where=path, dtype=dtype))
@@ -207,8 +194,7 @@ def _safetensors_heads(path: Path) -> dict[str, Any]:
     return heads
 
 
-def _torch_content(path: Path) -> Mapping[str, Any]:
-    """What `torch.save` wrote, tensors and plain values alone."""
+def _read_torch(path: Path) -> Mapping[str, Any]:
     try:
         import torch  # noqa: PLC0415  # slow, and of the trainer's installation  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as error:
@@ -223,7 +209,7 @@ def _torch_content(path: Path) -> Mapping[str, Any]:
 
 
 def _values(tensor: Any, where: object) -> Weights:
-    """The numbers of a torch tensor or an array, without importing torch."""
+    """Return the numbers of a torch tensor or an array, without importing torch."""
     try:
         values: Any = tensor.detach().cpu() if hasattr(tensor, "detach") else np.asarray(tensor)
         if values.dtype.itemsize < 4:
@@ -233,28 +219,28 @@ def _values(tensor: Any, where: object) -> Weights:
         raise ConfigError(f"{where} is no tensor of numbers: {type(tensor).__name__}") from error
 
 
-def _state_dict(stepped: object) -> Mapping[str, Any] | None:
-    """Of a model or an optimizer, or what is one; `None`: it is something else."""
+def _state_dict(stepped: object) -> Mapping[str, Any]:
+    """Return the state dict of a model or an optimizer; any other value stands for the head."""
     state_dict: Callable[[], object] | None = getattr(stepped, "state_dict", None)
-    held = stepped if state_dict is None else state_dict()
-    return cast("Mapping[str, Any]", held) if isinstance(held, Mapping) else None
+    content = stepped if state_dict is None else state_dict()
+    return cast("Mapping[str, Any]", content) if isinstance(content, Mapping) else {HEAD: stepped}
 
 
 def _is_name(key: str) -> bool:
-    """Whether a tensor of this name is the head, also of a model in a wrapper."""
+    """Whether a tensor of this name is the head, possibly of a wrapped model."""
     bare = _WRAPPERS.sub("", key)
     return bare == HEAD or bare.endswith(f".{HEAD}")
 
 
 def _is_canary_model(before: CanaryModel, head: Weights) -> bool:
-    # A step hardly moves the rows of ids that no canary has.
+    # A step barely moves the rows of ids that no canary has.
     old, new = before.head[CANARY_IDS:], head[CANARY_IDS:]
     size = float(np.linalg.norm(old) * np.linalg.norm(new))
     return not math.isfinite(size) or float((old * new).sum()) > _SAME_MODEL * size
 
 
 def _refuse_signs(step: Weights) -> None:
-    """The first step of Adam has one size wherever there is a gradient."""
+    """Raise ConfigError for a step of Adam: all its nonzero entries have one size."""
     if not np.isfinite(step).all():
         return
     sizes = np.abs(step[np.abs(step) > _SEEN * np.abs(step).max()])

@@ -11,8 +11,7 @@ from environments.config import ServerConfig
 from environments.policy.mock_server import MockSettings, mock_app
 from environments.policy.rendering.chatml import EMBEDDED, ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, say
-from environments.record.artefact_file import with_contents
-from environments.record.recorder import read_groups
+from environments.record.recorder import read_groups, with_contents
 from environments.run.evaluation_run import evaluate
 from environments.run.workers import dispatch, env_spec, worker_process
 from environments.run.workers.workers import OnWorkers

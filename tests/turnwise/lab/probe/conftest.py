@@ -4,12 +4,12 @@ import pytest
 
 from tests.environments.conftest import _running_api, api, fresh_api  # noqa: F401
 from turnwise.lab.probe.diagnosis import CanaryTokens
-from turnwise.lab.probe.trainer_probe import Asked, begin_probe
+from turnwise.lab.probe.trainer_probe import ProbeRequest, begin_probe
 
 
 @pytest.fixture(scope="session")
 def probe(tmp_path_factory):
-    return begin_probe(tmp_path_factory.mktemp("probe"), Asked(lr=1.0))
+    return begin_probe(tmp_path_factory.mktemp("probe"), ProbeRequest(lr=1.0))
 
 
 @pytest.fixture(scope="session")

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from turnwise.lab.probe.diagnosis import diagnose, known_mistakes
-from turnwise.lab.probe.step_reading import TakenStep
+from turnwise.lab.probe.step_reading import TrainerStep
 
 
 @pytest.fixture(scope="module")
 def said_of(probe, tokens):
     """The verdict on a step."""
     return lambda step, **known: diagnose(
-        TakenStep(head=step, source="weights", **known), tokens, probe.before
+        TrainerStep(head=step, source="weights", **known), tokens, probe.before
     )
 
 

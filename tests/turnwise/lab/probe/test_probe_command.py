@@ -85,7 +85,7 @@ def test_canaries_served_per_token_have_advantages_and_fill_the_batch(api, tmp_p
     assert set(gateway.borne) == {"Bearer t0k3n"}
     assert [len(post["tokens"]) for post in posts] == [4] * 5
     assert any(value for post in posts for row in post["advantages"] for value in row)
-    assert open_probe(tmp_path / "probe").asked.batch_rows == 20
+    assert open_probe(tmp_path / "probe").request.batch_rows == 20
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from safetensors.numpy import save_file
 from tests.tables import cases
 from tools.errors import ConfigError
 from turnwise.lab.probe.canary_model import HEAD
-from turnwise.lab.probe.step_reading import read_head, taken_step
+from turnwise.lab.probe.step_reading import read_head, read_step
 
 EMBEDDING = "model.embed_tokens.weight"
 
@@ -53,11 +53,11 @@ class Optimizer:
     [((0, 1), 0.0), ((0, 1), 0.1), ((EMBEDDING, f"_orig_mod.{HEAD}"), 0.1)],
 )
 def test_the_first_moment_of_adam_is_the_gradient_that_it_was_given(before, gradient, keys, decay):
-    taken = taken_step(
+    step = read_step(
         Optimizer(adam(before, gradient, keys=keys, decay=decay)), before, 1.0, is_gradient=False
     )
-    assert taken.source == "Adam's first moment"
-    np.testing.assert_allclose(taken.head, gradient - decay * before.head, atol=1e-12)
+    assert step.source == "Adam's first moment"
+    np.testing.assert_allclose(step.head, gradient - decay * before.head, atol=1e-12)
 
 
 def test_a_model_that_is_saved_over_the_one_it_was_loaded_from_is_compared_with_what_it_was(probe, tokens):
@@ -105,7 +105,7 @@ WRONG = {
 @cases(("given", "message"), WRONG.values(), ids=WRONG)
 def test_what_holds_no_step_is_one_line(before, gradient, given, message):
     with pytest.raises(ConfigError) as refused:
-        taken_step(given(before, gradient), before, 1.0, is_gradient=False)
+        read_step(given(before, gradient), before, 1.0, is_gradient=False)
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
 

@@ -63,8 +63,6 @@ class _RobustFile(io.FileIO):
 
 
 class _RobustText(io.TextIOWrapper):
-    """A stream with several writers: closing it only flushes it."""
-
     def __init__(self, file: _RobustFile, **options: Any) -> None:
         super().__init__(io.BufferedWriter(file), **options)
         self.file = file

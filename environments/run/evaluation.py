@@ -30,7 +30,6 @@ class ItemTotals:
     scored: int = 0
     score_total: float = 0.0
     judged: int = 0
-    """Rollouts with a verdict."""
     passed: int = 0
     turns: int = 0
     turns_passed: int = 0
@@ -70,7 +69,6 @@ class Estimate:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     score: Estimate
-    """Mean over items of the item's mean score."""
     pass_at: tuple[Estimate, ...]
     """`pass_at[k - 1]` is pass@k over the items with at least k rollouts."""
     pass_at_least: tuple[float, ...]
@@ -235,8 +233,6 @@ Row = tuple[str, str, str, str]
 
 @dataclass(slots=True, kw_only=True)
 class Side:
-    """Sums over one record of a comparison; memory grows with items, not rollouts."""
-
     place: str
     record: Record
     envs: set[str] = field(default_factory=set[str])
@@ -246,7 +242,6 @@ class Side:
     summary: Summary = field(default_factory=Summary)
     pass_score: float | None = None
     by_pass_score: int = 0
-    """Rollouts without a recorded verdict, judged by `pass_score`."""
 
     def add(self, credited: CreditedGroup) -> None:
         group = credited.group
@@ -304,8 +299,8 @@ def compare_sides(a: Side, b: Side, *, seed: int = 0, all_items: bool = False) -
     """Return the comparison as JSON values, with None for unknown numbers.
 
     Means of a side weigh all its items equally. A difference is B minus A over paired items; its 95 %
-    interval is the percentile bootstrap over pairs, so that an item's difficulty cancels (Efron & Tibshirani
-    1993). The same seed gives the same intervals. `all_items` lists every pair instead of flips only.
+    interval is the percentile bootstrap over pairs, so that an item's difficulty cancels. `all_items` lists
+    every pair instead of flips only.
     """
     keys = sorted(key for key in a.items.keys() & b.items.keys() if key[1] is not None)
     pairs = [_pair_values(key, a.items[key], b.items[key]) for key in keys]
@@ -423,7 +418,9 @@ def _notes(numbers: Mapping[str, Any]) -> Iterator[str]:
         ("only_b", "are in B alone"),
     ):
         if items[name]:
-            yield f"{len(items[name])} items {why}: {_some(items[name])}"
+            more = f", and {len(items[name]) - SHOWN_ITEMS} more" if items[name][SHOWN_ITEMS:] else ""
+            shown = ", ".join(map(one_line, items[name][:SHOWN_ITEMS]))
+            yield f"{len(items[name])} items {why}: {shown}{more}"
     flips = numbers["flips"]
     for kind, what in (("gained", "pass in B and not in A"), ("lost", "pass in A and not in B")):
         of_kind = [each for each in flips if each["flip"] == kind]
@@ -461,11 +458,6 @@ def _number(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:,.0f}" if value.is_integer() and abs(value) >= 10 else f"{value:,.3f}"
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f", and {len(names) - SHOWN_ITEMS} more" if names[SHOWN_ITEMS:] else ""
-    return ", ".join(map(one_line, names[:SHOWN_ITEMS])) + more
 
 
 def _text(value: str | Sequence[str]) -> str:

@@ -65,8 +65,7 @@ async def evaluate(
     """Open an environment for evaluation and roll out each item `eval_rollouts` times, unless recorded.
 
     Returns the exit code: 0 if every item was tried, 130 or 143 after a signal, `FAILED` if no rollout was
-    left or the run stopped early. Raises UsageError if the environment cannot be opened or the folder belongs
-    to another evaluation.
+    left or the run stopped early.
     """
     folder = evaluation_folder(env.config, env.name, options.name)
     there = [name for name in (METRICS, SAMPLES) if (folder.path / name).exists()]

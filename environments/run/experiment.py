@@ -62,7 +62,6 @@ NOT_COUNTED = WHERE_WRITTEN | frozenset({
 OF_A_SERVER = frozenset({
     "server_type", "family", "context_tokens", "temperature", "top_p", "extra_body",
 })  # fmt: skip
-"""Settings of a model server that shape sampling; the model's name is part of the policy's."""
 OF_A_SECOND_MODEL = ("model_name", "temperature", "top_p", "max_tokens", "extra_body")
 OF_TRAINING = ("group_size", "min_group_size")
 _NOT_COUNTED = re.compile(r"estimator.*|.*(_s|timeout|_url|key|secret|password|credentials?)")
@@ -334,7 +333,6 @@ def _own_files(files: Iterable[Path], folder: Path, apart: Iterable[Path]) -> li
 
 
 def _code_beside(file: Path) -> Iterator[Path]:
-    """Yield the package of a file, or else the file and its imports from the same folder."""
     folder = file.parent
     if (folder / "__init__.py").is_file():
         yield from folder.rglob("*.py")

@@ -75,8 +75,6 @@ class ShownGroups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupNote:
-    """A finished group as progress, charts, streaks and `next_items` need it."""
-
     past: PastGroup
     summary: Summary
     loss: str | None
@@ -84,7 +82,6 @@ class GroupNote:
     cause: Cause | None = None
     lacks_image: bool
     outages: tuple[str | None, ...]
-    """The error of each rollout if a server, an engine or a disk was away."""
     group_id: str
     versions: Mapping[int, tuple[str | None, ...]]
     failed_by_model: bool
@@ -170,20 +167,15 @@ class Streak:
     @property
     def outage(self) -> str | None:
         lost = [each for each in self._outages if each is not None]
-        classes = Counter(each.partition(":")[0] for each in lost)
-        for name, count in classes.most_common(1):
+        for name, count in Counter(each.partition(":")[0] for each in lost).most_common(1):
             if count > MAX_OUTAGES:
-                last = textwrap.shorten(
-                    next(each for each in reversed(lost) if each.startswith(name)), _REASON_CHARS
-                )
-                return f"{count} of the last {len(self._outages)} rollouts were lost to {last}"
+                last = [each for each in lost if each.startswith(name)][-1]
+                reason = textwrap.shorten(last, _REASON_CHARS)
+                return f"{count} of the last {len(self._outages)} rollouts were lost to {reason}"
         return None
 
     def add(self, note: GroupNote, *, is_probe: bool = False) -> None:
-        """Count a group that ended; a probe (started during an outage) with a result ends the outage.
-
-        Raises StoppedError if too many groups were lost in a row.
-        """
+        """Count a group that ended; a probe (started during an outage) with a result ends the outage."""
         if is_probe and note.loss is None:
             self._outages.clear()
         self._outages.extend(note.outages)
@@ -231,10 +223,7 @@ class Breaker:
             self._pause(min(2 * self._pause_s, LONGEST_PAUSE_S))
 
     def end(self, key: Hashable, note: GroupNote) -> bool:
-        """Count a group that ended. Return False if it began before the outage and says nothing about now.
-
-        Raises StoppedError if too many groups were lost in a row.
-        """
+        """Count a group that ended. Return False if it began before the outage and says nothing about now."""
         was_open, is_probe = self.is_open, key in self._probes
         self._probes.discard(key)
         if was_open and note.loss is None and not is_probe:
@@ -251,7 +240,6 @@ class Breaker:
 
 
 MAX_REFUSED = 3
-"""Groups refused for the same cause, before any has credit, that end the run."""
 _DIAGNOSED_AFTER = 3
 
 
@@ -323,10 +311,7 @@ def finish_group(
     credit: Credit | None = None,
     max_row_tokens: int | None = None,
 ) -> FinishedGroup:
-    """Return a group with the outputs of `finishing`; thread-safe, and needs no file.
-
-    `credit` recomputes advantages after rollouts without exact tokens were removed.
-    """
+    """Return a group with the outputs of `finishing`; thread-safe, and needs no file."""
     lacking = package = malformed = line = None
     if finishing.exact_only and credited.status == "ok":
         assert credit is not None

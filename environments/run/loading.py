@@ -117,7 +117,6 @@ class InstalledEnvironment:
     name: str
     package: str
     target: str
-    """`module:Class`, as registered."""
     summary: str
 
 

@@ -43,7 +43,6 @@ class RunOptions:
     fresh: bool = False
     accept: bool = False
     sources: Sources | None = None
-    """Origin of each setting, see `settings_text`; `None`: a program."""
     outbox: Path | None = None
     send_all: bool = False
 
@@ -172,8 +171,7 @@ def _open_record(
     if place is None:
         yield None
         return
-    folder = place if isinstance(place, RunFolder) else None
-    path = place.record if isinstance(place, RunFolder) else place
+    folder, path = (place, place.record) if isinstance(place, RunFolder) else (None, place)
     if folder is not None and options.fresh and path.is_file() and path.stat().st_size:
         _put_aside(folder.path, path, say)
     with Recorder(path, fresh=options.fresh and folder is None) as recorder:
@@ -195,11 +193,9 @@ def _open_record(
                 "state": "running",
                 "started": moment(),
             }
-            resumed = record.resumed
-            notes = write_run_files(
-                folder, env, origin, sources=options.sources, accepted=accepted, resumed=resumed
-            )
-            for note in notes:
+            for note in write_run_files(
+                folder, env, origin, sources=options.sources, accepted=accepted, resumed=record.resumed
+            ):
                 say(note)
             log.open(folder.log, title=f"{env.name} as {folder.path.name}, fingerprint {origin.fingerprint}")
             try:
@@ -213,10 +209,7 @@ def _open_record(
 
 
 def _begin(env: AgentEnv, origin: RunOrigin, record: "OpenRecord", *, accept: bool) -> list[str]:
-    """Make a record this run's, and show which facts about its origin are unknown.
-
-    Returns the accepted differences from the experiment of its groups.
-    """
+    """Make a record this run's; return accepted differences from the experiment of its groups."""
     recorder, say = record.recorder, record.say
     if not has_file(type(env)):
         say(
@@ -240,10 +233,7 @@ def _begin(env: AgentEnv, origin: RunOrigin, record: "OpenRecord", *, accept: bo
 
 
 def _put_aside(folder: Path, locked: Path, say: Callable[[str], None]) -> None:
-    """Rename the folder of a former run.
-
-    Raises RecordError if it cannot be renamed, or another process holds the lock on `locked`.
-    """
+    """Rename the folder of a former run, unless another process holds the lock on `locked`."""
     file = AppendFile(locked, fresh=False)
     try:
         number = 1
@@ -259,8 +249,6 @@ def _put_aside(folder: Path, locked: Path, say: Callable[[str], None]) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class OpenRecord:
-    """A record that accepts groups; `write_plan` and `end` update its folder."""
-
     recorder: Recorder
     folder: RunFolder | None
     resumed: bool

@@ -117,10 +117,7 @@ async def _end(run: OpenRun, tasks: "PlannedTasks | NextItemsTasks", code: int) 
 
 
 async def roll_out(run: OpenRun, tasks: "PlannedTasks | NextItemsTasks") -> int:
-    """Roll out the tasks that the record lacks; record, show and chart each group.
-
-    Returns 0, the exit code of a signal, or `FAILED` after a message about why the run stopped.
-    """
+    """Roll out the tasks that the record lacks; record, show and chart each group. Return the exit code."""
     assert run.record is not None
     progress, recorder = run.progress, run.record.recorder
     run.record.write_plan(groups=tasks.total, done=tasks.done)
@@ -213,8 +210,6 @@ def _print_start(console: Console, recorder: Recorder, tasks: "PlannedTasks | Ne
 
 
 class PlannedTasks:
-    """The tasks of a plan that is known from the beginning, in the order in which they start."""
-
     def __init__(self, tasks: Sequence[GroupTask], recorder: Recorder) -> None:
         self.total = len(tasks)
         self._tasks, self._recorder = tasks, recorder
@@ -225,7 +220,6 @@ class PlannedTasks:
         self._untried = sum(not recorder.has_failed_before(task.item_id, task.epoch) for task in self._left)
         self._firsts = 0
         self.done = self.total - len(self._left)
-        """Groups that earlier runs finished or gave up."""
         self.error: Exception | None = None
 
     def __iter__(self) -> Iterator[GroupTask]:
@@ -294,11 +288,7 @@ class NextItemsTasks:
         past: Iterable[PastGroup] = (),
         say: Callable[[str], None],
     ) -> None:
-        """Continue from the groups in `past`.
-
-        `most` is the number of groups of the whole job, -1 for no end. `say` shows the traceback of a hook
-        that raises.
-        """
+        """Continue from the groups in `past`; `most` groups in all, -1 for no end."""
         self._env, self._calls, self._say = env, calls, say
         self._items = dict(zip(env.item_ids, env.items, strict=True))
         self._past = list(past)

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from time import monotonic
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console, Group, RenderableType
@@ -40,12 +39,9 @@ HEARTBEAT_S = 30.0
 
 
 class RolloutsInFlight:
-    """Knows every running rollout, in a slot or at a worker; thread-safe."""
-
     def __init__(self) -> None:
         self._rollouts: dict[int, InFlight] = {}
         self.elsewhere: Mapping[int, InFlightNow] = {}
-        """Rollouts of workers, by worker number."""
 
     @contextmanager
     def watch(self, rollout: InFlight) -> Generator[None]:
@@ -89,9 +85,7 @@ class LiveView:
                 self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with suppress(OSError, ValueError):
             self._live.stop()
 
@@ -114,10 +108,7 @@ def picture(
     tokens_per_s: float | None = None,
     share: float | None = None,
 ) -> RenderableType:
-    """Return the live view below the line `head`; no line is wider than the terminal.
-
-    `tokens_per_s` counts finished groups; `share` of the whole job is done, if known.
-    """
+    """Return the live view below the line `head`; no line is wider than the terminal."""
     doing, numbers = counts(in_flight.doing()), summary.values()
     tokens = numbers["tokens"]["sampled"]
     rate = "" if tokens_per_s is None else f", {tokens_per_s:,.0f}/s in finished groups"
@@ -173,10 +164,8 @@ class Progress:
         self._live.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._live.__exit__()
 
     @property
     def elapsed_s(self) -> float:

@@ -93,8 +93,8 @@ class Change:
 async def rescore(env: AgentEnv, record: Record, contents: Contents, out: Path, console: Console) -> None:
     """Write every group of a record with new rewards and advantages; the new record is complete or absent.
 
-    Raises UsageError if a hook needs a live rollout, the record is of another environment or other items, or
-    the new record cannot be written; RunError if nothing could be scored.
+    Raises UsageError if a hook needs a live rollout, or record and environment do not match; RunError if
+    nothing could be scored.
     """
     progress = Progress(console)
     with watch_run(env, progress) as watchdog:
@@ -154,8 +154,6 @@ def _group_of(line: bytes, path: Path, number: int) -> CreditedGroup:
 
 
 class LiveAccess:
-    """Remembers that a hook used something that a record lacks, which makes rescoring impossible."""
-
     def __init__(self, env: str) -> None:
         self._env = env
         self.refusal: str | None = None
@@ -203,8 +201,6 @@ class RecordedContext(RolloutContext):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoJudge:
-    """A judge without a server: refuses calls that the record lacks."""
-
     refuse: Callable[[str], NoReturn]
     model: str = ""
 

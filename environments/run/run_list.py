@@ -108,8 +108,8 @@ def read_summary(path: Path) -> dict[str, Any] | None:
         fields: Any = json.loads(read_small(path, _MOST_SUMMARY_BYTES) or b"")
     except (ValueError, RecursionError):
         return None
-    known = cast("dict[str, Any]", fields) if isinstance(fields, dict) else {}
-    return known if known.get("schema") == SCHEMA else None
+    is_known = isinstance(fields, dict) and cast("dict[str, Any]", fields).get("schema") == SCHEMA
+    return cast("dict[str, Any]", fields) if is_known else None
 
 
 def unique_groups(record: Record, finished: Container[GroupKey]) -> Iterator[CreditedGroup]:
@@ -118,13 +118,10 @@ def unique_groups(record: Record, finished: Container[GroupKey]) -> Iterator[Cre
     `finished` are the groups that did not fail in the end. Raises RecordError if the record is unreadable or
     a line is malformed.
     """
-    counts = CountedOnce(finished)
-    return (credited for credited in groups_of(record) if counts(credited))
+    return filter(CountedOnce(finished), groups_of(record))
 
 
 class CountedOnce:
-    """Decides for each group of a record, in order, whether it counts."""
-
     def __init__(self, finished: Container[GroupKey]) -> None:
         self._finished = finished
         self._failed: set[GroupKey] = set()

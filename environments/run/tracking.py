@@ -46,7 +46,6 @@ class Observers:
         self._serving = dict[str, tuple[SimpleQueue[Job | None], Thread]]()
 
     def put(self, what: str, job: Job) -> bool:
-        """Queue a job for the observer `what` without waiting. Return False if it was dropped."""
         with self._changed:
             try:
                 fits = self._left[what] < MOST_JOBS
@@ -153,7 +152,6 @@ TRACKIO = Service(
     options={"embed": False, "auto_log_gpu": False, "auto_log_cpu": False},
     is_silent=True,  # it prints addresses with write access to a dashboard
 )
-"""Writes a SQLite file, unless its own configuration (TRACKIO_DIR, TRACKIO_SPACE_ID) says otherwise."""
 
 
 class Charts:
@@ -213,8 +211,6 @@ def open_charts(env: AgentEnv, observers: Observers) -> Generator["Tracker"]:
 
 
 class Tracker:
-    """Logs a step of the charts per group, and every `WINDOW` groups the window's statistics."""
-
     def __init__(self, charts: Sequence[Charts], observers: Observers) -> None:
         self.charts, self._observers = charts, observers
         self._known: set[str] = set()

@@ -27,7 +27,6 @@ from tools.extras import OWN_PACKAGES
 
 NAMED_AFTER_S = 5.0
 BLOCKED = 1
-"""Exit code of a run with a blocked event loop."""
 _TICK_S = 0.5
 _REPORT_S = 3.0
 _YIELD_CPU_S = 2.0

@@ -6,7 +6,6 @@ import signal
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from environments.rollout.containment.hook_calls import ContainedCoroutine
@@ -98,9 +97,7 @@ class StopSignals:
             signal.signal(number, self._receive)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -136,9 +133,8 @@ async def run_groups(
 ) -> int:
     """Run a group for every key, in order, and pass each result to `on_done`. Return the exit code.
 
-    The first stop signal starts no new group and cancels running ones. An `on_done` that has begun is
-    completed, and a group that still returns its result is passed on: finished work is kept. The second
-    signal ends the process at once.
+    The first stop signal starts no new group and cancels running ones; results that are already there are
+    still passed on. The second signal ends the process at once.
     """
 
     async def work() -> None:
@@ -163,7 +159,6 @@ async def run_groups(
 
 
 def groups_at_once(max_rollouts: int, group_size: int) -> int:
-    """Return how many groups keep `max_rollouts` rollouts busy."""
     # One more than fits: the next group uses the free slots of a slow one.
     return max_rollouts // group_size + 1
 
@@ -196,10 +191,20 @@ async def _pool(
                 refuse_stray_cancellation()
                 raise
 
+    await run_side_by_side(worker, max_in_flight)
+    if await next_key() is not None:
+        raise LostWorkerError("work is left, and nobody works on it")
+
+
+async def run_side_by_side(worker: Callable[[], Coroutine[Any, Any, None]], count: int) -> None:
+    """Run `count` tasks until all end, or raise the first error.
+
+    Raises LostWorkerError if a task was cancelled without a request.
+    """
     workers: list[asyncio.Task[None]] = []
     try:
         async with asyncio.TaskGroup() as group:
-            for number in range(max_in_flight):
+            for number in range(count):
                 workers.append(group.create_task(worker()))
                 if number % _STARTED_AT_ONCE == 0:
                     await asyncio.sleep(0)  # starting thousands at once holds the loop for a second
@@ -208,7 +213,7 @@ async def _pool(
         first = errors.exceptions[0]
         raise first from first.__cause__
     # A task group treats a cancelled child as done.
-    if any(worker.cancelled() for worker in workers) or await next_key() is not None:
+    if any(worker.cancelled() for worker in workers):
         raise LostWorkerError("work is left, and nobody works on it")
 
 
@@ -274,7 +279,6 @@ def _agent_failure(rollout: Trajectory) -> Failure | None:
 
 
 def _describe_failure(failure: Failure | None) -> tuple[str, str, str] | None:
-    """Return kind, full text and one line of a failure in the environment's or agent's code, else None."""
     if failure is None or (failure.where is None and failure.error_class not in _OWN_ERRORS):
         return None
     if failure.error_class == _NO_MODEL:

@@ -7,13 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from time import monotonic
-from types import TracebackType
 from typing import Self
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential, wait_random
 
 from environments.rollout.lifecycle.weight_versions import WeightVersions
-from environments.run.group_source import FinishedGroup, GroupNote
+from environments.run.group_source import FinishedGroup
 from environments.serve.outbox import Outbox, OutboxThread, Post
 from environments.serve.registration import Registration
 from environments.serve.trajectory_api import ApiState, ApiUnavailableError, PostRefusedError, TrajectoryApi
@@ -83,10 +82,8 @@ class Tally:
     rejected: int = 0
     too_long: int = 0
     repeated: int = 0
-    """Posts sent again after the API lost its memory."""
     registrations: int = 0
     withheld: int = 0
-    """Rows that became too old while they waited."""
 
 
 class Sender:
@@ -175,15 +172,12 @@ class ApiLostError(TurnwiseError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryRules:
     max_batches_waiting: int = 3
-    """Batches that may wait at the API; further groups wait in the outbox."""
     patience_s: float | None = None
     """Longest absence of the API or its trainer; `None`: no limit."""
     weights: WeightVersions | None = None
 
 
 class Delivery:
-    """Moves groups from the outbox to the API: `put` adds them, `run` sends them."""
-
     def __init__(
         self,
         in_outbox: OutboxThread,
@@ -196,7 +190,6 @@ class Delivery:
         outbox = in_outbox.outbox
         self.tally = Tally()
         self.waiting = outbox.waiting_groups()
-        """Groups with posts that the API does not have."""
         self.online = False
         if rules.weights is not None:
             rules.weights.restore(outbox.weight_versions())
@@ -235,13 +228,19 @@ class Delivery:
         return self._registration.shape.max_row_tokens
 
     async def put(self, done: FinishedGroup, *, number: int | None = None) -> None:
-        """Add a group: from now on it will be delivered, or is among the rejected if it has no posts.
+        """Add a group: it will be delivered, or is among the rejected if it has no posts.
 
-        `number` is its task in the plan, which is finished in the same transaction.
+        Its task of the plan, `number`, is finished in the same transaction.
         """
         note, package = done.note, done.package
         if package is None:
-            await self._put_aside(note, done.malformed or "it has no posts")
+            past, reason = note.past, done.malformed or "it has no posts"
+            self._sender.reject(f"a group of item {past.item_id} is malformed: {reason}")
+            await self._in_outbox(
+                lambda outbox: outbox.note_rejected(
+                    note.group_id, reason, item_id=past.item_id, epoch=past.epoch
+                )
+            )
             if number is not None:
                 await self.finish(number)
             return
@@ -303,17 +302,15 @@ class Delivery:
         except (TimeoutError, ApiUnavailableError) as error:
             self._say(f"could not sign off at the API: {str(error) or 'no time left'}")
 
-    async def close(self) -> None:
-        await self._api.close()
-        self._in_outbox.close()
-
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    async def close(self) -> None:
+        await self._api.close()
+        self._in_outbox.close()
 
     async def _step(self) -> None:
         looked_at = monotonic()
@@ -343,7 +340,6 @@ class Delivery:
         await self._rest(busy=sent)
 
     async def _rest(self, *, busy: bool) -> None:
-        """Wait before the next look, longer while the trainer stalls."""
         self._pause_s = _FIRST_POLL_S if busy else min(2 * self._pause_s, POLL_S)
         if self._registration.still_holds() and not (self.waiting and self._may_send()):
             with suppress(TimeoutError):
@@ -420,7 +416,7 @@ class Delivery:
         return state.own_groups + max(0, min(self._acknowledgements.former, state.queued - state.own_groups))
 
     def _handle_loss(self, attempt: RetryCallState) -> None:
-        error = None if attempt.outcome is None else attempt.outcome.exception()
+        error = attempt.outcome and attempt.outcome.exception()
         if not (isinstance(error, ApiUnavailableError) and error.not_taken):
             # The API may have been replaced meanwhile.
             self._registration.drop()
@@ -438,13 +434,6 @@ class Delivery:
                 f"{trouble}, for more than {patience_s:g} s; {self.waiting} groups wait in {self.path}"
             )
 
-    async def _put_aside(self, note: GroupNote, reason: str) -> None:
-        past = note.past
-        self._sender.reject(f"a group of item {past.item_id} is malformed: {reason}")
-        await self._in_outbox(
-            lambda outbox: outbox.note_rejected(note.group_id, reason, item_id=past.item_id, epoch=past.epoch)
-        )
-
     async def _recount(self) -> None:
         self.waiting, self._waiting_posts = await self._in_outbox(
             lambda outbox: (outbox.waiting_groups(), outbox.waiting_posts())
@@ -453,6 +442,6 @@ class Delivery:
 
 
 def _wait_s(attempt: RetryCallState) -> float:
-    error = None if attempt.outcome is None else attempt.outcome.exception()
-    asked_s = error.retry_after_s if isinstance(error, ApiUnavailableError) else 0.0
-    return max(BACKOFF(attempt), min(asked_s, _LONGEST_RETRY_AFTER_S))
+    error = attempt.outcome and attempt.outcome.exception()
+    retry_after_s = error.retry_after_s if isinstance(error, ApiUnavailableError) else 0.0
+    return max(BACKOFF(attempt), min(retry_after_s, _LONGEST_RETRY_AFTER_S))

@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from time import time
-from types import TracebackType
 from typing import Literal, Self, TypeVar
 
 import orjson
@@ -76,10 +75,10 @@ class Outbox:
             self._db.execute("PRAGMA synchronous = NORMAL")
             self._db.executescript(_SCHEMA)
             self._db.execute("INSERT OR IGNORE INTO fact VALUES ('run_id', ?)", (uuid.uuid4().hex[:8],))
-        except sqlite3.OperationalError as error:
-            raise ConfigError(f"cannot use the outbox {path}: {_explain(error)}") from None
         except (sqlite3.DatabaseError, OSError) as error:
-            raise ConfigError(f"cannot use the outbox {path}: {error}") from None
+            is_locked = isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
+            why = "another process is using it; choose another --outbox or wait" if is_locked else error
+            raise ConfigError(f"cannot use the outbox {path}: {why}") from None
 
     def put(
         self,
@@ -120,10 +119,11 @@ class Outbox:
 
     def next_post(self) -> Post | None:
         """Return the oldest waiting post; posts that failed before come last."""
-        row = self._db.execute(
-            "SELECT id, group_id, part, longest_row, body, tries FROM post WHERE sent IS NULL "
-            "ORDER BY tries, id LIMIT 1"
-        ).fetchone()
+        return self._select("WHERE sent IS NULL ORDER BY tries, id LIMIT 1")
+
+    def _select(self, which: str, *values: int) -> Post | None:
+        columns = "id, group_id, part, longest_row, body, tries"
+        row = self._db.execute(f"SELECT {columns} FROM post {which}", values).fetchone()
         if row is None:
             return None
         identity, group_id, number, longest_row, body, tries = row
@@ -178,7 +178,6 @@ class Outbox:
         self._db.execute("DELETE FROM weights WHERE group_id NOT IN (SELECT group_id FROM post)")
 
     def sent_posts(self) -> list[int]:
-        """Return the ids of the posts that the API has, in the order of arrival."""
         return [
             row[0] for row in self._db.execute("SELECT id FROM post WHERE sent IS NOT NULL ORDER BY sent")
         ]
@@ -202,7 +201,6 @@ class Outbox:
         )
 
     def remove(self, ids: Iterable[int]) -> None:
-        """Delete posts that a trainer certainly has or can never get."""
         each = [(identity,) for identity in ids]
         never_sent = "SELECT group_id FROM post WHERE id = ? AND sent IS NULL"
         with self._db:
@@ -222,10 +220,9 @@ class Outbox:
         """Reject every post and restart the plan; return the number of posts."""
         count = len(self)
         for (identity,) in self._db.execute("SELECT id FROM post ORDER BY id").fetchall():
-            query = "SELECT group_id, part, longest_row, body FROM post WHERE id = ?"
-            group_id, number, longest_row, body = self._db.execute(query, (identity,)).fetchone()
-            part = Part(body=body, longest_row=longest_row)
-            self.reject(Post(id=identity, group_id=group_id, number=number, part=part, tries=0), reason)
+            post = self._select("WHERE id = ?", identity)
+            assert post is not None
+            self.reject(post, reason)
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
             self._db.execute("DELETE FROM finished")
@@ -272,9 +269,7 @@ class Outbox:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _finish(self, number: int) -> None:
@@ -300,18 +295,10 @@ def _make_private(path: Path) -> None:
                 each.chmod(_PRIVATE)
 
 
-def _explain(error: sqlite3.OperationalError) -> str:
-    if "locked" in str(error):
-        return "another process is using it; choose another --outbox or wait"
-    return str(error)
-
-
 Result = TypeVar("Result")
 
 
 class OutboxThread:
-    """Runs calls of the outbox one after another on a thread."""
-
     def __init__(self, outbox: Outbox) -> None:
         self.outbox = outbox
         """Usable before the thread runs."""

@@ -60,7 +60,8 @@ class Registration:
         """
         before = self.state
         state = await self._state_of(self.answer)
-        if self._is_void(state):
+        has_fallen = before is not None and state.step < before.step
+        if not self.still_holds() or state.batch_size <= 0 or has_fallen or not state.knows_us:
             self.answer = None
             return False
         if before is None or state.batch_size != before.batch_size:
@@ -109,7 +110,6 @@ class Registration:
         return lost
 
     def send_again(self) -> None:
-        """Drop the registration and send all posts again, since it is unknown which of them the API has."""
         self._send_again = True
         self.drop()
 
@@ -142,21 +142,18 @@ class Registration:
         if state.batch_size <= 0 or not state.knows_us:
             return None
         shape = fit(self.shape, state)
-        self._report_limit(self.shape, shape)
+        limit, longest = shape.max_row_tokens, identity.max_row_tokens
+        if limit is not None and limit != self.shape.max_row_tokens and limit < longest:
+            self._say(
+                f"the trainer takes rows of up to {limit} tokens, and rollouts may grow to {longest}: longer "
+                f"rows are not trained on; --env.max_token_length {limit} stops rollouts before that"
+            )
         self.shape = shape
         self.formed = 0
         self._update(state)
         self._connections = connections
         self.answer = answer
         return answer
-
-    def _report_limit(self, before: Shape, now: Shape) -> None:
-        limit, longest = now.max_row_tokens, self._identity.max_row_tokens
-        if limit is not None and limit != before.max_row_tokens and limit < longest:
-            self._say(
-                f"the trainer takes rows of up to {limit} tokens, and rollouts may grow to {longest}: longer "
-                f"rows are not trained on; --env.max_token_length {limit} stops rollouts before that"
-            )
 
     async def _take_back(self, answer: RegistrationAnswer) -> None:
         """Disconnect registrations of ours with numbers that never reached us."""
@@ -174,10 +171,6 @@ class Registration:
         # Without a weight, the API's status of an environment divides by 0.
         env_id = None if answer is None or self._identity.weight <= 0 else answer.env_id
         return await self._api.state(env_id, group_size=self.shape.rows_per_post)
-
-    def _is_void(self, state: ApiState) -> bool:
-        fell = self.state is not None and state.step < self.state.step
-        return not self.still_holds() or state.batch_size <= 0 or fell or not state.knows_us
 
     def _update(self, state: ApiState) -> None:
         self.state = state

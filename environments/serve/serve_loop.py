@@ -5,10 +5,11 @@ import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from time import monotonic
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 
 from environments.record.origin import GroupKey, RunOrigin
 from environments.record.recorder import Recorder
@@ -31,12 +32,12 @@ from environments.run.progress import LiveView, RolloutsInFlight, picture
 from environments.run.tracking import Observers, Traces
 from environments.run.worker_pool import (
     AlikeFailuresError,
-    LostWorkerError,
     StoppedError,
     StopSignals,
     first_alone,
     is_cancelled,
     refuse_stray_cancellation,
+    run_side_by_side,
 )
 from environments.serve.delivery import ApiLostError, Delivery
 from environments.trajectory import CreditedGroup, Failure, TrajectoryGroup
@@ -86,7 +87,6 @@ class CircuitBreaker(Breaker):
         return entry
 
     def finish(self, entry: Entry, note: GroupNote) -> list[int]:
-        """Count a finished task; return the numbers of deferred tasks that now count as failed."""
         was_open = self.is_open
         if not self.end(entry[0], note):
             return []
@@ -151,7 +151,6 @@ class ModelWatch:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollouts:
     tasks: Callable[[int], Iterable[GroupTask]]
-    """Endless tasks from a number of the plan on."""
     next_items: NextItemsTasks | None = None
     source: GroupSource
     finishing: Finishing
@@ -165,23 +164,15 @@ class Rollouts:
     """Tasks skipped between two first rollouts that run alone."""
 
 
+@dataclass(frozen=True, slots=True)
 class GroupTries:
     """Rolls groups out and repeats those that are no fair sample."""
 
-    def __init__(
-        self,
-        rollouts: Rollouts,
-        model: ModelWatch,
-        *,
-        timeout_s: float | None,
-        max_row_tokens: Callable[[], int | None],
-        say: Callable[[str], None],
-    ) -> None:
-        self._rollouts = rollouts
-        self._model = model
-        self._timeout_s = timeout_s
-        self._max_row_tokens = max_row_tokens
-        self._say = say
+    rollouts: Rollouts
+    model: ModelWatch
+    timeout_s: float | None
+    max_row_tokens: Callable[[], int | None]
+    say: Callable[[str], None]
 
     async def run(self, task: GroupTask) -> FinishedGroup | None:
         """Return the group, or None if the run stops; repeat one that timed out or lost its model."""
@@ -190,67 +181,44 @@ class GroupTries:
             # Only the first try includes the first rollout.
             task = replace(task, rolled_out=())
             while done is None or done.note.may_have_lost_model:
-                if not is_cancelled() and await self._model.answers():
+                if not is_cancelled() and await self.model.answers():
                     break
                 # Start the item again when the server is back.
-                if is_cancelled() or not await self._model.back():
+                if is_cancelled() or not await self.model.back():
                     return None
                 done = await self._in_time(task)
             if done is not None and (last or not done.note.failed_by_model):
                 return done
-            what = f"took longer than {self._timeout_s:g} s" if done is None else "lost its model"
+            what = f"took longer than {self.timeout_s:g} s" if done is None else "lost its model"
             if last:
                 return self._failed_group(task, f"the group {what}, twice")
-            self._say(f"item {task.item_id}: the group {what}; trying once more")
+            self.say(f"item {task.item_id}: the group {what}; trying once more")
         raise AssertionError("the second try returns")
 
     async def _in_time(self, task: GroupTask) -> FinishedGroup | None:
-        clock = asyncio.timeout(self._timeout_s)
+        clock = asyncio.timeout(self.timeout_s)
         try:
             async with clock:
-                return await self._rollouts.source.run(task, max_row_tokens=self._max_row_tokens())
+                return await self.rollouts.source.run(task, max_row_tokens=self.max_row_tokens())
         except TimeoutError:
             if not clock.expired():
                 raise
             return None
 
     def _failed_group(self, task: GroupTask, reason: str) -> FinishedGroup:
+        origin, group_id = self.rollouts.origin, uuid.uuid4().hex
+        group = TrajectoryGroup(
+            group_id=group_id, env=origin.env, item_id=task.item_id, epoch=task.epoch, trajectories=()
+        )
         credited = CreditedGroup(
-            group=TrajectoryGroup(
-                group_id=uuid.uuid4().hex,
-                env=self._rollouts.origin.env,
-                item_id=task.item_id,
-                epoch=task.epoch,
-                trajectories=(),
-            ),
+            group=group,
             advantages=(),
-            policy=self._rollouts.origin.policy,
-            estimator=self._rollouts.origin.estimator,
+            policy=origin.policy,
+            estimator=origin.estimator,
             status="failed",
             reason=reason,
         )
-        return finish_group(credited, self._rollouts.finishing)
-
-
-def status_line(delivery: Delivery, summary: Summary, *, in_flight: int, wall_s: float) -> str:
-    state, tally, groups, numbers = delivery.state, delivery.tally, summary.groups, summary.values()
-    stale = numbers["weights"]["stale"]
-    parts = [
-        f"step {state.step} · {state.queued} groups queued at the API"
-        if state is not None and delivery.online
-        else "API away",
-        f"outbox {delivery.waiting}",
-        f"in flight {in_flight}",
-        f"groups {groups['ok']} ok, {groups['no_credit']} without credit, {groups['failed']} failed",
-        f"posts {tally.posts}, {tally.repeated} repeated, {tally.rejected} rejected",
-        f"rows too long {tally.too_long}",
-        f"stale groups {stale}" if stale else "",
-        f"rows withheld {tally.withheld}" if tally.withheld else "",
-        headline(numbers),
-        forks_in_short(numbers),
-        duration(wall_s),
-    ]
-    return " · ".join(part for part in parts if part)
+        return finish_group(credited, self.rollouts.finishing)
 
 
 API_AWAY = 1
@@ -266,7 +234,6 @@ _FLUSH_S = 10.0
 class Bounds:
     max_in_flight: int
     max_waiting: int
-    """Groups in the outbox and in flight beyond which no new one starts."""
     group_timeout_s: float | None
     grace_s: float
     total_steps: int
@@ -286,7 +253,9 @@ class ServeLoop:
     ) -> None:
         self.summary = Summary()
         self._watched = RolloutsInFlight() if watched is None else watched
-        self._live = LiveView(console, self._picture)
+        self._live = LiveView(
+            console, lambda: picture(self.line(), self.summary, self._watched, width=console.width)
+        )
         self.in_flight = 0
         self._delivery = delivery
         self._rollouts = rollouts
@@ -300,11 +269,7 @@ class ServeLoop:
         self._model = ModelWatch(rollouts.probe, self._stop, self.say)
         self._next_items = rollouts.next_items
         self._tries = GroupTries(
-            rollouts,
-            self._model,
-            timeout_s=bounds.group_timeout_s,
-            max_row_tokens=lambda: delivery.max_row_tokens,
-            say=self.say,
+            rollouts, self._model, bounds.group_timeout_s, lambda: delivery.max_row_tokens, self.say
         )
         has_credit = recorder is not None and recorder.contents.has_credit
         self._lessons = Lessons(self.say, has_credit=has_credit)
@@ -370,8 +335,23 @@ class ServeLoop:
         return (each for each in numbered if each[0] not in finished)
 
     def line(self) -> str:
-        wall_s = monotonic() - self._started_at
-        return status_line(self._delivery, self.summary, in_flight=self.in_flight, wall_s=wall_s)
+        delivery, groups, numbers = self._delivery, self.summary.groups, self.summary.values()
+        state, tally, stale = delivery.state, delivery.tally, numbers["weights"]["stale"]
+        is_online = state is not None and delivery.online
+        parts = [
+            f"step {state.step} · {state.queued} groups queued at the API" if is_online else "API away",
+            f"outbox {delivery.waiting}",
+            f"in flight {self.in_flight}",
+            f"groups {groups['ok']} ok, {groups['no_credit']} without credit, {groups['failed']} failed",
+            f"posts {tally.posts}, {tally.repeated} repeated, {tally.rejected} rejected",
+            f"rows too long {tally.too_long}",
+            f"stale groups {stale}" if stale else "",
+            f"rows withheld {tally.withheld}" if tally.withheld else "",
+            headline(numbers),
+            forks_in_short(numbers),
+            duration(monotonic() - self._started_at),
+        ]
+        return " · ".join(filter(None, parts))
 
     def say(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -396,16 +376,7 @@ class ServeLoop:
 
     async def _work(self, breaker: CircuitBreaker) -> None:
         await self._begin(breaker)
-        try:
-            async with asyncio.TaskGroup() as group:
-                workers = [
-                    group.create_task(self._worker(breaker)) for _ in range(self._bounds.max_in_flight)
-                ]
-        except BaseExceptionGroup as errors:
-            # The other errors are consequences of the first.
-            raise errors.exceptions[0] from None
-        if any(worker.cancelled() for worker in workers):
-            raise LostWorkerError("a worker was cancelled by code that nobody asked to")
+        await run_side_by_side(partial(self._worker, breaker), self._bounds.max_in_flight)
         if self._next_items is not None and not self._stop.is_set():
             if self._next_items.error is not None:
                 raise self._next_items.error
@@ -543,9 +514,6 @@ class ServeLoop:
             await asyncio.sleep(_LINE_EVERY_S)
             if not self._live.is_shown:
                 self.say(self.line())
-
-    def _picture(self) -> RenderableType:
-        return picture(self.line(), self.summary, self._watched, width=self._console.width)
 
     def _request_stop(self) -> None:
         self.say("stopping: no new item; once more to stop at once")

@@ -14,7 +14,7 @@ from environments.record.origin import RunOrigin, differences, refuse_other_run
 from environments.record.summary import loop_rows, print_rows
 from environments.rollout.containment.hook_calls import InFlight
 from environments.rollout.hooks import writes
-from environments.run.group_source import Finishing, GroupSource, withhold_stale
+from environments.run.group_source import Finishing, withhold_stale
 from environments.run.open_run import DEFAULTS, OpenSource, RunOptions, in_this_process, open_run
 from environments.run.process_run import ask_tasks
 from environments.run.progress import Progress
@@ -84,7 +84,9 @@ async def serve(
         if options.fresh and (posts := outbox.start_over("put aside by --fresh")):
             say(f"{posts} posts of an earlier run are put aside in {outbox.rejected_path}")
         claim(outbox, replace(run.origin, view=in_words(shape)))
-        say(f"view {in_words(shape)}: {_who_reads(env, shape)}")
+        is_plain = shape.view == PLAIN and not isinstance(env, TurnLevelRewardMixin)
+        readers = "plain scores, as there are no turn rewards" if is_plain else WHO_READS[shape.view]
+        say(f"view {in_words(shape)}: {readers}")
         _say_what_holds(shape.sampling, outbox, say)
         delivery = await files.enter_async_context(_delivery(env, shape, outbox, say))
         next_items = ask_tasks(run, calls, most=-1) if writes(env, "next_items") else None
@@ -100,10 +102,18 @@ async def serve(
             traces=Traces(run.progress.observers),
             stride=0 if next_items is not None else len(env.items) // MAX_ALIKE_FAILURES,
         )
+        bounds = Bounds(
+            max_in_flight=run.source.at_once,
+            max_waiting=config.outbox_groups,
+            group_timeout_s=config.worker_timeout if config.worker_timeout > 0 else None,
+            grace_s=_GRACE_S,
+            total_steps=config.total_steps,
+            send_all=options.send_all,
+        )
         loop = ServeLoop(
             delivery,
             rollouts,
-            bounds=_bounds(env, run.source, send_all=options.send_all),
+            bounds=bounds,
             console=console,
             recorder=None if run.record is None else run.record.recorder,
             watched=run.progress.in_flight,
@@ -116,10 +126,7 @@ async def serve(
 
 
 def shape_of(env: AgentEnv) -> Shape:
-    """Return the shape of the trainer's posts.
-
-    Raises ConfigError if there are turn rewards and no view is chosen.
-    """
+    """Return the shape of the trainer's posts; with turn rewards a view must be chosen."""
     config = env.config
     if config.credit_view is None and isinstance(env, TurnLevelRewardMixin):
         views = ", ".join(f"{view} ({readers})" for view, readers in WHO_READS.items())
@@ -141,24 +148,6 @@ def in_words(shape: Shape) -> str:
         return shape.view
     weighting = f", prefix_weighting {shape.prefix_weighting}" if shape.view == "prefix_rows" else ""
     return f"{shape.view}, score_divisor {shape.divisor}{weighting}"
-
-
-def _who_reads(env: AgentEnv, shape: Shape) -> str:
-    if shape.view == PLAIN and not isinstance(env, TurnLevelRewardMixin):
-        return "plain scores, as there are no turn rewards"
-    return WHO_READS[shape.view]
-
-
-def _bounds(env: AgentEnv, source: GroupSource, *, send_all: bool) -> Bounds:
-    config = env.config
-    return Bounds(
-        max_in_flight=source.at_once,
-        max_waiting=config.outbox_groups,
-        group_timeout_s=config.worker_timeout if config.worker_timeout > 0 else None,
-        grace_s=_GRACE_S,
-        total_steps=config.total_steps,
-        send_all=send_all,
-    )
 
 
 def _say_what_holds(sampling: Mapping[str, float], outbox: Outbox, say: Callable[[str], None]) -> None:

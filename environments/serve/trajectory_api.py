@@ -109,12 +109,6 @@ async def _content(response: aiohttp.ClientResponse) -> tuple[bytes, str | None]
     return content, None
 
 
-def _first_problem(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_input=False)[0]
-    path = ".".join(str(step) for step in first["loc"])
-    return f"{path}: {first['msg']}" if path else first["msg"]
-
-
 _INFO, _STATUS, _ENV_STATUS = TypeAdapter(Info), TypeAdapter(Status), TypeAdapter(EnvStatus)
 _REGISTERED = TypeAdapter[Registered | NotYet](Registered | NotYet)
 _TAKEN, _DONE = TypeAdapter(Taken), TypeAdapter(Done)
@@ -144,13 +138,10 @@ class ApiState:
 class RegistrationAnswer:
     env_id: int
     earlier: int
-    """Environments of this name that the API already knew."""
     num_steps: int
 
 
 class TrajectoryApi:
-    """Calls the API, always over one connection."""
-
     def __init__(self, url: str, token: str = "") -> None:
         name, example = "rollout_server_url", "http://localhost:8000"
         self._endpoint = endpoint(url, name=name, example=example, api_key=token)
@@ -163,8 +154,7 @@ class TrajectoryApi:
     async def state(self, env_id: int | None = None, *, group_size: int = 1) -> ApiState:
         """Return the API's step, queue and trainer.
 
-        Raises ApiUnavailableError without a usable answer after some retries; ConfigError if something else
-        answers there and always did.
+        Raises ApiUnavailableError without a usable answer after some retries; ConfigError if no API is there.
         """
         info = await self._get("/info", _INFO)
         # The API answers 500 for an unknown number.
@@ -174,6 +164,9 @@ class TrajectoryApi:
         assert info is not None
         assert status is not None
         self._recognised = True
+        waiting_rows = None if ours is None else ours.queue_size * group_size
+        if ours is not None and ours.max_group_size == 1:  # then the API counts only our own groups
+            waiting_rows = status.queue_size
         return ApiState(
             step=status.current_step,
             queued=status.queue_size,
@@ -181,7 +174,7 @@ class TrajectoryApi:
             max_row_tokens=info.max_token_len,
             knows_us=env_id is None or ours is not None,
             own_groups=ours and ours.self_queue_size,
-            waiting_rows=ours and _waiting_rows(ours, status.queue_size, group_size),
+            waiting_rows=waiting_rows,
             shares=ours is None or ours.unallocated_fraction < 1,
         )
 
@@ -244,7 +237,8 @@ class TrajectoryApi:
             try:
                 return model.validate_json(answer.body)
             except ValidationError as error:
-                problem += f" ({_first_problem(error)})"
+                first = error.errors(include_url=False, include_input=False)[0]
+                problem += f" ({': '.join(filter(None, ['.'.join(map(str, first['loc'])), first['msg']]))})"
         elif answer.status >= 500 or answer.status in _NOT_TAKEN - {404}:
             known = True
         if answer.retry_after_s > LONGEST_RETRY_AFTER_S:
@@ -311,8 +305,3 @@ class TrajectoryApi:
 
     async def _after_connecting(self, _: aiohttp.ClientSession, __: SimpleNamespace, ___: object) -> None:
         self.connections += 1
-
-
-def _waiting_rows(ours: EnvStatus, queued: int, group_size: int) -> int:
-    # While every group is a single row, the API counts only our own.
-    return queued if ours.max_group_size == 1 else ours.queue_size * group_size

@@ -58,15 +58,11 @@ class NoRoomError(ConfigError):
 
 
 class Worker(Protocol):
-    """One worker, local or remote (see `WorkerProcess`). Each call may return the worker's `Death`."""
+    """One worker, local or remote, see `WorkerProcess`. Replies are pickled; any may be a `Death`."""
 
-    async def open(self) -> bytes | Death:
-        """Open the environment and return a pickled `WorkerFacts` or `Refusal`."""
-        ...
+    async def open(self) -> bytes | Death: ...
 
-    async def ask(self, request: bytes, number: int) -> bytes | Death:
-        """Return a pickled `Answer`, `Refusal` or `Cancellation`."""
-        ...
+    async def ask(self, request: bytes, number: int) -> bytes | Death: ...
 
     async def cancel(self, number: int) -> object: ...
 
@@ -92,7 +88,6 @@ class _Slot:
     is_reserved: bool = False
     running: int = 0
     opened: int = 0
-    """Workers that were opened here, used as a generation number."""
     deaths: int = 0
     """Deaths since any worker finished a group."""
 
@@ -127,11 +122,7 @@ class WorkerPool:
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator["WorkerPool"]:
-        """Start the workers and yield the pool once one is open; the others follow.
-
-        Raises UsageError if the environment cannot be opened in a worker or is another experiment there;
-        RunError if workers die at once or setup code raised.
-        """
+        """Start the workers and yield the pool once one is open; the others follow."""
         for slot in self._slots:
             self._spawn(self._open(slot))
         self._spawn(self._watch())

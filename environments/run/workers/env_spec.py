@@ -36,11 +36,12 @@ class WorkerJob:
 
     @classmethod
     def of(cls, env: AgentEnv, options: SourceOptions) -> "WorkerJob":
+        known, loaded = packages_distributions(), {name.partition(".")[0] for name in list(sys.modules)}
         return cls(
             config=env.config,
             servers=(*env.servers, *env.lifecycle.parts.second_servers),
             finishing=options.finishing,
-            packages=_packages_in_use(),
+            packages=tuple(sorted({package for name in loaded for package in known.get(name, ())})),
             files={name: str(path) for name, path in environment_files(env).items()},
             is_evaluation=options.evaluation,
             waits=options.waits,
@@ -79,10 +80,7 @@ class EnvSpec:
         )
 
     def load(self, root: str) -> tuple[AgentEnv, WorkerJob]:
-        """Return the environment, not open yet, and its job; its files lie below `root`.
-
-        Raises ConfigError if its code fails.
-        """
+        """Return the environment, not open yet, and its job; its files lie below `root`."""
         if self.module == _MAIN or self.module.startswith(_OF_A_FILE):
             module = load_file(root + self.file)
             if self.module == _MAIN:
@@ -134,12 +132,6 @@ def _refuse_too_few(limit: int, count: int, what: str) -> None:
         raise ConfigError(
             f"{what} {limit} is shared by {count} workers, and some get none: raise it, or use fewer"
         )
-
-
-def _packages_in_use() -> tuple[str, ...]:
-    loaded = {name.partition(".")[0] for name in list(sys.modules)}
-    known = packages_distributions()
-    return tuple(sorted({package for name in loaded for package in known.get(name, ())}))
 
 
 def versions_of(packages: Iterable[str]) -> dict[str, str]:

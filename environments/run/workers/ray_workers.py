@@ -203,10 +203,7 @@ async def connect(address: str | None, *, local: Mapping[str, float]) -> AsyncGe
     """Connect to Ray and yield whether it is our own, so that workers share this machine.
 
     Without an address, start Ray with `local` resources; a Ray that this program uses already is used instead
-    and not shut down.
-
-    Raises ConfigError if there is no cluster at the address, or it runs another Ray or Python; RunError if
-    our own does not start in time.
+    and not shut down. Raises ConfigError if the cluster is unusable, RunError if our own Ray starts too late.
     """
     if _OWN.locked():
         raise ConfigError(

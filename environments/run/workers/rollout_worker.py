@@ -48,7 +48,6 @@ _PARENT_DEATH_SIGNAL = 1
 
 
 def main(fd: int, parent: int) -> None:
-    """Serve the supervisor at the other end of the socket `fd` until it ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:

@@ -32,10 +32,9 @@ if TYPE_CHECKING:
     )
 
 HEAD = struct.Struct(">QQ")
-"""Header of each message between worker and supervisor: request number and length of the content in bytes."""
+"""Header of each message: request number, and bytes of the content."""
 NEWS, CANCEL, OWN_REQUEST = 0, 1, 2
-"""Numbers of messages that are no rollout request: unrequested news of the worker, a cancellation, and the
-supervisor's own requests to open and close."""
+"""Message numbers: news of the worker, cancellations, and the supervisor's own requests."""
 FIRST_REQUEST = 3
 
 
@@ -77,7 +76,6 @@ class Answer:
     value: "TrajectoryGroup | FinishedGroup"
     new_versions: tuple[str, ...]
     read: tuple[str, ...]
-    """Files that hooks and tools opened, as paths of the driver (see `OpenedFiles`)."""
     written: tuple[str, ...]
 
 
@@ -124,8 +122,7 @@ with the actor."""
 def unpack_files(files: Mapping[str, bytes] | None, folder: str) -> Generator[str]:
     """Context manager: write files below a new root folder and yield it, or "" without files.
 
-    The folder is removed when the process ends, even by SIGKILL; leftovers of dead supervisors are removed
-    first.
+    The folder is removed when the process ends, even by SIGKILL.
     """
     if files is None:
         yield ""
@@ -173,7 +170,7 @@ class WorkerStart:
     files: Mapping[str, bytes] | None
     """Contents by absolute path, for a worker on another machine; `None` on the driver's machine."""
     variables: Mapping[str, str]
-    """Environment variables: all of them on the driver's machine, elsewhere those added to the machine's."""
+    """All environment variables on the driver's machine; elsewhere, additions to the machine's."""
     max_memory: int | None
     """Bytes that only this process uses; `None`: its share of the machine's memory."""
     count: int

@@ -60,12 +60,7 @@ class OnWorkers:
 
     @asynccontextmanager
     async def open(self, env: AgentEnv, options: SourceOptions) -> AsyncGenerator[WorkerPool]:
-        """Start workers for an environment that is open here and yield them as a source of groups.
-
-        Raises ConfigError if class, policy or files cannot be sent to workers, the cluster does not answer or
-        is full, or a worker has another experiment; RunError if workers die while they open or setup code
-        raised.
-        """
+        """Start workers for an environment that is open here and yield them as a source of groups."""
         _refuse_live_policy(env)
         # Ray loads slowly, and only this needs it.
         from environments.run.workers.ray_workers import RayEngine, cluster_resources, connect  # noqa: PLC0415

@@ -57,7 +57,7 @@ def ran():
             origin=RunOrigin(env="toy", policy="p", estimator="e"),
         )
         model = ModelWatch(probe, asyncio.Event(), lambda _: None)
-        tries = GroupTries(rollouts, model, timeout_s=None, max_row_tokens=lambda: 9, say=lambda _: None)
+        tries = GroupTries(rollouts, model, None, lambda: 9, lambda _: None)
         task = GroupTask(item={}, item_id="a", rolled_out=rolled_out)
         return await asyncio.create_task(tries.run(task)), asked
 

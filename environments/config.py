@@ -19,10 +19,9 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from environments.policy.inference.dialect import checked_extra_body
-from environments.policy.inference.endpoint import without_credentials
 from tools.errors import ConfigError
 from tools.json_input import JsonError, read_exact_json
-from tools.plain_text import nearest
+from tools.plain_text import nearest, without_credentials
 
 WithoutEffect = Mapping[str, tuple[tuple[object, ...], str]]
 """Settings of Atropos that do nothing here: the values that are accepted, and what to do instead."""
@@ -533,7 +532,7 @@ class AgentEnvConfig(Section):
     )
 
 
-def checked_config(config: Any, env_cls: type) -> AgentEnvConfig:
+def check_config(config: Any, env_cls: type) -> AgentEnvConfig:
     """The config that an environment is made with.
 
     Raises:

@@ -31,7 +31,6 @@ WALKED = (
     "environments/rollout/containment",
     "environments/credit",
     "environments/rollout/rows.py",
-    "environments/rollout/completion_check.py",
     "environments/policy/inference/http_client.py",
 )
 """Folders and modules whose mutants have to be noticed."""
@@ -41,7 +40,7 @@ FURTHER = {
     "environments/record/": ("tests/adversarial/test_hostile_records.py",),
     "environments/run/watchdog": ("tests/adversarial/test_blocked_loop.py",),
     "environments/rollout/containment/": ("tests/environments/rollout/containment",),
-    "environments/rollout/completion_check": ("tests/adversarial/test_hostile_completions.py",),
+    "environments/rollout/rows": ("tests/adversarial/test_hostile_completions.py",),
     "environments/policy/inference/http_client": ("tests/adversarial/test_hostile_api.py",),
 }
 """Tests that are near modules although neither path nor imports say so, by how a module's path begins."""

@@ -1,28 +1,24 @@
-"""Tool calls, their results, and tool descriptions."""
+"""Tool calls, their results, tool descriptions, and the rollout as tools see it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 import orjson
 
 ToolErrorKind = Literal["unknown_tool", "invalid_json", "invalid_arguments", "tool_error"]
 
 CallStatus = Literal["ok", "invalid_json", "unclosed_block", "missing_name", "malformed"]
-"""A parser's verdict on a call in a model's text."""
 UNREADABLE: Final[Mapping[str, str]] = {
     "invalid_json": "it is not valid JSON",
     "unclosed_block": "it was not closed",
     "missing_name": "it names no tool",
     "malformed": "it is not in the format of a call",
 }
-"""Error texts for the model by a call's status."""
 
 
 class CachedJson:
-    """A value that caches its JSON."""
-
     __slots__ = ("_json",)
     _json: bytes
 
@@ -69,7 +65,6 @@ class ToolResult:
     error: ToolErrorKind | None = None
     """Why the call failed; None if the tool ran, whatever its command returned."""
     exit_code: int | None = None
-    """Exit status, for tools that run a command."""
     timed_out: bool = False
     duration_s: float = 0.0
 
@@ -106,3 +101,40 @@ class ToolSpec(CachedSignature):
                 "parameters": dict(self.parameters),
             },
         }
+
+
+class State:
+    """Base class of a rollout's state, as returned by `prepare`, so that tools can take it as a parameter."""
+
+
+class ToolContext(Protocol):
+    """The rollout of a tool call, for parameters annotated with this type."""
+
+    @property
+    def item(self) -> Any:
+        """The rollout's own copy of its item."""
+        ...
+
+    @property
+    def state(self) -> Any:
+        """The state that `prepare` returned."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """The seed of this rollout."""
+        ...
+
+    @property
+    def group_seed(self) -> int:
+        """The seed that all siblings share."""
+        ...
+
+    @property
+    def metrics(self) -> MutableMapping[str, float]:
+        """Numbers for the record and the summary."""
+        ...
+
+    def end(self, reason: str) -> None:
+        """End the rollout after this turn; the first reason counts."""
+        ...

@@ -10,11 +10,6 @@ OWN_PACKAGES = ("environments", "tools", "turnwise")
 
 @contextmanager
 def needs_extra(extra: str, what: str) -> Generator[None]:
-    """Wrap imports of `what`, which need `pip install 'turnwise[extra]'`.
-
-    Raises:
-        ConfigError: if a package is missing.
-    """
     try:
         yield
     except ModuleNotFoundError as error:

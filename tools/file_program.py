@@ -79,7 +79,6 @@ def _edit(path: str, old: str, new: str, everywhere: bool) -> None:
 
 
 def _lines_of(text: str, old: str, count: int) -> str:
-    """Return the line numbers of the first matches."""
     numbers, number, seen, start = list[str](), 1, 0, 0
     for _ in range(min(count, MAX_LINES_NAMED)):
         start = text.index(old, start)
@@ -138,7 +137,6 @@ def _list(path: str, depth: int) -> None:
 
 
 def _entries(path: Path, depth: int) -> Iterator[tuple[str, str]]:
-    """Yield names with `/` for a directory, a size for a file, `->` for a link."""
     for entry in (path / name for name in sorted(os.listdir(path))):
         if entry.is_symlink():
             yield str(entry), f" -> {entry.readlink()}"
@@ -164,7 +162,6 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _lines(file: Path) -> list[str]:
-    """Return a file's lines; none if it is binary, unreadable or very large."""
     try:
         data = file.read_bytes() if file.stat().st_size <= MAX_SEARCHED_BYTES else b""
     except OSError:
@@ -178,7 +175,6 @@ def _existing(path: str) -> Path:
 
 
 def _text(path: str) -> str:
-    # reading a FIFO would block
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with open(fd, "rb") as file:
         _check_regular(path, os.fstat(fd))

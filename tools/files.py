@@ -101,7 +101,6 @@ file = Toolset("file", (read_file, write_file, edit_file, search, list_files))
 
 
 async def _run(sandbox: Sandbox, do: str, path: str, **request: Any) -> str:
-    """Run the program; this process does not inspect texts, which could block the event loop."""
     if not path or "\0" in path or len(path) > _LONGEST_PATH:
         raise ToolError(f"{path[:_LONGEST_PATH]!r} is not a path")
     stdin = json.dumps({"do": do, "path": path, **request}).encode()

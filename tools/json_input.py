@@ -20,21 +20,18 @@ _MOST_STRINGS: Final = 100_000
 _DEEPEST: Final = 200
 """Recursive readers need a limit; orjson reads 1,024 levels."""
 _DEEPEST_WRITTEN: Final = 254
-"""orjson's limit when writing."""
 
 
 class JsonError(ValueError):
     """Invalid JSON, or more than a limit allows; the message is one line."""
 
     line: int | None = None
-    """Line of a syntax error."""
 
 
 def check_weight(content: bytes, most: int = MOST) -> None:
     """Raise JsonError before too many values are created: 64 MB of empty lists take 10 s and 2 GB."""
     if not _is_over(content, most):
         return
-    # Separators inside strings do not count, up to a number of strings.
     if _is_over(_STRING.sub(b"", content, count=_MOST_STRINGS), most):
         raise JsonError("too many values")
 
@@ -144,4 +141,3 @@ def _refuse(constant: str) -> NoReturn:
 EXACT_DECODER: Final = json.JSONDecoder(
     object_pairs_hook=_unique, parse_float=_finite, parse_constant=_refuse
 )
-"""For JSON that is followed by other text."""

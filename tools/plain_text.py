@@ -1,11 +1,11 @@
-"""Helpers for text in messages: printable, shortened, counted, suggested, grouped."""
+"""Helpers for text in messages: printable, shortened, without credentials, grouped."""
 
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+from urllib.parse import SplitResult, urlsplit
 
 PLACE_OF_ITEM = r"(?:environment '[^']*'(?:, item .*?)?: |item '.*?': )?(?:turn \d+: )?"
-"""Optional beginning of an error that belongs to one rollout."""
 _CLAUSE = re.compile(
     rf"{PLACE_OF_ITEM}((?:https?://\S+ (?:answered \d+: )?)?(?:\w+(?:, component '[^']*')?: )?.*?)"
     r"(?:;|\((?!\))|[.,:]\s|$)",
@@ -16,23 +16,30 @@ _LONG_URL = re.compile(r"(https?://\S{60})\S+?(?=:?(?:\s|$))")
 _VALUE = re.compile(r"""\b\d[\d.]*|'[^']*'|"[^"]*\"""")
 
 
+_USER_IN_TEXT = re.compile(
+    r"(?:(?<=:/)(/?)[^\s'\"<>?#]{1,300}|(?<![\w.+-])[\w.+-]{1,64}:[^\s'\"<>?#/]{1,300})@(?!sha\d+:)"
+)
+"""Bounded, since a server may send a text full of partial matches. One slash for a path of a URL, none
+without a scheme; an image tag may be followed by its digest.
+"""
+_QUERY_IN_TEXT = re.compile(r"(?<=[?&])([\w.~%-]{1,64})=[^\s&#'\"<>),;]+")
+_LINE_CHARS = 300
+
+
 def printable(text: str, unknown: str = " ") -> str:
     """Replace characters that could control a terminal by `unknown`."""
     return "".join(each if each.isprintable() else unknown for each in text)
 
 
 def shorten(text: str, max_chars: int) -> str:
-    """Cut a text to `max_chars` with an ellipsis."""
     return text if len(text) <= max_chars else f"{text[: max_chars - 1]}…"
 
 
 def counted(number: int, noun: str) -> str:
-    """Return `1 group`, `2 groups`, `1,000 groups`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return `; did you mean 'x'?` for a near match, else an empty text."""
     close = get_close_matches(name, list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
@@ -61,3 +68,33 @@ def first_clause(error: str, *, values: bool = True) -> str:
     found = _CLAUSE.match(_LONG_URL.sub(r"\1…", " ".join(error.split())))
     clause = found[1].strip() if found else ""
     return clause if values else _VALUE.sub("…", clause)
+
+
+def one_line(text: str) -> str:
+    line = " ".join(text[: 100 * _LINE_CHARS].split())
+    line = line if len(line) <= _LINE_CHARS else f"{line[:_LINE_CHARS]}…"
+    return printable(line, "\N{REPLACEMENT CHARACTER}")
+
+
+def without_credentials(text: str) -> str:
+    """Replace user info and query values by `***` in each URL that a text quotes."""
+    return _QUERY_IN_TEXT.sub(r"\1=***", _USER_IN_TEXT.sub(r"\1***@", text))
+
+
+def shown_url(url: str) -> str:
+    """Return a URL, even a malformed one, without user, password and query."""
+    parts = split_url(url)
+    if parts is not None:
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    start = re.split(r"[?#]", url, maxsplit=1)[0]
+    return "(hidden)" if "@" in url and "@" not in start else start.rpartition("@")[2]
+
+
+def split_url(url: str) -> SplitResult | None:
+    try:
+        parts = urlsplit(url.strip())
+        # `port` raises ValueError if it is malformed, as with a slash in the password.
+        known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return None
+    return parts if known and not re.search(r"\s", url.strip()) else None

@@ -8,9 +8,8 @@ from pydantic import Field
 
 from tools import python_program
 from tools.errors import ToolError
-from tools.registry import Toolset, tool
+from tools.registry import ToolOutput, Toolset, tool
 from tools.sandbox.base import ExecResult, Sandbox, run_python
-from tools.tool_output import ToolOutput
 
 _PROGRAM = inspect.getsource(python_program)
 _LONGEST_S, _END_S = 3600.0, 10.0

@@ -26,7 +26,6 @@ _STEP_S = 0.1
 
 
 def main() -> int:
-    """Run the code of the request on stdin; with `end` kill the interpreter."""
     request = json.load(sys.stdin)
     folder = os.path.join(os.environ.get("TMPDIR") or "/tmp", _FOLDER)
     if request.get("end"):
@@ -48,7 +47,6 @@ def main() -> int:
 
 
 def _reached(folder: str) -> tuple[int, int] | None:
-    """Return the running interpreter's pid and its input FIFO, or None."""
     try:
         pid = int(os.readlink(f"{folder}/pid"))
         fd = os.open(f"{folder}/in", os.O_WRONLY | os.O_NONBLOCK)
@@ -64,7 +62,7 @@ def _started(folder: str, source: str) -> tuple[int, int]:
     argv = ["python3", "-I", "-c", source, _SERVE, folder]
     nowhere = subprocess.DEVNULL
     process = subprocess.Popen(argv, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True)
-    os.symlink(str(process.pid), f"{folder}/pid")  # reading a link never blocks
+    os.symlink(str(process.pid), f"{folder}/pid")
     return process.pid, os.open(f"{folder}/in", os.O_RDWR)
 
 
@@ -102,7 +100,7 @@ def _is_alive(pid: int) -> bool:
 def _end(folder: str) -> None:
     try:
         os.chmod(folder, 0o700)
-        if (pid := int(os.readlink(f"{folder}/pid"))) > 1:  # 0 is our own group
+        if (pid := int(os.readlink(f"{folder}/pid"))) > 1:
             os.killpg(pid, signal.SIGKILL)
     except (OSError, ValueError, OverflowError):
         pass
@@ -128,7 +126,7 @@ def serve(folder: str) -> None:
         code = _run(json.loads(line), f"<call {number}>", vars(module))
         sys.stdout.flush()
         if os.getpid() != own:
-            os._exit(0)  # a fork by the code
+            os._exit(0)
         done = os.open(f"{folder}/done", os.O_RDWR)
         os.write(done, b"%d" % code)
         os.close(done)

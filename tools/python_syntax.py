@@ -6,7 +6,6 @@ _TRIES = 100
 
 
 def parse_python(text: str | bytes) -> ast.Module:
-    """Return `ast.parse(text)`."""
     for _ in range(_TRIES - 1):
         try:
             return ast.parse(text)

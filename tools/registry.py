@@ -1,8 +1,9 @@
 """The `@tool` decorator, and toolsets that execute calls."""
 
 import inspect
+import json
 import re
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,9 +11,10 @@ from time import monotonic
 from types import MethodType
 from typing import Any, Protocol, Unpack, overload
 
-from tools.calls import UNREADABLE, ToolCall, ToolErrorKind, ToolResult, ToolSpec
+from pydantic_core import to_jsonable_python
+
+from tools.calls import UNREADABLE, State, ToolCall, ToolContext, ToolErrorKind, ToolResult, ToolSpec
 from tools.errors import ConfigError, ToolError
-from tools.injection import SELF, Unbound, is_state
 from tools.sandbox.base import (
     MAX_OUTPUT_BYTES,
     MAX_READ_BYTES,
@@ -22,12 +24,20 @@ from tools.sandbox.base import (
     SandboxRecord,
     run_python,
 )
-from tools.signature import ArgumentsRefused, Signature
-from tools.tool_context import State, ToolContext
-from tools.tool_output import ToolOutput, bounded, output_of
+from tools.signature import SELF, ArgumentsRefused, Signature, Unbound, is_state
 
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _SHOWN = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolOutput:
+    """A tool's output with more than text."""
+
+    content: str
+    exit_code: int | None = None
+    """Exit status of the tool's command."""
+    timed_out: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -37,9 +47,7 @@ class Tool:
     spec: ToolSpec
     signature: Signature
     function: Callable[..., Any]
-    """Called with keyword arguments only."""
     parallel: bool = False
-    """Whether it may run beside other calls of its turn."""
 
     def __repr__(self) -> str:
         return f"<tool {self.name!r}>"
@@ -126,8 +134,6 @@ def tool(
 
 
 class RunTool(Protocol):
-    """Runs a tool's function within the caller's limits."""
-
     async def __call__(
         self, name: str, function: Callable[[], Any], *, busy: Callable[[], bool]
     ) -> ToolOutput:
@@ -172,7 +178,6 @@ class Toolset:
         return cls("+".join(toolset.name for toolset in toolsets), tools)
 
     def are_parallel(self, calls: Sequence[ToolCall]) -> bool:
-        """Whether these calls of one turn may run concurrently."""
         parallel = {tool.name for tool in self.tools if tool.parallel}
         return len(calls) > 1 and all(call.status == "ok" and call.name in parallel for call in calls)
 
@@ -268,12 +273,9 @@ async def _later(tool: Tool, given: Awaitable[Any]) -> ToolOutput:
 
 @dataclass(slots=True)
 class LimitedSandbox:
-    """A sandbox that limits the commands of one tool call."""
-
     sandbox: Sandbox
     limit_s: float
     commands: int = 0
-    """Number of running commands."""
 
     @property
     def record(self) -> SandboxRecord:
@@ -323,3 +325,56 @@ class LimitedSandbox:
 
     async def get_archive(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
         return await self.sandbox.get_archive(path, max_bytes=max_bytes)
+
+
+def output_of(given: Any, tool: str) -> ToolOutput:
+    """Convert a tool's return value: text as it is, other values as JSON.
+
+    Raises:
+        ToolError: if a number is too long to print, which the model may have requested.
+        TypeError: if the value is not JSON, a bug in the tool.
+    """
+    if isinstance(given, ToolOutput):
+        if not isinstance(given.content, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # user code
+            raise TypeError(f"tool {tool!r}: the content of a ToolOutput is text, got {given.content!r:.100}")
+        return given
+    if isinstance(given, str):
+        return ToolOutput(content=given)
+    try:
+        # Python's encoder keeps lone surrogates of an agent's text; `bounded` replaces them.
+        return ToolOutput(content=json.dumps(given, ensure_ascii=False, default=_plain))
+    except (TypeError, ValueError) as error:
+        if "integer string conversion" in str(error):
+            raise ToolError("the result holds a number that is too long to be written") from None
+        reason = str(error)[:_SHOWN]
+        raise TypeError(
+            f"tool {tool!r} returned {type(given).__name__}, which is no JSON ({reason}); return str, "
+            "ToolOutput, or what JSON holds: numbers, lists, dicts, dataclasses, pydantic models"
+        ) from error
+
+
+def bounded(text: str, max_chars: int) -> str:
+    """Return the text, or its head and tail around a note about the cut, at most `max_chars` long."""
+    if len(text) <= max_chars:
+        return _encodable(text)
+    room = max(0, max_chars - len(_cut_note(len(text), len(text))))
+    head, tail = room - room // 2, room // 2
+    note = _cut_note(len(text) - head - tail, len(text))
+    return _encodable((text[:head] + note + text[len(text) - tail :])[:max_chars])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError("bytes are no text: decode them")
+    if isinstance(value, Iterator):
+        raise TypeError("an iterator is no value: make a list of it")
+    return to_jsonable_python(value, bytes_mode="base64")
+
+
+def _encodable(text: str) -> str:
+    # Lone surrogates of undecodable file names cannot be recorded as UTF-8.
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _cut_note(cut: int, total: int) -> str:
+    return f"\n[... {cut} of {total} characters cut ...]\n"

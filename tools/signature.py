@@ -4,17 +4,18 @@ import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from itertools import chain
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from docstring_parser import DocstringStyle, ParseError, parse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic.fields import FieldInfo
 
-from tools.calls import ToolErrorKind
+from tools.calls import State, ToolContext, ToolErrorKind
 from tools.errors import ConfigError
-from tools.injection import parameters_of
 from tools.json_input import JsonError, check_weight, read_exact_json
+from tools.sandbox.base import Sandbox
 
 _CLOSED = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=False)
 _MAX_CHARS, _MAX_WEIGHT = 1_000_000, 1 << 14
@@ -24,8 +25,6 @@ _NAMED_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWO
 
 
 class ArgumentsRefused(Exception):  # becomes a result, never leaves the tools layer
-    """Unusable arguments; the message is for the model."""
-
     def __init__(self, kind: ToolErrorKind, message: str) -> None:
         super().__init__(message)
         self.kind: ToolErrorKind = kind
@@ -33,23 +32,15 @@ class ArgumentsRefused(Exception):  # becomes a result, never leaves the tools l
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """A tool function's parameters and description."""
-
     description: str
     injected: Mapping[str, type]
     """Parameters injected by the rollout with their types, not in the schema."""
     schema: Mapping[str, Any]
     """Closed JSON schema of the arguments, without pydantic's titles."""
     model: type[BaseModel]
-    """Validates the arguments; field aliases are the parameter names."""
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> "Signature":
-        """Read a function's signature.
-
-        Raises:
-            ConfigError: if it cannot be a tool; the message names the change needed.
-        """
         where = f"tool {function.__name__!r}"
         if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
             raise ConfigError(f"{where}: a tool returns its result, and has no `yield`")
@@ -86,7 +77,6 @@ class Signature:
         return {str(field.alias): getattr(arguments, name) for name, field in fields.items()}
 
     def describe_parameters(self) -> str:
-        """Return the parameter list as one line, for a model that got it wrong."""
         required = self.schema.get("required", ())
         properties: Mapping[str, Mapping[str, Any]] = self.schema["properties"]
         listed = [
@@ -159,7 +149,6 @@ def json_arguments(text: str) -> dict[str, Any]:
 
 
 def _docstring(function: Callable[..., Any], where: str) -> tuple[str, dict[str, str]]:
-    """Return (text for the model, `Args:` by parameter)."""
     try:
         parsed = parse(inspect.getdoc(function) or "", style=DocstringStyle.GOOGLE)
     except ParseError as error:
@@ -176,7 +165,6 @@ def _model(
     described: Mapping[str, str],
     where: str,
 ) -> type[BaseModel]:
-    # Neutral field names: a parameter may be called `copy` or `_x`, a pydantic field may not.
     fields: dict[str, Any] = {}
     for index, parameter in enumerate(parameters):
         default = ... if parameter.default is parameter.empty else parameter.default
@@ -237,7 +225,6 @@ def _as_integer(given: Any) -> Any:
 
 
 def _unquoted(given: Any) -> Any:
-    """Return the number or boolean that a string spells in JSON, else the string."""
     if not isinstance(given, str) or len(given) > 32:
         return given
     try:
@@ -260,7 +247,7 @@ def _replace(values: Any, place: Sequence[int | str], value: Any) -> None:
     try:
         for key in path:
             values = values[key]
-        values[last]  # in a union, the place names a variant that the value lacks
+        values[last]
     except (KeyError, IndexError, TypeError):
         return
     values[last] = value
@@ -279,3 +266,71 @@ def _type_name(schema: Mapping[str, Any]) -> str:
 def _shortened(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+SELF = "self"
+
+
+class Unbound:
+    """Type of a method's `self` until the method is looked up on a State class."""
+
+
+def parameters_of(function: Callable[..., Any], where: str) -> tuple[dict[str, type], dict[str, Any]]:
+    """Return (injected parameters with their types, annotations of all others and `return`).
+
+    Raises:
+        ConfigError: if an annotation is missing, unreadable, or mixes injected and other types.
+    """
+    parameters = list(inspect.signature(function).parameters)
+    hints = _hints(function, where)
+    injected: dict[str, type] = {}
+    if parameters[:1] == [SELF]:
+        injected[SELF] = Unbound
+        hints.pop(SELF, None)
+    missing = [name for name in [*parameters, "return"] if name not in hints and name not in injected]
+    if missing:
+        raise ConfigError(f"{where}: no type annotation for {missing}; the signature is the schema")
+    for name in parameters:
+        if name not in injected and is_injected(hints[name]):
+            kind = hints.pop(name)
+            injected[name] = state_class(kind) or kind
+        elif name not in injected and (inner := _injected_within(hints[name])):
+            raise ConfigError(
+                f"{where}: `{name}` takes {inner.__name__} inside of another type; it is always given, "
+                f"write `{name}: {inner.__name__}`"
+            )
+    return injected, hints
+
+
+def is_injected(annotation: Any) -> bool:
+    return annotation is Sandbox or annotation is ToolContext or is_state(annotation)
+
+
+def is_state(annotation: Any) -> bool:
+    return state_class(annotation) is not None
+
+
+def state_class(annotation: Any) -> type[State] | None:
+    kind = get_origin(annotation) or annotation
+    return kind if inspect.isclass(kind) and issubclass(kind, State) else None
+
+
+def why_unreadable(error: Exception) -> str:
+    if not isinstance(error, NameError):
+        return str(error)
+    return (
+        f"{error} where it is read; import or define it at the top of the module, not for type checkers alone"
+    )
+
+
+def _hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
+    try:
+        return get_type_hints(function, include_extras=True)
+    except Exception as error:  # noqa: BLE001  # an annotation is any expression
+        raise ConfigError(f"{where}: an annotation cannot be read: {why_unreadable(error)}") from None
+
+
+def _injected_within(annotation: Any) -> type | None:
+    parts = get_args(annotation)
+    direct = (part for part in parts if is_injected(part))
+    return next(chain(direct, filter(None, map(_injected_within, parts))), None)

@@ -5,9 +5,8 @@ from typing import Annotated
 from pydantic import Field
 
 from tools.errors import ToolError
-from tools.registry import Toolset, tool
+from tools.registry import ToolOutput, Toolset, tool
 from tools.sandbox.base import ExecResult, Sandbox
-from tools.tool_output import ToolOutput
 
 
 @tool(name="terminal")

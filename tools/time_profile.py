@@ -44,7 +44,6 @@ class Profiler:
     """Measures one rollout on the thread of its event loop."""
 
     def __init__(self) -> None:
-        """Start the clock."""
         self._started = self._last = monotonic()
         self._thread = threading.get_ident()
         self._innermost = 1
@@ -53,7 +52,6 @@ class Profiler:
         self._sums: dict[str, _Sums] = {}
 
     def profile(self) -> TimeProfile:
-        """Return the times of finished calls."""
         return TimeProfile(
             wall_s=round(monotonic() - self._started, 6),
             calls={
@@ -83,7 +81,6 @@ class Profiler:
         return _Call(self, name, outer)
 
     def end(self, call: "_Call") -> None:
-        """End a call; calls that it started may continue."""
         self._pass()
         call.is_over = True
         if call.inner == 0:
@@ -181,14 +178,12 @@ class profiled:  # noqa: N801  # a context manager, like `timed`
 
 
 def handed_to(context: Context) -> Context:
-    """Return `context` with the running call set."""
     if (running := _RUNNING.get()) is not None:
         context.run(_RUNNING.set, running)
     return context
 
 
 def handed_on(work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-    """Return a coroutine that continues the running call in whatever context awaits it."""
     running = _RUNNING.get()
     return work if running is None else _within(running, work)
 

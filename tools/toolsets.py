@@ -5,14 +5,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, cast
 
+from tools.calls import State
 from tools.errors import ConfigError
 from tools.files import file
-from tools.injection import SELF, is_state, state_class
 from tools.mcp.mcp_toolset import MCPToolset
 from tools.python import python
 from tools.registry import Tool, Toolset
+from tools.signature import SELF, is_state, state_class
 from tools.terminal import terminal
-from tools.tool_context import State
 
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
@@ -39,7 +39,6 @@ def toolset_of(state: type[State]) -> Toolset:
 
 
 def refuse_state(toolset: Toolset, state: type[Any], giver: str) -> None:
-    """Raise ConfigError if a tool takes another state than `giver` returns."""
     for tool in toolset.tools:
         if wrong := next((kind for kind in tool.states if not issubclass(state, kind)), None):
             raise ConfigError(f"tool {tool.name!r} takes {wrong.__name__}, and {giver} {state.__name__}")

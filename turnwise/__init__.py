@@ -28,15 +28,13 @@ if TYPE_CHECKING:
         Turn,
     )
     from environments.turn_level_reward import TurnLevelRewardMixin
-    from tools.calls import ToolCall, ToolResult, ToolSpec
+    from tools.calls import State, ToolCall, ToolContext, ToolResult, ToolSpec
     from tools.errors import ConfigError, RolloutError, ToolError, TurnwiseError, UsageError
     from tools.files import file
     from tools.mcp.mcp_toolset import MCPToolset
-    from tools.registry import Toolset, tool
+    from tools.registry import ToolOutput, Toolset, tool
     from tools.sandbox import ExecResult, Sandbox, SandboxLimits, SandboxSpec, open_sandbox
     from tools.terminal import terminal
-    from tools.tool_context import State, ToolContext
-    from tools.tool_output import ToolOutput
 
 __version__ = "0.1.0"
 
@@ -118,13 +116,13 @@ _MODULES = {
     "SandboxSpec": "tools.sandbox",
     "ServerConfig": "environments.config",
     "SimulatedUser": "environments.rollout.simulated_user",
-    "State": "tools.tool_context",
+    "State": "tools.calls",
     "StopReason": "environments.trajectory",
     "SummariserConfig": "environments.config",
     "ToolCall": "tools.calls",
-    "ToolContext": "tools.tool_context",
+    "ToolContext": "tools.calls",
     "ToolError": "tools.errors",
-    "ToolOutput": "tools.tool_output",
+    "ToolOutput": "tools.registry",
     "ToolResult": "tools.calls",
     "ToolSpec": "tools.calls",
     "Toolset": "tools.registry",

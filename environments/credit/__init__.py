@@ -1,6 +1,5 @@
 """Credit: a group of scored trajectories in, one advantage per turn out."""
 
-from environments.credit.compare import CreditChange, TurnChange, credit_change
 from environments.credit.crediting import (
     GroupRules,
     comparable,
@@ -36,6 +35,7 @@ from environments.credit.estimators import (
     turn_gae,
     turn_return,
 )
+from environments.credit.ledger import CreditChange, TurnChange, credit_change
 from environments.credit.step_estimators import (
     gpg,
     grpo_batch,

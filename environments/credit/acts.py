@@ -1,9 +1,9 @@
-"""Summaries in credit: estimators see the acts alone, and a summary is credited as an act in its place is.
+"""Credit where a history was condensed: estimators see acts only, and a summary is credited like an act.
 
-A summary earns nothing itself and takes no time: its return is that of the act that follows, and is compared
-with what that act's is. Its peers must not depend on its text, or its credit is biased. So
-where no act follows, which a summary can bring about, it is itself an unscored act after the last one; and a
-critic's value of the state before it stands in the place of that of the state it leads to.
+A summary has no reward and takes no time. Its return is that of the act that follows, compared with what that
+act is compared with. Its peers must not depend on its text, or its credit is biased. Therefore a summary that
+no act follows is treated as an unscored act after the last one, and a critic's value of the state before a
+summary replaces that of the state after it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,32 +16,21 @@ from tools.errors import CreditError
 
 Value = TypeVar("Value")
 Values = Mapping[str, Sequence[Sequence[float]]]
-"""Parameters of one value per turn, by name."""
 Credit = Callable[[TrajectoryGroup, Values], list[Term]]
-"""What an estimator returns for a group without summaries."""
 
 
 def acts_alone(group: TrajectoryGroup) -> TrajectoryGroup:
-    """The group without its summaries, and without the entries of its rewards that belong to them.
-
-    Raises:
-        CreditError: a summary has a reward, or rewards do not match the turns.
-    """
     if not _has_summaries(group):
         return group
     return replace(
-        group, trajectories=tuple(map(_acts_of, range(len(group.trajectories)), group.trajectories))
+        group, trajectories=tuple(map(_drop_summaries, range(len(group.trajectories)), group.trajectories))
     )
 
 
 def over_all_turns(
     credit: Credit, group: TrajectoryGroup, values: Values, *, credits_summaries: bool = True
 ) -> list[Term]:
-    """The terms of all turns of a group, or of its acts alone, by what an estimator returns for its acts.
-
-    Raises:
-        CreditError: as for `acts_alone`, or values do not match the turns.
-    """
+    """Return an estimator's terms for all turns (acts only, without `credits_summaries`)."""
     if not _has_summaries(group):
         return credit(group, values)
     acts = acts_alone(group)
@@ -86,7 +75,7 @@ def _values_of_acts(rows: Sequence[Sequence[float]], group: TrajectoryGroup, nam
     ]
 
 
-def _acts_of(index: int, trajectory: Trajectory) -> Trajectory:
+def _drop_summaries(index: int, trajectory: Trajectory) -> Trajectory:
     rewards = trajectory.rewards
     if rewards is not None:
         rewards = _rewards_of_acts(rewards, trajectory, index)
@@ -94,7 +83,6 @@ def _acts_of(index: int, trajectory: Trajectory) -> Trajectory:
 
 
 def acts_of(trajectory: Trajectory) -> tuple[Turn, ...]:
-    """The turns that estimators see: acts, also those that were never handed out."""
     return tuple(turn for turn in trajectory.turns if turn.kind != "summary")
 
 
@@ -136,6 +124,6 @@ def _with_act(acts: TrajectoryGroup, index: int, summary: Turn) -> TrajectoryGro
 
 
 def _with_value(rows: Sequence[Sequence[float]], index: int, act: int, value: float) -> list[Sequence[float]]:
-    """The values with another one for the act of that number, which may be one more than there were."""
+    """Return the values with another one for an act, which may be one more than there were."""
     row = rows[index]
     return [*rows[:index], [*row[:act], value, *row[act + 1 :]], *rows[index + 1 :]]

@@ -1,4 +1,4 @@
-"""Credit on plain arrays, for trainers with rollouts of their own: rewards in, advantages of that shape out.
+"""Credit on plain arrays, for trainers with their own rollouts: rewards in, advantages of the same shape out.
 
 A batch has one row per trajectory. Advantages are computed in float64.
 """
@@ -29,21 +29,18 @@ from tools.errors import CreditError, UsageError
 
 Rows = Sequence[Sequence[float | None]]
 Array = TypeVar("Array")
-"""A numpy array or a torch tensor."""
 
 _OF_GROUP = ("anchors", "kinds", "lengths")
-"""Options with an entry per turn that are the group's, not the estimator's."""
 _KINDS = ("act", "summary")
 _SAID = Message(role="assistant")
 _NOTHING: Mapping[str, Any] = {}
 _RAN = (ToolResult(call_id="", name="", content=""),)
 _BLOCK_TOKENS = 1 << 17
-"""What is computed at once: some megabytes, whatever the size of a batch."""
+"""Tokens that are processed at once: temporary arrays take some megabytes, whatever the batch size."""
 _Turns = tuple[Any, Any, Any, Any]
-"""Of some rows, whose turns are counted from 1: the first and last token of each; then stretches of tokens
-that are trained and of one turn, or are not: how many each has, and its turn, or 0."""
+"""First and last token of each turn; then the lengths of runs of tokens, and the turn of each run, counted
+from 1 (0: not trained)."""
 _Block = tuple[list[list[float | None]], list[list[int]], Any, Any]
-"""Rewards and lengths, `[row][turn]`, and the stretches."""
 
 
 def turn_advantages(
@@ -54,24 +51,24 @@ def turn_advantages(
     estimator: str = "turn_return",
     **params: Any,
 ) -> list[list[float]]:
-    """One advantage per turn, `[row][turn]`, of a batch of trajectories.
+    """Return one advantage per turn, `[row][turn]`, for a batch of trajectories.
 
     A row without turns is compared with nothing. For `mt_grpo`, every turn but a row's last one ran a tool.
 
     Args:
-        turn_rewards: `[row][turn]`; `None`: not scored, which is not 0.
-        group_ids: one per row; rows of equal ids answer the same prompt, and need not be neighbours.
-        outcomes: one per row, of the whole trajectory; all of a group have one, or none.
-        estimator: a name of `turnwise credit`.
-        params: the estimator's, and `preset`; `anchors` (`[row][turn]`, states that `gigpo` compares),
-            `kinds` (`[row][turn]`, `act` or `summary`) and `lengths` (`[row][turn]`, tokens, 1 when not
-            given, of which `opo` and `reinforce_pp` take means).
+        turn_rewards: `[row][turn]`; None is not scored, which differs from 0.
+        group_ids: one per row. Rows with equal ids answer the same prompt; they need not be neighbours.
+        outcomes: one per row, of the whole trajectory; all rows of a group have one, or none has.
+        estimator: a name that `turnwise credit` lists.
+        params: the estimator's parameters and `preset`; also `anchors` (`[row][turn]`, states that `gigpo`
+            compares), `kinds` (`[row][turn]`, `act` or `summary`) and `lengths` (`[row][turn]`, tokens,
+            default 1; weights of `opo` and `reinforce_pp`).
 
     Raises:
-        CreditError: what is wrong, by row and turn, each counted from 0.
+        CreditError: names the row and turn, each counted from 0.
     """
     advantages: list[list[float]] = [[] for _ in turn_rewards]
-    for rows, credited in _credited(turn_rewards, group_ids, outcomes, estimator, params):
+    for rows, credited in _credit_groups(turn_rewards, group_ids, outcomes, estimator, params):
         for row, values in zip(rows, credited.advantages, strict=True):
             advantages[row] = [*values]
     return advantages
@@ -85,13 +82,9 @@ def turn_ledger(
     estimator: str = "turn_return",
     **params: Any,
 ) -> list[list[TurnLedger]]:
-    """How each advantage of `turn_advantages` came about, `[row][turn]`; siblings are named by their rows.
-
-    Raises:
-        CreditError: as for `turn_advantages`.
-    """
+    """Return how each advantage of `turn_advantages` was computed, `[row][turn]`, siblings as row numbers."""
     entries: list[list[TurnLedger]] = [[] for _ in turn_rewards]
-    for rows, credited in _credited(turn_rewards, group_ids, outcomes, estimator, params):
+    for rows, credited in _credit_groups(turn_rewards, group_ids, outcomes, estimator, params):
         for row, values in zip(rows, ledger(credited), strict=True):
             entries[row] = values
     return entries
@@ -106,27 +99,27 @@ def token_advantages(
     estimator: str = "turn_return",
     **params: Any,
 ) -> Array:
-    """An advantage per token, `[row, token]`: that of its turn where the mask is 1, 0 elsewhere.
+    """Return an advantage per token, `[row, token]`: its turn's where the mask is 1, else 0.
 
-    A turn's reward is the sum on its tokens, where 0 is scored and NaN on its last token is not scored. What
-    stands between two turns, or after the last one, belongs to the turn before it. **Without `turn_ids` a
+    A turn's reward is the sum over its tokens; 0 counts as scored, and NaN on its last token means not
+    scored. Tokens between two turns, or after the last, belong to the turn before. **Without `turn_ids` a
     turn is a run of the mask: two turns with no token between them are one.** A row without turns, such as
     padding, is compared with nothing.
 
     Args:
         token_level_rewards: `[row, token]`, floats; numpy or torch.
-        response_mask: `[row, token]`, 1 where the policy sampled a token that is trained, else 0.
+        response_mask: `[row, token]`, 1 where a sampled token is trained, else 0.
         group_ids: one per row, see `turn_advantages`.
-        turn_ids: `[row, token]`, the turn of each token, 0, 1, 2, … in a row, and -1 off turns. Turns whose
-            mask is 0 are not trained, and still count in what is compared.
-        estimator: a name of `turnwise credit`.
+        turn_ids: `[row, token]`, the turn of each token: 0, 1, 2, … in a row, and -1 outside turns. A turn
+            with mask 0 is not trained, but it is compared with.
+        estimator: a name that `turnwise credit` lists.
         params: see `turn_advantages`; `outcomes`, too.
 
     Returns:
-        Of the kind, dtype and device of `token_level_rewards`.
+        An array of the type, dtype and device of `token_level_rewards`.
 
     Raises:
-        CreditError: what is wrong, by row and token or turn, each counted from 0.
+        CreditError: names the row and the token or turn, each counted from 0.
     """
     np: Any = import_module("numpy")
     rewards = _matrix(token_level_rewards, "token_level_rewards", None)
@@ -152,14 +145,13 @@ def token_advantages(
 # --- turns ---------------------------------------------------------------------------------------------
 
 
-def _credited(
+def _credit_groups(
     turn_rewards: Rows,
     group_ids: Sequence[Any],
     outcomes: Sequence[float | None] | None,
     estimator: str,
     params: Mapping[str, Any],
 ) -> list[tuple[list[int], CreditedGroup]]:
-    """Each group with the rows that it is made of."""
     of_turns = {name: values for name, values in params.items() if values is not None and name in _OF_GROUP}
     own = {name: value for name, value in params.items() if name not in _OF_GROUP}
     used = resolve(estimator, **own)
@@ -168,7 +160,7 @@ def _credited(
         for each in describe(estimator).parameters
         if each.kind == "per_turn" and used[each.name] is not None
     }
-    ids, outcomes = _listed(group_ids), None if outcomes is None else _listed(outcomes)
+    ids, outcomes = _to_list(group_ids), None if outcomes is None else _to_list(outcomes)
     shape = [len(row) for row in turn_rewards]
     for name, values in (("group_ids", ids), ("outcomes", outcomes), *of_turns.items()):
         if values is not None and len(values) != len(shape):
@@ -205,8 +197,7 @@ def _credited(
     ]
 
 
-def _listed(values: Any) -> list[Any]:
-    """Of an array or a sequence, whose entries may be arrays of one number."""
+def _to_list(values: Any) -> list[Any]:
     given = values.tolist() if hasattr(values, "tolist") else [*values]
     return [each.item() if hasattr(each, "item") else each for each in given]
 
@@ -282,7 +273,7 @@ def _group(
         )
         if any(kind != "act" and value is not None for kind, value in zip(own_kinds, rewards, strict=True)):
             raise CreditError(f"row {row}: a summary has no reward; give None")
-        # Without outcomes, what was not scored has the score 0.
+        # An unscored trajectory has the score 0.
         score = math.fsum(value for value in (*rewards, outcome) if value is not None)
         own = Rewards(turns=rewards, outcome=outcome, score=score)
         trajectories.append(Trajectory(item_id="", sibling=row, turns=turns, rows=(), rewards=own))
@@ -304,7 +295,7 @@ def _read_block(first: int, end: int, rewards: Any, mask: Any, turn_ids: Any) ->
     wrong = np.flatnonzero(trained != (mask != 0))
     _refuse(wrong, mask, first, "response_mask", "give 1 where a token is trained, else 0")
     given = None if turn_ids is None else _rows(turn_ids, first, end)
-    begins, lasts, sizes, owners = _runs(trained) if given is None else _named_turns(trained, given, first)
+    begins, lasts, sizes, owners = _runs(trained) if given is None else _read_turn_ids(trained, given, first)
     counts = np.bincount(begins // max(1, mask.shape[1]), minlength=len(mask))
     lengths = np.bincount(owners, sizes, minlength=len(begins) + 1)[1:].astype(int).tolist()
     sums, bounds = _sums(rewards, begins, lasts, first), [*pairwise([0, *counts.cumsum().tolist()])]
@@ -321,7 +312,7 @@ def _runs(trained: Any) -> _Turns:
     return changes[::2], changes[1::2] - 1, np.diff(changes, prepend=0, append=trained.size), owners
 
 
-def _named_turns(trained: Any, given: Any, first: int) -> _Turns:
+def _read_turn_ids(trained: Any, given: Any, first: int) -> _Turns:
     np: Any = import_module("numpy")
     turns = given.astype("int64", copy=False)
     refuse = partial(_refuse, values=given, first=first, name="turn_ids")
@@ -334,19 +325,19 @@ def _named_turns(trained: Any, given: Any, first: int) -> _Turns:
     begins = (reached > before).ravel()
     numbers, tokens = begins.cumsum(), np.flatnonzero(turns >= 0)
     lasts = np.zeros(begins.sum(), dtype=int)
-    lasts[numbers[tokens] - 1] = tokens  # of equal numbers the last one stays
+    lasts[numbers[tokens] - 1] = tokens  # the last assignment wins
     owners = np.where(trained.ravel(), numbers, 0)
     starts = np.flatnonzero(np.diff(owners, prepend=-1))
     return np.flatnonzero(begins), lasts, np.diff(starts, append=owners.size), owners[starts]
 
 
 def _sums(rewards: Any, begins: Any, lasts: Any, first: int) -> list[float | None]:
-    """The reward of each turn, from its first token to the next turn's; `None`: not scored."""
+    """Return each turn's reward, from its first token to the next turn's; None if not scored."""
     np: Any = import_module("numpy")
     height, width = rewards.shape
     tokens = np.flatnonzero(rewards != 0)  # NaN is not 0 either
     values = rewards.ravel()[tokens].astype("float64")
-    # From the start of a row to that of its first turn they belong to none, 0.
+    # Owner 0: tokens before the first turn of a row.
     numbers = np.concatenate([np.zeros(height, dtype=int), np.arange(1, len(begins) + 1)])
     marks = np.concatenate([np.arange(height) * width, begins])
     order = np.argsort(marks, kind="stable")
@@ -372,7 +363,6 @@ def _is_tensor(given: Any) -> bool:
 
 
 def _matrix(given: Any, name: str, shape: tuple[int, ...] | None) -> Any:
-    """Return an array or tensor of two dimensions; `shape` is checked where it is given."""
     np: Any = import_module("numpy")
     if shape is None and not _is_tensor(given) and not isinstance(given, np.ndarray):
         raise CreditError(f"{name} is a {type(given).__name__}; give a numpy array or a torch tensor")

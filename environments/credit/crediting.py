@@ -1,7 +1,4 @@
-"""A group together with its advantages: what is recorded, delivered and credited again.
-
-Before that, which siblings can be compared: nothing is known of one without an outcome, or any reward.
-"""
+"""Credit of whole groups: which siblings can be compared, and a group with its advantages."""
 
 import logging
 import math
@@ -44,29 +41,24 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRules:
-    """What a group must have to be credited."""
-
     min_trajectories: int = 0
-    """Of several siblings, so many must be left."""
     missing_outcome: MissingOutcome | None = None
-    """`None`: not stated, so that an outcome which is missing refuses its group, and a score of 0 that stands
-    for nothing scored is a score."""
+    """The value of a missing outcome. If None, a missing outcome refuses its group, and the score 0 of a
+    trajectory in which nothing was scored is a score."""
 
 
 ANY_GROUP = GroupRules()
 _STATED = "missing_outcome"
-"""The component of an outcome that was stated, not given: a group that is credited again is the same."""
+"""Outcome component of a stated outcome, which keeps repeated credit of a group the same."""
 
 
 def comparable(group: TrajectoryGroup, rules: GroupRules) -> tuple[TrajectoryGroup, str | None]:
-    """The group as its siblings can be compared, and why it has to fail where they cannot.
+    """Return the group with comparable siblings, and a reason why it fails, if any.
 
-    A trajectory is incomparable when it has no outcome beside siblings with one, or, where none has an
-    outcome, when nothing of it was scored beside siblings of which something was (it has no score, or
-    `missing_outcome` is stated); or when `score_group` gave it no part beside siblings with one. Where the
-    agent broke its rollout, the floor is an outcome that was stated, and misses no part. It gets the
-    stated outcome, or is dropped, which makes it one of the failures. A failure that refuses its group
-    (`GroupRefused`) fails it.
+    A trajectory cannot be compared if other siblings have something that it lacks: an outcome; without
+    outcomes, any score (with `missing_outcome` stated, an unscored 0 is no score); or a part from
+    `score_group`. It gets the stated outcome, or becomes a failure. If the agent broke its rollout, its floor
+    counts as a stated outcome and lacks no part. A failure by `GroupRefused` fails the group.
     """
     if refusal := next((failure for failure in group.failures if failure.refuses_group), None):
         return group, f"sibling {refusal.sibling}: {refusal.error}"
@@ -95,11 +87,7 @@ def comparable(group: TrajectoryGroup, rules: GroupRules) -> tuple[TrajectoryGro
 
 
 def missing_outcome_of(value: object, name: str) -> MissingOutcome:
-    """The value of a setting `name`, checked; a number may be text.
-
-    Raises:
-        ConfigError: it is no such value.
-    """
+    """Return the checked value of the setting `name`, or raise ConfigError."""
     if value in ("refuse", "drop"):
         return cast("MissingOutcome", value)
     number = math.nan
@@ -112,10 +100,7 @@ def missing_outcome_of(value: object, name: str) -> MissingOutcome:
 
 
 def _missing(trajectories: Sequence[Trajectory], *, is_stated: bool) -> tuple[str, list[int]]:
-    """What is missing, and the positions of those that miss it; empty where all of them do.
-
-    Where it `is_stated` what is to count then, a score of 0 that stands for nothing scored is missing, too.
-    """
+    """Return what is missing, and the indices of the trajectories that lack it."""
     rewards = [each.rewards or Rewards(score=None) for each in trajectories]
     is_own = [
         each.agent_caused is None and _STATED not in own.outcome_components
@@ -137,7 +122,6 @@ def _missing(trajectories: Sequence[Trajectory], *, is_stated: bool) -> tuple[st
 
 
 def _with_outcome(trajectory: Trajectory, outcome: float) -> Trajectory:
-    """The trajectory with a stated outcome, or part of one, which its components name as such."""
     rewards = trajectory.rewards
     if rewards is None:
         return trajectory
@@ -162,19 +146,16 @@ def credited(
     params: Mapping[str, object] | None = None,
     rules: GroupRules = ANY_GROUP,
 ) -> CreditedGroup:
-    """The group with its advantages, and every parameter that they were computed with.
+    """Return the group with its advantages, failed if siblings cannot be compared or the estimator raises.
 
-    A group is `failed`, and its advantages are zero, when its siblings cannot be compared (see `comparable`)
-    and when the estimator cannot compute with its numbers, whatever it raises. A logged session without a
-    peer has no advantage, unless `params` say that nothing is to be compared: `baseline` is `none`, or
-    `singleton` is given.
+    A logged session without peers gets no advantage, unless `params` set `singleton`, or `baseline` to
+    `none`.
 
     Raises:
-        CreditError: no such estimator, preset or parameter, or a value that it cannot have; or the estimator
-            compares all groups of a training step (`credited_batch`).
+        CreditError: as for `credited_batch`, or if the estimator compares all groups of a training step.
     """
     describe(estimator).refuse_alone()
-    return _credited([(group, policy)], estimator, preset, params or {}, rules)[0]
+    return _credit_all([(group, policy)], estimator, preset, params or {}, rules)[0]
 
 
 def credited_batch(
@@ -185,18 +166,18 @@ def credited_batch(
     params: Mapping[str, object] | None = None,
     rules: GroupRules = ANY_GROUP,
 ) -> list[CreditedGroup]:
-    """All groups of one training step with other advantages, in order; see `credited`.
+    """Return all groups of one training step with new advantages, in order; see `credited`.
 
-    An estimator such as `reinforce_pp` compares them; any other one credits each by itself. Failed groups
-    are compared with nothing.
+    Estimators such as `reinforce_pp` compare the groups; others credit each group separately. Failed groups
+    are not compared.
 
     Raises:
-        CreditError: no such estimator, preset or parameter, or a value that it cannot have.
+        CreditError: if the estimator, preset or a parameter is unknown, or a value is not possible.
     """
-    return _credited([(each.group, each.policy) for each in groups], estimator, preset, params or {}, rules)
+    return _credit_all([(each.group, each.policy) for each in groups], estimator, preset, params or {}, rules)
 
 
-def _credited(
+def _credit_all(
     groups: Sequence[tuple[TrajectoryGroup, str]],
     estimator: str,
     preset: str | None,
@@ -213,7 +194,7 @@ def _credited(
         apart = ALONE if is_lone and compares else None
         terms: list[Term] | None = None
         if reason is None and apart is None:
-            terms, reason = _tried(
+            terms, reason = _try(
                 estimator, group, partial(terms_of, estimator, group, preset=preset, **given)
             )
         done.append(
@@ -231,7 +212,7 @@ def _credited(
     left = [index for index, terms in enumerate(alone) if terms is not None]
     compared = [done[index].group for index in left]
     of_step = partial(spec.of_step, [alone[index] or [] for index in left], compared, {**used, **given})
-    every, reason = _tried(estimator, compared[0], of_step) if left else ([], None)
+    every, reason = _try(estimator, compared[0], of_step) if left else ([], None)
     for position, index in enumerate(left):
         terms = None if every is None else every[position]
         done[index] = _with_credit(done[index], terms, reason)
@@ -241,7 +222,7 @@ def _credited(
 def _with_credit(bare: CreditedGroup, terms: list[Term] | None, reason: str | None) -> CreditedGroup:
     group, name, numbers = bare.group, bare.estimator, None
     if terms is not None:
-        numbers, reason = _tried(
+        numbers, reason = _try(
             name,
             group,
             lambda: (advantages_of(name, terms, group), sum(map(sum, without_peer(terms, group)))),
@@ -259,7 +240,7 @@ def _with_credit(bare: CreditedGroup, terms: list[Term] | None, reason: str | No
     )
 
 
-def _tried(
+def _try(
     estimator: str, group: TrajectoryGroup, compute: Callable[[], Result]
 ) -> tuple[Result | None, str | None]:
     try:
@@ -267,13 +248,12 @@ def _tried(
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001  # an estimator may be anybody's code
-        reason = _in_words(estimator, error)
+        reason = _describe_error(estimator, error)
         logger.warning("item %s cannot be credited: %s", group.item_id, reason)
         return None, reason
 
 
 def without_peer_of(done: CreditedGroup) -> list[list[bool]] | None:
-    """Of each act, whether no sibling had one to compare it with; `None`: not known any more."""
     if not done.turns_without_peer:
         return [[False] * len(trajectory.acts) for trajectory in done.group.trajectories]
     try:
@@ -285,11 +265,7 @@ def without_peer_of(done: CreditedGroup) -> list[list[bool]] | None:
 def recorded_params(
     estimator: str, *, preset: str | None = None, params: Mapping[str, object] | None = None
 ) -> dict[str, object]:
-    """Every parameter that a record names, with the value it has after preset and settings.
-
-    Raises:
-        CreditError: no such estimator, preset or parameter, or a value that it cannot have.
-    """
+    """Return every parameter that a record names, after preset and settings."""
     kept = {p.name for p in describe(estimator).parameters if p.kind != "per_turn"}
     used = resolve(estimator, preset=preset, **(params or {}))
     return {name: value for name, value in used.items() if name in kept}
@@ -304,8 +280,7 @@ def _why_not(group: TrajectoryGroup) -> str:
     return NO_CREDIT if is_trained else UNTRAINED
 
 
-def _in_words(estimator: str, error: BaseException) -> str:
-    """One line that any file can hold, whatever the error says; of an error of others' also its place."""
+def _describe_error(estimator: str, error: BaseException) -> str:
     if isinstance(error, TurnwiseError):
         text = str(error)
     else:

@@ -1,4 +1,4 @@
-"""Estimators by name: registered, described, and called with checked parameters and a checked result."""
+"""The registry of estimators: descriptions, checked parameters and checked results."""
 
 import contextlib
 import functools
@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Literal, ParamSpec, cast
 
 from environments.credit.acts import over_all_turns
-from environments.credit.terms import Advantages, Pool, Term, added_up, by_turn
+from environments.credit.terms import Advantages, Pool, Term, add_up, by_turn
 from environments.trajectory import TrajectoryGroup
 from tools.errors import CreditError
 from tools.plain_text import did_you_mean
@@ -19,10 +19,9 @@ from tools.plain_text import did_you_mean
 Kind = Literal["number", "integer", "flag", "choice", "per_turn"]
 Value = float | int | bool | str
 PerTurn = Sequence[Sequence[float]] | None
-"""One float per turn and trajectory, or nothing."""
 Estimator = Callable[..., Advantages]
 OverStep = Callable[..., list[list[Term]]]
-"""Of the terms of all groups of a step, and those groups: their terms, compared over the step."""
+"""Compares all groups of a step: (terms of each group, groups, parameters) to terms of each group."""
 P = ParamSpec("P")
 
 _OVER_TOKENS: Mapping[str, Value] = {"weigh": "tokens", "ddof": 1, "eps": 1e-8, "eps_in": "variance"}
@@ -78,14 +77,14 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Value]]] = {
         "reinforce_pp": _OVER_TOKENS,
     },
 }
-"""The constants of trainers' own estimators: preset, estimator, parameter: value. `verl` includes verl-agent,
-where GiGPO comes from; `verl_agent_rows` is its GRPO, whose statistics count a rollout once for each turn.
-MT-GRPO's reference is built on TRL. rLLM's prpo is its `reinforce_pp`."""
+"""Constants of trainers' own estimators: `[preset][estimator][parameter]`. `verl` includes verl-agent, the
+source of GiGPO; `verl_agent_rows` is verl-agent's GRPO, which counts a rollout once per turn. MT-GRPO's
+reference is built on TRL. rLLM's prpo is its `reinforce_pp`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """Describes a parameter inside its annotation: `gamma: Annotated[float, Param("…", low=0, high=1)]`."""
+    """Description and bounds of a parameter: `gamma: Annotated[float, Param("…", low=0, high=1)]`."""
 
     description: str = ""
     low: float = -math.inf
@@ -94,11 +93,9 @@ class Param:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One parameter of an estimator, as data for the configuration and for people."""
-
     name: str
     kind: Kind
-    """`per_turn`: a float per turn, given in code only, never by a setting."""
+    """`per_turn`: `[trajectory][turn]` floats, which only code can give."""
     default: Value | None
     low: float = -math.inf
     high: float = math.inf
@@ -120,20 +117,11 @@ class Parameter:
                 return f"{self.kind} ≥ {self.low:g}" if self.low > -math.inf else f"any {self.kind}"
 
     def check(self, value: object, estimator: str) -> None:
-        """Refuse a value of the wrong kind or out of bounds.
-
-        Raises:
-            CreditError: names the estimator, the parameter and what is possible.
-        """
         if not self._fits(value):
             raise CreditError(f"{estimator}: {self.name} is {value!r}; possible: {self.possible}")
 
     def read(self, value: Value, estimator: str) -> Value:
-        """A setting's value, checked: text is parsed, and a whole number is the float that records compare.
-
-        Raises:
-            CreditError: it is no possible value.
-        """
+        """Return a checked setting; text is parsed, and numbers become floats."""
         if isinstance(value, str) and self.kind == "flag":
             value = {"true": True, "false": False}.get(value.lower(), value)
         elif isinstance(value, str) and self.kind in ("number", "integer"):
@@ -148,7 +136,7 @@ class Parameter:
         if self.kind == "flag":
             return isinstance(value, bool)
         if self.kind == "per_turn":
-            return True  # its shape depends on the group: the estimator checks it
+            return True  # the estimator checks its shape, which depends on the group
         if isinstance(value, bool) or not isinstance(value, int if self.kind == "integer" else int | float):
             return False
         return math.isfinite(value) and self.low <= value <= self.high
@@ -160,24 +148,22 @@ class EstimatorSpec:
     summary: str
     formula: str
     bias: str
-    """How its expected gradient differs from that of the trajectory's return."""
+    """Difference between its expected gradient and that of the trajectory's return."""
     source: str
     parameters: tuple[Parameter, ...]
     terms: Callable[..., list[Term]] = field(repr=False)
-    """Of a group and parameters: the terms that the advantages are the sums of."""
+    """`(group, **parameters)` to the terms that add up to the advantages."""
     over_step: OverStep | None = field(default=None, repr=False)
-    """Set where the groups of a training step are compared; then `terms` are those before that."""
+    """Set if groups of a training step are compared; `terms` are then those before this comparison."""
 
     def of_step(
         self, terms: list[list[Term]], groups: Sequence[TrajectoryGroup], params: Mapping[str, object]
     ) -> list[list[Term]]:
-        """The terms of all groups of a step, by those that each has alone."""
         if self.over_step is None:
             return terms
-        return self.over_step(terms, groups, **_given_to(self.over_step, params))
+        return self.over_step(terms, groups, **_select_params(self.over_step, params))
 
     def refuse_alone(self) -> None:
-        """Raises CreditError if one group is not enough."""
         if self.over_step is not None:
             raise CreditError(
                 f"{self.name} compares all groups of a training step, and here each is credited by itself: "
@@ -187,22 +173,12 @@ class EstimatorSpec:
             )
 
     def parameter(self, name: str) -> Parameter:
-        """The parameter of that name.
-
-        Raises:
-            CreditError: there is none.
-        """
         for parameter in self.parameters:
             if parameter.name == name:
                 return parameter
         raise _unknown(f"parameter of {self.name} named", name, [p.name for p in self.parameters])
 
     def check(self, given: Mapping[str, object]) -> None:
-        """Refuse parameters that do not exist or do not fit.
-
-        Raises:
-            CreditError: names the parameter and what is possible.
-        """
         for name, value in given.items():
             self.parameter(name).check(value, self.name)
 
@@ -211,7 +187,7 @@ _functions: dict[str, Estimator] = {}
 _specs: dict[str, EstimatorSpec] = {}
 
 ESTIMATORS: Mapping[str, Estimator] = MappingProxyType(_functions)
-"""Every registered estimator: `ESTIMATORS[name](group, **parameters)`."""
+"""Registered estimators: `ESTIMATORS[name](group, **parameters)` returns advantages."""
 
 
 def register_estimator(
@@ -223,19 +199,18 @@ def register_estimator(
     credits_summaries: bool = True,
     over_step: OverStep | None = None,
 ) -> Callable[[Callable[P, Sequence[Term] | Advantages]], Callable[P, Advantages]]:
-    """Make a function an estimator: it takes a group, and keyword-only parameters with defaults.
+    """Register a function as an estimator: it takes a group, and keyword-only parameters with defaults.
 
-    It returns the terms that the advantages are the sums of, or plain advantages, a list per trajectory with
-    one float per turn. Parameters are described in their annotation,
-    `Annotated[float, Param("discount", low=0, high=1)]`. The registered function checks its parameters before
-    each call and its result after it, and returns the advantages; turns that are not trained get 0, whatever
-    it computed, and a summary gets what an act in its place would, or 0 without `credits_summaries`.
+    The function returns terms, or plain advantages, `[trajectory][turn]`. Parameters are described in their
+    annotation: `Annotated[float, Param("discount", low=0, high=1)]`. The registered function checks
+    parameters and result, and returns advantages: 0 for turns that are not trained, and for a summary what an
+    act in its place would get, or 0 without `credits_summaries`.
 
-    `over_step` compares all groups of a training step (normalisation over a batch): it takes the terms of
-    each group and the groups, and keyword-only parameters of its own, and returns the terms of each group.
+    `over_step` compares all groups of a training step, such as a normalisation over the batch: it takes each
+    group's terms, the groups and keyword-only parameters, and returns each group's terms.
 
     Raises:
-        CreditError: the name is taken by another function, or a parameter cannot be described.
+        CreditError: if another function has this name, or a parameter cannot be described.
     """
 
     def register(function: Callable[P, Sequence[Term] | Advantages]) -> Callable[P, Advantages]:
@@ -252,13 +227,13 @@ def register_estimator(
         def terms(group: TrajectoryGroup, **params: Any) -> list[Term]:
             spec.check(params)
 
-            own = _given_to(function, params)
+            own = _select_params(function, params)
 
             def of_acts(acts: TrajectoryGroup, values: Mapping[str, Any]) -> list[Term]:
-                return _checked(name, acts, cast("Any", function)(acts, **{**own, **values}))
+                return _to_terms(name, acts, cast("Any", function)(acts, **{**own, **values}))
 
             values = {key: params[key] for key in per_turn if params.get(key) is not None}
-            if "values" in per_turn and "values" not in values and (recorded := _recorded_values(group)):
+            if "values" in per_turn and "values" not in values and (recorded := _read_values(group)):
                 values["values"] = recorded
             return over_all_turns(of_acts, group, values, credits_summaries=credits_summaries)
 
@@ -290,43 +265,33 @@ def register_estimator(
 def estimate(
     name: str, group: TrajectoryGroup, *, preset: str | None = None, **params: object
 ) -> list[list[float]]:
-    """One advantage per turn, ordered like the group and its turns; 0 for a turn that is not trained.
+    """Return advantages, `[trajectory][turn]`; 0 for a turn that is not trained.
 
     Args:
         name: a key of `ESTIMATORS`.
         group: siblings with rewards; it is not changed.
-        preset: a trainer whose constants to use (`PRESETS`); `params` override it.
-        params: the estimator's own parameters.
+        preset: a key of `PRESETS`; `params` override its constants.
+        params: the estimator's parameters.
 
     Raises:
-        CreditError: an unknown estimator, preset or parameter, a value out of bounds, or rewards that
-            are missing, NaN or infinite; the message names trajectory and turn.
+        CreditError: if the estimator, preset or a parameter is unknown, a value is out of bounds, or rewards
+            are missing, NaN or infinite (names trajectory and turn).
     """
     merged = {**_preset_for(name, preset), **params}
     return ESTIMATORS[name](group, **merged)
 
 
 def terms_of(name: str, group: TrajectoryGroup, *, preset: str | None = None, **params: object) -> list[Term]:
-    """The terms that the advantages of all turns are the sums of, those of turns that are not trained, too.
-
-    Where groups of a step are compared, `EstimatorSpec.of_step` makes the sums of these.
-
-    Raises:
-        CreditError: as for `estimate`.
-    """
+    """Return the terms of all turns, untrained ones too; `EstimatorSpec.of_step` may have to follow."""
     return describe(name).terms(group, **{**_preset_for(name, preset), **params})
 
 
 def advantages_of(name: str, terms: Sequence[Term], group: TrajectoryGroup) -> Advantages:
-    """The sums of an estimator's terms; 0 for a turn that is not trained.
-
-    Raises:
-        CreditError: a sum is NaN or infinite, or a term is of a turn that the group does not have.
-    """
+    """Return the sums of terms; 0 for a turn that is not trained."""
     try:
-        advantages = added_up(terms, [len(trajectory.turns) for trajectory in group.trajectories])
+        advantages = add_up(terms, [len(trajectory.turns) for trajectory in group.trajectories])
     except IndexError:
-        raise _misplaced(name) from None
+        raise _placement_error(name) from None
     for index, row in enumerate(advantages):
         if not all(map(math.isfinite, row)):
             turn = next(turn for turn, value in enumerate(row) if not math.isfinite(value))
@@ -338,7 +303,7 @@ def advantages_of(name: str, terms: Sequence[Term], group: TrajectoryGroup) -> A
 
 
 def without_peer(terms: Sequence[Term], group: TrajectoryGroup) -> list[list[bool]]:
-    """Of each act, whether it is trained with its raw return, since no sibling has a comparable one."""
+    """Return, per act, whether it is trained with its raw return because no sibling has a comparable one."""
     raw = [term for term in terms if term.has_no_peer]
     rows = by_turn(raw, [len(trajectory.turns) for trajectory in group.trajectories])
     return [
@@ -352,22 +317,13 @@ def without_peer(terms: Sequence[Term], group: TrajectoryGroup) -> list[list[boo
 
 
 def describe(name: str) -> EstimatorSpec:
-    """The estimator's formula, parameters, known bias and source.
-
-    Raises:
-        CreditError: no such estimator.
-    """
     if name not in _specs:
         raise _unknown("estimator", name, _specs)
     return _specs[name]
 
 
 def resolve(name: str, *, preset: str | None = None, **params: object) -> dict[str, object]:
-    """Every parameter with the value that a call would use: default, then preset, then `params`.
-
-    Raises:
-        CreditError: as for `estimate`.
-    """
+    """Return every parameter's value in a call: default, then preset, then `params`."""
     spec = describe(name)
     spec.check(params)
     defaults = {parameter.name: parameter.default for parameter in spec.parameters}
@@ -375,11 +331,6 @@ def resolve(name: str, *, preset: str | None = None, **params: object) -> dict[s
 
 
 def read_params(name: str, preset: str | None, settings: Mapping[str, Value]) -> dict[str, Value]:
-    """Parameters as settings give them, checked; text, as a command line writes values, is read.
-
-    Raises:
-        CreditError: as for `estimate`.
-    """
     spec = describe(name)
     params = {key: spec.parameter(key).read(value, name) for key, value in settings.items()}
     resolve(name, preset=preset, **params)
@@ -406,21 +357,20 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> CreditError:
     )
 
 
-def _misplaced(name: str) -> CreditError:
+def _placement_error(name: str) -> CreditError:
     return CreditError(f"{name} gave a term for a turn that the group does not have")
 
 
-def _checked(name: str, group: TrajectoryGroup, result: Any) -> list[Term]:
-    """What an estimator returned, as terms: plain advantages are one."""
+def _to_terms(name: str, group: TrajectoryGroup, result: Any) -> list[Term]:
     if not isinstance(result, Sequence):
         raise CreditError(f"{name} gave {result!r:.100}; give terms, or one list per trajectory")
     rows = cast("Sequence[Any]", result)
     counts = [len(trajectory.turns) for trajectory in group.trajectories]
     if all(isinstance(each, Term) for each in rows) and (rows or not any(counts)):
         terms = list(cast("Sequence[Term]", rows))
-        # A negative place would be one counted from the end.
+        # A negative index would count from the end.
         if any(index < 0 or (turn or 0) < 0 for term in terms for index, turn in term.values.places):
-            raise _misplaced(name)
+            raise _placement_error(name)
         return terms
     if len(rows) != len(counts):
         raise CreditError(f"{name} gave {len(rows)} lists for a group of {len(counts)} trajectories")
@@ -430,12 +380,7 @@ def _checked(name: str, group: TrajectoryGroup, result: Any) -> list[Term]:
     return [Term(name="advantage", values=Pool.of_turns([[*map(float, row)] for row in rows]))]
 
 
-def _recorded_values(group: TrajectoryGroup) -> list[list[float]] | None:
-    """What the hook `values` gave for each turn; `None` without one.
-
-    Raises:
-        CreditError: only some turns have a value.
-    """
+def _read_values(group: TrajectoryGroup) -> list[list[float]] | None:
     turns = [(index, turn) for index, each in enumerate(group.trajectories) for turn in each.turns]
     missing = [(index, turn) for index, turn in turns if turn.value is None]
     if len(missing) == len(turns):
@@ -450,11 +395,6 @@ def _recorded_values(group: TrajectoryGroup) -> list[list[float]] | None:
 
 
 def _parameters_of(function: Callable[..., Any]) -> tuple[Parameter, ...]:
-    """The keyword-only parameters of an estimator.
-
-    Raises:
-        CreditError: a parameter without a default, or of a type that no setting can carry.
-    """
     hints = typing.get_type_hints(function, include_extras=True)
     described: list[Parameter] = []
     for parameter in inspect.signature(function).parameters.values():
@@ -482,7 +422,7 @@ def _parameters_of(function: Callable[..., Any]) -> tuple[Parameter, ...]:
     return tuple(described)
 
 
-def _given_to(function: Callable[..., Any], params: Mapping[str, Any]) -> dict[str, Any]:
+def _select_params(function: Callable[..., Any], params: Mapping[str, Any]) -> dict[str, Any]:
     own = inspect.signature(function).parameters
     return {name: value for name, value in params.items() if name in own}
 

@@ -1,6 +1,6 @@
 """The shipped estimators: of returns, of scores, of equal states, and of step rewards.
 
-Each raises `CreditError` for rewards that are missing, NaN or infinite.
+Each raises CreditError if rewards are missing, NaN or infinite.
 """
 
 import math
@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Annotated, Literal
 
 from environments.credit.estimator_registry import Param, PerTurn, register_estimator
-from environments.credit.scored import Scored, check_turns, read, summed_forward
+from environments.credit.scored import Scored, check_turns, read, sum_forward
 from environments.credit.terms import (
     Pool,
     Term,
@@ -68,10 +68,9 @@ def turn_return(
         Literal["none", "group_std"], Param("group_std divides by the group's root mean square advantage")
     ] = "none",
 ) -> list[Term]:
-    """Discounted return-to-go per turn minus a baseline made of the other trajectories.
+    """Subtract a baseline made of the other trajectories from each turn's discounted return-to-go.
 
-    Where no other trajectory reached a turn (or the group has only one), `loo_index` and `loo_total`
-    subtract nothing, so that turn keeps its raw return.
+    If no other trajectory reached a turn, `loo_index` and `loo_total` subtract nothing from it.
     """
     scored = read(group)
     returns = Pool.of_turns([each.returns(gamma, outcome_weight) for each in scored])
@@ -122,19 +121,18 @@ def turn_gae(
     lam: Lam = 1.0,
     values: Values = None,
 ) -> list[Term]:
-    """Turn-level GAE; the outcome is added to the last turn's reward, unscored turns earn 0.
+    """Compute GAE over turns; the outcome is added to the last turn's reward, unscored turns earn 0.
 
-    An environment gives the values with its hook `values`; without any they are 0.
+    An environment's hook `values` gives the critic's values; without it they are 0.
 
     Raises:
-        CreditError: values that are NaN or infinite, or do not match the group's turns; or threads overlap,
-            and the estimates are more than returns (`values`, or `lam` below 1).
+        CreditError: if values are NaN, infinite or do not match the turns; or threads overlap while the
+            estimates are not plain returns (`values`, or `lam` below 1).
     """
     return [gae_term(group, gamma, lam, values)]
 
 
 def gae_term(group: TrajectoryGroup, gamma: float, lam: float, values: PerTurn) -> Term:
-    """Estimates of GAE over turns, of which the values are the baselines."""
     scored = read(group)
     if values is None and lam == 1:
         return Term(
@@ -146,7 +144,7 @@ def gae_term(group: TrajectoryGroup, gamma: float, lam: float, values: PerTurn) 
     else:
         _check_values(values, scored)
         levels = values
-    # The critic's value is added, so that what is left when it is subtracted is the estimate.
+    # Value plus estimate, so that the baseline (the value) leaves the estimate.
     rows = [
         [estimate + level for estimate, level in zip(_gae(each.steps, row, gamma, lam), row, strict=True)]
         for each, row in zip(scored, levels, strict=True)
@@ -170,7 +168,7 @@ def _gae(steps: Sequence[float | None], values: Sequence[float], gamma: float, l
 
 
 def _refuse_overlap(scored: Sequence[Scored], what: str) -> None:
-    """Raises CreditError if turns of several threads overlapped, so that none is the next one of another."""
+    """Raise CreditError if turns of several threads overlap, since turns then have no order."""
     for index, each in enumerate(scored):
         if each.overlap:
             raise CreditError(
@@ -211,10 +209,10 @@ def grpo(
         Literal["zero", "error"], Param("a group whose scores do not vary: no advantage, or an error")
     ] = "zero",
 ) -> list[Term]:
-    """Trajectory score normalised in its group, the same for every turn.
+    """Normalise each trajectory's score in its group; every turn gets the same.
 
     Raises:
-        CreditError: a group that `singleton` or `zero_variance` refuse.
+        CreditError: if `singleton` or `zero_variance` refuses the group.
     """
     scores = scores_of(read(group))
     if len(scores.values) == 1:
@@ -233,10 +231,10 @@ def grpo(
     source="arXiv 2402.14740",
 )
 def rloo(group: TrajectoryGroup, *, singleton: OfOne = "zero") -> list[Term]:
-    """Trajectory score minus the mean of the others, the same for every turn.
+    """Subtract the mean score of the others; every turn gets the same.
 
     Raises:
-        CreditError: a group of one that `singleton` refuses.
+        CreditError: if `singleton` refuses a group of one.
     """
     scores = scores_of(read(group))
     if len(scores.values) == 1:
@@ -259,9 +257,9 @@ def grpo_multiturn(
     norm_by_std: Annotated[bool, Param("divide by the group's sample deviation")] = True,
     eps: Eps = 1e-6,
 ) -> list[Term]:
-    """Trajectory score normalised in its group, the same for every act; none for condensations.
+    """Normalise each trajectory's score in its group; every act gets the same, condensations get 0.
 
-    A group of one keeps its raw score, as in the reference, whose reward is `context_efficiency`.
+    A group of one keeps its raw score, as in the reference, with `context_efficiency` as the reward.
     """
     scores, added = scores_of(read(group)), eps if norm_by_std else None
     if len(scores.values) == 1:
@@ -276,10 +274,10 @@ def grpo_multiturn(
     source="arXiv 2505.23585, reference verl",
 )
 def opo(group: TrajectoryGroup, *, singleton: OfOne = "zero") -> list[Term]:
-    """Trajectory score minus the mean weighted by length, the same for every turn.
+    """Subtract the length-weighted mean score; every turn gets the same.
 
     Raises:
-        CreditError: a group of one that `singleton` refuses.
+        CreditError: if `singleton` refuses a group of one.
     """
     scores = scores_of(read(group))
     if len(scores.values) == 1:
@@ -310,10 +308,10 @@ def passk(
     eps: Eps = 1e-6,
     singleton: OfOne = "zero",
 ) -> list[Term]:
-    """Only the best trajectory is credited, for its lead over the next one.
+    """Credit only the best trajectory, with its lead over the second.
 
     Raises:
-        CreditError: a group of one that `singleton` refuses.
+        CreditError: if `singleton` refuses a group of one.
     """
     scores = scores_of(read(group))
     if len(scores.values) == 1:
@@ -339,7 +337,6 @@ def scores_of(scored: Sequence[Scored]) -> Pool:
 
 
 def alone(scores: Pool, singleton: Singleton, divisor: float | None) -> Term:
-    """The score of a group of one; raises CreditError if that is refused."""
     if singleton == "error":
         raise CreditError("the group has one trajectory; singleton='zero' gives it no advantage")
     if singleton == "raw":
@@ -370,12 +367,12 @@ def gigpo(
     ] = "trajectory",
     eps: Eps = 1e-6,
 ) -> list[Term]:
-    """Episode advantage plus advantage within groups of equal anchor state, at any time in any sibling.
+    """Add the trajectory's advantage and each turn's advantage among equal anchor states of all siblings.
 
-    A state that occurs once adds nothing; without any anchor state only the episode term is left.
+    A state that occurs once adds nothing; without any anchor state only the first term remains.
 
     Raises:
-        CreditError: anchor states on some turns only.
+        CreditError: if only some turns have an anchor state.
     """
     added = eps if mode == "mean_std_norm" else None
     scored = read(group)
@@ -430,13 +427,13 @@ def mt_grpo(
     eps: Eps = 1e-4,
     ddof: Ddof = 1,
 ) -> list[Term]:
-    """Outcome advantage plus a turn advantage, each normalised on its own.
+    """Add an outcome advantage and a turn advantage, each normalised separately.
 
     The first segment ends with the first turn that a tool answered without an error. A group of one gets 0
-    (the reference: NaN). Unscored turns count as 0 in the sum, and are left out of `per_turn` statistics.
+    (NaN in the reference). Unscored turns add 0 to the sum, and are left out of `per_turn` statistics.
 
     Raises:
-        CreditError: threads overlap, so that there are no two segments.
+        CreditError: if threads overlap, so that there are no two segments.
     """
 
     def z(name: str, pool: Pool, weight: float = 1.0) -> Term:
@@ -484,13 +481,13 @@ def _first_answered(trajectory: Trajectory) -> int | None:
     source="arXiv 2402.03300 section 4.1.3, reference NousResearch/atropos",
 )
 def process_supervision(group: TrajectoryGroup, *, gamma: Gamma = 1.0) -> list[Term]:
-    """Step rewards normalised over the whole group, then summed forward.
+    """Normalise step rewards over the whole group, then sum them forward.
 
-    The outcome is added to the last turn's reward; unscored turns stay out of the statistics and add 0.
-    Where the rewards do not vary every advantage is 0 (the reference raises).
+    The outcome is added to the last turn's reward; unscored turns stay out of the statistics and add 0. If
+    the rewards do not vary, every advantage is 0 (the reference raises).
 
     Raises:
-        CreditError: threads overlap, so that the outcome is of no turn.
+        CreditError: if threads overlap, so that the outcome has no last turn.
     """
     scored = read(group)
     _refuse_overlap(scored, "process_supervision")
@@ -498,7 +495,7 @@ def process_supervision(group: TrajectoryGroup, *, gamma: Gamma = 1.0) -> list[T
     pool = Pool.of_turns(steps)
     term = Term(
         name="return",
-        values=Pool.of_turns([summed_forward(row, gamma) for row in steps]),
+        values=Pool.of_turns([sum_forward(row, gamma) for row in steps]),
         pool=pool,
         is_return=True,
     )
@@ -507,7 +504,7 @@ def process_supervision(group: TrajectoryGroup, *, gamma: Gamma = 1.0) -> list[T
         return [replace(term, baselines=term.values.values, note=note)]
     centre = mean(pool.values)
     deviations = [[None if reward is None else reward - centre for reward in row] for row in steps]
-    exact = [each for row in deviations for each in summed_forward(row, gamma)]
+    exact = [each for row in deviations for each in sum_forward(row, gamma)]
     return [
         replace(
             term,
@@ -531,24 +528,24 @@ def progress(
     *,
     gamma: Annotated[float, Param("share that moves one turn back; 0: none", low=0, high=1)] = 0.5,
 ) -> list[Term]:
-    """For turn rewards that score the state after the turn: each turn's progress, smeared backwards.
+    """Credit each turn's progress, spread backwards, where turn rewards score the state after the turn.
 
-    Progress is the difference to the last scored state, 0 before the first. Each piece is shared out over
-    its turn and those before it with weights that sum to 1, so a trajectory's credit adds up to its last
-    state score plus its outcome, which counts as progress of the last turn. What an unscored turn achieved
-    shows in, and is shared out from, the next scored one.
+    Progress is the difference to the last scored state, 0 before the first; the outcome is progress of the
+    last turn. Each piece is shared among its turn and earlier ones with weights that sum to 1, so a
+    trajectory's credit adds up to its last state score plus its outcome. Progress of an unscored turn counts
+    at the next scored one.
 
     Raises:
-        CreditError: threads overlap, so that no state comes after another.
+        CreditError: if threads overlap, so that states have no order.
     """
     scored = read(group)
     _refuse_overlap(scored, "progress")
-    smeared = Pool.of_turns([_smeared(trajectory, gamma) for trajectory in scored])
+    smeared = Pool.of_turns([_smear(trajectory, gamma) for trajectory in scored])
     note = "progress of this turn and its share of later progress; nothing is compared"
     return [Term(name="progress", values=smeared, note=note)]
 
 
-def _smeared(trajectory: Scored, gamma: float) -> list[float]:
+def _smear(trajectory: Scored, gamma: float) -> list[float]:
     level, weights = 0.0, 0.0
     pieces: list[float] = []
     for index, score in enumerate(trajectory.turns):
@@ -558,4 +555,4 @@ def _smeared(trajectory: Scored, gamma: float) -> list[float]:
         if index == len(trajectory.turns) - 1:
             gained += trajectory.outcome or 0.0
         pieces.append(gained / weights)
-    return summed_forward(pieces, gamma)
+    return sum_forward(pieces, gamma)

@@ -1,34 +1,36 @@
-"""The ledger of a credited group: the terms that each turn's recorded advantage is the sum of.
+"""The ledger of a credited group: the terms that add up to each turn's recorded advantage.
 
-They are those that the estimator returns for the group with the recorded parameters; where they do not add
-up to the number that was recorded (another version computed it), they are not shown.
+The terms are computed again with the recorded parameters. If they do not add up to the recorded advantage,
+because another version computed it, they are not shown.
 """
 
 import math
-from collections.abc import Sequence
+import statistics
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from environments.credit.acts import acts_of
 from environments.credit.estimator_registry import ESTIMATORS, describe, terms_of
-from environments.credit.terms import Part, Pool, Term, by_turn
+from environments.credit.terms import Advantages, Part, Pool, Term, by_turn
 from environments.trajectory import CreditedGroup, Trajectory, Turn
+from tools.errors import CreditError
 
 NO_PEER = "no sibling to compare it with: the advantage is the raw value"
 MOST_PEERS = 32
-"""That one term names."""
 _TOLERANCE = 1e-9
-"""Of what is compared: rewards may have come through another program's JSON."""
+"""Relative, since rewards may have come through another program's JSON."""
 _Sibling = tuple[int, tuple[Turn, ...]]
-"""Its number, and its acts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerPeer:
-    """What a baseline was made of: a sibling's turn, or a whole sibling."""
+    """A sibling's turn, or a whole sibling, in a baseline."""
 
     sibling: int
     turn: int | None
-    """Its index; `None`: the whole trajectory."""
     value: float
 
 
@@ -37,45 +39,40 @@ class LedgerTerm:
     """One comparison: `weight * (value - baseline) / divisor`."""
 
     name: str
-    """What is compared: `return`, `score`, `outcome`, …"""
     weight: float
     value: float
     baseline: float | None
-    """`None`: nothing is subtracted."""
     divisor: float | None
-    """`None`: not divided."""
     peers: list[LedgerPeer]
-    """The first of them, where they are many; its own among them where `whole_group`."""
     peer_count: int
     whole_group: bool
-    """Whether none is left out of the baseline, so that the turn's own value is in it, too."""
+    """Whether the baseline includes the turn's own trajectory."""
     spread: float | None
-    """Sample deviation of the peers' values; `None` with fewer than two."""
+    """Sample deviation of the peers' values; None with fewer than two."""
     has_no_peer: bool
-    """Whether the value is raw because no sibling has one to compare it with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnLedger:
-    """How the advantage of one turn came about."""
+    """The computation of one turn's advantage."""
 
     reward: float | None
     follows: float | None
-    """What later rewards and the outcome add to the turn's reward, discounted; `None`: not summed up."""
+    """The discounted later rewards and the outcome; None if the estimator sums no returns."""
     terms: list[LedgerTerm]
-    """They add up to the advantage; empty where nothing is compared, or nobody can say how: see `notes`."""
+    """Their sum is the advantage; empty if nothing was compared, or it is unknown how (see `notes`)."""
     advantage: float
     tokens: int
-    """Trained with this advantage."""
+    """Tokens that are trained with this advantage."""
     notes: list[str]
-    """What the numbers do not show: no peer, why a divisor, as the act that follows, not trained."""
+    """Remarks that the numbers do not show, such as a missing peer."""
 
 
 def ledger(credited: CreditedGroup) -> list[list[TurnLedger]]:
-    """One entry per turn, ordered like the group's trajectories and their turns."""
+    """Return the entries `[trajectory][turn]`."""
     trajectories = credited.group.trajectories
     siblings = [(trajectory.sibling, acts_of(trajectory)) for trajectory in trajectories]
-    found = _recorded_terms(credited)
+    found = _compute_terms(credited)
     return [
         [
             _entry(
@@ -91,7 +88,7 @@ def ledger(credited: CreditedGroup) -> list[list[TurnLedger]]:
     ]
 
 
-def _recorded_terms(credited: CreditedGroup) -> list[list[list[Part]]] | str:
+def _compute_terms(credited: CreditedGroup) -> list[list[list[Part]]] | str:
     name, trajectories = credited.estimator, credited.group.trajectories
     if credited.status == "failed":
         return "the group failed: no credit"
@@ -110,7 +107,7 @@ def _recorded_terms(credited: CreditedGroup) -> list[list[list[Part]]] | str:
         for number, turn in enumerate(trajectory.turns)
         if turn.trained
     ):
-        # An evaluation, or a session without siblings: nothing was computed.
+        # Nothing was computed for an evaluation, or a session without siblings.
         return credited.reason or "no credit"
     return rows
 
@@ -145,14 +142,14 @@ def _entry(
     return TurnLedger(
         reward=reward,
         follows=returns[0] - (reward or 0.0) if returns else None,
-        terms=[_shown(term, position, index, turn, siblings) for term, position, _ in shown],
+        terms=[_describe_term(term, position, index, turn, siblings) for term, position, _ in shown],
         advantage=advantage,
         tokens=turn.span.end - turn.span.start if turn.trained else 0,
         notes=notes,
     )
 
 
-def _shown(
+def _describe_term(
     term: Term, position: int, trajectory: int, turn: Turn, siblings: Sequence[_Sibling]
 ) -> LedgerTerm:
     pool = Pool((), ()) if term.pool is None else term.pool
@@ -162,7 +159,7 @@ def _shown(
     for (index, number), value in zip(pool.places[:MOST_PEERS], pool.values[:MOST_PEERS], strict=True):
         sibling, acts = siblings[index]
         if number is not None:
-            # A summary that no act follows is credited as one more act (see `acts`).
+            # A summary that no act follows counts as one more act (see `acts`).
             number = acts[number].index if number < len(acts) else turn.index
         peers.append(LedgerPeer(sibling=sibling, turn=number, value=value))
     return LedgerTerm(
@@ -180,9 +177,85 @@ def _shown(
 
 
 def _adds_up(parts: Sequence[Part], advantage: float) -> bool:
-    # How large the numbers are that were subtracted from each other.
+    # The tolerance grows with the numbers that were subtracted.
     size = max(
         [1.0, *(abs(term.weight * term.values.values[i] / (term.divisor or 1.0)) for term, i, _ in parts)]
     )
     total = math.fsum(difference for *_, difference in parts)
     return math.isclose(total, advantage, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE * size)
+
+
+# --- two estimators ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnChange:
+    turn: int
+    count: int
+    mean_before: float
+    mean_after: float
+
+    @property
+    def mean_change(self) -> float:
+        return self.mean_after - self.mean_before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreditChange:
+    groups: int
+    turns: int
+    changed: int
+    flipped: int
+    """Turns with an advantage of the opposite sign."""
+    rank_correlation: float | None
+    """Spearman's, over the turns of a group, averaged over groups where both sides vary; None without such a
+    group."""
+    by_turn: tuple[TurnChange, ...]
+
+
+def credit_change(pairs: Iterable[tuple[Advantages, Advantages]]) -> CreditChange:
+    """Compare two estimators' advantages, given as (before, after) of each group."""
+    befores: defaultdict[int, list[float]] = defaultdict(list)
+    afters: defaultdict[int, list[float]] = defaultdict(list)
+    correlations: list[float] = []
+    groups = 0
+    for before, after in pairs:
+        if [len(row) for row in before] != [len(row) for row in after]:
+            raise CreditError(f"group {groups} has different turns before and after; nothing can be compared")
+        groups += 1
+        for sides, advantages in ((befores, before), (afters, after)):
+            for row in advantages:
+                for turn, value in enumerate(row):
+                    sides[turn].append(value)
+        correlation = rank_correlation([*chain.from_iterable(before)], [*chain.from_iterable(after)])
+        if correlation is not None:
+            correlations.append(correlation)
+    moves = [move for turn in befores for move in zip(befores[turn], afters[turn], strict=True)]
+    return CreditChange(
+        groups=groups,
+        turns=len(moves),
+        changed=sum(old != new for old, new in moves),
+        flipped=sum(old * new < 0 for old, new in moves),
+        rank_correlation=math.fsum(correlations) / len(correlations) if correlations else None,
+        by_turn=tuple(
+            TurnChange(
+                turn=turn,
+                count=len(befores[turn]),
+                mean_before=math.fsum(befores[turn]) / len(befores[turn]),
+                mean_after=math.fsum(afters[turn]) / len(afters[turn]),
+            )
+            for turn in sorted(befores)
+        ),
+    )
+
+
+def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
+    try:
+        return statistics.correlation(_ranks(first), _ranks(second))
+    except statistics.StatisticsError:
+        return None
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    in_order = sorted(values)
+    return [(bisect_left(in_order, value) + 1 + bisect_right(in_order, value)) / 2 for value in values]

@@ -1,4 +1,4 @@
-"""The numbers that credit is made of, read from a group and checked."""
+"""A group's rewards, checked, as the numbers that estimators compute with."""
 
 import math
 from collections.abc import Sequence
@@ -11,23 +11,20 @@ from tools.errors import CreditError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """One trajectory's rewards; in a scalar environment the score is the outcome and no turn is scored.
+    """One trajectory's rewards. In a scalar environment the score is the outcome, and no turn is scored.
 
-    What is `None` adds nothing to a sum. Whether a trajectory without an outcome, or without any reward, may
-    be compared with others is decided before: see `comparable`.
+    None adds nothing to a sum. `comparable` decides before whether trajectories may be compared.
     """
 
     turns: tuple[float | None, ...]
     outcome: float | None
     score: float
     threads: tuple[int, ...]
-    """Of each turn."""
     clocks: tuple[TurnClock, ...] | None = None
-    """Of each turn; `None`: no turn was requested before the one before it was scored."""
+    """None unless a turn was requested before the previous turn was scored."""
 
     @property
     def steps(self) -> tuple[float | None, ...]:
-        """The turn rewards with the outcome added to the last turn's."""
         if not self.turns or self.outcome is None:
             return self.turns
         return (*self.turns[:-1], (self.turns[-1] or 0.0) + self.outcome)
@@ -38,25 +35,24 @@ class Scored:
 
     @property
     def overlap(self) -> bool:
-        """Whether a turn was requested before the one before it was scored."""
         return any(later.requested < turn.scored for turn, later in pairwise(self.clocks or ()))
 
     @property
     def indices(self) -> list[int]:
-        """Per turn the number of requests before it, which no turn can change by cutting others off."""
+        """Requests before each turn; no turn can change this number by cutting others off."""
         unfinished = (clock.unfinished_before for clock in self.clocks or ())
         return [turn + next(unfinished, 0) for turn in range(len(self.turns))]
 
     def returns(self, gamma: float, outcome_weight: float = 1.0) -> list[float]:
-        """Per turn the rewards of all threads that were given after it was requested, the outcome last.
+        """Return, per turn, the discounted sum of the rewards scored after its request, and the outcome.
 
-        Each is discounted once for every turn that the turn's own thread requested in between; unscored turns
-        add 0. What a turn's return sums is settled before it is sampled; by the time it was handed out, which
-        a longer completion puts off, it would not be.
+        Rewards of all threads count. Each is discounted once per turn that the turn's own thread requested in
+        between; unscored turns add 0. The time of the request decides which rewards count, since it is fixed
+        before the turn is sampled; the time of the reply would depend on the completion's length.
         """
         outcome = outcome_weight * (self.outcome or 0.0)
         if self.clocks is None:
-            return summed_forward(replace(self, outcome=outcome).steps, gamma)
+            return sum_forward(replace(self, outcome=outcome).steps, gamma)
         requests = ((clock.requested, True, turn) for turn, clock in enumerate(self.clocks))
         rewards = ((clock.scored, False, turn) for turn, clock in enumerate(self.clocks))
         following, returns = dict.fromkeys(self.threads, outcome), [0.0] * len(self.turns)
@@ -70,8 +66,7 @@ class Scored:
         return returns
 
 
-def summed_forward(values: Sequence[float | None], gamma: float) -> list[float]:
-    """Each value plus those that follow it, discounted; `None` adds nothing."""
+def sum_forward(values: Sequence[float | None], gamma: float) -> list[float]:
     following = 0.0
     sums: list[float] = []
     for value in reversed(values):
@@ -82,12 +77,7 @@ def summed_forward(values: Sequence[float | None], gamma: float) -> list[float]:
 
 
 def read(group: TrajectoryGroup) -> list[Scored]:
-    """The group's rewards in its order.
-
-    Raises:
-        CreditError: a trajectory without rewards, with rewards that do not match its turns, or with one
-            that is NaN, infinite or beyond `LARGEST_REWARD`, or with clocks of some turns only.
-    """
+    """Return the rewards of each trajectory, or raise CreditError for the first that cannot be credited."""
     return [_read(trajectory, index) for index, trajectory in enumerate(group.trajectories)]
 
 
@@ -125,7 +115,6 @@ def _clocks(trajectory: Trajectory, index: int) -> tuple[TurnClock, ...] | None:
 
 
 def check_turns(values: Sequence[float | None], index: int, what: str) -> None:
-    """Refuse a value per turn that no return can be made of, naming trajectory and turn."""
     for turn, value in enumerate(values):
         if value is not None and not -LARGEST_REWARD <= value <= LARGEST_REWARD:
             _check(value, f"{what} of trajectory {index}, turn {turn + 1}")

@@ -1,7 +1,4 @@
-"""Estimators that compare all groups of a training step: normalisation over a batch.
-
-Each gives the terms of its group alone; its `over_step` compares those of all groups.
-"""
+"""Estimators that compare all groups of a training step, such as normalisation over a batch."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +8,7 @@ from typing import Annotated, Literal
 from environments.credit.estimator_registry import Param, register_estimator
 from environments.credit.estimators import Eps, Gamma, Lam, OfOne, Values, alone, gae_term, scores_of
 from environments.credit.scored import read
-from environments.credit.terms import Pool, Term, added_up, deviation, minus_mean, vary
+from environments.credit.terms import Pool, Term, add_up, deviation, minus_mean, vary
 from environments.trajectory import Trajectory, TrajectoryGroup
 
 Weigh = Literal["tokens", "trajectories"]
@@ -22,7 +19,7 @@ _OF_A_STEP = "in a small step, as each value is part of its statistics; in a lar
 # --- comparisons over a step ---------------------------------------------------------------------------
 
 
-def _whitened(
+def _whiten(
     terms: Sequence[Sequence[Term]],
     groups: Sequence[TrajectoryGroup],
     *,
@@ -35,12 +32,12 @@ def _whitened(
         Literal["variance", "deviation"], Param("where eps is added: below the root, or after it")
     ] = "variance",
 ) -> list[list[Term]]:
-    """Minus the mean of the step, over its deviation; nothing where the sums of the terms do not vary."""
+    """Subtract the step's mean and divide by its deviation; no terms if the sums do not vary."""
     shapes = [[len(trajectory.turns) for trajectory in group.trajectories] for group in groups]
     weighed = [
         (value, weight)
         for own, group, shape in zip(terms, groups, shapes, strict=True)
-        for trajectory, row in zip(group.trajectories, added_up(own, shape), strict=True)
+        for trajectory, row in zip(group.trajectories, add_up(own, shape), strict=True)
         for value, weight in zip(row, _weights(trajectory, weigh), strict=True)
         if weight
     ]
@@ -65,7 +62,6 @@ def _whitened(
 
 
 def _weights(trajectory: Trajectory, weigh: Weigh) -> list[float]:
-    """Of each turn; 0 for one that is not trained."""
     trained = sum(turn.trained for turn in trajectory.turns)
     return [
         0.0 if not turn.trained else turn.span.end - turn.span.start if weigh == "tokens" else 1.0 / trained
@@ -103,12 +99,12 @@ def _by_share_of_scored(
     bias=f"{_OF_A_STEP}; hard and easy items share one baseline, which is only noise",
     source="arXiv 2501.03262, reference verl (its gamma is per token); with values VAGEN's turn-level GAE; "
     "rLLM's prpo",
-    over_step=_whitened,
+    over_step=_whiten,
 )
 def reinforce_pp(
     group: TrajectoryGroup, *, gamma: Gamma = 1.0, lam: Lam = 1.0, values: Values = None
 ) -> list[Term]:
-    """Returns per turn, normalised over all groups of a training step (REINFORCE++).
+    """Normalise returns per turn over all groups of a training step (REINFORCE++).
 
     Raises:
         CreditError: as for `turn_gae`.
@@ -122,15 +118,15 @@ def reinforce_pp(
     "x = S[i] - mean S of the group",
     bias=f"{_OF_A_STEP}; over tokens its mean is not 0, so that a group whose scores tie is pushed one way",
     source="arXiv 2501.03262, references verl and rLLM",
-    over_step=_whitened,
+    over_step=_whiten,
 )
 def reinforce_pp_baseline(group: TrajectoryGroup, *, singleton: OfOne = "zero") -> list[Term]:
-    """Trajectory score minus the group's mean, normalised over all groups of a training step.
+    """Subtract the group's mean score, then normalise over all groups of a training step.
 
     Raises:
-        CreditError: a group of one that `singleton` refuses.
+        CreditError: if `singleton` refuses a group of one.
     """
-    return _centred(group, singleton)
+    return _centre(group, singleton)
 
 
 @register_estimator(
@@ -141,8 +137,8 @@ def reinforce_pp_baseline(group: TrajectoryGroup, *, singleton: OfOne = "zero") 
     over_step=_by_deviation_of_scores,
 )
 def grpo_batch(group: TrajectoryGroup) -> list[Term]:
-    """Trajectory score minus the group's mean, over the deviation of all scores of a training step."""
-    return _centred(group, "zero")
+    """Subtract the group's mean score and divide by the deviation of all scores of a training step."""
+    return _centre(group, "zero")
 
 
 @register_estimator(
@@ -153,15 +149,15 @@ def grpo_batch(group: TrajectoryGroup) -> list[Term]:
     over_step=_by_share_of_scored,
 )
 def gpg(group: TrajectoryGroup, *, singleton: OfOne = "zero") -> list[Term]:
-    """Trajectory score minus the group's mean, scaled up for the scores of the step that are 0.
+    """Subtract the group's mean score and scale up by the share of scores in the step that are not 0.
 
     Raises:
-        CreditError: a group of one that `singleton` refuses.
+        CreditError: if `singleton` refuses a group of one.
     """
-    return _centred(group, singleton)
+    return _centre(group, singleton)
 
 
-def _centred(group: TrajectoryGroup, singleton: Literal["zero", "raw", "error"]) -> list[Term]:
+def _centre(group: TrajectoryGroup, singleton: Literal["zero", "raw", "error"]) -> list[Term]:
     scores = scores_of(read(group))
     if len(scores.values) == 1:
         return [alone(scores, singleton, None)]

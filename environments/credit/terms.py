@@ -1,6 +1,6 @@
-"""What advantages are made of: values minus a baseline that a pool of siblings' values gives, and statistics.
+"""Parts of advantages: values minus a baseline made of a pool of siblings' values, and their statistics.
 
-The statistics are of short lists: float64, the same for every order, and exact where nothing varies.
+Statistics are of short lists: float64, independent of order, and exact where nothing varies.
 """
 
 import math
@@ -11,15 +11,15 @@ from functools import cached_property
 from typing import TypeVar
 
 Advantages = list[list[float]]
-"""One float per turn, ordered like the group's trajectories and their turns."""
+"""`[trajectory][turn]`, in the group's order."""
 
 Place = tuple[int, int | None]
-"""A trajectory by its position in the group, and a turn of it by its number; `None`: the whole trajectory."""
+"""(index of a trajectory in the group, index of its turn or None for the whole trajectory)."""
 
 Key = TypeVar("Key")
 
 ROUNDING = 1e-12
-"""Relative spread below which values count as equal: it is rounding, and a deviation would amplify it."""
+"""Relative spread below which values count as equal, since a deviation would amplify rounding errors."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,6 @@ class Pool:
 
     @classmethod
     def of_turns(cls, rows: Sequence[Sequence[float | None]]) -> "Pool":
-        """One value per turn, `None` left out."""
         places = [
             (index, turn)
             for index, row in enumerate(rows)
@@ -46,14 +45,12 @@ class Pool:
 
     @cached_property
     def spread(self) -> float | None:
-        """The sample deviation of the values; `None` with fewer than two."""
         return deviation(self.values, 1) if len(self.values) > 1 else None
 
     def without(self, trajectory: int) -> "Pool":
         return self.grouped_by([index == trajectory for index, _ in self.places]).get(False, Pool((), ()))
 
     def grouped_by(self, keys: Iterable[Key]) -> "dict[Key, Pool]":
-        """The pool in parts of equal keys, of which each value has one."""
         members: defaultdict[Key, tuple[list[Place], list[float]]] = defaultdict(lambda: ([], []))
         for key, place, value in zip(keys, self.places, self.values, strict=True):
             places, values = members[key]
@@ -64,30 +61,28 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """A comparison that turns share: each gets `weight * (value - baseline) / divisor` of it.
+    """A comparison: each value adds `weight * (value - baseline) / divisor` to its turn's advantage.
 
-    An advantage is the sum of its turn's terms. A value of a whole trajectory is given to all of its turns.
+    A value of a whole trajectory counts for all of its turns.
     """
 
     name: str
-    """What is compared: `return`, `score`, `outcome`, …"""
+    """The compared quantity: `return`, `score`, `outcome`, …"""
     values: Pool
     baselines: Sequence[float] | None = None
-    """One per value; `None`: nothing is subtracted."""
+    """One per value, or None to subtract nothing."""
     divisor: float | None = None
     weight: float = 1.0
     exact: Sequence[float] | None = None
-    """The values minus their baselines, where subtracting those sums would lose digits."""
+    """Values minus baselines, where computing that difference would lose digits."""
     pool: Pool | None = None
-    """What the baselines are made of."""
     leaves_own_out: bool = False
-    """Whether a baseline is made of the other trajectories' part of the pool alone."""
+    """Whether a baseline uses the other trajectories' values only."""
     has_no_peer: bool = False
-    """Whether the values are raw because no sibling has one to compare them with."""
+    """Whether the values are raw because no sibling has a comparable one."""
     is_return: bool = False
-    """Whether each value is the turn's reward and, discounted, what follows it."""
+    """Whether each value is the turn's reward plus the discounted rewards that follow."""
     note: str = ""
-    """What the numbers do not show."""
 
     def differences(self) -> Sequence[float]:
         differences = self.values.values
@@ -102,7 +97,7 @@ class Term:
         return differences
 
     def moved(self, positions: Sequence[int], places: Sequence[Place]) -> "Term":
-        """The term with the values of those positions alone, each given to another place."""
+        """Return the term with the values at `positions` alone, assigned to `places`."""
         values, baselines, exact = self.values.values, self.baselines, self.exact
         return replace(
             self,
@@ -113,10 +108,10 @@ class Term:
 
 
 Part = tuple[Term, int, float]
-"""A term, the position of a turn's value in it, and what it adds to the turn's advantage."""
+"""(term, position of a turn's value in it, what it adds to the turn's advantage)."""
 
 
-def added_up(terms: Iterable[Term], turns: Sequence[int]) -> Advantages:
+def add_up(terms: Iterable[Term], turns: Sequence[int]) -> Advantages:
     rows = [[0.0] * count for count in turns]
     for term in terms:
         for (index, turn), difference in zip(term.values.places, term.differences(), strict=True):
@@ -128,7 +123,6 @@ def added_up(terms: Iterable[Term], turns: Sequence[int]) -> Advantages:
 
 
 def by_turn(terms: Iterable[Term], turns: Sequence[int]) -> list[list[list[Part]]]:
-    """The same sums, not yet added up: what each turn's advantage is made of."""
     rows: list[list[list[Part]]] = [[[] for _ in range(count)] for count in turns]
     for term in terms:
         for position, difference in enumerate(term.differences()):
@@ -142,7 +136,7 @@ def by_turn(terms: Iterable[Term], turns: Sequence[int]) -> list[list[list[Part]
 
 
 def minus_others(name: str, pool: Pool, *, is_return: bool = False) -> Term:
-    """Each value of the pool minus the mean of the others; a lone value stays raw."""
+    """Subtract from each value the mean of the others; a single value stays raw."""
     if len(pool.values) == 1:
         return Term(name=name, values=pool, has_no_peer=True, is_return=is_return)
     return Term(
@@ -164,15 +158,15 @@ def minus_mean(
     eps: float | None = None,
     weight: float = 1.0,
 ) -> Term:
-    """Values minus the mean of their pool, exactly 0 where that does not vary.
+    """Subtract the mean of a pool from values; exactly 0 if the pool does not vary.
 
     Args:
-        name: what is compared.
+        name: the compared quantity.
         values: the values.
-        pool: what the mean is of; `None`: of the values.
-        ddof: of the pool's deviation: `len(pool.values) - ddof` is in its denominator.
-        eps: added to the deviation, which the differences are divided by; `None`: they are not.
-        weight: of the term.
+        pool: the mean's values; by default `values`.
+        ddof: the pool's deviation divides by `len(pool.values) - ddof`.
+        eps: added to the deviation, by which differences are divided; None: they are not divided.
+        weight: the term's weight.
     """
     pool = values if pool is None else pool
     numbers = pool.values
@@ -197,26 +191,25 @@ def mean(values: Sequence[float]) -> float:
 
 
 def means_of_others(values: Sequence[float]) -> list[float]:
-    """For each position, the mean of all other positions; not of one value."""
+    """Return, for each of at least two values, the mean of all others."""
     if not vary(values):
-        return list(values)  # so that what is left of equal values is exactly 0
+        return list(values)  # exactly 0 remains of equal values
     others = len(values) - 1
     without = [*values, 0.0]
     means: list[float] = []
     for value in values:
-        without[-1] = -value  # fsum rounds once, so this is the exact sum of the others
+        without[-1] = -value  # fsum rounds once: the exact sum of the others
         means.append(math.fsum(without) / others)
     return means
 
 
 def deviation(values: Sequence[float], ddof: int) -> float:
-    """The standard deviation with `len(values) - ddof` in the denominator."""
     centre = mean(values)
     return size_of([value - centre for value in values], len(values) - ddof)
 
 
 def size_of(values: Sequence[float], count: int) -> float:
-    """The root of the sum of squares over `count`, also where the squares leave a float's range."""
+    """Return the root of the sum of squares over `count`, also if squares exceed a float's range."""
     largest = max(map(abs, values), default=0.0)
     if largest == 0.0:
         return 0.0

@@ -17,8 +17,9 @@ class OpenRow:
 
     def __init__(self) -> None:
         self.messages = 0
-        """Number of messages in the row, the final turn included."""
         self.sampled_start = 0
+        self.size = 0
+        """Number of ids."""
         self._ids = array("i")
         self._json = bytearray()
         self._written = 0
@@ -29,9 +30,10 @@ class OpenRow:
         return CompactNumbers(self._ids)
 
     def extend(self, unsampled: Sequence[int], sampled: Sequence[int], *, messages: int) -> None:
-        self._ids.extend(array("i", unsampled))  # twice as fast as one id at a time
+        self._ids.extend(array("i", unsampled))
         self.sampled_start = len(self._ids)
         self._ids.extend(array("i", sampled))
+        self.size = len(self._ids)
         self.messages = messages
 
     def rest_of(self, prompt_ids: Sequence[int]) -> tuple[int, ...] | None:
@@ -42,7 +44,7 @@ class OpenRow:
             return None
         try:
             goes_on = compact_ids(prompt_ids[:end]) == self.token_ids
-        except (TypeError, ValueError):  # callers check the ids
+        except (TypeError, ValueError):
             return None
         return tuple(prompt_ids[end:]) if goes_on else None
 
@@ -79,17 +81,14 @@ class CompletionRequest:
     """The row of the turns so far, which policies that send token ids extend."""
     prompt_tokens: int | None = None
     """Token count of the prompt if a condenser needed it; may be an estimate."""
-    anchor: str | None = None
-    """The current state by the environment's `state_key`, for tabular policies."""
 
     @property
     def number(self) -> int:
-        """A number that is unique among the calls of a rollout; seeds sampling and call ids."""
         return len(self.messages) if self.position is None else self.position
 
 
 class Policy(Protocol):
-    """Writes assistant turns. `checked_completion` validates each completion before it joins a row."""
+    """Writes assistant turns. `check_completion` validates each completion before it joins a row."""
 
     @property
     def name(self) -> str:
@@ -127,13 +126,11 @@ def prompt_counter(policy: Policy) -> PromptCounter | None:
 
 
 def vocabulary_size(policy: Policy) -> int | None:
-    """Return the policy's optional `vocabulary_size`; sampled ids must be smaller."""
     # Runs once per completion: `isinstance` of a protocol takes 20 µs.
     return getattr(policy, "vocabulary_size", None)
 
 
 def window_of(policy: Policy) -> int | None:
-    """Return the model's context window in tokens if the policy has a valid `context_tokens`."""
     given: object = getattr(policy, "context_tokens", None)
     return given if type(given) is int and given > 1 else None
 

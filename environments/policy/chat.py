@@ -33,11 +33,9 @@ from tools.errors import ConfigError, ContextOverflow, PolicyError
 
 _LOG = logging.getLogger(__name__)
 _LONG_CHARS = 50_000
-"""Length from which parsing calls in a text takes milliseconds and moves to a thread."""
 _BELIEVED = 2
 """Requests for ids that must be refused before later ones stop asking: one refusal may be a glitch."""
 _LONG_BYTES = 1_000_000
-"""Size from which parsing a reply takes about 10 ms and moves to a thread."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -49,7 +47,6 @@ class ChatPolicy(ServedModel):
     """
 
     renderer: ChatMLRenderer
-    """Encodes the replies of servers that return no ids."""
     context_tokens: int | None = None
     family: str | None = None
     """The model's chat format, for tool calls in its text; None: derived from its name."""
@@ -57,7 +54,6 @@ class ChatPolicy(ServedModel):
     _dialect: Dialect = field(init=False, repr=False, default_factory=Dialect)
     _gives_ids: bool = field(init=False, repr=False, default=False)
     _without_ids: int = field(init=False, repr=False, default=0)
-    """Requests that succeeded only without asking for ids."""
     _warned: set[str] = field(init=False, repr=False, default_factory=set[str])
     _tool_use: ToolUse = field(init=False, repr=False)
 
@@ -165,7 +161,6 @@ class ChatPolicy(ServedModel):
         return replace(sampled, tokens=replace(sampled.tokens, extends_row=True))
 
     def _after_refusal(self, error: StatusError, dialect: Dialect) -> Dialect:
-        """Return the dialect to try after an error status, or raise if none is left."""
         url = self.server.chat_url
         if is_context_overflow(error):
             raise ContextOverflow(f"{url} {self.answered(error)}") from error

@@ -32,14 +32,11 @@ ServerKind = Literal["plain", "vllm", "sglang"]
 ScriptFor = Callable[[Sequence[Message]], Script | None]
 """Returns the script for a conversation; None: the generic one."""
 Answer = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
-"""Maps a request's JSON object to the reply's."""
 
 _DEFAULT_MAX_TOKENS = 1024
 _DEFAULT_WINDOW = 131_072
 _DEFAULT_VERSION = "default"
-"""The initial weight version of vLLM and SGLang."""
 _ABOUT = {"vllm": ("/version",), "sglang": ("/server_info", "/get_model_info"), "plain": ()}
-"""Paths of the servers' own information."""
 _VERSIONS = {"vllm": "0.33.0", "sglang": "0.5.23", "plain": ""}
 _BEFORE_TOOLS = "# Tools\n\nYou may call these functions. Their signatures:\n"
 
@@ -66,9 +63,7 @@ Sampler = Callable[[IdsRequest], Awaitable[SampledIds]]
 class MockSettings:
     model: str = "scripted"
     context_tokens: int | None = None
-    """Longer prompts are refused; chat completions are cut at this length."""
     kind: ServerKind = "plain"
-    """The server to imitate; `vllm` and `sglang` accept token ids."""
     sampler: Sampler | None = None
     """Samples from token ids; None: parse the conversation and use the script."""
 
@@ -200,7 +195,6 @@ class _Mock:
         reply = _chat_reply(asked, completion, self.renderer, self.settings.model)
         if kind == "vllm":
             reply["choices"][0] |= self._weight_versions(body, reply["usage"]["completion_tokens"])
-        # A plain server states no version until one is set.
         elif kind == "sglang" or self.version != _DEFAULT_VERSION:
             reply["metadata"] = {"weight_version": self.version}
         return reply

@@ -40,7 +40,7 @@ def prompt_of(request: CompletionRequest, renderer: Renderer) -> Prompt:
 
 def tokens_of(prompt: Prompt, request: CompletionRequest) -> int:
     row = request.row if prompt.extends_row else None
-    return len(prompt.prompt_ids) + (0 if row is None else len(row.token_ids))
+    return len(prompt.prompt_ids) + (0 if row is None else row.size)
 
 
 def whole_calls(message: Message, request: CompletionRequest, *, is_cut: bool) -> Message:
@@ -55,12 +55,10 @@ def whole_calls(message: Message, request: CompletionRequest, *, is_cut: bool) -
 
 _LOG = logging.getLogger(__name__)
 _ROLLOUTS = 8
-"""Rollouts without any call after which to warn."""
 _MARKERS = re.compile(
     r"<tool_calls?>|<function=|<function_call|\[TOOL_CALLS\]|<\|python_tag\|>|<minimax:tool_call>|<\|?tool_call\|?>"
     r"|<[|\uff5c]tool[_\u2581]calls?(?:_section)?[_\u2581]begin[|\uff5c]>|to=functions\.|```tool_(?:call|code)"
 )
-"""Openings of tool calls in common chat formats."""
 _SWITCHES = (
     "--enable-auto-tool-choice --tool-call-parser NAME of vLLM, --tool-call-parser NAME of SGLang, --jinja "
     "of llama.cpp; or name the model's format with --openai.family, and its text is read here"
@@ -68,8 +66,6 @@ _SWITCHES = (
 
 
 class ToolUse:
-    """Warns if the model of a server calls no tools, or if its calls arrive as text."""
-
     def __init__(self, url: str, *, advice: str = f"switch on {_SWITCHES}") -> None:
         self._url = url
         self._advice = advice
@@ -128,5 +124,5 @@ def tokens_at_least(request: CompletionRequest, *, longest_token: int) -> int:
     """
     row, messages = request.row, request.messages
     if row is not None and not any(message.reasoning for message in messages):
-        return len(row.token_ids) + chars_of(messages[row.messages :]) // longest_token
+        return row.size + chars_of(messages[row.messages :]) // longest_token
     return chars_of(messages, reasoning=False) // longest_token

@@ -23,7 +23,6 @@ from tools.calls import ToolCall, ToolSpec
 from tools.errors import ConfigError
 
 _DEEPEST = 8
-"""Maximum schema depth; deeper values are null."""
 
 
 def example_of(schema: Mapping[str, Any]) -> Any:
@@ -79,7 +78,6 @@ def _minimal(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: i
 
 
 def _number(schema: Mapping[str, Any]) -> float:
-    """Return the allowed number nearest to 0; exclusive bounds move by 1."""
     lowest = schema.get("minimum", schema.get("exclusiveMinimum", -math.inf) + 1)
     highest = schema.get("maximum", schema.get("exclusiveMaximum", math.inf) - 1)
     return max(lowest, min(0, highest))
@@ -91,12 +89,10 @@ class Choice:
 
     probability: float
     message: Message
-    """The assistant's message; its call ids are replaced."""
 
 
 _SUMMARY_CHARS = 200
 _REFUSED = ("Error:", "There is no tool", "The call was not run:")
-"""Prefixes of results for calls that did not run."""
 
 Script = Callable[
     [Sequence[Message], Sequence[ToolSpec], float], Sequence[Choice] | Awaitable[Sequence[Choice]]
@@ -132,7 +128,6 @@ def call(name: str, arguments: Mapping[str, Any] | str, *, content: str = "") ->
 
 
 def calls_that_ran(messages: Sequence[Message]) -> Iterator[tuple[ToolCall, str]]:
-    """Yield each call that ran with its result."""
     waiting: list[ToolCall] = []
     for message in messages:
         if message.role != "tool":
@@ -157,14 +152,13 @@ class PlaysByScript(ABC):
 
     @abstractmethod
     def playing_by_script(self, script: Script, summary: Script, skill: float) -> Policy:
-        """Return the policy for one rollout."""
+        pass
 
     async def complete(self, request: CompletionRequest) -> Completion:
         raise ConfigError(f"{self.name!r} plays by an environment's scripted_choices: give it to AgentEnv")
 
 
 def playing(policy: Policy, script: Script, summary: Script, skill: float) -> Policy:
-    """Return the policy for one rollout, with the item's script if the policy uses one."""
     if isinstance(policy, PlaysByScript):
         return policy.playing_by_script(script, summary, skill)
     return policy
@@ -176,7 +170,6 @@ class ScriptedPolicy:
     def __init__(
         self, script: Script, *, skill: float, renderer: ChatMLRenderer, summary: Script | None = None
     ) -> None:
-        """Use `script` for turns and `summary` for summaries (default: a generic one)."""
         if not 0 <= skill <= 1:
             raise ConfigError(f"skill is {skill}; it goes from 0 (clumsy) to 1 (flawless)")
         self._script = script
@@ -243,7 +236,6 @@ class ScriptedPolicy:
         )
 
     def _cut_message(self, token_ids: Sequence[int]) -> Message:
-        """Parse a cut turn as servers do: the cut call stays in the content as text."""
         message = self._renderer.parse(token_ids)
         whole = tuple(call for call in message.tool_calls if call.status == "ok")
         start = next((call.span[0] for call in message.tool_calls if call not in whole and call.span), None)
@@ -264,10 +256,6 @@ class ScriptedPolicy:
 
 
 def generic_script(messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float) -> Sequence[Choice]:
-    """Call the offered tools with minimal arguments, then end. Works in any environment.
-
-    Skill decides how many calls are well formed; the others have broken JSON or an unknown tool name.
-    """
     tried = sum(1 for message in messages if message.tool_calls)
     p_done = (0.0, 0.5, 0.75)[tried] if tools and tried < 3 else 1.0
     choices = [Choice(probability=p_done, message=say("I have done what I could."))]
@@ -286,7 +274,6 @@ def generic_script(messages: Sequence[Message], tools: Sequence[ToolSpec], skill
 
 
 def generic_summary(messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float) -> Sequence[Choice]:
-    """Summarise a conversation by the beginning of each result and reply; with little skill lose it all."""
     heard = [message.content[:_SUMMARY_CHARS] for message in messages[1:-1] if message.role != "assistant"]
     kept = Choice(probability=skill, message=say("\n".join(["What I know:", *heard])))
     lost = Choice(probability=1 - skill, message=say("I have forgotten what was said."))

@@ -33,7 +33,6 @@ from tools.errors import ConfigError, NoModelError, PolicyError, SecondModelErro
 from tools.time_profile import timed
 
 LONGEST_ANSWER = 200_000
-"""In characters; longer answers are cut."""
 
 
 _REASONING = (
@@ -56,8 +55,6 @@ class TextAnswer:
 
 
 class Answering(Protocol):
-    """A model server or a script that answers questions."""
-
     @property
     def model(self) -> str: ...
 
@@ -76,7 +73,7 @@ def without_reasoning(text: str) -> str:
     """Return the text after reasoning that a server left in it, or an empty text if the reasoning is open."""
     start = text.lstrip()
     if start.startswith(("{", "```")):
-        return text  # a verdict, which may quote a marker
+        return text
     for begins, ends in _REASONING:
         if start.startswith(begins):
             return start.partition(ends)[2]
@@ -88,15 +85,12 @@ def without_reasoning(text: str) -> str:
 _LOG = logging.getLogger(__name__)
 _INVALID = (400, 422)
 _TOO_LARGE = 413
-"""Proxies answer this without mentioning the context."""
 _LONG_BYTES = 1_000_000
-"""Size from which parsing a reply takes about 10 ms and moves to a thread."""
 
 
 @dataclass(kw_only=True, eq=False)
 class TextModel(ServedModel):
     role: str
-    """The settings section, such as `judge`."""
     max_tokens: int
     _dialect: Dialect = field(init=False, repr=False)
     _has_answered: bool = field(default=False, init=False, repr=False)
@@ -195,13 +189,11 @@ def question_id(question: Sequence[Message]) -> str:
 
 
 def asking_for_id(question: Sequence[Message], wanted: str) -> tuple[Message, ...]:
-    """Return the question with a request to copy an id into the answer's JSON object."""
     *before, last = question
     return (*before, replace(last, content=last.content + _WANTED_ID.format(wanted)))
 
 
 def _without_id(question: Sequence[Message]) -> tuple[Sequence[Message], str | None]:
-    """Return (question as its author wrote it, requested id)."""
     asks = _WANTS_ID.search(question[-1].content) if question else None
     if asks is None:
         return question, None
@@ -209,7 +201,6 @@ def _without_id(question: Sequence[Message]) -> tuple[Sequence[Message], str | N
 
 
 def _with_id(text: str, wanted: str) -> str:
-    """Insert the id into the JSON object of a script's answer; other text stays unchanged."""
     begin, end = text.find("{"), text.rfind("}") + 1
     try:
         json.loads(text[begin:end])
@@ -220,8 +211,6 @@ def _with_id(text: str, wanted: str) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class AskedModel:
-    """A second model as used by one rollout, or by the rewards of one group."""
-
     model: Answering
     role: str = "second model"
     hook: Callable[[], str] = lambda: ""
@@ -274,8 +263,6 @@ class AskedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptedAnswers:
-    """An environment's hook that plays a second model offline."""
-
     name: str
     script: Callable[[Sequence[Message]], Awaitable[Any]]
     model: str = SCRIPTED
@@ -284,7 +271,6 @@ class ScriptedAnswers:
         return {}
 
     async def answer(self, messages: Sequence[Message], *, seed: int) -> TextAnswer:
-        """Return the hook's answer with the requested id in its object."""
         question, wanted = _without_id(messages)
         given = await self.script(question)
         if not isinstance(given, str):
@@ -307,7 +293,6 @@ class NoModel:
 
 
 def _unicode(text: str) -> str:
-    """Replace lone surrogates, which servers and records refuse and agents can write."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -318,7 +303,6 @@ def nobody() -> AskedModel:
 
 _MOST_ANSWERS = 50_000
 _MOST_CHARS = 16_000_000
-"""Total of the kept answers; the least recently used are dropped."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -329,8 +313,6 @@ class _Asking:
 
 @dataclass(kw_only=True, eq=False)
 class AnswerCache:
-    """Answers equal questions once; failures are not kept."""
-
     asked: Answering
     _kept: OrderedDict[bytes, TextAnswer] = field(default_factory=OrderedDict[bytes, TextAnswer], init=False)
     _chars: int = field(default=0, init=False)
@@ -381,7 +363,6 @@ class AnswerCache:
 
 
 CallScript = Callable[..., Awaitable[Any]]
-"""Calls a hook within its limits: (name for messages, hook, item, messages)."""
 
 
 class SecondModels:
@@ -401,7 +382,6 @@ class SecondModels:
     def asked(
         self, role: str, script: Callable[..., Any], item: Any, call: CallScript, hook: Callable[[], str]
     ) -> AskedModel:
-        """Return a role's model for one rollout; `script` plays it if it has no server."""
         answering = self._answering.get(role)
         if answering is None:
 

@@ -31,7 +31,6 @@ class ServerPolicy:
     server_type: ServerType = "auto"
     token_wire: str | None = None
     renderer: Renderer | None = None
-    """The model's chat format with its tokenizer; None: unknown, so ids cannot be sent."""
     no_renderer: str = ""
     context_tokens: int | None = None
     facts: ServerFacts = field(default=ServerFacts(), init=False)
@@ -147,7 +146,6 @@ class ServedPolicy:
 
     @property
     def context_tokens(self) -> int | None:
-        """The smallest known window of the servers."""
         known = [each.context_tokens for each in self._servers if each.context_tokens is not None]
         return min(known, default=None)
 

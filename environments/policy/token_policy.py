@@ -41,7 +41,6 @@ class TokenPolicy(ServedModel):
     wire: TokenWire
     context_tokens: int | None = None
     logprobs_mode: str | None = None
-    """The server's `logprobs_mode`, if known."""
     _warned: bool = field(default=False, init=False, repr=False)
     _tool_use: ToolUse = field(init=False, repr=False)
 
@@ -123,7 +122,7 @@ class TokenPolicy(ServedModel):
         fork = None
         if (row := request.row) is not None and row.token_ids:
             going_on = partial(extension, request, row, self.renderer)
-            sampled = len(row.token_ids) - row.sampled_start
+            sampled = row.size - row.sampled_start
             try:
                 new_ids = await self._rendered(going_on, unseen(request), request, sampled=sampled)
             except CannotExtendError as error:
@@ -148,7 +147,6 @@ class TokenPolicy(ServedModel):
 
     async def _ask(self, asked: TokenRequest) -> TokenReply:
         async def read(content: bytes) -> TokenReply:
-            # An echoed prompt is compared, not parsed, so only the rest counts.
             to_read = len(content) - sum(map(len, asked.prompt_json))
             return await parsed(partial(self.wire.read, content, asked), tokens=to_read // 16)
 

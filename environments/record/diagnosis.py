@@ -24,13 +24,10 @@ _NUMBER = re.compile(r"(?<![\w.:/-])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.])")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """The reason why some groups cannot be trained on."""
-
     kind: str
     """`refused` (siblings cannot be compared), `unscored`, `all alike`, `broken` (too few rollouts survived),
     `too old`, or `no credit`."""
     why: str
-    """Words that are the same for all these groups."""
     groups: int = 1
 
     def __str__(self) -> str:
@@ -38,26 +35,21 @@ class Cause:
 
     @property
     def remedy(self) -> str:
-        """One line of advice."""
         return next((what for words, what in _BY_WORDS.items() if words in self.why), _BY_KIND[self.kind])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     groups: int
-    """Groups that were rolled out for training."""
     with_credit: int
     causes: tuple[Cause, ...]
-    """The most frequent first."""
 
     @property
     def is_nothing(self) -> bool:
-        """Whether there are groups, and none can be trained on."""
         return self.groups > 0 == self.with_credit
 
     @property
     def sentence(self) -> str:
-        """The number of groups with credit and the causes for the others, or "" without groups."""
         if not self.groups:
             return ""
         several = counted(self.groups, "group")
@@ -78,19 +70,17 @@ class Diagnosis:
 
 
 def diagnosis(groups: Iterable[CreditedGroup]) -> Diagnosis:
-    """Diagnose groups; those of an evaluation do not count."""
     return diagnosis_by(Counter(cause_of(each) for each in groups if not each.group.is_evaluation))
 
 
 def diagnosis_of(numbers: Mapping[str, Any]) -> Diagnosis:
-    """Diagnose groups from the numbers of their summary, see `Summary.values`."""
     parted = [(text.partition(": "), count) for text, count in numbers["reasons"].items()]
     causes = {Cause(kind=kind, why=why): count for (kind, _, why), count in parted if kind in _BY_KIND}
     return diagnosis_by({None: numbers["groups"].get("ok", 0), **causes})
 
 
 def diagnosis_by(causes: Mapping[Cause | None, int]) -> Diagnosis:
-    """Diagnose groups that were counted by cause; None stands for groups with credit."""
+    """Diagnose groups counted by cause; None stands for groups with credit."""
     most = sorted(causes.items(), key=lambda each: (-each[1], str(each[0])))
     return Diagnosis(
         groups=sum(causes.values()),
@@ -161,4 +151,3 @@ _BY_WORDS = {
     ALONE: "give it peers with an equal opening, or import with --baseline none",
     "a single rollout": "take more siblings, --env.group_size 4 or more",
 }
-"""Remedies by words of the cause, where these say more than its kind."""

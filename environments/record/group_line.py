@@ -28,7 +28,6 @@ _HEAD: dict[str, type] = {
 _STATUSES = ("ok", "no_credit", "failed")
 _LISTS_OF_A_TRAJECTORY = ("rows", "prompt", "turns", "advantages")
 _COLUMNS = b',"tokens":'
-"""The first field after those that identify a line's group."""
 _ORIGIN = b',"origin":{'
 """Start of the field `origin`, which some lines have after the columns."""
 _CRC, _CRC_BYTES = b',"crc32":"', len(b',"crc32":"01234567"}\n')
@@ -40,11 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 def encode_group(credited: CreditedGroup) -> bytes:
-    """Return a group as one line, ending in a newline.
-
-    Raises:
-        RecordError: if the line could not be read back; names the value that JSON cannot hold.
-    """
+    """Return a group as one line; raise RecordError if the line could not be read back."""
     try:
         fields = schema.to_fields(credited)
         own = {name: value for name, value in fields.items() if name not in _WITHOUT_A_LOOK}
@@ -60,7 +55,6 @@ def encode_group(credited: CreditedGroup) -> bytes:
 
 
 def with_origin(line: bytes, origin: Mapping[str, str]) -> bytes:
-    """Return a line with the facts behind its fingerprint."""
     return line[: -len(b"}\n")] + b',"origin":' + orjson.dumps(dict(origin)) + b"}\n"
 
 
@@ -78,14 +72,9 @@ class LineChecks:
         """Whether the first line ends with a CRC-32, as all others must then; None before the first line."""
         self._path = path
         self._first = dict[tuple[int, int], int]()
-        """Line numbers by (hash of the identifying fields, CRC-32)."""
 
     def is_new(self, line: bytes, number: int) -> bool:
-        """Check the next line. Return False if it repeats an earlier line, which is logged once per file.
-
-        Raises:
-            RecordError: if the line is damaged.
-        """
+        """Check the next line for damage; return False if it repeats an earlier one."""
         has_crc = line[-_CRC_BYTES:].startswith(_CRC)
         if self.has_crc is None:
             self.has_crc = has_crc
@@ -117,11 +106,6 @@ def _warn_once(path: Path, text: str) -> None:
 
 
 def decode_group(line: bytes, path: Path, number: int, *, rows: bool = True) -> CreditedGroup:
-    """Restore the group of a line; `path` and `number` are for error messages.
-
-    Raises:
-        RecordError: if the line is malformed; names the first wrong field.
-    """
     fields = parse_line(line, path, number)
     try:
         return schema.read(fields, rows=rows)
@@ -130,11 +114,7 @@ def decode_group(line: bytes, path: Path, number: int, *, rows: bool = True) -> 
 
 
 def parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
-    """Return a line's fields; their shape is checked, not every value.
-
-    Raises:
-        RecordError: if it is not JSON, or not a line of a record.
-    """
+    """Return a line's fields; their shape is checked, not every value."""
     try:
         loaded: Any = orjson.loads(line)
     except orjson.JSONDecodeError as error:
@@ -216,7 +196,6 @@ def _as_failure(trajectory: Trajectory, index: int, problem: RecordError) -> Fai
 
 
 def _text(value: object) -> str:
-    """Return text that any record can hold, since it may quote what could not be encoded."""
     return str(value).encode("utf-8", "backslashreplace").decode()[:_REASON_CHARS]
 
 
@@ -274,7 +253,6 @@ def _not_finite(value: object) -> tuple[object, ...] | None:
 
 
 def _no_logprob(fields: Mapping[str, Any]) -> tuple[object, ...] | None:
-    """Return the path to the first log-probability that is NaN or infinite."""
     for name in schema.LOGPROBS:
         rows: list[list[float] | None] = fields.get(name) or []
         for row, values in enumerate(rows):

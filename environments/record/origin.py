@@ -23,7 +23,6 @@ _SHOWN_DIFFERENCES = 12
 
 
 def digest(data: bytes) -> str:
-    """Return a short hash in place of a value that is too long to keep."""
     return _DIGEST + hashlib.sha256(data).hexdigest()[:16]
 
 
@@ -40,7 +39,6 @@ class RunOrigin:
     experiment: Mapping[str, str] = field(default_factory=dict[str, str])
     """Everything that shapes rollouts and rewards, by name: text or a `digest`."""
     shard: str | None = None
-    """The part of the plan as K/N, or None for all of it."""
 
     @property
     def fingerprint(self) -> str:
@@ -49,7 +47,6 @@ class RunOrigin:
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
     def facts(self) -> dict[str, str]:
-        """Return the facts behind the fingerprint by name, and the shard."""
         shard = {} if self.shard is None else {SHARD: self.shard}
         return {"env": self.env, "policy": self.policy, **self.experiment, **shard}
 
@@ -61,7 +58,6 @@ class RunOrigin:
         return facts if self.view is None else facts | {"view": self.view}
 
     def to_json(self) -> str:
-        """Return all fields as the outbox stores them."""
         return json.dumps(self.credit_facts() | {"experiment": self.facts()}, sort_keys=True)
 
     @classmethod
@@ -79,12 +75,11 @@ class RunOrigin:
 
 
 def credit_text(estimator: str, params: Mapping[str, Any]) -> str:
-    """Return an estimator with its parameters as text: `turn_return(gamma=1.0)`."""
+    """Return `turn_return(gamma=1.0)`."""
     return f"{estimator}({', '.join(f'{name}={value}' for name, value in sorted(params.items()))})"
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Describe how facts changed, one text per fact."""
     changed: list[str] = []
     other_env = before.get("env") != now.get("env")  # then everything else differs too
     for name in ("env",) if other_env else sorted({*before, *now}):
@@ -103,23 +98,16 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 class OtherRunError(RecordError):
-    """Raised where a file holds groups of another run."""
+    pass
 
 
 def refuse_other_run(file: str, changed: list[str], *, instead: str) -> None:
-    """Raise OtherRunError if `changed` is not empty.
-
-    Args:
-        file: what holds the groups, for the message.
-        changed: differences between the runs, in words.
-        instead: what the user can do.
-    """
+    """Raise OtherRunError with advice if `changed` is not empty."""
     if changed:
         raise OtherRunError(f"{file} holds groups of another run ({in_short(changed)}); {instead}")
 
 
 def in_short(changed: Sequence[str]) -> str:
-    """Join differences into one line, which shows the first of many."""
     more = len(changed) - _SHOWN_DIFFERENCES
     return "; ".join(changed[:_SHOWN_DIFFERENCES]) + (f"; and {more} more" if more > 0 else "")
 
@@ -142,19 +130,15 @@ class Contents:
     finished: set[GroupKey] = field(default_factory=set[GroupKey])
     failed: set[GroupKey] = field(default_factory=set[GroupKey])
     tries: Counter[tuple[str | None, GroupKey]] = field(default_factory=Counter[tuple[str | None, GroupKey]])
-    """Failures by fingerprint and group, without outages, which are not the group's fault."""
+    """Failures by fingerprint and group, without outages."""
     has_credit: bool = False
-    """Whether any group can be trained on."""
     has_reward: bool = False
-    """Whether any group has a reward."""
     estimators: set[str] = field(default_factory=set[str])
     fingerprints: set[str | None] = field(default_factory=set["str | None"])
     origins: dict[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
-    """Facts by fingerprint, as far as the record has them."""
     item_hashes: dict[str, str] = field(default_factory=dict[str, str])
 
     def add(self, line: Mapping[str, Any]) -> None:
-        """Add the fields of a line, see `parse_head`."""
         fingerprint = line.get("fingerprint")
         if fingerprint is not None and isinstance(origin := line.get("origin"), dict):
             # Later lines add files that rollouts read in the meantime.
@@ -176,20 +160,15 @@ class Contents:
             self.item_hashes.setdefault(key[0], line["item_hash"])
 
     def facts_of(self, fingerprint: str | None) -> Mapping[str, str]:
-        """Return the facts behind a fingerprint, or an empty mapping if none of its groups finished."""
         return self.origins.get(fingerprint or "", {}) if fingerprint in self.fingerprints else {}
 
     @property
     def shards(self) -> set[str | None]:
-        """Shards of the runs that wrote the record, see `RunOrigin.shard`."""
         held = [self.origins.get(each or "", {}).get(SHARD) for each in self.fingerprints.union(self.origins)]
         return {None if each is None else str(each) for each in held}
 
     def differences(self, now: RunOrigin) -> list[str]:
-        """Describe how a run differs from the one that made the groups.
-
-        There is no difference where the record already has groups of this run: it was accepted before.
-        """
+        """Describe how a run differs, unless the record already has groups of it, which was then accepted."""
         if now.fingerprint in self.fingerprints:
             return []
         changed: list[str] = []
@@ -203,7 +182,6 @@ class Contents:
         return changed
 
     def find_changed_items(self, items: Iterable[tuple[str, Any]], *, all_items: bool) -> list[str]:
-        """Describe recorded items that changed, or that are gone from `items` where these are `all_items`."""
         left = dict(self.item_hashes)
         changed = [
             f"item {identity!r} changed"

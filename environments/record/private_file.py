@@ -16,7 +16,6 @@ from tools.errors import RecordError
 
 _TAIL_BYTES = 64
 _HOST = f"{zlib.crc32(platform.node().encode()):x}"
-"""Names this machine in unfinished files: other machines may write into the same folder."""
 
 
 def private(path: str, flags: int) -> int:
@@ -25,13 +24,7 @@ def private(path: str, flags: int) -> int:
 
 
 def write_private(path: Path, data: bytes, *, on_disk: bool = False) -> None:
-    """Write a file whole, or leave it as it was; a link in its place is replaced, not followed.
-
-    `on_disk` waits until a power cut cannot undo it.
-
-    Raises:
-        RecordError: if the file cannot be written.
-    """
+    """Write a file whole or not at all, replacing a link; `on_disk` waits until it survives a power cut."""
     with write_whole(path) as unfinished, open(unfinished, "wb", opener=private) as file:
         file.write(data)
         if on_disk:
@@ -54,11 +47,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def write_whole(path: Path) -> Generator[Path]:
-    """Context manager: a path to write to, which replaces `path` on success and is removed on failure.
-
-    Raises:
-        RecordError: if the file cannot be written.
-    """
+    """Yield a path to write to, which replaces `path` on success and is removed on failure."""
     # Unique, since processes and threads may write at once.
     unfinished = path.with_name(f".{path.name}.{_HOST}-{os.getpid()}-{get_native_id()}.part")
     try:
@@ -73,7 +62,6 @@ def write_whole(path: Path) -> Generator[Path]:
 
 
 def _remove_unfinished(path: Path) -> None:
-    """Remove the unfinished files of killed processes."""
     begin = f".{path.name}.{_HOST}-"
     for left in path.parent.iterdir() if path.parent.is_dir() else ():
         pid = left.name.removeprefix(begin).partition("-")[0]
@@ -105,11 +93,7 @@ def read_small(path: Path, most_bytes: int) -> bytes | None:
 
 @contextmanager
 def folder_for(path: Path) -> Generator[None]:
-    """Context manager: create a file's folder, and remove what was created if the body fails.
-
-    Raises:
-        RecordError: if it cannot be created.
-    """
+    """Create the folders above a file, and remove them again if the body fails."""
     made = [folder for folder in path.parents if not os.path.isdir(folder)]  # noqa: PTH112  # `is_dir` may raise
     try:
         try:
@@ -131,20 +115,10 @@ class AppendFile:
     """
 
     def __init__(self, path: Path, *, fresh: bool, each_on_disk: bool = True) -> None:
-        """Open or create the file, locked.
-
-        Args:
-            path: the file; its folder is created.
-            fresh: whether to empty it.
-            each_on_disk: whether each line waits for the disk; otherwise only `wait_for_disk` does.
-
-        Raises:
-            RecordError: if it is not writable, not a regular file, or in use by another process.
-        """
+        """Open or create the file, locked; `each_on_disk` waits for the disk after each line."""
         self.path = path
         self._each_on_disk = each_on_disk
         self._end, self._tail = 0, b""
-        """Length of the file and its last bytes after our last write."""
         self._lost: str | None = None
         self._cause: OSError | None = None
         # Threads append: a failed line must be cut off before another thread writes.
@@ -172,12 +146,7 @@ class AppendFile:
         return torn
 
     def append(self, line: bytes) -> None:
-        """Write a line, and wait for the disk unless `each_on_disk` is off.
-
-        Raises:
-            RecordError: if the disk is full or gone, or the file was changed from outside. Earlier lines are
-                safe, and no further line is written.
-        """
+        """Write a line, or raise RecordError and write nothing more: a later line could not be trusted."""
         with self._lock:
             self._lost = self._lost or self._outside_change()
             if self._lost is not None:
@@ -199,11 +168,6 @@ class AppendFile:
             self._tail = line[-_TAIL_BYTES:]
 
     def wait_for_disk(self) -> None:
-        """Wait until every line is on disk.
-
-        Raises:
-            RecordError: if the disk is full or gone.
-        """
         try:
             os.fsync(self._fd)
         except OSError as error:
@@ -239,11 +203,7 @@ class AppendFile:
 
 
 def is_whole(line: bytes) -> bool:
-    """Whether a line was written to its end.
-
-    A killed process leaves a last line without a newline. If that line is a whole JSON value, as in an edited
-    file, only the newline is missing.
-    """
+    """Whether a line was written to its end: its newline is there, or only that is missing."""
     if line.endswith(b"\n"):
         return True
     try:

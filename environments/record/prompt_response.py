@@ -35,12 +35,7 @@ _STRETCH = 10 << 20
 
 
 def prompt_response(credited: CreditedGroup, notes: Counter[str]) -> Iterator[dict[str, Any]]:
-    """Yield a line per turn; messages are JSON bytes already, and remarks are counted in `notes`.
-
-    Raises:
-        CreditError: if rewards are missing or no numbers.
-        ValueError: if a turn's message is not the assistant's.
-    """
+    """Yield a line per turn; messages are JSON bytes already, and remarks are counted in `notes`."""
     group = credited.group
     notes[NO_TOOLS] += any(
         turn.message.tool_calls for each in group.trajectories if not each.tools for turn in each.turns
@@ -83,12 +78,10 @@ def prompt_response(credited: CreditedGroup, notes: Counter[str]) -> Iterator[di
 
 
 def _number(value: float | None) -> float | None:
-    """Return a float, so that no reader takes a column for integers."""
     return None if value is None else float(value)
 
 
 def _for_templates(message: Shown, notes: Counter[str]) -> Shown:
-    """Return a message with objects as its calls' arguments, as chat templates expect."""
     if "tool_calls" not in message:
         return message
     calls: list[Shown] = []
@@ -127,10 +120,7 @@ def _survives(value: object, depth: int) -> bool:
 
 
 def returns_of(credited: CreditedGroup) -> list[list[float | None]]:
-    """Return `[trajectory][turn]` returns by the recorded `gamma` and `outcome_weight` (default 1).
-
-    Turns without scores from there on have None.
-    """
+    """Return `[trajectory][turn]` returns by the recorded `gamma` and `outcome_weight`; None if unscored."""
     recorded = (credited.estimator_params.get(name) for name in ("gamma", "outcome_weight"))
     gamma, weight = (float(value) if isinstance(value, int | float) else 1.0 for value in recorded)
     group = credited.group
@@ -159,16 +149,12 @@ def _at_all_turns(acts: Sequence[float | None], trajectory: Trajectory) -> list[
 
 
 class LineFile:
-    """A new file of lines with equal columns, which `datasets` can read."""
-
     def __init__(self, path: Path) -> None:
-        """Create an empty file that only its owner may read; this and later calls may raise OSError."""
         self.lines = 0
         self._path = path
         self._file: BinaryIO = open(path, "wb", opener=private)  # noqa: SIM115  # `Path.open` takes no opener
         self._size = 0
         self._known: set[str] = set()
-        """Columns that had a value other than null."""
         self._late: list[tuple[int, int]] = []
         """(start, end) of lines that must come early."""
 

@@ -18,10 +18,10 @@ from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 from environments.record.group_line import LineChecks, decode_group
 from environments.record.private_file import write_private
 from environments.record.run_folder import record_at
-from environments.rollout.lifecycle.weight_versions import STALE, staleness, withheld
+from environments.rollout.lifecycle.weight_versions import STALE, staleness, withhold
 from environments.trajectory import CreditedGroup
-from environments.wire.columns import MADE_UP, Columns, columns_in
-from environments.wire.views import TOKENS_PER_TURN, VIEWS, Divisor
+from environments.wire.training_rows import MADE_UP, Columns
+from environments.wire.views import TOKENS_PER_TURN, VIEWS, Divisor, columns_in
 from tools.errors import CreditError, RecordError, UsageError, WireError
 
 Weights = Sequence[str] | Callable[[], Sequence[str]]
@@ -38,18 +38,13 @@ class Cursor(BaseModel):
     record: str
     """SHA-256 of the record's first line, which identifies the record on every machine."""
     number: PositiveInt
-    """The line, counted from 1."""
     start: int
     offset: PositiveInt
-    """Bytes at which the line starts and ends."""
     line: str
-    """SHA-256 of the line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowedGroup:
-    """A group of a record that is followed."""
-
     credited: CreditedGroup
     row_groups: tuple[Columns, ...]
     """Rows that train together, in the requested view: columns by name, such as `tokens` (`[row][token]`), as
@@ -120,7 +115,7 @@ async def _groups(
     await asyncio.to_thread(feed.begin)
     while True:
         loaded = tuple(weights() if callable(weights) else weights)
-        read = await asyncio.to_thread(feed.next_group, view, divisor, partial(_withheld, loaded, most))
+        read = await asyncio.to_thread(feed.next_group, view, divisor, partial(_withhold, loaded, most))
         if read is None:
             await asyncio.sleep(poll_s)
             continue
@@ -140,7 +135,7 @@ async def _groups(
             )
 
 
-def _withheld(loaded: Sequence[str], most: int | None, credited: CreditedGroup) -> CreditedGroup:
+def _withhold(loaded: Sequence[str], most: int | None, credited: CreditedGroup) -> CreditedGroup:
 
     def too_old(versions: Sequence[str | None]) -> str | None:
         for version in versions:
@@ -148,7 +143,7 @@ def _withheld(loaded: Sequence[str], most: int | None, credited: CreditedGroup) 
                 return f"{STALE}: the trainer has not loaded {version!r}, which sampled some of its turns"
         return staleness(versions, loaded, most or 0)
 
-    return credited if most is None else withheld(credited, too_old)
+    return credited if most is None else withhold(credited, too_old)
 
 
 class _Feed:
@@ -191,7 +186,6 @@ class _Feed:
     def next_group(
         self, view: str | None, divisor: Divisor, withhold: Callable[[CreditedGroup], CreditedGroup]
     ) -> tuple[CreditedGroup, tuple[Columns, ...], Cursor] | None:
-        """Return the next group, its rows and the cursor behind it, or None if it is not there yet."""
         while True:
             line, path = self._line(), self.path
             # Read twice: while a resumed run cuts off a torn line, one read may return parts of two lines.
@@ -212,11 +206,6 @@ class _Feed:
         return credited, tuple(rows), at
 
     def _line(self) -> bytes | None:
-        """Return the next line, if it is whole.
-
-        Raises:
-            RecordError: if the lines before it changed.
-        """
         line, at, path = b"", self._at, self._find()
         begin = 0 if at is None else at.offset
         difference = "is not there"
@@ -258,7 +247,6 @@ class _Feed:
 
 
 def _checks_after(path: Path, lines: int) -> LineChecks:
-    """Checks of the lines that follow `lines` lines, which an earlier reader consumed."""
     checks = LineChecks(path)
     with path.open("rb") as file:
         for number, line in enumerate(islice(file, lines), start=1):
@@ -272,7 +260,6 @@ def _is_whole(line: bytes) -> bool:
 
 
 def _difference(file: BinaryIO, at: Cursor) -> str | None:
-    """Describe how the file differs from the one that was read before, or return None."""
     file.seek(0)
     record = hashlib.sha256(file.readline()).hexdigest()
     file.seek(at.start)

@@ -35,7 +35,6 @@ from environments.trajectory import CreditedGroup, TrajectoryGroup
 from tools.errors import RecordError
 
 _LARGEST_BYTES = 1 << 30
-"""Limit of one content, and of all contents of a group that are read."""
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 """A fixed time: equal contents give equal files."""
 _UNREADABLE = (OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError, KeyError)
@@ -45,8 +44,6 @@ _INSTEAD = "choose another --out, start over with --fresh, or go on all the same
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLine:
-    """A serialised group and the fields that identify it."""
-
     content: bytes
     """The line with its newline, without the facts behind its fingerprint, which the file holds once."""
     fingerprint: str | None
@@ -55,14 +52,10 @@ class GroupLine:
     status: str
     group_id: str = ""
     artefacts: bytes | None = None
-    """The group's ZIP file, or None without artefacts."""
 
 
 def serialise(credited: CreditedGroup, *, fingerprint: str | None) -> tuple[GroupLine, CreditedGroup]:
-    """Return a group's line and the group as the line holds it.
-
-    A group without a fingerprint gets the run's. A group that no line can hold becomes a failed one.
-    """
+    """Return a group's line, and the group as the line holds it: failed if no line can hold it."""
     group = credited.group
     credited = replace(credited, group=replace(group, fingerprint=group.fingerprint or fingerprint))
     try:
@@ -84,21 +77,13 @@ def serialise(credited: CreditedGroup, *, fingerprint: str | None) -> tuple[Grou
 
 
 class Recorder:
-    """Appends groups to a JSONL file that one process at a time may write."""
-
     def __init__(self, path: Path, *, fresh: bool = False, each_on_disk: bool = True) -> None:
-        """Open and lock the file, index its groups, and cut off a torn last line.
-
-        Raises:
-            RecordError: if the file cannot be opened (see `AppendFile`), or a line is malformed.
-        """
+        """Open and lock the file, index its groups, and cut off a torn last line."""
         self.path = path
         self.artefacts = artefacts_of(path)
-        """The folder of the artefacts' files."""
         self._each_on_disk = each_on_disk
         self.written = 0
         self.fingerprint: str | None = None
-        """The fingerprint of groups that are appended next."""
         self._new_origins: dict[str | None, Mapping[str, str]] = {}
         """Facts behind fingerprints that the file does not have yet."""
         self.more_facts: Callable[[], Mapping[str, str]] = dict[str, str]
@@ -112,7 +97,6 @@ class Recorder:
         try:
             self.contents = self._read_contents()
             self.torn_bytes = self._file.cut_torn_line()
-            """Length of the unfinished last line that was dropped."""
         except BaseException:
             self.close()
             raise
@@ -143,20 +127,10 @@ class Recorder:
         accept: bool = False,
         instead: str = _INSTEAD,
     ) -> list[str]:
-        """Make this the record of a run, so that groups get its fingerprint.
-
-        Args:
-            now: the run.
-            items: its (item id, item) pairs.
-            all_items: whether `items` are the whole dataset.
-            accept: whether to continue a record of another experiment.
-            instead: advice for the error message.
-
-        Returns:
-            The differences between this run and the one that wrote the file, where `accept` allows them.
+        """Make this the record of a run, and return how the run differs from the one that wrote the file.
 
         Raises:
-            OtherRunError: if the file's groups are of another experiment or shard, or their items changed.
+            OtherRunError: if there is a difference that `accept` does not allow, or another shard.
         """
         for held in self.contents.shards - {now.shard}:
             was, is_ = (f"--shard {each}" if each else "a run without --shard" for each in (held, now.shard))
@@ -172,23 +146,17 @@ class Recorder:
         return changed
 
     def explain(self, origins: Mapping[str, Mapping[str, str]]) -> None:
-        """Add facts behind fingerprints; the first line of each fingerprint carries them."""
         known = self.contents.origins
         self._new_origins |= {each: facts for each, facts in origins.items() if each not in known}
 
     def append(self, credited: CreditedGroup) -> CreditedGroup:
-        """Append a group and return it as it was written, which is a failed group if no line can hold it."""
+        """Append a group and return it as it was written."""
         line, credited = serialise(credited, fingerprint=self.fingerprint)
         self.append_line(line)
         return credited
 
     def append_line(self, line: GroupLine) -> None:
-        """Write a group's line and its artefacts, and wait for the disk unless `each_on_disk` is off.
-
-        Raises:
-            RecordError: if the disk is full or gone, or the file was changed from outside. Earlier lines are
-                safe, and no further line is written.
-        """
+        """Write a group's artefacts, then its line."""
         content = line.content
         with self._lock:
             if line.artefacts is not None:  # before the line that refers to them
@@ -246,13 +214,10 @@ def paths_of(record: Record) -> tuple[Path, ...]:
 
 
 def records_at(places: Places) -> Record:
-    """Resolve what a user gave into one record: places as in `record_at`, or a run of shards only.
-
-    Missing shards, and groups of several experiments, are logged.
+    """Resolve what a user gave into one record; log missing shards and mixed experiments.
 
     Raises:
-        RecordError: if there is no record, two records hold the same finished group, or they are shards of
-            different counts.
+        RecordError: if there is no record, a finished group is in two of them, or shard counts differ.
     """
     each = [places] if isinstance(places, str | Path) else places
     paths = tuple(path for place in each for path in records_of(Path(place)))
@@ -299,7 +264,6 @@ def groups_of(record: Record, *, rows: bool = True) -> Iterator[CreditedGroup]:
 
 
 def read_contents(record: Record, *, lines: int | None = None) -> Contents:
-    """Index the groups of a record by its first `lines` (None: all). Joined records have no single shard."""
     contents = Contents()
     for path, number, line in islice(iterate_lines(record), lines):
         contents.add(parse_head(line, path, number))
@@ -310,7 +274,6 @@ def read_contents(record: Record, *, lines: int | None = None) -> Contents:
 
 
 def past_groups(path: Path) -> Iterator[PastGroup]:
-    """Yield the results of a record's groups in the order they ended, for `next_items`."""
     for _, number, line in iterate_lines(path):
         fields = parse_line(line, path, number)
         rewards = [trajectory.get("rewards") for trajectory in fields["trajectories"]]
@@ -324,11 +287,7 @@ def past_groups(path: Path) -> Iterator[PastGroup]:
 
 
 def iterate_lines(record: Record, *, warn: bool = False) -> Iterator[tuple[Path, int, bytes]]:
-    """Yield (file, line number, line), without repetitions of earlier lines and without a torn last line.
-
-    Raises:
-        RecordError: if the record is unreadable, or a line is damaged.
-    """
+    """Yield (file, line number, line) without repetitions and without a torn last line."""
     for path in paths_of(record):
         try:
             checks = LineChecks(path)
@@ -348,11 +307,7 @@ def iterate_lines(record: Record, *, warn: bool = False) -> Iterator[tuple[Path,
 
 @contextmanager
 def new_record(path: Path, *, doing: str) -> Generator[Recorder]:
-    """Context manager: a record that appears at `path` once it is complete, and replaces no other.
-
-    Raises:
-        RecordError: if there is a record already, or it cannot be written.
-    """
+    """Yield a recorder; its record appears at `path` once it is complete, and replaces no other."""
     _refuse_to_replace(path, doing)
     _refuse_non_folder(artefacts := artefacts_of(path))
     has_others = artefacts.exists()
@@ -387,7 +342,6 @@ def _refuse_to_replace(path: Path, doing: str) -> None:
 
 
 def artefacts_of(record: Path) -> Path:
-    """Return the folder of a record's artefacts, which `--fresh` empties."""
     return record.with_name(f"{record.name}.artefacts")
 
 
@@ -396,7 +350,6 @@ def _file_of(folder: Path, group_id: str) -> Path:
 
 
 def pack_artefacts(group: TrajectoryGroup) -> bytes | None:
-    """Return a group's contents as a ZIP file, or None without any."""
     named = [(each.digest or "", t.contents) for t in group.trajectories for each in t.artefacts]
     contents = {digest: contents[digest] for digest, contents in named if digest in contents}
     file = io.BytesIO()
@@ -407,10 +360,7 @@ def pack_artefacts(group: TrajectoryGroup) -> bytes | None:
 
 
 def with_contents(credited: CreditedGroup, record: Path, *, max_bytes: int = _LARGEST_BYTES) -> CreditedGroup:
-    """Return a recorded group with the contents of its artefacts.
-
-    A content is left out if it is missing, over `max_bytes`, or does not match its digest.
-    """
+    """Return a recorded group with the contents of its artefacts that are intact and within `max_bytes`."""
     group = credited.group
     wanted = {each.digest: each.size for t in group.trajectories for each in t.artefacts if each.digest}
     path = _file_of(artefacts_of(record), group.group_id)

@@ -15,15 +15,12 @@ from tools.errors import RecordError
 RUNS = Path("runs")
 RECORD = "record.jsonl"
 _LONGEST_NAME = 200
-"""Bytes of a folder's name; file systems allow 255."""
 _SHARD = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 _NAMED_SHARDS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """Paths of a run's files; nothing is read or created."""
-
     path: Path
 
     @property
@@ -36,17 +33,14 @@ class RunFolder:
 
     @property
     def summary(self) -> Path:
-        """Statistics of the whole record, see `environments.record.totals.Summary.values`."""
         return self.path / "summary.json"
 
     @property
     def environment(self) -> Path:
-        """A copy of the source of the environment's modules."""
         return self.path / "environment"
 
     @property
     def fingerprint(self) -> Path:
-        """The facts behind the fingerprint of the groups."""
         return self.path / "fingerprint"
 
     @property
@@ -63,7 +57,6 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Return the shard that `K/N` names, or None."""
         found = _SHARD.fullmatch(text)
         index, count = (-1, -1) if found is None else map(int, found.groups())
         return cls(index=index, count=count) if index < count else None
@@ -82,7 +75,6 @@ class Shard:
 
 
 def shard_records(run: Path) -> dict[Shard, Path]:
-    """Return the records of a run's shards, sorted, each in a folder or a plain file."""
     found: dict[Shard, Path] = {}
     with suppress(OSError, ValueError):
         for path in run.parent.iterdir():
@@ -103,7 +95,6 @@ def missing_shards(shards: Collection[Shard], *, known: int = 0) -> str:
 
 
 def run_folder(env: str, name: str) -> RunFolder:
-    """Return the folder of a run; the environment's name is escaped where no folder could have it."""
     folder = quote(env, safe=" +=@,")
     folder = f"%2E{folder[1:]}" if folder.startswith(".") else folder
     if len(folder) > _LONGEST_NAME:
@@ -112,11 +103,7 @@ def run_folder(env: str, name: str) -> RunFolder:
 
 
 def record_at(place: Path) -> Path:
-    """Return the record that a user means: a file, a run's folder, or `ENV/NAME` of a run below `runs/`.
-
-    Raises:
-        RecordError: if there is no such record.
-    """
+    """Return the record that a user means: a file, a run's folder, or `ENV/NAME` of a run below `runs/`."""
     # Methods of `Path` raise if a name is too long or may not be accessed.
     for path in (place, RUNS / place):
         if os.path.isdir(path):  # noqa: PTH112

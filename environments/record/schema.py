@@ -22,7 +22,7 @@ from environments.trajectory import (
     TrajectoryGroup,
     Turn,
 )
-from environments.wire.columns import list_scores
+from environments.wire.views import list_scores
 from tools.calls import ToolSpec
 from tools.time_profile import TimeProfile
 
@@ -65,7 +65,6 @@ class LineFields(BaseModel):
     judge_calls: tuple[JudgeCall, ...]
     failures: tuple[Failure, ...]
     toolsets: tuple[tuple[ToolSpec, ...], ...] = ()
-    """Distinct toolsets; trajectories refer to them by index."""
     evaluation: bool = False
     error: str | None = None
     profile: TimeProfile | None = None
@@ -130,11 +129,7 @@ def to_fields(credited: CreditedGroup) -> dict[str, Any]:
 
 
 def read(fields: dict[str, Any], *, rows: bool = True) -> CreditedGroup:
-    """Restore a group from a line's fields; without `rows`, trajectories have no rows.
-
-    Raises:
-        ValueError, LookupError, TypeError, AttributeError: if a field is missing or wrong.
-    """
+    """Restore a group from a line's fields."""
     line = LineFields.model_validate(fields if rows else {**fields, **NO_ROWS})
     token_rows = line.rows() if rows else None
     group = TrajectoryGroup(
@@ -194,13 +189,10 @@ _DEFAULTS: dict[str, Any] = {
 """Fields are omitted from a line where they have these values."""
 _CALLS = ("judge_calls", "user_calls", "summariser_calls", "other_calls")
 _OF_RUBRICS = ("turn_raw", "outcome_raw")
-"""Fields of the rewards that are written only if a rubric was used."""
 _OF_LENDING = ("read_only", "packages")
-"""Fields of a sandbox's limits that are written only if they are set."""
 
 
 def _trajectories(credited: CreditedGroup, toolsets: list[tuple[ToolSpec, ...]]) -> list[dict[str, Any]]:
-    """Return the trajectories' fields, and append the toolsets that they refer to."""
     dumped: list[dict[str, Any]] = []
     first_row = 0
     for trajectory, advantages in zip(credited.group.trajectories, credited.advantages, strict=True):

@@ -15,7 +15,6 @@ from tools.plain_text import counted
 
 Numbers = Mapping[str, Any]
 CHARTED_TURNS = 16
-"""Turns with separate charts."""
 SHOWN_TURNS = 12
 SHOWN_CALLS = 16
 HEADLINE_NAMES = 3
@@ -27,9 +26,8 @@ REMEDIES = {
     "fewer, longer rows, and keep_last_turns makes one a turn",
     "renderer": "the chat format cannot go on from what was sampled; --openai.family chooses another",
 }
-"""Advice by the first word of a fork's cause."""
 MANY_BROKEN = 0.05
-"""Share of all rollouts dropped at one place of the environment's code that is reported."""
+"""Share of all rollouts dropped at one place that is reported."""
 _PLACE = re.compile(r" \(([^()]+:\d+ in [^()]+)\)$")
 _ROLES = ("judge", "user", "summariser", "other")
 
@@ -37,10 +35,6 @@ _ROLES = ("judge", "user", "summariser", "other")
 def print_summary(
     console: Console, summary: Summary, *, path: str | None, wall_s: float, loop: float | None = None
 ) -> None:
-    """Print a run's summary, the command to view it, and the record's path on its own line.
-
-    `loop` is the share of time in which the event loop was busy.
-    """
     print_rows(console, summary_rows(summary.values(), wall_s=wall_s, loop=loop))
     if path is not None:
         console.print(Text(f"look at its rollouts: turnwise view {quote(path)}"), soft_wrap=True)
@@ -48,7 +42,6 @@ def print_summary(
 
 
 def print_side_notes(console: Console, summary: Summary) -> None:
-    """Print dropped rollouts, skipped groups, condensing, second models and times, where there were any."""
     rows = dict(summary_rows(summary.values(), wall_s=0.0))
     wanted = (
         "broken by agents",
@@ -67,7 +60,6 @@ def print_side_notes(console: Console, summary: Summary) -> None:
 
 
 def print_rows(console: Console, rows: Sequence[tuple[str, str]]) -> None:
-    """Print names and texts in two columns; a text may have several lines."""
     width = max((len(name) for name, _ in rows), default=0) + 2
     for name, text in rows:
         for number, line in enumerate(text.split("\n")):
@@ -76,7 +68,6 @@ def print_rows(console: Console, rows: Sequence[tuple[str, str]]) -> None:
 
 
 def summary_rows(numbers: Numbers, *, wall_s: float, loop: float | None = None) -> list[tuple[str, str]]:
-    """Return the (name, text) lines of a summary; empty ones are left out."""
     groups, credit, tokens = dict(numbers["groups"]), numbers["credit"], numbers["tokens"]
     done, images = groups.pop("done"), numbers["sandboxes"]["images"]
     untrained, cost, found = credit["untrained"], numbers["cost"], diagnosis_of(numbers)
@@ -126,7 +117,6 @@ def summary_rows(numbers: Numbers, *, wall_s: float, loop: float | None = None) 
 
 
 def metric_rows(numbers: Numbers) -> list[tuple[str, str]]:
-    """Return lines for reward parts and metrics that the environment names."""
     kinds = (("reward by part", "parts"), ("before weights", "raw"), ("metrics", "metrics"))
     return [(name, text) for name, kind in kinds if (text := _format_spreads(numbers[kind]))]
 
@@ -136,7 +126,6 @@ def loop_rows(loop: float | None) -> list[tuple[str, str]]:
 
 
 def headline(numbers: Numbers) -> str:
-    """Return the means of a few parts and metrics as part of a line."""
     means = [*_means(numbers["parts"]).items(), *_means(numbers["metrics"]).items()]
     more = [f"+{len(means) - HEADLINE_NAMES}"] if means[HEADLINE_NAMES:] else []
     return ", ".join([*(f"{name} {mean:.3f}" for name, mean in means[:HEADLINE_NAMES]), *more])
@@ -148,7 +137,6 @@ def forks_in_short(numbers: Numbers) -> str:
 
 
 def weights_text(numbers: Numbers) -> str:
-    """Describe the weight versions that sampled, or return "" if none is known."""
     weights = numbers["weights"]
     count, groups, rollouts = weights["versions"], weights["groups"], weights["rollouts"]
     several = f"{count:,} versions, {weights['oldest']} to {weights['newest']}"
@@ -189,11 +177,7 @@ def duration(seconds: float) -> str:
 
 
 def flat(numbers: Numbers, prefix: str = "") -> dict[str, float]:
-    """Return one number per name for charts: `PREFIX/score/mean`, `PREFIX/turn/01/reward`, ….
-
-    The most telling come first. Texts and unknown numbers are left out; parts and metrics have their mean,
-    and turns beyond `CHARTED_TURNS` are dropped.
-    """
+    """Return one number per name for charts, the most telling first: `PREFIX/turn/01/reward`, …."""
     condensed, time = dict(numbers["condensed"]), numbers["time"]
     for name in ("tokens_before", "tokens_after"):
         if name in condensed:
@@ -266,7 +250,6 @@ def _format_range(spread: Numbers) -> str:
 
 
 def rewards_by_turn(by_turn: Sequence[Numbers]) -> str:
-    """Return mean rewards by turn, counted from 1, and one mean of all later turns."""
     scored = [
         (index, each["reward"]) for index, each in enumerate(by_turn) if each["reward"]["mean"] is not None
     ]
@@ -279,7 +262,6 @@ def rewards_by_turn(by_turn: Sequence[Numbers]) -> str:
 
 
 def _find_broken_code(numbers: Numbers) -> str:
-    """Name places of the environment's code that dropped many rollouts."""
     rollouts, places = numbers["rollouts"]["kept"] + numbers["rollouts"]["dropped"], Counter[str]()
     for kind, count in numbers["failures"].items():
         if (found := _PLACE.search(kind)) is not None:

@@ -30,7 +30,6 @@ _ROWS_AT_ONCE = 512
 
 
 _JSON = "JSON text"
-"""The type of a column that holds JSON text."""
 
 
 def _columns_of(values: type, *names: str, without: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -102,12 +101,7 @@ def load(path: Places, *, cache_dir: str | Path | None = None) -> datasets.Datas
 
 
 def write_parquet(record: Record, out: Path) -> int:
-    """Write the turns of all groups as parquet, whatever their status; return how many there are.
-
-    Raises:
-        RecordError: if the record is unreadable, or a line is malformed.
-        OSError: if the file cannot be written.
-    """
+    """Write the turns of all groups, whatever their status; return how many there are."""
     rows = 0
     with (
         open(out, "wb", opener=private) as file,

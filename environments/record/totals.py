@@ -28,13 +28,10 @@ from environments.trajectory import (
 from tools.plain_text import printable, shorten
 
 EVALUATED = "evaluated"
-"""Status of a group without credit."""
 OTHER = "other"
 OTHER_NAMES = "other names"
 MAX_NAMES = 20
-"""Spreads of each kind, and texts of a tally, in `values`."""
 MAX_TEXTS = 1000
-"""Distinct texts that a tally keeps."""
 MAX_INDICES = 128
 """Acts with their own numbers; all later acts share the last."""
 TEXT_CHARS = 160
@@ -45,8 +42,6 @@ _NO_VERSIONS = {"oldest": None, "newest": None}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """Count, mean, sample deviation and range of numbers that are not kept."""
-
     count: int = 0
     total: float = 0.0
     low: float = math.inf
@@ -117,7 +112,6 @@ class Tally(dict[str, int]):
         return Tally(sums)
 
     def counts(self) -> dict[str, int]:
-        """Return the most frequent texts, and the sum of all others."""
         frequent = sorted(self.keys() - {OTHER}, key=lambda text: (-self[text], text))
         counts = {text: self[text] for text in frequent[:MAX_NAMES]}
         others = sum(self.values()) - sum(counts.values())
@@ -157,8 +151,6 @@ class Most(float):
 
 
 class Summary:
-    """Totals of any number of groups."""
-
     def __init__(self) -> None:
         self.totals: dict[str, Any] = collect_totals(TrajectoryGroup(trajectories=()), EVALUATED) | {
             "groups": Tally()
@@ -171,7 +163,6 @@ class Summary:
             self.totals = merge(self.totals, collect_totals(credited.group, credited.status, credited))
 
     def add_rollouts(self, group: TrajectoryGroup, status: str) -> None:
-        """Add a group without credit, as in an evaluation."""
         self.totals = merge(self.totals, collect_totals(group, status))
 
     def merge(self, other: "Summary") -> None:
@@ -179,7 +170,6 @@ class Summary:
 
     @property
     def groups(self) -> Counter[str]:
-        """Counts by status: `ok`, `no_credit`, `failed`, `evaluated`."""
         return Counter(self.totals["groups"].counts())
 
     @property
@@ -233,7 +223,6 @@ def merge(one: Any, other: Any) -> Any:
 def collect_totals(
     group: TrajectoryGroup, status: str, credited: CreditedGroup | None = None
 ) -> dict[str, Any]:
-    """Return the totals of one group; credit statistics need `credited`."""
     rollouts, profiled = group.trajectories, [*group.trajectories, *group.failures, group]
     stale = [each for each in rollouts if each.stale is not None]
     turns = [turn for each in rollouts for turn in each.turns]
@@ -328,7 +317,6 @@ def collect_totals(
 
 
 def sum_parts(rewards: Rewards) -> dict[str, float]:
-    """Return each named part of a trajectory's weighted rewards, summed over turns and outcome."""
     sums: Counter[str] = Counter()
     for parts in (*rewards.turn_components, rewards.outcome_components):
         sums.update(parts)
@@ -376,7 +364,6 @@ def _correlation(sums: Mapping[str, float | None]) -> float | None:
 
 
 def _by_turn(group: TrajectoryGroup, credited: CreditedGroup | None) -> list[dict[str, Any]]:
-    """Return statistics by index of an act."""
     rows = [()] * len(group.trajectories) if credited is None else credited.advantages
     acts = [
         [*zip_longest(each.acts, each.act_rewards or (), _of_acts(each, row))]
@@ -420,7 +407,6 @@ def _count_sampled(turn: Turn) -> int:
 
 
 def _second_model_calls(group: TrajectoryGroup) -> dict[str, list[JudgeCall]]:
-    """Return the calls of each second model, those of lost siblings included."""
     siblings = (*group.failures, *group.trajectories)
     return {
         "judge": [*group.judge_calls, *(call for each in siblings for call in each.judge_calls)],

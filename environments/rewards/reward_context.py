@@ -122,10 +122,6 @@ class RolloutContext(Judging):
             raise ConfigError("ctx.endpoint exists only while a recorded agent runs (`play` or `agent`)")
         return self.agent_endpoint
 
-    def see(self, messages: tuple[Message, ...]) -> None:
-        """Called by the loop when the conversation has grown."""
-        self.messages = messages
-
     def end(self, reason: str) -> None:
         """End the rollout after this turn; of several reasons the first one is kept, of a long one its start.
 

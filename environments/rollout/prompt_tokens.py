@@ -194,7 +194,7 @@ class PromptTokens:
         self._estimate.learn_prompt(ours, counted)
         self._row_ours = ours + await self._ours_more((completion.message,))
 
-    async def refused(self, request: CompletionRequest) -> None:
+    async def learn_refusal(self, request: CompletionRequest) -> None:
         """Take into account that the model's server found a prompt too long that we let pass."""
         if self.is_estimate and request.prompt_tokens is not None:
             ours = await self._ours(request)

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from environments.policy.inference.http_client import one_line
 from environments.record.recorder import Record, read_contents
 from environments.record.summary import flat, print_rows
 from environments.record.totals import Summary, sum_parts
 from environments.run.run_list import unique_groups
 from environments.trajectory import CreditedGroup, Trajectory, TrajectoryGroup
 from tools.errors import RecordError
+from tools.plain_text import one_line
 
 RESAMPLES = 2000
 

@@ -13,7 +13,6 @@ from rich.console import Console
 
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
-from environments.policy.inference.endpoint import without_credentials
 from environments.record.origin import RunOrigin, credit_text, in_short
 from environments.record.private_file import AppendFile
 from environments.record.recorder import Recorder
@@ -27,6 +26,7 @@ from environments.run.run_list import RunLog, moment, read_summary, unique_group
 from environments.run.tracking import Tracker, open_charts
 from environments.run.watchdog import Watchdog, watch_run
 from tools.errors import ConfigError, RecordError
+from tools.plain_text import without_credentials
 
 DEFAULT_NAME = "default"
 _PLAIN_NAME = re.compile(r"\w[\w.+=@-]{0,62}")

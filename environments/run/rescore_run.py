@@ -28,7 +28,7 @@ from environments.record.totals import Summary, Tally
 from environments.rewards.artefacts import TakenFiles, utf8_path
 from environments.rewards.reward_context import RolloutContext
 from environments.rewards.verification_time import off_the_clock
-from environments.rollout.boundary import Boundary, Slots, caused_by_agent, failure_of
+from environments.rollout.boundary import Boundary, Slots, blame_agent, failure_of
 from environments.rollout.containment.hook_calls import HookCalls, InFlight, Watch
 from environments.rollout.items.item_json import item_hash
 from environments.rollout.items.tasks import GroupTask
@@ -268,7 +268,7 @@ class Replay:
         self, task: GroupTask, recorded: Trajectory, live: LiveAccess, boundary: Boundary
     ) -> Trajectory | Failure:
         in_flight = InFlight(item_id=task.item_id, sibling=recorded.sibling)
-        async with self._slots.one(), AsyncExitStack() as held:
+        async with self._slots.acquire(), AsyncExitStack() as held:
             with self._watch(in_flight), self._env.lifecycle.hook_calls(in_flight) as calls:
                 try:
                     ctx = self._context(task, recorded, live, calls, held)
@@ -331,16 +331,16 @@ class Replay:
                 turn, ctx.files.turn = turns[index], index
                 if turn.kind == "act":  # only acts belong to the conversation
                     own = recorded.agent is None
-                    ctx.see((*ctx.messages, *turn.messages) if own else recorded.thread_until(index))
+                    ctx.messages = (*ctx.messages, *turn.messages) if own else recorded.thread_until(index)
                 ctx.metrics.update(turn.noted)
                 if _scoring_index((index, turn)) == last:
                     ctx.end_reason = recorded.end_reason
                     if broke_off:
                         break  # the hooks were not called from here on
                 await hooks.scoring.on_turn(turn)
-                turns[index] = await hooks.marked(turn)
+                turns[index] = await hooks.mark(turn)
         except Exception as error:  # noqa: BLE001  # raised again, unless the agent caused it
-            broken = caused_by_agent(error)
+            broken = blame_agent(error)
         if recorded.agent is not None:  # its turns may have been scored in another order
             acts = [index for index in order if turns[index].kind == "act"]
             given = dict(zip(acts, ctx.turn_scores, strict=False))
@@ -366,9 +366,9 @@ class Replay:
         calls: HookCalls,
     ) -> AskedModel:
         """Return the judge with recorded answers; a script never replaces a real judge."""
-        judge = self._env.lifecycle.asked_model("judge", task, calls)
+        judge = self._env.lifecycle.second_model("judge", task, calls)
         was_real = any(call.model != SCRIPTED for call in recorded)
-        has_script = "judge" in self._env.lifecycle.scripted_roles()
+        has_script = "judge" in self._env.lifecycle.roles_by_script()
         if isinstance(judge.model, ScriptedAnswers) and (was_real or not has_script):
             judge.model = NoJudge(refuse=refuse)
         judge.recorded = {call.messages: call for call in recorded}

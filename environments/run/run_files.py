@@ -13,13 +13,13 @@ from pydantic_core import PydanticSerializationError
 
 from environments.base_env import AgentEnv
 from environments.config import Section
-from environments.policy.inference.endpoint import shown_url, without_credentials
 from environments.record.origin import RunOrigin
 from environments.record.private_file import read_small, write_private
 from environments.record.run_folder import RunFolder
 from environments.run.experiment import WHERE_WRITTEN, environment_files
 from environments.run.run_list import moment
 from tools.errors import RecordError
+from tools.plain_text import shown_url, without_credentials
 
 Sources = Mapping[str, str]
 COMMAND_LINE = "command line"

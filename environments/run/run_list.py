@@ -15,14 +15,13 @@ from typing import Annotated, Any, cast
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from rich.console import Console
 
-from environments.policy.inference.endpoint import without_credentials
 from environments.record.origin import GroupKey
 from environments.record.private_file import private, read_small, write_private
 from environments.record.recorder import Record, groups_of, read_contents
 from environments.record.run_folder import RunFolder, Shard, missing_shards, run_folder, shard_records
 from environments.trajectory import CreditedGroup
 from tools.errors import RecordError
-from tools.plain_text import printable
+from tools.plain_text import printable, without_credentials
 
 MOST_LOG_BYTES = 1_000_000
 """Log bytes per run; of earlier runs' log, the last half of this is kept."""

@@ -18,7 +18,6 @@ from typing import Any
 import yaml
 
 from environments.base_env import AgentEnv
-from environments.policy.inference.endpoint import without_credentials
 from environments.record.group_line import decode_group
 from environments.record.summary import flat
 from environments.record.totals import Summary
@@ -28,6 +27,7 @@ from environments.run.run_files import settings_text
 from environments.run.spans import configured_tracer, trace_group
 from tools.errors import ConfigError
 from tools.extras import needs_extra
+from tools.plain_text import without_credentials
 
 MOST_JOBS = 100
 """Jobs that may wait for one observer. A trace job holds its group's line, which may have megabytes."""

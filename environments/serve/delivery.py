@@ -246,7 +246,7 @@ class Delivery:
             return
         if package.too_long:
             self._sender.too_long(f"item {note.past.item_id}", package.too_long)
-        met = () if self._rules.weights is None else self._rules.weights.met
+        met = () if self._rules.weights is None else self._rules.weights.seen
         await self._in_outbox(
             lambda outbox: outbox.put(
                 note.group_id, package.parts, number=number, versions=note.versions, met=met
@@ -354,7 +354,7 @@ class Delivery:
         now = self._registration.state
         assert now is not None
         if weights is not None and before is not None and now.step < before.step:
-            weights.may_go_back()
+            weights.note_restart()
         if lost:
             self._acknowledgements.clear()
             self.tally.repeated += lost

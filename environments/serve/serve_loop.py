@@ -337,9 +337,11 @@ class ServeLoop:
     def line(self) -> str:
         delivery, groups, numbers = self._delivery, self.summary.groups, self.summary.values()
         state, tally, stale = delivery.state, delivery.tally, numbers["weights"]["stale"]
-        is_online = state is not None and delivery.online
+        at_api = "API away"
+        if state is not None and delivery.online:
+            at_api = f"step {state.step} · {state.queued} groups queued at the API"
         parts = [
-            f"step {state.step} · {state.queued} groups queued at the API" if is_online else "API away",
+            at_api,
             f"outbox {delivery.waiting}",
             f"in flight {self.in_flight}",
             f"groups {groups['ok']} ok, {groups['no_credit']} without credit, {groups['failed']} failed",

@@ -10,16 +10,16 @@ from typing import Annotated, Any, Literal, TypeVar
 import aiohttp
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from environments.policy.inference.endpoint import endpoint
 from environments.policy.inference.http_client import (
     ACCEPTED_ENCODINGS,
     BodyError,
-    one_line,
+    endpoint,
     read_body,
     reason_of_loss,
     retry_after_s,
 )
 from tools.errors import ConfigError
+from tools.plain_text import one_line
 
 MAX_ANSWER_BYTES = 1 << 20
 _SHOWN_BYTES = 4_000

@@ -1,1 +1,1 @@
-"""Adapters to trainers' own frameworks."""
+"""Adapters to trainers' frameworks."""

@@ -1,7 +1,7 @@
-"""Atropos' own machinery over one of our environments: `atropos_env(MyEnv)` is a real `BaseEnv`.
+"""Atropos' own machinery over an environment: `atropos_env(MyEnv)` is a real `BaseEnv`.
 
-For those who run Atropos' `process`, `serve` or trainer code. `turnwise process` and `turnwise serve` need
-none of it, and lose nothing where it does: see docs/serving.md.
+Use it with Atropos' `process`, `serve` or trainer code. `turnwise process` and `turnwise serve` do not need
+it; docs/serving.md says what Atropos' machinery loses.
 """
 
 import logging
@@ -40,9 +40,8 @@ from environments.rollout.lifecycle.rollout_hooks import has_group_reward
 from environments.run.evaluation import ItemTotals, evaluate_results, item_totals
 from environments.run.group_source import score_eval
 from environments.trajectory import CreditedGroup
-from environments.wire.columns import PER_ROW, columns_of
 from environments.wire.payloads import ROW_BY_ROW, ExactTokens, Shape, only_exact, posts_of, refuse_text_alone
-from environments.wire.training_rows import check_rows
+from environments.wire.training_rows import PER_ROW, check_rows, columns_of
 from environments.wire.views import VIEWS
 from tools.errors import ConfigError, UsageError, WireError
 
@@ -50,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 
 class AtroposEnv(BaseEnv):
-    """A `BaseEnv` that asks an `AgentEnv` for its groups. Made by `atropos_env`."""
+    """A `BaseEnv` that gets its groups from an `AgentEnv`. Made by `atropos_env`."""
 
     agent_env_cls: type[AgentEnv]
 
@@ -61,10 +60,9 @@ class AtroposEnv(BaseEnv):
         slurm: bool = False,
         testing: bool = False,
     ) -> None:
-        """Build both: Atropos' side from its settings, ours from those that it knows."""
         known = self.agent_env_cls.env_config_cls.model_fields
         settings = {name: value for name, value in config.model_dump().items() if name in known}
-        # Atropos has no words for a judge, a user or sampling: those are the class's.
+        # Atropos has no settings for judge, user and sampling: the class's are used.
         own = server_configs_of(self.agent_env_cls.config_init()[1])
         policy = next((each for each in own if isinstance(each, ServerConfig)), ServerConfig())
         sampling = {"temperature": policy.temperature, "top_p": policy.top_p}
@@ -79,7 +77,7 @@ class AtroposEnv(BaseEnv):
             )
         self._view = view
         self._exact = ExactTokens(say=logger.warning)
-        # A group teaches or not by its advantages; equal scores do not imply equal advantages.
+        # Equal scores do not imply equal advantages.
         update: dict[str, Any] = {"ensure_scores_are_not_same": False}
         if settings.get("tokenizer_name") == EMBEDDED_TOKENIZER:
             update["tokenizer_name"] = str(EMBEDDED_TOKENIZER_DIR)
@@ -91,7 +89,6 @@ class AtroposEnv(BaseEnv):
 
     @classmethod
     def config_init(cls) -> "tuple[BaseEnvConfig, ServerBaseline | list[APIServerConfig]]":
-        """The class defaults of the environment, as Atropos wants them."""
         config, servers = cls.agent_env_cls.config_init()
         named = [
             APIServerConfig(
@@ -107,7 +104,6 @@ class AtroposEnv(BaseEnv):
         return cast("Any", cls.env_config_cls)(**config.model_dump()), named
 
     async def setup(self) -> None:
-        """Open the environment once: items, isolation and model server are checked."""
         if not self._open:
             self._open = True
             await self._closing.enter_async_context(self.agent_env.opened())
@@ -115,20 +111,19 @@ class AtroposEnv(BaseEnv):
                 refuse_text_alone(self.agent_env.lifecycle.text_only_servers)
 
     async def aclose(self) -> None:
-        """Close the environment; `process_manager` and `env_manager` do it themselves."""
         self._open = False
         await self._closing.aclose()
 
     async def process_manager(self) -> None:
-        await self._and_close(super().process_manager())
+        await self._run_and_close(super().process_manager())
 
     async def env_manager(self) -> None:
-        await self._and_close(super().env_manager())
+        await self._run_and_close(super().env_manager())
 
     async def _run_evaluate(self) -> None:
-        await self._and_close(super()._run_evaluate())  # pyright: ignore[reportUnknownMemberType]  # untyped
+        await self._run_and_close(super()._run_evaluate())  # pyright: ignore[reportUnknownMemberType]  # untyped
 
-    async def _and_close(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _run_and_close(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
         finally:
@@ -136,7 +131,6 @@ class AtroposEnv(BaseEnv):
 
     @classmethod
     def cli(cls) -> NoReturn:
-        """Atropos' command line; wrong input is one line and exit code 2."""
         try:
             super().cli()
         except UsageError as error:
@@ -150,11 +144,11 @@ class AtroposEnv(BaseEnv):
         return item
 
     async def collect_trajectory(self, item: Any) -> tuple[ScoredDataItem | None, list[Any]]:  # pyright: ignore[reportIncompatibleMethodOverride]  # its annotation leaves out None
-        """One scored rollout, without an advantage, which takes siblings; `None`: it broke or was not scored.
+        """Return one scored rollout without advantage, or None if it broke or was not scored.
 
         Raises:
-            WireError: the rollout has several token rows, and an item holds one.
-            ConfigError: a part of the reward compares siblings, of which there are none here.
+            WireError: if the rollout has several token rows; an item holds one.
+            ConfigError: if a part of the reward compares siblings.
         """
         if has_group_reward(self.agent_env):
             raise ConfigError(
@@ -170,7 +164,7 @@ class AtroposEnv(BaseEnv):
                 f"{len(group.trajectories[0].rows)} token rows, and a ScoredDataItem holds one; use "
                 f"collect_trajectories"
             )
-        credited = self._exactly(self.agent_env.credit(group))
+        credited = self._drop_approximate(self.agent_env.credit(group))
         if not credited.group.trajectories:
             return None, []
         (shown,) = VIEWS[self._view](credited)
@@ -184,12 +178,13 @@ class AtroposEnv(BaseEnv):
     async def collect_trajectories(
         self, item: Any
     ) -> tuple[ScoredDataGroup | list[ScoredDataGroup | None] | None, list[Any]]:
-        """One item in, one group with per-token advantages out; `None` when it would teach nothing.
+        """Return an item's group with advantages per token, or None if nothing in it can be trained on.
 
-        It has `group_size` rows, padding included; more rows, as of rewritten histories, are several groups.
+        A group has `group_size` rows, padding included. More rows, as of rewritten histories, become several
+        groups.
         """
-        env, size = self.agent_env, self.config.group_size  # Atropos changes the size as it goes
-        credited = self._exactly(env.withhold_stale(await env.run_group(self._task(item), size)))
+        env, size = self.agent_env, self.config.group_size  # Atropos may change the size
+        credited = self._drop_approximate(env.withhold_stale(await env.run_group(self._task(item), size)))
         if credited.status != "ok":
             return None, []
         shape = Shape(view=self._view, group_size=size, sampling=sampling_of(env.servers))
@@ -198,11 +193,10 @@ class AtroposEnv(BaseEnv):
         return (groups[0] if len(groups) == 1 else [*groups]), []
 
     async def evaluate(self, *args: Any, **kwargs: Any) -> None:
-        """Roll out the evaluation items, and log what they come to, as Atropos does."""
         config = self.agent_env.config
         results: list[ItemTotals] = []
         summary = Summary()
-        # One of its own: it may have other items than what goes on beside it.
+        # A separate environment, since its items may differ from those of training.
         async with self.agent_env_cls(config, self._servers).opened(evaluation=True) as env:
             for item, identity in zip(env.items, env.item_ids, strict=True):
                 task = GroupTask(item=item, item_id=identity)
@@ -217,8 +211,7 @@ class AtroposEnv(BaseEnv):
             await self.evaluate_log(metrics, model_name=self.agent_env.policy_name)  # pyright: ignore[reportUnknownMemberType]  # untyped there
             await self.wandb_log(metrics)  # pyright: ignore[reportUnknownMemberType]  # likewise
 
-    def _exactly(self, credited: CreditedGroup) -> CreditedGroup:
-        """The group without rollouts of tokens that were never sampled, unless these are wanted."""
+    def _drop_approximate(self, credited: CreditedGroup) -> CreditedGroup:
         if self.agent_env.config.allow_approximate_tokens:
             return credited
         credited, lacking = only_exact(credited, self.agent_env.credit)
@@ -227,20 +220,19 @@ class AtroposEnv(BaseEnv):
         return credited
 
     def _task(self, item: Any) -> GroupTask:
-        """The item's next group; equal items count as one."""
         identity = item_id(item)
         self._epochs[identity] += 1
         return GroupTask(item=item, item_id=identity, epoch=self._epochs[identity] - 1)
 
 
 def atropos_env(env_cls: type[AgentEnv]) -> type[AtroposEnv]:
-    """A `BaseEnv` subclass that plays `env_cls`, with its settings beside Atropos' own.
+    """Return a `BaseEnv` subclass that plays `env_cls`; its config has both sides' settings.
 
-    Usage: `atropos_env(MyEnv).cli()` is Atropos' command line over the environment.
+    `atropos_env(MyEnv).cli()` is Atropos' command line over the environment.
     """
     ours: type[AgentEnvConfig] = env_cls.env_config_cls
     fields: dict[str, Any] = {name: (field.annotation, field) for name, field in ours.model_fields.items()}
-    # Atropos' command line has one flag for a mapping, and hands its text on; our config reads it.
+    # Atropos' command line passes a mapping as text, which our config parses.
     described = Field(default_factory=dict[str, Any], description="The estimator's parameters, as JSON.")
     fields["estimator_params"] = (dict[str, Any] | str, described)
     config_cls = create_model(f"{env_cls.__name__}AtroposConfig", __base__=BaseEnvConfig, **fields)

@@ -1,4 +1,4 @@
-"""Credited groups as trainers take them: columns of completions, and rows of next-token losses."""
+"""Credited groups in trainers' formats: columns of completions, and rows for next-token losses."""
 
 import logging
 import math
@@ -10,41 +10,37 @@ from itertools import chain
 from typing import Any, Self
 
 from environments.trajectory import IGNORED, LARGEST_FLOAT32, NOT_SAMPLED, CreditedGroup, Trajectory
-from environments.wire.columns import PER_ROW, rows_of
 from environments.wire.credited_rows import credited_rows
-from environments.wire.training_rows import check_rows
+from environments.wire.training_rows import PER_ROW, check_rows, rows_of
 from tools.errors import WireError
 
 COUNTED = ("ok", "no_credit", "failed", "left_out", "padding")
-"""Groups by what became of them; and rows that are padding."""
+"""Groups by result, and rows of padding."""
 _LOG = logging.getLogger(__name__)
 
 
 class GroupLeftOut(WireError):
-    """A trainer cannot take the group: it is left out whole."""
+    """Raised where a trainer cannot use a group, which is then left out whole."""
 
 
 @dataclass(slots=True, kw_only=True)
 class CompletionColumns:
-    """Columns with one entry per token row; those of completions are as long as the completion."""
+    """Columns with one entry per token row: `[row][token]`, of the completion except for `prompt_ids`."""
 
     prompt_ids: list[list[int]] = field(default_factory=list[list[int]])
-    """What the model saw before the first token that was sampled in the row."""
     completion_ids: list[list[int]] = field(default_factory=list[list[int]])
-    """All that follows: sampled turns, and the tool results and replies between them."""
+    """All tokens from the first sampled one on."""
     logprobs: list[list[float]] | None = field(default_factory=list[list[float]])
-    """Of the sampled tokens, 0.0 elsewhere; `None`: some are unknown."""
+    """Log-probabilities of sampled tokens, else 0.0; None if some are unknown."""
     tool_mask: list[list[int]] = field(default_factory=list[list[int]])
-    """1 where a token is trained, 0 for tools, the world and untrained turns."""
+    """Equals 1 where a token is trained; 0 for tools, the world and untrained turns."""
     advantages: list[list[float]] = field(default_factory=list[list[float]])
-    """Per token: its turn's advantage where `tool_mask` is 1, 0.0 elsewhere."""
 
     @property
     def rows(self) -> int:
         return len(self.prompt_ids)
 
     def add_group(self, credited: CreditedGroup, *, rows: int | None = None) -> None:
-        """Add the rows of a group, see `completion_columns`; none where it is left out."""
         refuse_unfit(credited)
         given = list(credited_rows(credited))
         if rows is not None and len(given) > rows:
@@ -56,15 +52,15 @@ class CompletionColumns:
             )
         for row in given:
             sampled = [turn.span.start for turn in row.turns if turn.span.end > turn.span.start]
-            # A row in which nothing was sampled trains nothing; its last token stands for a completion.
+            # A row without sampled tokens has its last token as completion, untrained.
             start = min(sampled, default=len(row.tokens) - 1)
             if self.logprobs is not None and row.logprobs is not None:
-                self.logprobs.append(_known(row.logprobs[start:]))
+                self.logprobs.append(_hide_marks(row.logprobs[start:]))
             else:
                 self.logprobs = None
             self.prompt_ids.append(row.tokens[:start])
             self.completion_ids.append(row.tokens[start:])
-            self.tool_mask.append(_trained(row.mask[start:]))
+            self.tool_mask.append(_to_mask(row.mask[start:]))
             self.advantages.append(row.advantages[start:])
 
     def extend(self, other: Self) -> None:
@@ -90,17 +86,17 @@ class CompletionColumns:
 def completion_columns(
     credited: CreditedGroup, *, rows: int | None = None, pad_id: int = 0
 ) -> CompletionColumns:
-    """The rows of a group as columns, in the order of trajectories and rows.
+    """Return the rows of a group as columns, in the order of trajectories and rows.
 
     Args:
         credited: a group with its advantages.
-        rows: as many as a trainer takes of one prompt; missing ones are padding, which trains nothing.
-            `None`: those that there are.
-        pad_id: the id that padding is made of.
+        rows: rows that the trainer takes per prompt; missing ones are padding, which is not trained. None: as
+            many as there are.
+        pad_id: the token id of padding.
 
     Raises:
-        GroupLeftOut: forked trajectories have more than `rows`, an advantage is too large for a trainer, or
-            tokens were made of text.
+        GroupLeftOut: if forked trajectories have more than `rows`, an advantage exceeds float32, or tokens
+            were never sampled.
     """
     columns = CompletionColumns()
     columns.add_group(credited, rows=rows)
@@ -109,11 +105,7 @@ def completion_columns(
 
 
 def refuse_unfit(credited: CreditedGroup) -> None:
-    """Hold a group to tokens that were sampled, and to advantages that float32 knows.
-
-    Raises:
-        GroupLeftOut: it has others.
-    """
+    """Raise GroupLeftOut if tokens were never sampled or an advantage exceeds float32."""
     made_up = [each.sibling for each in credited.group.trajectories if not each.exact]
     if made_up:
         raise GroupLeftOut(
@@ -121,7 +113,7 @@ def refuse_unfit(credited: CreditedGroup) -> None:
             f"since the model server gave text alone; use vLLM or SGLang"
         )
     advantages = chain.from_iterable(credited.advantages)
-    # NaN is not at most anything.
+    # `not <=` also refuses NaN.
     if wrong := [each for each in advantages if not abs(each) <= LARGEST_FLOAT32]:
         raise GroupLeftOut(
             f"group {credited.group.group_id} has an advantage of {wrong[0]:g}, too large for the float32 of "
@@ -131,7 +123,6 @@ def refuse_unfit(credited: CreditedGroup) -> None:
 
 @contextmanager
 def groups_left_out() -> Generator[None]:
-    """Around what is done with one group: one that a trainer cannot take costs a warning, and no run."""
     try:
         yield
     except GroupLeftOut as error:
@@ -139,25 +130,21 @@ def groups_left_out() -> Generator[None]:
 
 
 def mean_score(trajectories: Iterable[Trajectory]) -> float:
-    """For charts: over those that were scored; NaN where none was, which is not 0."""
     known = [trajectory.score for trajectory in trajectories if trajectory.score is not None]
     return sum(known) / len(known) if known else math.nan
 
 
 @dataclass(slots=True, kw_only=True)
 class StepColumns:
-    """`columns` of all groups of an optimiser step in their order, equally many rows of each."""
+    """Columns of all groups of an optimiser step, in order, with equally many rows each."""
 
     columns: CompletionColumns = field(default_factory=CompletionColumns)
     scores: list[float | None] = field(default_factory=list[float | None])
-    """Of the trajectory that a row belongs to; `None`: padding, or nothing was scored."""
     counts: Counter[str] = field(default_factory=Counter[str])
-    """Of `COUNTED`."""
     reason: str = ""
-    """Why the last group that is not trained on is not."""
 
     @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Self:
+    def join(cls, parts: Sequence[Self]) -> Self:
         whole = cls()
         for part in parts:
             whole.columns.extend(part.columns)
@@ -174,7 +161,7 @@ def step_columns(
     pad_id: int = 0,
     trained: Collection[str] = ("ok", "no_credit"),
 ) -> StepColumns:
-    """Every group, padded to `rows`; one of another status than `trained`, or with more rows, is padding."""
+    """Return all groups, each padded to `rows`; a group with more rows, or of another status, is padding."""
     step = StepColumns()
     for index, group in enumerate(groups):
         status, before = str(group.status), step.columns.rows
@@ -199,23 +186,20 @@ def step_columns(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShiftedRow:
-    """A token row without its last token as input, and without its first as targets; all are as long."""
+    """A token row for next-token losses: inputs lack the last token, targets the first."""
 
     input_ids: list[int]
     target_ids: list[int]
     mask: list[int]
-    """1 where the target is trained."""
     logprobs: list[float]
-    """Of targets that were sampled, 0.0 elsewhere."""
     advantages: list[float]
-    """Of targets that are trained, 0.0 elsewhere."""
 
 
 def shifted_rows(credited: CreditedGroup) -> list[ShiftedRow]:
-    """The rows in which something is trained; none, and a warning, of a group that a trainer cannot take.
+    """Return the rows with trained tokens; none, and a warning, of a group that a trainer cannot use.
 
     Raises:
-        WireError: a log-probability is unknown, which losses with an importance ratio need.
+        WireError: if a log-probability is unknown, which losses with an importance ratio need.
     """
     rows: list[ShiftedRow] = []
     with groups_left_out():
@@ -226,18 +210,18 @@ def shifted_rows(credited: CreditedGroup) -> list[ShiftedRow]:
                     f"group {credited.group.group_id} has tokens without log-probabilities, which the loss "
                     f"divides by; sample with a server that gives them (`turnwise doctor model URL`)"
                 )
-            rows += _shifted(row.tokens, row.mask, row.logprobs, row.advantages)
+            rows += _shift(row.tokens, row.mask, row.logprobs, row.advantages)
     return rows
 
 
 def shifted_post(post: Mapping[str, Any]) -> list[ShiftedRow]:
-    """What a trainer that reads `advantages` makes of a group of the trajectory API's batch.
+    """Return the rows that a trainer makes of a group of the trajectory API's batch.
 
     Args:
-        post: columns of the view `token_advantages`, as the API hands them on; padding is left out.
+        post: columns of the view `token_advantages`, as the API returns them; padding is left out.
 
     Raises:
-        WireError: a column is missing or malformed.
+        WireError: if a column is missing or malformed.
     """
     for name in ("advantages", "inference_logprobs"):
         if post.get(name) is None:
@@ -252,30 +236,29 @@ def shifted_post(post: Mapping[str, Any]) -> list[ShiftedRow]:
     check_rows(group)
     rows: list[ShiftedRow] = []
     for row in group.rows:
-        rows += _shifted(row.tokens, row.mask, row.logprobs or (), row.advantages or ())
+        rows += _shift(row.tokens, row.mask, row.logprobs or (), row.advantages or ())
     return rows
 
 
-def _shifted(
+def _shift(
     tokens: Sequence[int], labels: Sequence[int], logprobs: Sequence[float], advantages: Sequence[float]
 ) -> list[ShiftedRow]:
-    """The row, unless nothing is trained in it: a sampled token with nothing before it is no target."""
-    mask = _trained(labels[1:])
+    mask = _to_mask(labels[1:])
     if not any(mask):
         return []
     row = ShiftedRow(
         input_ids=[*tokens[:-1]],
         target_ids=[*tokens[1:]],
         mask=mask,
-        logprobs=_known(logprobs[1:]),
+        logprobs=_hide_marks(logprobs[1:]),
         advantages=[*advantages[1:]],
     )
     return [row]
 
 
-def _trained(labels: Sequence[int]) -> list[int]:
+def _to_mask(labels: Sequence[int]) -> list[int]:
     return [int(label != IGNORED) for label in labels]
 
 
-def _known(logprobs: Sequence[float]) -> list[float]:
+def _hide_marks(logprobs: Sequence[float]) -> list[float]:
     return [0.0 if each == NOT_SAMPLED else each for each in logprobs]

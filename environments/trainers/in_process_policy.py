@@ -1,4 +1,4 @@
-"""A policy that samples by what a trainer has for it: the model that it holds, in batches, or a client."""
+"""A policy that samples with what a trainer provides: its model, in batches, or its client."""
 
 import asyncio
 import random
@@ -13,35 +13,28 @@ from environments.trajectory import Completion
 from tools.errors import PolicyError
 
 _GATHERED_S = 0.003
-"""How long a batch waits for what siblings ask at the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """One turn to sample."""
-
     prompt_ids: Sequence[int]
     max_tokens: int
     draws: random.Random
-    """One number from 0 to 1 for each token: a turn is the same in whichever batch it is sampled."""
+    """Gives one number from 0 to 1 per token, so that a turn does not depend on its batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """The ids of a turn, its stop token included, each with its log-probability."""
-
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     weight_version: str | None = None
-    """See `Completion`; `None`: that of the policy."""
 
 
 Sample = Callable[[Wanted], Awaitable[Sampled]]
-"""Samples a turn."""
 
 
 class Batches:
-    """Samples turns in batches, of what siblings ask at the same time."""
+    """Samples turns that siblings request at the same time in batches."""
 
     def __init__(self, sample: Callable[[Sequence[Wanted]], Sequence[Sampled]], *, size: int = 64) -> None:
         self._sample = sample
@@ -50,7 +43,6 @@ class Batches:
         self._worker: asyncio.Task[None] | None = None
 
     async def __call__(self, wanted: Wanted) -> Sampled:
-        """The turn, once its batch is sampled."""
         answer: asyncio.Future[Sampled] = asyncio.get_running_loop().create_future()
         self._waiting.append((wanted, answer))
         if self._worker is None or self._worker.done():
@@ -79,16 +71,14 @@ class Batches:
 
 
 class InProcessPolicy:
-    """Plays with whatever weights it was last given."""
+    """A policy that plays with the weights it was last given by `use`."""
 
     def __init__(self, renderer: Renderer, *, name: str) -> None:
         self._renderer = renderer
         self._sample: Sample | None = None
         self._weight_version: str | None = None
         self.name = name
-        """What the record calls it."""
         self.context_tokens: int | None = None
-        """The model's window; `None`: unknown."""
 
     @property
     def vocabulary_size(self) -> int:
@@ -99,20 +89,10 @@ class InProcessPolicy:
         self.context_tokens = context_tokens
 
     async def prompt_tokens(self, request: CompletionRequest) -> int:
-        """Tokens of the prompt.
-
-        Raises:
-            ContextOverflow: no row could hold it.
-        """
         return len(_whole(await self._prompt(request), request))
 
     async def complete(self, request: CompletionRequest) -> Completion:
-        """Sample the next assistant message, at temperature 1.
-
-        Raises:
-            ContextOverflow: the conversation leaves no room for a turn.
-            PolicyError: there are no weights yet, or sampling broke.
-        """
+        """Sample the next assistant message, at temperature 1."""
         prompt = await self._prompt(request)
         ids = _whole(prompt, request)
         fitted = with_room(request, prompt_tokens=len(ids), context_tokens=self.context_tokens)

@@ -1,22 +1,23 @@
-"""Known breakers: settings of trainers that change the step Σ A ∇log π, and what to use instead.
+"""Trainers' settings that change the step Σ A ∇log π, and estimators for trainers' registries.
 
-Found by running TRL 1.16, verl 0.9.1, SkyRL 0.3.0, tinker-cookbook 0.6.1 and Atropos' example trainer 0.4.0.
-`turnwise doctor trainer` measures what no table names.
+The settings were found by running TRL 1.16, verl 0.9.1, SkyRL 0.3.0, tinker-cookbook 0.6.1 and Atropos'
+example trainer 0.4.0. `turnwise doctor trainer` measures any trainer.
 """
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any, Literal, cast, get_args
 
+from environments.credit import ESTIMATORS
+from environments.credit.array_credit import token_advantages
 from tools.errors import ConfigError
 
 Exact = Literal["refuse", "warn", "off"]
-"""Whether a setting that changes the step is an error, a warning, or neither. `None`: an error if the setting
-breaks the gradient without a sign of it, a warning if it gives up exactness for speed or stability."""
+"""Whether a setting that changes the step is an error, a warning, or neither. By default (None) it is an
+error if the gradient breaks silently, and a warning if it trades exactness for speed or stability."""
 Get = Callable[[str], Any]
-"""Returns the value of a setting by its dotted name, or None."""
 
 
 class InexactStepWarning(UserWarning):
@@ -25,26 +26,24 @@ class InexactStepWarning(UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """Settings whose other values change the step."""
+    """Settings that change the step unless they have certain values."""
 
     names: str
-    """Dotted names of settings, separated by spaces."""
     why: str
     exact: tuple[Any, ...] | Callable[[Any, Get], bool]
-    """The values that leave the step as it is (None: it may be missing), or whether a value does."""
+    """The values that keep the step (None: may be missing), or a predicate for them."""
     use: str = ""
-    """What to use instead; by default one of the values."""
     kind: Literal["break", "rollouts", "trade"] = "break"
-    """`rollouts`: breaks no step where rollouts, rewards and scores are the trainer's own; `trade`: warns."""
+    """`rollouts`: harmless where rollouts, rewards and scores are the trainer's own; `trade`: a warning."""
 
 
 def check_settings(
     trainer: str, config: Any, *, exact: Exact | None = None, own_rollouts: bool = False
 ) -> None:
-    """Hold a trainer's config, nested mappings or objects, to its known breakers.
+    """Check a trainer's config (nested mappings or objects) for its known breakers.
 
     Raises:
-        ConfigError: for the first setting that is refused, in one line that says what to use.
+        ConfigError: for the first refused setting, in one line that says what to use.
     """
 
     def get(name: str) -> Any:
@@ -64,14 +63,13 @@ def check_settings(
 
 
 def check_grpo_config(args: Any, exact: Exact | None, *, own_rollouts: bool = False) -> None:
-    """Hold TRL's `GRPOConfig` to its known breakers, see `check_settings`."""
     accumulation = args.accelerator_config.gradient_accumulation_kwargs
     computed = {"world_size": args.world_size, "gradient_accumulation_kwargs": accumulation}
     check_settings("GRPOConfig", {**vars(args), **computed}, exact=exact, own_rollouts=own_rollouts)
 
 
 def check_own_rollouts(trainer: str, config: Any, algorithm: Any) -> None:
-    """Hold a trainer with rollouts of its own to its breakers; `algorithm.turnwise.exact` is an `Exact`."""
+    """Check a trainer with its own rollouts; `algorithm.turnwise.exact` is an `Exact`."""
     exact = entry(entry(algorithm, "turnwise"), "exact")
     if exact not in (None, *get_args(Exact)):
         raise ConfigError(f"algorithm.turnwise.exact is {exact!r}; give one of {get_args(Exact)}, in quotes")
@@ -79,7 +77,7 @@ def check_own_rollouts(trainer: str, config: Any, algorithm: Any) -> None:
 
 
 def check_example_trainer(settings: Mapping[str, Any], *, exact: Exact | None = None) -> None:
-    """Hold a `TrainingConfig` of Atropos' example trainer, and `credit_view`, to its known breakers."""
+    """Check a `TrainingConfig` of Atropos' example trainer, and `credit_view`."""
     check_settings("Atropos' example trainer", settings, exact=exact)
 
 
@@ -100,7 +98,6 @@ def _at_least(least: float) -> Callable[[Any, Get], bool]:
 
 
 def _divides_by_one_count(accumulation: int, get: Get) -> bool:
-    """Whether the parts of one optimiser step are not each divided by their own count of tokens."""
     if get("loss_type") == "bnpo":
         return accumulation == 1
     steps = get("steps_per_generation") or accumulation
@@ -108,17 +105,16 @@ def _divides_by_one_count(accumulation: int, get: Get) -> bool:
 
 
 def _clips_no_ratio_of_1(above: float | None, get: Get) -> bool:
-    """`cispo` takes the clipped ratio for a factor, which must not be 0."""
+    """Whether a ratio of 1 stays unclipped; `cispo` needs a clipped ratio above 0, its factor."""
     return above is None or (above > 0.0 if get("loss_type") == "cispo" else above >= 0.0)
 
 
 ESTIMATOR = "turnwise"
-"""The name of the advantage estimator that the adapters to verl and SkyRL register."""
 TRL_LOSSES = ("dapo", "dr_grpo", "bnpo", "cispo", "luspo", "vespo")
-"""They divide a sum over tokens by a number that all rows of a step share."""
+"""Losses that divide a sum over tokens by a number that all rows of a step share."""
 Rollouts, Trade = partial(Breaker, kind="rollouts"), partial(Breaker, kind="trade")
 _OFF = (False, None)
-# Trainers compute a ratio of 1 twice, so that it is not quite 1.
+# Rounding: trainers compute the two sides of a ratio of 1 separately.
 _MORE_THAN_0, _MORE_THAN_1 = _at_least(1e-9), _at_least(1.0 + 1e-9)
 _ADVANTAGES = "changes what are advantages already"
 _SCORES = "takes sums of advantages for scores, or of the turns' rewards"
@@ -213,7 +209,7 @@ BREAKERS: Mapping[str, tuple[Breaker, ...]] = {
         Breaker(_within(_ALGORITHM, "eps_clip_low eps_clip_high dppo.delta_low dppo.delta_high"),
                 _CLIPS, _MORE_THAN_0, "0.2"),
         Breaker(f"{_ALGORITHM}clip_ratio_c", _CLIPS, _MORE_THAN_1, "3.0"),
-        # Here a clipped ratio is a factor of its own.
+        # In cispo the clipped ratio is a factor.
         Breaker(_within(f"{_ALGORITHM}cispo.cispo_eps_clip_", "low high"), _CLIPS, _at_least(0.0), "5.0"),
         Breaker("trainer.policy.model.lora.dropout", _OTHER_MODEL, (0.0, None)),
         Trade("trainer.update_epochs_per_batch", _OLDER, (1, None)),
@@ -232,7 +228,7 @@ BREAKERS: Mapping[str, tuple[Breaker, ...]] = {
     ),
     "Atropos' example trainer": (
         Breaker("credit_view", "has credit that it ignores", ("turn_rows", "prefix_rows", None)),
-        # It clips the norm of a step at 1, which is no setting: `--env.score_divisor` keeps the norm below.
+        # It always clips the norm of a step at 1; `--env.score_divisor` keeps the norm below.
         Breaker("clip_eps", _CLIPS, _MORE_THAN_0, "0.2"),
         Breaker("lora_dropout", _OTHER_MODEL,
                 lambda drop, get: drop == 0.0 or "lora" not in str(get("weight_bridge_mode")), "0.0"),
@@ -241,3 +237,56 @@ BREAKERS: Mapping[str, tuple[Breaker, ...]] = {
               "1, or weight_bridge_mode shared_vllm"),
     ),
 }  # fmt: skip
+
+
+# --- estimators in trainers' registries ----------------------------------------------------------------
+
+
+def turnwise_advantages(token_level_rewards: Any, response_mask: Any, **_: Any) -> tuple[Any, Any]:
+    """Return advantages and returns, `[row, token]`: the token-level rewards of trained tokens."""
+    advantages = token_level_rewards * response_mask
+    return advantages, advantages
+
+
+UNSUPPORTED = frozenset({"gigpo", "mt_grpo", "turn_gae"})
+"""Estimators that need states, separate outcomes or critic values, which registries do not pass."""
+
+
+def registry_estimators(registry: Mapping[str, Any]) -> dict[str, Callable[..., tuple[Any, Any]]]:
+    """Return all estimators that need rewards alone, by name (`turnwise_NAME` if another has the name)."""
+    modules = {name: getattr(each, "func", each).__module__ for name, each in registry.items()}
+    taken = {name for name, module in modules.items() if not module.startswith("environments.trainers.")}
+    names = [name for name in ESTIMATORS if name not in UNSUPPORTED]
+    return {f"turnwise_{name}" if name in taken else name: partial(_estimate, name) for name in names}
+
+
+def turn_slices(mask: Sequence[Any]) -> list[slice]:
+    padded = [False, *map(bool, mask), False]
+    edges = [token for token in range(len(mask) + 1) if padded[token] != padded[token + 1]]
+    return [slice(*run) for run in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def _estimate(
+    estimator: str, token_level_rewards: Any, response_mask: Any, index: Any, config: Any = None, **_: Any
+) -> tuple[Any, Any]:
+    """Return equal advantages and returns, `[row, token]`; `config.turnwise` has the parameters."""
+    for name in ("gamma", "lam", "lambd"):
+        if (value := entry(config, name)) not in (None, 1.0):
+            raise ConfigError(
+                f"algorithm.{name} is {value:g}, which discounts per token, and {estimator} credits turns; "
+                f"set it to 1.0 (the discount per turn is algorithm.turnwise.gamma)"
+            )
+    if entry(config, "use_kl_in_reward") and token_level_rewards.isnan().any():
+        raise ConfigError(
+            "algorithm.use_kl_in_reward adds to turns that were not scored: use actor.use_kl_loss"
+        )
+    if entry(entry(config, "rollout_correction"), "rollout_rs"):
+        raise ConfigError("rollout_correction.rollout_rs takes tokens out of the mask: set it to null")
+    params: dict[str, Any] = dict(entry(config, "turnwise") or {})
+    params.pop("exact", None)  # see `check_own_rollouts`
+    if "estimator" in params:
+        raise ConfigError(f"algorithm.turnwise.estimator: leave it out, the trainer asked for {estimator}")
+    # A fully masked row is neither trained nor compared with.
+    rewards = token_level_rewards.masked_fill(~response_mask.bool().any(dim=-1, keepdim=True), 0.0)
+    advantages = token_advantages(rewards, response_mask, index, estimator=estimator, **params)
+    return advantages, advantages

@@ -1,10 +1,10 @@
-"""SkyRL: groups as a generator's output with a reward per token, and an estimator that leaves these alone.
+"""SkyRL: groups as a generator's output with a reward per token, and an estimator that keeps these.
 
-SkyRL itself needs Python 3.12 or newer: on 3.11, pydantic refuses its types. Settings and an example are in
-docs/trainers.md.
+SkyRL needs Python 3.12 or newer: on 3.11, pydantic refuses its types. See docs/trainers.md for settings and
+an example.
 """
 
-# skyrl is in no lock, so that its names have no types here.
+# skyrl is not locked, so its names have no types.
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false, reportUntypedBaseClass=false, reportUntypedFunctionDecorator=false
 # pyright: reportUnknownParameterType=false
@@ -18,25 +18,19 @@ from skyrl.backends.skyrl_train.utils.ppo_utils import register_advantage_estima
 from skyrl.train.generators.base import GeneratorInterface, GeneratorOutput
 
 from environments.trainers.completion_columns import mean_score, step_columns
-from environments.trainers.settings import ESTIMATOR, Exact, check_settings
+from environments.trainers.settings import ESTIMATOR, Exact, check_settings, turnwise_advantages
 from environments.trajectory import CreditedGroup
 
 RunGroup = Callable[[Mapping[str, Any], int], Awaitable[CreditedGroup]]
-"""`AgentEnv.run_group` of what the dataset has for a prompt, for so many rollouts."""
 
 
-@register_advantage_estimator(ESTIMATOR)
-def turnwise_advantages(token_level_rewards: Any, response_mask: Any, **_: Any) -> tuple[Any, Any]:
-    """Advantages and returns `[row, token]`: both are the token-level rewards."""
-    advantages = token_level_rewards * response_mask
-    return advantages, advantages
+register_advantage_estimator(ESTIMATOR)(turnwise_advantages)
 
 
 def output_of(groups: Sequence[CreditedGroup], *, rows: int, pad_id: int = 0) -> GeneratorOutput:
-    """Groups as SkyRL trains them: exactly `rows` (`n_samples_per_prompt`) of each, in their order.
+    """Return groups as SkyRL trains them: `rows` (`n_samples_per_prompt`) of each, in order.
 
-    A group without credit, or with more rows than that, is padding, which trains nothing; it is counted in
-    `rollout_metrics`.
+    A group without credit, or with more rows, becomes padding, and is counted in `rollout_metrics`.
     """
     step = step_columns(groups, rows=rows, pad_id=pad_id, trained=("ok",))
     return GeneratorOutput(
@@ -54,23 +48,17 @@ def output_of(groups: Sequence[CreditedGroup], *, rows: int, pad_id: int = 0) ->
 
 
 class TurnwiseGenerator(GeneratorInterface):
-    """A generator for SkyRL's trainer over `run_group`: each prompt is one group."""
+    """A generator for SkyRL's trainer; each prompt is one group of `run_group`."""
 
     def __init__(
         self, config: Any, run_group: RunGroup, *, pad_id: int = 0, exact: Exact | None = None
     ) -> None:
-        """Take SkyRL's whole config; `exact` is what becomes of settings that change the step.
-
-        Raises:
-            ConfigError: a setting is refused.
-        """
         check_settings("SkyRL", config, exact=exact)
         self._rows: int = config.generator.n_samples_per_prompt
         self._run_group = run_group
         self._pad_id = pad_id
 
     async def generate(self, input_batch: Any) -> GeneratorOutput:
-        """Roll out each prompt of a batch that has it `n_samples_per_prompt` times, one after the other."""
         extras: list[Mapping[str, Any]] = input_batch["env_extras"] or [{}] * len(input_batch["prompts"])
         prompts = zip(input_batch["prompts"], extras, strict=True)
         firsts = [{"prompt": prompt, **extra} for prompt, extra in prompts][:: self._rows]

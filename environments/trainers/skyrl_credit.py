@@ -1,10 +1,10 @@
-"""SkyRL: Turnwise's estimators in its registry, over the step rewards of its own generator.
+"""SkyRL: Turnwise's estimators in its registry, over the step rewards of SkyRL's own generator.
 
-Import it in SkyRL's entry point, and set `trainer.algorithm.advantage_estimator=turn_return`. For rollouts
-that SkyRL makes; those of an environment have the adapter `environments.trainers.skyrl`.
+Import it in SkyRL's entry point, and set `trainer.algorithm.advantage_estimator=turn_return`. Rollouts of an
+environment use `environments.trainers.skyrl`.
 """
 
-# skyrl is in no lock, so that its names have no types here.
+# skyrl is not locked, so its names have no types.
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false
 
@@ -15,13 +15,12 @@ from typing import Any
 from skyrl.backends.skyrl_train.utils.ppo_utils import AdvantageEstimatorRegistry
 from skyrl.train.trainer import RayPPOTrainer
 
-from environments.trainers.registry_estimators import registry_estimators
-from environments.trainers.settings import check_own_rollouts
+from environments.trainers.settings import check_own_rollouts, registry_estimators
 from tools.errors import ConfigError
 
 
-def _showing_turns(inherited: Callable[..., Any]) -> Callable[..., Any]:
-    """SkyRL gives estimators the mask of the whole response: ours get that of the sampled tokens."""
+def _show_turns(inherited: Callable[..., Any]) -> Callable[..., Any]:
+    """Give our estimators the mask of sampled tokens, where SkyRL gives that of the whole response."""
 
     @wraps(inherited)
     def compute_advantages_and_returns(self: Any, data: Any) -> Any:
@@ -29,7 +28,7 @@ def _showing_turns(inherited: Callable[..., Any]) -> Callable[..., Any]:
             return inherited(self, data)
         check_own_rollouts("SkyRL", self.cfg, self.cfg.trainer.algorithm)
         whole = data["response_mask"]
-        data["response_mask"] = data["loss_mask"].bool()  # SkyRL's own masks are of numbers
+        data["response_mask"] = data["loss_mask"].bool()  # SkyRL's own masks are numeric
         data = inherited(self, data)
         data["response_mask"] = whole
         return data
@@ -50,6 +49,6 @@ def _estimate(
 
 _known = {name: AdvantageEstimatorRegistry.get(name) for name in AdvantageEstimatorRegistry.list_available()}
 _OURS = registry_estimators(_known)
-for _name in _OURS.keys() - _known:  # another process may have registered them
+for _name in _OURS.keys() - _known:  # another process may have registered the rest
     AdvantageEstimatorRegistry.register(_name, partial(_estimate, _OURS[_name]))
-RayPPOTrainer.compute_advantages_and_returns = _showing_turns(RayPPOTrainer.compute_advantages_and_returns)
+RayPPOTrainer.compute_advantages_and_returns = _show_turns(RayPPOTrainer.compute_advantages_and_returns)

@@ -1,6 +1,6 @@
 """tinker-cookbook (0.6.1): its own training loop with turn credit, from the rewards of its `Transition`s.
 
-For rollouts of an environment there is `environments.trainers.tinker_datums`.
+Rollouts of an environment use `environments.trainers.tinker_datums`.
 """
 # pyright: basic, reportMissingImports=false
 
@@ -21,7 +21,7 @@ Credit = list[list[float]]
 
 
 def use_turn_credit(estimator: str = "turn_return", **params: Any) -> None:
-    """Have `tinker_cookbook.rl.train` credit transitions; call it before `train.main`.
+    """Make `tinker_cookbook.rl.train` credit transitions; call it before `train.main`.
 
     A transition's reward is that of its turn; a group's `final_rewards_G` are the outcomes.
     """
@@ -52,7 +52,7 @@ def _assemble_training_data(groups: list[TrajectoryGroup], credit: list[Credit],
     ]
     masks = [datum.loss_fn_inputs["mask"].to_torch() for datum in data]
     trained = [int(mask.sum()) for mask in masks]
-    if sum(trained) != len(values):  # the first token of a datum is no target
+    if sum(trained) != len(values):  # the first token of a datum is not a target
         raise ConfigError("an observation before a transition is empty: give it a token, such as the BOS")
     for datum, mask, of_tokens in zip(data, masks, torch.tensor(values).split(trained), strict=True):
         advantages = torch.zeros_like(mask).masked_scatter(mask > 0, of_tokens)

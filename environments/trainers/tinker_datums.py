@@ -1,5 +1,5 @@
-"""Credited groups as Tinker's `Datum`s: what tinker-cookbook's `train_step` takes."""
-# Tinker is in no lock, so that its types are unknown where it is not installed.
+"""Credited groups as Tinker's `Datum`s, which tinker-cookbook's `train_step` takes."""
+# Tinker is not locked, so its names have no types.
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
 
@@ -13,22 +13,17 @@ from environments.trajectory import CreditedGroup
 
 
 def check_config(config: Any, *, exact: Exact | None = None) -> None:
-    """Hold the cookbook's `Config` to what is known about its settings.
-
-    Raises:
-        ConfigError: a setting is refused.
-    """
+    """Check the cookbook's `Config`; raise ConfigError if a setting changes the step."""
     check_settings("tinker-cookbook", config, exact=exact)
 
 
 def datums(credited: CreditedGroup) -> list[tinker.Datum]:
-    """One datum per token row in which something is trained, with an advantage per target token.
+    """Return one datum per token row with trained tokens, with an advantage per target token.
 
-    There is none, and a warning, of a group that a trainer cannot take. The cookbook's own
-    `trajectory_to_data` has the same fields, with one advantage for all of a trajectory.
+    A group that a trainer cannot use gives none, and a warning.
 
     Raises:
-        WireError: a log-probability is unknown.
+        WireError: if a log-probability is unknown.
     """
     return [
         tinker.Datum(

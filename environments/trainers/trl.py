@@ -1,8 +1,8 @@
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUntypedBaseClass=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
 # pyright: reportUntypedFunctionDecorator=false, reportAttributeAccessIssue=false
-# TRL and torch are in no lock: their types are unknown where they are not installed.
-"""TRL's `GRPOTrainer` (1.16) on rollouts of an environment: each token keeps the advantage of its turn."""
+# TRL and torch are not locked, so their names have no types.
+"""TRL's `GRPOTrainer` (1.16) on rollouts of an environment: each token keeps its turn's advantage."""
 
 import asyncio
 import math
@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 
 
 class Rollouts:
-    """TRL's `rollout_func` for an environment, which the model that is trained plays.
+    """TRL's `rollout_func`: the trained model plays an environment.
 
     `with Rollouts(MyEnv, tokenizer="Qwen/Qwen3-0.6B") as rollouts: …` keeps the environment open.
     """
@@ -50,16 +50,16 @@ class Rollouts:
         family: str | None = None,
         name: str = "trl",
     ) -> None:
-        """Nothing is opened yet.
+        """Create the environment without opening it.
 
         Args:
             env: called with `policy=`: an environment's class, or `partial(MyEnv, config, servers)`.
             tokenizer: the model's: `embedded`, a folder, or a Hugging Face name.
-            family: the model's chat format; `None`: by the tokenizer's name.
-            name: what the record calls the policy.
+            family: the model's chat format; by default chosen by the tokenizer's name.
+            name: the policy's name in the record.
 
         Raises:
-            UsageError: no such tokenizer or chat format, or the environment cannot be made.
+            UsageError: if the tokenizer or chat format is unknown, or the environment cannot be created.
         """
         self._renderer = load_renderer(family=family, model_name=tokenizer, tokenizer_name=tokenizer)
         self._policy = InProcessPolicy(self._renderer, name=name)
@@ -70,13 +70,10 @@ class Rollouts:
             )
         self._opened = OpenInThread(self.env)
         self.epochs = Counter[str]()
-        """How often each item was rolled out."""
         self.groups: list[CreditedGroup] = []
-        """Those of the last step that this process rolled out."""
+        """Groups of the last step that this process rolled out."""
         self.step = StepColumns()
-        """The groups of all processes as columns."""
         self.counts = Counter[str]()
-        """Of all steps: groups `ok`, `no_credit`, `failed` and `left_out`, and rows of `padding`."""
 
     def __enter__(self) -> Self:
         self._opened.__enter__()
@@ -87,17 +84,16 @@ class Rollouts:
 
     @property
     def dataset(self) -> Dataset:
-        """A row for each item, whose `prompt` is the item's id."""
         return Dataset.from_dict({"prompt": list(self.env.item_ids)})
 
     def __call__(self, prompts: Sequence[str], trainer: GRPOTrainer) -> dict[str, Any]:
-        """Roll out what TRL asks for, `num_generations` rows for each item, in all processes together.
+        """Roll out TRL's items, `num_generations` rows each, in all processes together.
 
-        Each rolls out a share of the groups, and gets the columns of the rows that TRL asked it for.
+        Each process rolls out a share of the groups, and returns the rows that TRL requested from it.
 
         Raises:
-            ConfigError: TRL asks for a part of a group.
-            RunError: no group of the step can be trained on.
+            ConfigError: if TRL requests a part of a group.
+            RunError: if no group of the step can be trained on.
         """
         accelerator, args = trainer.accelerator, trainer.args
         config = accelerator.unwrap_model(trainer.model).config.get_text_config()
@@ -114,8 +110,8 @@ class Rollouts:
                 f"TRL asked for rollouts of other than whole groups of {size}: leave its sampler and its "
                 f"evaluation as they are, and see `turnwise evaluate`"
             )
-        self.groups = self._opened.run(self._rolled_out(item_ids, size, _share(len(item_ids), trainer)))
-        self.step = step = StepColumns.joined(gather_object([step_columns(self.groups, rows=size)]))
+        self.groups = self._opened.run(self._roll_out(item_ids, size, _share(len(item_ids), trainer)))
+        self.step = step = StepColumns.join(gather_object([step_columns(self.groups, rows=size)]))
         self.counts += step.counts
         if not step.counts["ok"] and not step.counts["no_credit"]:
             raise RunError(
@@ -132,7 +128,7 @@ class Rollouts:
         first = accelerator.process_index * len(prompts)
         return {name: of and of[first : first + len(prompts)] for name, of in columns.items()}
 
-    async def _rolled_out(self, item_ids: Sequence[str], size: int, share: slice) -> list[CreditedGroup]:
+    async def _roll_out(self, item_ids: Sequence[str], size: int, share: slice) -> list[CreditedGroup]:
         items = dict(zip(self.env.item_ids, self.env.items, strict=True))
         tasks: list[GroupTask] = []
         for item_id in item_ids:
@@ -143,7 +139,7 @@ class Rollouts:
 
 
 def _share(groups: int, trainer: GRPOTrainer) -> slice:
-    """Those that this process rolls out; TRL has a client of a vLLM server in the first process alone."""
+    """Return the groups that this process rolls out; only the first process has a client of a vLLM server."""
     process, processes = trainer.accelerator.process_index, trainer.accelerator.num_processes
     if trainer.use_vllm and trainer.vllm_mode == "server":
         return slice(groups if process == 0 else 0)
@@ -151,27 +147,27 @@ def _share(groups: int, trainer: GRPOTrainer) -> slice:
 
 
 def rollout_score(score: Sequence[float | None], **_: Any) -> list[float | None]:
-    """A reward function for TRL's own scalar GRPO on the same rollouts: the score of each."""
+    """Return each rollout's score: a reward function for TRL's own scalar GRPO on the same rollouts."""
     return list(score)
 
 
 class TurnwiseGRPOTrainer(GRPOTrainer):
-    """`GRPOTrainer` whose loss gets an advantage per token: those of the environment's estimator."""
+    """A `GRPOTrainer` that uses the environment's advantages, one per token."""
 
     def __init__(
         self, model: Any, args: GRPOConfig, rollouts: Rollouts, *, exact: Exact | None = None, **more: Any
     ) -> None:
-        """Take `model` and `args` as `GRPOTrainer` does, and open rollouts.
+        """Check the settings and the model.
 
         Args:
-            model: see above.
-            args: see above.
-            rollouts: of the environment.
-            exact: what becomes of settings that change the step that the advantages ask for, see `Exact`.
-            more: for `GRPOTrainer`, such as `processing_class`.
+            model: as for `GRPOTrainer`.
+            args: as for `GRPOTrainer`.
+            rollouts: rollouts of the environment.
+            exact: the reaction to settings that change the step, see `Exact`.
+            more: further arguments of `GRPOTrainer`, such as `processing_class`.
 
         Raises:
-            ConfigError: a setting, or the model, would change that step; or there are too few items for one.
+            ConfigError: if a setting or the model would change the step, or there are too few items for one.
         """
         check_grpo_config(args, exact)
         given: Mapping[str, Any] = {"train_dataset": rollouts.dataset, **more}
@@ -192,16 +188,14 @@ class TurnwiseGRPOTrainer(GRPOTrainer):
         self.add_callback(_KeptEpochs(rollouts))
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        """Raises ConfigError: TRL would compare rollouts of evaluation items."""
+        """Raise ConfigError, since TRL would compare rollouts of evaluation items."""
         raise ConfigError("TRL does not evaluate with Turnwise; use `turnwise evaluate` on what was saved")
 
     def _calculate_rewards(self, inputs: list[dict[str, Any]], *_: Any) -> torch.Tensor:
-        """What TRL's charts show, of all processes; a row without a score has none there."""
         scores = [math.nan if each["score"] is None else each["score"] for each in inputs]
         return gather(torch.tensor(scores, dtype=torch.float32, device=self.accelerator.device)[:, None])
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        """TRL's batch with (B, T) advantages, which `_compute_loss` takes from subclasses."""
         output = super()._generate_and_score_completions(inputs)
         advantages = torch.zeros(output["completion_ids"].shape, dtype=torch.float32)
         for row, each in zip(advantages, inputs, strict=True):
@@ -213,7 +207,7 @@ class TurnwiseGRPOTrainer(GRPOTrainer):
 
 
 class _KeptEpochs(TrainerCallback, ExportableState):
-    """Has TRL's checkpoints keep how often each item was rolled out: a run that goes on repeats no seed."""
+    """Stores each item's epoch in TRL's checkpoints, so that a resumed run repeats no seed."""
 
     def __init__(self, rollouts: Rollouts) -> None:
         self._rollouts = rollouts
@@ -228,7 +222,7 @@ class _KeptEpochs(TrainerCallback, ExportableState):
 
 
 def _refuse_few_items(items: int, args: GRPOConfig) -> None:
-    """TRL drops what does not fill a step, and would train nothing without a word."""
+    """TRL would silently train nothing."""
     groups = args.generation_batch_size // args.num_generations
     if items < groups:
         raise ConfigError(
@@ -266,7 +260,6 @@ def _check_dropout(model: Any, exact: Exact | None) -> None:
 
 @torch.no_grad()
 def is_random(model: Any) -> bool:
-    """Whether the model, as it trains, makes different things of equal tokens."""
     vocabulary = model.config.get_text_config().vocab_size
     ids = torch.arange(16, device=model.device)[None] % vocabulary
     was_training = model.training
@@ -280,16 +273,14 @@ def is_random(model: Any) -> bool:
 
 
 class OpenInThread:
-    """A context manager that is open while this is, in a thread's event loop: TRL's code is not async."""
+    """Keeps an async context manager open in a thread's event loop, since TRL's code is not async."""
 
     def __init__(self, opening: AbstractAsyncContextManager[Any]) -> None:
-        """Open and close `opening` in the thread's loop."""
         self._opening = opening
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="turnwise-loop", daemon=True)
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """The result of `work`, which is cancelled when the wait for it is interrupted."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -307,7 +298,7 @@ class OpenInThread:
 
     def __exit__(self, *raised: Any) -> None:
         try:
-            self.run(_rest_cancelled())
+            self.run(_cancel_others())
             self.run(self._opening.__aexit__(*raised))
         finally:
             self._stop()
@@ -318,8 +309,8 @@ class OpenInThread:
         self._loop.close()
 
 
-async def _rest_cancelled() -> None:
-    """Every other task is over: an interrupted wait leaves what it waited for."""
+async def _cancel_others() -> None:
+    """Cancel and await every other task, such as those of an interrupted wait."""
     rest = asyncio.all_tasks() - {asyncio.current_task()}
     for task in rest:
         task.cancel()
@@ -330,17 +321,17 @@ async def _rest_cancelled() -> None:
 
 
 def sampler_of(trainer: Any, stop_ids: Collection[int]) -> Sample:
-    """How a `GRPOTrainer` samples, in its settings; `stop_ids` are those that end a turn."""
+    """Return a `GRPOTrainer`'s sampler: its model, or the vLLM that it uses; `stop_ids` end a turn."""
     accelerator = trainer.accelerator
     if trainer.use_vllm:
-        by = _by_server if trainer.vllm_generation.mode == "server" else _by_engine
+        by = _sample_by_server if trainer.vllm_generation.mode == "server" else _sample_by_engine
         sample = partial(by, engine=trainer.vllm_generation, stop_ids=[*stop_ids])
     else:
         model = accelerator.unwrap_model(trainer.model)
         sample = partial(sample_batch, model=model, stop_ids=stop_ids, autocast=accelerator.autocast)
 
     def on_device(batch: Sequence[Wanted]) -> Sequence[Sampled]:
-        # Turns are sampled in a thread, and a thread begins on the first device, whichever process it is of.
+        # Turns are sampled in a thread, and new threads use the first device.
         with torch.cuda.device(accelerator.device) if accelerator.device.type == "cuda" else nullcontext():
             return sample(batch)
 
@@ -355,27 +346,21 @@ def sample_batch(
     stop_ids: Collection[int],
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> list[Sampled]:
-    """One turn for each prompt, at temperature 1, up to and with the first stop token.
+    """Sample one turn per prompt at temperature 1, up to and including the first stop token.
 
-    `model.generate` would take over a model's `generation_config` (top_k, penalties, suppressed
-    tokens), and then its log-probabilities are not those of the loss.
-
-    Args:
-        batch: what to sample; prompts are padded on the left.
-        model: takes `position_ids`, `logits_to_keep` and a cache; left in the mode it was in.
-        stop_ids: those that end a turn.
-        autocast: what the loss is computed in.
+    `model.generate` would apply a model's `generation_config` (top_k, penalties, suppressed tokens), so that
+    its log-probabilities would not be those of the loss. The loss is computed in `autocast`.
     """
     was_training = model.training
     model.eval()
     try:
         with autocast():
-            return _sampled(batch, model, frozenset(stop_ids))
+            return _sample(batch, model, frozenset(stop_ids))
     finally:
         model.train(was_training)
 
 
-def _sampled(batch: Sequence[Wanted], model: Any, stop_ids: frozenset[int]) -> list[Sampled]:
+def _sample(batch: Sequence[Wanted], model: Any, stop_ids: frozenset[int]) -> list[Sampled]:
     width = max(len(wanted.prompt_ids) for wanted in batch)
     padding = [width - len(wanted.prompt_ids) for wanted in batch]
     rows = [[0] * pad + list(wanted.prompt_ids) for pad, wanted in zip(padding, batch, strict=True)]
@@ -395,7 +380,7 @@ def _sampled(batch: Sequence[Wanted], model: Any, stop_ids: frozenset[int]) -> l
             logits_to_keep=1,
         )
         cache = output.past_key_values
-        tokens, logprobs = _drawn(output.logits[:, -1], [wanted.draws.random() for wanted in batch])
+        tokens, logprobs = _draw(output.logits[:, -1], [wanted.draws.random() for wanted in batch])
         for row in sorted(going):
             token_ids, of_tokens = found[row]
             token_ids.append(tokens[row])
@@ -409,8 +394,8 @@ def _sampled(batch: Sequence[Wanted], model: Any, stop_ids: frozenset[int]) -> l
         positions = positions[:, -1:] + 1
 
 
-def _drawn(logits: Any, draws: Sequence[float]) -> tuple[list[int], list[float]]:
-    """A token for each row, where a number from 0 to 1 falls among the probabilities."""
+def _draw(logits: Any, draws: Sequence[float]) -> tuple[list[int], list[float]]:
+    """Return each row's token at its draw among the cumulative probabilities, and its log-probability."""
     log_p = torch.log_softmax(logits.float(), dim=-1)
     mass = log_p.double().exp().cumsum(-1)
     reached = torch.tensor(draws, dtype=mass.dtype, device=mass.device) * mass[:, -1]
@@ -418,11 +403,11 @@ def _drawn(logits: Any, draws: Sequence[float]) -> tuple[list[int], list[float]]
     return tokens[:, 0].tolist(), log_p.gather(1, tokens)[:, 0].tolist()
 
 
-def _by_server(batch: Sequence[Wanted], *, engine: Any, stop_ids: list[int]) -> list[Sampled]:
-    """A request for each turn: siblings ask for different numbers of tokens, and have seeds of their own."""
+def _sample_by_server(batch: Sequence[Wanted], *, engine: Any, stop_ids: list[int]) -> list[Sampled]:
+    """Send one request per turn, since siblings need different numbers of tokens and different seeds."""
 
     def one(wanted: Wanted) -> Sampled:
-        # The client's own defaults are temperature 1 and no other changes of the distribution.
+        # By default the client samples at temperature 1 from the unchanged distribution.
         given = engine.vllm_client.generate(
             [[*wanted.prompt_ids]],
             max_tokens=wanted.max_tokens,
@@ -434,7 +419,7 @@ def _by_server(batch: Sequence[Wanted], *, engine: Any, stop_ids: list[int]) -> 
         return list(pool.map(one, batch))
 
 
-def _by_engine(batch: Sequence[Wanted], *, engine: Any, stop_ids: list[int]) -> list[Sampled]:
+def _sample_by_engine(batch: Sequence[Wanted], *, engine: Any, stop_ids: list[int]) -> list[Sampled]:
     outputs = engine.llm.generate(
         [{"prompt_token_ids": [*wanted.prompt_ids]} for wanted in batch],
         sampling_params=[
@@ -450,10 +435,9 @@ def _by_engine(batch: Sequence[Wanted], *, engine: Any, stop_ids: list[int]) -> 
 
 
 def _ends_and_seed(wanted: Wanted, stop_ids: list[int]) -> dict[str, Any]:
-    # The chat format's ends alone, as above: a model's own `eos_token` may be another.
+    # Only the chat format's stop tokens end a turn; a model's `eos_token` may be another.
     return {"stop_token_ids": stop_ids, "ignore_eos": True, "seed": wanted.draws.getrandbits(31)}
 
 
 def _read(token_ids: Sequence[int], logprobs: Sequence[Sequence[float]]) -> Sampled:
-    """What vLLM gives for one prompt, where the sampled token alone has a log-probability."""
     return Sampled(token_ids=tuple(token_ids), logprobs=tuple(of for (of,) in logprobs))

@@ -1,4 +1,4 @@
-"""TRL's `GRPOTrainer` (1.16) with turn credit, on rollouts of a `rollout_func` of your own."""
+"""TRL's `GRPOTrainer` (1.16) with turn credit, on rollouts of your own `rollout_func`."""
 # pyright: basic, reportMissingImports=false
 
 from typing import Any, ClassVar
@@ -8,39 +8,36 @@ from accelerate.utils import gather_object
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from environments.credit.array_credit import turn_advantages
-from environments.trainers.registry_estimators import turn_slices
-from environments.trainers.settings import Exact, check_grpo_config
+from environments.trainers.settings import Exact, check_grpo_config, turn_slices
 from tools.errors import ConfigError
 
 
 class TurnCreditGRPOTrainer(GRPOTrainer):
-    """Takes `turn_rewards`, `[completion][turn]`, of `rollout_func`: a turn is a run of 1 in `env_mask`.
+    """A `GRPOTrainer` that credits `turn_rewards`, `[completion][turn]`, of `rollout_func`.
 
-    `None`: not scored. The outcome is the weighted sum of `reward_funcs`; a completion for which all of them
-    return `None` is compared with nothing and trains nothing, as in TRL.
+    A turn is a run of 1 in `env_mask`; a reward of None is not scored. The outcome is the weighted sum of
+    `reward_funcs`; a completion for which all of them return None is not compared and not trained, as in TRL.
     """
 
     estimator: str = "turn_return"
     params: ClassVar[dict[str, Any]] = {}
-    """Of the estimator."""
 
     def __init__(self, *given: Any, exact: Exact | None = None, **named: Any) -> None:
-        """As `GRPOTrainer`; `exact` is what becomes of settings that change the step, see `Exact`."""
+        """Take the arguments of `GRPOTrainer`, and `exact`, see `Exact`."""
         super().__init__(*given, **named)
         check_grpo_config(self.args, exact, own_rollouts=True)
 
     def _calculate_rewards(self, inputs: list[dict[str, Any]], *given: Any) -> torch.Tensor:
-        self._by_func = super()._calculate_rewards(inputs, *given)  # of all processes
+        self._by_func = super()._calculate_rewards(inputs, *given)  # from all processes
         return self._by_func
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        """TRL's batch with (B, T) advantages; ConfigError if there are not as many turn rewards as turns."""
         output = super()._generate_and_score_completions(inputs)
         masks = output["completion_mask"] * output.get("tool_mask", 1)
         turns = [turn_slices(mask) for mask in masks.tolist()]
         given = [each.get("turn_rewards") or [] for each in inputs]
         for row, (found, rewards) in enumerate(zip(turns, given, strict=True)):
-            if found and len(found) != len(rewards):  # without turns it is masked, and trains nothing
+            if found and len(found) != len(rewards):  # a completion without turns is masked
                 raise ConfigError(f"completion {row} has {len(found)} turns and the turn_rewards {rewards}")
         outcomes = (self._by_func * self.reward_weights.to(masks.device)).nansum(dim=1).tolist()
         unscored = self._by_func.isnan().all(dim=1).tolist()

@@ -9,24 +9,24 @@ from environments.credit.array_credit import turn_advantages
 from tools.errors import CreditError
 
 TURN_REWARDS = "turn_rewards"
-"""In a trace's `info` a reward for each sampled node, `None`: not scored; in its `rewards` their sum."""
+"""In a trace's `info`, a reward per sampled node (None: not scored); in its `rewards`, their sum."""
 
 
 def stamp_advantages(traces: Sequence[Any], *, estimator: str = "turn_return", **params: Any) -> None:
-    """Give the sampled nodes of one group's traces their advantages, an entry per sampled token.
+    """Set the advantages of one group's sampled nodes, an entry per sampled token.
 
-    verifiers has no reward per turn: `info["turn_rewards"]` has them, and `info["turn_kinds"]` says `act` or
-    `summary` where a history was condensed. The outcome is the sum of the trace's other rewards. A trace with
-    an error is compared with nothing, and keeps its advantages as they are.
+    verifiers has no reward per turn: put them into `info["turn_rewards"]`, and `act` or `summary` per node
+    into `info["turn_kinds"]` where a history was condensed. The outcome is the sum of the trace's other
+    rewards. A trace with an error is not compared, and keeps its advantages.
 
     Args:
         traces: `verifiers.v1.trace.Trace`s of rollouts of one task.
-        estimator: a name of `turnwise credit`.
-        params: the estimator's.
+        estimator: a name that `turnwise credit` lists.
+        params: the estimator's parameters.
 
     Raises:
-        CreditError: a trace has other turn rewards than sampled nodes, or the estimator refuses them, or
-            compares all groups of a step.
+        CreditError: if a trace's turn rewards do not match its sampled nodes, or the estimator refuses them
+            or compares all groups of a step.
     """
     describe(estimator).refuse_alone()
     given = [(each, [node for node in each.nodes if node.sampled]) for each in traces if not each.has_error]

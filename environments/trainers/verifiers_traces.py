@@ -1,5 +1,5 @@
-"""Credited groups as verifiers' traces, an advantage per sampled token: what prime-rl trains on."""
-# verifiers is in no lock, so that its types are unknown where it is not installed.
+"""Credited groups as verifiers' traces with an advantage per sampled token, which prime-rl trains on."""
+# verifiers is not locked, so its names have no types.
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
 
@@ -18,12 +18,12 @@ from tools.errors import WireError
 
 
 def traces(credited: CreditedGroup) -> list[WireTrace]:
-    """One trace per trajectory, with a branch per token row; rows share no node, so each turn counts once.
+    """Return one trace per trajectory, with a branch per token row; rows share no node.
 
-    There are none, and a warning, where an advantage is too large for a trainer, or tokens were made of text.
+    A group that a trainer cannot use (see `refuse_unfit`) gives none, and a warning.
 
     Raises:
-        WireError: a log-probability is unknown.
+        WireError: if a log-probability is unknown.
     """
     with groups_left_out():
         refuse_unfit(credited)
@@ -57,7 +57,6 @@ def _trace(credited: CreditedGroup, rows: list[CreditedRow]) -> WireTrace:
 
 
 def _rewards(trajectory: Trajectory) -> dict[str, Reward]:
-    """They add up to the score; `stamp_advantages` reads the outcome from them."""
     rewards = trajectory.rewards
     if rewards is None or rewards.score is None:
         return {}
@@ -69,10 +68,7 @@ def _rewards(trajectory: Trajectory) -> dict[str, Reward]:
 
 
 def _nodes(row: CreditedRow, *, first: int) -> list[MessageNode]:
-    """The path of a row, up to its last turn: every message, with tokens at those that were sampled.
-
-    What stands between two turns is at the start of the later one, as their generation prompts are.
-    """
+    """Return the path of a row; tokens between two turns are at the start of the later one."""
     if row.logprobs is None:
         raise WireError(
             f"sibling {row.trajectory.sibling} has tokens without log-probabilities, which a trace reads as "
@@ -101,7 +97,6 @@ def _nodes(row: CreditedRow, *, first: int) -> list[MessageNode]:
 
 
 def _message(shown: Shown) -> Shown:
-    """A message of OpenAI's shape as verifiers has it, whose calls are flat."""
     calls = shown.get("tool_calls", ())
     return (
         shown | {"tool_calls": [{"id": call["id"], **call["function"]} for call in calls]} if calls else shown

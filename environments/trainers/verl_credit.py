@@ -8,21 +8,19 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, AgentLoopWo
 from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 
-from environments.trainers.registry_estimators import registry_estimators, turn_slices
-from environments.trainers.settings import check_own_rollouts
+from environments.trainers.settings import check_own_rollouts, registry_estimators, turn_slices
 from tools.errors import ConfigError
 
 ADV_ESTIMATOR_REGISTRY.update(registry_estimators(ADV_ESTIMATOR_REGISTRY))
 
 
 class TurnRewardOutput(AgentLoopOutput):
-    """An agent loop's output with a reward per turn, where verl's own has one, on its last token."""
+    """An agent loop's output with a reward per turn; verl's own has one, on the last token."""
 
     turn_rewards: list[float | None]
-    """One for each run of `response_mask`; `None`: not scored. `reward_score` is added to the last."""
+    """One per run of `response_mask`; None is not scored. `reward_score` is added to the last."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The row's tensors; `rm_scores` has each turn's reward on its last token."""
         fields = super().as_dict()
         rewards, turns = fields.pop("turn_rewards"), turn_slices(self.response_mask)
         if len(rewards) != len(turns):
@@ -37,8 +35,8 @@ class TurnRewardOutput(AgentLoopOutput):
         return fields | {"rm_scores": scores}
 
 
-def _refusing_turns(inherited: Any) -> Any:
-    """Workers of other trainers than verl's V1 never call `as_dict`, and would keep one reward per row."""
+def _refuse_turns(inherited: Any) -> Any:
+    """Refuse turn rewards in workers that keep one reward: only verl's V1 trainer calls `as_dict`."""
 
     async def _agent_loop_postprocess(self: Any, output: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(output, TurnRewardOutput):
@@ -48,25 +46,25 @@ def _refusing_turns(inherited: Any) -> Any:
     return _agent_loop_postprocess
 
 
-AgentLoopWorker._agent_loop_postprocess = _refusing_turns(AgentLoopWorker._agent_loop_postprocess)
+AgentLoopWorker._agent_loop_postprocess = _refuse_turns(AgentLoopWorker._agent_loop_postprocess)
 
 
 @register("turnwise_tool_agent")
 class TurnRewardToolAgentLoop(ToolAgentLoop):
-    """verl's `tool_agent`, which collects its tools' rewards, and trains on none of them."""
+    """verl's `tool_agent` with its tools' rewards as turn rewards; verl collects these and trains on none."""
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> TurnRewardOutput:
-        """Its output, where a turn's reward is the sum over its tool calls.
+        """Return verl's output; a turn's reward is the sum over its tool calls.
 
         Raises:
-            ConfigError: a setting changes the step, see `check_own_rollouts`.
+            ConfigError: if a setting changes the step, see `check_own_rollouts`.
         """
         check_own_rollouts("verl", self.config, self.config.algorithm)
         output = await super().run(sampling_params, **kwargs)
         fields = {name: getattr(output, name) for name in output.model_fields_set}
         turns = len(turn_slices(output.response_mask))
         scores = output.extra_fields["turn_scores"] + [0.0] * turns
-        kept = [*scores[: turns - 1], sum(scores[turns - 1 :])] if turns else []  # of a response that is cut
+        kept = [*scores[: turns - 1], sum(scores[turns - 1 :])] if turns else []  # the response may be cut
         return TurnRewardOutput(**fields, turn_rewards=kept)
 
     async def _handle_processing_tools_state(self, agent_data: Any) -> Any:

@@ -8,7 +8,6 @@ from typing import Any
 from environments.trajectory import IGNORED, CreditedGroup, Kept, Message, Span, Trajectory, Turn
 
 Shown = dict[str, Any]
-"""A message in OpenAI's shape."""
 
 
 class RowMessages:
@@ -22,7 +21,6 @@ class RowMessages:
         """
         self.all: list[Shown] = [message.to_openai() for message in trajectory.messages]
         self._of_turn: list[int] = []
-        """The index of each turn's message."""
         index = len(trajectory.prompt)
         for turn in trajectory.turns:
             if turn.message.role != "assistant" or any(each.role == "assistant" for each in turn.replies):
@@ -57,20 +55,15 @@ def _seen(context: Sequence[Kept | Message], before: Sequence[Shown]) -> list[Sh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreditedRow:
-    """A token row with its credit per turn and per token."""
-
     trajectory: Trajectory
     turns: tuple[Turn, ...]
-    """The turns sampled in this row."""
     conversation: RowMessages
     messages: list[Shown]
     """The row's messages; a trajectory's last row includes those after its last turn."""
     tokens: list[int]
     mask: list[int]
-    """The token id where a trained turn was sampled, `IGNORED` elsewhere."""
     logprobs: list[float] | None
     turn_advantages: list[float]
-    """One per turn of this row."""
     advantages: list[float]
     """One per token: its turn's advantage, 0 outside of turns."""
 
@@ -102,12 +95,10 @@ def credited_rows(credited: CreditedGroup) -> Iterator[CreditedRow]:
 
 
 def trained_span(turn: Turn) -> Span:
-    """Return the turn's span, or an empty span at its start if the turn is not trained."""
     return turn.span if turn.trained else replace(turn.span, end=turn.span.start)
 
 
 def mask_of(token_ids: Sequence[int], spans: Sequence[Span]) -> list[int]:
-    """Return token ids inside the spans, `IGNORED` outside."""
     mask = [IGNORED] * len(token_ids)
     for span in spans:
         mask[span.start : span.end] = token_ids[span.start : span.end]
@@ -115,7 +106,6 @@ def mask_of(token_ids: Sequence[int], spans: Sequence[Span]) -> list[int]:
 
 
 def spread(length: int, spans: Sequence[Span], advantages: Sequence[float]) -> list[float]:
-    """Return each advantage over its span, 0.0 outside."""
     tokens = [0.0] * length
     for span, advantage in zip(spans, advantages, strict=True):
         tokens[span.start : span.end] = [advantage] * (span.end - span.start)

@@ -18,8 +18,6 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Mean and variance of a group's scores, which every normalised post must have."""
-
     mean: float
     variance: float
 
@@ -88,18 +86,15 @@ def padding_scores(taken: Sequence[float], scores: Sequence[float], count: int) 
 
 
 def nearest_scores(taken: Sequence[float], scores: Sequence[float], count: int) -> list[float]:
-    """Return `count` scores that complete `taken` to the mean of `scores` only."""
     mean = math.fsum(scores) / len(scores)
     return [mean - math.fsum(score - mean for score in taken) / count] * count if count else []
 
 
 def _inert(row: TrainingRow) -> TrainingRow:
-    """Return padding with the row's name, for consumers that drop repeats."""
     return _padding_row(row, row.score, ("group_id", "row"))
 
 
 def _padding_row(like: TrainingRow, score: float, names: Sequence[str]) -> TrainingRow:
-    """Return a short row without trainable tokens, with the columns of `like`."""
     tokens = like.tokens[:2]
     override = like.override or {}
     return TrainingRow(
@@ -118,7 +113,6 @@ def _padding_row(like: TrainingRow, score: float, names: Sequence[str]) -> Train
 
 
 Packing = list[list[int]]
-"""Row indices of each post."""
 
 
 def posts(group: RowGroup, owners: Sequence[int], scores: Sequence[float], size: int) -> Iterator[RowGroup]:
@@ -186,7 +180,7 @@ class _OpenPost:
     def has_room_for(self, score: float) -> bool:
         taken, away = len(self.rows) + 1, score - self._moments.mean
         if taken == 1:
-            return True  # padding can balance any one score; rounding could deny it
+            return True
         distance, squares = self._distance + away, self._squares + away**2
         return (
             taken <= self._size

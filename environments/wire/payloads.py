@@ -8,14 +8,20 @@ from dataclasses import dataclass, field, replace
 import orjson
 
 from environments.trajectory import CreditedGroup, StopReason, Trajectory, TrajectoryGroup, dropped
-from environments.wire.columns import PER_ROW, Columns, columns_of, rows_of
 from environments.wire.padding import longer_than, posts, taken_out, untrained_as_padding
-from environments.wire.training_rows import RowGroup, TrainingRow, check_rows
+from environments.wire.training_rows import (
+    PER_ROW,
+    Columns,
+    RowGroup,
+    TrainingRow,
+    check_rows,
+    columns_of,
+    rows_of,
+)
 from environments.wire.views import TOKENS_PER_TURN, VIEWS, Divisor, PrefixWeighting
 from tools.errors import ConfigError, WireError
 
 ROW_BY_ROW = frozenset({"turn_rows", "prefix_rows"})
-"""Views with one row per group."""
 
 _LEVEL = 1
 _GZIP = 31
@@ -23,17 +29,11 @@ _GZIP = 31
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """The trainer's view and the API's batch format."""
-
     view: str = "token_advantages"
     group_size: int
-    """Rollouts per item."""
     divisor: Divisor = TOKENS_PER_TURN
-    """For the views in `ROW_BY_ROW`."""
     prefix_weighting: PrefixWeighting = "once"
-    """For `prefix_rows`."""
     max_row_tokens: int | None = None
-    """Longer rows are left out."""
     include_messages: bool = True
     sampling: Mapping[str, float] = field(default_factory=dict[str, float])
     """Temperature and top_p if not 1, which the trainer must use too."""
@@ -47,19 +47,13 @@ class Shape:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     body: bytes
-    """Compressed rows, see `post_body`."""
     longest_row: int
-    """In tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
-    """A credited group, ready to be posted."""
-
     parts: tuple[Part, ...]
-    """One per post."""
     too_long: int
-    """Number of rows left out because of their length."""
 
 
 def pack(credited: CreditedGroup, shape: Shape) -> Package:
@@ -105,12 +99,10 @@ def part_without(part: Part, is_out: Callable[[TrainingRow], bool]) -> tuple[Par
 
 
 def post_body(part: bytes, env_id: int) -> bytes:
-    """Return the gzip body of a post; the environment's id, known late, is a gzip member of its own."""
     return gzip.compress(b'{"env_id":%d,' % env_id, _LEVEL) + part
 
 
 def post_text(part: bytes) -> bytes:
-    """Return the JSON of a part without an environment's id."""
     return b"{" + gzip.decompress(part)
 
 
@@ -132,7 +124,6 @@ def compress(columns: Columns) -> bytes:
 def _posts(group: RowGroup, credited: CreditedGroup, shape: Shape) -> Iterator[RowGroup]:
     if shape.view in ROW_BY_ROW:
         return iter((group,))
-    # `check_rows` admits no unscored rows.
     scored = [(each.score, each.rows) for each in credited.group.trajectories if each.score is not None]
     owners = [sibling for sibling, (_, rows) in enumerate(scored) for _ in rows]
     return posts(group, owners, [score for score, _ in scored], shape.rows_per_post)
@@ -157,11 +148,9 @@ def _json(columns: Columns) -> Iterator[bytes]:
 
 
 MOST_IN_A_ROW = 8
-"""Consecutive groups with missing tokens after which the run stops."""
 
 
 def refuse_text_alone(servers: Sequence[str]) -> None:
-    """Raise ConfigError if a server (described by `servers`) gives no token ids."""
     if servers:
         raise ConfigError(
             f"{servers[0]}, and gives no token ids, so a trainer would learn from tokens that were never "

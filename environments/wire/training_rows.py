@@ -1,10 +1,10 @@
-"""Training rows, and the check before they leave the process."""
+"""Training rows, the check before they leave the process, and Atropos' columns."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 from environments.trajectory import IGNORED, LARGEST_FLOAT32
 from tools.errors import WireError
@@ -23,22 +23,17 @@ class TrainingRow:
     logprobs: Sequence[float] | None
     """One per token, `NOT_SAMPLED` outside of turns; None: unknown."""
     messages: Sequence[Mapping[str, Any]] | None
-    """The conversation in OpenAI's shape."""
     override: Mapping[str, Any] | None
-    """Extra columns of this row: names, rewards, spans, advantages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGroup:
-    """Rows that a trainer gets together."""
-
     rows: tuple[TrainingRow, ...]
     plain: bool = False
     """Whether this is scalar GRPO data as in Atropos, of any size."""
     binary_masks: bool = False
     """Whether masks leave as 0 and 1; in memory they are labels."""
     generation_params: Mapping[str, float] | None = None
-    """Sampling parameters that the trainer must use."""
 
 
 def check_rows(group: RowGroup) -> None:
@@ -94,3 +89,80 @@ def _span_problem(row: TrainingRow) -> str | None:
     if covered != [index for index, label in enumerate(row.mask) if label != IGNORED]:
         return f"the spans {spans} must cover every trainable token exactly once"
     return None
+
+
+Value = TypeVar("Value")
+
+Columns = dict[str, Any]
+"""A `ScoredDataGroup`."""
+
+PER_ROW = ("tokens", "masks", "scores", "advantages", "messages", "inference_logprobs", "overrides")
+"""Columns with one entry per row; only the first three are always present."""
+
+BINARY = "binary"
+"""Value of `group_overrides["masks"]` for masks of 0 and 1; without it, masks are labels."""
+
+MADE_UP = "rollouts have rows made from text: nobody knows the tokens that were sampled"
+
+
+def columns_of(group: RowGroup) -> Columns:
+    """Return rows as columns.
+
+    A column with a missing entry is left out, since some readers take None for a list; overrides are given
+    for all rows or none.
+    """
+    rows = group.rows
+    overrides = [dict(row.override or {}) for row in rows]
+    bare = group.plain and not any(overrides)
+    masks = [row.mask for row in rows]
+    if group.binary_masks:
+        masks = [[int(label != IGNORED) for label in mask] for mask in masks]
+    group_overrides = {} if group.plain else {"group_size": len(rows)}
+    columns: Columns = {
+        "tokens": [row.tokens for row in rows],
+        "masks": masks,
+        "scores": [row.score for row in rows],
+        "advantages": _complete(row.advantages for row in rows),
+        "messages": _complete(row.messages for row in rows),
+        "generation_params": None if group.generation_params is None else dict(group.generation_params),
+        "inference_logprobs": _complete(row.logprobs for row in rows),
+        "group_overrides": group_overrides | ({"masks": BINARY} if group.binary_masks else {}),
+        "overrides": None if bare else overrides,
+    }
+    return {name: column for name, column in columns.items() if column is not None}
+
+
+def rows_of(columns: Mapping[str, Any]) -> RowGroup:
+    table = {name: columns.get(name) or [None] * len(columns["tokens"]) for name in PER_ROW}
+    group_overrides: Mapping[str, Any] = columns["group_overrides"] or {}
+    binary_masks = group_overrides.get("masks") == BINARY
+    if binary_masks:
+        table["masks"] = [
+            [token if is_trained else IGNORED for token, is_trained in zip(*row, strict=True)]
+            for row in zip(columns["tokens"], columns["masks"], strict=True)
+        ]
+    return RowGroup(
+        rows=tuple(
+            TrainingRow(
+                tokens=tokens,
+                mask=mask,
+                score=score,
+                advantages=advantages,
+                messages=messages,
+                logprobs=logprobs,
+                override=override,
+            )
+            for tokens, mask, score, advantages, messages, logprobs, override in zip(
+                *table.values(), strict=True
+            )
+        ),
+        plain=not group_overrides,
+        binary_masks=binary_masks,
+        generation_params=columns.get("generation_params"),
+    )
+
+
+def _complete(values: Iterable[Value | None]) -> list[Value] | None:
+    entries = list(values)
+    column = [value for value in entries if value is not None]
+    return column if len(column) == len(entries) else None

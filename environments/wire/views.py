@@ -7,10 +7,9 @@ from typing import Any, Literal, cast
 
 from environments.trajectory import NOT_SAMPLED, CreditedGroup
 from environments.wire.credited_rows import CreditedRow, credited_rows, mask_of, trained_span
-from environments.wire.training_rows import RowGroup, TrainingRow
+from environments.wire.training_rows import Columns, RowGroup, TrainingRow, check_rows, columns_of
 
 _OF_VERSIONS = ("weight_versions", "sibling")
-"""Overrides that plain scores keep."""
 
 TOKENS_PER_TURN = 1024
 """Default divisor: the default of `max_tokens_per_turn`."""
@@ -31,7 +30,6 @@ turn j gets A_j plus all later advantages, as published, which is biased.
 
 
 def every_row(credited: CreditedGroup) -> RowGroup:
-    """Return every row with score, credit, names and rewards."""
     rows = list(credited_rows(credited))
     known = all(row.logprobs is not None for row in rows)
     return RowGroup(
@@ -39,7 +37,6 @@ def every_row(credited: CreditedGroup) -> RowGroup:
             TrainingRow(
                 tokens=row.tokens,
                 mask=row.mask,
-                # Rows without a score are only for people; `check_rows` refuses them.
                 score=cast("float", row.trajectory.score),
                 advantages=row.advantages,
                 logprobs=row.logprobs if known else None,
@@ -124,7 +121,6 @@ VIEWS: Mapping[str, Callable[..., Sequence[RowGroup]]] = {
 def _each_alone(
     credited: CreditedGroup, weighted: Iterable[tuple[CreditedRow, float]], divisor: Divisor, **said: object
 ) -> list[RowGroup]:
-    """Return each row as a group, scored so that a mean over its trained tokens yields its weight."""
     groups: list[RowGroup] = []
     for index, (row, weight) in enumerate(weighted):
         trained = sum(span.end - span.start for span in map(trained_span, row.turns))
@@ -142,7 +138,6 @@ def _each_alone(
 
 
 def _trained(row: CreditedRow) -> Iterator[tuple[int, float]]:
-    """Yield (index, advantage) of turns with trained tokens."""
     spans = map(trained_span, row.turns)
     for index, (span, advantage) in enumerate(zip(spans, row.turn_advantages, strict=True)):
         if span.end > span.start:
@@ -150,7 +145,6 @@ def _trained(row: CreditedRow) -> Iterator[tuple[int, float]]:
 
 
 def _ending_with(row: CreditedRow, index: int, *, alone: bool) -> CreditedRow:
-    """Cut a row after one turn; unmask that turn (`alone`) or every turn so far."""
     last = row.turns[index].span
     first = index if alone else 0
     start = last.start if alone else 0
@@ -189,3 +183,28 @@ def _override(credited: CreditedGroup, row: CreditedRow, index: int) -> dict[str
         spans = [[[span.start, span.version] for span in turn.weight_spans] for turn in row.turns]
         override["weight_spans"] = spans
     return override
+
+
+_EVERY_COLUMN = (
+    "tokens", "masks", "scores", "advantages", "ref_logprobs", "messages", "generation_params",
+    "inference_logprobs", "group_overrides", "overrides", "images",
+)  # fmt: skip
+
+
+def columns_in(
+    view: str, credited: CreditedGroup, divisor: Divisor, weighting: PrefixWeighting = "once"
+) -> list[Columns]:
+    groups = VIEWS[view](credited, divisor, weighting)
+    for group in groups:
+        check_rows(group)
+    return [columns_of(group) for group in groups]
+
+
+def list_scores(credited: CreditedGroup) -> Columns:
+    """Return every column for people and offline tools; with turn rewards, `scores` has a list per row."""
+    columns: Columns = dict.fromkeys(_EVERY_COLUMN) | columns_of(every_row(credited))
+    scores = [
+        score if override["turn_rewards"] is None else override["turn_rewards"]
+        for score, override in zip(columns["scores"], columns["overrides"] or (), strict=True)
+    ]
+    return columns | {"scores": scores}

@@ -10,9 +10,9 @@ from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, ScriptedPolicy, call, say
 from environments.rollout.items.tasks import GroupTask
 from environments.turn_level_reward import TurnLevelRewardMixin
+from tools.calls import State
 from tools.registry import tool
 from tools.sandbox.base import Sandbox, SandboxLimits, SandboxRecord
-from tools.tool_context import State
 
 
 class NoSandbox:

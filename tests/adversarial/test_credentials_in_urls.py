@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from environments.policy.inference.endpoint import endpoint, shown_url, without_credentials
+from environments.policy.inference.http_client import endpoint
 from environments.rollout.boundary import failure_of
 from environments.serve.outbox import Outbox
 from tests.adversarial.hostile_server import answer, hostile
@@ -20,6 +20,7 @@ from tests.environments.serve import loopback
 from tests.environments.serve.proxy import Gateway, Proxy
 from tests.tables import cases
 from tools.errors import ConfigError, PolicyError
+from tools.plain_text import shown_url, without_credentials
 from turnwise.cli.main import main
 
 PASSWORD, TOKEN, KEY = "s3cr:t/p@ss", "t0k3n-in-a-query", "sk-k3y-of-the-model"

@@ -14,8 +14,8 @@ from environments.policy.scripted import Choice, call, say
 from environments.rollout.containment import hook_calls
 from environments.rollout.items.tasks import GroupTask
 from environments.trajectory import TrajectoryGroup
+from tools.calls import ToolContext
 from tools.registry import Tool, tool
-from tools.tool_context import ToolContext
 
 
 def leave(value: Any) -> Any:

@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from atroposlib.envs.base import BaseEnv
 
-from environments.wire.columns import columns_of
 from environments.wire.payloads import Shape, pack
+from environments.wire.training_rows import columns_of
 from environments.wire.views import token_advantages
 from tests.benchmarks.bench_record import sampled_group
 

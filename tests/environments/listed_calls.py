@@ -7,8 +7,8 @@ from environments.base_env import AgentEnv
 from environments.policy.scripted import Choice, call, say
 from environments.rollout.items.tasks import GroupTask
 from environments.trajectory import Trajectory, TrajectoryGroup
+from tools.calls import State, ToolContext
 from tools.registry import tool
-from tools.tool_context import State, ToolContext
 
 
 @dataclass

@@ -26,9 +26,9 @@ from tests.environments.listed_calls import (
     trajectory_of,
 )
 from tests.tables import cases
+from tools.calls import State, ToolContext
 from tools.errors import ConfigError
 from tools.registry import tool
-from tools.tool_context import State, ToolContext
 
 T = TypeVar("T")
 

@@ -5,8 +5,8 @@ import pytest
 from environments.policy.scripted import Choice, call
 from environments.trajectory import Message, StopReason
 from tests.environments.talking import Talking, made, played, world
+from tools.calls import ToolContext
 from tools.registry import Toolset, tool
-from tools.tool_context import ToolContext
 
 
 def ending(hook, *reasons):

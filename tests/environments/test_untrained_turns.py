@@ -11,8 +11,8 @@ from environments.record.summary import summary_rows
 from environments.record.totals import Summary
 from environments.run.experiment import origin_of
 from environments.testing import group_of
-from environments.wire.columns import columns_of
 from environments.wire.payloads import Shape, pack, post_text
+from environments.wire.training_rows import columns_of
 from environments.wire.views import VIEWS
 from tests.environments.chat.chat_env import chat, group_of_chat
 from tests.tables import cases

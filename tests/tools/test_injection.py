@@ -5,10 +5,10 @@ from typing import Annotated, Any
 import pytest
 
 from tests.tables import cases
+from tools.calls import State, ToolContext
 from tools.errors import ConfigError
 from tools.registry import Tool, tool
 from tools.sandbox.base import Sandbox
-from tools.tool_context import State, ToolContext
 
 
 class Shop(State):

@@ -1,12 +1,10 @@
 import pytest
 
 from tests.tables import cases
-from tools.calls import ToolCall, ToolResult
+from tools.calls import ToolCall, ToolContext, ToolResult
 from tools.errors import ConfigError, SandboxUnavailable, ToolError
-from tools.registry import Toolset, tool
+from tools.registry import ToolOutput, Toolset, tool
 from tools.sandbox.base import ExecResult, Sandbox, SandboxLimits, SandboxRecord
-from tools.tool_context import ToolContext
-from tools.tool_output import ToolOutput
 
 
 class RecordingSandbox:

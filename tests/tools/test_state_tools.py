@@ -7,10 +7,10 @@ from typing import Any, cast
 import pytest
 
 from tests.tables import cases
+from tools.calls import State, ToolContext
 from tools.errors import ConfigError
 from tools.registry import Tool, Toolset, tool
 from tools.sandbox.base import Sandbox
-from tools.tool_context import State, ToolContext
 from tools.toolsets import refuse_state, toolset_of
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from tests.tables import cases
 from tools.errors import ToolError
-from tools.tool_output import ToolOutput, bounded, output_of
+from tools.registry import ToolOutput, bounded, output_of
 
 
 @dataclass

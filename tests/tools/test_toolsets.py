@@ -4,12 +4,12 @@ from typing import Any
 import pytest
 
 from tests.tables import cases
+from tools.calls import State
 from tools.errors import ConfigError
 from tools.files import file
 from tools.registry import Toolset, tool
 from tools.sandbox.base import Sandbox
 from tools.terminal import terminal
-from tools.tool_context import State
 from tools.toolsets import narrowed, select_toolsets
 
 

@@ -26,7 +26,6 @@ _MAX_SPEC_CHARS = 100_000
 """Limit of a tool's schema and description, which every prompt contains."""
 
 Call = Callable[[str, Mapping[str, Any]], Awaitable[str]]
-"""Calls a tool by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -35,8 +34,6 @@ class MCPTool(Tool):
 
 
 class _OpenSignature(Signature):
-    """Accepts any JSON object; the server validates it."""
-
     __slots__ = ()
 
     def parse(self, text: str) -> dict[str, Any]:
@@ -53,7 +50,6 @@ class MCPServers:
 
     @classmethod
     def among(cls, tools: Sequence[Any], enabled: Sequence[str] | None = None) -> "MCPServers":
-        """Return the enabled servers among an environment's tools."""
         servers = [entry for entry in tools if isinstance(entry, MCPToolset)]
         return cls([server for server in servers if enabled is None or server.name in enabled])
 
@@ -126,8 +122,6 @@ class MCPServers:
 
 
 class _SharedSession:
-    """A session for a whole run, which reopens after a loss."""
-
     def __init__(self, server: MCPToolset, folder: str) -> None:
         self._server, self._folder = server, folder
         self._opening = asyncio.Lock()

@@ -33,8 +33,6 @@ class _Request:
 
 
 class MCPSession:
-    """A session; created by `mcp_session`."""
-
     def __init__(self, server: MCPToolset, folder: str) -> None:
         self.server = server
         self.is_lost = False
@@ -136,7 +134,6 @@ class MCPSession:
             _fail(answer, self.lost(why))
 
     def _give_up_answer(self, problem: str) -> None:
-        # The unread answer had the id of its call, so all calls fail.
         for answer in list(self._unanswered):
             _fail(answer, ToolError(f"the answer is {problem}: ask for less"))
 
@@ -179,7 +176,7 @@ async def _ended(owner: "asyncio.Task[None]") -> None:
     owner.cancel()
     await asyncio.wait({owner}, timeout=_CLOSE_S)
     if owner.done() and not owner.cancelled():
-        owner.exception()  # raised in the waiting call already
+        owner.exception()
 
 
 def _reason(error: BaseException | None) -> str:
@@ -203,7 +200,6 @@ def _text_of(result: types.CallToolResult) -> str:
 
 
 def _part(block: Any) -> str:
-    """Return a block as text; other types become a line that names the type."""
     if isinstance(block, types.TextContent):
         return block.text
     if isinstance(block, types.EmbeddedResource) and isinstance(block.resource, types.TextResourceContents):

@@ -93,4 +93,3 @@ _KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         "a number of seconds above 0",
     ),
 }
-"""By field: a check of the value, and what is expected."""

@@ -24,7 +24,6 @@ from tools.sandbox.host.guarded import end, guarded, home_variables
 from tools.waiting import to_the_end
 
 MAX_ANSWER_BYTES = 8 << 20
-"""Limit of a server's message."""
 _MOST = 150_000
 """Weight limit of a message: the session takes 0.2 s for 10,000 parts or tools."""
 _CHUNK_BYTES = 1 << 16
@@ -45,7 +44,6 @@ class StdioServer:
 
     @property
     def last_words(self) -> str:
-        """The end of stderr as one line, for errors."""
         text = b"".join(self._stderr)[-_KEPT_STDERR_BYTES:].decode("utf-8", "replace").strip()
         return f": {' '.join(text.split())[-300:]}" if text else ""
 
@@ -87,15 +85,13 @@ class StdioServer:
             raise ToolServerLost(f"it cannot be started: {error}") from error
 
     def _prepare(self) -> tuple[list[str], dict[str, str], str]:
-        """Return (program and arguments, environment, empty working folder)."""
         server, own = self._server, tempfile.mkdtemp(prefix=".server-", dir=self._folder)
         named = {name: value.replace(ROLLOUT, self._folder) for name, value in server.env.items()}
         env = get_default_environment() | home_variables(own) | named
         program = shutil.which(str(server.command), path=env.get("PATH"))
         if program is None:
             raise ToolServerLost(f"it cannot be started: no program {server.command}")
-        # Relative file arguments refer to our working directory.
-        files = os.path  # unlike Path, it accepts texts of any length
+        files = os.path
         argv = [files.abspath(each) if files.isfile(each) else each for each in (program, *server.args)]
         return argv, env, f"{own}/home"
 
@@ -107,7 +103,6 @@ class StdioServer:
                     check_weight(line, _MOST)
                     message = _message(line)
                 except ValueError as error:
-                    # Non-JSON lines are not part of the protocol.
                     if isinstance(error, JsonError) and error.line is None:
                         self._on_refused(str(error))
                 else:
@@ -166,7 +161,6 @@ class StdioServer:
 
 
 def _message(line: bytes) -> Any:
-    """Parse a line; invalid UTF-8 is replaced, as in other tools' outputs."""
     try:
         return jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValueError:
@@ -195,8 +189,6 @@ async def http_streams(server: MCPToolset) -> AsyncGenerator[Streams]:
 
 
 class _Bounded(httpx2.AsyncHTTPTransport):
-    """A transport that refuses compression, since 600 kB can unpack to gigabytes."""
-
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         request.headers["Accept-Encoding"] = "identity"
         response = await super().handle_async_request(request)
@@ -211,8 +203,6 @@ class _Bounded(httpx2.AsyncHTTPTransport):
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
-    """A response body, passed on per message."""
-
     def __init__(self, stream: Any, *, problem: str | None, are_events: bool, asked: bytes) -> None:
         self._stream, self._problem, self._are_events, self._asked = stream, problem, are_events, asked
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from environments.rollout.boundary import raised_by_user, reason_of
+from environments.rollout.boundary import reason_of, unwrap_user_error
 from environments.run.experiment import environment_files
 from environments.run.watchdog import Watchdog
 from tools.errors import DatasetError, RunError
@@ -135,6 +135,6 @@ def _failed(error: BaseException) -> Answer:
     is_cancelled = isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
     if isinstance(error, KeyboardInterrupt) or is_cancelled:
         raise error
-    error = raised_by_user(error)
+    error = unwrap_user_error(error)
     # The message of a RunError has what broke in a hook of the setup.
     return "fail", str(error) if isinstance(error, RunError) else reason_of(error)

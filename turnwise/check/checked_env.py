@@ -13,7 +13,7 @@ from environments.config import AgentEnvConfig, ModelServerConfig
 from environments.policy.base import CompletionRequest, Policy
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, PlaysByScript, Script, ScriptedPolicy, generic_script, say
-from environments.rollout.boundary import raised_by_user
+from environments.rollout.boundary import unwrap_user_error
 from environments.rollout.containment.hook_calls import HookCalls
 from environments.rollout.items.item_json import stable_text
 from environments.rollout.items.tasks import GroupTask
@@ -109,7 +109,7 @@ class TracedCalls(HookCalls):
         try:
             given = await super().run(function, doing=doing, **how)
         except BaseException as error:
-            self._note(doing, raised_by_user(error), monotonic() - started)
+            self._note(doing, unwrap_user_error(error), monotonic() - started)
             raise
         self._note(doing, given, monotonic() - started)
         return given

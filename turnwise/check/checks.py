@@ -16,7 +16,6 @@ from statistics import fmean, variance
 from time import monotonic
 from typing import Any
 
-from environments.policy.inference.http_client import one_line
 from environments.record.diagnosis import diagnosis
 from environments.rollout.hooks import is_recorded, writes
 from environments.rollout.items.item_json import recorded_item
@@ -26,6 +25,7 @@ from environments.turn_level_reward import writes_turn_rewards
 from tools.errors import IsolationError
 from tools.mcp.mcp_servers import MCPTool
 from tools.mcp.mcp_toolset import ROLLOUT
+from tools.plain_text import one_line
 from tools.sandbox.inventory import list_sandboxes
 from turnwise.check.checked_env import CheckedEnv, TracedCall
 from turnwise.check.report import Answer

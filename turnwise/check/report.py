@@ -13,8 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from environments.policy.inference.http_client import one_line
-from tools.plain_text import printable
+from tools.plain_text import one_line, printable
 from tools.sandbox.host.guarded import guarded
 
 Result = Literal["ok", "warn", "fail", "skipped"]

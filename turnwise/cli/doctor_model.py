@@ -10,8 +10,6 @@ from contextlib import contextmanager
 import click
 
 from environments.config import AgentEnvConfig, ServerConfig
-from environments.policy.inference.endpoint import shown_url
-from environments.policy.inference.http_client import one_line
 from environments.policy.inference.model_server import ModelServer
 from environments.policy.inference.server_kind import check, model_names
 from environments.policy.rendering.chatml import EMBEDDED, Renderer, load_tokenizer
@@ -22,6 +20,7 @@ from environments.policy.rendering.families import (
     load_renderer,
 )
 from tools.errors import ConfigError
+from tools.plain_text import one_line, shown_url
 from turnwise.cli.env_command import with_proxies
 from turnwise.cli.settings import Overrides, Settings, merge_settings, split_overrides
 from turnwise.lab.model_check import CheckedModel, ModelCheck, Verdict, check_model

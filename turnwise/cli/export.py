@@ -12,8 +12,8 @@ from environments.record.private_file import folder_for, write_whole
 from environments.record.prompt_response import LineFile, prompt_response
 from environments.record.recorder import Record, iterate_lines, records_at
 from environments.run.console_streams import robust_console
-from environments.wire.columns import MADE_UP, columns_in, list_scores
-from environments.wire.views import TOKENS_PER_TURN, VIEWS, PrefixWeighting
+from environments.wire.training_rows import MADE_UP
+from environments.wire.views import TOKENS_PER_TURN, VIEWS, PrefixWeighting, columns_in, list_scores
 from tools.errors import CreditError, RecordError, UsageError, WireError
 from turnwise.cli.main import terminated_as_interrupted
 

@@ -4,8 +4,8 @@ from collections import Counter
 
 import click
 
-from environments.policy.inference.http_client import one_line
 from environments.run.loading import SHIPPED, InstalledEnvironment, installed_environments
+from tools.plain_text import one_line
 
 
 @click.command("list")

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, NoReturn, cast
 
 import click
 
-from environments.policy.inference.endpoint import without_credentials
 from environments.run.console_streams import (
     HUNG_THREAD,
     open_closed_descriptors,
@@ -26,7 +25,7 @@ from environments.run.console_streams import (
     robust_console,
 )
 from tools.errors import TurnwiseError, UsageError
-from tools.plain_text import did_you_mean
+from tools.plain_text import did_you_mean, without_credentials
 
 FAILED_EXIT = 1
 USAGE_EXIT = 2

@@ -126,7 +126,7 @@ async def _opening(env: AgentEnv, task: GroupTask) -> tuple[Message, ...]:
         if not takes_context(env.format_prompt, 1):
             prompt = await calls.hook("format_prompt", env.format_prompt, task.item)
             return opening_messages(prompt, system=env.system_prompt, env=env.name)
-        async with open_rollout(env.lifecycle, task, 0, calls) as (hooks, _):
+        async with open_rollout(env.lifecycle, task, 0, calls) as hooks:
             return await hooks.opening()
 
 

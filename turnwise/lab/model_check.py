@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from environments.policy.base import CompletionRequest
 from environments.policy.chat import ChatPolicy
-from environments.policy.inference.http_client import one_line
 from environments.policy.inference.model_server import ModelServer
 from environments.policy.inference.server_kind import ServerFacts, look
 from environments.policy.inference.token_wires import WIRES
@@ -17,6 +16,7 @@ from environments.policy.token_policy import TokenPolicy
 from environments.trajectory import Completion, Message
 from tools.calls import ToolSpec
 from tools.errors import ConfigError, ContextOverflow, TurnwiseError
+from tools.plain_text import one_line
 
 Verdict = Literal["ok", "no", "not seen"]
 

@@ -9,11 +9,12 @@ from hashlib import blake2b
 from itertools import groupby
 from typing import Any, Literal, cast
 
-from environments.policy.inference.http_client import IncompleteError, list_in, mapping, one_line, start_of
+from environments.policy.inference.http_client import IncompleteError, list_in, mapping, start_of
 from environments.policy.inference.server_kind import TEXT_ONLY, ServerFacts
 from environments.trajectory import NOT_SAMPLED, SEVERAL_VERSIONS, Message, WeightSpan
 from tools.calls import ToolCall
 from tools.json_input import JsonError, check_weight, collector_paused, read_exact_json, read_json
+from tools.plain_text import one_line
 
 _TEXTS = ("content", "refusal", "reasoning_content", "reasoning", "reasoning_details")
 _LISTS = ("token_ids", "response_token_ids", "weight_versions")
@@ -23,7 +24,6 @@ LARGEST_ID = 2**31
 """No vocabulary is larger; a negative id could equal `IGNORED` and drop out of the mask."""
 CLAMPED = -9999.0
 NO_NUMBERS = "NaN happened"
-"""SGLang's stop reason after it replaced an invalid id by a stop token."""
 _KINDS: Mapping[type, str] = {str: "text", int: "an integer", list: "a list", dict: "an object"}
 CallIds = Callable[[int], str]
 REASONING_FIELDS = ("reasoning_content", "reasoning")
@@ -56,9 +56,7 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "frequency_penalty": (None, 0),
     "logit_bias": (None, {}),
 }
-"""Settings that reshape the distribution, with their neutral values."""
 _AFTER_LOGPROBS = frozenset({"top_p", "top_k", "min_p"})
-"""Settings that SGLang applies after it computes logprobs."""
 
 
 class ReplyError(ValueError):
@@ -120,7 +118,6 @@ def merge_stream(content: bytes) -> dict[str, Any]:
 class SampledTokens:
     prompt_ids: tuple[int, ...]
     extends_row: bool = False
-    """Whether `prompt_ids` holds only the ids after the open row."""
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...] | None
 
@@ -254,7 +251,6 @@ class FilteredReplyError(ReplyError):
 
 
 def call_id(*names_it: object) -> str:
-    """Return a call id of nine letters and digits, which Mistral requires."""
     number = int.from_bytes(blake2b(repr(names_it).encode(), digest_size=8).digest(), "big")
     return "".join(_ID_CHARS[number // 62**place % 62] for place in range(_ID_LENGTH))
 
@@ -334,8 +330,6 @@ def logprobs_warning(sampling: Mapping[str, Any], facts: ServerFacts) -> str | N
 
 
 class _Choice:
-    """Accumulates the chunks of a choice; texts are joined once at the end."""
-
     def __init__(self) -> None:
         self.fields: dict[str, Any] = {}
         self._message: dict[str, Any] = {}
@@ -420,7 +414,7 @@ def _add_function(function: dict[str, Any], piece: Mapping[str, Any]) -> None:
 def _whole_function(function: dict[str, Any]) -> dict[str, Any]:
     pieces: list[Any] = function.get("arguments", [])
     if not all(isinstance(piece, str) for piece in pieces):
-        return {**function, "arguments": pieces[-1]}  # an object in one piece
+        return {**function, "arguments": pieces[-1]}
     return {**function, "arguments": "".join(pieces) if pieces else None}
 
 
@@ -437,7 +431,6 @@ def _logprobs_of(choice: Mapping[str, Any], pairs: list[list[Any]] | None) -> li
 
 
 def token_pairs(meta_info: Mapping[str, Any]) -> list[list[Any]] | None:
-    """Return SGLang's (logprob, id, text) of each sampled token, or None."""
     pairs = field_of(meta_info, "output_token_logprobs", list)
     if pairs is None:
         return None
@@ -607,7 +600,6 @@ def _choice_and_message(
 
 
 def meaning_of(reason: str) -> str:
-    """Classify a finish reason as `filtered`, `lost`, `length` or `stop`."""
     word = reason[:_LONGEST_REASON].lower().replace("-", "_")
     return next((name for name, pattern in _FINISHED.items() if pattern.search(word)), "stop")
 

@@ -34,13 +34,11 @@ SET_ELSEWHERE: Mapping[str, str] = {
     "token_ids": _IDS_ARE_SENT,
     "prompt_token_ids": _IDS_ARE_SENT,
 }
-"""Reserved request fields, with the setting that controls each."""
 _SHAPES_NOTHING = frozenset({
     "cache_salt", "data_parallel_rank", "extra_key", "kv_transfer_params", "metadata", "priority",
     "prompt_cache_key", "request_id", "return_weight_versions", "rid", "routed_dp_rank", "safety_identifier",
     "service_tier", "store", "stream_options", "user",
 })  # fmt: skip
-"""Fields without influence on the sampled distribution."""
 _STATUSES = frozenset({400, 403, 404, 422, 500, 501})
 """llama.cpp answers 500 for an unsupported field."""
 _DEEPEST = 6
@@ -78,7 +76,6 @@ _ONLY_STREAMS = re.compile(
     r"|stream(?:ing)? (?:must be (?:set to )?|is )(?:true|required)|stream mode is required",
     re.IGNORECASE,
 )
-"""Wordings of transformers, DashScope and gateways."""
 _WANTS_COMPLETION_TOKENS = re.compile(r"\buse\W+max_completion_tokens\b", re.IGNORECASE)
 _CONTEXT = re.compile(
     r"context[ _](length|size|window)|maximum model length|max_model_len|prompt is too long"
@@ -89,7 +86,6 @@ _CONTEXT = re.compile(
 _FILTER = re.compile(
     r"content[ _-]?(filter|policy|management)|moderation_blocked|safety system", re.IGNORECASE
 )
-"""Wordings of OpenAI, Azure and gateways for a filtered text."""
 
 
 def checked_extra_body(fields: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -145,7 +141,6 @@ def refused_fields(error: StatusError, fields: Iterable[str]) -> frozenset[str]:
 
 
 def without_quotes(text: str) -> str:
-    """Remove quoted conversation from an error's text; quoted names stay."""
     return _QUOTED_TEXT.sub(_without_sentences, text)
 
 
@@ -159,7 +154,6 @@ class Dialect:
     max_tokens: str = "max_tokens"
     streams: bool = False
     reasoning: str | None = None
-    """The message field in which the server returned reasoning."""
     section: str = "openai"
 
     @property
@@ -225,7 +219,6 @@ def is_filtered(error: StatusError) -> bool:
 
 
 def _collect(value: object, pointed: set[str], texts: list[str], deepest: int) -> None:
-    """Collect texts and field pointers from nested errors; OpenRouter and Mistral embed JSON in strings."""
     if deepest == 0:
         return
     if isinstance(value, str):
@@ -255,7 +248,6 @@ def _json_in(text: str) -> object:
 
 
 def _name_of(steps: list[object] | list[str]) -> str:
-    """Map `messages, 6, assistant, reasoning` to `messages.reasoning`, and others to their first step."""
     names = [step for step in steps if isinstance(step, str) and not step.strip("[]").isdigit()]
     if len(names) > 1 and names[0].startswith("messages"):
         return f"messages.{names[-1]}"

@@ -6,20 +6,22 @@ import re
 import resource
 import select
 import ssl
+from base64 import b64encode
 from collections import deque
 from collections.abc import AsyncIterable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import parse_qsl, unquote
 
 import aiohttp
 import orjson
 from aiohttp import TCPConnector
 
-from environments.policy.inference.endpoint import Endpoint, shown_url
 from tools.errors import ConfigError
 from tools.json_input import JsonError, read_json
-from tools.plain_text import printable
+from tools.plain_text import one_line, shown_url, split_url, without_credentials
 
 if TYPE_CHECKING:
     from aiohttp.client_reqrep import ConnectionKey
@@ -49,6 +51,62 @@ _MAX_ERROR_BYTES = 100_000
 _DETAILS_CHARS = 10_000
 
 
+_SHORTEST_SECRET = 4
+"""Shorter secrets are hidden only inside URLs, since they occur in ordinary words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """A parsed URL; `repr` and `url` contain no credentials."""
+
+    url: str
+    query: str = field(default="", repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+
+    with_credentials: str = field(default="", repr=False)
+    """Never show this."""
+
+    def at(self, path: str, *, at_root: bool = False) -> str:
+        url = self.url.removesuffix("/v1") if at_root else self.url
+        return f"{url}{path}{'?' if self.query else ''}{self.query}"
+
+    def without_secrets(self, text: str) -> str:
+        for secret in sorted(self.secrets, key=len, reverse=True):
+            text = text.replace(secret, "***")
+        return without_credentials(text)
+
+
+def endpoint(url: str, *, name: str, example: str, api_key: str = "") -> Endpoint:
+    """Parse a URL; `name` and `example` are for the error message.
+
+    Raises:
+        ConfigError: if the URL is invalid or the key cannot be a header value.
+    """
+    parts = split_url(url)
+    if parts is None:
+        raise ConfigError(f"{name} {shown_url(url)!r} is no URL; give one such as {example}")
+    api_key = api_key.strip()
+    if not (api_key.isascii() and api_key.isprintable()):
+        raise ConfigError(f"the API key for {shown_url(url)} has characters that no header can carry")
+    secrets = {api_key, parts.query, *(value for pair in parse_qsl(parts.query) for value in pair[1:])}
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    userinfo, at, _ = parts.netloc.rpartition("@")
+    if at:
+        user, _, password = userinfo.partition(":")
+        basic = b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode()
+        headers = {"Authorization": f"Basic {basic}"}
+        secrets |= {userinfo, password or user, unquote(password or user), basic}
+    secrets |= {value for each in parts.query.split("&") for value in each.split("=")[1:]}
+    return Endpoint(
+        url=shown_url(url).rstrip("/"),
+        query=parts.query,
+        headers=headers,
+        secrets=frozenset(secret for secret in secrets - {"none"} if len(secret) >= _SHORTEST_SECRET),
+        with_credentials=url.strip(),
+    )
+
+
 def refuse_more_connections(asked: int, setting: str) -> None:
     """Raise ConfigError if the limit of open files is too low for `asked` connections."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -70,7 +128,6 @@ def error_in_success(content: bytes) -> Mapping[str, Any]:
     # Quotes inside JSON strings are escaped, so a reply without this key needs no parsing.
     if len(content) > _LONGEST_ERROR or b'"error"' not in content:
         return {}
-    # one object, possibly behind comments, or one event
     for line in (content, *content.splitlines()):
         if b'"error"' in line and (error := _error_in(_object(line.removeprefix(b"data:")))):
             return error
@@ -80,7 +137,6 @@ def error_in_success(content: bytes) -> Mapping[str, Any]:
 
 
 def error_message(fields: Mapping[str, Any]) -> str | None:
-    """Return an error's message with OpenRouter's upstream details."""
     message = fields.get("message")
     raw = mapping(fields.get("metadata")).get("raw")
     if isinstance(raw, dict | list):
@@ -159,18 +215,11 @@ class Pace:
 
 
 def request_body(fields: Mapping[str, Any], lists: Mapping[str, Iterable[bytes]]) -> bytes:
-    """Return a JSON object of `fields` and of `lists` with encoded items."""
     # Joined once, since each copy of a long conversation costs time.
     parts = [b"{", orjson.dumps(dict(fields))[1:-1]]
     for name, items in lists.items():
         parts += (b"," if parts[1] else b"", b'"%b":[' % name.encode(), b",".join(items), b"]")
     return b"".join((*parts, b"}"))
-
-
-def one_line(text: str) -> str:
-    line = " ".join(text[: 100 * _LONGEST].split())
-    line = line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
-    return printable(line, "\N{REPLACEMENT CHARACTER}")
 
 
 def start_of(content: bytes) -> str:
@@ -185,19 +234,16 @@ def retry_after_s(header: str | None) -> float | None:
     except ValueError:
         try:
             seconds = (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds()
-        except (ValueError, TypeError, OverflowError):  # no date, or one without a time zone
+        except (ValueError, TypeError, OverflowError):
             return None
     return max(0.0, seconds) if math.isfinite(seconds) else None
 
 
 def reason_of_loss(error: Exception) -> str:
-    """Return the library's text without aiohttp's `ssl:default`."""
     return str(error).replace(" ssl:default", "") or type(error).__name__
 
 
 class StatusError(Exception):
-    """An error reply; `status` may come from an error inside a 200, `details` is the whole body."""
-
     def __init__(
         self, status: int, reason: str, *, code: str | None, details: str, retry_after_s: float | None
     ) -> None:
@@ -218,12 +264,10 @@ class NoAnswerError(Exception):
 
 
 class IncompleteError(NoAnswerError):
-    """A reply without its content, despite its status and framing."""
+    pass
 
 
 class HttpClient:
-    """Connections to one server; each call sends exactly one request."""
-
     def __init__(
         self, server: Endpoint, *, proxy: Endpoint | None = None, tls: ssl.SSLContext | None = None
     ) -> None:
@@ -322,7 +366,6 @@ def _object(content: str | bytes) -> Mapping[str, Any]:
 
 
 def _error_in(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an error field, that of the first choice (OpenRouter), or an error object itself (vLLM)."""
     error = fields.get("error")
     if not error and (choices := list_in(fields.get("choices"))):
         error = mapping(choices[0]).get("error")

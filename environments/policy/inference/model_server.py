@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from environments.policy.inference.endpoint import endpoint
 from environments.policy.inference.http_client import (
     HttpClient,
     NoAnswerError,
     Pace,
     StatusError,
+    endpoint,
     tls_context,
 )
 from tools.time_profile import timed
@@ -25,7 +25,6 @@ _PER_ITERATION = 16
 """Per event loop iteration; the work between a reply and the next request takes about 1 ms."""
 _LONGEST_RETRY_AFTER_S = 60.0
 _PASSING = frozenset({408, 409, 425, 429})
-"""Transient statuses below 500: timeout, conflict, too early, too many requests."""
 _LOG = logging.getLogger(__name__)
 _JITTER = random.Random()
 """A generator of its own, so that retries do not disturb a user's seed."""
@@ -83,7 +82,6 @@ class ModelServer:
         timeout_s = min(self.request_timeout_s, CHECK_TIMEOUT_S) if body is None else self.request_timeout_s
         for tried in range(1, self.tries + 1):
             try:
-                # The timeout does not include waiting for a slot.
                 async with lanes.slot():
                     reply = await _within(timeout_s, self._client.request(path, body, at_root=at_root))
                 await lanes.replies.step()
@@ -133,8 +131,6 @@ class ModelServer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Lanes:
-    """Request limits of one event loop; a training loop may create a new loop per step."""
-
     loop: asyncio.AbstractEventLoop
     slots: asyncio.Semaphore
     requests: Pace

@@ -16,16 +16,15 @@ from environments.policy.inference.http_client import (
     StatusError,
     list_in,
     mapping,
-    one_line,
     start_of,
 )
 from environments.policy.inference.model_server import ModelServer, may_pass
 from tools.errors import ConfigError, ServerAway
 from tools.json_input import JsonError, read_json
+from tools.plain_text import one_line
 
 ServerKind = Literal["vllm", "sglang", "llama.cpp", "ollama", "openai", "mistral", "openrouter", "unknown"]
 TEXT_ONLY: frozenset[ServerKind] = frozenset({"llama.cpp", "ollama", "openai", "mistral", "openrouter"})
-"""Kinds that never return token ids."""
 _BY_OWNER: Mapping[str, ServerKind] = {
     "vllm": "vllm",
     "sglang": "sglang",
@@ -52,12 +51,10 @@ _SIGNS: Mapping[ServerKind, frozenset[str]] = {
     "llama.cpp": frozenset({"default_generation_settings"}),
     "ollama": frozenset({"version"}),
 }
-"""Fields that identify each kind's page."""
 _LOG = logging.getLogger(__name__)
 _BROKEN = frozenset({500, 501})
 """Permanent answers for missing pages; proxies of a busy server answer 502 to 504."""
 _NAMES = ("id", "name", "model")
-"""Name fields of model lists: OpenAI's, ollama's, llama.cpp's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +63,6 @@ class ServerFacts:
     version: str | None = None
     context_tokens: int | None = None
     logprobs_mode: str | None = None
-    """vLLM's setting, visible only in its development mode."""
 
     def __str__(self) -> str:
         kind = "a server that does not say what it is" if self.kind == "unknown" else self.kind
@@ -117,7 +113,6 @@ class ServedModel:
     temperature: float = 1.0
     top_p: float = 1.0
     extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Further fields of each request."""
 
     @property
     def name(self) -> str:
@@ -193,7 +188,6 @@ async def _json(server: ModelServer, path: str, *, at_root: bool = False) -> obj
 
 
 async def _page(server: ModelServer, path: str, *, at_root: bool = False) -> object:
-    """Return a page's JSON, or None if it is missing or permanently broken."""
     try:
         return await _json(server, path, at_root=at_root)
     except IncompleteError:

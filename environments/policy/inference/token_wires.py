@@ -21,8 +21,9 @@ from environments.policy.inference.chat_reply import (
     weight_spans_of,
     weight_version_of,
 )
-from environments.policy.inference.http_client import list_in, mapping, one_line
+from environments.policy.inference.http_client import list_in, mapping
 from environments.trajectory import WeightSpan
+from tools.plain_text import one_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,6 @@ class TokenRequest:
     seed: int
     stop_ids: tuple[int, ...]
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """`temperature`, `top_p` and other fields that shape the distribution."""
     more: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -45,7 +45,6 @@ class TokenReply:
     logprobs: tuple[float, ...]
     finish_reason: str | None
     stopped_by: int | str | None
-    """The stop id or text, if the server states it."""
     weight_version: str | None
     weight_spans: tuple[WeightSpan, ...] = ()
 
@@ -88,7 +87,6 @@ def check_prompt_tokens(counted: int | None, request: TokenRequest) -> None:
 
 
 def ids_of(value: object, request: TokenRequest, name: str, since: str = "") -> tuple[int, ...]:
-    """Return validated sampled ids; `since` names the server version that has this field."""
     if value is None:
         raise ReplyError(f"the server gave no {name}{since}")
     token_ids = checked_ids(value, name)
@@ -100,7 +98,6 @@ def ids_of(value: object, request: TokenRequest, name: str, since: str = "") -> 
 
 
 def check_same_ids(named: Sequence[object], token_ids: Sequence[int]) -> None:
-    """Raise ReplyError if logprobs belong to other ids; None matches any id."""
     if len(named) != len(token_ids):
         raise ReplyError(f"the server gave {len(named)} logprobs for {len(token_ids)} token ids")
     for index, (name, token_id) in enumerate(zip(named, token_ids, strict=True)):
@@ -116,7 +113,6 @@ def logprobs_of(value: object, tokens: int) -> tuple[float, ...]:
 
 
 def finish_reason_of(reason: object, detail: object) -> str | None:
-    """Return `stop`, `length`, or None if neither is stated."""
     if reason is None:
         return None
     if reason in ("stop", "length"):
@@ -130,12 +126,9 @@ def finish_reason_of(reason: object, detail: object) -> str | None:
 class TokenWire:
     path: str
     at_root: bool = False
-    """Whether the path is beside `/v1`."""
     body: Callable[[TokenRequest], bytes]
     read: Callable[[bytes, TokenRequest], TokenReply]
-    """Raises ReplyError for an unusable reply."""
     absent: str
-    """What to change if the server lacks the path."""
 
 
 def _joined(name: str, request: TokenRequest, fields: Mapping[str, Any]) -> bytes:
@@ -301,7 +294,6 @@ def _read_sglang_chat(content: bytes, request: TokenRequest) -> TokenReply:
     meta = object_in(choice, "meta_info")
     if meta.get("output_token_logprobs") is None:
         entries = _entries_of(choice)
-        # These entries name no id.
         pairs = [[mapping(entry).get("logprob"), None] for entry in entries]
         meta = {**meta, "output_token_logprobs": pairs}
     return _sglang_reply(token_ids, {**meta, "finish_reason": finish})
@@ -341,4 +333,3 @@ WIRES: Mapping[tuple[str, str], TokenWire] = {
 MESSAGE_FIELDS = frozenset({"chat_template", "chat_template_kwargs", "tool_choice", "reasoning_effort"})
 """Fields that act on messages, so not when ids are sent."""
 _NO_SAMPLING_PARAMS = frozenset({"custom_logit_processor", "lora_path", "session_params"})
-"""Fields that SGLang expects beside `sampling_params`."""

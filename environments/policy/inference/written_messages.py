@@ -10,7 +10,6 @@ from tools.calls import ToolSpec
 from tools.json_input import JsonError, read_exact_json
 
 _CALL_ROLES = frozenset({"function_call", "tool_call"})
-"""Roles of messages whose text is one call or a list of calls, as JSON."""
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
 
 
@@ -42,7 +41,6 @@ class WrittenMessage:
 
 
 def tools_in(given: Any) -> tuple[ToolSpec, ...]:
-    """Parse tools in OpenAI's or Anthropic's format, or JSON text of them."""
     if isinstance(given, str):
         given = json_in(given, "tools") if given.strip() else None
     if given is None:
@@ -134,7 +132,6 @@ def _text(content: Any, where: str) -> str:
 
 
 def _refuse_other_parts(content: Any, where: str) -> None:
-    """Refuse parts that `read_message` would read as empty."""
     for part in cast("list[Any]", content) if isinstance(content, list) else [content]:
         if (kind := _kind(part)) is None or kind in _TEXT_PARTS:
             _text([part], where)

@@ -32,9 +32,7 @@ class Renderer(Protocol):
     """Renders the conversations of one model. Message text never becomes a control token."""
 
     @property
-    def name(self) -> str:
-        """The chat format, such as `qwen3`."""
-        ...
+    def name(self) -> str: ...
 
     @property
     def vocabulary_size(self) -> int: ...
@@ -60,13 +58,10 @@ class Renderer(Protocol):
         """
         ...
 
-    def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Message:
-        """Return the assistant message in sampled ids; its calls have status and span."""
-        ...
+    def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Message: ...
 
 
 def first_stop(ids: Sequence[int], stop_ids: Collection[int]) -> int | None:
-    """Return the index of the first stop id, or None if the turn was cut."""
     stops = frozenset(stop_ids)
     return None if stops.isdisjoint(ids) else list(map(stops.__contains__, ids)).index(True)
 
@@ -102,7 +97,7 @@ def message_of(sections: Sequence[Section]) -> Message:
                 name=name,
                 arguments=arguments,
                 status=status if closed else "unclosed_block",
-                span=(section.start, section.end + closed),  # both markers included
+                span=(section.start, section.end + closed),
             )
             calls.append(call)
         elif section.marker == CALL[1] and index and sections[index - 1].marker == CALL[0]:
@@ -113,7 +108,6 @@ def message_of(sections: Sequence[Section]) -> Message:
 
 
 def write_call(call: ToolCall) -> str:
-    """Return the text between call markers, with the arguments verbatim even if they are not JSON."""
     return (
         f"{_CALL_START}{json.dumps(call.name, ensure_ascii=False)}{_CALL_MIDDLE}{call.arguments}{_CALL_END}"
     )
@@ -133,7 +127,6 @@ def _framed(text: str) -> JsonCall | None:
 
 
 def _reasoning(sections: Sequence[Section]) -> tuple[str | None, Sequence[Section]]:
-    """Split off leading reasoning; unclosed reasoning takes all sections."""
     if not sections or sections[0].marker != THINK[0]:
         return None, sections
     close = next(
@@ -148,12 +141,9 @@ def _reasoning(sections: Sequence[Section]) -> tuple[str | None, Sequence[Sectio
 
 
 _ENTRY_TOKENS = 64
-"""Overhead of an entry, in tokens; most messages are short."""
 
 
 class TokenCache:
-    """A thread-safe LRU cache of token ids, bounded by their number."""
-
     def __init__(self, max_tokens: int) -> None:
         self._max_tokens = max_tokens
         self._tokens = 0
@@ -198,7 +188,7 @@ def load_tokenizer(name: str) -> Tokenizer:
         raise ConfigError(f"no tokenizer folder {name}; give one with a tokenizer.json, or `embedded`")
     try:
         return Tokenizer.from_pretrained(name)
-    except Exception as error:  # the hub client raises a dozen unrelated classes
+    except Exception as error:
         reason = " ".join(str(error).split())[:300]
         raise TokenizerError(
             f"no tokenizer {name!r}: {reason}; give `embedded`, a folder with a tokenizer.json, or a "
@@ -214,7 +204,7 @@ def _tokenizer_in(folder: Path) -> Tokenizer:
         raise ConfigError(f"no tokenizer at {path}: {error.strerror}; give a folder that has one") from error
     try:
         return Tokenizer.from_str(text)
-    except Exception as error:  # tokenizers raises it for a malformed file
+    except Exception as error:
         raise ConfigError(f"{path} is not a tokenizer of the `tokenizers` library: {error}") from error
 
 
@@ -265,7 +255,6 @@ class ChatMLRenderer:
 
     @property
     def missing_markers(self) -> tuple[str, ...]:
-        """Markers that token ids need and the tokenizer lacks."""
         return tuple(marker for marker in (START, STOP, *CALL) if marker not in self._control)
 
     @cached_property
@@ -273,7 +262,6 @@ class ChatMLRenderer:
         return max(len(token.encode()) for token in self._tokenizer.get_vocab(with_added_tokens=False))
 
     def chars_to_encode(self, messages: Sequence[Message]) -> int:
-        """Count characters of messages that are not in the cache."""
         return sum(
             len(each.content)
             + len(each.reasoning or "")
@@ -320,7 +308,6 @@ class ChatMLRenderer:
         return message_of(self._sections(token_ids))
 
     def _sections(self, ids: Sequence[int]) -> list[Section]:
-        """Split the text before the stop token at markers; the first section may have no marker."""
         stop = first_stop(ids, self.stop_ids)
         end = len(ids) if stop is None else stop
         starts = [index for index, token_id in enumerate(ids[:end]) if token_id in self._markers]
@@ -409,7 +396,6 @@ class ChatMLRenderer:
         return self._control.get(marker) or self._text(marker)
 
     def _text(self, text: str) -> tuple[int, ...]:
-        """Encode text without control tokens, whatever it contains."""
         if len(text) < LONG_CHARS:
             return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
         # `encode` holds the GIL, a batch does not.
@@ -450,7 +436,6 @@ async def rendered(
 
 
 async def parsed(work: Callable[[], Result], *, tokens: int) -> Result:
-    """Return `work()`, in a thread if it parses many tokens."""
     return work() if tokens < _LONG_TOKENS else await asyncio.to_thread(work)
 
 

@@ -41,7 +41,6 @@ LIBRARY_FAMILIES: Final = (
     "qwen3.6",
     "qwen3.8",
 )
-"""Rendered by the `renderers` library (extra `families`)."""
 TEXT_FAMILIES: Final = ("hermes", "qwen3-coder")
 """Supported only for tool calls in text."""
 _CHATML: Final = "chatml"
@@ -51,7 +50,6 @@ _HERMES_FAMILIES: Final = frozenset({"chatml", "hermes", "inkling", "qwen3", "qw
 _INKLING_NAME: Final = re.compile(
     r"(?:<\|message_model\|>)?(?<![\w.-])[\w.-]*+(?=<\|content_invoke_tool_json\|>)"
 )
-"""Inkling repeats a call's name before the call."""
 _TAGS: Final = ("<tool_call>", "</tool_call>")
 _SECTIONS: Final = {
     "deepseek-r1": ("<\uff5ctool\u2581calls\u2581begin\uff5c>", "<\uff5ctool\u2581calls\u2581end\uff5c>"),
@@ -65,7 +63,6 @@ _SECTIONS: Final = {
     "kimi-k2.5": ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
     "minimax-m2": ("<minimax:tool_call>", "</minimax:tool_call>"),
 }
-"""Call markers of families that differ from `_TAGS`."""
 
 _BY_MODEL: Final = (
     # The first match counts, so narrow patterns precede wide ones.
@@ -137,7 +134,7 @@ def read_text_calls(content: str, family: str, tools: Sequence[ToolSpec]) -> tup
             text_reader(family).parse_text(content, tools).tool_calls if content.lstrip()[:1] == "{" else ()
         )
         names = {tool.name for tool in tools}
-        is_call = any(call.name in names or call.arguments != "{}" for call in read)  # not an answer in JSON
+        is_call = any(call.name in names or call.arguments != "{}" for call in read)
         return ("", _numbered(read)) if is_call else (content, ())
     searched = _INKLING_NAME.sub("", content) if family == "inkling" else content
     read_blocks = [

@@ -25,7 +25,7 @@ from tools.extras import needs_extra
 
 _STATUSES: Final[Mapping[str, CallStatus]] = {
     "ok": "ok",
-    "unknown_tool": "ok",  # the toolset's error lists the tools
+    "unknown_tool": "ok",
     "invalid_json": "invalid_json",
     "unclosed_block": "unclosed_block",
     "missing_name": "missing_name",
@@ -105,12 +105,11 @@ def _allows_text(schema: Mapping[str, Any]) -> bool:
     kinds = schema.get("type", ())
     branches = schema.get("anyOf") or schema.get("oneOf") or ()
     if not kinds and not branches:
-        return True  # any type
+        return True
     return "string" in ([kinds] if isinstance(kinds, str) else kinds) or any(map(_allows_text, branches))
 
 
 AsText = Callable[[str], str]
-"""Protects message text, so that no control token results from it."""
 
 
 def given_messages(
@@ -165,7 +164,6 @@ def _spoken(
     message: Message, named: dict[str, tuple[str, str]], as_text: AsText, *, calls_as_text: bool
 ) -> dict[str, Any]:
     calls = [call for call in message.tool_calls if not calls_as_text and _is_object(call)]
-    # Calls that the format cannot write.
     others = [
         f"{call.name}({call.arguments})" if call.name else call.arguments
         for call in message.tool_calls
@@ -203,8 +201,6 @@ _ITSELF = "\ufdd0\ufdd2"
 
 
 class MarkerBreaks:
-    """Breaks markers in message text, and finds unbroken ones in what the library encodes."""
-
     def __init__(self, markers: Iterable[str]) -> None:
         self._markers = frozenset(markers)
         lengths: dict[str, set[int]] = {}
@@ -218,7 +214,6 @@ class MarkerBreaks:
         self._longest = max(map(len, self._markers), default=0)
 
     def broken(self, text: str) -> str:
-        """Return the text with breaks, so that no marker forms in it or across its ends."""
         text = text.replace("\ufdd0", _ITSELF)
         found = list(self._found(text, overlapping=True))
         if found:
@@ -232,7 +227,6 @@ class MarkerBreaks:
         return text
 
     def pieces(self, text: str) -> Iterator[tuple[str, bool]]:
-        """Yield (text without breaks, whether it is a control token)."""
         end = 0
         for start, marker in self._found(text):
             yield _unbroken(text[end:start]), False
@@ -314,7 +308,7 @@ class FamilyTokenizer:
                 continue
             elif len(piece) < LONG_CHARS:
                 ids += self._tokenizer.encode(piece, add_special_tokens=False).ids
-            else:  # `encode` holds the GIL, a batch does not
+            else:
                 (encoding,) = self._tokenizer.encode_batch_fast([piece], add_special_tokens=False)
                 ids += encoding.ids
         return ids
@@ -354,7 +348,6 @@ def _mapped(value: Any, as_text: Callable[[str], str]) -> Any:
 
 
 _KEPT_LISTS = 64
-"""Environments may narrow the tools per item."""
 _BY_TEMPLATE = frozenset({"deepseek-v4", "laguna-m.1", "laguna-xs.2"})
 """The library's own extension refuses several results or loses ids after the turn in these."""
 
@@ -391,10 +384,8 @@ class _Prefixes:
         self._decode = decode
         self._last: list[int] = []
         self._ends: list[int] = []
-        """Characters up to the end of each id; computed for the first prefix."""
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        # Ids after a run start with a marker, which is decoded alone.
         if len(ids) < len(self._last) and ids[-1] == self._last[len(ids) - 1]:
             self._ends = self._ends or list(self._find_ends())
             return " " * self._ends[len(ids) - 1]
@@ -490,7 +481,6 @@ class FamilyRenderer:
         return _message(self._read(token_ids, tools), tools)
 
     def parse_text(self, text: str, tools: Sequence[ToolSpec]) -> Message:
-        """Return the message in a reply's text; markers in it count as such."""
         ids = self._tokenizer.encode(text)
         return _message(self._read_by_library(ids, tools, prompt_ids=None), tools)
 
@@ -532,7 +522,6 @@ class FamilyRenderer:
         return self._library.parse_response(list(token_ids), tools=described, prompt_ids=prompt_ids)
 
     def _read_dsml(self, token_ids: Sequence[int]) -> Any:
-        """Parse DeepSeek V4 with `_Prefixes`, since the library decodes every prefix."""
         think, think_end = (self.markers[text] for text in self._think)
         return import_module("renderers.parsing").parse_deepseek_v4(
             _Prefixes(self.decode),
@@ -562,7 +551,6 @@ class FamilyRenderer:
         return ("<think:opensource>", "</think:opensource>") if self._family == "hy3" else THINK
 
     def _after_template(self, given: list[dict[str, Any]], read: Any, *, closed: bool) -> tuple[int, ...]:
-        """Return the template's ids after a stand-in turn with the same calls."""
         answered: dict[str, Any] = {"role": "assistant", "content": "."}
         if read.tool_calls:
             answered["tool_calls"] = [
@@ -594,7 +582,6 @@ def _message(read: Any, tools: Sequence[ToolSpec]) -> Message:
 
 @cache
 def text_reader(family: str) -> FamilyRenderer:
-    """Return a reader of a family's text with a byte tokenizer, without the model's."""
     tokenizer = FamilyTokenizer(byte_tokenizer(()))
     return FamilyRenderer(family, byte_tokenizer(_lacking(family, tokenizer)))
 
@@ -613,10 +600,9 @@ def _created(family: str, tokenizer: FamilyTokenizer) -> Any:
 
 
 def _lacking(family: str, tokenizer: FamilyTokenizer) -> list[str]:
-    """Return markers that the library needs and the tokenizer lacks."""
     create, config = _library_parts(family)
     tokenizer.missing = []
-    with suppress(Exception):  # the error names one; the lookups show all
+    with suppress(Exception):
         create(tokenizer, config)
     lacking, tokenizer.missing = list(dict.fromkeys(tokenizer.missing)), None
     return lacking
@@ -624,7 +610,7 @@ def _lacking(family: str, tokenizer: FamilyTokenizer) -> list[str]:
 
 def _library_parts(family: str) -> tuple[Any, Any]:
     with needs_extra("families", f"the chat format {family}"):
-        create: Any = import_module("renderers").create_renderer  # slow import
+        create: Any = import_module("renderers").create_renderer
         config_from_name: Any = import_module("renderers.configs").config_from_name
     # A trained row may only grow, so reasoning stays.
     return create, type(config_from_name(family))(thinking_retention="all")

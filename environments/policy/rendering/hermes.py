@@ -60,7 +60,6 @@ def blocks(content: str, opening: str, closing: str) -> Iterator[Block]:
 
 
 def _next_code(content: str, at: int) -> tuple[int, int]:
-    """Return the span of the next code, fenced or in backticks; an empty span at the end if none."""
     opened = _CODE_START.search(content, at)
     if opened is None:
         return len(content), len(content)
@@ -91,7 +90,6 @@ class JsonCall(NamedTuple):
 
 
 def checked_call(name: str, arguments: str) -> JsonCall:
-    """Return a call, `invalid_json` unless the arguments are JSON or empty."""
     if not name:
         return JsonCall(name, arguments, "missing_name")
     try:
@@ -114,12 +112,11 @@ def read_json_call(text: str) -> JsonCall:
         return JsonCall("", text, "missing_name")
     value, arguments = next((fields[key] for key in _ARGUMENTS if key in fields), (None, ""))
     if isinstance(value, str):
-        arguments = value  # some models put the object in a string
+        arguments = value
     return checked_call(name, arguments)
 
 
 def _fields(text: str) -> Iterator[tuple[str, tuple[Any, str]]]:
-    """Yield (key, (value, its source text)) of an object; ValueError for anything else."""
     after = _skip(text, 0, "{")
     separator = text[after : after + 1]
     end = after

@@ -11,7 +11,6 @@ from environments.policy.inference.http_client import list_in
 from environments.policy.inference.written_messages import MessageError
 
 LISTS = ("messages", "conversation", "conversations")
-"""Fields of which one holds a session's messages."""
 _RESULTS = frozenset({"function_call_output", "custom_tool_call_output"})
 _OF_ITEMS = frozenset(
     {"type", "id", "status", "role", "phase", "summary", "call_id", "name", "arguments", "input"},
@@ -21,11 +20,7 @@ _CALLS = {"function_call": "function", "custom_tool_call": "custom"}
 
 
 def as_session(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a call as a session, and anything else unchanged.
-
-    Raises:
-        MessageError: if some part of the call is not supported.
-    """
+    """Return a call as a session, and anything else unchanged; raise MessageError if it is not supported."""
     call: dict[str, Any] = dict(fields)
     for name in ("request", "body"):
         if isinstance(sent := fields.get(name), dict) and {"messages", "input"} & sent.keys():
@@ -60,7 +55,6 @@ def _reply_messages(reply: Mapping[str, Any], *, with_output: bool) -> list[Any]
 
 
 def _request_messages(call: Mapping[str, Any]) -> list[Any]:
-    """Return the messages of a request to `responses`."""
     if call.get("previous_response_id") or call.get("conversation"):
         raise MessageError("goes on from what is at the server alone; give the whole conversation as input")
     written = call["input"]
@@ -97,7 +91,6 @@ def _messages_of(items: Sequence[Any], where: str) -> list[dict[str, Any]]:
 
 
 def _add(message: dict[str, Any], kind: str, item: Mapping[str, Any], where: str) -> None:
-    """Add an item, and a vote on it, to the assistant's message."""
     if kind == "message":
         content = item.get("content")
         message["content"] += content if isinstance(content, list) else [content]

@@ -25,7 +25,6 @@ from tools.calls import ToolCall, ToolResult, ToolSpec
 _UP = frozenset({"up", "upvote", "thumbs_up"})
 _DOWN = frozenset({"down", "downvote", "thumbs_down"})
 NO_SPAN = Span(row=0, start=0, end=0)
-"""The span of a turn without a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,16 +34,10 @@ class Scale:
     vote_fields: tuple[str, ...] = ("vote", "reward")
     """Fields of a message; `a.b` is field `b` of the object in `a`."""
     outcome_field: str = "outcome"
-    """A field of the session."""
     upvote: float = 1.0
     downvote: float = -1.0
 
     def vote(self, message: Mapping[str, Any], where: str) -> float | None:
-        """Return a message's vote.
-
-        Raises:
-            SessionError: if several fields have one, or it is not a vote.
-        """
         given = {name: value for name in self.vote_fields if (value := _at(message, name)) is not None}
         if len(given) > 1:
             raise SessionError(f"{where} has {' and '.join(given)}; a message has one vote")
@@ -67,7 +60,6 @@ class Scale:
 
 
 def number(value: Any, where: str, possible: str) -> float:
-    """Return a JSON number that credit can be computed from, or raise SessionError."""
     if not isinstance(value, int | float):
         raise SessionError(f"{where} is {value!r:.100}; {possible}")
     try:
@@ -104,34 +96,22 @@ def messages_in(session: Mapping[str, Any]) -> list[WrittenMessage]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """A conversation with its rewards."""
-
     session_id: str | None
     item_id: str | None
     """The prompt's name; None: the prompt itself identifies the item."""
     prompt: tuple[Message, ...]
     turns: tuple[Turn, ...]
-    """Empty if the assistant is silent; there is no trajectory then."""
     tools: tuple[ToolSpec, ...]
     model: str | None
     rewards: Rewards
     metrics: Mapping[str, float]
     rows: tuple[TokenRow, ...] | None = None
-    """Token rows as sampled, or None if only text is known."""
     item: Mapping[str, Any] | None = None
-    """The agent's input, where the log has more than the opening."""
     group: str = ""
-    """Identifies one of several groups of the item."""
     error: str | None = None
-    """The error of a dropped rollout."""
 
 
 def read_session(fields: object, scale: Scale) -> Session:
-    """Return the session of a JSON value.
-
-    Raises:
-        SessionError: if some part of it is not supported.
-    """
     if not isinstance(fields, dict):
         raise SessionError(f"is {fields!r:.100}; a session is a JSON object")
     session = as_session(cast("dict[str, Any]", fields))
@@ -220,7 +200,6 @@ def _is_trained(said: WrittenMessage) -> bool:
 
 
 def metrics_in(given: Any) -> dict[str, float]:
-    """Return numbers by name without nulls, or raise SessionError."""
     if given is None:
         return {}
     if not isinstance(given, dict):

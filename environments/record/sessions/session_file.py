@@ -40,7 +40,6 @@ from tools.json_input import JsonError, read_exact_json
 from tools.plain_text import is_utf8
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
-"""More is no conversation."""
 MAX_SIBLINGS = 1024
 """Further sessions with the same opening form more groups, each an epoch of the item."""
 _SHOWN_LINES = 5
@@ -49,8 +48,6 @@ _GZIP = b"\x1f\x8b"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedSession:
-    """A session and its line in the file."""
-
     session: Session
     line: int
 
@@ -62,7 +59,6 @@ class LoggedGroup:
     item_id: str
     epoch: int
     item: Mapping[str, Any]
-    """The agent's input: opening messages and tools."""
     sessions: tuple[LoggedSession, ...]
 
 
@@ -70,11 +66,6 @@ class SessionFile:
     """The sessions of a file by their openings; made by `open_sessions`."""
 
     def __init__(self, path: Path, file: BinaryIO, scale: Scale) -> None:
-        """Read every session.
-
-        Raises:
-            DatasetError: if lines are invalid; names the first and counts the others.
-        """
         self.sessions = 0
         self.turns = 0
         self.votes = 0
@@ -82,18 +73,10 @@ class SessionFile:
         self._path, self._file, self._scale = path, file, scale
         self._before = _identity(file)
         self._openings: dict[tuple[str, str], _Opening] = {}
-        """Keys are (item id, group), in file order."""
         self._ids: dict[bytes, int] = {}
-        """First line of each session id, by its digest."""
         self.digest = self._read()
-        """SHA-256 of the file."""
 
     def groups(self) -> Iterator[LoggedGroup]:
-        """Yield every group, in the order of their first sessions.
-
-        Raises:
-            DatasetError: if the file changed in the meantime.
-        """
         epochs = Counter[str]()
         for (identity, _), opening in self._openings.items():
             for part in _parts(opening.places):
@@ -146,7 +129,6 @@ class SessionFile:
         self.outcomes += session.rewards.outcome is not None
 
     def _lines(self, also: Callable[[bytes], None]) -> Iterator[tuple[int, int, bytes]]:
-        """Yield (number, offset, content) of lines that are not blank."""
         line = offset = 0
         while content := self._file.readline(MAX_LINE_BYTES + 1):
             line += 1
@@ -174,11 +156,6 @@ class SessionFile:
 
 @contextmanager
 def open_sessions(path: Path, scale: Scale) -> Generator[SessionFile]:
-    """Context manager: read and check all sessions of a file.
-
-    Raises:
-        DatasetError: if the file cannot be read, or a line is no session.
-    """
     if str(path) == "-":
         raise DatasetError("sessions are read twice: give a file, not - (standard input)")
     try:
@@ -272,20 +249,12 @@ def with_row(
 
 
 UNKNOWN_POLICY = "unknown"
-"""The policy's name where no session names its model."""
 Credit = Callable[[TrajectoryGroup, str], CreditedGroup]
-"""Credits a group that a policy of this name played."""
 
 
 def record_sessions(
     sessions: SessionFile, recorder: Recorder, origin: RunOrigin, renderer: ChatMLRenderer, credit: Credit
 ) -> Summary:
-    """Write a group per opening, in file order, and return their summary.
-
-    Raises:
-        DatasetError: if the file changed in the meantime.
-        RecordError: if the record cannot be written.
-    """
     summary = Summary()
     recorder.begin(origin)
     for logged in sessions.groups():

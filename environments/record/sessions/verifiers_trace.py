@@ -35,19 +35,12 @@ TURN_REWARDS = "turn_rewards"
 
 
 def is_trace(value: object) -> bool:
-    """Whether a JSON value is an episode or a trace."""
     fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
     return isinstance(fields.get("task"), dict) and ("nodes" in fields or "traces" in fields)
 
 
 def read_traces(fields: Mapping[str, Any], scale: Scale) -> list[Session]:
-    """Return the sessions of an episode's trainable agents, or of a single trace.
-
-    An episode that failed without a trace is a session without turns.
-
-    Raises:
-        SessionError: if some part of it is not supported.
-    """
+    """Return the sessions of an episode's trainable agents, or of a single trace."""
     try:
         if "nodes" in fields:
             return [_session(fields, fields, scale)]
@@ -94,10 +87,7 @@ def _name(fields: Mapping[str, Any], field: str) -> str | None:
 
 
 class _Graph:
-    """The nodes of a trace. Each leaf ends a branch, which is a token row.
-
-    Each node is visited a fixed number of times, except for branches that repeat nodes: these are bounded.
-    """
+    """The nodes of a trace; each leaf ends a branch, which is a token row."""
 
     def __init__(self, nodes: Sequence[Mapping[str, Any]]) -> None:
         self.nodes = nodes
@@ -105,13 +95,11 @@ class _Graph:
         self._threads: dict[int, Seen] = {-1: ([], 0)}
         """Messages up to each node: a list shared by the nodes of a branch, and a length."""
         self._assistants = {-1: -1}
-        """The last assistant node up to each node."""
         self._repeated = 0
         for index, node in enumerate(nodes):
             self._add(index, node.get("parent"), self._message(index))
         self.sampled = [index for index, node in enumerate(nodes) if node.get("sampled")]
         self.seen = [self._threads[self._parents[index]] for index in self.sampled]
-        """The context of each turn."""
         messages, count = self.seen[0] if self.sampled else ([], 0)
         self.prompt = tuple(messages[:count])
 
@@ -134,11 +122,9 @@ class _Graph:
             raise SessionError(f"its branches repeat more than {_MOST_REPEATED} nodes; give it in parts")
 
     def turns(self, calls: Sequence[Mapping[str, Any]]) -> list[Turn]:
-        """Return a turn per sampled node, with the messages that answer it and without a row."""
         of_node = {call["node"]: call for call in calls if call.get("node") is not None}
         turns: list[Turn] = []
         self._turn_of: dict[int | Message, int] = {}
-        """Turns by node, and by message (of equal messages the last)."""
         for at, index in enumerate(self.sampled):
             (messages, count), call = self._threads[index], of_node.get(index, {})
             message = messages[count - 1]
@@ -160,7 +146,6 @@ class _Graph:
         return turns
 
     def with_rows(self, turns: Sequence[Turn]) -> tuple[list[Turn], tuple[TokenRow, ...] | None]:
-        """Return the turns with spans, and the rows, or None for rows if a turn has no tokens."""
         if not all(self.nodes[index].get("token_ids") for index in self.sampled):
             return list(turns), None
         leaves = self._longest_branches()
@@ -187,7 +172,6 @@ class _Graph:
         return leaves
 
     def _completion(self, index: int, turn: Turn, known: int) -> Completion:
-        """Return the sampled tokens and those before them that the row does not hold yet."""
         path = [index]
         while len(path) < self._threads[index][1] - known:
             path.append(self._parents[path[-1]])
@@ -230,7 +214,6 @@ class _Graph:
 
 
 def _rewards(trace: Mapping[str, Any], info: Mapping[str, Any], graph: _Graph, scale: Scale) -> Rewards:
-    """Return a trace's outcome, and rewards of turns from `info.turn_rewards` or votes on nodes."""
     possible = "give numbers and null"
     turns = field_of(info, TURN_REWARDS, list)
     if turns is None:

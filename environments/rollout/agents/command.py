@@ -109,8 +109,13 @@ class Command:
         }
 
     def with_prompt(self, prompt: str) -> list[str]:
-        """Program and arguments."""
         return [*self.argv, prompt] if self.prompt == "argument" else list(self.argv)
+
+    def player(self, prompt: str, sandbox: Sandbox) -> "HostPlayer | SandboxPlayer":
+        """Return the player of one rollout."""
+        if self.where == "host":
+            return HostPlayer(self, prompt)
+        return SandboxPlayer(self, prompt, sandbox)
 
 
 def host_path() -> str:

@@ -24,8 +24,8 @@ from environments.rollout.hooks import Hooks, is_recorded, takes_context, writes
 from environments.turn_level_reward import TurnLevelRewardMixin
 from tools.errors import ConfigError
 from tools.extras import OWN_PACKAGES
-from tools.injection import is_state, state_class, why_unreadable
 from tools.registry import Toolset
+from tools.signature import is_state, state_class, why_unreadable
 from tools.toolsets import refuse_state
 
 _LOG = logging.getLogger(__name__)

@@ -199,7 +199,7 @@ class RolloutWorker:
     def _take_new_versions(self) -> tuple[str, ...]:
         """Return each version once: a repeated name would mean that the trainer restarted."""
         with self._one_at_a_time:
-            versions = self._env.lifecycle.weight_versions.met
+            versions = self._env.lifecycle.weight_versions.seen
             new = tuple(each for each in versions if each not in self._sent_versions)
             self._sent_versions.update(new)
         return new

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from tools.calls import State, ToolContext
 from tools.errors import DatasetError, ToolError
 from tools.registry import tool
-from tools.tool_context import State, ToolContext
 
 COUNTED = "A count found {sacks} sacks in the {store}."
 BROUGHT = "{sacks} sacks were brought into the {store}."

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal
 import jsonlines
 from pydantic import Field
 
+from tools.calls import State, ToolContext
 from tools.errors import ToolError
 from tools.registry import tool
-from tools.tool_context import State, ToolContext
 
 HANDED_OVER = "transferred to a human"
 """The end reason after `transfer_to_human`."""

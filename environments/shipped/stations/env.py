@@ -14,11 +14,10 @@ from environments.policy.scripted import Choice, call
 from environments.rewards.reward_context import RolloutContext
 from environments.trajectory import Message, Trajectory, Turn
 from environments.turn_level_reward import TurnLevelRewardMixin
-from tools.calls import ToolSpec
+from tools.calls import State, ToolContext, ToolSpec
 from tools.errors import ToolError
 from tools.registry import Toolset, tool
 from tools.sandbox.base import Sandbox
-from tools.tool_context import State, ToolContext
 
 SIGNS = ("north", "south", "east", "west", "sun", "moon", "star", "rain")
 KEYS = ("a", "b", "c", "d")

@@ -19,10 +19,9 @@ from environments.shipped.word_guess.embedded_words import (
 )
 from environments.trajectory import Message, Trajectory, Turn
 from environments.turn_level_reward import TurnLevelRewardMixin
-from tools.calls import ToolSpec
+from tools.calls import State, ToolSpec
 from tools.errors import DatasetError
 from tools.sandbox.base import Sandbox
-from tools.tool_context import State
 
 GUESSES = 6
 INFORMATION_WEIGHT = 0.5

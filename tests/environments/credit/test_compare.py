@@ -3,7 +3,7 @@
 import pytest
 
 from environments.credit import credit_change
-from environments.credit.compare import rank_correlation
+from environments.credit.ledger import rank_correlation
 from tools.errors import CreditError
 
 

@@ -9,7 +9,7 @@ from environments.config import AgentEnvConfig, ServerConfig
 from environments.policy.mock_server import MockSettings, mock_app
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
 from environments.run.process_run import process
-from environments.wire.columns import columns_of
+from environments.wire.training_rows import columns_of
 from environments.wire.views import VIEWS
 from tests.environments.chat.chat_env import TASK, Chat, ScalarChat
 from tests.environments.chat.versioned import CHOICES

@@ -18,7 +18,7 @@ from environments.record.group_line import encode_group, with_crc
 from environments.record.record_feed import follow
 from environments.record.recorder import Recorder
 from environments.trajectory import SEVERAL_VERSIONS
-from environments.wire.columns import MADE_UP
+from environments.wire.training_rows import MADE_UP
 from environments.wire.views import VIEWS
 from tests.environments.record.any_group import all_withheld
 from tests.environments.record.recorded import TWO, credited

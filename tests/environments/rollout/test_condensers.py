@@ -179,7 +179,7 @@ async def test_where_the_last_turn_alone_is_too_long_it_goes_and_the_opening_sta
 async def test_an_opening_that_is_too_long_overflows_before_anything_is_paid(condenser):
     rollout = await played(condenser, steps=READS)
     assert (rollout.loop.stop_reason, rollout.requests) == (StopReason.CONTEXT_OVERFLOW, [])
-    assert "prompt" in rollout.loop.stopped_by
+    assert "prompt" in rollout.loop._models.stopped_by
 
 
 async def test_a_trimmed_result_keeps_its_beginning_and_end():

@@ -7,8 +7,8 @@ import socket
 import pytest
 
 from environments.serve.delivery import ApiLostError
-from environments.wire.columns import columns_of
 from environments.wire.payloads import Part, compress
+from environments.wire.training_rows import columns_of
 from environments.wire.views import token_advantages
 from tests.environments.serve.delivered import (
     blocking,

@@ -12,7 +12,7 @@ import pytest
 import typing_extensions
 
 from environments.trainers.completion_columns import completion_columns
-from environments.trainers.registry_estimators import turn_slices
+from environments.trainers.settings import turn_slices
 from tests.environments.trainers.groups import ONE_ROW
 from tools.errors import ConfigError
 

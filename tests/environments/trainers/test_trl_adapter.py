@@ -8,7 +8,7 @@ import pytest
 
 from environments.shipped.word_guess.env import WordGuessEnv
 from environments.trainers.settings import TRL_LOSSES, InexactStepWarning
-from environments.wire.columns import columns_of
+from environments.wire.training_rows import columns_of
 from environments.wire.views import token_advantages
 from tests.environments.trainers.groups import WITHHELD
 from tools.errors import ConfigError, RunError

@@ -25,10 +25,10 @@ from environments.trajectory import (
     TrajectoryGroup,
     Turn,
 )
-from environments.wire.columns import columns_of, list_scores
 from environments.wire.padding import longer_than
 from environments.wire.payloads import Shape, pack, part_without, post_text
-from environments.wire.views import VIEWS
+from environments.wire.training_rows import columns_of
+from environments.wire.views import VIEWS, list_scores
 from tools.calls import ToolCall, ToolResult
 
 GOLDEN = Path(__file__).with_name("golden")

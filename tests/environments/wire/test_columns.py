@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import orjson
 
-from environments.wire.columns import columns_of, rows_of
+from environments.wire.training_rows import columns_of, rows_of
 from environments.wire.views import VIEWS, token_advantages
 from tests.environments.wire.golden_groups import CASES
 from tests.tables import cases

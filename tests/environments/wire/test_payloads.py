@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from environments.testing import group_of
 from environments.trajectory import IGNORED, CreditedGroup
-from environments.wire.columns import columns_of, rows_of
 from environments.wire.padding import longer_than
 from environments.wire.payloads import Shape, compress, pack, part_without, post_body, post_text
-from environments.wire.training_rows import check_rows
+from environments.wire.training_rows import check_rows, columns_of, rows_of
 from environments.wire.views import token_advantages
 from tools.errors import WireError
 

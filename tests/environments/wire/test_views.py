@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from environments.testing import group_of
 from environments.trajectory import IGNORED, CreditedGroup, WeightSpan
 from environments.wire import views
-from environments.wire.columns import columns_of, list_scores
-from environments.wire.views import VIEWS
+from environments.wire.training_rows import columns_of
+from environments.wire.views import VIEWS, list_scores
 
 REWARD = st.none() | st.floats(-10, 10)
 GROUPS = st.lists(st.lists(REWARD, min_size=1, max_size=5), min_size=1, max_size=4)

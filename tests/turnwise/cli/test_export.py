@@ -12,8 +12,8 @@ from environments.record.prompt_response import prompt_response
 from environments.record.recorder import Recorder
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup
-from environments.wire.columns import columns_of, list_scores
-from environments.wire.views import VIEWS
+from environments.wire.training_rows import columns_of
+from environments.wire.views import VIEWS, list_scores
 from tests.tables import cases
 from tools.errors import RecordError, UsageError
 from turnwise.cli import export as export_module

@@ -18,10 +18,9 @@ from environments.serve.registration import Identity, Registration
 from environments.serve.trajectory_api import ApiState, ApiUnavailableError, TrajectoryApi
 from environments.trainers.completion_columns import CompletionColumns, completion_columns
 from environments.trajectory import CreditedGroup
-from environments.wire.columns import Columns, columns_of
 from environments.wire.padding import padding_of
 from environments.wire.payloads import Part, Shape, compress, pack
-from environments.wire.training_rows import RowGroup
+from environments.wire.training_rows import Columns, RowGroup, columns_of
 from environments.wire.views import VIEWS, Divisor
 from tools.errors import ConfigError, TurnwiseError
 from turnwise.lab.probe.canaries import GROUP_SIZE, CanaryEnv

@@ -8,7 +8,7 @@ from collections import Counter
 from environments.record.recorder import read_groups
 from environments.run.open_run import RunOptions
 from environments.serve.serving import serve
-from environments.wire.columns import columns_of
+from environments.wire.training_rows import columns_of
 from environments.wire.views import VIEWS
 from tests.environments.run.workers.supervised import Supervisors, on_supervisors
 from tests.environments.run.workers.worked_env import Worked, WorkedConfig

@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from environments.rollout.boundary import let_go
+from environments.rollout.boundary import drop_tracebacks
 from environments.rollout.items.tasks import GroupTask
 from environments.shipped.word_guess.env import WordGuessEnv
 from tests.environments.write_file import HELLO, WriteFile, made
@@ -86,5 +86,5 @@ async def test_a_finished_rollout_leaves_nothing_to_the_collector(settings):
 def test_errors_that_lead_to_each_other_end():
     one, other = ValueError(1), ExceptionGroup("2", [ValueError(2)])
     one.__cause__, other.__context__ = other, one
-    let_go(one)
+    drop_tracebacks(one)
     assert one.__traceback__ is None

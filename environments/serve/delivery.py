@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from itertools import chain
 from time import monotonic
 from typing import Self
@@ -86,23 +86,15 @@ class Tally:
     withheld: int = 0
 
 
+@dataclass(frozen=True, slots=True)
 class Sender:
-    def __init__(
-        self,
-        in_outbox: OutboxThread,
-        api: TrajectoryApi,
-        registration: Registration,
-        *,
-        tally: Tally,
-        say: Callable[[str], None],
-        weights: WeightVersions | None,
-    ) -> None:
-        self._in_outbox = in_outbox
-        self._api = api
-        self._registration = registration
-        self._tally = tally
-        self._say = say
-        self._weights = weights
+    in_outbox: OutboxThread
+    api: TrajectoryApi
+    registration: Registration
+    _: KW_ONLY
+    tally: Tally
+    say: Callable[[str], None]
+    weights: WeightVersions | None
 
     async def send(self, post: Post, env_id: int) -> bool:
         """Send a post and return whether the API has it now.
@@ -112,56 +104,56 @@ class Sender:
         if await self._withhold(post) or (fitting := await self._fitting(post)) is None:
             return False
         try:
-            answer = await self._api.post_rows(post_body(fitting.part.body, env_id))
+            answer = await self.api.post_rows(post_body(fitting.part.body, env_id))
         except PostRefusedError as error:
             reason = str(error)
-            await self._in_outbox(lambda outbox: outbox.reject(fitting, reason))
+            await self.in_outbox(lambda outbox: outbox.reject(fitting, reason))
             self.reject(f"group {post.group_id}: {reason}")
             return False
         except ApiUnavailableError as error:
-            await self._in_outbox(lambda outbox: outbox.postpone(fitting))
+            await self.in_outbox(lambda outbox: outbox.postpone(fitting))
             if fitting.tries + 1 in _STUCK_AFTER:
-                self._say(f"group {post.group_id} was not taken {fitting.tries + 1} times: {error}")
+                self.say(f"group {post.group_id} was not taken {fitting.tries + 1} times: {error}")
             raise
         if answer == "buffered":
             # Our number belongs to another environment: register again, then send again.
-            self._registration.drop()
+            self.registration.drop()
             return False
-        await self._in_outbox(lambda outbox: outbox.mark_sent(fitting))
-        self._tally.posts += 1
+        await self.in_outbox(lambda outbox: outbox.mark_sent(fitting))
+        self.tally.posts += 1
         return True
 
     def reject(self, what: str) -> None:
-        self._tally.rejected += 1
-        self._say(f"rejected for good, see {self._in_outbox.outbox.rejected_path}: {what}")
+        self.tally.rejected += 1
+        self.say(f"rejected for good, see {self.in_outbox.outbox.rejected_path}: {what}")
 
     def too_long(self, where: str, rows: int) -> None:
-        self._tally.too_long += rows
-        self._say(f"{where}: {rows} rows are too long for the trainer; left out")
+        self.tally.too_long += rows
+        self.say(f"{where}: {rows} rows are too long for the trainer; left out")
 
     async def _withhold(self, post: Post) -> bool:
-        weights = self._weights
+        weights = self.weights
         if weights is None or weights.max_staleness is None:
             return False
-        versions = await self._in_outbox(lambda outbox: outbox.unsent_versions(post))
+        versions = await self.in_outbox(lambda outbox: outbox.unsent_versions(post))
         if (reason := weights.too_old([*chain.from_iterable(versions.values())])) is None:
             return False
         left = {sibling: each for sibling, each in versions.items() if weights.too_old(each) is None}
-        rows = await self._in_outbox(lambda outbox: outbox.withhold(post.group_id, left))
-        self._tally.withheld += rows
-        self._say(f"group {post.group_id}: {rows} rows are not trained, {reason}")
+        rows = await self.in_outbox(lambda outbox: outbox.withhold(post.group_id, left))
+        self.tally.withheld += rows
+        self.say(f"group {post.group_id}: {rows} rows are not trained, {reason}")
         return True
 
     async def _fitting(self, post: Post) -> Post | None:
-        limit = self._registration.shape.max_row_tokens
+        limit = self.registration.shape.max_row_tokens
         if limit is None or post.part.longest_row <= limit:
             return post
-        part, too_long = await self._in_outbox(lambda _: part_without(post.part, longer_than(limit)))
+        part, too_long = await self.in_outbox(lambda _: part_without(post.part, longer_than(limit)))
         self.too_long(f"group {post.group_id}", too_long)
         if part is None:
-            await self._in_outbox(lambda outbox: outbox.remove([post.id]))
+            await self.in_outbox(lambda outbox: outbox.remove([post.id]))
             return None
-        await self._in_outbox(lambda outbox: outbox.replace(post.id, part))
+        await self.in_outbox(lambda outbox: outbox.replace(post.id, part))
         return replace(post, part=part)
 
 
@@ -246,10 +238,14 @@ class Delivery:
             return
         if package.too_long:
             self._sender.too_long(f"item {note.past.item_id}", package.too_long)
-        met = () if self._rules.weights is None else self._rules.weights.seen
+        seen_versions = () if self._rules.weights is None else self._rules.weights.seen
         await self._in_outbox(
             lambda outbox: outbox.put(
-                note.group_id, package.parts, number=number, versions=note.versions, met=met
+                note.group_id,
+                package.parts,
+                number=number,
+                versions=note.versions,
+                seen_versions=seen_versions,
             )
         )
         self._groups_put, self._posts_put = self._groups_put + 1, self._posts_put + len(package.parts)

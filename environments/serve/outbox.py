@@ -87,7 +87,7 @@ class Outbox:
         *,
         number: int | None = None,
         versions: Mapping[int, Sequence[str | None]] = {},  # never modified
-        met: Sequence[str] = (),
+        seen_versions: Sequence[str] = (),
     ) -> None:
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
@@ -99,7 +99,7 @@ class Outbox:
                 "INSERT OR IGNORE INTO weights VALUES (?, ?, ?)",
                 (group_id, len(parts), orjson.dumps([*versions.items()]).decode()),
             )
-            self.remember("met", orjson.dumps(met).decode())
+            self.remember("met", orjson.dumps(seen_versions).decode())
             if number is not None:
                 self._finish(number)
 

@@ -74,6 +74,8 @@ class Worker(Protocol):
 
 
 class Engine(Protocol):
+    """Starts workers."""
+
     async def start(self, start: WorkerStart) -> Worker: ...
 
     async def check(self) -> None: ...

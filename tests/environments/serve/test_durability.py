@@ -287,7 +287,7 @@ async def test_a_row_as_long_as_the_trainers_limit_is_sent_as_it_is(outbox, limi
         sender = sender_of(registration)
         assert outbox.next_post().part.longest_row == 10
         assert await sender.send(outbox.next_post(), 2)
-        assert sender._tally.too_long == left_out
+        assert sender.tally.too_long == left_out
 
 
 @pytest.mark.parametrize(("own", "queued", "posts"), [(1, 5, 0), (0, 5, 1), (9, 2, 1), (9, 3, 0)])

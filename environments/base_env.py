@@ -21,7 +21,7 @@ from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.rollout.boundary import Boundary
 from environments.rollout.containment.hook_calls import HookCalls, InFlight, Watch
 from environments.rollout.hooks import Hooks, Item
-from environments.rollout.items.item_json import item_hash, recorded_item
+from environments.rollout.items.item_json import item_for_record, item_hash
 from environments.rollout.items.tasks import GroupTask
 from environments.rollout.lifecycle.hook_checks import refuse_no_reward
 from environments.rollout.lifecycle.lifecycle import Lifecycle
@@ -98,7 +98,7 @@ class AgentEnv(Hooks):
         life = self.lifecycle
         life.refuse_rollouts_before_setup()
         life.refuse_abandoned()
-        item, identity = recorded_item(task.item), item_hash(task.item)
+        item, identity = item_for_record(task.item), item_hash(task.item)
         boundary = Boundary(f"{self.name}, item {task.item_id}", life.failure_kinds)
         left = range(len(task.rolled_out), size)
         async with asyncio.TaskGroup() as siblings:

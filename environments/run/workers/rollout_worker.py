@@ -130,7 +130,7 @@ class RolloutWorker:
                 self._channel.send(number, Opened(facts=facts, packages=packages, tier=tier))
                 watchdog.on_end = self._blocked
                 closing.enter_context(watchdog.armed())
-                closing.enter_context(self._opened.watched())
+                closing.enter_context(self._opened.watch())
                 loop = asyncio.get_running_loop()
                 threading.Thread(
                     target=self._read, args=[loop], name="turnwise-requests", daemon=True

@@ -35,8 +35,6 @@ Number = TypeVar("Number", int, float)
 
 
 class StopReason(StrEnum):
-    """Why a rollout ended."""
-
     COMPLETED = "completed"
     ENDED = "ended"
     """The environment ended it, see `Trajectory.end_reason`."""
@@ -62,7 +60,6 @@ class Message(CachedJson):
     """Thoughts of a reasoning model (`reasoning_content` or `reasoning`)."""
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
-    """For role `tool`: the call that this answers."""
 
     def to_openai(self) -> dict[str, Any]:
         """Return the message in OpenAI's format; `role` and `content` are always present."""
@@ -81,7 +78,6 @@ class WeightSpan:
     """Sampled tokens of one version of the weights, up to the next span or the end."""
 
     start: int
-    """Index of the first sampled token."""
     version: str
 
 
@@ -91,14 +87,12 @@ class Completion:
 
     message: Message
     finish_reason: str
-    """`stop`, `tool_calls`, `length`, …, from the server."""
     prompt_ids: tuple[int, ...]
-    """Every token the model saw before it sampled; with `extends_row`, only those after the open row."""
+    """Every token the model saw before it sampled. With `extends_row`, only those after the request's open
+    row."""
     extends_row: bool = False
-    """Whether `prompt_ids` continue the request's open row."""
     fork: str | None = None
-    """Why the prompt does not continue the open row, in a few words that can be counted; `None` if it does,
-    or if unknown."""
+    """Why the prompt does not continue the open row, in a few words; `None` if it does, or if unknown."""
     token_ids: tuple[int, ...]
     """The sampled tokens with the stop token, never re-tokenised if `exact`."""
     logprobs: tuple[float, ...] | None
@@ -108,13 +102,12 @@ class Completion:
     prompt_tokens: int | None = None
     """The server's count for the whole prompt, if it returned no ids; `None`: unknown."""
     weight_version: str | None = None
-    """The server's name for the weights. Names can be compared for equality, but have no order; several
-    names, if the weights changed meanwhile, are separated by `SEVERAL_VERSIONS`. `None`: unknown."""
+    """The server's name for the weights: names have no order. Several, if the weights changed meanwhile, are
+    separated by `SEVERAL_VERSIONS`."""
     weight_spans: tuple[WeightSpan, ...] = ()
-    """Where the version changed, if the server reports it; empty: one version, or unknown."""
+    """Where the version changed, if the server reports it."""
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Sampling parameters of the request (`temperature`, `top_p`, …, as JSON values), and `logprobs_mode` if
-    known; empty: unknown."""
+    """Sampling parameters of the request as JSON values, and `logprobs_mode` if known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,10 +205,8 @@ class Condensed:
     cause: str
     """Names of the condensers that changed the prompt, in order: `trim_tool_output, fit_context`."""
     tokens_before: int
-    """Size of the prompt without condensers."""
     tokens_after: int
     is_estimate: bool = False
-    """Whether another tokenizer than the model's counted the tokens."""
     seconds: float = 0.0
     """Excludes the turns of kind `summary`, which have their own times."""
 
@@ -245,7 +236,7 @@ class Turn:
     message: Message
     tool_results: tuple[ToolResult, ...] = ()
     replies: tuple[Message, ...] = ()
-    """Replies of the world or a user, of role `user` or `system`."""
+    """Replies of role `user` or `system`."""
     finish_reason: str = "stop"
     span: Span
     trained: bool = True
@@ -253,25 +244,20 @@ class Turn:
     anchor: str | None = None
     """The state before this turn (`state_key`), for estimators that compare equal states."""
     value: float | None = None
-    """A critic's value of the state before this turn (`values`)."""
     noted: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Values that tools and the world wrote to `ctx.metrics` since the previous turn was scored; rewards read
-    it."""
+    """Changes of `ctx.metrics` since the previous turn was scored."""
     context: tuple[Kept | Message, ...] | None = None
     """The prompt, unless it is the whole conversation so far: slices of the conversation, and messages that
     replace others."""
     condensed: Condensed | None = None
-    """What condensers did just before this turn."""
     fork: str | None = None
-    """Why it starts a new row, see `Completion`; `None` if it extends a row or starts the first one."""
+    """Why it starts a new row, see `Completion`."""
     thread: int = 0
-    """Index of the conversation of a recorded agent; our own agents have one."""
     without_tools: bool = False
     """Whether no request of its thread so far has offered tools (see `train_threads`)."""
     clock: TurnClock | None = None
-    """Set if turns of several threads overlapped; `None`: each was scored before the next began."""
+    """Set if turns of several threads overlapped."""
     weight_version: str | None = None
-    """See `Completion`, as for the next two."""
     weight_spans: tuple[WeightSpan, ...] = ()
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
     model_s: float = 0.0
@@ -279,7 +265,6 @@ class Turn:
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """Its message, tool results and replies, as in the conversation."""
         results = (
             Message(role="tool", content=result.content, tool_call_id=result.call_id)
             for result in self.tool_results
@@ -288,7 +273,6 @@ class Turn:
 
     @property
     def weight_versions(self) -> tuple[str | None, ...]:
-        """The versions that sampled it: one, unless the weights changed meanwhile."""
         version = self.weight_version
         return (None,) if version is None else tuple(version.split(SEVERAL_VERSIONS))
 
@@ -298,17 +282,16 @@ class Rewards:
     """The rewards of one trajectory."""
 
     turns: tuple[float | None, ...] | None = None
-    """One per turn, `None` for an unscored turn; `None` as a whole: an environment without turn rewards."""
+    """One per turn, `None` for an unscored turn; `None` as a whole without turn rewards."""
     outcome: float | None = None
-    """The reward of the whole trajectory."""
     score: float | None
-    """Outcome and turn rewards aggregated. If nothing was scored, it is 0 in an environment without outcomes
-    that sets no `missing_outcome`, else `None`, which is not 0."""
+    """Outcome and turn rewards aggregated. Without any reward it is 0 in an environment without outcomes that
+    sets no `missing_outcome`, else `None`, which is not 0."""
     turn_components: tuple[Mapping[str, float], ...] = ()
-    """Per turn, the named parts of its reward; empty if there are none."""
+    """Per turn, the named parts of its reward."""
     outcome_components: Mapping[str, float] = field(default_factory=dict[str, float])
     turn_raw: tuple[Mapping[str, float], ...] = ()
-    """Per turn, the unweighted parts of a `Rubric`; empty if none was used."""
+    """Per turn, the unweighted parts of a `Rubric`."""
     outcome_raw: Mapping[str, float] = field(default_factory=dict[str, float])
     group: float | None = None
     """The part of the outcome that compares siblings (`score_group`)."""
@@ -329,23 +312,17 @@ class Rewards:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeCall:
-    """A question to a second model (a judge, a simulated user, a summariser) and its answer.
-
-    It is kept so that rewards can be computed anew without the model.
-    """
+    """A question to a second model and its answer, kept to compute rewards anew without the model."""
 
     hook: str
-    """The hook that asked."""
     turn: int | None = None
-    """Index of the turn in question; `None`: the whole."""
     model: str
     messages: tuple[Message, ...]
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
     answer: str | None
     """The text, valid or not; `None`: the model accepts no such question."""
     usage: Mapping[str, int] = field(default_factory=dict[str, int])
-    """`prompt_tokens` and `completion_tokens` by the server; empty if unknown, or if the answer to an equal
-    question was used again."""
+    """`prompt_tokens` and `completion_tokens`; empty if unknown, or if an earlier answer was used again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,7 +340,6 @@ class AgentRun:
     error: str = ""
     """Traceback, or how the command ended; empty: it ended well, or a budget ended it."""
     exit_code: int | None = None
-    """Exit code of its command; `None`: it is not a command, or was ended."""
     output: str = ""
     """Start and end of what its command wrote to stdout and stderr."""
     wall_s: float = 0.0
@@ -376,9 +352,7 @@ class Artefact:
     """A file or folder that a hook read from the agent's sandbox, or the error it got instead."""
 
     turn: int | None = None
-    """Index of the turn that was scored; `None`: the whole."""
     path: str
-    """Path in the words of the hook."""
     digest: str | None = None
     """SHA-256 of the content, or of a folder's list of files; `None`: not kept."""
     size: int = 0
@@ -397,46 +371,32 @@ class Trajectory:
     """Index among the rollouts of its item; it stays when another sibling fails."""
     seed: int = 0
     session_id: str | None = None
-    """The logged session that it was imported from, if any."""
     prompt: tuple[Message, ...] = ()
     turns: tuple[Turn, ...]
-    """In the order they were sampled, those of kind `summary` included."""
     rows: tuple[TokenRow, ...]
     tools: tuple[ToolSpec, ...] = ()
-    """The offered tools; empty: none, or unknown."""
     stop_reason: StopReason = StopReason.COMPLETED
     end_reason: str | None = None
     """The environment's reason for ending the rollout (`ctx.end`), if it did."""
     agent_caused: AgentCaused | None = None
     agent: AgentRun | None = None
-    """The run of a recorded agent; `None`: our own loop."""
     exact: bool = True
-    """Whether every token id came from the sampler."""
     sandbox: SandboxRecord | None = None
-    """How the sandbox was isolated; `None`: no sandbox."""
     rewards: Rewards | None = None
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Numbers that the environment noted; they carry no credit."""
     stale: str | None = None
-    """Why its weights are too old for training (`--env.max_staleness`): siblings are compared with it, but
-    none of its turns is trained."""
+    """Why its weights are too old for training. Siblings are still compared with it."""
     passed: bool | None = None
-    """The verdict of an evaluation."""
     artefacts: tuple[Artefact, ...] = ()
-    """Files that hooks read from the sandbox."""
     contents: Mapping[str, bytes] = field(default_factory=dict[str, bytes], repr=False, compare=False)
     """Contents of artefacts by SHA-256; a record stores them in separate files."""
     judge_calls: tuple[JudgeCall, ...] = ()
-    """In the order of the answers, as for the next three."""
     user_calls: tuple[JudgeCall, ...] = ()
-    """Calls of the simulated user's model."""
     summariser_calls: tuple[JudgeCall, ...] = ()
-    """Calls of the model that summarises conversations."""
     other_calls: tuple[JudgeCall, ...] = ()
     """Calls of a recorded agent to models other than the policy."""
     wall_s: float = 0.0
     profile: TimeProfile | None = None
-    """Where its time went, sandbox and rewards included (`--env.profile`)."""
 
     @property
     def acts(self) -> tuple[Turn, ...]:
@@ -445,7 +405,6 @@ class Trajectory:
 
     @property
     def act_rewards(self) -> tuple[float | None, ...] | None:
-        """One reward per act; `None` without turn rewards."""
         if self.rewards is None or self.rewards.turns is None:
             return None
         by_turn = zip(self.rewards.turns, self.turns, strict=True)
@@ -453,7 +412,6 @@ class Trajectory:
 
     @property
     def score(self) -> float | None:
-        """The scalar score; `None` before the rewards are known, or if nothing was scored."""
         return None if self.rewards is None else self.rewards.score
 
     @property
@@ -475,7 +433,6 @@ class Trajectory:
 
     @property
     def weight_versions(self) -> tuple[str | None, ...]:
-        """The versions that sampled its turns, each once, in order."""
         return tuple(dict.fromkeys(version for turn in self.turns for version in turn.weight_versions))
 
     def withhold(self, why: str) -> "Trajectory":
@@ -484,7 +441,6 @@ class Trajectory:
 
     @property
     def ended_by(self) -> str | None:
-        """What the agent broke, or the environment's reason, in addition to `stop_reason`."""
         return self.end_reason if self.agent_caused is None else self.agent_caused.error
 
     def with_rewards(
@@ -501,10 +457,8 @@ class Failure:
     stop_reason: StopReason | None
     """`policy_error` or `sandbox_lost`; `None` if the environment's own code raised."""
     error: str
-    """Class and message of the error."""
     traceback: str
     turns: int
-    """Number of turns that were finished before it broke."""
     error_class: str = ""
     where: str | None = None
     """`file.py:12 in compute_reward` of the user's code that broke; `None` for our own errors."""
@@ -514,7 +468,6 @@ class Failure:
     user_calls: tuple[JudgeCall, ...] = ()
     summariser_calls: tuple[JudgeCall, ...] = ()
     other_calls: tuple[JudgeCall, ...] = ()
-    """As in `Trajectory`."""
     profile: TimeProfile | None = None
 
     @property
@@ -534,27 +487,19 @@ class TrajectoryGroup:
     env: str = ""
     item_id: str = ""
     epoch: int = 0
-    """How often the item was rolled out before."""
     item: Any = None
     """The item as JSON values (`rollout.items.item_json`); `None` if a record cannot hold it."""
     item_hash: str | None = None
-    """Equal for equal items; `None`: unknown."""
     fingerprint: str | None = None
-    """The experiment that it belongs to (see `environments.record.origin`); `None`: unknown."""
     is_evaluation: bool = False
-    """Whether it was rolled out for an evaluation, which computes no advantages."""
     trajectories: tuple[Trajectory, ...]
     failures: tuple[Failure, ...] = ()
     judge_calls: tuple[JudgeCall, ...] = ()
-    """Judge calls about the group as a whole."""
     error: str | None = None
-    """Error of the comparison (`score_group`), so that the group earns no credit."""
     profile: TimeProfile | None = None
-    """Where the time of the comparison went, if measured."""
 
     @property
     def weight_versions(self) -> tuple[str | None, ...]:
-        """The versions of its turns, each once, in the order of turns, siblings side by side."""
         by_turn = zip_longest(*(trajectory.turns for trajectory in self.trajectories))
         turns = (turn for there in by_turn for turn in there if turn is not None)
         return tuple(dict.fromkeys(version for turn in turns for version in turn.weight_versions))
@@ -582,11 +527,11 @@ class CreditedGroup:
     estimator: str
     estimator_params: Mapping[str, Any] = field(default_factory=dict[str, Any])
     status: Literal["ok", "no_credit", "failed"] = "ok"
-    """`no_credit`: every advantage is zero, so a trainer would learn nothing. `failed`: too few siblings
-    survived. Both are recorded, but not delivered."""
+    """`no_credit`: every advantage is zero. `failed`: too few siblings survived. Both are recorded, but not
+    delivered."""
     reason: str | None = None
     turns_without_peer: int = 0
-    """Number of turns whose advantage is their raw return, since no sibling had a comparable one."""
+    """Turns without a comparable one among siblings: their advantage is their raw return."""
 
 
 def drop_sibling(

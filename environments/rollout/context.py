@@ -1,8 +1,7 @@
 """Condensers: they decide which part of a long conversation the model sees before its next turn.
 
-A trajectory is [(c1, o1), (c2, o2), …]: the model saw `c_k` and sampled the turn `o_k`. Without condensers
-`c_k` is the whole conversation so far. Condensers keep the opening and drop whole turns, so that a call never
-loses its result.
+Without condensers it sees the whole conversation. Condensers keep the opening and drop whole turns, so that a
+call never loses its result.
 """
 
 import logging
@@ -45,12 +44,10 @@ class Entry:
     """Whether it replaces turns; the next summary replaces it."""
 
     def with_content(self, content: str) -> "Entry":
-        """Return a copy with another text."""
         return replace(self, message=replace(self.message, content=content), index=None)
 
 
 History = tuple[Entry, ...]
-"""The next prompt, in order."""
 
 
 class Asking(Protocol):
@@ -94,9 +91,7 @@ class Condenser(Protocol):
     """Decides what the model sees before each completion. One object serves all rollouts."""
 
     @property
-    def name(self) -> str:
-        """Name in the record: letters, digits, `_` and `-`."""
-        ...
+    def name(self) -> str: ...
 
     async def condense(self, history: History, asking: Asking) -> Sequence[Entry]:
         """Return the history that the model sees instead of `history`, or `history` itself.
@@ -121,7 +116,6 @@ class keep_last_turns:  # noqa: N801  # read like the functions that they are
         _at_least("keep_last_turns", "turns", self.turns, 1)
 
     async def condense(self, history: History, asking: Asking) -> History:
-        """Drop the oldest turns."""
         return without_oldest(history, len(turns_of(history)) - self.turns)
 
 
@@ -140,11 +134,6 @@ class fit_context:  # noqa: N801
         _at_least("fit_context", "max_tokens", self.max_tokens, 1)
 
     async def condense(self, history: History, asking: Asking) -> History:
-        """Drop the oldest turns if necessary.
-
-        Raises:
-            ContextOverflow: if it is too long even without turns.
-        """
         budget = min(self.max_tokens, asking.max_tokens)
         if await asking.tokens(history) <= budget:
             return history
@@ -169,7 +158,6 @@ class trim_tool_output:  # noqa: N801
         _at_least("trim_tool_output", "max_tokens", self.max_tokens, 32)
 
     async def condense(self, history: History, asking: Asking) -> History:
-        """Shorten the results."""
         return tuple([await self._trim(entry, asking) for entry in history])
 
     async def _trim(self, entry: Entry, asking: Asking) -> Entry:
@@ -199,7 +187,6 @@ class summarise:  # noqa: N801
     """Number of turns that stay word for word, if they fit."""
     by: SummaryBy = "policy"
     request: str = SUMMARY_REQUEST
-    """The text that asks for it."""
     name: str = field(default="summarise", init=False)
 
     def __post_init__(self) -> None:
@@ -214,11 +201,6 @@ class summarise:  # noqa: N801
             raise ConfigError(f"summarise: request is {self.request!r:.100}; give the text that asks for it")
 
     async def condense(self, history: History, asking: Asking) -> History:
-        """Summarise if it is due.
-
-        Raises:
-            ContextOverflow: if there is no turn to summarise, or the summary alone is too long.
-        """
         budget = None if self.max_tokens is None else min(self.max_tokens, asking.max_tokens)
         turns = len(turns_of(history))
         is_over = budget is not None and await asking.tokens(history) > budget
@@ -242,22 +224,15 @@ def asks_for_summary(messages: Sequence[Message], condensers: Sequence[Condenser
 
 
 def turns_of(history: History) -> list[int]:
-    """Return the turns in a history, oldest first."""
     return list(dict.fromkeys(entry.turn for entry in history if entry.turn is not None))
 
 
 def without_oldest(history: History, count: int) -> History:
-    """Drop the `count` oldest turns; opening and summaries stay."""
     gone = set(turns_of(history)[: max(0, count)])
     return tuple(entry for entry in history if entry.turn not in gone) if gone else history
 
 
 async def within(history: History, asking: Asking, max_tokens: int | None) -> History:
-    """Return the history if it has at most `max_tokens`.
-
-    Raises:
-        ContextOverflow: if it is longer.
-    """
     if max_tokens is not None and (tokens := await asking.tokens(history)) > max_tokens:
         raise ContextOverflow(
             f"a prompt of {tokens} tokens, which cannot be made shorter, is over {max_tokens}"
@@ -266,11 +241,6 @@ async def within(history: History, asking: Asking, max_tokens: int | None) -> Hi
 
 
 def name_of(condenser: Any) -> str:
-    """Return a condenser's name in the record.
-
-    Raises:
-        ConfigError: if the object is not a condenser, or its name is invalid.
-    """
     name: object = getattr(condenser, "name", None)
     condense: object = None if isinstance(condenser, type) else getattr(condenser, "condense", None)
     if not callable(condense):
@@ -287,7 +257,6 @@ def name_of(condenser: Any) -> str:
 
 
 async def _fewest(history: History, asking: Asking, max_tokens: int, turns: int) -> int:
-    """Return the smallest number of turns to drop for a prompt of `max_tokens`, or all of them."""
     low, high = min(1, turns), turns
     while low < high:
         middle = (low + high) // 2
@@ -334,7 +303,6 @@ _READS: Mapping[str, Sequence[str]] = {
     "summarise": ("condenser_turns", "condenser_tokens"),
     "summarise_by_model": ("condenser_turns", "condenser_tokens"),
 }
-"""Settings that each condenser reads."""
 
 
 def env_condensers(config: AgentEnvConfig, own: Any, *, env: str) -> tuple[Condenser, ...]:
@@ -369,7 +337,6 @@ def condenser_facts(condensers: Sequence[Condenser]) -> dict[str, str]:
 
 
 def _fields(condenser: Condenser, around: tuple[object, ...]) -> dict[str, Any]:
-    """Return the attributes of a condenser, nested condensers included; `around` holds the outer ones."""
     slots = [name for cls in type(condenser).__mro__ for name in getattr(cls, "__slots__", ())]
     names = dict.fromkeys((*slots, *getattr(condenser, "__dict__", ())))
     within = (*around, condenser)

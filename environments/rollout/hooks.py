@@ -21,7 +21,6 @@ from tools.toolsets import ToolSource
 Item = Any
 T = TypeVar("T")
 MaybeAsync = T | Awaitable[T]
-"""Result of a hook that may be `def` or `async def`."""
 Said = Message | Mapping[str, str]
 """A message; a mapping has `role` and `content`."""
 Replies = str | Said | Sequence[Said] | None
@@ -42,40 +41,36 @@ class Hooks:
     """Backend of the agent's sandbox unless `--env.sandbox` is set: `local`, `docker`, `none`; unset:
     `local`."""
     data: tuple[str, ...] = ()
-    """Files or folders that only C libraries open (SQLite, Arrow), relative to the class's folder. The
-    fingerprint includes them, like the files that Python opens in `setup` and `load_items`."""
+    """Files or folders that only C libraries open (SQLite, Arrow), relative to the class's folder; the
+    fingerprint includes them, like files that Python opens."""
     keep: tuple[str, ...] = ()
     """Files and folders of the agent's sandbox that are stored beside the record after a rollout."""
     packages: tuple[str, ...] = ()
-    """Python packages in the sandboxes, including `ctx.verify`'s: requirements such as `pytest==8.4.2`, or
-    one path of a lock file; resolved once, before the first rollout. See `SandboxLimits.packages`."""
+    """Python packages in all sandboxes: requirements such as `pytest==8.4.2`, or one path of a lock file;
+    resolved once, before the first rollout."""
     required_fields: tuple[str, ...] = ()
-    """Fields that every item must have."""
     default_estimator: str = "grpo"
     missing_outcome: MissingOutcome | None = None
-    """Treatment of a rollout without an outcome, or without any reward, if a sibling has one. Unset: its
-    group is refused if the class writes `compute_outcome`; otherwise an unscored rollout counts as 0."""
+    """Treatment of a rollout without an outcome (or any reward) if a sibling has one. Unset: its group is
+    refused if the class writes `compute_outcome`; otherwise an unscored rollout counts as 0."""
     failed_score: float = 0.0
-    """Outcome of a rollout that the agent broke (`AgentCausedError`), unless `--env.failed_score` is set. It
-    must not exceed the outcome of an honest failure."""
+    """Outcome of a rollout that the agent broke. It must not exceed that of an honest failure."""
     condenser: Condenser | Sequence[Condenser] | None = None
     """Shortens long conversations, unless `--env.condenser` is set; several are applied in order."""
     agent: Command | None = None
     """Program that plays instead of the loop with `tools`; its requests to the endpoint are recorded."""
     other_models: Mapping[str, str] = {}
-    """For a recorded agent: model names beside the policy's, each with the second model that answers
-    (`judge`, `user`, `summariser`). Such calls are recorded, but not trained."""
+    """For a recorded agent: further model names, each with the second model that answers (`judge`, `user`,
+    `summariser`). Such calls are recorded, but not trained."""
     train_threads: TrainThreads = "all"
-    """For a recorded agent: `with_tools` excludes threads from training until one of their requests offers
-    tools, such as a title's. Their rewards still count."""
+    """For a recorded agent: `with_tools` excludes a thread from training until a request offers tools."""
     own_thread: bool = False
     """Whether all `def` code of a rollout shares one thread even if `prepare` is `async def`."""
     scripted_solves: bool = False
-    """Whether the scripted agent solves every item at skill 1 and none at 0; `check` reports the others."""
+    """Whether the scripted agent solves every item at skill 1 and none at 0; `check` tests it."""
     env_config_cls: type[AgentEnvConfig] = AgentEnvConfig
 
     config: AgentEnvConfig
-    """The settings of this instance."""
 
     @classmethod
     def config_init(cls) -> tuple[AgentEnvConfig, list[ModelServerConfig]]:
@@ -109,9 +104,8 @@ class Hooks:
     def next_items(self, history: RunHistory) -> MaybeAsync[Sequence[str] | None]:
         """Return the ids of the items to roll out next, for example for a curriculum.
 
-        `process` and `serve` call it when all items of the previous call are rolling out or done. An id may
-        occur several times. With an empty result it is called again after the next group; the run ends if no
-        group is in flight. Without this hook, items follow their order.
+        Called by `process` and `serve` when all earlier items are rolling out or done. After an empty result
+        it is called again after the next group; the run ends if no group is in flight.
         """
 
     def format_prompt(self, item: Item, *args: Any, **kwargs: Any) -> MaybeAsync[str | Said | Sequence[Said]]:
@@ -155,9 +149,8 @@ class Hooks:
     def respond(self, item: Item, turn: Turn, ctx: RolloutContext) -> MaybeAsync[Replies]:
         """Return the reply of the world or a user after a turn and its tool results.
 
-        Text is a user message; messages have role `user` or `system`. The rollout continues after a reply,
-        and without one if the turn called a tool. The hook is also called if a budget ends the rollout after
-        this turn, but not after `ctx.end`.
+        Text is a user message; messages have role `user` or `system`. Without a reply the rollout continues
+        only if the turn called a tool. Called even if a budget ends the rollout, but not after `ctx.end`.
         """
 
     def train_turn(self, item: Item, turn: Turn, ctx: RolloutContext) -> MaybeAsync[bool]:

@@ -154,7 +154,6 @@ class SimulatedUser:
                 return  # for every seed
 
     def _read(self, answer: str) -> tuple[str, Sequence[str]]:
-        """Return an answer's text without marks, and the marks of its last lines, the last one first."""
         lines, marks = answer.rstrip().split("\n"), list[str]()
         while lines and ((line := lines[-1].strip()) == "" or self._marks.fullmatch(line)):
             marks += [line] if line else []

@@ -16,7 +16,7 @@ from environments.rollout.agent_loop import opening_messages
 from environments.rollout.containment.hook_calls import InFlight
 from environments.rollout.context import asks_for_summary
 from environments.rollout.hooks import takes_context, writes
-from environments.rollout.items.item_json import item_ids, item_for_record
+from environments.rollout.items.item_json import item_for_record, item_ids
 from environments.rollout.items.tasks import GroupTask
 from environments.rollout.lifecycle.rollout_hooks import open_rollout
 from environments.trajectory import Message

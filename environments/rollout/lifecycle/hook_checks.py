@@ -94,8 +94,10 @@ def _refuse_other_parameters(env: Hooks, name: str, ours: Callable[..., Any]) ->
         return
     wanted = ", ".join(["self", *arguments, *(["ctx"] if is_context_optional else [])])
     hint = " (ctx may be left out)" if is_context_optional else ""
+    bare = [each.replace(annotation=Parameter.empty) for each in written.parameters.values()]
+    shown = f"(self, {str(Signature(bare))[1:]}" if bare else "(self)"
     raise ConfigError(
-        f"environment {env.name!r}: {name}{_signature_text(written)} has other parameters than it is called with; "
+        f"environment {env.name!r}: {name}{shown} has other parameters than it is called with; "
         f"write {name}({wanted}){hint}"
     )
 
@@ -106,11 +108,6 @@ def _takes(written: Signature, given: list[str]) -> bool:
     except TypeError:
         return False
     return all(name == argument for name, argument in bound.items() if name in {*given, "ctx"})
-
-
-def _signature_text(written: Signature) -> str:
-    bare = [each.replace(annotation=Parameter.empty) for each in written.parameters.values()]
-    return f"(self, {str(Signature(bare))[1:]}" if bare else "(self)"
 
 
 def _is_ours(cls: type) -> bool:

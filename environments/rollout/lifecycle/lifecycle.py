@@ -373,15 +373,15 @@ class Lifecycle:
         """
         if not writes(self.env, "sandbox_for"):
             return None
-        spec = self._checked_spec(await calls.hook("sandbox_for", self.env.sandbox_for, item))
+        spec = self._check_spec(await calls.hook("sandbox_for", self.env.sandbox_for, item))
         image = self.sandboxes.image_of(spec)
         await calls.run(
             partial(self._images.ready, image), doing=f"the image, {image or 'that of its backend'}"
         )
         return spec
 
-    def _checked_spec(self, given: Any) -> SandboxSpec | None:
-        return self.sandboxes.checked_spec(given, prepares=writes(self.env, "prepare_sandbox"))
+    def _check_spec(self, given: Any) -> SandboxSpec | None:
+        return self.sandboxes.check_spec(given, prepares=writes(self.env, "prepare_sandbox"))
 
     async def _check_item_sandboxes(self, notify: Notify) -> None:
         """Count the items' images, and open one sandbox of the first image that can be had."""
@@ -418,7 +418,7 @@ class Lifecycle:
                     if isinstance(error.__cause__, TimeLimitExceeded):
                         raise  # or the start would wait as long for each item
                     continue  # its rollouts tell it
-                spec = self._checked_spec(given)
+                spec = self._check_spec(given)
                 await self.sandboxes.prepare_packages(spec, notify)
                 specs.setdefault(self.sandboxes.image_of(spec), spec)
         return specs

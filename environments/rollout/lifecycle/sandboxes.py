@@ -3,19 +3,19 @@
 import asyncio
 import logging
 import sys
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import Context
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, cast
 
 from environments.config import AgentEnvConfig
 from environments.rollout.hooks import Item
 from tools.errors import ConfigError, ImageUnavailable
 from tools.registry import Toolset
-from tools.sandbox import Opening, lent_folder, open_sandbox, package_versions, prepare_sandboxes
+from tools.sandbox import lent_folder, open_sandbox, package_versions, prepare_sandboxes
 from tools.sandbox.base import NONE, NoSandbox, Sandbox, SandboxLimits, SandboxSpec, Snapshot
 from tools.waiting import to_the_end
 
@@ -75,7 +75,13 @@ class Sandboxes:
     ) -> AbstractAsyncContextManager[Sandbox]:
         """Open a fresh sandbox for `ctx.verify`, even if rollouts have none."""
         is_whole = spec is not None and spec.whole
-        opening = self._open(_OF_WHOLE if is_whole else self.verifier_kind, spec)
+        opening = open_sandbox(
+            _OF_WHOLE if is_whole else self.verifier_kind,
+            limits=self._limits_of(spec),
+            allow_unsafe=self._config.allow_unsafe_sandbox,
+            image=self.image_of(spec),
+            whole=is_whole,
+        )
         return opening if snapshot is None else opening.beginning_with(snapshot)
 
     async def prepare(self, image: str | None, notify: Callable[[str], None] = _LOG.info) -> None:
@@ -155,16 +161,6 @@ class Sandboxes:
                 f"(`tools`, --env.enabled_toolsets)"
             )
 
-    def _open(self, kind: str, spec: SandboxSpec | None) -> Opening:
-        config = self._config
-        return open_sandbox(
-            kind,
-            limits=self._limits_of(spec),
-            allow_unsafe=config.allow_unsafe_sandbox,
-            image=self.image_of(spec),
-            whole=spec is not None and spec.whole,
-        )
-
     def warn_of_lent_files(self) -> None:
         """Warn if every sandbox can read the environment's files, which may include hidden tests."""
         if not self.are_opened:
@@ -183,110 +179,98 @@ class Sandboxes:
 _AHEAD = 2
 """Images made ready before they are needed: all those of a dataset may exceed the disk."""
 _AT_ONCE = 4
+_KEPT = 4
+"""Unused snapshots: those of a whole dataset may exceed the disk."""
 
 Image = str | None
+"""A name; `None`: the backend's own."""
+K = TypeVar("K")
+V = TypeVar("V")
 
 
-class ItemImages:
-    """Shares one preparation of an image among rollouts; after a failure the next rollout tries again."""
+class _Preparations(Generic[K, V]):
+    """Shares one preparation per key among rollouts; after a failure the next one tries again."""
 
-    def __init__(self, prepare: Callable[[Image], Awaitable[None]], order: Iterable[Image] = ()) -> None:
+    def __init__(self, prepare: Callable[..., Awaitable[V]]) -> None:
         self._prepare = prepare
-        self.distinct = tuple(dict.fromkeys(order))
-        self._index = {image: index for index, image in enumerate(self.distinct)}
-        self._preparations: dict[Image, asyncio.Task[str | None]] = {}
+        self._tasks: dict[K, asyncio.Task[V]] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
-    async def ready(self, image: Image) -> None:
-        preparation = self._begin(image)
-        after = self._index.get(image, len(self.distinct)) + 1
-        for later in self.distinct[after : after + _AHEAD]:
-            self._begin(later)
-        reason = await asyncio.shield(preparation)
-        if reason is not None:
-            raise ImageUnavailable(f"the image of this item cannot be had: {reason}")
+    def _begin(self, key: K, *args: Any) -> "asyncio.Task[V]":
+        if key not in self._tasks:
+            # Without the context of the rollout that asks first, which it may outlive.
+            task = asyncio.get_running_loop().create_task(self._run(key, *args), context=Context())
+            self._tasks[key] = task
+            task.add_done_callback(partial(self._forget_failed, key))
+        return self._tasks[key]
+
+    async def _run(self, *args: Any) -> V:
+        async with self._slots:
+            return await self._prepare(*args)
+
+    def _forget_failed(self, key: K, task: "asyncio.Task[V]") -> None:
+        if (task.cancelled() or task.exception() is not None) and self._tasks.get(key) is task:
+            del self._tasks[key]
 
     async def aclose(self) -> None:
-        left = [task for task in self._preparations.values() if not task.done()]
+        left = [task for task in self._tasks.values() if not task.done()]
         for task in left:
             task.cancel()
         if left:
             await to_the_end(asyncio.wait(left))
 
-    def _begin(self, image: Image) -> "asyncio.Task[str | None]":
-        if image not in self._preparations:
-            # In no rollout's context: it may outlive the one that asked first.
-            task = asyncio.get_running_loop().create_task(self._reason(image), context=Context())
-            self._preparations[image] = task
-            task.add_done_callback(partial(self._forget_failed, image))
-        return self._preparations[image]
 
-    async def _reason(self, image: Image) -> str | None:
-        async with self._slots:
-            try:
-                await self._prepare(image)
-            except ConfigError as error:
-                return str(error)
-        return None
+class ItemImages(_Preparations[Image, None]):
+    """Images of items; `order`: those of the items, in the order in which they will be needed."""
 
-    def _forget_failed(self, image: Image, task: "asyncio.Task[str | None]") -> None:
-        if task.cancelled() or task.exception() is not None or task.result() is not None:
-            self._preparations.pop(image, None)
+    def __init__(self, prepare: Callable[[Image], Awaitable[None]], order: Iterable[Image] = ()) -> None:
+        super().__init__(prepare)
+        self._distinct = list(dict.fromkeys(order))
 
+    async def ready(self, image: Image) -> None:
+        """Wait for an image, and begin the next ones.
 
-_KEPT = 4
-"""Unused snapshots: those of a whole dataset may exceed the disk."""
-
-
-@dataclass(slots=True)
-class _Kept:
-    making: "asyncio.Task[Snapshot]"
-    users: int = 0
+        Raises:
+            ImageUnavailable: if it cannot be had.
+            IsolationError: if the backend does not answer.
+        """
+        preparation = self._begin(image)
+        after = self._distinct.index(image) + 1 if image in self._distinct else len(self._distinct)
+        for later in self._distinct[after : after + _AHEAD]:
+            self._begin(later)
+        try:
+            await asyncio.shield(preparation)
+        except ConfigError as error:
+            raise ImageUnavailable(f"the image of this item cannot be had: {error}") from None
 
 
-class Snapshots:
-    """Shares one preparation of a snapshot among rollouts; after a failure the next one tries again."""
+class Snapshots(_Preparations[SandboxSpec, Snapshot]):
+    """Snapshots by spec, the last used last; `make` prepares a sandbox with the first item that needs it."""
 
     def __init__(self, make: Callable[[SandboxSpec, Item], Awaitable[Snapshot]]) -> None:
-        self._make = make
-        self._kept: dict[SandboxSpec, _Kept] = {}
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+        super().__init__(make)
+        self._users = Counter[SandboxSpec]()
 
     @asynccontextmanager
     async def of(self, spec: SandboxSpec, item: Item) -> AsyncGenerator[Snapshot]:
-        kept = self._kept.pop(spec, None) or self._begin(spec, item)
-        self._kept[spec] = kept
-        kept.users += 1
+        """Provide the snapshot of a spec, and keep it meanwhile.
+
+        Raises:
+            Exception: raised by the hook or the sandbox, the same for each waiting rollout.
+        """
+        making = self._tasks[spec] = self._tasks.pop(spec, None) or self._begin(spec, item)
+        self._users[spec] += 1
         try:
-            yield await asyncio.shield(kept.making)
+            yield await asyncio.shield(making)
         finally:
-            kept.users -= 1
+            self._users[spec] -= 1
             await to_the_end(self._drop_unused())
 
     async def aclose(self) -> None:
-        for kept in self._kept.values():
-            kept.making.cancel()
-        if self._kept:
-            await to_the_end(asyncio.wait([kept.making for kept in self._kept.values()]))
+        await super().aclose()
         await to_the_end(self._drop_unused(left=0))
 
-    def _begin(self, spec: SandboxSpec, item: Item) -> _Kept:
-        # In no rollout's context: it may outlive the one that asked first.
-        making = asyncio.get_running_loop().create_task(self._make_one(spec, item), context=Context())
-        kept = _Kept(making)
-        making.add_done_callback(lambda _: self._forget_failed(spec, kept))
-        return kept
-
-    async def _make_one(self, spec: SandboxSpec, item: Item) -> Snapshot:
-        async with self._slots:
-            return await self._make(spec, item)
-
-    def _forget_failed(self, spec: SandboxSpec, kept: _Kept) -> None:
-        if (kept.making.cancelled() or kept.making.exception()) and self._kept.get(spec) is kept:
-            del self._kept[spec]
-
     async def _drop_unused(self, left: int = _KEPT) -> None:
-        done = [spec for spec, kept in self._kept.items() if not kept.users and kept.making.done()]
-        dropped = [self._kept.pop(spec) for spec in done[: max(0, len(done) - left)]]
-        for kept in dropped:
-            await kept.making.result().discard()
+        done = [spec for spec, task in self._tasks.items() if not self._users[spec] and task.done()]
+        for task in [self._tasks.pop(spec) for spec in done[: max(0, len(done) - left)]]:
+            await task.result().discard()

@@ -538,6 +538,11 @@ class AgentEnvConfig(Section):
         default=600, ge=-1, description="serve: seconds for one group; -1: no limit."
     )
 
+    @property
+    def has_dataset(self) -> bool:
+        """Whether a dataset is named, on the hub or as a file."""
+        return bool(self.dataset_name or self.dataset_path)
+
 
 def check_config(config: Any, env_cls: type) -> AgentEnvConfig:
     if not isinstance(config, AgentEnvConfig):

@@ -60,6 +60,11 @@ def is_utf8(text: str) -> bool:
     return True
 
 
+def utf8_path(path: str) -> str:
+    """Return a path as JSON can hold it, with undecodable bytes escaped."""
+    return path.encode("utf-8", "backslashreplace").decode()
+
+
 def first_clause(error: str, *, values: bool = True) -> str:
     """Return an error's first clause, equal for all rollouts with one cause.
 

@@ -25,8 +25,7 @@ from environments.record.origin import SHARD, Contents, differences
 from environments.record.recorder import Record, Recorder, iterate_lines, new_record, with_contents
 from environments.record.summary import counts, lines
 from environments.record.totals import Summary, Tally
-from environments.rewards.artefacts import TakenFiles, utf8_path
-from environments.rewards.reward_context import RolloutContext
+from environments.rewards.reward_context import AgentFiles, RolloutContext
 from environments.rewards.verification_time import off_the_clock
 from environments.rollout.boundary import Boundary, Slots, blame_agent, failure_of
 from environments.rollout.containment.hook_calls import HookCalls, InFlight, Watch
@@ -48,6 +47,7 @@ from environments.trajectory import (
     Turn,
 )
 from tools.errors import ConfigError, RecordError, RunError, UsageError
+from tools.plain_text import utf8_path
 from tools.sandbox.archive import check
 from tools.sandbox.base import MAX_READ_BYTES, ExecResult, NoSandbox, Sandbox, SandboxRecord
 from tools.sandbox.host.supervised import file_error
@@ -394,7 +394,7 @@ class Replay:
         return judge
 
 
-class RecordedFiles(TakenFiles):
+class RecordedFiles(AgentFiles):
     """Reads what was kept, and the errors that there were; what was not kept ends the command."""
 
     def __init__(self, recorded: Trajectory, refuse: Callable[[str], NoReturn]) -> None:
@@ -420,7 +420,7 @@ class RecordedFiles(TakenFiles):
         except OSError as error:
             self._refuse(f"takes {path!r:.100}, which is no folder beside the record: {error}")
 
-    async def made(self, path: str, make: Callable[[], Awaitable[bytes]]) -> bytes:
+    async def make(self, path: str, make: Callable[[], Awaitable[bytes]]) -> bytes:
         return self._content(path, sys.maxsize, is_folder=False)
 
     def _content(self, path: str, max_bytes: int, *, is_folder: bool) -> bytes:

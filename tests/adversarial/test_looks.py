@@ -40,7 +40,7 @@ def look_anew(monkeypatch):
 
 def disturbed_starts(monkeypatch, number, times):
     """The first fork servers get a signal as soon as they are there."""
-    started, count = fork_server._started, Counter()
+    started, count = fork_server._start_process, Counter()
 
     def start(*args):
         process = started(*args)
@@ -51,7 +51,7 @@ def disturbed_starts(monkeypatch, number, times):
         return process
 
     stopped = []
-    monkeypatch.setattr(fork_server, "_started", start)
+    monkeypatch.setattr(fork_server, "_start_process", start)
     monkeypatch.setattr(fork_server, "_ANSWER_S", 1.0 if number == signal.SIGSTOP else 30.0)
     monkeypatch.setattr(fork_server, "_END_S", 0.1)
     return stopped

@@ -14,7 +14,7 @@ from tools.calls import ToolSpec
 from tools.errors import ConfigError, ToolServerLost
 from tools.mcp.mcp_toolset import MCPToolset
 from tools.registry import TOOL_NAME, Tool, Toolset
-from tools.sandbox.host.guarded import own_folder
+from tools.sandbox.host.ownership import own_folder
 from tools.signature import Signature, json_arguments
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from mcp_types import INTERNAL_ERROR, jsonrpc_message_adapter
 from tools.errors import ToolServerLost
 from tools.json_input import JsonError, check_weight, read_exact_json, read_json
 from tools.mcp.mcp_toolset import ROLLOUT, MCPToolset
-from tools.sandbox.host.guarded import end, guarded, home_variables
+from tools.sandbox.host.ownership import end, guard_command, home_variables
 from tools.waiting import to_the_end
 
 MAX_ANSWER_BYTES = 8 << 20
@@ -73,7 +73,7 @@ class StdioServer:
         argv, env, cwd = self._prepare()
         try:
             return await asyncio.create_subprocess_exec(
-                *guarded(argv, self._folder),
+                *guard_command(argv, self._folder),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,

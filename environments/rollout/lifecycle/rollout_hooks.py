@@ -14,9 +14,9 @@ from environments.policy.base import Policy
 from environments.policy.scripted import ScriptedPolicy, playing
 from environments.policy.second_models import AskedModel
 from environments.rewards.reward_checks import (
-    bounded_reward,
-    checked_metrics,
-    checked_text,
+    check_metrics,
+    check_reward,
+    check_text,
     optional_reward,
     raw_parts,
     reward_list,
@@ -271,7 +271,7 @@ class RolloutHooks:
         if turn.kind != "act":  # the world has not changed
             return replace(turn, anchor=before)
         self._anchor = await self._state_after(turn)
-        metrics = checked_metrics(self.ctx)
+        metrics = check_metrics(self.ctx)
         noted = {name: value for name, value in metrics.items() if self._metrics.get(name) != value}
         return replace(turn, anchor=before, noted=noted)
 
@@ -319,7 +319,7 @@ class RolloutHooks:
         if "values" in self._written:
             given = await self.calls.hook("values", self._env.values, ctx.item, bare)
             bare = turn_values(given, bare, f"{where_of(ctx)}: values")
-        return bare.with_rewards(rewards, checked_metrics(ctx), tuple(ctx.judge_model.calls))
+        return bare.with_rewards(rewards, check_metrics(ctx), tuple(ctx.judge_model.calls))
 
     async def _state_after(self, turn: Turn | None) -> str | None:
         if "state_key" not in self._written:
@@ -327,7 +327,7 @@ class RolloutHooks:
         anchor = await self._ask("state_key", self._env.state_key, self.ctx.item, turn)
         after = "before the first turn" if turn is None else f"turn {turn.index + 1}"
         where = f"environment {self._env.name!r}, item {self.ctx.item_id!r}, {after}: what state_key gave"
-        return None if anchor is None else checked_text(anchor, where)
+        return None if anchor is None else check_text(anchor, where)
 
     async def _ask(self, name: str, hook: Callable[..., Any], *args: Any) -> Any:
         return await self.calls.hook(name, hook, *self._with_context(hook, *args))
@@ -414,8 +414,8 @@ def _with_part(trajectory: Trajectory, entry: Any, where: str) -> Trajectory:
         raise RewardError(f"{where}: the outcome has a part named {taken[0]!r} already; name it otherwise")
     rewards = replace(
         rewards,
-        outcome=bounded_reward((rewards.outcome or 0.0) + part, f"{where}: the sum with the outcome"),
-        score=bounded_reward((rewards.score or 0.0) + part, f"{where}: the sum with the score"),
+        outcome=check_reward((rewards.outcome or 0.0) + part, f"{where}: the sum with the outcome"),
+        score=check_reward((rewards.score or 0.0) + part, f"{where}: the sum with the score"),
         outcome_components={**rewards.outcome_parts, **parts},
         outcome_raw={**rewards.outcome_raw, **{f"{_PART}.{n}": v for n, v in raw_parts(entry).items()}},
         group=part,

@@ -43,7 +43,7 @@ from environments.run.workers.worker_process import (
 )
 from environments.trajectory import Failure
 from tools.errors import ConfigError, RunError, TurnwiseError, UsageError
-from tools.sandbox.inventory import reap_sandboxes
+from tools.sandbox import reap_sandboxes
 
 _PARENT_DEATH_SIGNAL = 1
 

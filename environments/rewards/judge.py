@@ -12,10 +12,10 @@ from typing import Annotated, Any, TypeVar, overload
 from pydantic import BaseModel, Field, PydanticUserError, ValidationError
 
 from environments.policy.second_models import (
-    AskedModel,
-    asking_for_id,
-    nobody,
+    SecondModel,
+    no_model,
     question_id,
+    request_id,
     without_reasoning,
 )
 from environments.trajectory import LARGEST_REWARD, Message, Turn, parse_messages
@@ -115,7 +115,7 @@ _NO_ANSWER = {
 class Judging:
     """The part of rollout and group contexts that asks the judge."""
 
-    judge_model: AskedModel = field(default_factory=nobody, repr=False)
+    judge_model: SecondModel = field(default_factory=no_model, repr=False)
     """The judging model and its calls so far."""
 
     @overload
@@ -194,11 +194,11 @@ class Judging:
 
 
 async def _ask(
-    judge: AskedModel, question: tuple[Message, ...], schema: type[SchemaT], turn: int | None
+    judge: SecondModel, question: tuple[Message, ...], schema: type[SchemaT], turn: int | None
 ) -> tuple[SchemaT | None, str]:
     """Return the verdict, or `None` and the last problem."""
     wanted = question_id(question)
-    first = asked = asking_for_id(question, wanted)
+    first = asked = request_id(question, wanted)
     problem = ""
     for seed in range(TRIES):
         answer = await judge.ask(asked, turn=turn, seed=seed)
@@ -212,7 +212,7 @@ async def _ask(
         else:
             judge.was_usable()
             return verdict, ""
-        asked = (*first, *asking_for_id(_retry_messages(answer.text, problem, schema), wanted))
+        asked = (*first, *request_id(_retry_messages(answer.text, problem, schema), wanted))
         problem = f"{problem}, {TRIES} times, the last time in {answer.text[:_SHOWN_CHARS]!r}"
     judge.was_unusable(problem)
     return None, problem

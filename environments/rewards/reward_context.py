@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanag
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from environments.policy.second_models import AskedModel, nobody
+from environments.policy.second_models import SecondModel, no_model
 from environments.rewards.judge import Judging
 from environments.rewards.verification_time import off_the_clock, seconds_left
 from environments.trajectory import Artefact, Message, Trajectory
@@ -19,7 +19,7 @@ from tools.sandbox.archive import ArchivedFile, pack, unpack
 from tools.sandbox.base import MAX_READ_BYTES, ExecResult, NoSandbox, Sandbox, SandboxRecord
 from tools.sandbox.host.layout import WORKDIR
 from tools.sandbox.layers import place, plain_files, size_on_disk, take
-from tools.time_profile import timed
+from tools.time_profile import measure
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -184,9 +184,9 @@ class RolloutContext(Judging):
     """The conversation so far, with the replies to this turn."""
     end_reason: str | None = None
     """The first reason given to `end`."""
-    user_model: AskedModel = field(default_factory=nobody, repr=False)
+    user_model: SecondModel = field(default_factory=no_model, repr=False)
     """The model behind a `SimulatedUser`, and its calls so far."""
-    summariser_model: AskedModel = field(default_factory=nobody, repr=False)
+    summariser_model: SecondModel = field(default_factory=no_model, repr=False)
     """The model that condensers ask for summaries, and its calls so far."""
     user_replies: dict[int, int] = field(default_factory=dict[int, int], repr=False)
     """Number of replies by each `SimulatedUser`, by its id."""
@@ -314,7 +314,7 @@ class RolloutContext(Judging):
             async with self._fresh_opening().for_verifier(own).beginning_with(brought) as verifier:
                 return await verifier.exec(command, stdin=stdin, timeout_s=timeout_s)
 
-        with timed("ctx.verify"), off_the_clock():
+        with measure("ctx.verify"), off_the_clock():
             return await _run_within(limit_s, run())
 
     def _fresh_opening(self) -> Opening:

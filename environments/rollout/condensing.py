@@ -7,8 +7,8 @@ from itertools import pairwise
 from time import monotonic
 from typing import Any, Literal, cast
 
-from environments.policy.base import CompletionRequest, window_of
-from environments.policy.second_models import AskedModel, without_reasoning
+from environments.policy.base import CompletionRequest, find_window
+from environments.policy.second_models import SecondModel, without_reasoning
 from environments.rewards.judge import quoted
 from environments.rollout.boundary import reason_of
 from environments.rollout.containment.hook_calls import HookCalls
@@ -272,7 +272,7 @@ class OpenAsking:
     @property
     def max_tokens(self) -> int:
         models = self._condensing.models
-        return models.budget.max_prompt_tokens(window_of(models.policy))
+        return models.budget.max_prompt_tokens(find_window(models.policy))
 
     async def tokens(self, history: Sequence[Entry]) -> int:
         self._refuse_afterwards()
@@ -329,7 +329,7 @@ _NO_SUMMARY = {
 }
 
 
-async def model_summary(model: AskedModel, messages: Sequence[Message], *, seed: int) -> str:
+async def model_summary(model: SecondModel, messages: Sequence[Message], *, seed: int) -> str:
     """Return the second model's summary, which may be empty, cut, or a refusal.
 
     Args:

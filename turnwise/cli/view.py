@@ -19,7 +19,7 @@ from environments.record.run_folder import RECORD, RUNS, RunFolder
 from environments.run.console_streams import outlived_console
 from environments.run.run_list import ListedRun, listed_runs
 from tools.errors import ConfigError, CreditError
-from tools.plain_text import counted
+from tools.plain_text import count_noun
 from turnwise.cli.credit_options import load_code
 from turnwise.cli.runs import show_runs
 from turnwise.lab.credit_report.report import credit_report
@@ -163,7 +163,7 @@ def _write(record: Record, page: Path, content: PageContent, options: Mapping[st
     )
     with outlived_console():  # the page is written, even if stdout is closed
         click.echo(page)
-        groups, rollouts = counted(size.groups, "group"), counted(size.rollouts, "rollout")
+        groups, rollouts = count_noun(size.groups, "group"), count_noun(size.rollouts, "rollout")
         cut = f"; not in it: {', '.join(size.cut)}" if size.cut else ""
         click.echo(f"{size.size / _MB:,.2f} MB, {groups}, {rollouts}{cut}", err=True)
         if options["opens"]:

@@ -8,10 +8,10 @@ from typing import Any, Literal
 from environments.policy.base import CompletionRequest
 from environments.policy.chat import ChatPolicy
 from environments.policy.inference.model_server import ModelServer
-from environments.policy.inference.server_kind import ServerFacts, look
+from environments.policy.inference.server_kind import ServerFacts, examine_server
 from environments.policy.inference.token_wires import WIRES
 from environments.policy.rendering.chatml import ChatMLRenderer, Renderer
-from environments.policy.rendering.families import family_names, family_of, read_text_calls
+from environments.policy.rendering.families import detect_family, family_names, read_text_calls
 from environments.policy.token_policy import TokenPolicy
 from environments.trajectory import Completion, Message
 from tools.calls import ToolSpec
@@ -93,7 +93,7 @@ class ModelCheck:
 
 async def check_model(checked: CheckedModel) -> ModelCheck:
     """Run all checks; a failure of the server is a finding, not an exception."""
-    return await _Check(checked, await look(checked.server, checked.model)).result()
+    return await _Check(checked, await examine_server(checked.server, checked.model)).result()
 
 
 class _Check:
@@ -272,7 +272,7 @@ class _Check:
     def _check_chat_format(self, opening: Completion | str) -> None:
         renderer = self.checked.renderer
         if renderer is None:
-            family = self.checked.family or family_of(self.checked.model)
+            family = self.checked.family or detect_family(self.checked.model)
             by_name = f"{family}, by the model's name" if family else "the model's name does not show it"
             advice = "--tokenizer NAME (and --family NAME) compares its prompts with the server's"
             why = self.checked.no_renderer

@@ -13,8 +13,8 @@ from time import monotonic
 from typing import Any, Protocol, cast
 
 from environments.policy.base import CompletionRequest
-from environments.policy.rendering.chatml import chars_of
-from environments.policy.second_models import AskedModel
+from environments.policy.rendering.chatml import count_chars
+from environments.policy.second_models import SecondModel
 from environments.rewards.reward_context import AgentEndpoint, RolloutContext
 from environments.rollout.agent_loop import LoopResult
 from environments.rollout.agents.conversation import (
@@ -116,7 +116,7 @@ class RecordedLoop:
     anchor: Callable[[], str | None]
     prompt: tuple[Message, ...]
     """The environment's prompt, or else that of the agent's first request."""
-    others: dict[str, AskedModel]
+    others: dict[str, SecondModel]
     hidden: Sequence[str] = ()
     stop_reason: StopReason | None = field(default=None, init=False)
     agent: AgentRun | None = field(default=None, init=False)
@@ -356,7 +356,7 @@ class RecordedLoop:
             found = new_thread(self._threads, request, self.calls, self._prompt_key)
         else:
             longer = len(request.body) - len(self._last[found.thread.number].request.body)
-            self._keep(max(longer, chars_of(found.messages[found.common :])))
+            self._keep(max(longer, count_chars(found.messages[found.common :])))
         self._count_ignored(request.ignored)
         thread = found.thread
         if thread.number == len(self._threads):
@@ -520,7 +520,7 @@ class RecordedLoop:
         )
         return asked.reply
 
-    async def _other(self, request: AgentRequest, model: AskedModel) -> Reply:
+    async def _other(self, request: AgentRequest, model: SecondModel) -> Reply:
         if request.tools:
             raise Refused(
                 f"the model {request.model!r} answers with text alone; leave tools out", param="tools"

@@ -27,7 +27,7 @@ from tools.files import file
 from tools.sandbox import Opening, lent_folder
 from tools.sandbox.base import Sandbox, SandboxSpec
 from tools.terminal import terminal
-from tools.time_profile import timed
+from tools.time_profile import measure
 
 _LOG = logging.getLogger(__name__)
 _LOCAL_SOLUTION = "/tmp/solution"
@@ -174,7 +174,7 @@ class HarborTasksEnv(AgentEnv):
                 await HarborTasksEnv.prepare(self, item, machine)
                 return await judge(machine)
 
-        with timed("ctx.verify"), off_the_clock():
+        with measure("ctx.verify"), off_the_clock():
             control = self._controls.setdefault(task.task_id, Control())
             rewards = await decide(lambda: judge(ctx.sandbox), judge_clean, control)
         if "reward" not in rewards:

@@ -134,6 +134,8 @@ def tool(
 
 
 class RunTool(Protocol):
+    """Runs the function of a tool call."""
+
     async def __call__(
         self, name: str, function: Callable[[], Any], *, busy: Callable[[], bool]
     ) -> ToolOutput:

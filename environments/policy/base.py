@@ -107,6 +107,8 @@ class Policy(Protocol):
 
 @runtime_checkable
 class CheckedPolicy(Protocol):
+    """A policy that can be checked before the first rollout."""
+
     async def check(self) -> None:
         """Raise ConfigError if the policy cannot be used; must not sample."""
         ...

@@ -55,6 +55,8 @@ class TextAnswer:
 
 
 class Answering(Protocol):
+    """A second model: a server or a script that answers a conversation."""
+
     @property
     def model(self) -> str: ...
 

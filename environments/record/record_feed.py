@@ -45,6 +45,8 @@ class Cursor(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowedGroup:
+    """A group of a growing record, with its rows for a trainer."""
+
     credited: CreditedGroup
     row_groups: tuple[Columns, ...]
     """Rows that train together, in the requested view: columns by name, such as `tokens` (`[row][token]`), as

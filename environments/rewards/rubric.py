@@ -159,6 +159,7 @@ def longest_context(trajectory: Trajectory) -> int:
 
 
 def sampled_tokens(trajectory: Trajectory) -> int:
+    """Count the sampled tokens of all turns."""
     return sum(turn.span.end - turn.span.start for turn in trajectory.turns)
 
 

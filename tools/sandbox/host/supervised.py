@@ -33,6 +33,8 @@ _WORDS_BYTES = 16_384
 
 
 class Requests(Protocol):
+    """A channel to the supervisor of a sandbox."""
+
     async def request(self, request: Request) -> Reply: ...
 
 

@@ -18,7 +18,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from environments.policy.inference.dialect import checked_extra_body
+from environments.policy.inference.dialect import validate_extra_body
 from tools.errors import ConfigError
 from tools.json_input import JsonError, read_exact_json
 from tools.plain_text import nearest, without_credentials
@@ -585,7 +585,7 @@ class ModelServerConfig(Section):
     def _ours_stay_ours(cls, value: dict[str, Any]) -> dict[str, Any]:
         if own := sorted(value.keys() & cls.model_fields.keys()):
             raise ValueError(f"cannot set {own[0]}: set --{cls.section}.{own[0]}")
-        return dict(checked_extra_body(value))
+        return dict(validate_extra_body(value))
 
 
 class SecondModelConfig(ModelServerConfig):

@@ -7,8 +7,8 @@ from itertools import pairwise
 from time import monotonic
 from typing import Any, Literal, cast
 
-from environments.policy.base import CompletionRequest, window_of
-from environments.policy.second_models import AskedModel, without_reasoning
+from environments.policy.base import CompletionRequest, find_window
+from environments.policy.second_models import SecondModel, without_reasoning
 from environments.rewards.judge import quoted
 from environments.rollout.boundary import reason_of
 from environments.rollout.containment.hook_calls import HookCalls
@@ -295,7 +295,7 @@ class OpenAsking:
     def max_tokens(self) -> int:
         """See `Asking`."""
         models = self._condensing.models
-        return models.budget.max_prompt_tokens(window_of(models.policy))
+        return models.budget.max_prompt_tokens(find_window(models.policy))
 
     async def tokens(self, history: Sequence[Entry]) -> int:
         """See `Asking`."""
@@ -357,7 +357,7 @@ _NO_SUMMARY = {
 }
 
 
-async def model_summary(model: AskedModel, messages: Sequence[Message], *, seed: int) -> str:
+async def model_summary(model: SecondModel, messages: Sequence[Message], *, seed: int) -> str:
     """What the model answers: perhaps nothing, a text that was cut, or a refusal.
 
     Args:

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from environments.base_env import AgentEnv
-from environments.policy.second_models import SCRIPTED, AskedModel, ScriptedAnswers, TextAnswer
+from environments.policy.second_models import SCRIPTED, ScriptedAnswers, SecondModel, TextAnswer
 from environments.record.diagnosis import cause_of
 from environments.record.group_line import decode_group
 from environments.record.origin import SHARD, Contents, differences
@@ -382,7 +382,7 @@ class Replay:
         recorded: Sequence[JudgeCall],
         refuse: Callable[[str], NoReturn],
         calls: HookCalls,
-    ) -> AskedModel:
+    ) -> SecondModel:
         """The judge, with its answers from the record; a script stands in for no real one."""
         judge = self._env.lifecycle.second_model("judge", task, calls)
         was_real = any(call.model != SCRIPTED for call in recorded)

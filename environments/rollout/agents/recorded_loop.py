@@ -13,8 +13,8 @@ from time import monotonic
 from typing import Any, Protocol, cast
 
 from environments.policy.base import CompletionRequest
-from environments.policy.rendering.chatml import chars_of
-from environments.policy.second_models import AskedModel
+from environments.policy.rendering.chatml import count_chars
+from environments.policy.second_models import SecondModel
 from environments.rewards.reward_context import AgentEndpoint, RolloutContext
 from environments.rollout.agent_loop import LoopResult
 from environments.rollout.agents.conversation import (
@@ -116,7 +116,7 @@ class RecordedLoop:
     """Returns the state that the next turn is sampled in."""
     prompt: tuple[Message, ...]
     """The environment's, where it writes one; then that of the agent's first request."""
-    others: dict[str, AskedModel]
+    others: dict[str, SecondModel]
     """By their names at the endpoint, the models beside the policy."""
     hidden: Sequence[str] = ()
     """Keys that must not stand in the record."""
@@ -372,7 +372,7 @@ class RecordedLoop:
             found = new_thread(self._threads, request, self.calls, self._prompt_key)
         else:
             longer = len(request.body) - len(self._last[found.thread.number].request.body)
-            self._keep(max(longer, chars_of(found.messages[found.common :])))
+            self._keep(max(longer, count_chars(found.messages[found.common :])))
         self._count_ignored(request.ignored)
         thread = found.thread
         if thread.number == len(self._threads):
@@ -539,7 +539,7 @@ class RecordedLoop:
         )
         return asked.reply
 
-    async def _other(self, request: AgentRequest, model: AskedModel) -> Reply:
+    async def _other(self, request: AgentRequest, model: SecondModel) -> Reply:
         if request.tools:
             raise Refused(
                 f"the model {request.model!r} answers with text alone; leave tools out", param="tools"

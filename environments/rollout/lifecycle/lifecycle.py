@@ -14,7 +14,7 @@ from typing import Any
 
 from environments.config import AgentEnvConfig
 from environments.policy.base import CheckedPolicy
-from environments.policy.second_models import ROLES, SCRIPTED, AskedModel
+from environments.policy.second_models import ROLES, SCRIPTED, SecondModel
 from environments.rollout.boundary import (
     FailureKinds,
     Slots,
@@ -147,7 +147,7 @@ class Lifecycle:
         if not evaluation:
             self.weight_versions.refuse_without(self.parts.policy)
         opened = self.loaded(evaluation=evaluation)
-        async with opened, rare_full_collections(), self.parts.mcp.opened(notify) as listed:
+        async with opened, rare_full_collections(), self.parts.mcp.connect(notify) as listed:
             self.toolset = select_toolsets(self.env.tools, self.config.enabled_toolsets, listed)
             try:
                 self._waits = waits
@@ -339,10 +339,10 @@ class Lifecycle:
             if role not in self.parts.second_models.roles and writes(self.env, f"scripted_{role}")
         ]
 
-    def second_model(self, role: str, task: GroupTask, calls: HookCalls) -> AskedModel:
+    def second_model(self, role: str, task: GroupTask, calls: HookCalls) -> SecondModel:
         """The judge or the user, as the hooks of one rollout ask it, or those of a group."""
         script = getattr(self.env, f"scripted_{role}")
-        asked = self.parts.second_models.asked(role, script, task.item, calls.hook, lambda: calls.doing)
+        asked = self.parts.second_models.model_for(role, script, task.item, calls.hook, lambda: calls.doing)
         asked.group = (task.item_id, task.epoch)
         calls.asked[role] = asked.calls
         return asked

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 from environments.credit.crediting import ANY_GROUP, comparable
 from environments.policy.base import Policy
-from environments.policy.scripted import ScriptedPolicy, playing
-from environments.policy.second_models import AskedModel
+from environments.policy.scripted import ScriptedPolicy, policy_for_rollout
+from environments.policy.second_models import SecondModel
 from environments.rewards.reward_checks import (
     check_metrics,
     check_reward,
@@ -44,10 +44,10 @@ from environments.trajectory import (
 )
 from tools.errors import AgentCausedError, ConfigError, NoModelError, RewardError, TimeLimitExceeded
 from tools.registry import Toolset
-from tools.toolsets import narrowed, refuse_state
+from tools.toolsets import refuse_state, select_tools
 from tools.waiting import to_the_end
 
-NewJudge = Callable[[HookCalls], AskedModel]
+NewJudge = Callable[[HookCalls], SecondModel]
 
 _LOG = logging.getLogger(__name__)
 _AFTERWARDS_S = 10.0
@@ -150,7 +150,7 @@ class RolloutHooks:
         script = partial(self.calls.hook, "scripted_choices", env.scripted_choices, item)
         summary = partial(self.calls.hook, "scripted_summary", env.scripted_summary, item)
         if parts.policy is not None:
-            return playing(parts.policy, script, summary, skill)
+            return policy_for_rollout(parts.policy, script, summary, skill)
         return ScriptedPolicy(script, skill=skill, renderer=parts.renderer, summary=summary)
 
     async def play(self, loop: Loop, turns: list[Turn]) -> AgentCaused | None:
@@ -243,7 +243,7 @@ class RolloutHooks:
         if "tools_for" in self._written:
             names = await self._ask("tools_for", env.tools_for, ctx.item)
             where = f"environment {env.name!r}, item {ctx.item_id!r}: tools_for"
-            toolset = narrowed(toolset, names, env.tools, where)
+            toolset = select_tools(toolset, names, env.tools, where)
         refuse_state(toolset, cast("type[Any]", type(ctx.state)), "the state is of class")
         return toolset
 

@@ -9,7 +9,7 @@ from environments.credit.crediting import NO_CREDIT, without_peer_of
 from environments.policy.base import Policy
 from environments.trajectory import CreditedGroup, Turn
 from tools.errors import ConfigError
-from tools.plain_text import counted
+from tools.plain_text import count_noun
 
 STALE = "stale"
 """Prefix of the reason for withholding credit."""
@@ -161,5 +161,5 @@ def staleness(versions: Iterable[str | None], seen: Iterable[str], max_staleness
     age = max((ages.get(str(version), len(ages)) for version in given), default=0)
     if age <= max_staleness:
         return None
-    newer = f"{counted(age, 'newer version')} of the weights"
+    newer = f"{count_noun(age, 'newer version')} of the weights"
     return f"{STALE}: {newer} since its oldest turn, max_staleness is {max_staleness}"

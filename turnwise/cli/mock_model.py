@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from environments.policy.mock_server import ServerKind
 
 Opening = tuple[tuple[str, str], ...]
-"""Roles and texts of the messages before the first turn."""
 
 
 @click.command("mock-model", cls=EnvCommand, default_env="code_debug")
@@ -155,7 +154,6 @@ class MockRole:
         self._items = [(item, set(_find_texts(item_for_record(item)))) for item in env.items]
 
     def script(self, messages: Sequence[Message]) -> Script:
-        """Return the script for the item that the conversation quotes most."""
         spoken = "\n".join(message.content for message in messages)
         item, _ = max(self._items, key=lambda each: sum(len(text) for text in each[1] if text in spoken))
         hook = partial(call_hook, self._name, self._hook, item)

@@ -453,7 +453,7 @@ def later_files(env: AgentEnv, recorder: Recorder, *, accept: bool) -> Generator
     Raises OtherRunError if a file that its groups have read changed.
     """
     later = LaterFiles(env, recorder, accept=accept)
-    with later.opened.watched():
+    with later.opened.watch():
         recorder.more_facts = later.facts
         yield
 

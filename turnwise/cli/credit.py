@@ -194,7 +194,6 @@ class CreditTotals:
     pairs: list[tuple[Advantages, Advantages]] = field(default_factory=list[tuple[Advantages, Advantages]])
     """Advantages of the acts, before and after, of each group that had credit."""
     before: set[str] = field(default_factory=set[str])
-    """The former estimators."""
     causes: Counter[Cause | None] = field(default_factory=Counter["Cause | None"])
     """Groups by the reason why they have no credit now; None counts those with credit."""
     rescued: int = 0
@@ -206,12 +205,7 @@ class CreditTotals:
 
 
 def _rewrite(record: Record, recorder: Recorder | None, credit: CreditOptions) -> CreditTotals:
-    """Recompute the credit of every group, and record it if there is a recorder.
-
-    Raises:
-        RecordError: if a line is malformed.
-        CreditError: if a group cannot be credited.
-    """
+    """Recompute the credit of every group, and record it if there is a recorder."""
     done = CreditTotals()
     if recorder is not None:
         recorder.explain(read_contents(record).origins)
@@ -231,7 +225,6 @@ def _rewrite(record: Record, recorder: Recorder | None, credit: CreditOptions) -
 def _recompute(
     record: Record, credit: CreditOptions, done: CreditTotals
 ) -> Iterator[tuple[Path, int, CreditedGroup, CreditedGroup]]:
-    """Yield (file, line number, old group, new group)."""
     lines = (
         (path, number, decode_group(line, path, number))
         for path, number, line in iterate_lines(record, warn=True)
@@ -278,7 +271,6 @@ def _choose_group(old: CreditedGroup, new: CreditedGroup, done: CreditTotals) ->
 
 
 def _advantages_of_kept(old: CreditedGroup, new: CreditedGroup) -> Advantages:
-    """Return the former advantages of the siblings that the new group has."""
     left = {trajectory.sibling for trajectory in new.group.trajectories}
     before = _of_acts(old.group.trajectories, old.advantages)
     return [

@@ -116,11 +116,7 @@ class EnvCall:
         return sources
 
     def settings(self, flags: Mapping[str, Any]) -> Settings:
-        """Merge and validate the settings.
-
-        Raises:
-            ConfigError: if a setting is wrong, or of a model that the environment does not use.
-        """
+        """Merge and validate the settings."""
         given = {name: value for name, value in flags.items() if value is not None}
         command_line = replace(
             self.flags, sections={**self.flags.sections, "env": {**self.flags.of("env"), **given}}

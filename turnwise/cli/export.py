@@ -21,7 +21,6 @@ _OPTION_OF: Mapping[str, tuple[str, ...]] = {
     "score_divisor": ("turn_rows", "prefix_rows"),
     "prefix_weighting": ("prefix_rows",),
 }
-"""The views that each option is for."""
 TEXT, PARQUET = "prompt_response", "parquet"
 _VIEW = click.Choice([*VIEWS, "list_scores", TEXT, PARQUET])
 

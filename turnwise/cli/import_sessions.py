@@ -17,7 +17,7 @@ from environments.record.sessions.logged_session import Scale
 from environments.record.sessions.session_file import SessionFile, open_sessions, record_sessions
 from environments.record.summary import print_summary
 from environments.record.totals import Summary
-from environments.rollout.items.item_json import checked_id
+from environments.rollout.items.item_json import check_id
 from environments.run.console_streams import robust_console
 from environments.run.experiment import turnwise_version
 from environments.run.process_run import FAILED
@@ -79,7 +79,7 @@ def command(
 
 def _check_name(given: str) -> str:
     try:
-        if checked_id(given):
+        if check_id(given):
             return given
     except DatasetError:
         pass

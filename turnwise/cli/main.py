@@ -37,9 +37,7 @@ class LazyCommand(NamedTuple):
     """`module:name` of a `click.Command`."""
     help: str
     group: str = "Commands"
-    """Its heading in `--help`."""
     runs_env: bool = False
-    """Whether `MyEnv.cli()` has the command, too."""
     commands: Mapping[str, Any] = {}
     """The commands of a group, which has no target."""
 
@@ -156,8 +154,6 @@ class OutputError(TurnwiseError):
 
 
 class LazyGroup(click.Group):
-    """A group that lists its commands without importing them."""
-
     def __init__(self, lazy: Mapping[str, LazyCommand], **options: Any) -> None:
         super().__init__(**options)
         self.lazy = lazy
@@ -298,11 +294,7 @@ def _fail(message: str, code: int = USAGE_EXIT) -> int:
 
 @contextmanager
 def interrupt_on_sigterm() -> Generator[None]:
-    """Turn the first SIGTERM into KeyboardInterrupt; the second ends the process at once.
-
-    Raises:
-        Exit: with code 143, after a SIGTERM.
-    """
+    """Turn the first SIGTERM into KeyboardInterrupt; the second ends the process at once."""
     if current_thread() is not main_thread():  # only the main thread handles signals
         yield
         return

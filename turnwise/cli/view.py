@@ -138,11 +138,7 @@ def _show_runs(folder: Path, runs: Sequence[ListedRun], options: Mapping[str, An
         return
     page = options["out"] or folder / "runs.html"
     size = write_runs_page(folder, runs, page)
-    with robust_console():
-        click.echo(page)
-        click.echo(f"{size / _MB:,.2f} MB, {len(runs):,} runs", err=True)
-        if options["opens"]:
-            _open(page.resolve().as_uri())
+    _report(page, f"{size / _MB:,.2f} MB, {len(runs):,} runs", options)
 
 
 def _write(record: Record, page: Path, content: PageContent, options: Mapping[str, Any]) -> None:
@@ -161,11 +157,15 @@ def _write(record: Record, page: Path, content: PageContent, options: Mapping[st
         credit=credit,
         max_bytes=options["max_size"] * _MB,
     )
+    groups, rollouts = count_noun(size.groups, "group"), count_noun(size.rollouts, "rollout")
+    cut = f"; not in it: {', '.join(size.cut)}" if size.cut else ""
+    _report(page, f"{size.size / _MB:,.2f} MB, {groups}, {rollouts}{cut}", options)
+
+
+def _report(page: Path, facts: str, options: Mapping[str, Any]) -> None:
     with robust_console():  # the page is written, even if stdout is closed
         click.echo(page)
-        groups, rollouts = count_noun(size.groups, "group"), count_noun(size.rollouts, "rollout")
-        cut = f"; not in it: {', '.join(size.cut)}" if size.cut else ""
-        click.echo(f"{size.size / _MB:,.2f} MB, {groups}, {rollouts}{cut}", err=True)
+        click.echo(facts, err=True)
         if options["opens"]:
             _open(page.resolve().as_uri())
 

@@ -17,7 +17,7 @@ from environments.base_env import AgentEnv
 from environments.record.origin import differences, in_short
 from environments.rollout.items.item_json import item_hash
 from environments.rollout.items.tasks import GroupTask
-from environments.rollout.lifecycle.opened_files import opened_elsewhere
+from environments.rollout.lifecycle.opened_files import note_elsewhere
 from environments.run.group_source import FinishedGroup, GroupSource
 from environments.run.progress import InFlightNow
 from environments.run.workers.env_spec import versions_of
@@ -348,7 +348,7 @@ class WorkerPool:
             raise self._error_of(value, f"worker {slot.number}")
         assert isinstance(value, Answer)
         self._env.lifecycle.weight_versions.merge(value.new_versions)
-        opened_elsewhere(value.read, value.written)
+        note_elsewhere(value.read, value.written)
         return value.value
 
     def _replace_worker(self, slot: _Slot, opened: int, death: Death) -> None:

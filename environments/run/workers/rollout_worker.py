@@ -124,7 +124,7 @@ class RolloutWorker:
                 self._channel.send(number, WorkerFacts(facts=facts, packages=packages, tier=tier))
                 watchdog.on_end = self._send_blocked
                 closing.enter_context(watchdog.arm())
-                closing.enter_context(self._opened.watched())
+                closing.enter_context(self._opened.watch())
                 loop = asyncio.get_running_loop()
                 threading.Thread(
                     target=self._read, args=[loop], name="turnwise-requests", daemon=True

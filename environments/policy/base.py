@@ -117,7 +117,7 @@ class CheckedPolicy(Protocol):
 PromptCounter = Callable[[CompletionRequest], Awaitable[int | None]]
 
 
-def prompt_counter(policy: Policy) -> PromptCounter | None:
+def find_prompt_counter(policy: Policy) -> PromptCounter | None:
     """Return the policy's optional method `async def prompt_tokens(self, request) -> int | None`.
 
     It counts the tokens of the prompt, tools included, without sampling, or returns None if it cannot. It may
@@ -132,12 +132,12 @@ def vocabulary_size(policy: Policy) -> int | None:
     return getattr(policy, "vocabulary_size", None)
 
 
-def window_of(policy: Policy) -> int | None:
+def find_window(policy: Policy) -> int | None:
     given: object = getattr(policy, "context_tokens", None)
     return given if type(given) is int and given > 1 else None
 
 
-def checked_policy(policy: Policy) -> Policy:
+def validate_policy(policy: Policy) -> Policy:
     """Return a user's policy after validation.
 
     Raises:

@@ -10,7 +10,7 @@ scores, and where it reads advantages.
 import argparse
 import random
 
-from environments.wire.padding import packing
+from environments.wire.padding import pack_rows
 
 
 def random_group(
@@ -41,7 +41,7 @@ def main() -> None:
         ]
         rows = sum(len(owners) for owners, _ in groups)
         for name in ("plain", "dense"):
-            posts = sum(len(packing(*group, size, keep_scores=name == "plain")) for group in groups)
+            posts = sum(len(pack_rows(*group, size, keep_scores=name == "plain")) for group in groups)
             print(
                 f"| {size} | {lost} | {name} | {rows / len(groups):.1f} | {posts / len(groups):.1f} "
                 f"| {1 - rows / (posts * size):.0%} |",

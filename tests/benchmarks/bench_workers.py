@@ -119,7 +119,7 @@ def one_run(options):
     if options.workers:
         from environments.run.workers.workers import OnWorkers
 
-        source = OnWorkers(count=options.workers).opened
+        source = OnWorkers(count=options.workers).open
 
     @asynccontextmanager
     async def opened(env, wanted):

@@ -11,16 +11,16 @@ import click
 
 from environments.config import AgentEnvConfig, ServerConfig
 from environments.policy.inference.model_server import ModelServer
-from environments.policy.inference.server_kind import check, model_names
+from environments.policy.inference.server_kind import check_server, model_names
 from environments.policy.rendering.chatml import EMBEDDED, Renderer, load_tokenizer
 from environments.policy.rendering.families import (
     TEXT_FAMILIES,
-    checked_family,
     family_names,
     load_renderer,
+    validate_family,
 )
 from tools.errors import ConfigError
-from tools.plain_text import one_line, shown_url
+from tools.plain_text import one_line, public_url
 from turnwise.cli.env_command import with_proxies
 from turnwise.cli.settings import Overrides, Settings, merge_settings, split_overrides
 from turnwise.lab.model_check import CheckedModel, ModelCheck, Verdict, check_model
@@ -66,7 +66,7 @@ def command(ctx: click.Context, url: str | None, list_families: bool, **options:
     found, more = asyncio.run(_examine(settings))
     _show(found, more)
     base_url = settings.servers[0].base_url
-    if found.flags and shown_url(base_url) != base_url:
+    if found.flags and public_url(base_url) != base_url:
         click.echo("Of the URL, user, password and query are left out: add your own.")
     return 1 if found.tokens == "none" else 0
 
@@ -99,7 +99,7 @@ async def _examine(settings: Settings) -> tuple[ModelCheck, list[str]]:
     try:
         model = await _choose_model(server, given.model_name)
         renderer, why_not = _load_renderer(given.family, model, config.tokenizer_name)
-        await check(server, model)
+        await check_server(server, model)
         click.echo(f"asking {one_line(model)}", err=True)
         checked = CheckedModel(
             server=server,
@@ -139,13 +139,9 @@ async def _choose_model(server: ModelServer, named: str) -> str:
 
 
 def _load_renderer(family: str | None, model: str, tokenizer_name: str) -> tuple[Renderer | None, str]:
-    """Return the renderer if the tokenizer is named, and the reason if it has none.
-
-    Raises:
-        ConfigError: if there is no such chat format or tokenizer.
-    """
+    """Return the renderer if the tokenizer is named, and the reason if it has none."""
     if family is not None:
-        checked_family(family)
+        validate_family(family)
     if tokenizer_name == EMBEDDED:
         return None, ""  # no model uses it
     load_tokenizer(tokenizer_name)

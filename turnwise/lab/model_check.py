@@ -8,10 +8,10 @@ from typing import Any, Literal
 from environments.policy.base import CompletionRequest
 from environments.policy.chat import ChatPolicy
 from environments.policy.inference.model_server import ModelServer
-from environments.policy.inference.server_kind import ServerFacts, look
+from environments.policy.inference.server_kind import ServerFacts, examine_server
 from environments.policy.inference.token_wires import WIRES
 from environments.policy.rendering.chatml import ChatMLRenderer, Renderer
-from environments.policy.rendering.families import family_names, family_of, read_text_calls
+from environments.policy.rendering.families import detect_family, family_names, read_text_calls
 from environments.policy.token_policy import TokenPolicy
 from environments.trajectory import Completion, Message
 from tools.calls import ToolSpec
@@ -34,7 +34,6 @@ _MORE = Message(role="user", content="Thank you. Is that warm? Answer in one wor
 _LONG_WORDS = 8000
 _LONG = Message(role="user", content=f"{'many ' * _LONG_WORDS}\nWhat is the word above? Answer in one word.")
 _TRIES = 3
-"""Tries of the first request, since a single failure proves nothing about a server."""
 _PARSER = (
     "start vLLM with --enable-auto-tool-choice --tool-call-parser NAME, SGLang with --tool-call-parser NAME"
 )
@@ -57,7 +56,6 @@ class CheckedModel:
     renderer: Renderer | None = None
     """The model's chat format and tokenizer; None if not named or not available."""
     no_renderer: str = ""
-    """The reason why it is not available."""
     tokenizer_name: str = "embedded"
     context_tokens: int | None = None
     extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -88,12 +86,11 @@ class ModelCheck:
     """The tokens that a run records: as sampled, made from text, or none."""
     conclusion: str
     flags: tuple[str, ...] = ()
-    """Settings for a run, as command-line arguments."""
 
 
 async def check_model(checked: CheckedModel) -> ModelCheck:
     """Run all checks; a failure of the server is a finding, not an exception."""
-    return await _Check(checked, await look(checked.server, checked.model)).result()
+    return await _Check(checked, await examine_server(checked.server, checked.model)).result()
 
 
 class _Check:
@@ -218,7 +215,6 @@ class _Check:
             self.add("logprobs", "ok", "finite, one for each sampled id")
 
     def _check_prefix(self, opening: Completion, answered: Completion, later: Completion | None) -> None:
-        """Check whether rows fork, after the first turn and after a user message."""
         forks = {"after the first turn": _fork_of(opening, answered.prompt_ids)}
         if later is not None:
             forks["after a user message"] = _fork_of(answered, later.prompt_ids)
@@ -272,7 +268,7 @@ class _Check:
     def _check_chat_format(self, opening: Completion | str) -> None:
         renderer = self.checked.renderer
         if renderer is None:
-            family = self.checked.family or family_of(self.checked.model)
+            family = self.checked.family or detect_family(self.checked.model)
             by_name = f"{family}, by the model's name" if family else "the model's name does not show it"
             advice = "--tokenizer NAME (and --family NAME) compares its prompts with the server's"
             why = self.checked.no_renderer

@@ -1,4 +1,4 @@
-"""What an environment is made of, from its class and its settings, checked before anything is opened."""
+"""The parts of an environment, built from class and settings and checked before anything is opened."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from environments.config import (
     server_configs,
 )
 from environments.credit import GroupRules, describe, missing_outcome_of, read_params
-from environments.policy.base import Policy, checked_policy
-from environments.policy.inference.dialect import shaping
+from environments.policy.base import Policy, validate_policy
+from environments.policy.inference.dialect import shaping_fields
 from environments.policy.inference.http_client import refuse_more_connections
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.second_models import SecondModels
@@ -42,35 +42,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What an environment is made of."""
-
     config: AgentEnvConfig
     rules: GroupRules
     failed_score: float
-    """The outcome of a rollout that the agent broke."""
     estimator: str
     estimator_params: Mapping[str, Any]
     new_scoring: NewScoring
     toolset: Toolset
-    """Without the tools of MCP servers, which are known once those are open."""
+    """Without the tools of MCP servers, which are known once the servers run."""
     mcp: MCPServers
     sandboxes: Sandboxes
     condensers: tuple[Condenser, ...]
     renderer: ChatMLRenderer
     token_estimate: TokenEstimate
     servers: tuple[ServerConfig, ...]
-    """Model servers that play."""
     second_servers: tuple[SecondModelConfig, ...]
     second_models: SecondModels
-    """The judge, the user and the summariser, as far as they have servers."""
     policy: Policy | None
-    """Who plays; `None`: the scripted agent."""
     served: "ServedPolicy | None"
-    """The policy, where its connections are ours to close."""
+    """The policy, if we must close its connections."""
     endpoints: "EndpointServer | None"
-    """Where an agent that owns its loop is recorded."""
+    """Records agents that own their loop."""
     max_rollouts: int
-    """How many run at once."""
 
 
 def build(
@@ -80,7 +73,7 @@ def build(
     servers: Sequence[ModelServerConfig] | None,
     policy: Policy | None,
 ) -> Parts:
-    """Make the parts of an environment; what is `None` is as its class has it, a policy the scripted agent.
+    """Build the parts; without servers those of the class play, without a policy the scripted agent.
 
     Raises:
         UsageError: if the class lacks something, or a setting cannot work.
@@ -104,7 +97,7 @@ def build(
     sums_up = any(isinstance(each, summarise) and each.by == "model" for each in condensers)
     if sums_up and "summariser" not in models.roles and not writes(env, "scripted_summariser"):
         env.scripted_summariser(None, ())  # the default, which raises
-    served = None if policy is not None else served_policy(config, players, renderer)
+    served = None if policy is not None else make_served_policy(config, players, renderer)
     lent = () if env.agent is None else env.agent.lent
     sandboxes = Sandboxes(config, env.sandbox, type(env), lent, env.packages)
     sandboxes.refuse_tools_in(toolset)
@@ -120,7 +113,7 @@ def build(
         estimator_params=params,
         new_scoring=new_scoring,
         toolset=toolset,
-        mcp=MCPServers.among(env.tools, config.enabled_toolsets),
+        mcp=MCPServers.from_tools(env.tools, config.enabled_toolsets),
         sandboxes=sandboxes,
         condensers=condensers,
         renderer=renderer,
@@ -128,7 +121,7 @@ def build(
         servers=players,
         second_servers=seconds,
         second_models=models,
-        policy=served if policy is None else checked_policy(policy),
+        policy=served if policy is None else validate_policy(policy),
         served=served,
         endpoints=_endpoints(env),
         max_rollouts=min(most, config.max_concurrent_rollouts),
@@ -202,15 +195,9 @@ def _model_server(config: AgentEnvConfig, server: ModelServerConfig) -> "ModelSe
     )
 
 
-def served_policy(
+def make_served_policy(
     config: AgentEnvConfig, servers: Sequence[ServerConfig], renderer: ChatMLRenderer
 ) -> "ServedPolicy | None":
-    """The model servers that play; `None` without any.
-
-    Raises:
-        ConfigError: a `base_url` is no URL, a server needs token ids that cannot be rendered, or more
-            requests are asked for at once than connections are possible.
-    """
     if not servers:
         return None
     _refuse_too_many_requests(config, servers)
@@ -218,7 +205,7 @@ def served_policy(
     from environments.policy.server_policy import ServedPolicy  # noqa: PLC0415
 
     policies = [_server_policy(config, server, renderer) for server in servers]
-    extra = {name: value for server in servers for name, value in shaping(server.extra_body).items()}
+    extra = {name: value for server in servers for name, value in shaping_fields(server.extra_body).items()}
     return ServedPolicy(policies, sampling=sampling_of(servers) | extra)
 
 
@@ -248,17 +235,17 @@ def _server_policy(config: AgentEnvConfig, server: ServerConfig, renderer: ChatM
 
 
 def _own_renderer(config: AgentEnvConfig, server: ServerConfig) -> "tuple[Renderer | None, str]":
-    """The renderer of the model's own ids, or `None` and the reason.
+    """Return the renderer of the model's own ids, or None and the reason.
 
     Raises:
-        ConfigError: the settings require ids, and no renderer is known.
+        ConfigError: if the settings require ids, but there is no renderer.
     """
     from environments.policy.inference.token_wires import MESSAGE_FIELDS  # noqa: PLC0415
     from environments.policy.rendering.chatml import TokenizerError  # noqa: PLC0415
-    from environments.policy.rendering.families import checked_family, load_renderer  # noqa: PLC0415
+    from environments.policy.rendering.families import load_renderer, validate_family  # noqa: PLC0415
 
     if server.family is not None:
-        checked_family(server.family)
+        validate_family(server.family)
     if server.server_type == "chat":
         return None, ""
     try:
@@ -281,7 +268,7 @@ def _own_renderer(config: AgentEnvConfig, server: ServerConfig) -> "tuple[Render
 
 
 def _refuse_too_many_requests(config: AgentEnvConfig, servers: Sequence[ServerConfig]) -> None:
-    """A rollout has one request in flight: a default that no rollout uses up is not refused."""
+    """Refuse more requests than connections. A default that no run reaches is not refused."""
     default = ServerConfig().num_max_requests_at_once
     asked = [server.num_max_requests_at_once for server in servers]
     chosen = sum(requests for requests in asked if requests != default)

@@ -18,7 +18,7 @@ from environments.record.sessions.session_file import SessionFile, open_sessions
 from environments.record.summary import print_summary
 from environments.record.totals import Summary
 from environments.rollout.items.item_json import check_id
-from environments.run.console_streams import outlived_console
+from environments.run.console_streams import robust_console
 from environments.run.experiment import turnwise_version
 from environments.run.process_run import FAILED
 from environments.trajectory import LARGEST_REWARD
@@ -72,7 +72,7 @@ def command(
         )
         advantages = partial(credit.credit_group, min_trajectories=1)
         summary = record_sessions(logged, recorder, origin, renderer, advantages)
-    with outlived_console():
+    with robust_console():
         _report(Console(), summary, logged, out, monotonic() - started)
     return FAILED if summary.groups["failed"] == summary.done else 0
 

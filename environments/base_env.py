@@ -236,6 +236,7 @@ class AgentEnv(Hooks):
 
     @asynccontextmanager
     async def loaded(self, *, evaluation: bool = False) -> AsyncGenerator[Self]:
+        """Set up and load the items, without the checks for rollouts; raises as `opened` does."""
         async with self.lifecycle.loaded(evaluation=evaluation):
             yield self
 
@@ -268,6 +269,7 @@ class AgentEnv(Hooks):
         return self.lifecycle.tasks_for_ever(first)
 
     def open_sandbox(self) -> AbstractAsyncContextManager[Sandbox]:
+        """Open a fresh sandbox as class and config ask for."""
         return self.lifecycle.sandboxes.open()
 
     # Parts.

@@ -76,6 +76,7 @@ class TurnLevelRewardMixin:
         return not self.writes_outcome and getattr(self, "missing_outcome", None) is None and set_to is None
 
     def scoring(self) -> "NewScoring":
+        """Return the scoring by turn rewards; overrides that of `AgentEnv`."""
         if all(getattr(type(self), hook) is getattr(TurnLevelRewardMixin, hook) for hook in _HOOKS):
             raise ConfigError(
                 f"environment {self.name!r} has no reward; write {', '.join(_HOOKS[:-1])} or {_HOOKS[-1]}"

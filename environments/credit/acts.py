@@ -1,9 +1,8 @@
 """Credit where a history was condensed: estimators see acts only, and a summary is credited like an act.
 
-A summary has no reward and takes no time. Its return is that of the act that follows, compared with what that
-act is compared with. Its peers must not depend on its text, or its credit is biased. Therefore a summary that
-no act follows is treated as an unscored act after the last one, and a critic's value of the state before a
-summary replaces that of the state after it.
+A summary has no reward and takes no time: its return is that of the next act. Its peers must not depend on
+its text, or credit is biased. Therefore a summary without a next act counts as an unscored act, and a
+critic's value before a summary replaces that after it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -124,6 +123,5 @@ def _with_act(acts: TrajectoryGroup, index: int, summary: Turn) -> TrajectoryGro
 
 
 def _with_value(rows: Sequence[Sequence[float]], index: int, act: int, value: float) -> list[Sequence[float]]:
-    """Return the values with another one for an act, which may be one more than there were."""
     row = rows[index]
     return [*rows[:index], [*row[:act], value, *row[act + 1 :]], *rows[index + 1 :]]

@@ -1,10 +1,9 @@
 """Export of a record as lines of text: prompt, completion, and the rewards and advantage of each turn.
 
-`datasets` infers the type of each column from each stretch of 10 MB. Without help it gives every message the
-keys of all others, reads the text `2026-11-22` as a date, and fails where a number follows nulls only.
-Therefore the first line's messages have an extra key, which keeps messages as they are written; lines in
-which a column has its first number come early; a name that reads as a date is quoted; and a call's arguments
-are an object only where `datasets` reads them back unchanged.
+`datasets` infers column types from each stretch of 10 MB, merges the keys of all messages, reads texts as
+dates, and fails where a number follows nulls. Therefore the first line's messages have an extra key, which
+prevents the merge; lines with the first number of a column come early; dates are quoted; and arguments of a
+call stay text where `datasets` would change them.
 """
 
 import re
@@ -93,7 +92,7 @@ def _for_templates(message: Shown, notes: Counter[str]) -> Shown:
 
 
 def read_arguments(text: str) -> Mapping[str, Any] | str:
-    """Return a call's arguments as an object, or the text itself if `datasets` would change it."""
+    """Return a call's arguments as an object, or the text if `datasets` would change it."""
     try:
         value: Any = read_exact_json(text)
     except JsonError:
@@ -156,7 +155,6 @@ class LineFile:
         self._size = 0
         self._known: set[str] = set()
         self._late: list[tuple[int, int]] = []
-        """(start, end) of lines that must come early."""
 
     def __enter__(self) -> Self:
         return self
@@ -178,7 +176,7 @@ class LineFile:
         self.lines += 1
 
     def put_early(self) -> None:
-        """Move lines to where `datasets` needs them, and close the file."""
+        """Move lines to where `datasets` needs them."""
         self._file.close()
         if not self._late:
             return

@@ -21,19 +21,25 @@ Credit = Callable[[TrajectoryGroup, Values], list[Term]]
 def acts_alone(group: TrajectoryGroup) -> TrajectoryGroup:
     if not _has_summaries(group):
         return group
-    return replace(
-        group, trajectories=tuple(map(_drop_summaries, range(len(group.trajectories)), group.trajectories))
-    )
+    trajectories = [
+        replace(
+            each,
+            turns=acts_of(each),
+            rewards=None if each.rewards is None else _rewards_of_acts(each.rewards, each, index),
+        )
+        for index, each in enumerate(group.trajectories)
+    ]
+    return replace(group, trajectories=tuple(trajectories))
 
 
 def over_all_turns(
     credit: Credit, group: TrajectoryGroup, values: Values, *, credits_summaries: bool = True
 ) -> list[Term]:
     """Return an estimator's terms for all turns (acts only, without `credits_summaries`)."""
+    values_of_acts = {name: _values_of_acts(rows, group, name) for name, rows in values.items()}
     if not _has_summaries(group):
         return credit(group, values)
     acts = acts_alone(group)
-    values_of_acts = {name: _values_of_acts(rows, group, name) for name, rows in values.items()}
     of_acts = _by_act(credit(acts, values_of_acts), acts)
     moves: dict[int, tuple[Term, list[int], list[Place]]] = {}
     for index, trajectory in enumerate(group.trajectories):
@@ -72,13 +78,6 @@ def _values_of_acts(rows: Sequence[Sequence[float]], group: TrajectoryGroup, nam
         _at_acts(row, trajectory, f"{name} of trajectory {index}")
         for index, (row, trajectory) in enumerate(zip(rows, group.trajectories, strict=True))
     ]
-
-
-def _drop_summaries(index: int, trajectory: Trajectory) -> Trajectory:
-    rewards = trajectory.rewards
-    if rewards is not None:
-        rewards = _rewards_of_acts(rewards, trajectory, index)
-    return replace(trajectory, turns=acts_of(trajectory), rewards=rewards)
 
 
 def acts_of(trajectory: Trajectory) -> tuple[Turn, ...]:

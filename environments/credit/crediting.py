@@ -55,9 +55,9 @@ def comparable(group: TrajectoryGroup, rules: GroupRules) -> tuple[TrajectoryGro
     """Return the group with comparable siblings, and a reason if it fails.
 
     A trajectory must not lack what other siblings have: an outcome; without outcomes, any score (with
-    `missing_outcome` stated, an unscored 0 does not count); or a part from `score_group`. Otherwise it gets the
-    stated outcome, or becomes a failure. The floor of a rollout that the agent broke lacks no part. A failure
-    by `GroupRefused` fails the group.
+    `missing_outcome` stated, an unscored 0 does not count); or a part from `score_group`. Otherwise it gets
+    the stated outcome, or becomes a failure. The floor of a rollout that the agent broke lacks no part. A
+    failure by `GroupRefused` fails the group.
     """
     if refusal := next((failure for failure in group.failures if failure.refuses_group), None):
         return group, f"sibling {refusal.sibling}: {refusal.error}"

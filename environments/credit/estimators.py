@@ -139,7 +139,8 @@ def gae_term(group: TrajectoryGroup, gamma: float, lam: float, values: PerTurn) 
     if values is None:
         levels = [[0.0] * len(each.turns) for each in scored]
     else:
-        _check_values(values, scored)
+        for index, row in enumerate(values):
+            check_turns(row, index, "value")
         levels = values
     # Value plus estimate, so that the baseline (the value) leaves the estimate.
     rows = [
@@ -172,17 +173,6 @@ def _refuse_overlap(scored: Sequence[Scored], what: str) -> None:
                 f"{what} needs turns that follow one another; those of trajectory {index} overlap in several "
                 "threads: use turn_return, rloo or grpo"
             )
-
-
-def _check_values(values: Sequence[Sequence[float]], scored: Sequence[Scored]) -> None:
-    if len(values) != len(scored):
-        raise CreditError(f"turn_gae got values for {len(values)} trajectories; the group has {len(scored)}")
-    for index, (row, trajectory) in enumerate(zip(values, scored, strict=True)):
-        if len(row) != len(trajectory.turns):
-            raise CreditError(
-                f"turn_gae got {len(row)} values for the {len(trajectory.turns)} turns of trajectory {index}"
-            )
-        check_turns(row, index, "value")
 
 
 # --- scores: every turn of a trajectory gets the same ----------------------------------------------------
@@ -444,12 +434,10 @@ def mt_grpo(
 
 
 def _first_answered(trajectory: Trajectory) -> int | None:
-    answered = (
-        number
-        for number, turn in enumerate(trajectory.turns)
-        if any(result.error is None for result in turn.tool_results)
-    )
-    return next(answered, None)
+    for index, turn in enumerate(trajectory.turns):
+        if any(result.error is None for result in turn.tool_results):
+            return index
+    return None
 
 
 # --- step rewards --------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import logging
 import math
 import reprlib
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -118,8 +118,9 @@ def parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         raise RecordError(f"{path}, line {number}: not JSON ({error})") from error
     fields = _of_schema(loaded, path, number)
-    for name, is_whole in (("trajectories", _is_trajectory), ("failures", _is_object)):
-        if not isinstance(fields.get(name), list) or not all(map(is_whole, fields[name])):
+    for name, lists in (("trajectories", _LISTS_OF_A_TRAJECTORY), ("failures", ())):
+        entries: Any = fields.get(name)
+        if not isinstance(entries, list) or not all(_has_lists(each, lists) for each in cast("Any", entries)):
             raise _not_a_line(path, number, name)
     return fields
 
@@ -214,15 +215,11 @@ def _not_a_line(path: Path, number: int, problem: str) -> RecordError:
     return RecordError(f"{path}, line {number}: not a {schema.SCHEMA} line: {problem}")
 
 
-def _is_object(value: object) -> bool:
-    return isinstance(value, dict)
-
-
-def _is_trajectory(value: object) -> bool:
+def _has_lists(value: object, names: Sequence[str]) -> bool:
     if not isinstance(value, dict):
         return False
     fields = cast("dict[str, Any]", value)
-    has_lists = all(isinstance(fields.get(name), list) for name in _LISTS_OF_A_TRAJECTORY)
+    has_lists = all(isinstance(fields.get(name), list) for name in names)
     return has_lists and isinstance(fields.get("rewards"), dict | None)
 
 

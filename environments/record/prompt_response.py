@@ -10,15 +10,16 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO, Self, cast
 
 import orjson
 
 from environments.credit.acts import acts_alone
-from environments.credit.scored import Scored, read
+from environments.credit.scored import read
 from environments.record.private_file import private
-from environments.trajectory import CreditedGroup, Trajectory
+from environments.trajectory import CreditedGroup
 from environments.wire.credited_rows import RowMessages, Shown
 from tools.json_input import JsonError, read_exact_json
 
@@ -122,29 +123,15 @@ def returns_of(credited: CreditedGroup) -> list[list[float | None]]:
     """Return `[trajectory][turn]` returns by the recorded `gamma` and `outcome_weight`; None if unscored."""
     recorded = (credited.estimator_params.get(name) for name in ("gamma", "outcome_weight"))
     gamma, weight = (float(value) if isinstance(value, int | float) else 1.0 for value in recorded)
-    group = credited.group
-    return [
-        _at_all_turns(_returns_or_none(scored, gamma, weight), trajectory)
-        for scored, trajectory in zip(read(acts_alone(group)), group.trajectories, strict=True)
-    ]
-
-
-def _returns_or_none(scored: Scored, gamma: float, weight: float) -> list[float | None]:
-    ones = (None if reward is None else 1.0 for reward in scored.turns)
-    counted = replace(scored, turns=tuple(ones), outcome=None if scored.outcome is None else 1.0)
-    by_turn = zip(scored.returns(gamma, weight), counted.returns(1.0), strict=True)
-    return [value if count else None for value, count in by_turn]
-
-
-def _at_all_turns(acts: Sequence[float | None], trajectory: Trajectory) -> list[float | None]:
-    following = iter((*acts, None))
-    spread: list[float | None] = []
-    value = next(following)
-    for turn in trajectory.turns:
-        spread.append(value)
-        if turn.kind != "summary":
-            value = next(following)
-    return spread
+    returns: list[list[float | None]] = []
+    for scored, trajectory in zip(read(acts_alone(credited.group)), credited.group.trajectories, strict=True):
+        ones = (None if reward is None else 1.0 for reward in scored.turns)
+        counted = replace(scored, turns=tuple(ones), outcome=None if scored.outcome is None else 1.0)
+        by_act = zip(scored.returns(gamma, weight), counted.returns(1.0), strict=True)
+        of_acts = [*(value if count else None for value, count in by_act), None]
+        before = accumulate((turn.kind != "summary" for turn in trajectory.turns), initial=0)
+        returns.append([of_acts[act] for act, _ in zip(before, trajectory.turns, strict=False)])
+    return returns
 
 
 class LineFile:

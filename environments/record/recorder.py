@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from threading import Lock
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -46,9 +45,6 @@ class GroupLine:
     content: bytes
     """The line, without facts that the file holds once."""
     fingerprint: str | None
-    item_id: str
-    epoch: int
-    status: str
     group_id: str = ""
     artefacts: bytes | None = None
 
@@ -66,9 +62,6 @@ def serialise(credited: CreditedGroup, *, fingerprint: str | None) -> tuple[Grou
     line = GroupLine(
         content=content,
         fingerprint=group.fingerprint,
-        item_id=group.item_id,
-        epoch=group.epoch,
-        status=credited.status,
         group_id=group.group_id,
         artefacts=pack_artefacts(group),
     )
@@ -80,7 +73,6 @@ class Recorder:
         """Open and lock the file, index its groups, and cut off a torn last line."""
         self.path = path
         self.artefacts = artefacts_of(path)
-        self._each_on_disk = each_on_disk
         self.written = 0
         self.fingerprint: str | None = None
         self._new_origins: dict[str | None, Mapping[str, str]] = {}
@@ -183,9 +175,7 @@ class Recorder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -27,8 +27,6 @@ _hf: Any = datasets
 _TEXT, _INTEGER, _NUMBER = _arrow.string(), _arrow.int64(), _arrow.float64()
 _SCALARS: Mapping[Any, Any] = {str: _TEXT, int: _INTEGER, float: _NUMBER, bool: _arrow.bool_()}
 _ROWS_AT_ONCE = 512
-
-
 _JSON = "JSON text"
 
 

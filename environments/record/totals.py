@@ -284,7 +284,7 @@ def collect_totals(
             "model_s": sum(turn.model_s for turn in turns),
             "tools_s": sum(turn.tools_s for turn in turns),
             "policy": {"prompt_tokens": prompts, "completion_tokens": sampled},
-            **{role: _cost(calls) for role, calls in _second_model_calls(group).items() if calls},
+            **_second_model_costs(group),
         },
         "credit": {
             "turns": sum(turn.kind == "act" and turn.trained for turn in turns) if has_credit else 0,
@@ -360,7 +360,13 @@ def _correlation(sums: Mapping[str, float | None]) -> float | None:
 def _by_turn(group: TrajectoryGroup, credited: CreditedGroup | None) -> list[dict[str, Any]]:
     rows = [()] * len(group.trajectories) if credited is None else credited.advantages
     acts = [
-        [*zip_longest(each.acts, each.act_rewards or (), _of_acts(each, row))]
+        [
+            *zip_longest(
+                each.acts,
+                each.act_rewards or (),
+                (value for value, turn in zip(row, each.turns, strict=False) if turn.kind == "act"),
+            )
+        ]
         for each, row in zip(group.trajectories, rows, strict=True)
     ]
     alone = () if credited is None else without_peer_of(credited)
@@ -392,29 +398,24 @@ def _by_turn(group: TrajectoryGroup, credited: CreditedGroup | None) -> list[dic
     return [*kept, *([reduce(merge, later)] if later else [])]
 
 
-def _of_acts(trajectory: Trajectory, row: Sequence[float]) -> list[float]:
-    return [each for each, turn in zip(row, trajectory.turns, strict=False) if turn.kind == "act"]
-
-
 def _count_sampled(turn: Turn) -> int:
     return turn.span.end - turn.span.start
 
 
-def _second_model_calls(group: TrajectoryGroup) -> dict[str, list[JudgeCall]]:
+def _second_model_costs(group: TrajectoryGroup) -> dict[str, dict[str, int]]:
     siblings = (*group.failures, *group.trajectories)
-    return {
+    calls: dict[str, list[JudgeCall]] = {
         "judge": [*group.judge_calls, *(call for each in siblings for call in each.judge_calls)],
         "user": [call for each in siblings for call in each.user_calls],
         "summariser": [call for each in siblings for call in each.summariser_calls],
         "other": [call for each in siblings for call in each.other_calls],
     }
-
-
-def _cost(calls: Sequence[JudgeCall]) -> dict[str, int]:
     tokens = ("prompt_tokens", "completion_tokens")
     return {
-        "answers": len(calls),
-        **{name: sum(call.usage.get(name, 0) for call in calls) for name in tokens},
+        role: {"answers": len(made)}
+        | {name: sum(call.usage.get(name, 0) for call in made) for name in tokens}
+        for role, made in calls.items()
+        if made
     }
 
 

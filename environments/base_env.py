@@ -1,6 +1,6 @@
-"""The whole flow: item → rollouts → rewards → group → advantages.
+"""`AgentEnv`: item → rollouts → rewards → group → advantages.
 
-`AgentEnv` is the only place that knows generation, reward and credit; none of them knows another.
+It is the only place that knows generation, reward and credit; none of them knows another.
 """
 
 import asyncio
@@ -9,21 +9,16 @@ import uuid
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
 from importlib import import_module
 from time import monotonic
 from types import TracebackType
 from typing import NoReturn, Self
 
-from environments.config import AgentEnvConfig, ModelServerConfig, ServerConfig, checked_config
+from environments.config import AgentEnvConfig, ModelServerConfig, ServerConfig, check_config
 from environments.credit import comparable, credited
 from environments.policy.base import Policy
 from environments.policy.rendering.chatml import ChatMLRenderer
-from environments.policy.scripted import ScriptedPolicy, playing
-from environments.rewards.reward_checks import where_of
-from environments.rollout.agent_loop import AgentLoop, Loop
 from environments.rollout.boundary import Boundary
-from environments.rollout.condensing import model_summary
 from environments.rollout.containment.hook_calls import HookCalls, InFlight, Watch
 from environments.rollout.hooks import Hooks, Item
 from environments.rollout.items.item_json import item_hash, recorded_item
@@ -33,14 +28,13 @@ from environments.rollout.lifecycle.lifecycle import Lifecycle
 from environments.rollout.lifecycle.parts import build
 from environments.rollout.lifecycle.rollout_hooks import (
     NewJudge,
-    RolloutHooks,
     below_floor,
     not_compared,
     open_rollout,
     with_group_reward,
 )
 from environments.trajectory import CreditedGroup, Failure, Trajectory, TrajectoryGroup, Turn
-from environments.turn_level_reward import CallHook, NewScoring, scalar_scoring
+from environments.turn_level_reward import NewScoring, scalar_scoring
 from tools.registry import Toolset
 from tools.sandbox.base import Sandbox, record_of
 
@@ -55,7 +49,6 @@ class AgentEnv(Hooks):
     """
 
     _opened: AbstractAsyncContextManager[Self]
-    """Entered by `async with env`."""
 
     def __init__(
         self,
@@ -68,19 +61,20 @@ class AgentEnv(Hooks):
 
         Args:
             config: the settings; unset: those of the class.
-            servers: model servers that play, judge (`JudgeConfig`), are users (`UserConfig`) or sum up
-                (`SummariserConfig`), those without a `base_url` left out; unset: those of the class.
-            policy: plays instead. With neither, the scripted agent plays.
+            servers: model servers of the policy, the judge (`JudgeConfig`), the user (`UserConfig`) or the
+                summariser (`SummariserConfig`); those without a `base_url` are ignored. Unset: those of the
+                class.
+            policy: used instead of servers. With neither, the scripted agent plays.
 
         Raises:
             UsageError: if the class lacks something, or a setting cannot work.
         """
-        # First: what the class states may be a property that reads it.
-        self.config = checked_config(self.config_init()[0] if config is None else config, type(self))
+        # Set first: class attributes may be properties that read it.
+        self.config = check_config(self.config_init()[0] if config is None else config, type(self))
         parts = build(self, self.scoring, self.config, servers, policy)
         self.lifecycle = Lifecycle(self, parts, self.open_sandbox)
 
-    # The flow, from item to credit.
+    # From item to credit.
 
     async def run_group(
         self, task: GroupTask, size: int | None = None, *, watch: Watch = nullcontext
@@ -88,7 +82,7 @@ class AgentEnv(Hooks):
         """Roll an item out `size` times, or `group_size`, and give every turn its advantage.
 
         Raises:
-            RunError: if too much of the environment's code hangs; a rollout that breaks is a `Failure`.
+            RunError: if too many calls of the environment's code hang; a rollout that breaks is a `Failure`.
             UsageError: if the environment is not open.
         """
         size = self.config.group_size if size is None else size
@@ -97,9 +91,9 @@ class AgentEnv(Hooks):
     async def rollout_group(
         self, task: GroupTask, size: int, *, watch: Watch = nullcontext
     ) -> TrajectoryGroup:
-        """Roll out `size` siblings side by side; those that break are failures, and the others go on.
+        """Roll out `size` siblings concurrently, those that the task has already included.
 
-        Siblings that the task has already count among them.
+        A sibling that breaks is a failure; the others continue.
         """
         life = self.lifecycle
         life.refuse_rollouts_before_setup()
@@ -127,9 +121,9 @@ class AgentEnv(Hooks):
     async def _sibling(
         self, task: GroupTask, sibling: int, watch: Watch, boundary: Boundary
     ) -> Trajectory | Failure:
-        """One rollout in its slot; whatever breaks in it drops this sibling and nothing else."""
+        """Run one rollout in a slot; an error in it drops this sibling only."""
         turns: list[Turn] = []
-        async with self.lifecycle.slots.one():
+        async with self.lifecycle.slots.acquire():
             in_flight = InFlight(item_id=task.item_id, epoch=task.epoch, sibling=sibling)
             with watch(in_flight), self.lifecycle.hook_calls(in_flight) as calls:
                 try:
@@ -140,10 +134,10 @@ class AgentEnv(Hooks):
                     return replace(failure, profile=calls.profile)
 
     async def rollout(self, task: GroupTask, sibling: int, turns: list[Turn], calls: HookCalls) -> Trajectory:
-        """Roll out once, and score it before its state and its sandbox close. `turns` grows meanwhile."""
+        """Open a rollout, add its turns to `turns` as they are scored, then score it and close it."""
         started = monotonic()
-        async with open_rollout(self.lifecycle, task, sibling, calls) as (hooks, tools):
-            ctx, loop = hooks.ctx, await self._loop(task, hooks, tools, calls)
+        async with open_rollout(self.lifecycle, task, sibling, calls) as hooks:
+            ctx, loop = hooks.ctx, await hooks.make_loop(task)
             broken = await hooks.play(loop, turns)
             result = loop.result(turns, ctx.turn_scores)
             ctx.turn_scores = result.scores
@@ -171,7 +165,7 @@ class AgentEnv(Hooks):
     async def compare(
         self, task: GroupTask, group: TrajectoryGroup, watch: Watch, judge: NewJudge | None = None
     ) -> TrajectoryGroup:
-        """Return the siblings that can be compared, with the part of their outcome that compares them."""
+        """Return the comparable siblings, with the reward of `score_group` added to their outcomes."""
         parts = self.lifecycle.parts
         group, incomparable = comparable(group, parts.rules)
         if incomparable is not None:
@@ -199,54 +193,14 @@ class AgentEnv(Hooks):
         Raises:
             ConfigError: if age is bounded, and no completion has ever named a version of the weights.
         """
-        return self.lifecycle.weight_versions.withheld(credited)
-
-    # Who plays, and how it is scored.
-
-    async def _loop(self, task: GroupTask, hooks: RolloutHooks, tools: Toolset, calls: HookCalls) -> Loop:
-        """Make the loop that calls model and tools: our own, or one that records an agent's requests."""
-        parts, ctx = self.lifecycle.parts, hooks.ctx
-        policy, prompt = self.policy_for(task.item, calls.hook), await hooks.opening()
-        budget, toolset = await hooks.budget(), await hooks.toolset(tools)
-        if parts.endpoints is not None:
-            # The server of the endpoint loads slowly.
-            from environments.rollout.lifecycle.recording import recorded_loop  # noqa: PLC0415
-
-            return recorded_loop(parts.endpoints, task, hooks, policy, prompt, budget)
-        return AgentLoop(
-            policy=policy,
-            toolset=toolset,
-            sandbox=ctx.sandbox,
-            messages=prompt,
-            budget=budget,
-            seed=ctx.seed,
-            calls=calls,
-            respond=hooks.respond,
-            is_ended=lambda: ctx.end_reason is not None,
-            on_messages=ctx.see,
-            anchor=hooks.anchor,
-            context=ctx,
-            condensers=parts.condensers,
-            where=where_of(ctx),
-            estimate=parts.token_estimate,
-            summariser=partial(model_summary, ctx.summariser_model, seed=ctx.seed),
-        )
-
-    def policy_for(self, item: Item, call: CallHook) -> Policy:
-        """Return who plays this rollout: the policy in use, or the scripted agent, which knows the item."""
-        script = partial(call, "scripted_choices", self.scripted_choices, item)
-        summary = partial(call, "scripted_summary", self.scripted_summary, item)
-        skill = self.config.scripted_skill
-        if self.policy is not None:
-            return playing(self.policy, script, summary, skill)
-        return ScriptedPolicy(script, skill=skill, renderer=self.renderer, summary=summary)
+        return self.lifecycle.weight_versions.withhold(credited)
 
     def scoring(self) -> NewScoring:
-        """How each rollout is scored: the one hook that `TurnLevelRewardMixin` takes over."""
+        """Return how rollouts are scored; `TurnLevelRewardMixin` overrides it."""
         refuse_no_reward(self)
         return scalar_scoring(self)
 
-    # Its life.
+    # Open and close.
 
     @asynccontextmanager
     async def opened(
@@ -261,12 +215,12 @@ class AgentEnv(Hooks):
         Args:
             evaluation: load the evaluation items.
             waits: wait for model servers that do not answer yet.
-            notify: takes a line for a person when something takes long, such as pulling an image.
+            notify: receives a line for people when something takes long, such as pulling an image.
 
         Raises:
-            UsageError: if there are no items, no isolation, no image or no model server, or it is
-                open already.
-            RunError: if what the class writes for its setup broke, which is the cause.
+            UsageError: if there are no items, no isolation, no image or no model server, or the
+                environment is open already.
+            RunError: if a hook such as `setup` raised an error, which is the cause.
         """
         async with self.lifecycle.opened(evaluation=evaluation, waits=waits, notify=notify):
             await self.preflight(notify)
@@ -276,17 +230,17 @@ class AgentEnv(Hooks):
         """Fail now rather than in every rollout: check image, isolation and policy.
 
         Raises:
-            IsolationError: if no sandbox can be made here.
+            IsolationError: if no sandbox can be opened here.
             ConfigError: if the image cannot be had, or a model server does not answer as one.
         """
         await self.lifecycle.preflight(notify)
 
     @asynccontextmanager
     async def loaded(self, *, evaluation: bool = False) -> AsyncGenerator[Self]:
-        """Set the environment up with its items alone, where nothing is rolled out.
+        """Set the environment up and load its items, without the checks for rollouts.
 
         Raises:
-            UsageError: if there are no items, or it is open already.
+            UsageError: if there are no items, or the environment is open already.
             RunError: as for `opened`.
         """
         async with self.lifecycle.loaded(evaluation=evaluation):
@@ -295,7 +249,7 @@ class AgentEnv(Hooks):
     async def __aenter__(self) -> Self:
         opened = self.opened()
         await opened.__aenter__()
-        self._opened = opened
+        self._opened = opened  # only now: a second `async with` fails and leaves the first one's
         return self
 
     async def __aexit__(
@@ -331,18 +285,18 @@ class AgentEnv(Hooks):
 
     def open_sandbox(self) -> AbstractAsyncContextManager[Sandbox]:
         """Open a fresh sandbox as class and config ask for."""
-        return self.lifecycle.parts.sandboxes.open()
+        return self.lifecycle.sandboxes.open()
 
-    # What it is made of.
+    # Parts.
 
     @property
     def toolset(self) -> Toolset:
-        """The tools that agents get; those of MCP servers are among them while the environment is open."""
+        """The agent's tools; those of MCP servers are included while the environment is open."""
         return self.lifecycle.toolset
 
     @property
     def policy(self) -> Policy | None:
-        """Who plays; `None`: the scripted agent."""
+        """The policy; `None`: the scripted agent."""
         return self.lifecycle.parts.policy
 
     @property
@@ -352,12 +306,12 @@ class AgentEnv(Hooks):
 
     @property
     def renderer(self) -> ChatMLRenderer:
-        """Makes token ids of messages, for the scripted agent and for estimates."""
+        """Renders messages as token ids, for the scripted agent and for estimates."""
         return self.lifecycle.parts.renderer
 
     @property
     def servers(self) -> tuple[ServerConfig, ...]:
-        """The model servers that play."""
+        """The policy's model servers."""
         return self.lifecycle.parts.servers
 
     @property

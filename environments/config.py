@@ -18,7 +18,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from environments.policy.inference.dialect import checked_extra_body
+from environments.policy.inference.dialect import validate_extra_body
 from tools.errors import ConfigError
 from tools.json_input import JsonError, read_exact_json
 from tools.plain_text import nearest, without_credentials
@@ -531,8 +531,13 @@ class AgentEnvConfig(Section):
         default=600, ge=-1, description="serve: seconds for one group; -1: no limit."
     )
 
+    @property
+    def has_dataset(self) -> bool:
+        """Whether a dataset is named, on the hub or as a file."""
+        return bool(self.dataset_name or self.dataset_path)
 
-def checked_config(config: Any, env_cls: type) -> AgentEnvConfig:
+
+def check_config(config: Any, env_cls: type) -> AgentEnvConfig:
     """The config that an environment is made with.
 
     Raises:
@@ -580,7 +585,7 @@ class ModelServerConfig(Section):
     def _ours_stay_ours(cls, value: dict[str, Any]) -> dict[str, Any]:
         if own := sorted(value.keys() & cls.model_fields.keys()):
             raise ValueError(f"cannot set {own[0]}: set --{cls.section}.{own[0]}")
-        return dict(checked_extra_body(value))
+        return dict(validate_extra_body(value))
 
 
 class SecondModelConfig(ModelServerConfig):

@@ -479,7 +479,7 @@ class Trajectory:
         """The versions that its turns were sampled by, each once, in the order they came."""
         return tuple(dict.fromkeys(version for turn in self.turns for version in turn.weight_versions))
 
-    def withheld(self, why: str) -> "Trajectory":
+    def withhold(self, why: str) -> "Trajectory":
         """The same trajectory, too old to be trained on."""
         return replace(self, stale=why, turns=tuple(replace(turn, trained=False) for turn in self.turns))
 

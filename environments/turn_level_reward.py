@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Literal, ParamSpec, Protocol, get_args
 
 from environments.rewards.reward_checks import (
-    bounded_reward,
+    check_reward,
     number_and_parts,
     optional_reward,
     raw_parts,
@@ -212,7 +212,7 @@ class TurnScoring:
         return Rewards(
             turns=values,
             outcome=outcome,
-            score=None if score is None else bounded_reward(score, f"{where}: the sum"),
+            score=None if score is None else check_reward(score, f"{where}: the sum"),
             turn_components=components if any(components) else (),
             outcome_components=outcome_components,
             turn_raw=raw if any(raw) else (),

@@ -1,4 +1,4 @@
-"""Makes the record that `turnwise view --demo` shows: groups of shipped environments, with scripted models.
+"""Makes the record of `turnwise view --demo`: groups of shipped environments, with scripted models.
 
 python -m scripts.demo_record
 """
@@ -29,19 +29,17 @@ RUNS = (
 
 
 class UnsteadyChatEnv(SalesChatEnv):
-    """Sells in a chat, whose votes are now and then not to be had."""
+    """A sales chat in which votes sometimes fail."""
 
     name = "unsteady_chat"
 
     async def score_turn(self, item: Item, turn: Turn, ctx: RolloutContext) -> float | None:
-        """The vote, from a database that breaks as seeds decide."""
         if ctx.seed % 3 == 0 and turn.index > 0:
             raise ConnectionError("the database of votes closed the connection")
         return await super().score_turn(item, turn, ctx)
 
 
 def main() -> None:
-    """Roll out, and write all groups as one record."""
     lines: list[bytes] = []
     with tempfile.TemporaryDirectory() as folder:
         for number, run in enumerate(RUNS):
@@ -49,7 +47,7 @@ def main() -> None:
             command = (Path(sys.executable).with_name("turnwise"), "process", *run, "--out", out)
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             lines += out.read_bytes().splitlines(keepends=True)
-    # Tracebacks name files where they were.
+    # Tracebacks have absolute paths.
     bare = b"".join(b"%s}\n" % line.rpartition(b',"crc32":')[0] for line in lines)
     bare = bare.replace(f"{ROOT}/".encode(), b"").replace(f"{sys.base_prefix}/".encode(), b"")
     record = b"".join(map(with_crc, bare.splitlines(keepends=True)))

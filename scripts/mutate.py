@@ -1,7 +1,6 @@
-"""Mutants of the code that must lose nothing: each is a small change, run against its nearest tests.
+"""Runs mutants, small changes of the code, against their nearest tests in a copy of the repository.
 
-`python -m scripts.mutate [--max N] [--seconds S] [--seed K] [--only WORD …]` prints those that survive, and
-how many they are by folder. It works on a copy of the repository, one mutant after the other.
+`python -m scripts.mutate [--max N] [--seconds S] [--seed K] [--only WORD …]` prints those that survive.
 """
 
 import argparse
@@ -31,20 +30,19 @@ WALKED = (
     "environments/rollout/containment",
     "environments/credit",
     "environments/rollout/rows.py",
-    "environments/rollout/completion_check.py",
     "environments/policy/inference/http_client.py",
 )
-"""Folders and modules whose mutants have to be noticed."""
+"""Folders and modules to mutate."""
 FURTHER = {
     "environments/serve/": ("tests/environments/serve/test_durability.py",),
     "environments/serve/trajectory_api": ("tests/adversarial/test_hostile_api.py",),
     "environments/record/": ("tests/adversarial/test_hostile_records.py",),
     "environments/run/watchdog": ("tests/adversarial/test_blocked_loop.py",),
     "environments/rollout/containment/": ("tests/environments/rollout/containment",),
-    "environments/rollout/completion_check": ("tests/adversarial/test_hostile_completions.py",),
+    "environments/rollout/rows": ("tests/adversarial/test_hostile_completions.py",),
     "environments/policy/inference/http_client": ("tests/adversarial/test_hostile_api.py",),
 }
-"""Tests that are near modules although neither path nor imports say so, by how a module's path begins."""
+"""Further tests to run, by prefix of a module's path."""
 _LONGEST_S = 240
 _SWAPS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
@@ -54,35 +52,31 @@ _SWAPS: dict[type[ast.cmpop], type[ast.cmpop]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """One changed module."""
-
     module: str
     line: int
     change: str
     index: int
-    """Of the changed node, as `ast.walk` counts them."""
+    """Index of the changed node in `ast.walk`."""
     kind: int
-    """Which of the ways to change it."""
 
     def source(self, before: str) -> str:
-        """Returns the module's text with the change."""
         tree = ast.parse(before)
-        _changed(list(ast.walk(tree))[self.index], self.kind)
+        _mutate(list(ast.walk(tree))[self.index], self.kind)
         return ast.unparse(ast.fix_missing_locations(tree))
 
 
 def walked(root: Path) -> list[str]:
-    """The modules below `WALKED`, as they lie there now."""
+    """Return the modules below `WALKED`."""
     paths = [root / each for each in WALKED]
     files = [file for path in paths for file in ([path] if path.is_file() else sorted(path.rglob("*.py")))]
     return [file.relative_to(root).as_posix() for file in files if file.name != "__init__.py"]
 
 
 def nearest(module: str, root: Path) -> tuple[str, ...]:
-    """The tests that have to notice a module's mutants.
+    """Return the tests for a module's mutants.
 
-    They are the module's mirror, the tests beside it that import the module, and those of `FURTHER`; for a
-    module without any, the whole mirrored folder.
+    These are the mirror, the tests beside it that import the module, and those of `FURTHER`; if there
+    are none, the whole mirrored folder.
     """
     path = Path("tests", module)
     mirror = path.with_name(f"test_{path.name}").as_posix()
@@ -96,7 +90,7 @@ def nearest(module: str, root: Path) -> tuple[str, ...]:
 
 
 def mutants_of(module: str, root: Path) -> Iterator[Mutant]:
-    """Every mutant of a module, its decorators left out: whether a dataclass has slots is no behaviour."""
+    """Yield every mutant of a module, except in decorators: slots of a dataclass are no behaviour."""
     tree = ast.parse((root / module).read_bytes())
     decorators = [each for node in ast.walk(tree) for each in getattr(node, "decorator_list", ())]
     left_out = {id(node) for each in decorators for node in ast.walk(each)}
@@ -104,13 +98,13 @@ def mutants_of(module: str, root: Path) -> Iterator[Mutant]:
         if id(node) in left_out or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
         for kind in range(2):
-            if change := _changed(copy.deepcopy(node), kind):
+            if change := _mutate(copy.deepcopy(node), kind):
                 line = getattr(node, "lineno", 0)
                 yield Mutant(module=module, line=line, change=change, index=index, kind=kind)
 
 
-def _changed(node: ast.AST, kind: int) -> str | None:
-    """Change a node in one of at most two ways, and say how; `None`: there is no such way."""
+def _mutate(node: ast.AST, kind: int) -> str | None:
+    """Change a node in one of at most two ways, and describe the change; None if it has no such way."""
     before = ast.unparse(node)[:60] if isinstance(node, ast.expr | ast.stmt) else ""
     if isinstance(node, ast.Compare) and kind == 0:
         node.ops[0] = _SWAPS[type(node.ops[0])]()
@@ -125,25 +119,22 @@ def _changed(node: ast.AST, kind: int) -> str | None:
     elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub) and kind == 0:
         node.op = ast.Sub() if isinstance(node.op, ast.Add) else ast.Add()
     else:
-        return _without_a_statement(node) if kind == 0 else None
+        return _remove_statement(node) if kind == 0 else None
     return f"{before}  →  {ast.unparse(node)[:60]}"
 
 
-def _without_a_statement(node: ast.AST) -> str | None:
-    """Turn a call or an assignment that stands alone into nothing."""
+def _remove_statement(node: ast.AST) -> str | None:
+    """Remove a call or an augmented assignment."""
     plain = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call | ast.Await)
     if not (plain or isinstance(node, ast.AugAssign)):
         return None
     before = ast.unparse(node)[:60]
-    node.__class__ = ast.Pass  # pyright: ignore[reportAttributeAccessIssue]  # the node stays where it is
+    node.__class__ = ast.Pass  # pyright: ignore[reportAttributeAccessIssue]
     return f"{before}  →  nothing"
 
 
 def verdict(mutant: Mutant, folder: Path) -> str:
-    """What the nearest tests in a copy of the repository find.
-
-    It is `noticed`, `survived`, `timed out`, or `fails without it` where they fail without the mutant, too.
-    """
+    """Run the nearest tests; return `noticed`, `survived`, `timed out` or `fails without it`."""
     tests = nearest(mutant.module, folder)
     path = folder / mutant.module
     before = path.read_text()
@@ -188,10 +179,10 @@ def _fails_unchanged(tests: tuple[str, ...], folder: Path) -> bool:
 
 
 def main() -> int:
-    """Draw mutants of each folder, run them, print what survives; 1 when something does."""
+    """Run drawn mutants of each folder; return 1 if one survives."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--max", type=int, default=8, help="how many mutants are drawn of each folder")
-    parser.add_argument("--seconds", type=float, default=1800, help="after which no other one is begun")
+    parser.add_argument("--seconds", type=float, default=1800, help="no mutant starts after this time")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="+", default=[""], help="modules whose path has one of these in it")
     parser.add_argument("--root", type=Path, default=ROOT, help="the repository")
@@ -207,7 +198,7 @@ def main() -> int:
                 )
             elif (asked.root / each).is_file():
                 shutil.copy(asked.root / each, folder / each)
-        for mutant in _drawn(folder, asked.only, asked.max, asked.seed):
+        for mutant in _draw(folder, asked.only, asked.max, asked.seed):
             if monotonic() > end:
                 break
             found = verdict(mutant, folder)
@@ -220,8 +211,8 @@ def main() -> int:
     return 1 if any(counts["survived"] for counts in verdicts.values()) else 0
 
 
-def _drawn(root: Path, only: Iterable[str], most: int, seed: int) -> Iterator[Mutant]:
-    """So many mutants of each folder, the same for one seed and one state of the code."""
+def _draw(root: Path, only: Iterable[str], most: int, seed: int) -> Iterator[Mutant]:
+    """Draw up to `most` mutants of each folder, by the seed."""
     modules = [module for module in walked(root) if any(word in module for word in only)]
     for folder in dict.fromkeys(Path(module).parent for module in modules):
         mutants = [

@@ -1,4 +1,4 @@
-"""Writes the pages of the reference that docstrings cannot give: every setting, and every command's help.
+"""Writes the reference pages of all settings and all commands.
 
 python -m scripts.reference_pages
 """
@@ -34,7 +34,6 @@ _BAR = "&#124;"
 
 
 def settings_page() -> str:
-    """Every setting with its type, default, bounds and meaning."""
     parts = ["# Settings", "On the command line, or in a YAML file (`--config`) in the section of that name."]
     for section, title in SECTIONS:
         parts.append(f"## {title}: `--{section.section}.NAME`")
@@ -45,7 +44,6 @@ def settings_page() -> str:
 
 
 def commands_page() -> str:
-    """What every command says of itself."""
     parts = ["# Commands"]
     group = LazyGroup(COMMANDS, name="turnwise")
     with click.Context(group, info_name="turnwise") as context:
@@ -79,7 +77,7 @@ def _row(name: str, field: FieldInfo) -> str:
 
 
 def _code(text: str) -> str:
-    """Code in a cell: Markdown would show the backslash that keeps a bar from ending it."""
+    """Format code in a cell as HTML: Markdown would show the backslash of an escaped bar."""
     return f"<code>{html.escape(text).replace('|', _BAR)}</code>"
 
 
@@ -95,7 +93,6 @@ def _type_text(annotation: Any) -> str:
 
 
 def main() -> None:
-    """Write both."""
     (FOLDER / "settings.md").write_text(settings_page(), encoding="utf-8")
     (FOLDER / "commands.md").write_text(commands_page(), encoding="utf-8")
 

@@ -2,8 +2,8 @@
 
 Run `python -m scripts.train_tokenizer` in the root of a checkout. It rewrites `tokenizer.json` and
 `tokenizer_config.json` in `environments/policy/rendering/embedded_tokenizer/`; the chat template beside them
-is written by hand. The same text gives the same files. The tokenizer need not be trained again when the
-sources change, and doing so changes every recorded token id.
+is written by hand. The result is deterministic. Training again changes every recorded token id, and is
+not needed when the sources change.
 """
 
 import json
@@ -25,7 +25,6 @@ WORDS = r" ?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+|\s+"
 
 
 def main() -> None:
-    """Train and write the tokenizer."""
     tokenizer = Tokenizer(BPE())
     tokenizer.pre_tokenizer = Sequence(
         [Split(Regex(WORDS), behavior="isolated"), ByteLevel(add_prefix_space=False, use_regex=False)]

@@ -93,7 +93,7 @@ def read_exact_json(text: str, *, lenient: bool = False) -> Any:
         raise JsonError("nested too deeply") from None
     except ValueError as error:
         raise JsonError(str(error).partition(";")[0][:200]) from None
-    return _checked_depth(value)
+    return _limit_depth(value)
 
 
 def _is_over(content: bytes, most: int) -> bool:
@@ -108,7 +108,7 @@ def _is_over(content: bytes, most: int) -> bool:
     return False
 
 
-def _checked_depth(value: Any) -> Any:
+def _limit_depth(value: Any) -> Any:
     level: list[Any] = [[value]]
     for _ in range(_DEEPEST + 1):
         held: list[Any] = [each.values() if isinstance(each, dict) else each for each in level]

@@ -35,7 +35,7 @@ def shorten(text: str, max_chars: int) -> str:
     return text if len(text) <= max_chars else f"{text[: max_chars - 1]}…"
 
 
-def counted(number: int, noun: str) -> str:
+def count_noun(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
@@ -60,6 +60,11 @@ def is_utf8(text: str) -> bool:
     return True
 
 
+def utf8_path(path: str) -> str:
+    """Return a path as JSON can hold it, with undecodable bytes escaped."""
+    return path.encode("utf-8", "backslashreplace").decode()
+
+
 def first_clause(error: str, *, values: bool = True) -> str:
     """Return an error's first clause, equal for all rollouts with one cause.
 
@@ -81,7 +86,7 @@ def without_credentials(text: str) -> str:
     return _QUERY_IN_TEXT.sub(r"\1=***", _USER_IN_TEXT.sub(r"\1***@", text))
 
 
-def shown_url(url: str) -> str:
+def public_url(url: str) -> str:
     """Return a URL, even a malformed one, without user, password and query."""
     parts = split_url(url)
     if parts is not None:

@@ -31,13 +31,13 @@ def main() -> int:
     if request.get("end"):
         _end(folder)
         return OK
-    found, anew = _reached(folder), 0
+    found, anew = _find_interpreter(folder), 0
     if found is None:
         anew = ANEW if os.path.lexists(folder) else 0
         _end(folder)
     try:
-        pid, fd = found or _started(folder, request["source"])
-        code = _asked(folder, pid, fd, json.dumps(request["code"]).encode() + b"\n")
+        pid, fd = found or _start(folder, request["source"])
+        code = _ask(folder, pid, fd, json.dumps(request["code"]).encode() + b"\n")
     except OSError as error:
         print(error, file=sys.stderr)
         code = FAILED
@@ -46,7 +46,7 @@ def main() -> int:
     return code + anew
 
 
-def _reached(folder: str) -> tuple[int, int] | None:
+def _find_interpreter(folder: str) -> tuple[int, int] | None:
     try:
         pid = int(os.readlink(f"{folder}/pid"))
         fd = os.open(f"{folder}/in", os.O_WRONLY | os.O_NONBLOCK)
@@ -55,7 +55,7 @@ def _reached(folder: str) -> tuple[int, int] | None:
     return (pid, fd) if _is_alive(pid) else None
 
 
-def _started(folder: str, source: str) -> tuple[int, int]:
+def _start(folder: str, source: str) -> tuple[int, int]:
     os.mkdir(folder, 0o700)
     for name in ("in", "out", "done"):
         os.mkfifo(f"{folder}/{name}", 0o600)
@@ -66,7 +66,7 @@ def _started(folder: str, source: str) -> tuple[int, int]:
     return process.pid, os.open(f"{folder}/in", os.O_RDWR)
 
 
-def _asked(folder: str, pid: int, fd: int, line: bytes) -> int:
+def _ask(folder: str, pid: int, fd: int, line: bytes) -> int:
     # opened for writing too, so that no FIFO reaches its end early
     out, done = (os.open(f"{folder}/{name}", os.O_RDWR | os.O_NONBLOCK) for name in ("out", "done"))
     os.set_blocking(fd, True)

@@ -134,6 +134,8 @@ def tool(
 
 
 class RunTool(Protocol):
+    """Runs the function of a tool call."""
+
     async def __call__(
         self, name: str, function: Callable[[], Any], *, busy: Callable[[], bool]
     ) -> ToolOutput:
@@ -212,7 +214,7 @@ class Toolset:
             return ToolResult(
                 call_id=call.id,
                 name=call.name,
-                content=bounded(output.content, max_output_chars),
+                content=limit_length(output.content, max_output_chars),
                 error=error,
                 exit_code=output.exit_code,
                 timed_out=output.timed_out,
@@ -231,7 +233,7 @@ class Toolset:
                 "unknown_tool",
             )
         limited = LimitedSandbox(sandbox, timeout_s)
-        function = chosen.call(call.arguments, _injected(chosen, limited, context))
+        function = chosen.call(call.arguments, _values_to_inject(chosen, limited, context))
         try:
             return result(await run(chosen.name, function, busy=lambda: limited.commands > 0))
         except ArgumentsRefused as error:
@@ -241,7 +243,7 @@ class Toolset:
             return result(ToolOutput(content=f"Error: {error}"), "tool_error")
 
 
-def _injected(tool: Tool, sandbox: Sandbox, context: ToolContext | None) -> dict[str, object]:
+def _values_to_inject(tool: Tool, sandbox: Sandbox, context: ToolContext | None) -> dict[str, object]:
     values: dict[str, object] = {}
     for name, kind in tool.signature.injected.items():
         if kind is Sandbox:
@@ -353,7 +355,7 @@ def output_of(given: Any, tool: str) -> ToolOutput:
         ) from error
 
 
-def bounded(text: str, max_chars: int) -> str:
+def limit_length(text: str, max_chars: int) -> str:
     """Return the text, or its head and tail around a note about the cut, at most `max_chars` long."""
     if len(text) <= max_chars:
         return _encodable(text)

@@ -90,14 +90,14 @@ class Signature:
             return self._validate(values)
         except ValidationError as error:
             try:
-                return self._validate(self._mended(values, error))
+                return self._validate(self._repair(values, error))
             except ValidationError as still:
                 raise self._refusal(still) from None
 
     def _validate(self, values: Mapping[str, Any]) -> BaseModel:
         return self.model.model_validate_json(json.dumps(values))
 
-    def _mended(self, values: dict[str, Any], error: ValidationError) -> dict[str, Any]:
+    def _repair(self, values: dict[str, Any], error: ValidationError) -> dict[str, Any]:
         mended = json.loads(json.dumps(values))
         required = self.schema.get("required", ())
         for wrong in error.errors():
@@ -120,7 +120,7 @@ class Signature:
                 reasons.append(f"`{place}` is not a parameter")
             else:
                 said = wrong["msg"][:1].lower() + wrong["msg"][1:]
-                reasons.append(f"`{place}`: {said}, got {_shortened(wrong['input'])}")
+                reasons.append(f"`{place}`: {said}, got {_shorten(wrong['input'])}")
         if len(reasons) > _MAX_REASONS:
             reasons[_MAX_REASONS:] = [f"and {len(reasons) - _MAX_REASONS} more"]
         return ArgumentsRefused(
@@ -143,7 +143,7 @@ def json_arguments(text: str) -> dict[str, Any]:
         raise ArgumentsRefused("invalid_json", f"The arguments are not valid JSON: {error}.") from None
     if not isinstance(values, dict):
         raise ArgumentsRefused(
-            "invalid_json", f"The arguments must be one JSON object, got {_shortened(values)}."
+            "invalid_json", f"The arguments must be one JSON object, got {_shorten(values)}."
         )
     return cast(dict[str, Any], values)
 
@@ -220,11 +220,11 @@ def _check_size(text: str) -> None:
 
 def _as_integer(given: Any) -> Any:
     if isinstance(given, str):
-        given = _unquoted(given)
+        given = _unquote(given)
     return int(given) if isinstance(given, float) and given.is_integer() else given
 
 
-def _unquoted(given: Any) -> Any:
+def _unquote(given: Any) -> Any:
     if not isinstance(given, str) or len(given) > 32:
         return given
     try:
@@ -236,8 +236,8 @@ def _unquoted(given: Any) -> Any:
 
 _MENDERS: Mapping[str, Callable[[Any], Any]] = {
     "int_type": _as_integer,
-    "float_type": _unquoted,
-    "bool_type": _unquoted,
+    "float_type": _unquote,
+    "bool_type": _unquote,
 }
 """Repairs by pydantic's error type; the result is validated strictly again."""
 
@@ -263,7 +263,7 @@ def _type_name(schema: Mapping[str, Any]) -> str:
     return str(schema.get("type", "object"))
 
 
-def _shortened(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
@@ -294,7 +294,7 @@ def parameters_of(function: Callable[..., Any], where: str) -> tuple[dict[str, t
         if name not in injected and is_injected(hints[name]):
             kind = hints.pop(name)
             injected[name] = state_class(kind) or kind
-        elif name not in injected and (inner := _injected_within(hints[name])):
+        elif name not in injected and (inner := _find_injected(hints[name])):
             raise ConfigError(
                 f"{where}: `{name}` takes {inner.__name__} inside of another type; it is always given, "
                 f"write `{name}: {inner.__name__}`"
@@ -330,7 +330,7 @@ def _hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
         raise ConfigError(f"{where}: an annotation cannot be read: {why_unreadable(error)}") from None
 
 
-def _injected_within(annotation: Any) -> type | None:
+def _find_injected(annotation: Any) -> type | None:
     parts = get_args(annotation)
     direct = (part for part in parts if is_injected(part))
-    return next(chain(direct, filter(None, map(_injected_within, parts))), None)
+    return next(chain(direct, filter(None, map(_find_injected, parts))), None)

@@ -138,7 +138,7 @@ _RUNNING: ContextVar[_Call | None] = ContextVar("turnwise_profiled_call", defaul
 _UNMEASURED = nullcontext()
 
 
-def timed(name: str) -> AbstractContextManager[object]:
+def measure(name: str) -> AbstractContextManager[object]:
     """Measure a block if the current rollout has a profile."""
     outer = _RUNNING.get()
     return _UNMEASURED if outer is None or not outer.profiler.is_here() else _Timed(name, outer)
@@ -177,18 +177,18 @@ class profiled:  # noqa: N801  # a context manager, like `timed`
             _RUNNING.set(self._before)
 
 
-def handed_to(context: Context) -> Context:
+def copy_profile(context: Context) -> Context:
     if (running := _RUNNING.get()) is not None:
         context.run(_RUNNING.set, running)
     return context
 
 
-def handed_on(work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+def inherit_profile(work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
     running = _RUNNING.get()
-    return work if running is None else _within(running, work)
+    return work if running is None else _run_within(running, work)
 
 
-async def _within(running: _Call, work: Coroutine[Any, Any, T]) -> T:
+async def _run_within(running: _Call, work: Coroutine[Any, Any, T]) -> T:
     before = _RUNNING.get()
     _RUNNING.set(running)
     try:

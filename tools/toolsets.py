@@ -92,7 +92,7 @@ def select_toolsets(
     return Toolset.merged([known[name] for name in wanted])
 
 
-def narrowed(toolset: Toolset, names: Any, own: Sequence[ToolSource], where: str) -> Toolset:
+def select_tools(toolset: Toolset, names: Any, own: Sequence[ToolSource], where: str) -> Toolset:
     """Return the tools of a toolset with these names, or all for None.
 
     Args:

@@ -91,64 +91,41 @@ __all__ = [
     "tool",
 ]
 
-_MODULES = {
-    "AgentEnv": "environments.base_env",
-    "AgentEnvConfig": "environments.config",
-    "Choice": "environments.policy.scripted",
-    "Command": "environments.rollout.agents.command",
-    "Completion": "environments.trajectory",
-    "CompletionRequest": "environments.policy.base",
-    "ConfigError": "tools.errors",
-    "CreditedGroup": "environments.trajectory",
-    "ExecResult": "tools.sandbox",
-    "GroupContext": "environments.rewards.reward_context",
-    "GroupTask": "environments.rollout.items.tasks",
-    "JudgeConfig": "environments.config",
-    "MCPToolset": "tools.mcp.mcp_toolset",
-    "Message": "environments.trajectory",
-    "Policy": "environments.policy.base",
-    "Reward": "environments.rewards.reward_context",
-    "Rewards": "environments.trajectory",
-    "RolloutContext": "environments.rewards.reward_context",
-    "RolloutError": "tools.errors",
-    "Sandbox": "tools.sandbox",
-    "SandboxLimits": "tools.sandbox",
-    "SandboxSpec": "tools.sandbox",
-    "ServerConfig": "environments.config",
-    "SimulatedUser": "environments.rollout.simulated_user",
-    "State": "tools.calls",
-    "StopReason": "environments.trajectory",
-    "SummariserConfig": "environments.config",
-    "ToolCall": "tools.calls",
-    "ToolContext": "tools.calls",
-    "ToolError": "tools.errors",
-    "ToolOutput": "tools.registry",
-    "ToolResult": "tools.calls",
-    "ToolSpec": "tools.calls",
-    "Toolset": "tools.registry",
-    "Trajectory": "environments.trajectory",
-    "TrajectoryGroup": "environments.trajectory",
-    "Turn": "environments.trajectory",
-    "TurnLevelRewardMixin": "environments.turn_level_reward",
-    "TurnwiseError": "tools.errors",
-    "UsageError": "tools.errors",
-    "UserConfig": "environments.config",
-    "Workers": "environments.run.workers.workers",
-    "call": "environments.policy.scripted",
-    "file": "tools.files",
-    "group_of": "environments.testing",
-    "open_sandbox": "tools.sandbox",
-    "say": "environments.policy.scripted",
-    "terminal": "tools.terminal",
-    "tool": "tools.registry",
-}
+_NAMES = {
+    "environments.base_env": ("AgentEnv",),
+    "environments.config": (
+        "AgentEnvConfig", "JudgeConfig",
+        "ServerConfig", "SummariserConfig", "UserConfig",
+    ),
+    "environments.policy.base": ("CompletionRequest", "Policy"),
+    "environments.policy.scripted": ("Choice", "call", "say"),
+    "environments.rewards.reward_context": ("GroupContext", "Reward", "RolloutContext"),
+    "environments.rollout.agents.command": ("Command",),
+    "environments.rollout.items.tasks": ("GroupTask",),
+    "environments.rollout.simulated_user": ("SimulatedUser",),
+    "environments.run.workers.workers": ("Workers",),
+    "environments.testing": ("group_of",),
+    "environments.trajectory": (
+        "Completion", "CreditedGroup", "Message", "Rewards",
+        "StopReason", "Trajectory", "TrajectoryGroup", "Turn",
+    ),
+    "environments.turn_level_reward": ("TurnLevelRewardMixin",),
+    "tools.calls": ("State", "ToolCall", "ToolContext", "ToolResult", "ToolSpec"),
+    "tools.errors": ("ConfigError", "RolloutError", "ToolError", "TurnwiseError", "UsageError"),
+    "tools.files": ("file",),
+    "tools.mcp.mcp_toolset": ("MCPToolset",),
+    "tools.registry": ("ToolOutput", "Toolset", "tool"),
+    "tools.sandbox": ("ExecResult", "Sandbox", "SandboxLimits", "SandboxSpec", "open_sandbox"),
+    "tools.terminal": ("terminal",),
+}  # fmt: skip
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
-    """A public name, from the module that has it; from then on it is an ordinary attribute.
+    """Import a public name on first use.
 
     Raises:
-        ImportError: a folder or file of the user's hides the package that it is in.
+        ImportError: if a folder or file of the user hides its package.
     """
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

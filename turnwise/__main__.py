@@ -1,4 +1,4 @@
-"""The `turnwise` command, also as `python -m turnwise`: it looks for our own packages, then runs the CLI."""
+"""The `turnwise` command, also as `python -m turnwise`."""
 
 import signal
 import sys
@@ -9,7 +9,7 @@ from turnwise.own_packages import find_own_packages
 def main() -> None:
     is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if is_ours:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is to be put in order yet: ^C just ends it
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing to clean up yet: ^C ends the process
     try:
         find_own_packages()
     except ImportError as error:

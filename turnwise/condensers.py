@@ -1,4 +1,4 @@
-"""What of a long conversation the model still sees."""
+"""Condensers: they shorten the conversation that the model sees."""
 
 from turnwise.own_packages import refuse_foreign_packages
 

@@ -1,4 +1,4 @@
-"""Estimators: apply one to plain arrays or to a group, write one. Importing it loads no environment."""
+"""Estimators for plain arrays and groups, and parts for new ones. Importing it loads no environment."""
 
 from turnwise.own_packages import refuse_foreign_packages
 

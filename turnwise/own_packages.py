@@ -1,4 +1,4 @@
-"""Whether Python finds Turnwise's packages `environments` and `tools`, or a user's own of the same name."""
+"""Checks that `environments` and `tools` are Turnwise's packages, and not a user's of the same name."""
 
 import importlib.util
 import sys
@@ -9,10 +9,10 @@ _HOME = Path(__file__).resolve().parent.parent
 
 
 def find_own_packages() -> None:
-    """Import nothing, only look.
+    """Check the packages without importing them.
 
     Raises:
-        ImportError: one is missing, or hidden by something else; `path` is what hides it.
+        ImportError: if one is missing, or hidden by another file or folder (`path`).
     """
     for name in OWN_PACKAGES:
         found = _origin(name)
@@ -30,10 +30,10 @@ def find_own_packages() -> None:
 
 
 def refuse_foreign_packages() -> None:
-    """End a script that stands beside what hides our packages with one line; elsewhere raise.
+    """Check the packages; a script beside the file that hides them exits with one line.
 
     Raises:
-        ImportError: as `find_own_packages`; in a notebook, a test run or another's program.
+        ImportError: see `find_own_packages`; in a notebook, a test run or another program.
     """
     try:
         find_own_packages()
@@ -44,19 +44,18 @@ def refuse_foreign_packages() -> None:
         foreign = Path(error.path)
         if Path(script).resolve().parent not in (foreign, foreign.parent):
             raise
-        # Whoever runs `python my_env.py` can rename the folder, and needs no traceback for that.
+        # The user of `python my_env.py` can rename the folder, and needs no traceback.
         sys.stderr.write(f"turnwise: error: {error}\n")
         raise SystemExit(2) from None
 
 
 def _origin(name: str) -> Path | None:
-    """The folder or file that `import name` runs; `None` when there is none."""
     spec = importlib.util.find_spec(name)
     if spec is None:
         return None
     if spec.origin is not None:
         origin = Path(spec.origin).resolve()
         return origin.parent if origin.name == "__init__.py" else origin
-    # A folder without `__init__.py`: Python takes it only where ours is not on the path at all.
+    # A folder without `__init__.py`: Python uses it only if our package is not on the path.
     folders = list(spec.submodule_search_locations or ())
     return Path(folders[0]).resolve() if folders else None

@@ -1,4 +1,4 @@
-"""Records: their groups, also as they come, and a table of their turns as a dataset."""
+"""Records: their groups, also of a growing record, and a table of their turns as a dataset."""
 
 from turnwise.own_packages import refuse_foreign_packages
 

@@ -1,4 +1,4 @@
-"""Reward functions of values, checkers of answers and programs, rubrics, and rewards relative to siblings."""
+"""Reward functions, checkers of answers and programs, rubrics, and rewards relative to siblings."""
 
 from turnwise.own_packages import refuse_foreign_packages
 

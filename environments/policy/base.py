@@ -18,6 +18,8 @@ class OpenRow:
     def __init__(self) -> None:
         self.messages = 0
         self.sampled_start = 0
+        self.size = 0
+        """Number of ids."""
         self._ids = array("i")
         self._json = bytearray()
         self._written = 0
@@ -31,6 +33,7 @@ class OpenRow:
         self._ids.extend(array("i", unsampled))
         self.sampled_start = len(self._ids)
         self._ids.extend(array("i", sampled))
+        self.size = len(self._ids)
         self.messages = messages
 
     def rest_of(self, prompt_ids: Sequence[int]) -> tuple[int, ...] | None:
@@ -78,8 +81,6 @@ class CompletionRequest:
     """The row of the turns so far, which policies that send token ids extend."""
     prompt_tokens: int | None = None
     """Token count of the prompt if a condenser needed it; may be an estimate."""
-    anchor: str | None = None
-    """The current state by the environment's `state_key`, for tabular policies."""
 
     @property
     def number(self) -> int:
@@ -87,7 +88,7 @@ class CompletionRequest:
 
 
 class Policy(Protocol):
-    """Writes assistant turns. `checked_completion` validates each completion before it joins a row."""
+    """Writes assistant turns. `check_completion` validates each completion before it joins a row."""
 
     @property
     def name(self) -> str:
@@ -106,6 +107,8 @@ class Policy(Protocol):
 
 @runtime_checkable
 class CheckedPolicy(Protocol):
+    """A policy that can be checked before the first rollout."""
+
     async def check(self) -> None:
         """Raise ConfigError if the policy cannot be used; must not sample."""
         ...
@@ -114,7 +117,7 @@ class CheckedPolicy(Protocol):
 PromptCounter = Callable[[CompletionRequest], Awaitable[int | None]]
 
 
-def prompt_counter(policy: Policy) -> PromptCounter | None:
+def find_prompt_counter(policy: Policy) -> PromptCounter | None:
     """Return the policy's optional method `async def prompt_tokens(self, request) -> int | None`.
 
     It counts the tokens of the prompt, tools included, without sampling, or returns None if it cannot. It may
@@ -129,12 +132,12 @@ def vocabulary_size(policy: Policy) -> int | None:
     return getattr(policy, "vocabulary_size", None)
 
 
-def window_of(policy: Policy) -> int | None:
+def find_window(policy: Policy) -> int | None:
     given: object = getattr(policy, "context_tokens", None)
     return given if type(given) is int and given > 1 else None
 
 
-def checked_policy(policy: Policy) -> Policy:
+def validate_policy(policy: Policy) -> Policy:
     """Return a user's policy after validation.
 
     Raises:

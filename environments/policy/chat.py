@@ -15,7 +15,7 @@ from environments.policy.inference.chat_reply import (
     SampledMessage,
     call_id,
     read_reply,
-    without_row,
+    remove_row,
 )
 from environments.policy.inference.dialect import (
     Dialect,
@@ -25,9 +25,15 @@ from environments.policy.inference.dialect import (
 )
 from environments.policy.inference.http_client import NoAnswerError, StatusError, request_body
 from environments.policy.inference.server_kind import ServedModel
-from environments.policy.rendering.chatml import LONGEST_TOKEN, ChatMLRenderer, rendered
-from environments.policy.rendering.families import family_of, read_text_calls
-from environments.policy.row_prompt import ToolUse, prompt_of, tokens_at_least, unseen, with_room
+from environments.policy.rendering.chatml import LONGEST_TOKEN, ChatMLRenderer, run_rendering
+from environments.policy.rendering.families import detect_family, read_text_calls
+from environments.policy.row_prompt import (
+    ToolUse,
+    min_prompt_tokens,
+    new_messages,
+    render_prompt,
+    with_token_limit,
+)
 from environments.trajectory import Completion, Message
 from tools.errors import ConfigError, ContextOverflow, PolicyError
 
@@ -59,7 +65,7 @@ class ChatPolicy(ServedModel):
 
     def __post_init__(self) -> None:
         self.sampling = sampling_of(self.temperature, self.top_p, self.extra_body)
-        self.family = self.family or family_of(self.model)
+        self.family = self.family or detect_family(self.model)
         self._tool_use = ToolUse(self.server.chat_url)
 
     @property
@@ -67,7 +73,7 @@ class ChatPolicy(ServedModel):
         return self._dialect.refused
 
     async def complete(self, request: CompletionRequest) -> Completion:
-        sampled = await self._sampled(self._with_room(request))
+        sampled = await self._sample(self._with_room(request))
         self._tool_use.note(request, sampled.message)
         if sampled.tokens is not None:
             return Completion(
@@ -82,10 +88,10 @@ class ChatPolicy(ServedModel):
                 weight_spans=sampled.weight_spans,
                 sampling=self.sampling,
             )
-        return await rendered(
+        return await run_rendering(
             partial(self._approximate, sampled, request),
             self.renderer,
-            (*unseen(request), sampled.message),
+            (*new_messages(request), sampled.message),
             max_tokens=request.max_row_tokens,
         )
 
@@ -95,15 +101,15 @@ class ChatPolicy(ServedModel):
         The context window counts the server's own tokens, so only its ids or counts are compared with it.
         """
         longest = LONGEST_TOKEN if self._gives_ids else self.renderer.longest_token
-        at_least = tokens_at_least(request, longest_token=longest)
+        at_least = min_prompt_tokens(request, longest_token=longest)
         counted = request.prompt_tokens or 0
         if self._gives_ids:
             tokens = max(at_least, counted)
-            return with_room(request, prompt_tokens=tokens, context_tokens=self.context_tokens)
-        with_room(request, prompt_tokens=at_least, context_tokens=None)
+            return with_token_limit(request, prompt_tokens=tokens, context_tokens=self.context_tokens)
+        with_token_limit(request, prompt_tokens=at_least, context_tokens=None)
         if not counted or self.context_tokens is None:
             return request
-        fitted = with_room(
+        fitted = with_token_limit(
             replace(request, max_row_tokens=None), prompt_tokens=counted, context_tokens=self.context_tokens
         )
         return replace(fitted, max_row_tokens=request.max_row_tokens)
@@ -114,7 +120,7 @@ class ChatPolicy(ServedModel):
             "trainer can learn from them; ask vLLM or SGLang, see --openai.server_type"
         )
 
-    async def _sampled(self, request: CompletionRequest) -> SampledMessage:
+    async def _sample(self, request: CompletionRequest) -> SampledMessage:
         dialect, call_prefix = self._dialect, f"{request.seed}_{request.number}"
         read = partial(self._read, call_prefix=call_prefix, request=request)
         while True:
@@ -124,7 +130,7 @@ class ChatPolicy(ServedModel):
             except StatusError as error:
                 dialect = self._after_refusal(error, dialect)
             except NoAnswerError as error:
-                raise PolicyError(f"{self.server.chat_url} {self.answered(error)}") from error
+                raise PolicyError(f"{self.server.chat_url} {self.describe_failure(error)}") from error
             except ReplyError as error:
                 raise PolicyError(f"{self.server.chat_url}: {error}") from error
         self._learn(dialect, sampled)
@@ -152,7 +158,7 @@ class ChatPolicy(ServedModel):
         )
 
     async def _read(self, content: bytes, call_prefix: str, request: CompletionRequest) -> SampledMessage:
-        rest = None if request.row is None else without_row(content, request.row.json())
+        rest = None if request.row is None else remove_row(content, request.row.json())
         to_read = content if rest is None else rest
         read = partial(read_reply, to_read, call_prefix, max_tokens=request.max_tokens)
         sampled = read() if len(to_read) < _LONG_BYTES else await asyncio.to_thread(read)
@@ -163,13 +169,13 @@ class ChatPolicy(ServedModel):
     def _after_refusal(self, error: StatusError, dialect: Dialect) -> Dialect:
         url = self.server.chat_url
         if is_context_overflow(error):
-            raise ContextOverflow(f"{url} {self.answered(error)}") from error
+            raise ContextOverflow(f"{url} {self.describe_failure(error)}") from error
         try:
             simpler = dialect.without_refused(error, self.sampling, gives_ids=self._gives_ids)
         except RefusedSettingError as refusal:
             raise RefusedSettingError(f"{url}: {refusal}") from error
         if simpler is None:
-            raise PolicyError(f"{url} {self.answered(error)}") from error
+            raise PolicyError(f"{url} {self.describe_failure(error)}") from error
         what = ", ".join(sorted(simpler.refused - dialect.refused)) or "a part of the request"
         self._warn_once(f"refuses {what} ({error.reason}); asking without it")
         return simpler
@@ -177,10 +183,10 @@ class ChatPolicy(ServedModel):
     def _learn(self, dialect: Dialect, sampled: SampledMessage) -> None:
         """Keep what a reply showed. Older requests in flight know less and must not undo it."""
         self._gives_ids = self._gives_ids or sampled.tokens is not None
-        learned = self._dialect.joined(replace(dialect, reasoning=sampled.reasoning_field))
+        learned = self._dialect.merge(replace(dialect, reasoning=sampled.reasoning_field))
         self._without_ids += not dialect.captures
         refused_twice = self._without_ids >= _BELIEVED and not self._gives_ids
-        self._dialect = learned if refused_twice else learned.proven()
+        self._dialect = learned if refused_twice else learned.with_capture()
         if sampled.tokens is None and self._gives_ids:
             raise PolicyError(
                 f"{self.server.chat_url} gave no token ids this time, and has given them before"
@@ -201,13 +207,13 @@ class ChatPolicy(ServedModel):
     def _body(self, request: CompletionRequest, dialect: Dialect) -> bytes:
         sampling = {"temperature": self.temperature, "top_p": self.top_p}
         fields = dialect.fields(sampling, seed=request.seed, max_tokens=request.max_tokens)
-        lists = {"messages": _written(request.messages, dialect.reasoning_field)}
+        lists = {"messages": _encode_messages(request.messages, dialect.reasoning_field)}
         if request.tools:
             lists["tools"] = [tool.json() for tool in request.tools]
         return request_body({"model": self.model, **fields, **self.extra_body}, lists)
 
     def _approximate(self, sampled: SampledMessage, request: CompletionRequest) -> Completion:
-        prompt = prompt_of(request, self.renderer)
+        prompt = render_prompt(request, self.renderer)
         return Completion(
             message=sampled.message,
             finish_reason=sampled.finish_reason,
@@ -225,7 +231,7 @@ class ChatPolicy(ServedModel):
         )
 
 
-def _written(messages: Sequence[Message], reasoning: str | None) -> list[bytes]:
+def _encode_messages(messages: Sequence[Message], reasoning: str | None) -> list[bytes]:
     known = reasoning == "reasoning_content"
     written: list[bytes] = []
     for message in messages:

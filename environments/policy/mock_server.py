@@ -22,8 +22,8 @@ from starlette.routing import Route
 
 from environments.policy.base import CompletionRequest
 from environments.policy.inference.http_client import list_in, mapping
-from environments.policy.inference.written_messages import MessageError, messages_of, tools_in
-from environments.policy.rendering.chatml import RESPONSE, TOOLS, ChatMLRenderer, first_stop, rendered
+from environments.policy.inference.written_messages import MessageError, parse_entry, parse_tools
+from environments.policy.rendering.chatml import RESPONSE, TOOLS, ChatMLRenderer, first_stop, run_rendering
 from environments.policy.scripted import Script, ScriptedPolicy, generic_script
 from environments.trajectory import Completion, Message
 from tools.calls import ToolSpec
@@ -83,7 +83,7 @@ class ChatRequest(BaseModel):
         messages = tuple(
             written.message
             for index, entry in enumerate(self.messages)
-            for written in messages_of(entry, f"messages[{index}]", index)
+            for written in parse_entry(entry, f"messages[{index}]", index)
         )
         seed = self.seed or 0
         # A number that no call in the history has: shortened histories may have equal lengths.
@@ -92,7 +92,7 @@ class ChatRequest(BaseModel):
         return CompletionRequest(
             messages=messages,
             position=max([len(messages), *(int(each[1]) + 1 for each in found if each)]),
-            tools=tools_in(self.tools),
+            tools=parse_tools(self.tools),
             seed=seed,
             max_tokens=self.max_completion_tokens or self.max_tokens or _DEFAULT_MAX_TOKENS,
         )
@@ -189,8 +189,8 @@ class _Mock:
         if kind == "sglang" and "input_ids" in body:
             return await self._sglang_chat(body)
         if self.settings.context_tokens is not None:
-            fitted = partial(self._fitted, call, self.settings.context_tokens)
-            call = await rendered(fitted, self.renderer, call.messages, max_tokens=None)
+            fitted = partial(self._limit_tokens, call, self.settings.context_tokens)
+            call = await run_rendering(fitted, self.renderer, call.messages, max_tokens=None)
         completion = await self._policy(call.messages).complete(call)
         reply = _chat_reply(asked, completion, self.renderer, self.settings.model)
         if kind == "vllm":
@@ -200,7 +200,7 @@ class _Mock:
         return reply
 
     async def _sglang_chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        asked, sampled = await self._sampled(body.get("input_ids"), body, body.get("max_tokens", 16))
+        asked, sampled = await self._sample(body.get("input_ids"), body, body.get("max_tokens", 16))
         choice: dict[str, Any] = {
             "index": 0,
             "message": {"role": "assistant", "content": ""},
@@ -218,7 +218,7 @@ class _Mock:
     async def sglang_generate(self, body: Mapping[str, Any]) -> dict[str, Any]:
         params = mapping(body.get("sampling_params"))
         max_tokens = params.get("max_new_tokens", 128)
-        asked, sampled = await self._sampled(body.get("input_ids"), params, max_tokens)
+        asked, sampled = await self._sample(body.get("input_ids"), params, max_tokens)
         meta = self._meta_info(sampled, asked)
         if not body.get("return_logprob"):
             del meta["output_token_logprobs"]
@@ -243,7 +243,7 @@ class _Mock:
 
     async def completions(self, body: Mapping[str, Any]) -> dict[str, Any]:
         self._check_model(body)
-        asked, sampled = await self._sampled(body.get("prompt"), body, body.get("max_tokens", 16))
+        asked, sampled = await self._sample(body.get("prompt"), body, body.get("max_tokens", 16))
         choice = {**self._vllm_choice(sampled, asked, body), "text": ""}
         if body.get("logprobs") is not None:
             choice["logprobs"] = {
@@ -258,7 +258,7 @@ class _Mock:
     async def vllm_generate(self, body: Mapping[str, Any]) -> dict[str, Any]:
         self._check_model(body)
         params = mapping(body.get("sampling_params"))
-        asked, sampled = await self._sampled(body.get("token_ids"), params, params.get("max_tokens", 16))
+        asked, sampled = await self._sample(body.get("token_ids"), params, params.get("max_tokens", 16))
         choice = self._vllm_choice(sampled, asked, {"return_weight_versions": True})
         choice["token_ids"] = sampled.token_ids
         if params.get("logprobs") is not None:
@@ -284,7 +284,7 @@ class _Mock:
         if body.get("model") != self.settings.model:
             raise RefusalError(404, f"The model `{body.get('model')}` does not exist.", "model_not_found")
 
-    async def _sampled(
+    async def _sample(
         self, ids: object, fields: Mapping[str, Any], max_tokens: object
     ) -> tuple[IdsRequest, SampledIds]:
         given, context_tokens = list_in(ids), self.settings.context_tokens
@@ -317,7 +317,7 @@ class _Mock:
         script = self.script_for(messages) or generic_script
         return ScriptedPolicy(script, skill=self.skill, renderer=self.renderer)
 
-    def _fitted(self, call: CompletionRequest, context_tokens: int) -> CompletionRequest:
+    def _limit_tokens(self, call: CompletionRequest, context_tokens: int) -> CompletionRequest:
         room = context_tokens - len(self.renderer.prompt_ids(call.messages, call.tools))
         if room <= 0:
             raise _too_long(context_tokens, context_tokens - room)
@@ -410,7 +410,7 @@ def conversation_of(
         if role == "system" and _BEFORE_TOOLS in content:
             content, _, listed = content.rpartition(f"{_BEFORE_TOOLS}{TOOLS[0]}\n")
             signatures = listed.partition(f"\n{TOOLS[1]}")[0].splitlines()
-            tools = tools_in([json.loads(line) for line in signatures])
+            tools = parse_tools([json.loads(line) for line in signatures])
             content = content.removesuffix("\n\n")
         if content or role == "user":
             messages.append(Message(role=role, content=content))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from environments.policy.base import CompletionRequest, OpenRow
-from environments.policy.rendering.chatml import CannotExtendError, Renderer, chars_of
+from environments.policy.rendering.chatml import CannotExtendError, Renderer, count_chars
 from environments.trajectory import Message
 from tools.errors import ContextOverflow
 
@@ -19,31 +19,31 @@ class Prompt:
     fork: str | None = None
 
 
-def unseen(request: CompletionRequest) -> Sequence[Message]:
+def new_messages(request: CompletionRequest) -> Sequence[Message]:
     return request.messages if request.row is None else request.messages[request.row.messages :]
 
 
-def extension(request: CompletionRequest, row: OpenRow, renderer: Renderer) -> tuple[int, ...]:
-    return renderer.extend(row.token_ids[row.sampled_start :], unseen(request), request.tools)
+def extend_row(request: CompletionRequest, row: OpenRow, renderer: Renderer) -> tuple[int, ...]:
+    return renderer.extend(row.token_ids[row.sampled_start :], new_messages(request), request.tools)
 
 
-def prompt_of(request: CompletionRequest, renderer: Renderer) -> Prompt:
+def render_prompt(request: CompletionRequest, renderer: Renderer) -> Prompt:
     """Return the ids after the open row, or the whole prompt if the row is missing or cannot be extended."""
     fork = None
     if (row := request.row) is not None:
         try:
-            return Prompt(prompt_ids=extension(request, row, renderer), extends_row=True)
+            return Prompt(prompt_ids=extend_row(request, row, renderer), extends_row=True)
         except CannotExtendError as error:
             fork = f"renderer: {error}"
     return Prompt(prompt_ids=renderer.prompt_ids(request.messages, request.tools), fork=fork)
 
 
-def tokens_of(prompt: Prompt, request: CompletionRequest) -> int:
+def count_tokens(prompt: Prompt, request: CompletionRequest) -> int:
     row = request.row if prompt.extends_row else None
-    return len(prompt.prompt_ids) + (0 if row is None else len(row.token_ids))
+    return len(prompt.prompt_ids) + (0 if row is None else row.size)
 
 
-def whole_calls(message: Message, request: CompletionRequest, *, is_cut: bool) -> Message:
+def name_calls(message: Message, request: CompletionRequest, *, is_cut: bool) -> Message:
     """Return the message with calls named by position, without an unclosed call if the turn was cut."""
     calls: Sequence[Any] = message.tool_calls
     if is_cut:
@@ -96,7 +96,7 @@ class ToolUse:
             )  # fmt: skip
 
 
-def with_room(
+def with_token_limit(
     request: CompletionRequest, *, prompt_tokens: int, context_tokens: int | None
 ) -> CompletionRequest:
     """Return the request with `max_tokens` limited to the room that is left.
@@ -117,12 +117,12 @@ def with_room(
     return replace(request, max_tokens=min(request.max_tokens, room))
 
 
-def tokens_at_least(request: CompletionRequest, *, longest_token: int) -> int:
+def min_prompt_tokens(request: CompletionRequest, *, longest_token: int) -> int:
     """Return a lower bound on the tokens of a prompt that the server renders.
 
     The open row counts in full unless it has reasoning, which templates may drop from earlier turns.
     """
     row, messages = request.row, request.messages
     if row is not None and not any(message.reasoning for message in messages):
-        return len(row.token_ids) + chars_of(messages[row.messages :]) // longest_token
-    return chars_of(messages, reasoning=False) // longest_token
+        return row.size + count_chars(messages[row.messages :]) // longest_token
+    return count_chars(messages, reasoning=False) // longest_token

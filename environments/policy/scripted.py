@@ -16,8 +16,8 @@ from itertools import takewhile
 from typing import Any, cast
 
 from environments.policy.base import CompletionRequest, Policy
-from environments.policy.rendering.chatml import ChatMLRenderer, rendered
-from environments.policy.row_prompt import prompt_of, tokens_of, unseen, whole_calls
+from environments.policy.rendering.chatml import ChatMLRenderer, run_rendering
+from environments.policy.row_prompt import count_tokens, name_calls, new_messages, render_prompt
 from environments.trajectory import Completion, Message
 from tools.calls import ToolCall, ToolSpec
 from tools.errors import ConfigError
@@ -48,10 +48,10 @@ def _example(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: i
     for key in ("anyOf", "oneOf", "allOf"):
         if schema.get(key):
             return _example(schema[key][0], definitions, depth - 1)
-    return _minimal(schema, definitions, depth)
+    return _minimal_value(schema, definitions, depth)
 
 
-def _minimal(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: int) -> Any:
+def _minimal_value(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: int) -> Any:
     kind = schema.get("type", "object" if "properties" in schema else "string")
     if not isinstance(kind, str):
         kind = kind[0]
@@ -158,7 +158,7 @@ class PlaysByScript(ABC):
         raise ConfigError(f"{self.name!r} plays by an environment's scripted_choices: give it to AgentEnv")
 
 
-def playing(policy: Policy, script: Script, summary: Script, skill: float) -> Policy:
+def policy_for_rollout(policy: Policy, script: Script, summary: Script, skill: float) -> Policy:
     if isinstance(policy, PlaysByScript):
         return policy.playing_by_script(script, summary, skill)
     return policy
@@ -191,10 +191,10 @@ class ScriptedPolicy:
         Messages with equal tokens count as one. For a cut message, it is the probability of that prefix.
         """
         choices = await self.choices(request)
-        return await rendered(
-            partial(self._sampled, choices, request),
+        return await run_rendering(
+            partial(self._sample, choices, request),
             self._renderer,
-            (*unseen(request), *(choice.message for choice in choices)),
+            (*new_messages(request), *(choice.message for choice in choices)),
             max_tokens=request.max_row_tokens,
         )
 
@@ -202,18 +202,18 @@ class ScriptedPolicy:
         script = self._summary if request.kind == "summary" else self._script
         given = script(request.messages, request.tools, self._skill)
         hook = "scripted_summary" if request.kind == "summary" else "scripted_choices"
-        return _checked(await given if inspect.isawaitable(given) else given, hook)
+        return _validate_choices(await given if inspect.isawaitable(given) else given, hook)
 
     async def prompt_tokens(self, request: CompletionRequest) -> int:
-        prompt = await rendered(
-            partial(prompt_of, request, self._renderer),
+        prompt = await run_rendering(
+            partial(render_prompt, request, self._renderer),
             self._renderer,
-            unseen(request),
+            new_messages(request),
             max_tokens=request.max_row_tokens,
         )
-        return tokens_of(prompt, request)
+        return count_tokens(prompt, request)
 
-    def _sampled(self, choices: Sequence[Choice], request: CompletionRequest) -> Completion:
+    def _sample(self, choices: Sequence[Choice], request: CompletionRequest) -> Completion:
         mixture = self._mixture(choices)
         weights = [choice.probability for choice in mixture.values()]
         sampled = random.Random(f"{request.seed}:{request.number}").choices(list(mixture), weights)[0]
@@ -223,9 +223,9 @@ class ScriptedPolicy:
             message, finish_reason = self._cut_message(token_ids), "length"
         elif message.tool_calls:
             finish_reason = "tool_calls"
-        prompt = prompt_of(request, self._renderer)
+        prompt = render_prompt(request, self._renderer)
         return Completion(
-            message=whole_calls(message, request, is_cut=False),
+            message=name_calls(message, request, is_cut=False),
             finish_reason=finish_reason,
             prompt_ids=prompt.prompt_ids,
             extends_row=prompt.extends_row,
@@ -280,7 +280,7 @@ def generic_summary(messages: Sequence[Message], tools: Sequence[ToolSpec], skil
     return [kept, lost]
 
 
-def _checked(given: Any, hook: str) -> Sequence[Choice]:
+def _validate_choices(given: Any, hook: str) -> Sequence[Choice]:
     choices = list(cast("Sequence[Any]", given)) if isinstance(given, list | tuple) else []
     if not choices or not all(isinstance(each, Choice) for each in choices):
         raise ConfigError(

@@ -30,7 +30,7 @@ from environments.policy.inference.http_client import NoAnswerError, StatusError
 from environments.policy.inference.server_kind import ServedModel
 from environments.trajectory import JudgeCall, Message
 from tools.errors import ConfigError, NoModelError, PolicyError, SecondModelError
-from tools.time_profile import timed
+from tools.time_profile import measure
 
 LONGEST_ANSWER = 200_000
 
@@ -54,7 +54,9 @@ class TextAnswer:
     """`prompt_tokens` and `completion_tokens` that were paid, if known."""
 
 
-class Answering(Protocol):
+class AnswerSource(Protocol):
+    """A second model: a server or a script that answers a conversation."""
+
     @property
     def model(self) -> str: ...
 
@@ -117,16 +119,16 @@ class TextModel(ServedModel):
                     return TextAnswer(text=None, problem="filtered")
                 dialect = simpler
             except NoAnswerError as error:
-                raise self._lost(self.answered(error)) from error
+                raise self._failure(self.describe_failure(error)) from error
             except ReplyError as error:
-                raise self._lost(str(error)) from error
-        self._dialect, self._has_answered = self._dialect.joined(dialect), True
+                raise self._failure(str(error)) from error
+        self._dialect, self._has_answered = self._dialect.merge(dialect), True
         return answer
 
     async def _read(self, content: bytes) -> TextAnswer:
         read = partial(read_reply, content, "", max_tokens=self.max_tokens)
         try:
-            return _answer_of(read() if len(content) < _LONG_BYTES else await asyncio.to_thread(read))
+            return _to_answer(read() if len(content) < _LONG_BYTES else await asyncio.to_thread(read))
         except FilteredReplyError:
             return TextAnswer(text=None, problem="filtered")
 
@@ -139,7 +141,7 @@ class TextModel(ServedModel):
         if simpler is None and self._has_answered and error.status in _INVALID:
             return None
         if simpler is None:
-            raise self._lost(self.answered(error)) from error
+            raise self._failure(self.describe_failure(error)) from error
         _LOG.warning("%s refuses a part of the request (%s); asking without it", self._url, error.reason)
         return simpler
 
@@ -152,7 +154,7 @@ class TextModel(ServedModel):
     def _shape(self) -> dict[str, Any]:
         return sampling_of(self.temperature, self.top_p, self.extra_body)
 
-    def _lost(self, why: str) -> SecondModelError:
+    def _failure(self, why: str) -> SecondModelError:
         return SecondModelError(f"the {self.role}'s model, {self._url}: {why}")
 
     @property
@@ -160,7 +162,7 @@ class TextModel(ServedModel):
         return self.server.chat_url
 
 
-def _answer_of(sampled: SampledMessage) -> TextAnswer:
+def _to_answer(sampled: SampledMessage) -> TextAnswer:
     text = without_reasoning(sampled.message.content)
     problem = None
     if sampled.is_refusal:
@@ -184,23 +186,23 @@ _WANTS_ID = re.compile(re.escape(_WANTED_ID).replace(re.escape("{}"), "([0-9a-f]
 
 def question_id(question: Sequence[Message]) -> str:
     """Return a hash of a question, which no quoted text can contain; stable when rewards are rescored."""
-    content = json.dumps([[message.role, _unicode(message.content)] for message in question])
+    content = json.dumps([[message.role, _replace_surrogates(message.content)] for message in question])
     return hashlib.blake2b(content.encode(), digest_size=_ID_BYTES).hexdigest()
 
 
-def asking_for_id(question: Sequence[Message], wanted: str) -> tuple[Message, ...]:
+def request_id(question: Sequence[Message], wanted: str) -> tuple[Message, ...]:
     *before, last = question
     return (*before, replace(last, content=last.content + _WANTED_ID.format(wanted)))
 
 
-def _without_id(question: Sequence[Message]) -> tuple[Sequence[Message], str | None]:
+def _split_id(question: Sequence[Message]) -> tuple[Sequence[Message], str | None]:
     asks = _WANTS_ID.search(question[-1].content) if question else None
     if asks is None:
         return question, None
     return [replace(each, content=each.content.removesuffix(asks[0])) for each in question], asks[1]
 
 
-def _with_id(text: str, wanted: str) -> str:
+def _insert_id(text: str, wanted: str) -> str:
     begin, end = text.find("{"), text.rfind("}") + 1
     try:
         json.loads(text[begin:end])
@@ -210,8 +212,8 @@ def _with_id(text: str, wanted: str) -> str:
 
 
 @dataclass(slots=True, kw_only=True)
-class AskedModel:
-    model: Answering
+class SecondModel:
+    model: AnswerSource
     role: str = "second model"
     hook: Callable[[], str] = lambda: ""
     recorded: Mapping[tuple[Message, ...], JudgeCall] = field(
@@ -224,12 +226,14 @@ class AskedModel:
     calls: list[JudgeCall] = field(default_factory=list[JudgeCall])
 
     async def ask(self, messages: Sequence[Message], *, turn: int | None = None, seed: int) -> TextAnswer:
-        question = tuple(replace(message, content=_unicode(message.content)) for message in messages)
+        question = tuple(
+            replace(message, content=_replace_surrogates(message.content)) for message in messages
+        )
         if (known := self.recorded.get(question)) is not None:
             self.calls.append(known)
             return TextAnswer(text=known.answer)
         hook = self.hook()
-        with timed(self.role):
+        with measure(self.role):
             answer = await self.model.answer(question, seed=seed)
         self.calls.append(
             JudgeCall(
@@ -271,12 +275,12 @@ class ScriptedAnswers:
         return {}
 
     async def answer(self, messages: Sequence[Message], *, seed: int) -> TextAnswer:
-        question, wanted = _without_id(messages)
+        question, wanted = _split_id(messages)
         given = await self.script(question)
         if not isinstance(given, str):
             raise ConfigError(f"{self.name} gave {given!r:.100}; give the text that the model answers")
-        text = _unicode(given[:LONGEST_ANSWER])
-        text = text if wanted is None else _with_id(text, wanted)
+        text = _replace_surrogates(given[:LONGEST_ANSWER])
+        text = text if wanted is None else _insert_id(text, wanted)
         return TextAnswer(text=text, problem=None if text.strip() else "empty")
 
 
@@ -292,13 +296,13 @@ class NoModel:
         raise NoModelError(f"no model answers: {self.why}")
 
 
-def _unicode(text: str) -> str:
+def _replace_surrogates(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def nobody() -> AskedModel:
+def no_model() -> SecondModel:
     """Return a model that always raises NoModelError, for a context made by hand."""
-    return AskedModel(model=NoModel())
+    return SecondModel(model=NoModel())
 
 
 _MOST_ANSWERS = 50_000
@@ -306,17 +310,17 @@ _MOST_CHARS = 16_000_000
 
 
 @dataclass(slots=True, kw_only=True)
-class _Asking:
+class _PendingAnswer:
     task: "asyncio.Task[TextAnswer]"
     waiting: int = 0
 
 
 @dataclass(kw_only=True, eq=False)
 class AnswerCache:
-    asked: Answering
+    asked: AnswerSource
     _kept: OrderedDict[bytes, TextAnswer] = field(default_factory=OrderedDict[bytes, TextAnswer], init=False)
     _chars: int = field(default=0, init=False)
-    _asking: dict[bytes, _Asking] = field(default_factory=dict[bytes, _Asking], init=False)
+    _pending: dict[bytes, _PendingAnswer] = field(default_factory=dict[bytes, _PendingAnswer], init=False)
 
     @property
     def model(self) -> str:
@@ -331,14 +335,12 @@ class AnswerCache:
         if key in self._kept:
             self._kept.move_to_end(key)
             return replace(self._kept[key], usage={})
-        asking = self._asking.get(key)
+        asking = self._pending.get(key)
         is_first = asking is None
         if asking is None:
             # Not in the context of the first hook, which may be cancelled while others wait.
-            task = asyncio.get_running_loop().create_task(
-                self._answered(key, messages, seed), context=Context()
-            )
-            asking = self._asking[key] = _Asking(task=task)
+            task = asyncio.get_running_loop().create_task(self._ask(key, messages, seed), context=Context())
+            asking = self._pending[key] = _PendingAnswer(task=task)
         asking.waiting += 1
         try:
             answer = await asyncio.shield(asking.task)
@@ -348,11 +350,11 @@ class AnswerCache:
             asking.waiting -= 1
             if asking.waiting == 0:
                 asking.task.cancel()
-                if self._asking.get(key) is asking:
-                    del self._asking[key]
+                if self._pending.get(key) is asking:
+                    del self._pending[key]
         return answer if is_first else replace(answer, usage={})
 
-    async def _answered(self, key: bytes, messages: Sequence[Message], seed: int) -> TextAnswer:
+    async def _ask(self, key: bytes, messages: Sequence[Message], seed: int) -> TextAnswer:
         answer = await self.asked.answer(messages, seed=seed)
         self._kept[key] = answer
         self._chars += len(answer.text or "")
@@ -370,7 +372,7 @@ class SecondModels:
 
     def __init__(self, served: Mapping[str, TextModel]) -> None:
         self._served = dict(served)
-        self._answering: dict[str, Answering] = dict(served)
+        self._answering: dict[str, AnswerSource] = dict(served)
         if "judge" in served:
             self._answering["judge"] = AnswerCache(asked=served["judge"])
         self._unusable_in: dict[str, set[Hashable]] = {role: set() for role in ROLES}
@@ -379,20 +381,20 @@ class SecondModels:
     def roles(self) -> Sequence[str]:
         return tuple(self._served)
 
-    def asked(
+    def model_for(
         self, role: str, script: Callable[..., Any], item: Any, call: CallScript, hook: Callable[[], str]
-    ) -> AskedModel:
+    ) -> SecondModel:
         answering = self._answering.get(role)
         if answering is None:
 
             async def played(messages: Sequence[Any]) -> Any:
-                return await call(f"{_asking(hook())}: scripted_{role}", script, item, messages)
+                return await call(f"{_hook_name(hook())}: scripted_{role}", script, item, messages)
 
             answering = ScriptedAnswers(name=f"scripted_{role}", script=played)
-        return AskedModel(
+        return SecondModel(
             model=answering,
             role=role,
-            hook=lambda: _asking(hook()),
+            hook=lambda: _hook_name(hook()),
             unusable_in=self._unusable_in[role],
         )
 
@@ -408,5 +410,5 @@ class SecondModels:
             await model.aclose()
 
 
-def _asking(doing: str) -> str:
+def _hook_name(doing: str) -> str:
     return doing.partition(":")[0]

@@ -12,7 +12,7 @@ import orjson
 from environments.policy.base import CompletionRequest
 from environments.policy.chat import ChatPolicy
 from environments.policy.inference.chat_reply import logprobs_warning
-from environments.policy.inference.server_kind import TEXT_ONLY, ServerFacts, look
+from environments.policy.inference.server_kind import TEXT_ONLY, ServerFacts, examine_server
 from environments.policy.inference.token_wires import WIRES, TokenWire
 from environments.policy.rendering.chatml import Renderer
 from environments.policy.token_policy import TokenPolicy
@@ -71,12 +71,12 @@ class ServerPolicy:
     async def _decide(self) -> ChatPolicy | TokenPolicy:
         async with self._deciding:
             if self._decided is None:
-                self._decided = await self._begun()
+                self._decided = await self._examine()
         return self._decided
 
-    async def _begun(self) -> ChatPolicy | TokenPolicy:
+    async def _examine(self) -> ChatPolicy | TokenPolicy:
         url = self.chat.server.base_url
-        self.facts = await look(self.chat.server, self.chat.model)
+        self.facts = await examine_server(self.chat.server, self.chat.model)
         if self.context_tokens is None:
             self.context_tokens = self.facts.context_tokens
         self.chat.context_tokens = self.context_tokens

@@ -10,19 +10,25 @@ import orjson
 
 from environments.policy.base import CompletionRequest
 from environments.policy.inference.chat_reply import ReplyError
-from environments.policy.inference.dialect import is_context_overflow, sampling_of, shaping
+from environments.policy.inference.dialect import is_context_overflow, sampling_of, shaping_fields
 from environments.policy.inference.http_client import NoAnswerError, StatusError
 from environments.policy.inference.server_kind import ServedModel
 from environments.policy.inference.token_wires import TokenReply, TokenRequest, TokenWire
-from environments.policy.rendering.chatml import CannotExtendError, Renderer, first_stop, parsed, rendered
+from environments.policy.rendering.chatml import (
+    CannotExtendError,
+    Renderer,
+    first_stop,
+    run_parsing,
+    run_rendering,
+)
 from environments.policy.row_prompt import (
     Prompt,
     ToolUse,
-    extension,
-    tokens_of,
-    unseen,
-    whole_calls,
-    with_room,
+    count_tokens,
+    extend_row,
+    name_calls,
+    new_messages,
+    with_token_limit,
 )
 from environments.trajectory import Completion, Message
 from tools.errors import ContextOverflow, PolicyError
@@ -71,8 +77,8 @@ class TokenPolicy(ServedModel):
 
     async def complete(self, request: CompletionRequest) -> Completion:
         prompt = await self._prompt(request)
-        tokens = tokens_of(prompt, request)
-        fitted = with_room(request, prompt_tokens=tokens, context_tokens=self.context_tokens)
+        tokens = count_tokens(prompt, request)
+        fitted = with_token_limit(request, prompt_tokens=tokens, context_tokens=self.context_tokens)
         row_json = [request.row.json()] if request.row is not None and prompt.extends_row else []
         new = orjson.dumps(prompt.prompt_ids)[1:-1]
         pieces = [*row_json, *([b","] if row_json and new else []), new]
@@ -85,15 +91,17 @@ class TokenPolicy(ServedModel):
             stop_ids=self.stop_ids,
             sampling=self.sampling,
             more={
-                name: value for name, value in self.extra_body.items() if name not in shaping(self.extra_body)
+                name: value
+                for name, value in self.extra_body.items()
+                if name not in shaping_fields(self.extra_body)
             },
         )
         reply = await self._ask(asked)
-        message = await parsed(
+        message = await run_parsing(
             partial(self.renderer.parse, reply.token_ids, request.tools), tokens=len(reply.token_ids)
         )
         self._tool_use.note(request, message)
-        message = whole_calls(message, request, is_cut=reply.finish_reason == "length")
+        message = name_calls(message, request, is_cut=reply.finish_reason == "length")
         called = reply.finish_reason == "stop" and message.tool_calls
         mode = {} if self.logprobs_mode is None else {"logprobs_mode": self.logprobs_mode}
         return Completion(
@@ -111,7 +119,7 @@ class TokenPolicy(ServedModel):
         )
 
     async def prompt_tokens(self, request: CompletionRequest) -> int:
-        return tokens_of(await self._prompt(request), request)
+        return count_tokens(await self._prompt(request), request)
 
     @property
     def _url(self) -> str:
@@ -121,18 +129,18 @@ class TokenPolicy(ServedModel):
     async def _prompt(self, request: CompletionRequest) -> Prompt:
         fork = None
         if (row := request.row) is not None and row.token_ids:
-            going_on = partial(extension, request, row, self.renderer)
-            sampled = len(row.token_ids) - row.sampled_start
+            going_on = partial(extend_row, request, row, self.renderer)
+            sampled = row.size - row.sampled_start
             try:
-                new_ids = await self._rendered(going_on, unseen(request), request, sampled=sampled)
+                new_ids = await self._render(going_on, new_messages(request), request, sampled=sampled)
             except CannotExtendError as error:
                 fork = f"renderer: {error}"
             else:
                 return Prompt(prompt_ids=new_ids, extends_row=True)
         whole = partial(self.renderer.prompt_ids, request.messages, request.tools)
-        return Prompt(prompt_ids=await self._rendered(whole, request.messages, request), fork=fork)
+        return Prompt(prompt_ids=await self._render(whole, request.messages, request), fork=fork)
 
-    async def _rendered(
+    async def _render(
         self,
         work: "partial[tuple[int, ...]]",
         messages: Sequence[Message],
@@ -141,22 +149,22 @@ class TokenPolicy(ServedModel):
         sampled: int = 0,
     ) -> tuple[int, ...]:
         limits = [each for each in (self.context_tokens, request.max_row_tokens) if each is not None]
-        return await rendered(
+        return await run_rendering(
             work, self.renderer, messages, max_tokens=min(limits, default=None), sampled=sampled
         )
 
     async def _ask(self, asked: TokenRequest) -> TokenReply:
         async def read(content: bytes) -> TokenReply:
             to_read = len(content) - sum(map(len, asked.prompt_json))
-            return await parsed(partial(self.wire.read, content, asked), tokens=to_read // 16)
+            return await run_parsing(partial(self.wire.read, content, asked), tokens=to_read // 16)
 
         try:
             reply = await self.server.ask(
                 self.wire.path, self.wire.body(asked), read, at_root=self.wire.at_root
             )
-            return self._stopped(reply, asked)
+            return self._cut_at_stop(reply, asked)
         except (StatusError, NoAnswerError) as error:
-            problem = f"{self._url} {self.answered(error)}"
+            problem = f"{self._url} {self.describe_failure(error)}"
             if isinstance(error, StatusError) and is_context_overflow(error):
                 raise ContextOverflow(problem) from error
             if isinstance(error, StatusError) and error.status in (404, 405):
@@ -165,7 +173,7 @@ class TokenPolicy(ServedModel):
         except ReplyError as error:
             raise PolicyError(f"{self._url}: {error}") from error
 
-    def _stopped(self, reply: TokenReply, asked: TokenRequest) -> TokenReply:
+    def _cut_at_stop(self, reply: TokenReply, asked: TokenRequest) -> TokenReply:
         """Return the reply cut after the first stop id, with its finish reason.
 
         The ids up to there have the model's distribution, whatever follows.

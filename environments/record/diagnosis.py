@@ -8,7 +8,7 @@ from typing import Any
 
 from environments.credit.crediting import ALONE, UNSCORED, UNTRAINED
 from environments.trajectory import CreditedGroup, Trajectory
-from tools.plain_text import PLACE_OF_ITEM, counted
+from tools.plain_text import PLACE_OF_ITEM, count_noun
 
 REFUSED, BROKEN, STALE = "refused", "broken", "too old"
 UNSCORED_KIND, ALIKE, NO_CREDIT_KIND = "unscored", "all alike", "no credit"
@@ -51,7 +51,7 @@ class Diagnosis:
     def sentence(self) -> str:
         if not self.groups:
             return ""
-        several = counted(self.groups, "group")
+        several = count_noun(self.groups, "group")
         head = f"nothing to learn from in {several}"
         if self.with_credit:
             head = f"{self.with_credit:,} of {several} can be learned from"

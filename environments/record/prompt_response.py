@@ -20,7 +20,7 @@ from environments.credit.acts import acts_alone
 from environments.credit.scored import read
 from environments.record.private_file import private
 from environments.trajectory import CreditedGroup
-from environments.wire.credited_rows import RowMessages, Shown
+from environments.wire.credited_rows import OpenAIMessage, RowMessages
 from tools.json_input import JsonError, read_exact_json
 
 KEPT_AS_TEXT = "tool calls keep their arguments as text"
@@ -81,10 +81,10 @@ def _number(value: float | None) -> float | None:
     return None if value is None else float(value)
 
 
-def _for_templates(message: Shown, notes: Counter[str]) -> Shown:
+def _for_templates(message: OpenAIMessage, notes: Counter[str]) -> OpenAIMessage:
     if "tool_calls" not in message:
         return message
-    calls: list[Shown] = []
+    calls: list[OpenAIMessage] = []
     for call in message["tool_calls"]:
         arguments = read_arguments(call["function"]["arguments"])
         notes[KEPT_AS_TEXT] += isinstance(arguments, str)

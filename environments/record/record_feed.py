@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 from environments.record.group_line import LineChecks, decode_group
 from environments.record.private_file import write_private
 from environments.record.run_folder import record_at
-from environments.rollout.lifecycle.weight_versions import STALE, staleness, withheld
+from environments.rollout.lifecycle.weight_versions import STALE, staleness, withhold
 from environments.trajectory import CreditedGroup
 from environments.wire.training_rows import MADE_UP, Columns
 from environments.wire.views import TOKENS_PER_TURN, VIEWS, Divisor, columns_in
@@ -45,6 +45,8 @@ class Cursor(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowedGroup:
+    """A group of a growing record, with its rows for a trainer."""
+
     credited: CreditedGroup
     row_groups: tuple[Columns, ...]
     """Rows that train together, as `turnwise export` writes them in this view: columns by name."""
@@ -113,7 +115,7 @@ async def _groups(
     await asyncio.to_thread(feed.begin)
     while True:
         loaded = tuple(weights() if callable(weights) else weights)
-        read = await asyncio.to_thread(feed.next_group, view, divisor, partial(_withheld, loaded, most))
+        read = await asyncio.to_thread(feed.next_group, view, divisor, partial(_withhold, loaded, most))
         if read is None:
             await asyncio.sleep(poll_s)
             continue
@@ -133,7 +135,7 @@ async def _groups(
             )
 
 
-def _withheld(loaded: Sequence[str], most: int | None, credited: CreditedGroup) -> CreditedGroup:
+def _withhold(loaded: Sequence[str], most: int | None, credited: CreditedGroup) -> CreditedGroup:
 
     def too_old(versions: Sequence[str | None]) -> str | None:
         for version in versions:
@@ -141,7 +143,7 @@ def _withheld(loaded: Sequence[str], most: int | None, credited: CreditedGroup) 
                 return f"{STALE}: the trainer has not loaded {version!r}, which sampled some of its turns"
         return staleness(versions, loaded, most or 0)
 
-    return credited if most is None else withheld(credited, too_old)
+    return credited if most is None else withhold(credited, too_old)
 
 
 class _Feed:

@@ -1,4 +1,4 @@
-"""The schema of the record, `turnwise.group/2`: docs/rollouts.md has its fields.
+"""The schema of the record, `turnwise.group/2`: docs/record.md has its fields.
 
 Text stands once, in the column `messages` that Atropos' readers know; turns refer to it by index.
 """

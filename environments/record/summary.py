@@ -11,7 +11,7 @@ from rich.text import Text
 
 from environments.record.diagnosis import diagnosis_of
 from environments.record.totals import OTHER_NAMES, Summary
-from tools.plain_text import counted
+from tools.plain_text import count_noun
 
 Numbers = Mapping[str, Any]
 CHARTED_TURNS = 16
@@ -312,7 +312,7 @@ def _token_ratio(forks: Numbers) -> str:
 def _answers(cost: Numbers) -> str:
     tokens = cost["prompt_tokens"] + cost["completion_tokens"]
     paid = f", {tokens:,} tokens" if tokens else ""
-    return f"{counted(cost['answers'], 'answer')}{paid}"
+    return f"{count_noun(cost['answers'], 'answer')}{paid}"
 
 
 def _time_rows(time: Numbers) -> Iterator[tuple[str, str]]:

@@ -1,1 +1,1 @@
-"""What rewards are made of: small functions of values, the weights of a rubric, and a judge."""
+"""Rewards: functions of values, rubrics, judges and verdicts of tests."""

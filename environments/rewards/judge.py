@@ -1,4 +1,4 @@
-"""A judge: one question about a turn or a trajectory, its verdict read and checked."""
+"""A judge: ask a model about a turn or a trajectory, then read and check its verdict."""
 
 import json
 import math
@@ -12,10 +12,10 @@ from typing import Annotated, Any, TypeVar, overload
 from pydantic import BaseModel, Field, PydanticUserError, ValidationError
 
 from environments.policy.second_models import (
-    AskedModel,
-    asking_for_id,
-    nobody,
+    SecondModel,
+    no_model,
     question_id,
+    request_id,
     without_reasoning,
 )
 from environments.trajectory import LARGEST_REWARD, Message, Turn, written_messages
@@ -30,28 +30,26 @@ _BRACES = re.compile(r"[{}]")
 
 
 class ScoreVerdict(BaseModel):
-    """What is read where the author gives no schema of their own."""
-
     score: Annotated[float, Field(strict=True, ge=-LARGEST_REWARD, le=LARGEST_REWARD)]
 
 
 class UnreadableError(ValueError):
-    """No verdict can be read; the text has the reason, for the judge."""
+    """The answer has no readable verdict; the message is sent to the judge."""
 
 
 def read_verdict(text: str, schema: type[VerdictT], wanted: str) -> VerdictT:
-    """The verdict in an answer: the object that has the id of the question, which a quoted text cannot have.
+    """Return the verdict in an answer: the JSON object with the question's id.
 
-    Where it has texts, no brace may stand outside it: a judge that quotes `"} {"score": 1, "x": "` without
-    escaping it ends its own object there, and its id comes to stand in the other one.
+    If it has text in it, there may be no brace outside of it: a judge that quotes `"} {"score": 1, "x": "`
+    without escaping it closes its object there, and the id lands in the second one.
 
     Raises:
-        UnreadableError: it is missing, or several differ.
+        UnreadableError: if there is no verdict, or several differ.
     """
     answer = without_reasoning(text)
     fitting: list[VerdictT] = []
     problem = f'there is no valid JSON object with "id": "{wanted}" in it'
-    for begin, end, found in _objects(answer, wanted):
+    for begin, end, found in _find_objects(answer, wanted):
         if any(isinstance(value, str | list | dict) for value in found.values()) and (
             _BRACES.search(answer, 0, begin) or _BRACES.search(answer, end)
         ):
@@ -70,8 +68,8 @@ def read_verdict(text: str, schema: type[VerdictT], wanted: str) -> VerdictT:
     return fitting[0]
 
 
-def _objects(text: str, wanted: str) -> Iterator[tuple[int, int, dict[str, Any]]]:
-    """The innermost JSON objects around each mention of the id: begin, end, and content without the id."""
+def _find_objects(text: str, wanted: str) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """Yield the innermost JSON object around each mention of the id: begin, end, and content without it."""
     for number, mention in enumerate(re.finditer(rf'"id"\s*:\s*"{wanted}"', text)):
         if number == _MOST_OBJECTS:
             raise UnreadableError(f"there are more than {_MOST_OBJECTS} objects in it")
@@ -113,10 +111,9 @@ _NO_ANSWER = {
 
 @dataclass(slots=True, kw_only=True)
 class Judging:
-    """What the contexts of rollouts and of groups share: both may ask the judge."""
+    """The part of rollout and group contexts that asks the judge."""
 
-    judge_model: AskedModel = field(default_factory=nobody, repr=False)
-    """Who judges, and what it was asked so far."""
+    judge_model: SecondModel = field(default_factory=no_model, repr=False)
 
     @overload
     async def judge(
@@ -146,27 +143,27 @@ class Judging:
         turn: Turn | int | None = None,
         unparsable: Any = None,
     ) -> Any:
-        """Ask the judge, and read its verdict: the JSON object of its answer that has the question's id.
+        """Ask the judge, and return its verdict: the JSON object in its answer with the question's id.
 
-        The id is a hash of the question; the judge is asked for it after the prompt. Equal questions are
-        asked once in a run. An answer without a verdict is asked for again, twice, with a note of what was
-        wrong and another seed.
+        The id is a hash of the question; a line after the prompt requests it. Equal questions are sent once
+        per run. After an answer without a verdict the judge gets up to two more tries, each with a note of
+        the problem and another seed.
 
         Args:
-            prompt: the question, as text or messages; it has to state the answer's format.
-            schema: what the verdict must fit, without a field `id`; unset: it has a finite number `score`.
-            turn: the turn in question, for the record; unset: the whole trajectory.
-            unparsable: given back where no verdict can be read; unset or `None`: the rollout gets the floor.
+            prompt: The question, as text or messages; it has to state the answer's format.
+            schema: The model of the verdict, without a field `id`; by default a finite number `score`.
+            turn: The turn in question, for the record; by default the whole trajectory.
+            unparsable: The result if no verdict can be read; by default the rollout gets the floor.
 
         Returns:
             The score, or an instance of the schema.
 
         Raises:
-            AgentCausedError: no verdict can be read, or the question does not fit the judge's context.
-            SecondModelError: the judge cannot be reached, after its server's tries, or gave no verdict in
-                three groups.
-            NoModelError: there is no judge.
-            ConfigError: the question, the schema or `unparsable` is invalid.
+            AgentCausedError: if no verdict can be read, or the question does not fit the judge's context.
+            SecondModelError: if the judge cannot be reached after retries, or gave no verdict in three
+                groups.
+            NoModelError: if there is no judge.
+            ConfigError: if the question, the schema or `unparsable` is invalid.
         """
         question = _question(prompt)
         if schema is not None and not (isinstance(schema, type) and issubclass(schema, BaseModel)):  # pyright: ignore[reportUnnecessaryIsInstance]  # user code
@@ -179,9 +176,9 @@ class Judging:
                 f"ctx.judge: {schema.__name__} has a field `id`, which is that of the question; name it "
                 "otherwise"
             )
-        _refuse_other_stand_ins(unparsable, schema)
+        _check_stand_in(unparsable, schema)
         index = turn.index if isinstance(turn, Turn) else turn
-        verdict, problem = await _verdict(self.judge_model, question, schema or ScoreVerdict, index)
+        verdict, problem = await _ask(self.judge_model, question, schema or ScoreVerdict, index)
         if verdict is None and unparsable is not None:
             return unparsable
         if verdict is None:
@@ -193,12 +190,11 @@ class Judging:
         return verdict.score if isinstance(verdict, ScoreVerdict) and schema is None else verdict
 
 
-async def _verdict(
-    judge: AskedModel, question: tuple[Message, ...], schema: type[SchemaT], turn: int | None
+async def _ask(
+    judge: SecondModel, question: tuple[Message, ...], schema: type[SchemaT], turn: int | None
 ) -> tuple[SchemaT | None, str]:
-    """The verdict, or `None` and what was wrong last."""
     wanted = question_id(question)
-    first = asked = asking_for_id(question, wanted)
+    first = asked = request_id(question, wanted)
     problem = ""
     for seed in range(TRIES):
         answer = await judge.ask(asked, turn=turn, seed=seed)
@@ -212,7 +208,7 @@ async def _verdict(
         else:
             judge.was_usable()
             return verdict, ""
-        asked = (*first, *asking_for_id(_again(answer.text, problem, schema), wanted))
+        asked = (*first, *request_id(_retry_messages(answer.text, problem, schema), wanted))
         problem = f"{problem}, {TRIES} times, the last time in {answer.text[:_SHOWN_CHARS]!r}"
     judge.was_unusable(problem)
     return None, problem
@@ -232,8 +228,8 @@ def _question(prompt: Any) -> tuple[Message, ...]:
     return tuple(Message(role=each.role, content=each.content) for each in messages)
 
 
-def _refuse_other_stand_ins(unparsable: Any, schema: type[BaseModel] | None) -> None:
-    """Now, and not first where an agent's text makes a verdict unreadable."""
+def _check_stand_in(unparsable: Any, schema: type[BaseModel] | None) -> None:
+    # Checked at each call, so that an author need not wait for an unreadable verdict to see the error.
     if unparsable is None or (schema is not None and isinstance(unparsable, schema)):
         return
     try:
@@ -245,11 +241,11 @@ def _refuse_other_stand_ins(unparsable: Any, schema: type[BaseModel] | None) -> 
         raise ConfigError(f"ctx.judge: unparsable is {unparsable!r:.100}; give {wanted}, or leave it out")
 
 
-def _again(answer: str, problem: str, schema: type[BaseModel]) -> tuple[Message, Message]:
+def _retry_messages(answer: str, problem: str, schema: type[BaseModel]) -> tuple[Message, Message]:
     shape = '{"score": a number}'
     if schema is not ScoreVerdict:
         shape = "as it was asked for"
-        with suppress(PydanticUserError):  # a field of a type that JSON schemas do not know
+        with suppress(PydanticUserError):  # some field types have no JSON schema
             fits = json.dumps(schema.model_json_schema(), ensure_ascii=False)
             shape = f"one that fits the JSON schema {fits}"
     note = f"That answer cannot be read: {problem}. Answer again, with one JSON object alone: {shape}"
@@ -260,10 +256,10 @@ def _again(answer: str, problem: str, schema: type[BaseModel]) -> tuple[Message,
 
 
 def quoted(text: str, name: str = "answer") -> str:
-    """A text between two marks that name it and hold a hash of it, so that no text can close its own.
+    """Return a text between two marks with its name and hash, so that no text can close its quote.
 
-    Equal texts give equal quotes, which a judge is asked about once. It keeps apart what is judged and what
-    is said about it; no mark keeps a judge from being talked over.
+    Equal texts give equal quotes, so an equal question is sent once. No mark keeps a judge from believing
+    what the text claims.
     """
     mark = f"{name} {blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
     return f"<<<{mark}\n{text}\n{mark}>>>"

@@ -1,4 +1,4 @@
-"""Whether a mathematical answer equals the expected one: math-verify, in processes that it may hang."""
+"""Comparison of mathematical answers by math-verify, in processes that an answer may hang or crash."""
 
 import asyncio
 import contextlib
@@ -17,31 +17,29 @@ from tools.errors import ConfigError, RewardError
 from tools.extras import needs_extra
 
 TIMEOUTS = "math_timeouts"
-"""The metric that counts answers which hung their check."""
 _PROGRAM = Path(__file__).with_name("math_program.py")
 _START, _EXPECTED_READ = b"s", b"e"
 _EQUAL, _UNREADABLE, _EXHAUSTED, _LOST = b"=", b"?", b"x", b"-"
 _TRIES = 3
 _MAX_QUEUED = 64
-"""Checks that are with the program at once, each with an open file here; the others wait."""
 _FULL_S = 0.05
 
 
 class MathChecker:
     """Compares mathematical texts with math-verify; one object serves all rollouts of an environment.
 
-    Its program starts with the first check, forks a process for each, and ends with this process, `close`,
-    or the object.
+    A program starts with the first check and forks a process for each. It ends with `close`, with the object
+    or with this process.
     """
 
     def __init__(self, *, cpu_s: int = 3) -> None:
-        """Nothing is started yet.
+        """Set the limit of a check.
 
         Args:
-            cpu_s: processor time of a check, so that a busy machine makes no answer wrong.
+            cpu_s: Processor time, so that a busy machine makes no answer wrong.
 
         Raises:
-            ConfigError: math-verify is not installed, or no time is left for a check.
+            ConfigError: if math-verify is not installed, or `cpu_s` is less than 1.
         """
         with needs_extra("math", "MathChecker"):
             if find_spec("math_verify") is None:
@@ -56,19 +54,19 @@ class MathChecker:
     ) -> bool:
         r"""Whether math-verify finds the answer equal to the expected one.
 
-        A text is an expression in LaTeX (`\frac{1}{2}`, as `boxed` gives it), or any text with expressions
-        between delimiters (`$…$`, `\(…\)`, `\[…\]`, `\boxed{…}`), as math-verify reads it. An answer that
-        cannot be read, or that hangs its check, is not equal.
+        A text is a LaTeX expression (`\frac{1}{2}`, as returned by `boxed`), or any text with expressions
+        between delimiters (`$…$`, `\(…\)`, `\[…\]`, `\boxed{…}`). An answer that cannot be read, or that
+        hangs its check, is not equal.
 
         Args:
-            answer: The agent's; `None` is not equal.
-            expected: The right one.
-            metrics: `ctx.metrics`: counts checks that hung, as `math_timeouts`.
+            answer: The agent's answer; `None` is not equal.
+            expected: The right answer.
+            metrics: `ctx.metrics`, where `math_timeouts` counts checks that hung.
 
         Raises:
-            RewardError: the expected answer cannot be read, or checks are lost that no answer ended.
+            RewardError: if the expected answer cannot be read, or checks end for another reason.
         """
-        words = b"" if answer is None else await self._checked(answer, expected)
+        words = b"" if answer is None else await self._check(answer, expected)
         if _UNREADABLE in words or (_EXHAUSTED in words and _EXPECTED_READ not in words):
             raise RewardError(f"math-verify cannot read the expected answer {expected!r:.200}")
         if metrics is not None:
@@ -76,11 +74,11 @@ class MathChecker:
         return _EQUAL in words
 
     def close(self) -> None:
-        """End the program and every check in it; the next check starts it anew."""
+        """End the program with all its checks; the next check starts it again."""
         if self._program is not None:
             self._program.end()
 
-    async def _checked(self, answer: str, expected: str) -> bytes:
+    async def _check(self, answer: str, expected: str) -> bytes:
         request = json.dumps([expected, answer]).encode() + b"\n"
         for _ in range(_TRIES):
             if self._program is None or self._program.has_ended:
@@ -106,7 +104,7 @@ class _Program:
                 argv,
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
-                # No key or token of this process: what it reads, an agent wrote.
+                # No keys or tokens of this process: its input is written by agents.
                 env={"PYTHONPATH": os.pathsep.join(sys.path)},
                 start_new_session=True,
             )
@@ -122,26 +120,23 @@ class _Program:
             await asyncio.sleep(_FULL_S)
         self._queued += 1
         try:
-            return await self._asked(request)
+            ours, theirs = socket.socketpair()
+            loop = asyncio.get_running_loop()
+            words = b""
+            with ours, contextlib.suppress(OSError):
+                ours.setblocking(False)
+                with theirs:
+                    socket.send_fds(self._control, [b" "], [theirs.fileno()])
+                await loop.sock_sendall(ours, request)
+                while word := await loop.sock_recv(ours, 16):
+                    words += word
+            return words
         finally:
             self._queued -= 1
-
-    async def _asked(self, request: bytes) -> bytes:
-        ours, theirs = socket.socketpair()
-        loop = asyncio.get_running_loop()
-        words = b""
-        with ours, contextlib.suppress(OSError):
-            ours.setblocking(False)
-            with theirs:
-                socket.send_fds(self._control, [b" "], [theirs.fileno()])
-            await loop.sock_sendall(ours, request)
-            while word := await loop.sock_recv(ours, 16):
-                words += word
-        return words
 
 
 def _end(process: "subprocess.Popen[bytes]", control: socket.socket) -> None:
     control.close()
-    if process.poll() is None:  # else its number may be another's by now
+    if process.poll() is None:  # its pid may belong to another process once it has ended
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -1,8 +1,7 @@
-"""The program that compares mathematical texts (`math_checker` starts it), each in a process that it forks.
+"""The program behind `MathChecker`: compares mathematical texts, each pair in a forked process.
 
-Every check comes as a socket of its own over standard input. What is written to it: `START`, `EXPECTED` once
-the expected answer is read, and how it ended; an end without a word says that the check was lost, whoever
-ended it. Only the standard library and math-verify are used here.
+Every check arrives as a socket over standard input. The program writes `START` to it, `EXPECTED` once the
+expected answer is read, and then the result; a socket that closes without one means a lost check.
 """
 
 import contextlib
@@ -21,22 +20,26 @@ from math_verify import parse, verify
 START, EXPECTED = b"s", b"e"
 EQUAL, DIFFERENT, UNREADABLE, EXHAUSTED, LOST = b"=", b"!", b"?", b"x", b"-"
 ENDS = (EQUAL, DIFFERENT, UNREADABLE, EXHAUSTED)
-"""By exit status."""
 _MAX_MEMORY_BYTES = 1 << 30
 _MAX_WALL_S = 60
-"""For a check that sleeps, which is nothing that an answer can cause."""
-_OF_THE_ANSWER = (signal.SIGXCPU, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+_CAUSED_BY_ANSWER = (
+    signal.SIGXCPU,
+    signal.SIGSEGV,
+    signal.SIGABRT,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+)
 _USUAL = (r"\frac{1}{2} + x^{2}", "3.5", "(1, 2)")
 _DELIMITERS = ("$", "\\(", "\\[", "\\boxed", "\\begin{")
 
 
 def main(cpu_s: int, at_once: int) -> None:
-    """Fork for every check until the sender is gone; then end all that still run."""
     logging.disable()
-    # A parser's complaints about an answer belong on no screen.
+    # Hide the parser's complaints about an answer.
     os.dup2(os.open(os.devnull, os.O_RDWR), 2)
     for text in _USUAL:
-        # The tables of the parser and of sympy are made once, here, and not in every fork.
+        # Build the tables of the parser and of sympy once, before the forks.
         verify(expressions(text), expressions("1/2"), timeout_seconds=0)
     running = 0
     with socket.socket(fileno=0) as control:
@@ -60,7 +63,6 @@ def main(cpu_s: int, at_once: int) -> None:
 
 
 def supervise(connection: socket.socket, cpu_s: int) -> None:
-    """Do one check in a process within its limits, and write how it ended; who asked may go before."""
     connection.sendall(START)
     with connection.makefile("rb") as stream:
         request = stream.readline()
@@ -84,7 +86,7 @@ def supervise(connection: socket.socket, cpu_s: int) -> None:
     if os.WIFEXITED(code):
         connection.sendall(ENDS[os.WEXITSTATUS(code)])
     else:
-        connection.sendall(EXHAUSTED if os.WTERMSIG(code) in _OF_THE_ANSWER else LOST)
+        connection.sendall(EXHAUSTED if os.WTERMSIG(code) in _CAUSED_BY_ANSWER else LOST)
 
 
 def check(connection: socket.socket, expected: str, answer: str, cpu_s: int) -> bytes:
@@ -101,7 +103,6 @@ def check(connection: socket.socket, expected: str, answer: str, cpu_s: int) -> 
 
 
 def expressions(text: str) -> list[Any]:
-    """What math-verify reads in a text; one without any delimiter is all mathematics."""
     whole = text if any(mark in text for mark in _DELIMITERS) else f"${text}$"
     return cast("list[Any]", parse(whole, parsing_timeout=0))
 

@@ -1,62 +1,142 @@
-"""What a reward may use: the live sandbox, a fresh one for verification, and notes for people."""
+"""The contexts of hooks: the agent's files, verification in a fresh sandbox, metrics and notes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass, field
+import errno
+import hashlib
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from environments.policy.second_models import AskedModel, nobody
-from environments.rewards.artefacts import TakenFiles
+from environments.policy.second_models import SecondModel, no_model
 from environments.rewards.judge import Judging
 from environments.rewards.verification_time import off_the_clock, seconds_left
-from environments.trajectory import Message
+from environments.trajectory import Artefact, Message, Trajectory
 from tools.errors import ConfigError, IsolationError, SandboxError
-from tools.plain_text import is_utf8
+from tools.plain_text import is_utf8, utf8_path
 from tools.sandbox import Opening
-from tools.sandbox.archive import ArchivedFile
-from tools.sandbox.base import MAX_READ_BYTES, ExecResult, Sandbox
+from tools.sandbox.archive import ArchivedFile, pack, unpack
+from tools.sandbox.base import MAX_READ_BYTES, ExecResult, NoSandbox, Sandbox, SandboxRecord
+from tools.sandbox.host.layout import WORKDIR
 from tools.sandbox.layers import place, plain_files, size_on_disk, take
-from tools.time_profile import timed
+from tools.time_profile import measure
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 Reward = float | Mapping[str, float]
-"""A number, or named components whose sum is the reward."""
+"""A number, or named components that add up to the reward."""
 
-_OF_ROLLOUTS = frozenset({
+_ROLLOUT_ONLY = frozenset({
     "sandbox", "state", "verify", "artefact", "keep", "files", "metrics", "notes", "messages", "turn_scores",
 })  # fmt: skip
 _SPARE_BYTES = 64 << 10
-"""Of the fresh workspace, for itself and for what the command writes; artefacts may fill the rest."""
 _KILLED = 137
 
 USER_VOTE = "user_vote"
-"""The metric of one turn that holds what a `SimulatedUser` voted in reply to it."""
+"""The metric of a turn with the vote of a `SimulatedUser` on it."""
 _REASON_CHARS = 200
-"""Of the reason that a rollout was ended for."""
+
+
+class AgentFiles:
+    """The agent's files; each content that is read is kept, the last one per path and turn."""
+
+    def __init__(self, sandbox: Sandbox, max_bytes: int) -> None:
+        self._sandbox, self._is_kept, self._left = sandbox, max_bytes > 0, max_bytes
+        self._artefacts: dict[tuple[int | None, str, bool], Artefact] = {}
+        self.has_sandbox = not isinstance(sandbox, NoSandbox)
+        self.turn: int | None = 0
+        """Number of turns scored before; `None` after the last one."""
+        self.contents: dict[str, bytes] = {}
+
+    @property
+    def workdir(self) -> str:
+        return WORKDIR if isinstance(self._sandbox, NoSandbox) else self._sandbox.workdir
+
+    @property
+    def record(self) -> SandboxRecord:
+        return self._sandbox.record
+
+    def paused(self) -> AbstractAsyncContextManager[None]:
+        return self._sandbox.paused()
+
+    async def read_file(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
+        with self._record_errors(Artefact(path=path), max_bytes):
+            data = await self._sandbox.read_file(path, max_bytes=max_bytes)
+        self._keep(Artefact(path=path), data)
+        return data
+
+    async def get_archive(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
+        folder = Artefact(path=path, is_folder=True)
+        with self._record_errors(folder, max_bytes):
+            archive = await self._sandbox.get_archive(path, max_bytes=max_bytes)
+            archive = await asyncio.to_thread(_drop_bytecode, archive)
+        self._keep(folder, bytes(archive))
+        return archive
+
+    async def make(self, path: str, make: Callable[[], Awaitable[bytes]]) -> bytes:
+        data = await make()
+        self._keep(Artefact(path=path), data)
+        return data
+
+    def add_to(self, trajectory: Trajectory, scored: Sequence[int]) -> Trajectory:
+        """Add the artefacts; `scored` are the indices of turns in the order of scoring."""
+        ranks = sorted(scored)
+        turns: dict[int | None, int] = {at: ranks.index(index) for at, index in enumerate(scored)}
+        artefacts = (
+            replace(each, turn=turns.get(turn, turn)) for (turn, _, _), each in self._artefacts.items()
+        )
+        return replace(trajectory, artefacts=tuple(artefacts), contents=self.contents)
+
+    def _keep(self, artefact: Artefact, data: bytes) -> None:
+        if not self._is_kept:
+            return
+        digest = hashlib.sha256(data).hexdigest()
+        if digest not in self.contents and len(data) <= self._left:
+            self._left -= len(data)
+            self.contents[digest] = data
+        self._record(replace(artefact, digest=digest if digest in self.contents else None, size=len(data)))
+
+    def _record(self, artefact: Artefact) -> None:
+        if self._is_kept:
+            path = utf8_path(artefact.path)
+            self._artefacts[self.turn, path, artefact.is_folder] = replace(
+                artefact, path=path, turn=self.turn
+            )
+
+    @contextmanager
+    def _record_errors(self, artefact: Artefact, max_bytes: int) -> Generator[None]:
+        try:
+            yield
+        except OSError as error:
+            code = errno.errorcode.get(error.errno or 0, "EIO")
+            self._record(replace(artefact, error=code, size=max_bytes if code == "EFBIG" else 0))
+            raise
+
+
+def _drop_bytecode(archive: bytes) -> bytes:
+    files = unpack(archive)
+    kept = {path: file for path, file in files.items() if "__pycache__" not in path.split("/")}
+    return archive if len(kept) == len(files) else pack(kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentEndpoint:
-    """Where the agent of one rollout calls its model: every turn of it is recorded there."""
+    """The address where the agent of one rollout calls its model; each call is recorded as a turn."""
 
     base_url: str
-    """Of OpenAI's API, ends in `/v1`."""
+    """OpenAI's API; ends in `/v1`."""
     api_key: str = field(repr=False)
-    """This rollout's alone."""
+    """Valid for this rollout only."""
     model: str
-    """The policy's name; the endpoint takes any."""
+    """The policy's name; the endpoint accepts any."""
 
     @property
     def anthropic_base_url(self) -> str:
-        """Of Anthropic's API, whose clients add `/v1/messages`."""
         return self.base_url.removesuffix("/v1")
 
     def client(self, **options: Any) -> "AsyncOpenAI":
-        """A client of the `openai` package that asks this endpoint; `options` are its own."""
-        # It loads slowly, and most rollouts need none.
+        # The package loads slowly, and most rollouts need no client.
         from openai import AsyncOpenAI, DefaultAsyncHttpxClient  # noqa: PLC0415
 
         # Loading certificates takes 20 ms, and there is no TLS on loopback.
@@ -66,71 +146,59 @@ class AgentEndpoint:
 
 @dataclass(slots=True, kw_only=True)
 class RolloutContext(Judging):
-    """One rollout, as the hooks of its environment see it."""
+    """One rollout as its hooks see it."""
 
     env: str
     item_id: str
     item: Any = None
-    """This rollout's own copy."""
+    """A copy for this rollout alone."""
     seed: int = 0
-    """Of this rollout; 31 bits."""
+    """Differs between siblings; 31 bits."""
     group_seed: int = 0
-    """Equal among siblings: for what all of them start from; 31 bits."""
+    """Equal among siblings, to draw their common start from; 31 bits."""
     state: Any = None
-    """What `prepare` gave."""
+    """The value that `prepare` returned."""
     sandbox: Sandbox
-    """The rollout's own sandbox, still open: same files, same processes; or one that refuses all."""
+    """The open sandbox; without one, an object that refuses every call."""
     fresh_sandbox: Callable[[], AbstractAsyncContextManager[Sandbox]]
     verify_timeout_s: float = 300.0
-    """Wall clock of one `verify`."""
     artefacts_bytes: int = 0
-    """Of the files that are kept of this rollout."""
-    files: TakenFiles = field(init=False, repr=False)
-    """The agent's files, kept as they are read, so that a record answers as its rollout did: `read_file`,
-    `get_archive` and `paused` as of `sandbox`."""
+    files: AgentFiles = field(init=False, repr=False)
+    """The agent's files: `read_file`, `get_archive` and `paused` of `sandbox`, with the contents kept to
+    score the record again."""
     metrics: dict[str, float] = field(default_factory=dict[str, float])
-    """Numbers worth seeing in the record and the summary; they carry no credit."""
+    """Numbers for the record and the summary, without credit."""
     turn_scores: list[Reward | None] = field(default_factory=list["Reward | None"])
-    """What `score_turn` gave so far, one entry per finished act."""
+    """Results of `score_turn`, one per finished act."""
     notes: dict[str, object] = field(default_factory=dict[str, object])
-    """What one reward call wants to keep for the next one of the same rollout."""
+    """Values for later hooks of the same rollout."""
     messages: tuple[Message, ...] = field(default=(), repr=False)
-    """The conversation so far, this turn's replies included once there are any."""
+    """The conversation so far, with the replies to this turn."""
     end_reason: str | None = None
-    """What `end` was given first."""
-    user_model: AskedModel = field(default_factory=nobody, repr=False)
-    """Whose words those of a `SimulatedUser` are, and what it was asked so far."""
-    summariser_model: AskedModel = field(default_factory=nobody, repr=False)
-    """Which condensers ask to sum up, and what it was asked so far."""
+    """The first reason given to `end`."""
+    user_model: SecondModel = field(default_factory=no_model, repr=False)
+    summariser_model: SecondModel = field(default_factory=no_model, repr=False)
     user_replies: dict[int, int] = field(default_factory=dict[int, int], repr=False)
-    """How often each `SimulatedUser`, by its id, has replied."""
+    """Number of replies by the id of each `SimulatedUser`."""
     agent_endpoint: AgentEndpoint | None = field(default=None, repr=False)
     is_over: bool = False
-    """Whether the last turn was scored, so that nothing can be ended any more."""
+    """Whether the last turn was scored, after which `end` fails."""
 
     def __post_init__(self) -> None:
-        self.files = TakenFiles(self.sandbox, self.artefacts_bytes)
+        self.files = AgentFiles(self.sandbox, self.artefacts_bytes)
 
     @property
     def endpoint(self) -> AgentEndpoint:
-        """Where a recorded agent calls its model.
-
-        Raises:
-            ConfigError: the agent of our own loop plays, or the agent has not begun.
-        """
+        """The address where a recorded agent calls its model. Raises: ConfigError: if none runs."""
         if self.agent_endpoint is None:
             raise ConfigError("ctx.endpoint exists only while a recorded agent runs (`play` or `agent`)")
         return self.agent_endpoint
 
-    def see(self, messages: tuple[Message, ...]) -> None:
-        """Called by the loop when the conversation has grown."""
-        self.messages = messages
-
     def end(self, reason: str) -> None:
-        """End the rollout after this turn; of several reasons the first one is kept, of a long one its start.
+        """End the rollout after this turn; only the first reason counts, cut to 200 characters.
 
         Raises:
-            ConfigError: there is no turn yet or no more, or the reason is no text.
+            ConfigError: if no turn is running, or the reason is not text.
         """
         if not isinstance(reason, str) or not reason or not is_utf8(reason):  # pyright: ignore[reportUnnecessaryIsInstance]  # user code
             raise ConfigError(f"ctx.end takes a reason in a few words, got {reason!r:.100}")
@@ -147,25 +215,25 @@ class RolloutContext(Judging):
         *,
         max_bytes: int = MAX_READ_BYTES,
     ) -> bytes:
-        """Returns a file of the agent's sandbox, which is kept: `credit --rewards` gets it from the record.
+        """Return a file of the agent's sandbox, and keep it for `credit --rewards`.
 
         Args:
-            path: as of `Sandbox.read_file`; of each turn the last content counts.
-            make: gives the content instead, such as a diff, which is kept under this path. It is not called
-                again for a record, so it may use the sandbox.
-            max_bytes: of a file.
+            path: The file, as in `Sandbox.read_file`; the last content of each turn is kept.
+            make: Makes another content for this path, such as a diff. It is not called for a record, so it
+                may use the sandbox.
+            max_bytes: Size limit of the file.
 
         Raises:
-            OSError: as of `Sandbox.read_file`; a record raises it as well.
-            ConfigError: the rollout has no sandbox, or its record has no such file.
+            OSError: as in `Sandbox.read_file`, and again for a record.
+            ConfigError: if the rollout has no sandbox, or its record has no such file.
         """
         if make is not None:
-            return await self.files.made(path, make)
+            return await self.files.make(path, make)
         async with self.files.paused():
             return await self.files.read_file(path, max_bytes=max_bytes)
 
     async def keep(self, *paths: str) -> None:
-        """Keeps files and folders of the agent's sandbox for people; one that cannot be read is not there."""
+        """Keep files and folders of the agent's sandbox for people to look at."""
         async with self.files.paused():
             await take(self.files, paths, max_bytes=MAX_READ_BYTES)
 
@@ -182,33 +250,28 @@ class RolloutContext(Judging):
     ) -> ExecResult:
         """Run `command` in a fresh sandbox of the same kind.
 
-        The agent's processes and its other files are not there, so it cannot have shadowed a module, left a
+        The agent's processes and other files are absent: it cannot have shadowed a module, left a
         `conftest.py` or kept a job that rewrites results. The verifier's files never enter the agent's
-        sandbox; in the fresh one nothing can change, remove, rename or replace them. An artefact's own code
-        still runs where the command runs it: imported into the process that judges, or run before or beside
-        it, it can print and return what it likes. So compile with `build`, and judge from outside.
+        sandbox, and cannot be changed in the fresh one. Code in an artefact still runs if the command runs
+        it, and can then print and return anything. So compile with `build`, and judge from outside.
 
         Args:
-            command: A shell string or an argv, run in the workspace. `VERIFIER` in its environment names a
-                folder that holds `files` alone; `HOME` is an empty folder that cannot be written.
-            artefacts: Files and folders copied over from the agent's sandbox; one that is missing, too large,
-                or neither, is simply not there. A link is followed there, so it can lead only to the agent's
-                files. Of a folder every plain file comes, whatever its name, but nothing of a `__pycache__`;
-                links in it, FIFOs and devices do not. Name the smallest folder that will do, `src` rather
-                than `.`.
-            files: The verifier's own files, by their paths in the workspace; they win over artefacts,
-                whatever stands in their way.
-            stdin: Given to the command.
+            command: A shell string or an argv, run in the workspace. The variable `VERIFIER` names a folder
+                that holds `files` alone; `HOME` is an empty, read-only folder.
+            artefacts: Files and folders copied from the agent's sandbox, without missing and too large ones.
+                Links are followed there. Folders bring plain files outside of `__pycache__`. Name the
+                smallest folder that will do, `src` rather than `.`.
+            files: The verifier's files, by their paths in the workspace; they replace artefacts.
+            stdin: Standard input of the command.
             timeout_s: Wall clock of the command, and once more of `build`.
-            build: A command that runs before, in a sandbox of its own, with the artefacts and without
-                `files`. Its success does not matter: `command` runs all the same, with what came out.
-            outputs: What comes from there instead of the artefacts, and is named like them; without it, the
-                artefacts as they are after the build.
+            build: A command that runs first in another sandbox, with the artefacts and without `files`. Even
+                if it fails, `command` runs with its output.
+            outputs: Files and folders copied from the build's sandbox; by default the artefacts.
 
         Raises:
-            ConfigError: artefacts of a rollout that has no sandbox.
-            SandboxError: a sandbox is broken. The agent cannot cause it to escape a bad result.
-            IsolationError: the sandbox's backend cannot keep files from change.
+            ConfigError: if artefacts are named and the rollout has no sandbox.
+            SandboxError: if a sandbox breaks; the agent cannot cause it to escape a bad result.
+            IsolationError: if the backend cannot keep files from change.
         """
         own = {
             place(path, self.files.workdir): data.encode() if isinstance(data, str) else data
@@ -221,21 +284,21 @@ class RolloutContext(Judging):
             )
         limit_s = seconds_left(self.verify_timeout_s)
 
-        async def verified() -> ExecResult:
+        async def run() -> ExecResult:
             source, paths = self.files, artefacts
             async with AsyncExitStack() as building:
                 if build is not None:
-                    taken = plain_files(await _taken(self.files, artefacts, {}), by_agent=True)
+                    taken = plain_files(await _take_fitting(self.files, artefacts, {}), by_agent=True)
                     fresh = self._fresh_opening().beginning_with(taken)
                     source = await building.enter_async_context(fresh)
                     await source.exec(build, timeout_s=timeout_s)
                     paths = artefacts if outputs is None else outputs
-                brought = plain_files(await _taken(source, paths, own), by_agent=True)
+                brought = plain_files(await _take_fitting(source, paths, own), by_agent=True)
             async with self._fresh_opening().for_verifier(own).beginning_with(brought) as verifier:
                 return await verifier.exec(command, stdin=stdin, timeout_s=timeout_s)
 
-        with timed("ctx.verify"), off_the_clock():
-            return await _within(limit_s, verified())
+        with measure("ctx.verify"), off_the_clock():
+            return await _run_within(limit_s, run())
 
     def _fresh_opening(self) -> Opening:
         opening = self.fresh_sandbox()
@@ -249,17 +312,15 @@ class RolloutContext(Judging):
 
 @dataclass(slots=True, kw_only=True)
 class GroupContext(Judging):
-    """A group whose rollouts are over, as `score_group` sees it: no sandbox is open any more."""
+    """A finished group in `score_group`; its sandboxes are closed."""
 
     env: str
     item_id: str
     item: Any = None
     group_seed: int = 0
-    """31 bits; equal to that of the rollouts' contexts."""
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Raise ConfigError for what only a rollout that goes on has; `AttributeError` for anything else."""
-        if name in _OF_ROLLOUTS:
+        if name in _ROLLOUT_ONLY:
             raise ConfigError(
                 f"score_group has no ctx.{name}: the rollouts are over, and their sandboxes are closed; note "
                 f"what it needs in ctx.metrics while they go on, and read it in trajectory.metrics"
@@ -267,15 +328,14 @@ class GroupContext(Judging):
         raise AttributeError(f"a GroupContext has no attribute {name!r}")
 
 
-async def _within(limit_s: float, verified: Coroutine[Any, Any, ExecResult]) -> ExecResult:
-    """What it gives, or a result that is timed out: whatever held it up, nothing was proved."""
+async def _run_within(limit_s: float, run: Coroutine[Any, Any, ExecResult]) -> ExecResult:
     limit = asyncio.timeout(limit_s)
     try:
         async with limit:
-            return await verified
+            return await run
     except TimeoutError:
         pass
-    except SandboxError:  # of a sandbox that was closed while it was in use
+    except SandboxError:  # closed by the limit while it was in use
         if not limit.expired():
             raise
     return ExecResult(
@@ -284,10 +344,9 @@ async def _within(limit_s: float, verified: Coroutine[Any, Any, ExecResult]) -> 
     )  # fmt: skip
 
 
-async def _taken(
-    sandbox: Sandbox | TakenFiles, paths: Sequence[str], own: Mapping[str, bytes]
+async def _take_fitting(
+    sandbox: Sandbox | AgentFiles, paths: Sequence[str], own: Mapping[str, bytes]
 ) -> dict[str, ArchivedFile]:
-    """What of these paths fits into a sandbox of the same kind, beside the verifier's own files."""
     if not paths:
         return {}
     files = {path: ArchivedFile(data=data) for path, data in own.items()}

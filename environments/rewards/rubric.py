@@ -9,11 +9,11 @@ from environments.trajectory import Trajectory
 from tools.errors import ConfigError, RewardError
 
 RESERVED = "group"
-"""The part of an outcome that compares siblings (`score_group`); its own parts are `group.NAME`."""
+"""The part of an outcome from `score_group`; its parts are named `group.NAME`."""
 
 
 class WeightedParts(dict[str, float]):
-    """A reward: its parts by name, weighted, whose sum it is; `raw` has them as they were."""
+    """A reward as weighted parts by name, and the unweighted parts in `raw`."""
 
     def __init__(self, parts: Mapping[str, float], raw: Mapping[str, float]) -> None:
         super().__init__(parts)
@@ -21,18 +21,18 @@ class WeightedParts(dict[str, float]):
 
 
 class Rubric:
-    """Named weights: `Rubric(answer=1.0, format=0.2)`, called with a number for each.
+    """Named weights, such as `Rubric(answer=1.0, format=0.2)`, called with a number for each part.
 
     `rubric(answer=exact_match(text, expected), format=has_text(text))` is a reward of named parts. The record
-    keeps each part raw and weighted. A part of weight 0 is only looked at. `None` for a part: it is not
-    scored, which is not 0; where no part is scored, the reward is `None`.
+    keeps each part raw and weighted. `None` leaves a part unscored, which differs from 0; if no part is
+    scored, the reward is `None`.
     """
 
     def __init__(self, /, **weights: float) -> None:
-        """Weights by name; any text may be a name (`**{"too long": -1.0}`).
+        """Set the weights by name; any text may be a name (`**{"too long": -1.0}`).
 
         Raises:
-            ConfigError: there is no part, two names are shown alike, or a weight is no finite number.
+            ConfigError: if there are no parts, two names look alike, or a weight is not a finite number.
         """
         if not weights:
             raise ConfigError(
@@ -42,7 +42,8 @@ class Rubric:
         for name, weight in weights.items():
             alike = " ".join(name.split()).casefold()
             if not alike or alike.partition(".")[0] == RESERVED:
-                raise ConfigError(f"a Rubric's part is called {name!r}; that name is {_why(alike)}")
+                why = "taken by score_group" if alike else "no name"
+                raise ConfigError(f"a Rubric's part is called {name!r}; that name is {why}")
             if alike in shown:
                 raise ConfigError(
                     f"a Rubric has parts {shown[alike]!r} and {name!r}; no reader can tell them apart"
@@ -53,10 +54,10 @@ class Rubric:
         self.weights: Mapping[str, float] = {name: float(weight) for name, weight in weights.items()}
 
     def __call__(self, /, **raw: float | None) -> WeightedParts | None:
-        """The weighted parts.
+        """Return the weighted parts, or None if no part is scored.
 
         Raises:
-            RewardError: a part is missing or unknown, or no finite number.
+            RewardError: if a part is missing, unknown or not a finite number.
         """
         if raw.keys() != self.weights.keys():
             raise RewardError(
@@ -69,10 +70,6 @@ class Rubric:
         return WeightedParts({name: self.weights[name] * value for name, value in scored.items()}, scored)
 
 
-def _why(name: str) -> str:
-    return "taken by score_group" if name else "no name"
-
-
 def _finite(name: str, value: float) -> float:
     try:
         number = math.nan if isinstance(value, str | bytes) else float(value)
@@ -83,15 +80,11 @@ def _finite(name: str, value: float) -> float:
     return number
 
 
-ALONE = 0.5
-"""The share of one without others."""
-
-
 def rank_rewards(values: Sequence[float]) -> list[float]:
-    """Per value, the share of the others that are smaller; an equal one counts half. 0 to 1, 0.5 on average.
+    """Return per value the share of smaller ones among the others, from 0 to 1; an equal one counts half.
 
     Raises:
-        RewardError: a value is no finite number.
+        RewardError: if a value is not a finite number.
     """
     if not all(map(math.isfinite, values)):
         raise RewardError(f"rank_rewards compares finite numbers, got {list(values)!r:.200}")
@@ -102,7 +95,7 @@ def rank_rewards(values: Sequence[float]) -> list[float]:
 
 
 def novelty_rewards(values: Sequence[object]) -> list[float]:
-    """Per value, the share of the others that are not equal to it, from 0 to 1."""
+    """Return per value the share of the others that differ from it, from 0 to 1."""
     return [
         _share([float(value != other) for at, other in enumerate(values) if at != index])
         for index, value in enumerate(values)
@@ -112,24 +105,24 @@ def novelty_rewards(values: Sequence[object]) -> list[float]:
 async def pairwise_rewards(
     count: int, first_wins: Callable[[int, int], Awaitable[float]], *, at_once: int = 8
 ) -> list[float]:
-    """Per sibling, the mean of its comparisons with each other one. 0 to 1, 0.5 on average.
+    """Return per sibling the mean of its comparisons with each other one, from 0 to 1.
 
-    Each pair is compared twice, once in each order, since judges prefer a place.
+    Each pair is compared in both orders, since judges prefer a position.
 
     Args:
-        count: siblings.
-        first_wins: `await first_wins(i, j)`, from 0 to 1: 1 where sibling i is better, 0.5 where neither is.
-        at_once: comparisons that go on side by side.
+        count: Number of siblings.
+        first_wins: `await first_wins(i, j)` returns 1 if sibling i is better, 0 if j is, 0.5 for a tie.
+        at_once: Number of concurrent comparisons.
 
     Raises:
-        RewardError: a comparison gave something else, or none may go on.
+        RewardError: if a comparison is not a number from 0 to 1, or `at_once` is less than 1.
         Exception: the first that a comparison raised; the others are cancelled.
     """
     if at_once < 1:
         raise RewardError(f"pairwise_rewards: at_once is {at_once}; give 1 or more")
     slots = asyncio.Semaphore(at_once)
 
-    async def compared(first: int, second: int) -> float:
+    async def compare(first: int, second: int) -> float:
         async with slots:
             given = await first_wins(first, second)
         if not 0.0 <= given <= 1.0:
@@ -139,9 +132,9 @@ async def pairwise_rewards(
     pairs = list(permutations(range(count), 2))
     try:
         async with asyncio.TaskGroup() as comparing:
-            tasks = [comparing.create_task(compared(*pair)) for pair in pairs]
+            tasks = [comparing.create_task(compare(*pair)) for pair in pairs]
     except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None  # as if it had been asked here
+        raise errors.exceptions[0] from None
     wins = {pair: task.result() for pair, task in zip(pairs, tasks, strict=True)}
     return [
         _share(
@@ -157,35 +150,35 @@ async def pairwise_rewards(
 
 
 def _share(parts: Sequence[float]) -> float:
-    return math.fsum(parts) / len(parts) if parts else ALONE
+    return math.fsum(parts) / len(parts) if parts else 0.5
 
 
 def longest_context(trajectory: Trajectory) -> int:
-    """Tokens of the longest context that the model saw before it sampled a turn, summaries included."""
+    """Return the tokens of the longest context that the model sampled a turn or summary from."""
     return max((turn.span.start for turn in trajectory.turns), default=0)
 
 
 def sampled_tokens(trajectory: Trajectory) -> int:
+    """Count the sampled tokens of all turns."""
     return sum(turn.span.end - turn.span.start for turn in trajectory.turns)
 
 
 def context_efficiency(trajectory: Trajectory, *, correct: bool, well_formed: bool = True) -> float:
-    """0 for a wrong answer or a bad format, else 1 / the longest context in tokens.
+    """Return 1 / the longest context in tokens, or 0 for a wrong answer or a bad format.
 
-    It ranks right answers by how short the context was kept. The numbers are small: an estimator that
-    divides by the deviation of a group scales them up to those of any other reward.
+    The numbers are small; estimators that divide by the deviation of a group scale them.
     Source: the reward of GRPO with context condensation, a fork of verl (c6829cf1, `trajectory_reward.py`).
     """
     return 1.0 / max(1, longest_context(trajectory)) if correct and well_formed else 0.0
 
 
 def length_penalty(tokens: int, *, free: int, limit: int) -> float:
-    """0 up to `free` tokens, then falling evenly to -1 at `limit`, and -1 beyond.
+    """Return 0 up to `free` tokens, then fall linearly to -1 at `limit` and beyond.
 
     Source: soft overlong punishment, "DAPO" (arXiv 2503.14476), equation 13; there `free` is L_max - L_cache.
 
     Raises:
-        RewardError: `limit` is not above `free`.
+        RewardError: if `limit` is not above `free`.
     """
     if limit <= free:
         raise RewardError(f"length_penalty: limit {limit} is not above free {free}")
@@ -193,5 +186,5 @@ def length_penalty(tokens: int, *, free: int, limit: int) -> float:
 
 
 def turn_cost(turns: int, *, each: float, free: int = 0) -> float:
-    """`-each` for every turn beyond the first `free` ones."""
+    """Return `-each` for every turn beyond the first `free` ones."""
     return -each * max(0, turns - free)

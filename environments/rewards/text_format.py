@@ -1,4 +1,4 @@
-"""Texts of an agent: whether they keep a format, what stands in marked places, whether an answer is right."""
+"""Checks of an agent's text: its format, the content of tags, boxes and fences, and right answers."""
 
 import math
 import re
@@ -12,15 +12,15 @@ _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})[ \t]*([^\s`]*)")
 
 
 def has_text(text: str | None) -> bool:
-    """Whether there is anything to see: a character that is no space, control or format character."""
+    """Whether a text has a visible character, which is not a space, control or format character."""
     return any(unicodedata.category(character)[0] not in "ZC" for character in text or "")
 
 
 def has_tags(text: str | None, *tags: str) -> bool:
-    """Whether the text is `<tag>…</tag>` for each tag, in this order, each once, and nothing else but space.
+    """Whether the text is `<tag>…</tag>` once for each tag in this order, with only white space around.
 
-    `has_tags(text, "think", "answer")` holds for `<think>…</think> <answer>…</answer>`. What a server took
-    out of the text (`Message.reasoning`) is not in it.
+    `has_tags(text, "think", "answer")` holds for `<think>…</think> <answer>…</answer>`. Reasoning that a
+    server moved to `Message.reasoning` is not part of the text.
     """
     rest = text or ""
     markers = [f"<{mark}{tag}>" for tag in tags for mark in ("", "/")]
@@ -34,16 +34,16 @@ def has_tags(text: str | None, *tags: str) -> bool:
 
 
 def tagged(text: str | None, tag: str) -> str | None:
-    """What stands in the last `<tag>…</tag>` that is closed, without the space around it."""
+    """Return the content of the last closed `<tag>…</tag>`, stripped, or None."""
     before, closed, _ = (text or "").rpartition(f"</{tag}>")
     _, opened, content = before.rpartition(f"<{tag}>")
     return content.strip() if opened and closed else None
 
 
 def boxed(text: str | None) -> str | None:
-    r"""What stands in the last `\boxed{…}` that is closed, without the space around it.
+    r"""Return the content of the last closed `\boxed{…}`, stripped, or None.
 
-    Braces may stand inside; of boxes in one another the outermost counts. `\{` and `\}` are no braces.
+    It may contain braces; of nested boxes the outermost counts. `\{` and `\}` are not braces.
     """
     found: str | None = None
     open_braces: list[int | None] = []  # where a box begins, None for any other brace
@@ -57,11 +57,11 @@ def boxed(text: str | None) -> str | None:
 
 
 def code_block(text: str | None, language: str | None = None) -> str | None:
-    """The code in the last fenced block that is closed; fences are those of Markdown.
+    """Return the code in the last closed Markdown fence, or None.
 
     Args:
-        text: where to look.
-        language: only blocks that name it after their fence, in small letters or capitals; unset: any.
+        text: The text to search.
+        language: The language that the fence must name, in any case; by default any fence counts.
     """
     found: str | None = None
     fence: str | None = None
@@ -89,35 +89,35 @@ _NUMBER = re.compile(
 )
 _MAX_CHARS = 1000
 _EXACT = Context(prec=3 * _MAX_CHARS)
-"""Enough for any two numbers of so many characters and such exponents."""
+"""Exact for any two numbers of `_MAX_CHARS` and three digits of exponent."""
 
 
 def exact_match(answer: str | None, expected: str) -> bool:
-    """Whether two texts are equal but for capitals and white space.
+    """Whether two texts are equal but for case and white space.
 
-    Both are casefolded, each run of white space is one space, and none is at the ends. Nothing else is
-    forgiven: no full stop, article or accent.
+    Both are casefolded and stripped, and each run of white space counts as one space. Full stops, articles
+    and accents have to match.
     """
-    return answer is not None and _normalised(answer) == _normalised(expected)
+    return answer is not None and _normalise(answer) == _normalise(expected)
 
 
 def numeric_match(
     answer: str | None, expected: str | float, *, rel_tol: float = 1e-9, abs_tol: float = 0.0
 ) -> bool:
-    """Whether an answer is a number, and as near to the expected one as it must be.
+    """Whether an answer is a number near enough to the expected one.
 
-    A number is all that the text holds but white space: a sign, digits, a decimal point, an exponent
-    (`1.5e-3`), thousands separated by commas (`1,234,567`; `12,34` is none), and a percent sign, which
-    divides by 100. Nothing else is read: no unit or currency, no fraction, no LaTeX (see `MathChecker`).
+    The whole text but white space must be a number: a sign, digits, a decimal point, an exponent (`1.5e-3`),
+    commas between thousands (`1,234,567`, but not `12,34`), and a percent sign, which divides by 100. Units,
+    currencies, fractions and LaTeX are not read (see `MathChecker`).
 
     Args:
-        answer: The agent's.
+        answer: The agent's answer.
         expected: The right number, as a number or as text of the same form.
         rel_tol: Allowed difference as a share of the expected number.
-        abs_tol: Allowed difference; the larger of both counts.
+        abs_tol: Allowed difference; the larger of the two counts.
 
     Raises:
-        RewardError: `expected` is no such number, or a tolerance is negative or not finite.
+        RewardError: if `expected` is not such a number, or a tolerance is negative or not finite.
     """
     right = _number(str(expected))
     if right is None or not (0 <= rel_tol < math.inf and 0 <= abs_tol < math.inf):
@@ -132,7 +132,7 @@ def numeric_match(
     return abs(_EXACT.subtract(given, right)) <= allowed
 
 
-def _normalised(text: str) -> str:
+def _normalise(text: str) -> str:
     return " ".join(text.casefold().split())
 
 

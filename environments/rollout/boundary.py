@@ -38,7 +38,7 @@ _NOT_AWAITED = "; is `await` missing, as in `(await ctx.sandbox.exec(...)).exit_
 
 def failure_of(error: BaseException, *, sibling: int, turns: int) -> Failure:
     """The failure of a sibling that broke with `error` after so many finished turns; never raises."""
-    error = raised_by_user(error)
+    error = unwrap_user_error(error)
     return Failure(
         sibling=sibling,
         stop_reason=_stop_reason(error),
@@ -51,7 +51,7 @@ def failure_of(error: BaseException, *, sibling: int, turns: int) -> Failure:
     )
 
 
-def caused_by_agent(error: Exception) -> AgentCaused:
+def blame_agent(error: Exception) -> AgentCaused:
     """What the agent broke, where that ended a rollout in which it had acted; raises any other error again.
 
     That files of its sandbox cannot be read or written as a hook wants is its doing, too.
@@ -61,13 +61,13 @@ def caused_by_agent(error: Exception) -> AgentCaused:
     if causes[0] is None or None in causes:  # one of the author's own, among others
         raise error
     broken = AgentCaused(cause=causes[0], error=reason_of(raised[0]))
-    let_go(error)
+    drop_tracebacks(error)
     return broken
 
 
 def _all_raised(error: BaseException) -> list[BaseException]:
     """What an environment's code raised: several errors where its `TaskGroup` met several at once."""
-    raised = raised_by_user(error)
+    raised = unwrap_user_error(error)
     if not isinstance(raised, BaseExceptionGroup):
         return [raised]
     several = cast("list[BaseException]", BaseExceptionGroup.__dict__["exceptions"].__get__(raised))
@@ -80,7 +80,7 @@ def _cause_of(raised: BaseException) -> AgentCause | None:
     return raised.cause if isinstance(raised, AgentCausedError) else None
 
 
-def let_go(error: BaseException) -> None:
+def drop_tracebacks(error: BaseException) -> None:
     """Drop the tracebacks of an error and of those before it.
 
     Frames that hold the error they are in the traceback of keep each other, and what was read, up to 64 MB
@@ -100,7 +100,7 @@ def let_go(error: BaseException) -> None:
         left += [other for other in cast("list[BaseException | None]", before) if other is not None]
 
 
-def raised_by_user(error: BaseException) -> BaseException:
+def unwrap_user_error(error: BaseException) -> BaseException:
     """What an environment's code raised, behind a `UserCodeBroke` or alone in the group of a `TaskGroup`."""
     raised: BaseException = error.__cause__ or error if isinstance(error, UserCodeBroke) else error
     while isinstance(raised, BaseExceptionGroup):
@@ -112,7 +112,7 @@ def raised_by_user(error: BaseException) -> BaseException:
     return cast("BaseException", raised)
 
 
-def with_user_traceback(error: BaseException) -> BaseException:
+def cut_traceback(error: BaseException) -> BaseException:
     """The error, its traceback cut to where the environment's code begins."""
     return BaseException.with_traceback(error, _from_user_code(error.__traceback__))
 
@@ -232,7 +232,7 @@ class Boundary:
         if isinstance(error, asyncio.CancelledError) and self._waiting.cancelling() > self._cancelled_before:
             raise error
         failure = failure_of(error, sibling=sibling, turns=turns)
-        let_go(error)
+        drop_tracebacks(error)
         reason, level = " ".join(failure.error.split()), self._kinds.level(failure.kind)
         _LOG.log(level, "%s, rollout %d dropped: %s", self._what, sibling, reason)
         return replace(
@@ -258,7 +258,7 @@ class Slots:
         self._semaphore = asyncio.Semaphore(count)
 
     @asynccontextmanager
-    async def one(self) -> AsyncGenerator[None]:
+    async def acquire(self) -> AsyncGenerator[None]:
         """Wait for a slot, and hold it."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:

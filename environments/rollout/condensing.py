@@ -7,22 +7,22 @@ from itertools import pairwise
 from time import monotonic
 from typing import Any, Literal, cast
 
-from environments.policy.base import CompletionRequest, window_of
-from environments.policy.second_models import AskedModel, without_reasoning
+from environments.policy.base import CompletionRequest, find_window
+from environments.policy.second_models import SecondModel, without_reasoning
 from environments.rewards.judge import quoted
 from environments.rollout.boundary import reason_of
-from environments.rollout.completion_check import text_problem, texts_problem
 from environments.rollout.containment.hook_calls import HookCalls
 from environments.rollout.context import Condenser, Entry, History, name_of
 from environments.rollout.model_calls import ModelCalls, Stopped
 from environments.rollout.prompt_tokens import PromptTokens
+from environments.rollout.rows import text_problem, texts_problem
 from environments.trajectory import Condensed, Kept, Message, StopReason, Turn
 from tools.errors import ConfigError, ContextOverflow
 
 _ROLES = ("system", "user", "assistant", "tool")
 
 
-def checked_history(given: Any, conversation: Sequence[Entry], where: str) -> History:
+def check_history(given: Any, conversation: Sequence[Entry], where: str) -> History:
     """A history that a model can be asked to go on from.
 
     Args:
@@ -34,7 +34,7 @@ def checked_history(given: Any, conversation: Sequence[Entry], where: str) -> Hi
         ConfigError: it is empty or no history, says what nobody said, is out of order, separates a call from
             its result, or leaves the model nothing to answer.
     """
-    entries = checked_entries(given, conversation, where)
+    entries = check_entries(given, conversation, where)
     if not entries:
         raise ConfigError(f"{where} gave {given!r:.100}; give the entries that the model is to see")
     indices = [entry.index for entry in entries if entry.index is not None]
@@ -51,7 +51,7 @@ def checked_history(given: Any, conversation: Sequence[Entry], where: str) -> Hi
     return entries
 
 
-def checked_entries(given: Any, conversation: Sequence[Entry], where: str) -> History:
+def check_entries(given: Any, conversation: Sequence[Entry], where: str) -> History:
     """Entries that may be counted; those of the conversation as it has them.
 
     Raises:
@@ -135,16 +135,12 @@ class Condensing:
     """What condensers are called through."""
     condensers: Sequence[Condenser]
     count: PromptTokens
-    summariser: Summariser
+    summariser: Summariser | None
     rollout: str
     """Which it is, for people."""
     opening: InitVar[tuple[Message, ...]]
-    conversation: tuple[Message, ...] = field(init=False)
-    """All of it, summaries included."""
-    without_summaries: tuple[Message, ...] = field(init=False)
-    """The messages of agent and world: no summaries."""
     entries: list[Entry] = field(init=False)
-    """All of it as entries; they grow only where there are condensers."""
+    """The whole conversation, summaries included."""
     _history: History = field(init=False)
     _held: History = field(default=(), init=False)
     """What the open row holds."""
@@ -156,58 +152,58 @@ class Condensing:
     _summaries: list[Turn] = field(default_factory=list[Turn], init=False)
 
     def __post_init__(self, opening: tuple[Message, ...]) -> None:
-        self.conversation = self.without_summaries = opening
         self._history = tuple(Entry(message=message, index=index) for index, message in enumerate(opening))
         self.entries = list(self._history)
 
     def add(self, messages: tuple[Message, ...], turn: int) -> None:
-        """What an act, or an answer to it, adds to the conversation."""
-        if self.condensers:
-            first = len(self.conversation)
-            entries = [
-                Entry(message=message, index=index, turn=turn)
-                for index, message in enumerate(messages, first)
-            ]
-            self.entries += entries
-            self._history += tuple(entries)
-        self.conversation += messages
-        self.without_summaries += messages
+        """Add messages of an act, or answers to it, to the conversation."""
+        added = [
+            Entry(message=each, index=index, turn=turn)
+            for index, each in enumerate(messages, len(self.entries))
+        ]
+        self.entries += added
+        self._history += tuple(added)
 
     async def request(self) -> CompletionRequest:
-        """What the policy is asked for the next act.
+        """Return the request of the next act.
 
         Raises:
-            Stopped: no row has room for it.
+            Stopped: if no row has room for it.
         """
-        if not self.condensers:
-            return self.models.request(self.conversation, position=len(self.conversation))
-        return await self._counted(self._request(self._history))
+        return await self._with_size(self._request(self._history))
 
-    def rewritten(self) -> str | None:
-        """Why the next act does not go on from the open row, where a condenser is the cause."""
+    def cause_of_fork(self) -> str | None:
+        """Why the next act does not continue the open row, if condensers are the reason."""
         return self._cause(self._history)
 
-    def seen_by(self, turn: Turn) -> Turn:
-        """The act that the model sampled after `request`, with what it saw."""
+    def with_context(self, turn: Turn) -> Turn:
+        """Return the act that was sampled after `request` with the history that the model saw."""
         tokens = turn.span.start if self.models.exact else self._prompt_tokens
         done = self._condensed and replace(self._condensed, tokens_after=tokens)
         self._condensed, self._changed = None, []
-        return self._noted(turn, self._history, done)
+        return self._hold(turn, self._history, done)
 
     async def condense(self) -> tuple[Turn, ...]:
-        """Ask the condensers; the turns of kind `summary` that they needed, also where the rollout stops.
+        """Apply the condensers. Return the turns of kind `summary` that they needed.
 
-        `ModelCalls.stopped` says that it does.
+        `ModelCalls.stopped` is set afterwards if the rollout cannot continue.
 
         Raises:
-            ConfigError: what a condenser gave is no history that a model could see.
+            ConfigError: if a condenser returned something that is not a valid history.
         """
         started, before = monotonic(), self._history
         try:
             for condenser in self.condensers:
-                await self._asked(condenser)
+                await self._apply(condenser)
             if self._changed:
-                await self._note(before, started)
+                summaries_s = sum(turn.model_s for turn in self._summaries)
+                self._condensed = Condensed(
+                    cause=", ".join(self._changed),
+                    tokens_before=await self.tokens(before),
+                    tokens_after=0,
+                    is_estimate=self.count.is_estimate,
+                    seconds=max(0.0, monotonic() - started - summaries_s),
+                )
         except* ContextOverflow as overflow:
             self.models.stop(StopReason.CONTEXT_OVERFLOW, reason_of(overflow.exceptions[0]))
         except* Stopped:
@@ -216,7 +212,7 @@ class Condensing:
         made, self._summaries = tuple(self._summaries), []
         return made
 
-    async def _asked(self, condenser: Condenser) -> None:
+    async def _apply(self, condenser: Condenser) -> None:
         name = name_of(condenser)
         doing = f"condenser {name}"
         where = f"{self.rollout}: {doing}" if self.rollout else doing
@@ -231,51 +227,38 @@ class Condensing:
             raise ConfigError(f"{where} ended while its summary was being written; await policy_summary")
         if given is self._history:
             return
-        history = checked_history(given, self.entries, where)
+        history = check_history(given, self.entries, where)
         if history != self._history:
             self._changed.append(name)
             self._history = history
 
-    async def _note(self, before: History, started: float) -> None:
-        tokens = await self.tokens(before)
-        self._condensed = Condensed(
-            cause=", ".join(self._changed),
-            tokens_before=tokens,
-            tokens_after=0,
-            is_estimate=self.count.is_estimate,
-            seconds=max(0.0, monotonic() - started - sum(turn.model_s for turn in self._summaries)),
-        )
-
-    # What condensers ask through `OpenAsking`.
+    # Called by condensers, through `OpenAsking`.
 
     async def tokens(self, history: History) -> int:
-        """Of the prompt that it makes."""
         return (await self.count.of(self._request(history))).tokens
 
     async def policy_summary(self, history: History) -> str:
-        """The policy's answer to a history that ends with the request for a summary, which is a turn."""
-        request = await self._counted(self._request(history, kind="summary"))
+        """Sample a turn of kind `summary` after a history that ends with the request for it."""
+        request = await self._with_size(self._request(history, kind="summary"))
         sampled = await self.models.sample(request, rewritten=self._cause(history))
-        turn = self._noted(sampled.turn, history, None)
+        turn = self._hold(sampled.turn, history, None)
         self._summaries.append(turn)
-        # It is in the conversation, and no act sees it there.
-        self.entries.append(Entry(message=turn.message, index=len(self.conversation), is_summary=True))
-        self.conversation += (turn.message,)
+        # The conversation has it; acts see only what a condenser makes of its text.
+        self.entries.append(Entry(message=turn.message, index=len(self.entries), is_summary=True))
         return without_reasoning(turn.message.content).strip()
 
     def _request(self, history: History, *, kind: Literal["act", "summary"] = "act") -> CompletionRequest:
         return self.models.request(
             tuple(entry.message for entry in history),
-            position=len(self.conversation),
+            position=len(self.entries),
             kind=kind,
-            goes_on=self._goes_on(history),
+            goes_on=self._cause(history) is None,
         )
 
-    async def _counted(self, request: CompletionRequest) -> CompletionRequest:
-        """The request with its prompt's tokens, so that none is sent that does not fit."""
-        size = await self.count.of(request)
-        if size.row_tokens >= self.models.budget.max_row_tokens:
-            limit = self.models.budget.max_row_tokens
+    async def _with_size(self, request: CompletionRequest) -> CompletionRequest:
+        """Return the request with the number of its prompt tokens, unless they leave no room in a row."""
+        size, limit = await self.count.of(request), self.models.budget.max_row_tokens
+        if size.row_tokens >= limit:
             why = (
                 f"{size.row_tokens} prompt tokens leave no room in a row of {limit} (--env.max_token_length)"
             )
@@ -283,18 +266,16 @@ class Condensing:
         self._prompt_tokens = size.tokens
         return replace(request, prompt_tokens=size.tokens)
 
-    def _goes_on(self, history: History) -> bool:
-        return history[: len(self._held)] == self._held
-
     def _cause(self, history: History) -> str | None:
-        if self._goes_on(history):
+        if history[: len(self._held)] == self._held:
             return None
         return f"history: {', '.join(self._changed)}" if self._changed else "history"
 
-    def _noted(self, turn: Turn, history: History, condensed: Condensed | None) -> Turn:
-        said = len(self.conversation)
+    def _hold(self, turn: Turn, history: History, condensed: Condensed | None) -> Turn:
+        """Remember what the open row holds after a turn, and return the turn with the history it saw."""
+        said = len(self.entries)
         self._held = (*history, Entry(message=turn.message, index=said, turn=turn.index))
-        return replace(turn, context=context_of(history, said), condensed=condensed)
+        return replace(turn, context=_context_of(history, said), condensed=condensed)
 
 
 class OpenAsking:
@@ -314,11 +295,13 @@ class OpenAsking:
     def max_tokens(self) -> int:
         """See `Asking`."""
         models = self._condensing.models
-        return models.budget.max_prompt_tokens(window_of(models.policy))
+        return models.budget.max_prompt_tokens(find_window(models.policy))
 
     async def tokens(self, history: Sequence[Entry]) -> int:
         """See `Asking`."""
-        return await self._condensing.tokens(self._entries(history))
+        self._refuse_afterwards()
+        entries = check_entries(history, self._condensing.entries, f"{self._where}: tokens")
+        return await self._condensing.tokens(entries)
 
     async def text_tokens(self, text: str) -> int:
         """See `Asking`."""
@@ -334,16 +317,12 @@ class OpenAsking:
     async def model_summary(self, history: Sequence[Entry], request: str) -> str:
         """See `Asking`."""
         asked = self._with_request(history, request)
+        assert self._condensing.summariser is not None
         return await self._condensing.summariser([entry.message for entry in asked])
 
     def _with_request(self, history: Sequence[Entry], request: str) -> History:
-        self._refuse_afterwards()
         asks = Entry(message=Message(role="user", content=self._text(request)))
-        return checked_history([*history, asks], self._condensing.entries, f"{self._where}: a summary")
-
-    def _entries(self, history: Sequence[Entry]) -> History:
-        self._refuse_afterwards()
-        return checked_entries(history, self._condensing.entries, f"{self._where}: tokens")
+        return check_history([*history, asks], self._condensing.entries, f"{self._where}: a summary")
 
     def _text(self, text: Any) -> str:
         self._refuse_afterwards()
@@ -358,22 +337,18 @@ class OpenAsking:
             )
 
 
-def context_of(history: History, said: int) -> tuple[Kept | Message, ...] | None:
-    """A history as a turn keeps it; `None` where it is all of the `said` messages before the turn."""
-    parts: list[range | Message] = []
+def _context_of(history: History, said: int) -> tuple[Kept | Message, ...] | None:
+    """Return a history as `Turn.context`; None if it is all of the `said` messages before the turn."""
+    parts: list[Kept | Message] = []
     for entry in history:
         index, last = entry.index, parts[-1] if parts else None
         if index is None:
             parts.append(entry.message)
-        elif isinstance(last, range) and last.stop == index:
-            parts[-1] = range(last.start, index + 1)
+        elif isinstance(last, Kept) and last.end == index:
+            parts[-1] = Kept(start=last.start, end=index + 1)
         else:
-            parts.append(range(index, index + 1))
-    if parts == [range(said)]:
-        return None
-    return tuple(
-        [Kept(start=part.start, end=part.stop) if isinstance(part, range) else part for part in parts]
-    )
+            parts.append(Kept(start=index, end=index + 1))
+    return None if parts == [Kept(start=0, end=said)] else tuple(parts)
 
 
 _NO_SUMMARY = {
@@ -382,7 +357,7 @@ _NO_SUMMARY = {
 }
 
 
-async def model_summary(model: AskedModel, messages: Sequence[Message], *, seed: int) -> str:
+async def model_summary(model: SecondModel, messages: Sequence[Message], *, seed: int) -> str:
     """What the model answers: perhaps nothing, a text that was cut, or a refusal.
 
     Args:

@@ -1,6 +1,6 @@
 """The model calls of one rollout, within its budget: each becomes a turn, and its tokens join a row."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic
@@ -12,10 +12,9 @@ from pydantic import ConfigDict, ValidationError, create_model
 from environments.config import AgentEnvConfig
 from environments.policy.base import CompletionRequest, Policy, vocabulary_size
 from environments.rollout.boundary import reason_of
-from environments.rollout.completion_check import checked_completion
 from environments.rollout.containment.hook_calls import HookCalls
 from environments.rollout.prompt_tokens import PromptTokens
-from environments.rollout.rows import RowBuilder
+from environments.rollout.rows import RowBuilder, check_completion
 from environments.trajectory import Completion, Message, StopReason, TokenRow, Turn
 from tools.calls import ToolSpec
 from tools.errors import ConfigError, ContextOverflow, TimeLimitExceeded
@@ -125,10 +124,8 @@ class ModelCalls:
     budget: Budget
     seed: int
     calls: HookCalls
-    count: PromptTokens
+    count: PromptTokens | None = None
     """Learns from what the policy gives."""
-    anchor: Callable[[], str | None]
-    """The state that the next turn is taken in."""
     is_parallel: bool = False
     """Whether other code of the environment runs beside its calls."""
     exact: bool = field(default=True, init=False)
@@ -138,13 +135,14 @@ class ModelCalls:
     stopped_by: str = field(default="", init=False)
     """More of that, for people."""
     tokens_left: int = field(init=False)
+    deadline: float = field(init=False)
+    """End of the rollout's time, by `time.monotonic`."""
     _turns: int = field(default=0, init=False)
     _rows: RowBuilder = field(default_factory=RowBuilder, init=False)
-    _deadline: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.tokens_left = self.budget.token_budget
-        self._deadline = monotonic() + self.budget.timeout_s
+        self.deadline = monotonic() + self.budget.timeout_s
 
     def another_thread(self) -> RowBuilder:
         """The rows of another conversation of the same rollout."""
@@ -154,11 +152,6 @@ class ModelCalls:
     def rows(self) -> tuple[TokenRow, ...]:
         """The token rows of the turns so far."""
         return self._rows.build()
-
-    @property
-    def seconds_left(self) -> float:
-        """Until the rollout's time is up."""
-        return max(0.0, self._deadline - monotonic())
 
     def request(
         self,
@@ -187,7 +180,6 @@ class ModelCalls:
             max_tokens=min(self.budget.max_tokens_per_turn, self.tokens_left),
             max_row_tokens=self.budget.max_row_tokens,
             row=(thread or self._rows).open if goes_on else None,
-            anchor=self.anchor(),
         )
 
     async def sample(self, request: CompletionRequest, *, rewritten: str | None = None) -> Sampled:
@@ -203,10 +195,10 @@ class ModelCalls:
         """
         started = monotonic()
         completion = await self.complete(request)
-        sampled = self.joined(completion, request, rewritten=rewritten)
+        sampled = self.join(completion, request, rewritten=rewritten)
         return replace(sampled, turn=replace(sampled.turn, model_s=monotonic() - started))
 
-    def joined(
+    def join(
         self,
         completion: Completion,
         request: CompletionRequest,
@@ -231,7 +223,12 @@ class ModelCalls:
             sampling=dict(completion.sampling),
         )
         self._turns += 1
-        return Sampled(turn=turn, had_no_room=self._had_no_room(completion, request, rows))
+        assert rows.open is not None
+        is_row_full = rows.open.size >= self.budget.max_row_tokens
+        is_full = is_row_full or len(completion.token_ids) < request.max_tokens
+        # Tokens that are not exact were counted by another tokenizer than their limit.
+        is_cut = completion.finish_reason == "length" and completion.exact
+        return Sampled(turn=turn, had_no_room=is_cut and is_full)
 
     def stop(self, reason: StopReason, by: str = "") -> Stopped:
         """No turn is asked for any more; the first reason counts."""
@@ -251,40 +248,37 @@ class ModelCalls:
         """
         if self.stopped is not None:
             raise Stopped
-        if self.tokens_left <= 0:
-            raise self.stop(StopReason.TOKEN_BUDGET)
-        if self.seconds_left <= 0:  # a condenser may have taken them
-            raise self.stop(StopReason.TIME_BUDGET)
-        row_tokens = 0 if request.row is None else len(request.row.token_ids)
-        if request.row is not None and row_tokens >= self.budget.max_row_tokens:
-            raise self.stop(StopReason.CONTEXT_OVERFLOW)
+        row_tokens = 0 if request.row is None else request.row.size
+        self._refuse_without_room(row_tokens)
         doing = "model" if request.kind == "act" else "model's summary"
         try:
             given = await self.calls.run(
                 partial(self.policy.complete, request),
                 doing=f"{doing}, turn {self._turns + 1}",
-                limit_s=self.seconds_left,
+                limit_s=max(0.0, self.deadline - monotonic()),
                 setting="rollout_timeout_s",
                 is_parallel=self.is_parallel,
             )
         except ContextOverflow as overflow:
-            if overflow.__cause__ is not None:  # what the server answered
-                await self.count.refused(request)
+            if self.count is not None and overflow.__cause__ is not None:  # the server refused it
+                await self.count.learn_refusal(request)
             raise self.stop(StopReason.CONTEXT_OVERFLOW, reason_of(overflow)) from None
         except TimeLimitExceeded:
-            if self.seconds_left > 0:
+            if monotonic() < self.deadline:
                 raise  # of a hook that the policy called
             raise self.stop(StopReason.TIME_BUDGET) from None
-        completion = checked_completion(given, request, vocabulary_size=vocabulary_size(self.policy))
-        await self.count.learn(request, completion)
+        completion = check_completion(given, request, vocabulary_size=vocabulary_size(self.policy))
+        if self.count is not None:
+            await self.count.learn(request, completion)
         before = row_tokens if completion.extends_row else 0
         if before + len(completion.prompt_ids) + len(completion.token_ids) > self.budget.max_row_tokens:
             raise self.stop(StopReason.CONTEXT_OVERFLOW)
         return completion
 
-    def _had_no_room(self, completion: Completion, request: CompletionRequest, rows: RowBuilder) -> bool:
-        """Whether a truncated completion ends where its row, or the model's window, is full."""
-        if completion.finish_reason != "length" or not completion.exact:
-            return False  # tokens that are not exact were counted by another tokenizer than their limit
-        is_full = rows.open_tokens >= self.budget.max_row_tokens
-        return is_full or len(completion.token_ids) < request.max_tokens
+    def _refuse_without_room(self, row_tokens: int) -> None:
+        if self.tokens_left <= 0:
+            raise self.stop(StopReason.TOKEN_BUDGET)
+        if monotonic() >= self.deadline:  # a condenser may have used the time up
+            raise self.stop(StopReason.TIME_BUDGET)
+        if row_tokens >= self.budget.max_row_tokens:
+            raise self.stop(StopReason.CONTEXT_OVERFLOW)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, log2
 
-from environments.policy.base import CompletionRequest, Policy, prompt_counter
-from environments.policy.rendering.chatml import ChatMLRenderer, chars_of, rendered
-from environments.policy.row_prompt import unseen
+from environments.policy.base import CompletionRequest, Policy, find_prompt_counter
+from environments.policy.rendering.chatml import ChatMLRenderer, count_chars, run_rendering
+from environments.policy.row_prompt import new_messages
 from environments.rollout.containment.hook_calls import HookCalls
 from environments.trajectory import Completion, Message
 from tools.calls import ToolSpec
@@ -40,7 +40,7 @@ class TokenEstimate:
         Raises:
             ContextOverflow: they are more than `max_tokens` for certain.
         """
-        return await rendered(
+        return await run_rendering(
             lambda: self._renderer.prompt_tokens(messages, tools),
             self._renderer,
             messages,
@@ -131,7 +131,7 @@ class PromptTokens:
 
     def __init__(self, policy: Policy, estimate: TokenEstimate, calls: HookCalls) -> None:
         self._policy = policy
-        self._counter = prompt_counter(policy)
+        self._counter = find_prompt_counter(policy)
         self._estimate = estimate
         self._calls = calls
         self.is_estimate = False
@@ -188,13 +188,13 @@ class PromptTokens:
         if completion.exact:
             counted = len(completion.prompt_ids)
             if completion.extends_row and request.row is not None:
-                self._estimate.learn_addition(await self._estimate.ours(unseen(request)), counted)
+                self._estimate.learn_addition(await self._estimate.ours(new_messages(request)), counted)
                 counted += len(request.row.token_ids)
         ours = await self._ours(request)
         self._estimate.learn_prompt(ours, counted)
         self._row_ours = ours + await self._ours_more((completion.message,))
 
-    async def refused(self, request: CompletionRequest) -> None:
+    async def learn_refusal(self, request: CompletionRequest) -> None:
         """Take into account that the model's server found a prompt too long that we let pass."""
         if self.is_estimate and request.prompt_tokens is not None:
             ours = await self._ours(request)
@@ -207,7 +207,7 @@ class PromptTokens:
                 return PromptSize(tokens=tokens, row_tokens=tokens)
             return await self._estimated(request)
         except ContextOverflow:
-            tokens = chars_of(request.messages)
+            tokens = count_chars(request.messages)
             return PromptSize(tokens=tokens, row_tokens=tokens)
 
     async def _by_policy(self, request: CompletionRequest) -> int | None:
@@ -228,7 +228,7 @@ class PromptTokens:
         """What the row holds is known where the sampler's ids are; the rest is an estimate."""
         row, estimate, limit = request.row, self._estimate, request.max_row_tokens
         if row is not None and self._is_exact and not any(each.reasoning for each in request.messages):
-            new = await estimate.ours(unseen(request), max_tokens=limit)
+            new = await estimate.ours(new_messages(request), max_tokens=limit)
             tokens = len(row.token_ids) + estimate.of_addition(new)
             return PromptSize(tokens=tokens, row_tokens=tokens)
         ours = await self._ours(request)
@@ -242,7 +242,7 @@ class PromptTokens:
         """The whole prompt by our tokenizer; where it goes on from the row, only what is new is rendered."""
         limit = request.max_row_tokens
         if request.row is not None and self._row_ours is not None:
-            return self._row_ours + await self._ours_more(unseen(request), max_tokens=limit)
+            return self._row_ours + await self._ours_more(new_messages(request), max_tokens=limit)
         return await self._estimate.ours(request.messages, request.tools, max_tokens=limit)
 
     async def _ours_more(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> int:

@@ -26,12 +26,10 @@ import orjson
 from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig, ServerConfig
 from environments.credit import recorded_params
-from environments.policy.second_models import SCRIPTED
 from environments.record.origin import LATER, RunOrigin, digest, refuse_other_run
 from environments.record.recorder import Recorder
 from environments.record.run_folder import RUNS
 from environments.rollout.agents.command import Command
-from environments.rollout.context import condenser_facts
 from environments.rollout.items.item_json import stable_text
 from environments.rollout.lifecycle.opened_files import OpenedFiles
 from tools.extras import OWN_PACKAGES
@@ -117,14 +115,10 @@ def origin_of(
             "class": type(env).__qualname__,
             "system prompt": digest((env.system_prompt or "").encode("utf-8", "surrogatepass")),
             **settings,
-            # The class's choice counts like a setting.
-            "sandbox": env.lifecycle.sandboxes.kind,
-            "verify_sandbox": env.lifecycle.sandboxes.verifier_kind,
-            **env.lifecycle.sandboxes.package_facts(),
+            # A class's own choices count like settings.
+            **env.lifecycle.facts(),
             **_servers(env.servers),
             **second_models,
-            **dict.fromkeys(env.lifecycle.scripted_roles(), SCRIPTED),
-            **condenser_facts(env.lifecycle.parts.condensers),
             **_agent(env.agent),
             **({"dataset": file_digest(Path(dataset))} if dataset is not None and is_local else {}),
             **tools,

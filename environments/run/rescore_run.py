@@ -18,17 +18,16 @@ from rich.console import Console
 from rich.text import Text
 
 from environments.base_env import AgentEnv
-from environments.policy.second_models import SCRIPTED, AskedModel, ScriptedAnswers, TextAnswer
+from environments.policy.second_models import SCRIPTED, ScriptedAnswers, SecondModel, TextAnswer
 from environments.record.diagnosis import cause_of
 from environments.record.group_line import decode_group
 from environments.record.origin import SHARD, Contents, differences
 from environments.record.recorder import Record, Recorder, iterate_lines, new_record, with_contents
 from environments.record.summary import counts, lines
 from environments.record.totals import Summary, Tally
-from environments.rewards.artefacts import TakenFiles, utf8_path
-from environments.rewards.reward_context import RolloutContext
+from environments.rewards.reward_context import AgentFiles, RolloutContext
 from environments.rewards.verification_time import off_the_clock
-from environments.rollout.boundary import Boundary, Slots, caused_by_agent, failure_of
+from environments.rollout.boundary import Boundary, Slots, blame_agent, failure_of
 from environments.rollout.containment.hook_calls import HookCalls, InFlight, Watch
 from environments.rollout.items.item_json import item_hash
 from environments.rollout.items.tasks import GroupTask
@@ -48,6 +47,7 @@ from environments.trajectory import (
     Turn,
 )
 from tools.errors import ConfigError, RecordError, RunError, UsageError
+from tools.plain_text import utf8_path
 from tools.sandbox.archive import check
 from tools.sandbox.base import MAX_READ_BYTES, ExecResult, NoSandbox, Sandbox, SandboxRecord
 from tools.sandbox.host.supervised import file_error
@@ -284,7 +284,7 @@ class Replay:
         self, task: GroupTask, recorded: Trajectory, live: LiveAccess, boundary: Boundary
     ) -> Trajectory | Failure:
         in_flight = InFlight(item_id=task.item_id, sibling=recorded.sibling)
-        async with self._slots.one(), AsyncExitStack() as held:
+        async with self._slots.acquire(), AsyncExitStack() as held:
             with self._watch(in_flight), self._env.lifecycle.hook_calls(in_flight) as calls:
                 try:
                     ctx = self._context(task, recorded, live, calls, held)
@@ -349,16 +349,16 @@ class Replay:
                 turn, ctx.files.turn = turns[index], index
                 if turn.kind == "act":  # no other is part of the conversation
                     own = recorded.agent is None
-                    ctx.see((*ctx.messages, *turn.messages) if own else recorded.thread_until(index))
+                    ctx.messages = (*ctx.messages, *turn.messages) if own else recorded.thread_until(index)
                 ctx.metrics.update(turn.noted)
                 if _scored_at((index, turn)) == last:
                     ctx.end_reason = recorded.end_reason
                     if broke_off:
                         break  # no hook was asked for it, nor for others that were not scored by then
                 await hooks.scoring.on_turn(turn)
-                turns[index] = await hooks.marked(turn)
+                turns[index] = await hooks.mark(turn)
         except Exception as error:  # noqa: BLE001  # raised again, unless the agent caused it
-            broken = caused_by_agent(error)
+            broken = blame_agent(error)
         if recorded.agent is not None:  # whose turns may have been scored in another order
             acts = [index for index in order if turns[index].kind == "act"]
             given = dict(zip(acts, ctx.turn_scores, strict=False))
@@ -382,11 +382,11 @@ class Replay:
         recorded: Sequence[JudgeCall],
         refuse: Callable[[str], NoReturn],
         calls: HookCalls,
-    ) -> AskedModel:
+    ) -> SecondModel:
         """The judge, with its answers from the record; a script stands in for no real one."""
-        judge = self._env.lifecycle.asked_model("judge", task, calls)
+        judge = self._env.lifecycle.second_model("judge", task, calls)
         was_real = any(call.model != SCRIPTED for call in recorded)
-        has_script = "judge" in self._env.lifecycle.scripted_roles()
+        has_script = "judge" in self._env.lifecycle.roles_by_script()
         if isinstance(judge.model, ScriptedAnswers) and (was_real or not has_script):
             judge.model = NoJudge(refuse=refuse)
         judge.recorded = {call.messages: call for call in recorded}
@@ -394,7 +394,7 @@ class Replay:
         return judge
 
 
-class RecordedFiles(TakenFiles):
+class RecordedFiles(AgentFiles):
     """Reads what was kept, and the errors that there were; what was not kept ends the command."""
 
     def __init__(self, recorded: Trajectory, refuse: Callable[[str], NoReturn]) -> None:
@@ -420,7 +420,7 @@ class RecordedFiles(TakenFiles):
         except OSError as error:
             self._refuse(f"takes {path!r:.100}, which is no folder beside the record: {error}")
 
-    async def made(self, path: str, make: Callable[[], Awaitable[bytes]]) -> bytes:
+    async def make(self, path: str, make: Callable[[], Awaitable[bytes]]) -> bytes:
         return self._content(path, sys.maxsize, is_folder=False)
 
     def _content(self, path: str, max_bytes: int, *, is_folder: bool) -> bytes:

@@ -19,7 +19,7 @@ from environments.record.run_folder import RunFolder
 from environments.run.experiment import WHERE_WRITTEN, environment_files
 from environments.run.run_list import moment
 from tools.errors import RecordError
-from tools.plain_text import shown_url, without_credentials
+from tools.plain_text import public_url, without_credentials
 
 Sources = Mapping[str, str]
 """Where settings came from, by `section.name`; a setting that is not among them is the class's."""
@@ -169,7 +169,7 @@ def _lines(section: Section, sources: Sources | None) -> Iterator[str]:
 def _written(section: Section, name: str, *, shown: bool) -> str | None:
     """`name: value`, or `None` for what may be a secret or has no form in YAML."""
     value = getattr(section, name)
-    is_address = name.endswith("_url") and isinstance(value, str) and shown_url(value) == value
+    is_address = name.endswith("_url") and isinstance(value, str) and public_url(value) == value
     if not (shown or is_address) or _is_secret(name, value):
         return None
     try:

@@ -17,7 +17,7 @@ from environments.run.group_source import FinishedGroup, GroupNote
 from environments.serve.outbox import Outbox, OutboxThread, Post
 from environments.serve.registration import Registration
 from environments.serve.trajectory_api import ApiState, ApiUnavailableError, PostRefusedError, TrajectoryApi
-from environments.wire.padding import longer_than
+from environments.wire.padding import is_longer_than
 from environments.wire.payloads import part_without, post_body
 from tools.errors import TurnwiseError
 
@@ -169,7 +169,7 @@ class Sender:
         limit = self._registration.shape.max_row_tokens
         if limit is None or post.part.longest_row <= limit:
             return post
-        part, too_long = await self._in_outbox(lambda _: part_without(post.part, longer_than(limit)))
+        part, too_long = await self._in_outbox(lambda _: part_without(post.part, is_longer_than(limit)))
         self.too_long(f"group {post.group_id}", too_long)
         if part is None:
             await self._in_outbox(lambda outbox: outbox.remove([post.id]))
@@ -260,7 +260,7 @@ class Delivery:
             return
         if package.too_long:
             self._sender.too_long(f"item {note.past.item_id}", package.too_long)
-        met = () if self._rules.weights is None else self._rules.weights.met
+        met = () if self._rules.weights is None else self._rules.weights.seen
         await self._in_outbox(
             lambda outbox: outbox.put(
                 note.group_id, package.parts, number=number, versions=note.versions, met=met
@@ -370,7 +370,7 @@ class Delivery:
         now = self._registration.state
         assert now is not None
         if weights is not None and before is not None and now.step < before.step:
-            weights.may_go_back()
+            weights.note_restart()
         if lost:
             self._acknowledgements.clear()
             self.tally.repeated += lost

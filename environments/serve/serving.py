@@ -27,7 +27,7 @@ from environments.serve.registration import Identity, Registration
 from environments.serve.serve_loop import Bounds, Rollouts, ServeLoop
 from environments.serve.trajectory_api import TrajectoryApi
 from environments.turn_level_reward import TurnLevelRewardMixin
-from environments.wire.payloads import ROW_BY_ROW, Shape, refuse_text_alone
+from environments.wire.payloads import ROW_BY_ROW, Shape, refuse_text_only
 from tools.errors import ConfigError
 
 WHO_READS = {
@@ -73,7 +73,7 @@ async def serve(
 
     def refuse_text(progress: Progress) -> None:
         if not config.allow_approximate_tokens:
-            refuse_text_alone(env.lifecycle.text_only_servers)
+            refuse_text_only(env.lifecycle.text_only_servers)
         progress.ready()
 
     def posted(plain: Finishing, progress: Progress) -> Finishing:

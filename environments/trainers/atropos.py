@@ -39,7 +39,7 @@ from environments.rollout.lifecycle.rollout_hooks import has_group_reward
 from environments.run.evaluation import ItemTotals, evaluate_results, item_totals
 from environments.run.group_source import score_eval
 from environments.trajectory import CreditedGroup
-from environments.wire.payloads import ROW_BY_ROW, ExactTokens, Shape, only_exact, posts_of, refuse_text_alone
+from environments.wire.payloads import ROW_BY_ROW, ExactTokens, Shape, only_exact, posts_of, refuse_text_only
 from environments.wire.training_rows import PER_ROW, check_rows, columns_of
 from environments.wire.views import VIEWS
 from tools.errors import ConfigError, UsageError, WireError
@@ -107,7 +107,7 @@ class AtroposEnv(BaseEnv):
             self._open = True
             await self._closing.enter_async_context(self.agent_env.opened())
             if not self.agent_env.config.allow_approximate_tokens:
-                refuse_text_alone(self.agent_env.lifecycle.text_only_servers)
+                refuse_text_only(self.agent_env.lifecycle.text_only_servers)
 
     async def aclose(self) -> None:
         self._open = False

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from environments.policy.base import CompletionRequest
-from environments.policy.rendering.chatml import Renderer, parsed, rendered
-from environments.policy.row_prompt import Prompt, prompt_of, unseen, whole_calls, with_room
+from environments.policy.rendering.chatml import Renderer, run_parsing, run_rendering
+from environments.policy.row_prompt import Prompt, name_calls, new_messages, render_prompt, with_token_limit
 from environments.trajectory import Completion
 from tools.errors import PolicyError
 
@@ -95,7 +95,7 @@ class InProcessPolicy:
         """Sample the next assistant message, at temperature 1."""
         prompt = await self._prompt(request)
         ids = _whole(prompt, request)
-        fitted = with_room(request, prompt_tokens=len(ids), context_tokens=self.context_tokens)
+        fitted = with_token_limit(request, prompt_tokens=len(ids), context_tokens=self.context_tokens)
         draws = random.Random(f"{request.seed}:{request.number}")
         version = self._weight_version
         if self._sample is None:
@@ -106,8 +106,8 @@ class InProcessPolicy:
             raise PolicyError(f"sampling broke: {type(error).__name__}: {error}") from error
         reading = partial(self._renderer.parse, sampled.token_ids, request.tools)
         is_cut = sampled.token_ids[-1] not in self._renderer.stop_ids
-        message = await parsed(reading, tokens=len(sampled.token_ids))
-        message = whole_calls(message, request, is_cut=is_cut)
+        message = await run_parsing(reading, tokens=len(sampled.token_ids))
+        message = name_calls(message, request, is_cut=is_cut)
         return Completion(
             message=message,
             finish_reason="length" if is_cut else "tool_calls" if message.tool_calls else "stop",
@@ -122,10 +122,10 @@ class InProcessPolicy:
         )
 
     async def _prompt(self, request: CompletionRequest) -> Prompt:
-        return await rendered(
-            partial(prompt_of, request, self._renderer),
+        return await run_rendering(
+            partial(render_prompt, request, self._renderer),
             self._renderer,
-            unseen(request),
+            new_messages(request),
             max_tokens=request.max_row_tokens,
         )
 

@@ -13,7 +13,7 @@ from verifiers.v1.trace import AgentInfo, Reward, TraceTask, WireTrace
 from environments.trainers.completion_columns import groups_left_out, refuse_unfit
 from environments.trainers.verifiers_credit import TURN_REWARDS
 from environments.trajectory import CreditedGroup, Trajectory
-from environments.wire.credited_rows import CreditedRow, Shown, credited_rows
+from environments.wire.credited_rows import CreditedRow, OpenAIMessage, credited_rows
 from tools.errors import WireError
 
 
@@ -96,7 +96,7 @@ def _nodes(row: CreditedRow, *, first: int) -> list[MessageNode]:
     return nodes
 
 
-def _message(shown: Shown) -> Shown:
+def _message(shown: OpenAIMessage) -> OpenAIMessage:
     calls = shown.get("tool_calls", ())
     return (
         shown | {"tool_calls": [{"id": call["id"], **call["function"]} for call in calls]} if calls else shown

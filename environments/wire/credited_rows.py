@@ -7,7 +7,7 @@ from typing import Any
 
 from environments.trajectory import IGNORED, CreditedGroup, Kept, Message, Span, Trajectory, Turn
 
-Shown = dict[str, Any]
+OpenAIMessage = dict[str, Any]
 
 
 class RowMessages:
@@ -19,7 +19,7 @@ class RowMessages:
         Raises:
             ValueError: if a turn's message is not the assistant's, or a reply is.
         """
-        self.all: list[Shown] = [message.to_openai() for message in trajectory.messages]
+        self.all: list[OpenAIMessage] = [message.to_openai() for message in trajectory.messages]
         self._of_turn: list[int] = []
         index = len(trajectory.prompt)
         for turn in trajectory.turns:
@@ -29,10 +29,10 @@ class RowMessages:
             index += 1 + len(turn.tool_results) + len(turn.replies)
         self._rewards = None if trajectory.rewards is None else trajectory.rewards.turns
 
-    def of_turn(self, turn: Turn) -> Shown:
+    def of_turn(self, turn: Turn) -> OpenAIMessage:
         return self.all[self._of_turn[turn.index]]
 
-    def until(self, last: Turn, turns: Sequence[Turn], *, after: bool = False) -> list[Shown]:
+    def until(self, last: Turn, turns: Sequence[Turn], *, after: bool = False) -> list[OpenAIMessage]:
         """Return what the model saw before the turn `last`, and the turn's message.
 
         With turn rewards, messages of `turns` get a `reward`. `after` adds all later messages.
@@ -43,11 +43,17 @@ class RowMessages:
         for turn in turns if rewards else ():
             index = self._of_turn[turn.index]
             spoken[index] = {**spoken[index], "reward": rewards[turn.index]}
-        return spoken if last.context is None else [*_seen(last.context, spoken[:end]), *spoken[end:]]
+        return (
+            spoken
+            if last.context is None
+            else [*_context_messages(last.context, spoken[:end]), *spoken[end:]]
+        )
 
 
-def _seen(context: Sequence[Kept | Message], before: Sequence[Shown]) -> list[Shown]:
-    seen: list[Shown] = []
+def _context_messages(
+    context: Sequence[Kept | Message], before: Sequence[OpenAIMessage]
+) -> list[OpenAIMessage]:
+    seen: list[OpenAIMessage] = []
     for part in context:
         seen += before[part.start : part.end] if isinstance(part, Kept) else [part.to_openai()]
     return seen
@@ -58,7 +64,7 @@ class CreditedRow:
     trajectory: Trajectory
     turns: tuple[Turn, ...]
     conversation: RowMessages
-    messages: list[Shown]
+    messages: list[OpenAIMessage]
     """The row's messages; a trajectory's last row includes those after its last turn."""
     tokens: list[int]
     mask: list[int]
@@ -77,7 +83,7 @@ def credited_rows(credited: CreditedGroup) -> Iterator[CreditedRow]:
         for index, row in enumerate(trajectory.rows):
             here = of_row[index]
             turns = tuple(turn for turn, _ in here)
-            spans = [trained_span(turn) for turn in turns]
+            spans = [span_to_train(turn) for turn in turns]
             credit = [advantage for _, advantage in here]
             is_last = index == len(trajectory.rows) - 1
             tokens = list(row.token_ids)
@@ -90,11 +96,11 @@ def credited_rows(credited: CreditedGroup) -> Iterator[CreditedRow]:
                 mask=mask_of(tokens, spans),
                 logprobs=None if row.logprobs is None else list(row.logprobs),
                 turn_advantages=credit,
-                advantages=spread(len(tokens), spans, credit),
+                advantages=spread_over_tokens(len(tokens), spans, credit),
             )
 
 
-def trained_span(turn: Turn) -> Span:
+def span_to_train(turn: Turn) -> Span:
     return turn.span if turn.trained else replace(turn.span, end=turn.span.start)
 
 
@@ -105,7 +111,7 @@ def mask_of(token_ids: Sequence[int], spans: Sequence[Span]) -> list[int]:
     return mask
 
 
-def spread(length: int, spans: Sequence[Span], advantages: Sequence[float]) -> list[float]:
+def spread_over_tokens(length: int, spans: Sequence[Span], advantages: Sequence[float]) -> list[float]:
     tokens = [0.0] * length
     for span, advantage in zip(spans, advantages, strict=True):
         tokens[span.start : span.end] = [advantage] * (span.end - span.start)

@@ -45,11 +45,11 @@ def padding_of(row: TrainingRow, scores: Sequence[float]) -> Iterator[TrainingRo
         yield _padding_row(row, score, ("group_id",))
 
 
-def longer_than(max_tokens: int) -> Callable[[TrainingRow], bool]:
+def is_longer_than(max_tokens: int) -> Callable[[TrainingRow], bool]:
     return lambda row: len(row.tokens) > max_tokens
 
 
-def taken_out(group: RowGroup, is_out: Callable[[TrainingRow], bool]) -> tuple[RowGroup | None, int]:
+def remove_rows(group: RowGroup, is_out: Callable[[TrainingRow], bool]) -> tuple[RowGroup | None, int]:
     """Replace rows that must not be trained by padding with their score.
 
     Returns:
@@ -58,12 +58,12 @@ def taken_out(group: RowGroup, is_out: Callable[[TrainingRow], bool]) -> tuple[R
     out = [is_out(row) for row in group.rows]
     if not any(out):
         return group, 0
-    rows = tuple(_inert(row) if goes else row for row, goes in zip(group.rows, out, strict=True))
+    rows = tuple(_pad_in_place(row) if goes else row for row, goes in zip(group.rows, out, strict=True))
     return None if all(map(teaches_nothing, rows)) else replace(group, rows=rows), sum(out)
 
 
-def untrained_as_padding(group: RowGroup) -> RowGroup:
-    rows = tuple(_inert(row) if teaches_nothing(row) else row for row in group.rows)
+def pad_untrained(group: RowGroup) -> RowGroup:
+    rows = tuple(_pad_in_place(row) if teaches_nothing(row) else row for row in group.rows)
     return replace(group, rows=rows)
 
 
@@ -90,7 +90,7 @@ def nearest_scores(taken: Sequence[float], scores: Sequence[float], count: int) 
     return [mean - math.fsum(score - mean for score in taken) / count] * count if count else []
 
 
-def _inert(row: TrainingRow) -> TrainingRow:
+def _pad_in_place(row: TrainingRow) -> TrainingRow:
     return _padding_row(row, row.score, ("group_id", "row"))
 
 
@@ -115,7 +115,9 @@ def _padding_row(like: TrainingRow, score: float, names: Sequence[str]) -> Train
 Packing = list[list[int]]
 
 
-def posts(group: RowGroup, owners: Sequence[int], scores: Sequence[float], size: int) -> Iterator[RowGroup]:
+def fill_posts(
+    group: RowGroup, owners: Sequence[int], scores: Sequence[float], size: int
+) -> Iterator[RowGroup]:
     """Yield the rows in posts of exactly `size` rows.
 
     A group that already fits is sent whole. Otherwise untrainable rows are dropped if scores are no credit.
@@ -130,7 +132,7 @@ def posts(group: RowGroup, owners: Sequence[int], scores: Sequence[float], size:
         yield group
         return
     sent = [index for index, row in enumerate(group.rows) if group.plain or not teaches_nothing(row)]
-    for post in packing([owners[index] for index in sent], scores, size, keep_scores=group.plain):
+    for post in pack_rows([owners[index] for index in sent], scores, size, keep_scores=group.plain):
         rows = [group.rows[sent[index]] for index in post]
         taken, count = [row.score for row in rows], size - len(rows)
         padding = padding_scores(taken, scores, count)
@@ -139,19 +141,19 @@ def posts(group: RowGroup, owners: Sequence[int], scores: Sequence[float], size:
         yield replace(group, rows=(*rows, *padding_of(rows[0], padding)))
 
 
-def packing(owners: Sequence[int], scores: Sequence[float], size: int, *, keep_scores: bool) -> Packing:
+def pack_rows(owners: Sequence[int], scores: Sequence[float], size: int, *, keep_scores: bool) -> Packing:
     """Return the row indices of each post.
 
     With `keep_scores` every post gets the mean and deviation of `scores`; otherwise only if that needs no
     further post.
     """
-    kept = _keeping_scores(owners, scores, size)
+    kept = _pack_exactly(owners, scores, size)
     if keep_scores or len(kept) <= math.ceil(len(owners) / size):
         return kept
     return [list(range(len(owners)))[start : start + size] for start in range(0, len(owners), size)]
 
 
-def _keeping_scores(owners: Sequence[int], scores: Sequence[float], size: int) -> Packing:
+def _pack_exactly(owners: Sequence[int], scores: Sequence[float], size: int) -> Packing:
     """Fill posts greedily with the trajectory that has most rows left.
 
     An exact search hardly ever finds fewer posts, see `tests/benchmarks/bench_packing.py`.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import orjson
 
 from environments.trajectory import CreditedGroup, StopReason, Trajectory, TrajectoryGroup, dropped
-from environments.wire.padding import longer_than, posts, taken_out, untrained_as_padding
+from environments.wire.padding import fill_posts, is_longer_than, pad_untrained, remove_rows
 from environments.wire.training_rows import (
     PER_ROW,
     Columns,
@@ -81,9 +81,9 @@ def posts_of(credited: CreditedGroup, shape: Shape) -> tuple[list[RowGroup], int
                 group = replace(group, rows=tuple(replace(row, messages=None) for row in group.rows))
             if shape.sampling:
                 group = replace(group, generation_params=shape.sampling)
-            fitting = untrained_as_padding(group)
+            fitting = pad_untrained(group)
             if shape.max_row_tokens is not None:
-                fitting, long = taken_out(fitting, longer_than(shape.max_row_tokens))
+                fitting, long = remove_rows(fitting, is_longer_than(shape.max_row_tokens))
                 too_long += long
             if fitting is not None:
                 groups += _posts(fitting, credited, shape)
@@ -94,7 +94,7 @@ def posts_of(credited: CreditedGroup, shape: Shape) -> tuple[list[RowGroup], int
 
 def part_without(part: Part, is_out: Callable[[TrainingRow], bool]) -> tuple[Part | None, int]:
     """Return (the part without rows that are out, or None if all are; number of rows out)."""
-    group, out = taken_out(rows_of(orjson.loads(post_text(part.body))), is_out)
+    group, out = remove_rows(rows_of(orjson.loads(post_text(part.body))), is_out)
     return None if group is None else _part(group), out
 
 
@@ -126,7 +126,7 @@ def _posts(group: RowGroup, credited: CreditedGroup, shape: Shape) -> Iterator[R
         return iter((group,))
     scored = [(each.score, each.rows) for each in credited.group.trajectories if each.score is not None]
     owners = [sibling for sibling, (_, rows) in enumerate(scored) for _ in rows]
-    return posts(group, owners, [score for score, _ in scored], shape.rows_per_post)
+    return fill_posts(group, owners, [score for score, _ in scored], shape.rows_per_post)
 
 
 def _part(group: RowGroup) -> Part:
@@ -150,7 +150,7 @@ def _json(columns: Columns) -> Iterator[bytes]:
 MOST_IN_A_ROW = 8
 
 
-def refuse_text_alone(servers: Sequence[str]) -> None:
+def refuse_text_only(servers: Sequence[str]) -> None:
     if servers:
         raise ConfigError(
             f"{servers[0]}, and gives no token ids, so a trainer would learn from tokens that were never "

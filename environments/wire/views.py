@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any, Literal, cast
 
 from environments.trajectory import NOT_SAMPLED, CreditedGroup
-from environments.wire.credited_rows import CreditedRow, credited_rows, mask_of, trained_span
+from environments.wire.credited_rows import CreditedRow, credited_rows, mask_of, span_to_train
 from environments.wire.training_rows import Columns, RowGroup, TrainingRow, check_rows, columns_of
 
 _OF_VERSIONS = ("weight_versions", "sibling")
@@ -82,11 +82,11 @@ def turn_rows(
     rows.
     """
     weighted = (
-        (_ending_with(row, turn, alone=True), advantage)
+        (_cut_after_turn(row, turn, alone=True), advantage)
         for row in credited_rows(credited)
-        for turn, advantage in _trained(row)
+        for turn, advantage in _turns_to_train(row)
     )
-    return _each_alone(credited, weighted, divisor)
+    return _separate_groups(credited, weighted, divisor)
 
 
 def prefix_rows(
@@ -98,11 +98,11 @@ def prefix_rows(
     equals that of `turn_rows`. Scores are scaled by all trained tokens of the row.
     """
     weighted = (
-        (_ending_with(row, turn, alone=False), advantage - later if weighting == "once" else advantage)
+        (_cut_after_turn(row, turn, alone=False), advantage - later if weighting == "once" else advantage)
         for row in credited_rows(credited)
-        for (turn, advantage), (_, later) in pairwise([*_trained(row), (-1, 0.0)])
+        for (turn, advantage), (_, later) in pairwise([*_turns_to_train(row), (-1, 0.0)])
     )
-    return _each_alone(credited, weighted, divisor, prefix_weighting=weighting)
+    return _separate_groups(credited, weighted, divisor, prefix_weighting=weighting)
 
 
 def _one_group(credited: CreditedGroup, *_: object) -> list[RowGroup]:
@@ -118,12 +118,12 @@ VIEWS: Mapping[str, Callable[..., Sequence[RowGroup]]] = {
 """Views by name; call `VIEWS[name](credited, divisor, weighting)`."""
 
 
-def _each_alone(
+def _separate_groups(
     credited: CreditedGroup, weighted: Iterable[tuple[CreditedRow, float]], divisor: Divisor, **said: object
 ) -> list[RowGroup]:
     groups: list[RowGroup] = []
     for index, (row, weight) in enumerate(weighted):
-        trained = sum(span.end - span.start for span in map(trained_span, row.turns))
+        trained = sum(span.end - span.start for span in map(span_to_train, row.turns))
         shown = TrainingRow(
             tokens=row.tokens,
             mask=row.mask,
@@ -137,14 +137,14 @@ def _each_alone(
     return groups
 
 
-def _trained(row: CreditedRow) -> Iterator[tuple[int, float]]:
-    spans = map(trained_span, row.turns)
+def _turns_to_train(row: CreditedRow) -> Iterator[tuple[int, float]]:
+    spans = map(span_to_train, row.turns)
     for index, (span, advantage) in enumerate(zip(spans, row.turn_advantages, strict=True)):
         if span.end > span.start:
             yield index, advantage
 
 
-def _ending_with(row: CreditedRow, index: int, *, alone: bool) -> CreditedRow:
+def _cut_after_turn(row: CreditedRow, index: int, *, alone: bool) -> CreditedRow:
     last = row.turns[index].span
     first = index if alone else 0
     start = last.start if alone else 0
@@ -155,7 +155,7 @@ def _ending_with(row: CreditedRow, index: int, *, alone: bool) -> CreditedRow:
         turns=row.turns[first : index + 1],
         messages=row.conversation.until(row.turns[index], row.turns[: index + 1]),
         tokens=tokens,
-        mask=mask_of(tokens, list(map(trained_span, row.turns[first : index + 1]))),
+        mask=mask_of(tokens, list(map(span_to_train, row.turns[first : index + 1]))),
         logprobs=None if logprobs is None else [NOT_SAMPLED] * start + logprobs[start : last.end],
         turn_advantages=row.turn_advantages[first : index + 1],
         advantages=row.advantages[: last.end],
@@ -172,7 +172,7 @@ def _override(credited: CreditedGroup, row: CreditedRow, index: int) -> dict[str
         "row": index,
         "turn_rewards": None if by_turn is None else [by_turn[turn.index] for turn in row.turns],
         "outcome": None if rewards is None else rewards.outcome,
-        "turn_spans": [[span.start, span.end] for span in map(trained_span, row.turns)],
+        "turn_spans": [[span.start, span.end] for span in map(span_to_train, row.turns)],
         "turn_advantages": row.turn_advantages,
     }
     if "summary" in kinds:

@@ -10,7 +10,7 @@ from environments.record.recorder import read_groups
 from tests.adversarial.commands import process, run
 from tests.environments.run.leftovers import groups_and_folders
 from tests.environments.serve.loopback import TURNWISE, running
-from tools.sandbox.host.process_ids import identity
+from tools.sandbox.host.ownership import identity
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from tests.environments.serve import loopback
 from tests.environments.serve.proxy import Gateway, Proxy
 from tests.tables import cases
 from tools.errors import ConfigError, PolicyError
-from tools.plain_text import shown_url, without_credentials
+from tools.plain_text import public_url, without_credentials
 from turnwise.cli.main import main
 
 PASSWORD, TOKEN, KEY = "s3cr:t/p@ss", "t0k3n-in-a-query", "sk-k3y-of-the-model"
@@ -233,7 +233,7 @@ def test_an_error_of_a_library_is_recorded_without_them():
     ],
 )
 def test_what_is_shown_of_a_url(url, shown):
-    assert shown_url(url) == shown
+    assert public_url(url) == shown
 
 
 async def test_a_proxy_is_told_its_password_and_nobody_else():

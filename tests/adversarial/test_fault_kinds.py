@@ -9,7 +9,7 @@ from environments.policy.inference.model_server import ModelServer
 from environments.policy.inference.token_wires import WIRES
 from environments.policy.token_policy import TokenPolicy
 from environments.rollout.boundary import failure_of
-from environments.rollout.completion_check import checked_completion
+from environments.rollout.rows import check_completion
 from environments.trajectory import Completion, Message
 from tests.adversarial.body_faults import SECRET
 from tests.adversarial.fault_kinds import LOST, OVERFLOW, READ, RETRIED
@@ -50,7 +50,7 @@ REQUEST = CompletionRequest(
 async def outcome_of(policy):
     """What the loop makes of a call: the completion, or the error that ends the rollout."""
     try:
-        made = checked_completion(
+        made = check_completion(
             await policy.complete(REQUEST), REQUEST, vocabulary_size=vocabulary_size(policy)
         )
         if len(made.prompt_ids) + len(made.token_ids) > ROOM:

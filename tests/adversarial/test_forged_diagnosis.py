@@ -4,9 +4,9 @@ import pytest
 
 from environments.rewards.reward_context import RolloutContext
 from environments.rewards.verdict.code_judge import CheckLimits, calls_fail, note_calls
-from environments.shipped.code_debug.env import embedded_tasks, workspace_files
+from environments.shipped.code_debug.env import load_tasks, workspace_files
 
-TASK = next(task for task in embedded_tasks() if task["entry_point"] == "moving_average")
+TASK = next(task for task in load_tasks() if task["entry_point"] == "moving_average")
 TRACE = 'File "/workspace/solution.py", line 3, in moving_average\\nIndexError'
 IMPORT = "from solution import moving_average"
 FAKES = {

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from environments.policy.inference.chat_reply import read_reply, weight_version_of
+from environments.policy.inference.chat_reply import read_reply, read_weight_version
 from environments.trajectory import SEVERAL_VERSIONS
 from tests.tables import cases
 
@@ -44,6 +44,6 @@ def test_a_reply_gives_one_short_line_or_nothing(name):
     ids=["long", "unprintable", "spaces", "separator", "surrogates"],
 )
 def test_versions_of_two_names_stay_two(one, other):
-    names = {weight_version_of({}, {"weight_version": each}) for each in (one, other)}
+    names = {read_weight_version({}, {"weight_version": each}) for each in (one, other)}
     assert len(names) == 2
     assert not any(SEVERAL_VERSIONS in name for name in names)

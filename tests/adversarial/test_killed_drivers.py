@@ -168,7 +168,7 @@ def test_the_next_process_removes_the_folder_that_guards_could_not(tmp_path, mon
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     code = """
 import asyncio, os
-from tools.sandbox.host.guarded import own_folder
+from tools.sandbox.host.ownership import own_folder
 async def main():
     async with own_folder() as folder:
         os.mkdir(folder + "/closed", 0)

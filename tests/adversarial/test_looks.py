@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from environments.config import ServerConfig
 from environments.policy.inference.model_server import ModelServer
-from environments.policy.inference.server_kind import ServerFacts, look
+from environments.policy.inference.server_kind import ServerFacts, examine_server
 from environments.policy.rendering.chatml import EMBEDDED_TOKENIZER_DIR
 from tests.adversarial.hostile_server import OK, answer, hostile
 from tests.environments.write_file import made
@@ -40,7 +40,7 @@ def look_anew(monkeypatch):
 
 def disturbed_starts(monkeypatch, number, times):
     """The first fork servers get a signal as soon as they are there."""
-    started, count = fork_server._started, Counter()
+    started, count = fork_server._start_process, Counter()
 
     def start(*args):
         process = started(*args)
@@ -51,7 +51,7 @@ def disturbed_starts(monkeypatch, number, times):
         return process
 
     stopped = []
-    monkeypatch.setattr(fork_server, "_started", start)
+    monkeypatch.setattr(fork_server, "_start_process", start)
     monkeypatch.setattr(fork_server, "_ANSWER_S", 1.0 if number == signal.SIGSTOP else 30.0)
     monkeypatch.setattr(fork_server, "_END_S", 0.1)
     return stopped
@@ -204,7 +204,7 @@ def pages(disturbed, with_what, times):
 async def test_a_page_of_a_model_server_that_was_not_had_is_asked_for_again(path, kind):
     async with hostile(pages(path, NO_ANSWERS[kind], times=1)) as server:
         model_server = asked(server.url)
-        assert await look(model_server, "m") == FACTS
+        assert await examine_server(model_server, "m") == FACTS
         await model_server.aclose()
 
 
@@ -214,7 +214,7 @@ async def test_a_model_server_that_cannot_be_examined_is_an_error(path, kind):
     async with hostile(pages(path, NO_ANSWERS[kind], times=FOR_EVER)) as server:
         model_server = asked(server.url)
         with pytest.raises(ServerAway, match=f"could not be examined: its .*{path.rpartition('/')[2]}.*busy"):
-            await look(model_server, "m")
+            await examine_server(model_server, "m")
         await model_server.aclose()
 
 

@@ -22,7 +22,7 @@ from environments.shipped.harbor_tasks.task_folder import base_images, find_task
 from environments.shipped.harbor_tasks.task_toml import read_table
 from environments.shipped.swe_tasks import SweTasksEnv
 from environments.shipped.swe_tasks.env import SweTasksConfig
-from environments.shipped.swe_tasks.patches import patched_files
+from environments.shipped.swe_tasks.patches import apply_patch
 from environments.shipped.swe_tasks.repositories import read_tree
 from tests.environments.shipped.harbor_tasks.task_folders import write_task
 from tests.environments.shipped.swe_tasks.small_repository import dataset, patch_of_tests, row, write
@@ -239,7 +239,7 @@ def test_git_takes_no_settings_from_files_that_a_patch_touches(tmp_path):
     files = {path: ArchivedFile(data=(folder / path).read_bytes()) for path in paths_below(folder)}
     modes = "".join(f"diff --git a/{path} b/{path}\nold mode 100644\nnew mode 100755\n" for path in files)
     with suppress(DatasetError):
-        patched_files(files, (patch_of_tests() + modes).encode())
+        apply_patch(files, (patch_of_tests() + modes).encode())
     assert not ran.exists()
 
 
@@ -361,7 +361,7 @@ def test_a_small_patch_that_unpacks_to_any_size_is_refused():
     head = "diff --git a/b b/b\nnew file mode 100644\nindex 0000000..1111111\nGIT binary patch\n"
     patch = f"{head}literal {300 << 20}\n{text}\nliteral 0\nHcmV?d00001\n\n"
     with pytest.raises(DatasetError, match="git: "):
-        patched_files({}, patch.encode())
+        apply_patch({}, patch.encode())
 
 
 def _base85(data):

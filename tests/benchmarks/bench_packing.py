@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import cache
 from itertools import chain, product
 
-from environments.wire.padding import packing, padding_scores
+from environments.wire.padding import pack_rows, padding_scores
 
 Packing = list[list[int]]
 
@@ -94,7 +94,7 @@ def measured(
     """Posts and rows of padding per group, share of padding in all rows, share of posts that keep scores."""
     posts = padding = kept = rows = 0
     for owners, scores in groups:
-        packed = packing(owners, scores, size, keep_scores=keep_scores)
+        packed = pack_rows(owners, scores, size, keep_scores=keep_scores)
         posts += len(packed)
         rows += len(packed) * size
         padding += len(packed) * size - len(owners)

@@ -19,11 +19,10 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from tools.sandbox import Opening, find_backend
+from tools.sandbox import Opening, find_backend, list_sandboxes
 from tools.sandbox.base import Sandbox, SandboxLimits
 from tools.sandbox.check import Target
 from tools.sandbox.conformance import hosts
-from tools.sandbox.inventory import list_sandboxes
 from tools.sandbox.layers import take_snapshot
 
 CROWD = 64

@@ -11,7 +11,7 @@ from statistics import fmean
 
 from environments.config import AgentEnvConfig
 from environments.shipped.sales_chat import SalesChatEnv
-from environments.shipped.sales_chat.customer import PRODUCTS, move_of
+from environments.shipped.sales_chat.env import PRODUCTS, parse_move
 from environments.trajectory import CreditedGroup
 
 SKILLS = (0.0, 0.3, 0.6, 1.0)
@@ -35,9 +35,9 @@ def credit_by_kind(groups: Sequence[CreditedGroup]) -> Mapping[tuple[int, str], 
 def _turns(groups: Sequence[CreditedGroup]) -> Iterator[tuple[int, str, float]]:
     for credited in groups:
         for trajectory, advantages in zip(credited.group.trajectories, credited.advantages, strict=True):
-            taste = move_of(trajectory.prompt[-1].content).topic
+            taste = parse_move(trajectory.prompt[-1].content).topic
             for turn, advantage in zip(trajectory.turns, advantages, strict=True):
-                move = move_of(turn.message.content)
+                move = parse_move(turn.message.content)
                 chat = "on topic" if move.topic == taste else "off topic"
                 yield turn.index, chat if move.kind == "chat" else move.kind, advantage
 

@@ -85,7 +85,7 @@ async def chat(url, in_flight):
     from environments.policy.chat import ChatPolicy
     from environments.policy.inference.model_server import ModelServer
     from environments.policy.rendering.chatml import ChatMLRenderer
-    from environments.rollout.completion_check import checked_completion
+    from environments.rollout.rows import check_completion
 
     server = ModelServer(base_url=url, api_key="k", max_concurrency=in_flight)
     policy = ChatPolicy(server=server, model="m", renderer=ChatMLRenderer.embedded())
@@ -93,7 +93,7 @@ async def chat(url, in_flight):
 
     async def call():
         request = CompletionRequest(messages=messages, tools=tools, seed=1)
-        return checked_completion(await policy.complete(request), request, vocabulary_size=None)
+        return check_completion(await policy.complete(request), request, vocabulary_size=None)
 
     return call
 
@@ -121,14 +121,14 @@ async def tokens(url, in_flight):
     from environments.policy.inference.model_server import ModelServer
     from environments.policy.inference.token_wires import WIRES
     from environments.policy.token_policy import TokenPolicy
-    from environments.rollout.completion_check import checked_completion
+    from environments.rollout.rows import check_completion
 
     renderer, request, _ = token_loop()
     server = ModelServer(base_url=url, api_key="k", max_concurrency=in_flight)
     policy = TokenPolicy(server=server, model="m", renderer=renderer, wire=WIRES["vllm", "completions"])
 
     async def call():
-        return checked_completion(await policy.complete(request), request, vocabulary_size=2048)
+        return check_completion(await policy.complete(request), request, vocabulary_size=2048)
 
     return call
 

@@ -14,7 +14,7 @@ from statistics import median
 
 RESULTS = Path(__file__).with_name("learning_table.json")
 ROOT = Path(__file__).resolve().parents[2]
-FIGURE, PAGE = ROOT / "docs" / "noisy_turns.svg", ROOT / "docs" / "learning.md"
+FIGURE, PAGE = ROOT / "docs" / "noisy_turns.svg", ROOT / "docs" / "credit.md"
 TITLES = {
     "gamma=1": "γ = 1 (default)",
     "gamma=0.5": "γ = .5",
@@ -82,23 +82,6 @@ def short_table():
     )
 
 
-def long_table():
-    steps = stored()["steps"]
-    return _table(
-        ["task", *TITLES.values()],
-        ([game, *(_cell(steps[game][arm]) for arm in TITLES)] for game in TASKS),
-    )
-
-
-def rates_table():
-    rates = stored()["rates"]
-    arms = [arm for arm in TITLES if arm != "control"]
-    return _table(
-        ["task", *(TITLES[arm] for arm in arms)],
-        ([game, *(f"{rates[game][arm]:g}" for arm in arms)] for game in TASKS),
-    )
-
-
 def real_table():
     shares, rates = stored()["shares"][REAL_PATH], stored()["rates"][REAL_PATH]
     return _table(
@@ -137,7 +120,7 @@ def filled(page):
     return _PART.sub(lambda found: f"{found[1]}\n{TABLES[found[2]]()}\n{found[4]}", page)
 
 
-TABLES = {"short table": short_table, "all seeds": long_table, "rates": rates_table, "real path": real_table}
+TABLES = {"short table": short_table, "real path": real_table}
 _PART = re.compile(r"(<!-- (.+?) -->)\n(.*?)(<!-- /\2 -->)", re.DOTALL)
 
 

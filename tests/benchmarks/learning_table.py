@@ -3,7 +3,7 @@
     .venv/bin/python -m tests.benchmarks.learning_table [GAME …]          # with the stored rates
     .venv/bin/python -m tests.benchmarks.learning_table --tune [GAME …]   # finds the rates again
 
-Both write `learning_table.json` beside this file, which docs/learning.md shows. The games and the arms were
+Both write `learning_table.json` beside this file, which docs/credit.md shows. The games and the arms were
 listed before any was run, and all are in the table. Rates are tuned for each game and arm with other seeds:
 of `GRID`, that with the lowest mean of steps, where a run that does not arrive counts as `CAP` steps.
 """

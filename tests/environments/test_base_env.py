@@ -27,7 +27,7 @@ from tests.environments.write_file import (
 from tests.equipment.running_server import running_server
 from tests.tables import cases
 from tools.errors import ConfigError
-from tools.sandbox.host import process_ids as processes
+from tools.sandbox.host import ownership as processes
 
 
 async def test_every_turn_is_scored_in_the_rollouts_own_sandbox():

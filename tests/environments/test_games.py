@@ -6,9 +6,9 @@ from environments.base_env import AgentEnv
 from environments.config import AgentEnvConfig
 from environments.policy.scripted import Choice, say
 from environments.shipped.sales_chat import SalesChatEnv
-from environments.shipped.sales_chat.customer import move_of
+from environments.shipped.sales_chat.env import parse_move
 from environments.shipped.word_guess import WordGuessEnv
-from environments.shipped.word_guess.embedded_words import guess_in, marks_shown
+from environments.shipped.word_guess.game import parse_guess, parse_marks
 from environments.trajectory import CreditedGroup, StopReason, Trajectory
 from tests.tables import cases
 
@@ -82,5 +82,5 @@ async def test_whatever_the_agent_writes_is_scored(game, text):
 
 @cases("unit", ["<guess>", "</guess>", "<guess>a</guess>", "a ", "buy", " ", "\ud800", "g g "])
 def test_a_megabyte_of_anything_is_read_at_once(unit):
-    for read in (guess_in, move_of, marks_shown):
+    for read in (parse_guess, parse_move, parse_marks):
         read(unit * ((1 << 20) // len(unit)))  # quadratic: longer than a test may take

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import pytest
 
-from environments.rewards.reward_checks import checked_metrics
+from environments.rewards.reward_checks import check_metrics
 from environments.rewards.reward_context import RolloutContext
 from tools.errors import RewardError
 
@@ -19,10 +19,10 @@ def test_a_metric_that_is_no_finite_number_is_named(bad):
     ctx = context()
     ctx.metrics["held"] = bad
     with pytest.raises(RewardError, match="item 'item-7': metric 'held': a metric is a finite number"):
-        checked_metrics(ctx)
+        check_metrics(ctx)
 
 
 def test_a_metric_of_another_number_type_is_kept_as_a_float():
     ctx = context()
     ctx.metrics["held"] = Fraction(1, 4)
-    assert repr(checked_metrics(ctx)) == "{'held': 0.25}"
+    assert repr(check_metrics(ctx)) == "{'held': 0.25}"

@@ -16,7 +16,7 @@ HEAVY = ("atroposlib", "datasets", "docker", "numpy", "openai", "torch", "transf
         ("environments.testing", ()),
         ("turnwise.cli.main", ()),
         ("turnwise.cli.process", ()),
-        ("turnwise.cli.serve", ()),
+        ("environments.serve.serving", ()),
         ("turnwise.cli.evaluate", ("numpy",)),
         ("environments.shipped.code_debug", ()),
     ],

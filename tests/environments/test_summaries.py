@@ -92,7 +92,7 @@ async def test_a_summary_whose_own_prompt_does_not_fit_is_not_paid():
     rollout = await played(EVERY_TWO, steps=LONG, budget=budget)
     assert rollout.loop.stop_reason is StopReason.CONTEXT_OVERFLOW
     assert [request.kind for request in rollout.requests] == ["act"] * len(rollout.requests)
-    assert "leave no room" in rollout.loop.stopped_by
+    assert "leave no room" in rollout.loop._models.stopped_by
 
 
 async def test_a_summary_that_is_too_long_itself_ends_the_rollout():

@@ -28,7 +28,7 @@ ROOT = str(Path(__file__).parents[2])
 SCRIPTS = Path(sys.executable).parent
 IMPORTED = {
     "turnwise": (
-        "turnwise", "turnwise.cli.main", "turnwise.cli.process", "turnwise.cli.serve",
+        "turnwise", "turnwise.cli.main", "turnwise.cli.process", "environments.serve.serving",
         "tools.sandbox.local.backend",
     ),
     "run-api": ("atroposlib.api", "uvicorn.loops.auto", "uvicorn.protocols.http.auto"),

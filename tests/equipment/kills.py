@@ -7,7 +7,7 @@ from collections import Counter
 from environments.record.recorder import read_groups
 from tests.environments.run.leftovers import groups_and_folders
 from tests.environments.serve.loopback import TURNWISE, wait_until
-from tools.sandbox.host.process_ids import identity
+from tools.sandbox.host.ownership import identity
 
 
 def lines_in(record):

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from tools import time_profile
-from tools.time_profile import MAX_NAMES, OTHER, CallTimes, Profiler, handed_on, profiled, timed
+from tools.time_profile import MAX_NAMES, OTHER, CallTimes, Profiler, inherit_profile, measure, profiled
 
 
 class Clock:
@@ -41,15 +41,15 @@ def times(count, total_s, own_s, max_s):
 
 def test_calls_of_one_name_are_counted_and_summed(profiler, clock):
     for seconds in (2, 5):
-        with timed("tool look"):
+        with measure("tool look"):
             clock.passes(seconds)
     assert profiler.profile().calls == {"tool look": times(2, 7, 7, 5)}
 
 
 def test_what_a_call_asks_for_is_not_its_own_time(profiler, clock):
-    with timed("score_turn"):
+    with measure("score_turn"):
         clock.passes(1)
-        with timed("judge"):
+        with measure("judge"):
             clock.passes(10)
         clock.passes(2)
     assert profiler.profile().calls == {"score_turn": times(1, 13, 3, 13), "judge": times(1, 10, 10, 10)}
@@ -61,14 +61,14 @@ async def test_what_a_call_left_running_goes_on_beside_the_next_and_all_sum_to_t
     go_on = asyncio.Event()
 
     async def judge():
-        with timed("judge"):
+        with measure("judge"):
             await go_on.wait()
 
-    with timed("score_turn"):
+    with measure("score_turn"):
         left = asyncio.create_task(judge())
         await asyncio.sleep(0)
         clock.passes(2)
-    with timed("tool look"):
+    with measure("tool look"):
         clock.passes(6)
     clock.passes(8)
     go_on.set()
@@ -81,18 +81,18 @@ async def test_what_a_call_left_running_goes_on_beside_the_next_and_all_sum_to_t
 
 async def test_a_call_in_a_task_of_another_context_is_within_the_one_that_handed_it_on(profiler, clock):
     async def asking():
-        with timed("judge"):
+        with measure("judge"):
             clock.passes(3)
 
     elsewhere = contextvars.Context()
-    with timed("score_turn"):
-        await asyncio.get_running_loop().create_task(handed_on(asking()), context=elsewhere)
+    with measure("score_turn"):
+        await asyncio.get_running_loop().create_task(inherit_profile(asking()), context=elsewhere)
     assert profiler.profile().calls["score_turn"].own_s == 0
 
 
 def test_another_thread_measures_nothing(profiler, clock):
     def hook():
-        with timed("judge"):
+        with measure("judge"):
             pass
 
     context = contextvars.copy_context()
@@ -104,7 +104,7 @@ def test_another_thread_measures_nothing(profiler, clock):
 
 def test_names_are_few_whatever_comes(profiler, clock):
     for number in range(3 * MAX_NAMES):
-        with timed(f"tool {number}"):
+        with measure(f"tool {number}"):
             clock.passes(1)
     calls = profiler.profile().calls
     assert len(calls) == MAX_NAMES + 1
@@ -113,7 +113,7 @@ def test_names_are_few_whatever_comes(profiler, clock):
 
 @pytest.mark.parametrize("name", ["\ud800", "a\nb\x1b[31m", "x" * 10_000], ids=["surrogate", "lines", "long"])
 def test_a_name_is_text_that_a_record_and_a_screen_can_hold(profiler, name):
-    with timed(name):
+    with measure(name):
         pass
     (kept,) = profiler.profile().calls
     assert len(kept.encode()) <= 60
@@ -122,17 +122,17 @@ def test_a_name_is_text_that_a_record_and_a_screen_can_hold(profiler, name):
 
 def test_a_call_that_raises_is_counted(profiler, clock):
     def breaking():
-        with timed("prepare"):
+        with measure("prepare"):
             clock.passes(1)
             raise KeyError
 
     with pytest.raises(KeyError):
         breaking()
-    with timed("teardown"):
+    with measure("teardown"):
         clock.passes(1)
     assert profiler.profile().calls == {"prepare": times(1, 1, 1, 1), "teardown": times(1, 1, 1, 1)}
 
 
 def test_nothing_is_measured_where_nobody_asked():
-    with profiled(None), timed("hook") as measured:
+    with profiled(None), measure("hook") as measured:
         assert measured is None

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from tests.tables import cases
 from tools.errors import ToolError
-from tools.registry import ToolOutput, bounded, output_of
+from tools.registry import ToolOutput, limit_length, output_of
 
 
 @dataclass
@@ -78,13 +78,13 @@ def test_an_output_whose_content_is_no_text_is_a_bug_of_the_tool():
 
 @given(st.text(max_size=2000), st.integers(min_value=0, max_value=300))
 def test_bounded_text_is_never_longer_than_asked(text: str, max_chars: int):
-    assert len(bounded(text, max_chars)) <= max_chars
+    assert len(limit_length(text, max_chars)) <= max_chars
 
 
 def test_the_note_counts_the_cut_characters():
-    kept = bounded("#" * 5000, 300)
+    kept = limit_length("#" * 5000, 300)
     assert f"[... {5000 - kept.count('#')} of 5000 characters cut ...]" in kept
 
 
 def test_text_that_is_not_unicode_is_made_writable():
-    assert bounded("a\udcffb", 10).encode() == b"a?b"
+    assert limit_length("a\udcffb", 10).encode() == b"a?b"

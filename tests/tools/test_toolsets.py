@@ -10,7 +10,7 @@ from tools.files import file
 from tools.registry import Toolset, tool
 from tools.sandbox.base import Sandbox
 from tools.terminal import terminal
-from tools.toolsets import narrowed, select_toolsets
+from tools.toolsets import select_tools, select_toolsets
 
 
 @tool
@@ -83,12 +83,12 @@ def test_tools_that_are_no_tuple_of_toolsets_are_refused(wrong: Any):
     ids=["none", "one", "twice", "set", "nothing"],
 )
 def test_a_rollout_gets_the_tools_that_are_named_in_their_own_order(given: Any, left: list[str]):
-    assert names(narrowed(select_toolsets(LISTED), given, LISTED, "tools_for")) == left
+    assert names(select_tools(select_toolsets(LISTED), given, LISTED, "tools_for")) == left
 
 
 def test_a_tool_that_the_settings_took_away_stays_away():
     selected = select_toolsets(LISTED, enabled=["counter"])
-    assert names(narrowed(selected, ["count", "up"], LISTED, "tools_for")) == ["up"]
+    assert names(select_tools(selected, ["count", "up"], LISTED, "tools_for")) == ["up"]
 
 
 @cases(
@@ -105,4 +105,4 @@ def test_a_tool_that_the_settings_took_away_stays_away():
 )
 def test_names_of_no_tool_are_refused_with_those_there_are(given: Any, message: str):
     with pytest.raises(ConfigError, match=message):
-        narrowed(select_toolsets(LISTED), given, LISTED, "tools_for")
+        select_tools(select_toolsets(LISTED), given, LISTED, "tools_for")

@@ -14,7 +14,7 @@ from tools.calls import ToolSpec
 from tools.errors import ConfigError, ToolServerLost
 from tools.mcp.mcp_toolset import MCPToolset
 from tools.registry import TOOL_NAME, Tool, Toolset
-from tools.sandbox.host.guarded import own_folder
+from tools.sandbox.host.ownership import own_folder
 from tools.signature import Signature, json_arguments
 
 if TYPE_CHECKING:
@@ -49,12 +49,12 @@ class MCPServers:
         self._is_open = False
 
     @classmethod
-    def among(cls, tools: Sequence[Any], enabled: Sequence[str] | None = None) -> "MCPServers":
+    def from_tools(cls, tools: Sequence[Any], enabled: Sequence[str] | None = None) -> "MCPServers":
         servers = [entry for entry in tools if isinstance(entry, MCPToolset)]
         return cls([server for server in servers if enabled is None or server.name in enabled])
 
     @asynccontextmanager
-    async def opened(self, notify: Callable[[str], None]) -> AsyncGenerator[Mapping[str, Toolset]]:
+    async def connect(self, notify: Callable[[str], None]) -> AsyncGenerator[Mapping[str, Toolset]]:
         """Yield toolsets by server name; shared sessions stay open.
 
         Raises:

@@ -98,7 +98,7 @@ class MCPSession:
     def close(self) -> None:
         self._requests.put_nowait(None)
 
-    def lost(self, why: object) -> ToolServerLost:
+    def failure(self, why: object) -> ToolServerLost:
         last_words = "" if self._process is None else self._process.last_words
         return ToolServerLost(f"MCP server {self.server.name!r}: {why}{last_words}")
 
@@ -107,7 +107,7 @@ class MCPSession:
 
     async def _ask(self, request: Any, result_type: type[Any]) -> Any:
         if self.is_lost:
-            raise self.lost("its session has ended")
+            raise self.failure("its session has ended")
         asked = _Request(request, result_type)
         self._unanswered.add(asked.answer)
         asked.answer.add_done_callback(self._unanswered.discard)
@@ -131,7 +131,7 @@ class MCPSession:
     def _lose(self, why: str) -> None:
         self.is_lost = True
         for answer in list(self._unanswered):
-            _fail(answer, self.lost(why))
+            _fail(answer, self.failure(why))
 
     def _give_up_answer(self, problem: str) -> None:
         for answer in list(self._unanswered):
@@ -161,17 +161,17 @@ async def mcp_session(server: MCPToolset, folder: str) -> AsyncGenerator[MCPSess
                 if owner.done()
                 else f"no session was opened within {server.open_timeout_s:g} s"
             )
-            raise session.lost(why)
+            raise session.failure(why)
         yield session
     finally:
         session.close()
         if not opened.done():
             opened.cancel()
             owner.cancel()
-        await to_the_end(_ended(owner))
+        await to_the_end(_wait_for_end(owner))
 
 
-async def _ended(owner: "asyncio.Task[None]") -> None:
+async def _wait_for_end(owner: "asyncio.Task[None]") -> None:
     await asyncio.wait({owner}, timeout=_CLOSE_S)
     owner.cancel()
     await asyncio.wait({owner}, timeout=_CLOSE_S)

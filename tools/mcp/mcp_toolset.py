@@ -52,7 +52,7 @@ class MCPToolset:
             raise ConfigError(f"{where} is started with `command` or reached at `url`; give one of them")
         for name, (is_right, wanted) in _KINDS.items():
             if given[name] is not None and not is_right(given[name]):
-                raise ConfigError(f"{where}: {name} is {wanted}, got {_shown(given[name])}")
+                raise ConfigError(f"{where}: {name} is {wanted}, got {_describe_value(given[name])}")
         if self.per == "run" and any(ROLLOUT in value for value in self.env.values()):
             raise ConfigError(f"{where}: env has {ROLLOUT}, and per='run' is one process for all rollouts")
 
@@ -72,7 +72,7 @@ def _name_texts(given: Any) -> bool:
     return _are_texts([*named, *named.values()])
 
 
-def _shown(given: object) -> str:
+def _describe_value(given: object) -> str:
     """Hide the values of mappings, which may be secrets."""
     return "one with other values" if isinstance(given, Mapping) else f"{given!r:.100}"
 

@@ -20,7 +20,7 @@ from mcp_types import INTERNAL_ERROR, jsonrpc_message_adapter
 from tools.errors import ToolServerLost
 from tools.json_input import JsonError, check_weight, read_exact_json, read_json
 from tools.mcp.mcp_toolset import ROLLOUT, MCPToolset
-from tools.sandbox.host.guarded import end, guarded, home_variables
+from tools.sandbox.host.ownership import end, guard_command, home_variables
 from tools.waiting import to_the_end
 
 MAX_ANSWER_BYTES = 8 << 20
@@ -54,7 +54,7 @@ class StdioServer:
         Raises:
             ToolServerLost: if it cannot be started.
         """
-        process = await self._started()
+        process = await self._start()
         to_session, from_server = anyio.create_memory_object_stream[Any](0)
         to_server, from_session = anyio.create_memory_object_stream[Any](0)
         talk = [
@@ -69,11 +69,11 @@ class StdioServer:
             for stream in (to_session, from_server, to_server, from_session):
                 stream.close()
 
-    async def _started(self) -> asyncio.subprocess.Process:
+    async def _start(self) -> asyncio.subprocess.Process:
         argv, env, cwd = self._prepare()
         try:
             return await asyncio.create_subprocess_exec(
-                *guarded(argv, self._folder),
+                *guard_command(argv, self._folder),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
@@ -152,7 +152,7 @@ class StdioServer:
         await asyncio.wait(talk)
         # asyncio also waits for the streams' ends, which a full one reaches only when it is read.
         exited = asyncio.create_task(process.wait())
-        left = (exited, stderr, asyncio.create_task(_drained(process.stdout)))
+        left = (exited, stderr, asyncio.create_task(_drain(process.stdout)))
         await asyncio.wait({exited}, timeout=_EXIT_S)
         await end(process)
         for task in left:
@@ -168,7 +168,7 @@ def _message(line: bytes) -> Any:
         return jsonrpc_message_adapter.validate_json(text.encode("utf-8", "replace"), by_name=False)
 
 
-async def _drained(stream: asyncio.StreamReader) -> None:
+async def _drain(stream: asyncio.StreamReader) -> None:
     while await stream.read(_CHUNK_BYTES):
         pass
 
@@ -179,7 +179,7 @@ async def http_streams(server: MCPToolset) -> AsyncGenerator[Streams]:
     timeout = httpx2.Timeout(server.open_timeout_s, read=None)
     async with (
         httpx2.AsyncClient(
-            transport=_Bounded(), headers=dict(server.headers), timeout=timeout, trust_env=False
+            transport=_PlainTransport(), headers=dict(server.headers), timeout=timeout, trust_env=False
         ) as client,
         streamable_http_client(
             str(server.url), http_client=client, max_sse_event_size=MAX_ANSWER_BYTES
@@ -188,12 +188,12 @@ async def http_streams(server: MCPToolset) -> AsyncGenerator[Streams]:
         yield streams
 
 
-class _Bounded(httpx2.AsyncHTTPTransport):
+class _PlainTransport(httpx2.AsyncHTTPTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         request.headers["Accept-Encoding"] = "identity"
         response = await super().handle_async_request(request)
         encoding = response.headers.pop("content-encoding", "identity")
-        response.stream = _BoundedStream(
+        response.stream = _MessageStream(
             response.stream,
             problem=None if encoding == "identity" else f"packed ({encoding!r:.40}), and none was asked for",
             are_events="text/event-stream" in response.headers.get("content-type", ""),
@@ -202,7 +202,7 @@ class _Bounded(httpx2.AsyncHTTPTransport):
         return response
 
 
-class _BoundedStream(httpx2.AsyncByteStream):
+class _MessageStream(httpx2.AsyncByteStream):
     def __init__(self, stream: Any, *, problem: str | None, are_events: bool, asked: bytes) -> None:
         self._stream, self._problem, self._are_events, self._asked = stream, problem, are_events, asked
 

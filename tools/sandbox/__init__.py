@@ -1,19 +1,19 @@
-"""Sandboxes: isolated machines in which an agent's tool calls run.
+"""Isolated machines in which an agent's tool calls run.
 
-Light on purpose: importing `tools.sandbox.base`, which the values of a rollout are typed with, runs this too.
-A backend is loaded when its first sandbox is opened.
+Importing this package is cheap: a backend is loaded when its first sandbox is opened.
 """
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from tools.errors import AgentCausedError, ConfigError, IsolationError, SandboxCreateError
+from tools.plain_text import did_you_mean
 from tools.sandbox.archive import clean_path
 from tools.sandbox.base import (
     ExecResult,
@@ -21,36 +21,51 @@ from tools.sandbox.base import (
     LimitOverrides,
     Sandbox,
     SandboxBackend,
+    SandboxEntry,
     SandboxLimits,
     SandboxRecord,
     SandboxSpec,
     check_lent,
 )
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
 __all__ = [
     "BACKENDS",
+    "INVENTORIES",
     "ExecResult",
     "Opening",
     "Sandbox",
     "SandboxBackend",
+    "SandboxEntry",
     "SandboxLimits",
     "SandboxRecord",
     "SandboxSpec",
     "find_backend",
     "lent_folder",
+    "list_sandboxes",
     "open_sandbox",
     "package_versions",
     "prepare_sandboxes",
+    "reap_sandboxes",
 ]
 
+INVENTORIES: Mapping[str, str] = {
+    "local": "tools.sandbox.local.backend",
+    "docker": "tools.sandbox.docker.orphans",
+}
+"""Modules with `entries` and `reap`, by backend."""
 BACKENDS: Mapping[str, str] = {
     "local": "tools.sandbox.local.backend:open_local",
     "docker": "tools.sandbox.docker.backend:open_docker",
 }
-"""Our own; others come from the entry point group `turnwise.sandboxes`."""
+"""Our backends; others come from the entry point group `turnwise.sandboxes`."""
 
 
-_PREPARED_BY: Mapping[str, str] = {"docker": "tools.sandbox.docker.backend:prepare_image"}
+_ENTRY_POINTS = "turnwise.sandboxes"
+_loaded: dict[str, SandboxBackend] = {}
+"""Reading package metadata takes 10 ms, and descriptors that a busy host may lack."""
 
 
 def open_sandbox(
@@ -62,21 +77,21 @@ def open_sandbox(
     whole: bool = False,
     **overrides: Unpack[LimitOverrides],
 ) -> "Opening":
-    """One sandbox for one rollout, used with `async with`; afterwards nothing of it is left.
+    """Return one sandbox for one rollout, opened with `async with`; nothing of it remains.
 
     Args:
-        backend: `local`, `docker`, or a name that another package registers as `turnwise.sandboxes`.
-        limits: what the sandbox may use.
-        allow_unsafe: accept weaker isolation if this machine has no better; the record lists what is missing.
-        image: what a container is made from; backends without images refuse one.
-        whole: the agent is root of the container; see `SandboxSpec.whole`.
-        overrides: single limits by name, such as `memory_mb=512`; they win over `limits`.
+        backend: `local`, `docker`, or a name registered in `turnwise.sandboxes`.
+        limits: of the sandbox.
+        allow_unsafe: accept weaker isolation; the record lists the gaps.
+        image: of a container; other backends refuse it.
+        whole: see `SandboxSpec.whole`.
+        overrides: single limits by name, such as `memory_mb=512`.
 
     Raises:
-        ConfigError: there is no such backend, the limits contradict each other, a folder of `read_only`
-            cannot be lent, or `packages` cannot be had.
-        IsolationError: the machine cannot isolate, and `allow_unsafe` is not set.
-        SandboxCreateError: it could not be started.
+        ConfigError: if the backend does not exist, limits contradict each other, or folders or packages are
+            not available.
+        IsolationError: if the machine cannot isolate, and `allow_unsafe` is not set.
+        SandboxCreateError: if it does not start.
     """
     wanted = replace(limits or SandboxLimits(), **overrides)
     for folder in wanted.read_only:
@@ -94,7 +109,7 @@ def open_sandbox(
 
 @dataclass(slots=True)
 class Opening(AbstractAsyncContextManager[Sandbox]):
-    """A sandbox that is still to be opened, with `async with` and once."""
+    """A sandbox that can be opened once, with `async with`."""
 
     _backend: str
     _opener: SandboxBackend
@@ -104,21 +119,19 @@ class Opening(AbstractAsyncContextManager[Sandbox]):
     _opened: AsyncExitStack = field(default_factory=AsyncExitStack, init=False)
 
     def beginning_with(self, *layers: Layer) -> "Opening":
-        """The same with these layers on top of what it has."""
         options = dict(self._options)
         for layer in layers:
             options |= layer.options
         return replace(self, _options=options, _layers=(*self._layers, *layers))
 
     def for_verifier(self, files: Mapping[str, bytes]) -> "Opening":
-        """The same for a verification, in which these files cannot be changed, removed, renamed or replaced.
+        """Return a copy for a verification, in which these files cannot be changed, removed or replaced.
 
-        They are at their paths, which start at the workspace, and below the folder that the environment's
-        `VERIFIER` names. `HOME` is empty and read-only.
+        They are at their paths in the workspace and below `$VERIFIER`. `HOME` is empty and read-only.
 
         Raises:
-            IsolationError: the backend cannot keep them so.
-            OSError: a path contains `..` or a NUL byte, or is too long.
+            IsolationError: if the backend cannot protect them.
+            OSError: if a path is invalid.
         """
         if "verifier_files" not in inspect.signature(self._opener).parameters:
             raise IsolationError(
@@ -132,9 +145,7 @@ class Opening(AbstractAsyncContextManager[Sandbox]):
     async def __aenter__(self) -> Sandbox:
         try:
             return await self._enter()
-        except (
-            AgentCausedError
-        ):  # nothing of an agent's ran in there: another one shows whether its files are why
+        except AgentCausedError:  # a second try shows whether the agent's files are the cause
             pass
         try:
             return await self._enter()
@@ -149,7 +160,7 @@ class Opening(AbstractAsyncContextManager[Sandbox]):
             try:
                 for layer in self._layers:
                     await layer.put_into(sandbox)
-            except OSError as error:  # not of an agent's files: a hook that meets it would blame the agent
+            except OSError as error:  # a hook would blame the agent
                 raise SandboxCreateError(f"what was prepared cannot be copied: {error}") from error
             self._opened = opening.pop_all()
         return sandbox
@@ -163,30 +174,40 @@ class Opening(AbstractAsyncContextManager[Sandbox]):
 async def prepare_sandboxes(
     backend: str, *, image: str | None = None, progress: Callable[[str], None]
 ) -> None:
-    """Do now what the first sandbox of a backend would have to wait for: pull or build its image.
+    """Pull or build the image of a backend's sandboxes.
 
     Args:
-        backend: as for `open_sandbox`; one that has nothing to prepare is ready.
+        backend: as for `open_sandbox`.
         image: as for `open_sandbox`.
-        progress: takes a line for a person at the start, at the end and now and then between them.
+        progress: gets a line of text from time to time.
 
     Raises:
-        ConfigError: the image cannot be had.
-        IsolationError: no engine answers.
+        ConfigError: if the image is not available.
+        IsolationError: if no engine answers.
     """
-    if backend in _PREPARED_BY:
-        module, _, attribute = _PREPARED_BY[backend].partition(":")
-        await getattr(importlib.import_module(module), attribute)(image, progress=progress)
+    if backend == "docker":
+        await importlib.import_module("tools.sandbox.docker.backend").prepare_image(image, progress=progress)
+
+
+async def list_sandboxes(backend: str) -> Sequence[SandboxEntry]:
+    """Return a backend's visible sandboxes, or raise IsolationError."""
+    if backend not in INVENTORIES:
+        return []
+    return await importlib.import_module(INVENTORIES[backend]).entries()
+
+
+async def reap_sandboxes(backend: str) -> Sequence[SandboxEntry]:
+    """Remove sandboxes of owners that provably ended, and return them; raises as `list_sandboxes`."""
+    if backend not in INVENTORIES:
+        return []
+    return await importlib.import_module(INVENTORIES[backend]).reap()
 
 
 def package_versions(backend: str, packages: tuple[str, ...]) -> Mapping[str, str]:
-    """Resolve packages now, unless an earlier call or process did; blocks.
-
-    Returns:
-        Version and digest of the files by name, those that were required by others included.
+    """Install packages unless cached; return version and digest of each, dependencies included.
 
     Raises:
-        ConfigError: they cannot be had, or the backend's sandboxes bring their own.
+        ConfigError: if they are not available, or the backend is not `local`.
     """
     _refuse_packages(backend)
     return importlib.import_module("tools.sandbox.local.packages").versions_of(packages)
@@ -201,20 +222,41 @@ def _refuse_packages(backend: str) -> None:
 
 
 def lent_folder(backend: str, path: Path) -> str | None:
-    """The folder of this machine in which every sandbox of a backend can read a file; `None`: none can."""
+    """Return the host folder in which every sandbox can read a file, or None."""
     if backend != "local":
         return None
-    return importlib.import_module("tools.sandbox.local.rootfs").lent_folder_of(path)
+    return importlib.import_module("tools.sandbox.local.rootfs").find_readable_folder(path)
 
 
 def find_backend(name: str) -> SandboxBackend:
-    """The opener of a backend, loaded now.
+    """Load a backend's opener; raise ConfigError if that fails."""
+    if name in BACKENDS:
+        module, _, attribute = BACKENDS[name].partition(":")
+        return getattr(importlib.import_module(module), attribute)
+    if name not in _loaded:
+        # Imported here: package metadata takes longer to load than this package.
+        entries = importlib.import_module("importlib.metadata").entry_points(group=_ENTRY_POINTS)
+        registered = {entry.name: entry for entry in entries}
+        if name not in registered:
+            known = sorted({*BACKENDS, *registered})
+            raise ConfigError(
+                f"no sandbox backend {name!r}{did_you_mean(name, known)}; choose one of {known}, or install "
+                f"a package that registers it in the entry point group {_ENTRY_POINTS!r}"
+            )
+        _loaded[name] = _load(registered[name])
+    return _loaded[name]
 
-    Raises:
-        ConfigError: no such backend, or its code cannot be loaded.
-    """
-    if name not in BACKENDS:
-        # Reading installed packages' metadata costs more than all of this package.
-        return importlib.import_module("tools.sandbox.host.entry_points").find(name, BACKENDS)
-    module, _, attribute = BACKENDS[name].partition(":")
-    return getattr(importlib.import_module(module), attribute)
+
+def _load(entry: "EntryPoint") -> SandboxBackend:
+    try:
+        opener = entry.load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"the sandbox backend {entry.name!r} cannot be loaded from {entry.value}: {error}"
+        ) from error
+    if not callable(opener):
+        raise ConfigError(
+            f"the sandbox backend {entry.name!r} is {entry.value}, which is a {type(opener).__name__}; "
+            f"it has to be a callable like `open(limits, *, allow_unsafe=False, image=None)`"
+        )
+    return cast(SandboxBackend, opener)

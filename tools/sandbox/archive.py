@@ -1,4 +1,4 @@
-"""Files as a tar archive and back, for `put_archive` and `get_archive`; nothing is extracted here."""
+"""Building and checking tar archives for `put_archive` and `get_archive`; nothing is extracted."""
 
 import errno
 import io
@@ -16,17 +16,16 @@ class ArchivedFile:
 
 
 class Archive(bytes):
-    """An archive that is what `check` accepts, and its files: it is not read a second time."""
+    """A checked archive with its files."""
 
     files: Mapping[str, ArchivedFile]
 
 
 def pack(files: Mapping[str, ArchivedFile]) -> Archive:
-    """An archive of these files, by their paths below the folder that it will be put into.
+    """Build an archive of files by relative path.
 
     Raises:
-        OSError: a path is absolute, contains `..` or a NUL byte, is too long, there twice, or leads through
-            another file; or there are too many.
+        OSError: if a path is invalid or duplicate or leads through a file, or there are too many files.
     """
     parts: list[bytes] = []
     packed: dict[str, ArchivedFile] = {}
@@ -49,20 +48,12 @@ def pack(files: Mapping[str, ArchivedFile]) -> Archive:
 
 
 def unpack(archive: bytes) -> dict[str, ArchivedFile]:
-    """The files of an archive, by their paths; its folders are left out.
-
-    Raises:
-        OSError: it is not what `check` accepts.
-    """
+    """Return the files of an archive by path; raises as `check`."""
     return dict(check(archive).files)
 
 
 def clean_path(path: str) -> str:
-    """A member's path without `.` and doubled slashes.
-
-    Raises:
-        OSError: it is absolute, contains `..` or a NUL byte, or is too long.
-    """
+    """Normalize a member's path; raise OSError if it is absolute, too long, or has `..` or a NUL byte."""
     try:
         return os.fsdecode(tar.clean(os.fsencode(path)))
     except tar.TarError as error:
@@ -70,12 +61,11 @@ def clean_path(path: str) -> str:
 
 
 def check(archive: bytes) -> Archive:
-    """Make sure that an archive holds only plain files and folders, each below the folder it is put into.
+    """Check that an archive contains only plain files and folders below its root.
 
     Raises:
-        OSError: a member is a link, a device, a FIFO or sparse, has an absolute path or one with `..`, has
-            huge headers, is there twice or leads through a file; there are too many; or this is no archive.
-            It names the member.
+        OSError: if a member is special, has an invalid path or huge headers, is duplicate or leads through a
+            file; if there are too many; or if this is not an archive. The error names the member.
     """
     if isinstance(archive, Archive):
         return archive
@@ -102,7 +92,6 @@ def _refuse_files_below_files(paths: Collection[str]) -> None:
     folders: set[str] = set()
     for path in paths:
         parent = path.rpartition("/")[0]
-        # What is above a folder that is known is known too.
         while parent and parent not in folders:
             if parent in paths:
                 raise OSError(errno.EINVAL, f"not taken from an archive: {parent!r} is a file", path)

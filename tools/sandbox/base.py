@@ -1,4 +1,4 @@
-"""What a sandbox is: the protocol that every backend keeps, its limits and its results."""
+"""The protocol of sandboxes, their limits and results."""
 
 import math
 import os
@@ -21,31 +21,31 @@ Network = Literal["none", "full"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxLimits:
-    """What one sandbox may use. A limit that cannot be enforced is an error, never ignored."""
+    """Limits of one sandbox. A limit that cannot be enforced is an error."""
 
     memory_mb: int = 1024
     pids: int = 256
     cpus: float | None = None
-    """CPU quota in cores; `None` sets no quota."""
+    """CPU quota in cores; None sets no quota."""
     disk_mb: int = 256
-    """Size of the writable workspace; kept below the memory limit, because it lives in memory if possible."""
+    """Size of the writable workspace, less than the memory limit because it usually lives in memory."""
     file_mb: int = 128
-    """Largest single file a command may write."""
+    """Largest file that a command may write."""
     output_mb: int = 64
-    """A command that writes more than this to one stream is killed."""
+    """A command that writes more to one stream is killed."""
     network: Network = "none"
-    """`none`: nothing but a loopback of its own. `full`: the host's network, and all that it reaches."""
+    """`none`: only the sandbox's own loopback. `full`: the host's network."""
     read_only: tuple[str, ...] = ()
-    """Folders of this machine that are lent, at the same paths inside."""
+    """Host folders that are readable at the same paths inside."""
     packages: tuple[str, ...] = ()
-    """What Python imports inside beside its own: requirements, such as `pytest==8.4.2`, or the one path of a
-    lock file (`.txt` or `.lock`, with hashes); local sandboxes only."""
+    """Python packages for local sandboxes: requirements such as `pytest==8.4.2`, or the path of one lock file
+    with hashes (`.txt` or `.lock`)."""
 
     def __post_init__(self) -> None:
-        """Refuse what no backend can enforce; another word for `none` must not open the network.
+        """Check the values.
 
         Raises:
-            ConfigError: a limit is no number above 0, `network` is neither of its words, or `packages` is no
+            ConfigError: if a limit is not a positive number, `network` is unknown, or `packages` is not a
                 tuple of requirements.
         """
         packages: Any = self.packages
@@ -72,11 +72,11 @@ _NOTHING_BELOW_LENT = ("/dev", "/proc", "/run/turnwise", "/sys", "/var/tmp", "/v
 
 
 def check_lent(folder: str, *, with_parents: bool = False) -> None:
-    """Raise ConfigError for a folder that no sandbox can show at its own path.
+    """Raise ConfigError if no sandbox can show a folder at its own path.
 
     Args:
-        folder: of this machine.
-        with_parents: whether agents get to it through the folders above it, as without mounts of their own.
+        folder: on the host.
+        with_parents: whether its parents must be passable, too, as without mounts.
     """
     path = Path(folder)
     never = str(path) in _NEVER_LENT or any(path.is_relative_to(each) for each in _NOTHING_BELOW_LENT)
@@ -95,10 +95,9 @@ def check_lent(folder: str, *, with_parents: bool = False) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxSpec:
-    """What one item's sandbox has of its own; unset fields follow the settings."""
+    """Limits and image of one item's sandbox; unset fields follow the settings."""
 
     image: str | None = None
-    """For backends with images."""
     memory_mb: int | None = None
     pids: int | None = None
     cpus: float | None = None
@@ -106,17 +105,16 @@ class SandboxSpec:
     network: Network | None = None
     read_only: tuple[str, ...] | None = None
     packages: tuple[str, ...] | None = None
-    """See `SandboxLimits.packages`."""
     whole: bool = False
     """For docker: the agent is root of its container, on the image's own files and in its WORKDIR."""
     prepared: str | None = None
-    """Key of what `prepare_sandbox` leaves, once for all sandboxes with this key."""
+    """Key of the state that `prepare_sandbox` leaves, shared by all sandboxes with this key."""
 
     def __post_init__(self) -> None:
-        """Refuse what no sandbox can have.
+        """Check the values.
 
         Raises:
-            ConfigError: a limit as `SandboxLimits` refuses it, or an image that is no name.
+            ConfigError: if `SandboxLimits` refuses a limit, or `image` or `prepared` is not a text.
         """
         self.limits(SandboxLimits())
         image: Any = self.image
@@ -127,14 +125,14 @@ class SandboxSpec:
             raise ConfigError(f"a sandbox cannot have prepared={key!r:.100}; give a key, or None")
 
     def limits(self, default: SandboxLimits) -> SandboxLimits:
-        """The limits, overridden by the fields that are set."""
+        """Return `default` overridden by the fields that are set."""
         names = ("memory_mb", "pids", "cpus", "disk_mb", "network", "read_only", "packages")
         own = {name: getattr(self, name) for name in names}
         return replace(default, **{name: value for name, value in own.items() if value is not None})
 
 
 class LimitOverrides(TypedDict, total=False):
-    """The fields of `SandboxLimits` as keywords."""
+    """The fields of `SandboxLimits` as keyword arguments."""
 
     memory_mb: int
     pids: int
@@ -149,53 +147,51 @@ class LimitOverrides(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxRecord:
-    """How a rollout was isolated, kept in its trajectory."""
+    """How a rollout was isolated; part of its trajectory."""
 
     backend: str
     tier: str
-    """What isolates, for example `B` (namespaces) or `C` (Landlock) for the local backend."""
+    """The kind of isolation, for example `B` (namespaces) or `C` (Landlock) of the local backend."""
     limits: SandboxLimits
     enforced: tuple[str, ...]
-    """Names of the limits that hold, found by doing."""
+    """Names of the limits that were verified to hold."""
     image: str | None = None
-    """Digest of the image that it was made from; `None` for a backend without images."""
+    """Digest of its image; None for a backend without images."""
     lacks: tuple[str, ...] = ()
-    """What other sandboxes give and this one does not, such as `network`: the host's is within reach.
-
-    See "Tiers" in docs/sandboxes.md for the names. A check about one of them is not asked.
-    """
+    """Names of missing protections, such as `network` if the host's is reachable; see "Tiers" in
+    docs/sandboxes.md."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecResult:
-    """What a command did. A failed or timed-out command is a result, not an error."""
+    """The result of a command, including failures and timeouts."""
 
     exit_code: int
-    """Shell convention: 128 + signal when a signal ended it."""
+    """128 + signal if a signal ended the command, as in shells."""
     stdout: bytes
-    """Head and tail are kept, the middle is cut."""
+    """Head and tail; the middle of long output is cut."""
     stderr: bytes
     stdout_total: int
-    """Bytes written, kept or not."""
+    """Bytes written, including those that were cut."""
     stderr_total: int
     timed_out: bool = False
     oom_killed: bool = False
     shell_restarted: bool = False
-    """The persistent shell had to be replaced: its directory and variables are gone."""
+    """The persistent shell was replaced, and its directory and variables are lost."""
     duration_s: float = 0.0
 
     @property
     def truncated(self) -> bool:
-        """Whether output was cut from the middle of a stream."""
+        """Whether the middle of a stream was cut."""
         return self.stdout_total > len(self.stdout) or self.stderr_total > len(self.stderr)
 
     def text(self) -> str:
-        """Standard output, decoded; bytes that are not UTF-8 are replaced."""
+        """Return stdout decoded as UTF-8; invalid bytes are replaced."""
         return self.stdout.decode("utf-8", "replace")
 
 
 class ExecOptions(TypedDict, total=False):
-    """The keywords of `Sandbox.exec` but its time limit, for functions that pass them on."""
+    """Keyword arguments of `Sandbox.exec` but the time limit."""
 
     stdin: bytes
     env: Mapping[str, str] | None
@@ -204,18 +200,18 @@ class ExecOptions(TypedDict, total=False):
 
 
 class SandboxFileError(OSError):
-    """Beside the builtin kind, the type of every error of a file operation in a sandbox.
+    """Additional base class of all file errors in a sandbox.
 
-    What causes them is within the agent's reach, unlike an `OSError` of a hook's own.
+    It tells errors that the agent can cause from other `OSError`s of a hook.
     """
 
 
 class Sandbox(Protocol):
     """An isolated machine for one rollout.
 
-    A command that fails is an `ExecResult`. A file that is missing or refused raises the builtin
-    `OSError` family (`FileNotFoundError`, `IsADirectoryError`, `PermissionError`, …). Only a broken
-    sandbox raises `SandboxError`. Paths that are not absolute start at `workdir`.
+    A failed command is an `ExecResult`. Missing or refused files raise the builtin `OSError` family
+    (`FileNotFoundError`, `IsADirectoryError`, `PermissionError`, …). Only a broken sandbox raises
+    `SandboxError`. Relative paths start at `workdir`.
     """
 
     @property
@@ -225,7 +221,7 @@ class Sandbox(Protocol):
 
     @property
     def workdir(self) -> str:
-        """The writable workspace, an absolute path inside."""
+        """Absolute path of the writable workspace inside."""
         ...
 
     async def exec(
@@ -238,79 +234,78 @@ class Sandbox(Protocol):
         cwd: str | None = None,
         max_output_bytes: int = MAX_OUTPUT_BYTES,
     ) -> ExecResult:
-        """Run one command on its own: a string through `sh -c`, a sequence as argv.
+        """Run a command: a string with `sh -c`, a sequence as argv.
 
-        When the time is up every process of the command dies, whatever group or session it moved to.
-        A program that cannot start is a result, too: 127 where it is missing, else 126.
+        At the time limit every process of the command is killed, whatever group or session it moved to. A
+        program that cannot start gives exit code 127 (missing) or 126.
 
         Raises:
-            OSError: a `cwd` was named that is missing, not a directory or not allowed.
+            OSError: if `cwd` is given and is missing, not a directory or not allowed.
         """
         ...
 
     async def shell(
         self, command: str, *, timeout_s: float = 60.0, max_output_bytes: int = MAX_OUTPUT_BYTES
     ) -> ExecResult:
-        """Run a command in the sandbox's one persistent shell: directory, variables and jobs stay.
+        """Run a command in the sandbox's persistent shell, which keeps directory, variables and jobs.
 
-        stderr is kept apart from stdout. On timeout the command dies; the shell and jobs that earlier
-        commands left in the background live on. What the agent does to the shell is a result: after
-        `chmod 0 .; exit` no other shell can start there, and commands end with 126.
+        At the time limit the command is killed; the shell and earlier background jobs survive. Damage by the
+        agent is a result: after `chmod 0 .; exit` no other shell can start, and commands give exit code 126.
         """
         ...
 
     async def read_file(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
-        """The content of a regular file, resolved inside the sandbox.
+        """Return the content of a regular file.
 
         Raises:
-            OSError: missing, a directory, not allowed, not a regular file, or larger than `max_bytes`.
+            OSError: if it is missing, a directory, not regular, not allowed or larger than `max_bytes`.
         """
         ...
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
-        """Write a file, resolved inside the sandbox; missing parent directories are made.
+        """Write a file; missing parent directories are created.
 
         Raises:
-            OSError: not allowed, a directory is in the way, or the workspace is full.
+            OSError: if it is not allowed, a directory is in the way, or the workspace is full.
         """
         ...
 
     async def put_archive(self, archive: bytes, path: str = ".") -> None:
-        """Write the files of a tar archive below a folder, which is made when it is missing.
+        """Extract a tar archive below a folder, which is created if missing.
 
-        Files that are there are replaced; nothing is written through a link below the folder.
-        `tools.sandbox.archive.pack` makes such an archive.
+        Existing files are replaced; links below the folder are not followed. `tools.sandbox.archive.pack`
+        builds an archive.
 
         Raises:
-            OSError: a member is more than a plain file or folder, or would leave the folder, and then nothing
-                is written; or it is in the way of something, not allowed, or the workspace is full.
+            OSError: if a member is not a plain file or folder or would leave the folder (then nothing is
+                written); or if something is in the way, not allowed, or the workspace is full.
         """
         ...
 
     def paused(self) -> AbstractAsyncContextManager[None]:
-        """For `async with`: what commands left running is stopped meanwhile, and goes on afterwards.
+        """Stop all processes of earlier commands during an `async with` block, and resume them afterwards.
 
-        Files stay as they are while they are looked at, and commands and file operations of the block work.
-        What these start runs. A process that makes itself go on is killed.
+        Commands and file operations of the block work, and processes that they start run. A stopped process
+        that resumes by itself is killed.
         """
         ...
 
     async def get_archive(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
-        """The files and folders below a folder as an uncompressed tar archive.
+        """Return a folder as an uncompressed tar archive.
 
         Links, FIFOs, sockets and devices are left out. `tools.sandbox.archive.unpack` reads it without
-        writing anything to this machine.
+        writing to this machine.
 
         Raises:
-            OSError: missing, not a folder, not allowed, or the archive would be larger than `max_bytes`.
+            OSError: if it is missing, not a folder, not allowed, or the archive exceeds `max_bytes`.
         """
         ...
 
 
 async def run_python(sandbox: Sandbox, source: str, *, stdin: bytes, timeout_s: float) -> ExecResult:
-    """Run a program that needs the standard library alone, where there is one in an interpreter that runs.
+    """Run a program of the standard library, in a running interpreter if possible.
 
-    Not for what the agent must not know: its memory may be that of the sandbox's supervisor.
+    It must not contain secrets: it may share memory with the supervisor.
     """
     if (warm := getattr(sandbox, "run_python", None)) is not None:
         return await warm(source, stdin=stdin, timeout_s=timeout_s)
@@ -318,14 +313,13 @@ async def run_python(sandbox: Sandbox, source: str, *, stdin: bytes, timeout_s: 
 
 
 async def listener(sandbox: Sandbox) -> "socket.socket":
-    """A TCP socket of this process that listens on a sandbox's own loopback: on 127.0.0.1 and a free port.
+    """Return a TCP socket of this process that listens on the sandbox's loopback; the caller closes it.
 
-    Programs in there can connect to it and to nothing else of this machine. The caller closes it. A backend
-    provides it by a method `listener()`, which is no required part of `Sandbox`.
+    Programs inside reach nothing else of this machine. Backends provide an optional method `listener()`.
 
     Raises:
-        IsolationError: the backend cannot, here or at all.
-        SandboxUnavailable: the sandbox is gone.
+        IsolationError: if the backend or this machine cannot do it.
+        SandboxUnavailable: if the sandbox is gone.
     """
     if (own := getattr(sandbox, "listener", None)) is not None:
         return await own()
@@ -336,48 +330,45 @@ async def listener(sandbox: Sandbox) -> "socket.socket":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """A part of what a sandbox has before anything runs in it; see `tools.sandbox.layers`."""
+    """A part of a sandbox's initial state; see `tools.sandbox.layers`."""
 
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Keywords of the backend's opener."""
+    """Keyword arguments of the backend's opener."""
     fill: Callable[[Sandbox], Awaitable[None]] | None = None
-    """Puts it into a sandbox that was opened without it."""
+    """Adds the layer to an open sandbox."""
     by_agent: bool = False
-    """Whether an agent made it."""
 
     async def put_into(self, sandbox: Sandbox) -> None:
-        """Put it into an open sandbox, where it needs no keyword of the opener."""
         if self.fill is not None:
             await self.fill(sandbox)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot(Layer):
-    """What sandboxes begin with that are to be like one that was prepared.
+    """The initial state of copies of a prepared sandbox.
 
-    A backend that makes it quickly gives one by a method `snapshot()` of its sandboxes, which is no required
-    part of `Sandbox`.
+    Backends provide an optional method `snapshot()` of their sandboxes.
     """
 
     discard: Callable[[], Awaitable[None]]
-    """Gives it back, once no sandbox that began with it is open."""
+    """Releases it after all sandboxes that used it are closed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxEntry:
-    """One sandbox, or what is left of it."""
+    """A sandbox or its remains."""
 
     backend: str
     name: str
-    """What the backend calls it: a control group, a folder or a container."""
+    """The backend's name: a control group, folder or container."""
     owner: int | None
-    """Process id of the program that opened it; `None` when that cannot be known here."""
+    """Process id of the program that opened it, None if unknown."""
     state: Literal["in use", "orphan", "unknown"]
-    """`orphan`: its owner is provably dead. `unknown`: of another machine, boot or PID namespace."""
+    """`orphan`: the owner provably ended. `unknown`: of another machine, boot or PID namespace."""
 
 
 class SandboxBackend(Protocol):
-    """What opens sandboxes of one kind: a function, registered as an entry point `turnwise.sandboxes`."""
+    """A function that opens sandboxes, registered in the entry point group `turnwise.sandboxes`."""
 
     def __call__(
         self,
@@ -387,35 +378,34 @@ class SandboxBackend(Protocol):
         image: str | None = None,
         verifier_files: Mapping[str, bytes] | None = None,
     ) -> AbstractAsyncContextManager[Sandbox]:
-        """A sandbox for `async with`; nothing of it is left afterwards.
+        """Open a sandbox with `async with`; nothing of it remains afterwards.
 
         Args:
-            limits: enforced, all of them.
-            allow_unsafe: whether weaker isolation than asked for is accepted.
-            image: what the sandbox is made from; `None` for the backend's own choice.
-            verifier_files: given only for a verification, see `open_sandbox`. A backend that cannot keep them
-                from change has no such keyword.
+            limits: all are enforced.
+            allow_unsafe: accept weaker isolation.
+            image: None for the backend's default.
+            verifier_files: see `open_sandbox`; backends that cannot protect them omit this parameter.
 
         Raises:
-            ConfigError: limits that contradict each other, or an image where there are none.
-            IsolationError: a limit that cannot be enforced here, and `allow_unsafe` is not set.
-            SandboxCreateError: it could not be started; nothing of it is left.
+            ConfigError: if limits contradict each other, or the backend has no images.
+            IsolationError: if a limit cannot be enforced and `allow_unsafe` is not set.
+            SandboxCreateError: if it does not start; nothing remains.
         """
         ...
 
 
 NONE = "none"
-"""The kind of sandbox that is never opened."""
+"""The setting for rollouts without a sandbox."""
 
 
 class NoSandbox:
-    """In the place of a `Sandbox`: any use of it is a `ConfigError`."""
+    """Takes the place of a `Sandbox`; any use raises ConfigError."""
 
     __slots__ = ()
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
-            # What Python asks of every object is no use of a sandbox.
+            # Python itself looks up dunder names.
             raise AttributeError(name)
         raise ConfigError(
             f"sandbox.{name}: this rollout has no sandbox, since `sandbox` is {NONE!r}; choose "
@@ -424,5 +414,5 @@ class NoSandbox:
 
 
 def record_of(sandbox: Sandbox) -> SandboxRecord | None:
-    """How a rollout was isolated; `None` where it had no sandbox."""
+    """Return how a rollout was isolated, or None without a sandbox."""
     return None if isinstance(sandbox, NoSandbox) else sandbox.record

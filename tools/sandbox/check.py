@@ -1,6 +1,6 @@
-"""The conformance suite that every sandbox backend passes, ours or a user's: checks with stable names.
+"""The conformance suite for sandbox backends, ours and users', with stable check names.
 
-A backend proves itself with `turnwise doctor sandbox NAME`, or in pytest with `run_check`.
+Run it with `turnwise doctor sandbox NAME`, or with `run_check` in pytest.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from tools.sandbox.conformance.checks import (
 __all__ = ["TOPICS", "Bench", "Check", "CheckResult", "Target", "all_checks", "run_check", "run_checks"]
 
 TOPICS = (floor, commands, limits, isolation, file_safety, lifecycle, verification)
-"""Modules that declare the checks when they are imported, in the order of the numbers."""
+"""Modules that declare checks when imported, in order of their numbers."""
 _WITHIN_S = 120.0
 
 
@@ -34,7 +34,7 @@ class CheckResult:
     claim: str
     status: Literal["ok", "failed", "skipped"]
     reason: str = ""
-    """Why it failed or was skipped, or which part of it was."""
+    """Why the check or a part of it failed or was skipped."""
 
 
 def all_checks() -> list[Check]:
@@ -44,7 +44,7 @@ def all_checks() -> list[Check]:
 async def run_checks(
     target: Target, checks: Iterable[Check], *, crowd: int = 64
 ) -> AsyncGenerator[CheckResult]:
-    """Run checks one after the other, each in a sandbox of its own; results come as they are known."""
+    """Run checks one by one, each in its own sandbox, and yield results."""
     for check in checks:
         yield await run_check(target, check, crowd=crowd)
 
@@ -52,13 +52,13 @@ async def run_checks(
 async def run_check(target: Target, check: Check, *, crowd: int = 64) -> CheckResult:
     """Run one check.
 
-    A check is skipped where its limit cannot be enforced, the sandbox's `lacks` names what the check is
-    about, or a program that it needs is missing inside.
+    It is skipped if a limit it needs cannot be enforced, the sandbox's `lacks` contains its subject, or a
+    program is missing.
 
     Args:
-        target: which sandboxes.
+        target: the sandboxes to check.
         check: one of `all_checks`.
-        crowd: how many sandboxes the checks about many of them open.
+        crowd: how many sandboxes some checks open.
     """
     status, reason = await _verdict(target, check, crowd)
     return CheckResult(number=check.number, name=check.name, claim=check.claim, status=status, reason=reason)

@@ -1,4 +1,4 @@
-"""What is in a sandbox before anything runs in it, as layers; and what is taken out of one for another."""
+"""Layers of a sandbox's initial state, and collecting files from one sandbox for another."""
 
 import asyncio
 import hashlib
@@ -19,23 +19,15 @@ from tools.sandbox.inside import tar
 
 _LOG = logging.getLogger(__name__)
 _BATCH_BYTES = 8 << 20
-"""Of one request, or half a workspace: a sandbox holds it in its memory more than once."""
+"""Size of one request; a sandbox holds it in memory more than once."""
 _MEMBER_BYTES = 2048
-"""The most that an archive adds to a file's content and path."""
+"""Most bytes that an archive adds to a file's content and path."""
 _PAGE_BYTES = 4096
 MAX_CHANGED_BYTES = 256 << 20
 
 
 def plain_files(files: Mapping[str, ArchivedFile], *, by_agent: bool = False) -> Layer:
-    """Files at their places (see `place`); those in the workspace in as few requests as archives allow.
-
-    Args:
-        files: by place.
-        by_agent: one that cannot be written is not there, and no error.
-
-    Returns:
-        A layer that raises OSError: a place is not allowed or in the way of another, or there is no room.
-    """
+    """Return a layer of files by `place`; with `by_agent`, unwritable ones are left out."""
 
     async def fill(sandbox: Sandbox) -> None:
         for batch in _batches(files, sandbox.record.limits.disk_mb << 19):
@@ -50,12 +42,7 @@ def plain_files(files: Mapping[str, ArchivedFile], *, by_agent: bool = False) ->
 
 
 def changes(archive: bytes) -> Layer:
-    """What `changed_files` gave, for a fresh sandbox of the same image; a verifier's files win.
-
-    Returns:
-        A layer that raises IsolationError: the sandbox is not `whole`; SandboxUnavailable: something cannot
-        be removed or written.
-    """
+    """Return a layer of what `changed_files` collected, for `whole` sandboxes; a verifier's files win."""
 
     async def fill(sandbox: Sandbox) -> None:
         await _whole(sandbox).put_changed(archive)
@@ -64,22 +51,22 @@ def changes(archive: bytes) -> Layer:
 
 
 async def take_snapshot(sandbox: Sandbox) -> Snapshot:
-    """What sandboxes begin with that are to be like this one now; its processes are not part of it.
+    """Return a snapshot of a sandbox without its processes.
 
     Raises:
-        OSError: a file cannot be read, or there is no room.
-        SandboxError: the sandbox is broken.
+        OSError: if a file cannot be read, or there is no room.
+        SandboxError: if the sandbox is broken.
     """
     own: Any = getattr(sandbox, "snapshot", None)
     made: Snapshot | None = None if own is None else await own()
-    return await _archived(sandbox) if made is None else made
+    return await _copy_files(sandbox) if made is None else made
 
 
-async def _archived(sandbox: Sandbox) -> Snapshot:
+async def _copy_files(sandbox: Sandbox) -> Snapshot:
     pack: Any = getattr(sandbox, "pack_tree", None)
     most = sandbox.record.limits.disk_mb << 20
     archive: bytes = await (sandbox.get_archive(".", max_bytes=most) if pack is None else pack())
-    # Without a name: nothing of it is left, however this process ends.
+    # Unnamed, so that nothing remains however this process ends.
     file = await asyncio.to_thread(tempfile.TemporaryFile)
     await asyncio.to_thread(file.write, archive)
     file.flush()
@@ -102,14 +89,9 @@ async def _archived(sandbox: Sandbox) -> Snapshot:
 
 
 async def changed_paths(sandbox: Sandbox) -> list[str]:
-    """Absolute paths of what differs from the image: changed, new or removed.
+    """Return absolute paths that differ from the image: changed, new or removed.
 
-    Without `/dev`, `/proc`, `/sys`, what the engine writes itself, and a verifier's files.
-
-    Raises:
-        IsolationError: the sandbox is not `whole`.
-        AgentCausedError: they are more than its limits allow, or too long; with the number.
-        SandboxUnavailable: its container is gone, or the engine fails in whatever way.
+    The kernel's and the engine's own files and a verifier's are left out. Raises as `changed_files`.
     """
     return await _whole(sandbox).changed_paths()
 
@@ -117,19 +99,19 @@ async def changed_paths(sandbox: Sandbox) -> list[str]:
 async def changed_files(
     sandbox: Sandbox, *, exclude: Collection[str] = (), max_bytes: int = MAX_CHANGED_BYTES
 ) -> bytes:
-    """What differs from the image as an archive for `changes`: files, links, folders, modes and owners.
+    """Return an archive of changes to the image for `changes`: files, links, folders, modes and owners.
 
-    The engine makes it from outside while nothing in the container runs, so no program in there can forge it.
+    The engine builds it while the container is frozen, so no program inside can forge it.
 
     Args:
-        sandbox: of the agent.
-        exclude: absolute paths that are left out, each with all below it.
-        max_bytes: of the archive.
+        sandbox: the agent's.
+        exclude: absolute paths to leave out, with everything below.
+        max_bytes: limit of the archive.
 
     Raises:
-        AgentCausedError: it would be larger, or cannot be read for what it is; with the evidence.
-        IsolationError: the sandbox is not `whole`.
-        SandboxUnavailable: its container is gone, or the engine fails in whatever way.
+        AgentCausedError: if it would be too large, or the agent's files cannot be read.
+        IsolationError: if the sandbox is not `whole`.
+        SandboxUnavailable: if its container is gone or the engine fails.
     """
     return await _whole(sandbox).changed_files(exclude, max_bytes)
 
@@ -151,11 +133,7 @@ class _Files(Protocol):
 
 
 def place(path: str, workdir: str) -> str:
-    """A path as sandboxes of the same kind share it: below their workspaces, or absolute elsewhere.
-
-    Raises:
-        OSError: no archive can carry it.
-    """
+    """Return a path relative to the workspace, or absolute elsewhere; raise OSError if it is invalid."""
     absolute = posixpath.normpath(posixpath.join(workdir, path))
     root = workdir.rstrip("/")
     if absolute.startswith(f"{root}/"):
@@ -171,24 +149,21 @@ def size_on_disk(files: Mapping[str, ArchivedFile]) -> int:
 async def take(
     sandbox: _Files, paths: Sequence[str], *, max_bytes: int, beside: Iterable[str] = ()
 ) -> dict[str, ArchivedFile]:
-    """Files and whole folders of a sandbox, by place; what the agent did to them is never an error.
+    """Collect files and folders of a sandbox by place.
 
-    One that is missing, is no plain file or folder, cannot be read or does not fit is simply not there. Of a
-    folder its plain files come. A path that is itself a link is followed, inside; links in a folder are not.
+    Paths that are missing, special, unreadable or too large are left out. A link as a path is followed
+    inside; links in a folder are not.
 
     Args:
-        sandbox: where they are.
-        paths: a later one wins over an earlier one.
-        max_bytes: for all of them on disk.
-        beside: places of files that win over all of them.
-
-    Raises:
-        SandboxUnavailable: the sandbox does not say what is there.
+        sandbox: the source.
+        paths: later ones take precedence.
+        max_bytes: limit of all files on disk.
+        beside: places of files that take precedence over all.
     """
     taken: list[dict[str, ArchivedFile]] = []
     for path in paths:
         try:
-            found = await _found(sandbox, path, max_bytes)
+            found = await _collect(sandbox, path, max_bytes)
         except OSError:
             continue
         size = size_on_disk(found)
@@ -201,7 +176,7 @@ async def take(
     for found in reversed(taken):
         for path, file in found.items():
             above = _new_folders(path, folders)
-            # No file is where another one is, or where a folder of it is.
+            # A path is either a file or a folder.
             if path in occupied or path in folders or occupied.intersection(above):
                 continue
             kept[path] = file
@@ -211,7 +186,6 @@ async def take(
 
 
 def digests_of(files: Mapping[str, ArchivedFile]) -> bytes:
-    """Return the JSON by which a sandbox recognises files: size, mode and SHA-256 of each."""
     facts = {
         path: (len(each.data), each.mode, hashlib.sha256(each.data).hexdigest())
         for path, each in files.items()
@@ -222,10 +196,10 @@ def digests_of(files: Mapping[str, ArchivedFile]) -> bytes:
 async def files_beside(
     sandbox: Sandbox, known: Mapping[str, ArchivedFile], digests: bytes, *, max_bytes: int
 ) -> dict[str, ArchivedFile]:
-    """Return the plain files of a workspace without `.git` and `__pycache__`; known ones are not transferred.
+    """Return a workspace's plain files except `.git` and `__pycache__`; known ones are not transferred.
 
     Raises:
-        OSError: the others are more than `max_bytes`, holes counted, or cannot be read.
+        OSError: if others exceed `max_bytes` or cannot be read.
     """
     get = getattr(sandbox, "get_changed", None)
     if get is None:  # a backend of another package
@@ -235,7 +209,7 @@ async def files_beside(
     return {path: known[path] for path in same & known.keys()} | unpack(archive)
 
 
-async def _found(sandbox: _Files, path: str, max_bytes: int) -> dict[str, ArchivedFile]:
+async def _collect(sandbox: _Files, path: str, max_bytes: int) -> dict[str, ArchivedFile]:
     try:
         data = await sandbox.read_file(path, max_bytes=max_bytes)
     except IsADirectoryError:
@@ -243,14 +217,13 @@ async def _found(sandbox: _Files, path: str, max_bytes: int) -> dict[str, Archiv
         return {
             place(f"{path}/{name}", sandbox.workdir): file
             for name, file in (await asyncio.to_thread(unpack, archive)).items()
-            # Bytecode that need not match its source.
             if "__pycache__" not in name.split("/")
         }
     return {place(path, sandbox.workdir): ArchivedFile(data=data)}
 
 
 def _batches(files: Mapping[str, ArchivedFile], max_bytes: int) -> Iterator[dict[str, ArchivedFile]]:
-    """What one request can carry: a file outside of the workspace, or many in it."""
+    """Yield each request: one file outside the workspace, or many inside."""
     max_bytes = min(max_bytes, _BATCH_BYTES)
     batch: dict[str, ArchivedFile] = {}
     size = 0
@@ -276,7 +249,6 @@ def _all_folders(paths: Iterable[str]) -> set[str]:
 
 
 def _new_folders(path: str, known: Collection[str]) -> list[str]:
-    """The folders above a path up to a known one, above which all are known."""
     folders: list[str] = []
     while (path := path.rpartition("/")[0]) and path not in known:
         folders.append(path)

@@ -1,1 +1,1 @@
-"""Whether an environment is right, found out without a model: `turnwise check`."""
+"""The checks of `turnwise check`, which need no model."""

@@ -1,20 +1,20 @@
-"""All checks of an environment, in order: each reports its answer at once, and none ends the others."""
+"""Runs all checks of an environment; each reports at once, and a failure does not stop the others."""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from environments.rollout.boundary import raised_by_user, reason_of
+from environments.rollout.boundary import reason_of, unwrap_user_error
 from environments.run.experiment import environment_files
 from environments.run.watchdog import Watchdog
 from tools.errors import DatasetError, RunError
 from turnwise.check.checked_env import CheckedEnv
 from turnwise.check.checks import (
-    Belongings,
-    belongings,
+    Resources,
     check_failures,
     check_hooks,
     check_items,
+    check_leaks,
     check_prompts,
     check_rollout,
     check_siblings,
@@ -22,7 +22,7 @@ from turnwise.check.checks import (
     check_tools,
     check_variation_by_turn,
     check_variation_in_group,
-    left_behind,
+    list_resources,
 )
 from turnwise.check.padded_agents import check_padding
 from turnwise.check.report import Answer
@@ -31,15 +31,14 @@ NAMES = (
     "opens", "fingerprint", "items", "prompt", "tools", "rollout", "hooks", "siblings", "failures",
     "skill", "rewards by turn", "rewards in a group", "padding", "closes", "leaks",
 )  # fmt: skip
-"""Every check, in the order of the table."""
 _OF_OPEN = {
     "items": check_items,
     "tools": check_tools,
     "rollout": check_rollout,
     "hooks": check_hooks,
-    # Before anything else is played, whose state it would see, too.
+    # First, before state of other rollouts exists.
     "siblings": check_siblings,
-    # These two play what the others look at.
+    # These two play the rollouts that the others examine.
     "skill": check_skill,
     "rewards in a group": check_variation_in_group,
     "rewards by turn": check_variation_by_turn,
@@ -48,14 +47,11 @@ _OF_OPEN = {
     "prompt": check_prompts,
 }
 _WITHOUT_ROLLOUT = ("items", "tools", "rollout", "hooks", "leaks")
-"""Those that are made although the first rollout broke."""
+"""Checks that run even if the first rollout failed."""
 _MOST_FILES = 20
-"""Files that the row of the fingerprint names."""
 
 
 class _Warnings(logging.Handler):
-    """What is logged while the environment opens; afterwards nothing is printed, since rows show it."""
-
     def __init__(self, lines: list[str]) -> None:
         super().__init__(logging.WARNING)
         self._lines = lines
@@ -65,7 +61,7 @@ class _Warnings(logging.Handler):
 
 
 async def run_checks(checked: CheckedEnv) -> None:
-    """Make all checks and report them; what an environment's code raises is an answer."""
+    """Run all checks and report them; an exception of the environment's code is an answer."""
     logging.getLogger().addHandler(_Warnings(checked.warnings))
     report = checked.report
     watchdog = Watchdog(
@@ -75,17 +71,17 @@ async def run_checks(checked: CheckedEnv) -> None:
         before = await _check_open(checked, watchdog)
         if before is not None:
             backend = checked.env.lifecycle.sandboxes.kind
-            await _check(checked, "leaks", lambda _: left_behind(before, backend))
+            await _check(checked, "leaks", lambda _: check_leaks(before, backend))
     report.add({"check": None})
 
 
-async def _check_open(checked: CheckedEnv, watchdog: Watchdog) -> Belongings | None:
-    """The checks of the open environment; what was there when it opened, if it did."""
+async def _check_open(checked: CheckedEnv, watchdog: Watchdog) -> Resources | None:
+    """Check the open environment; return the resources that existed when it opened, or None."""
     report, before = checked.report, None
     report.add({"check": "opens"})
     try:
-        async with checked.opened():
-            before = belongings()
+        async with checked.open():
+            before = list_resources()
             env, warnings = checked.env, checked.warnings
             rewards = "turn rewards" if env.default_estimator == "turn_return" else "one reward for the whole"
             found = (
@@ -104,8 +100,8 @@ async def _check_open(checked: CheckedEnv, watchdog: Watchdog) -> Belongings | N
                 for name, check in _OF_OPEN.items():
                     await _check(checked, name, check)
             report.add({"check": "closes", "doing": ""})
-    except BaseException as error:  # noqa: BLE001  # of `setup`, `load_items`, `teardown` and the like
-        failed = _failed(error)
+    except BaseException as error:  # noqa: BLE001  # of hooks such as `setup`
+        failed = _failure_of(error)
         if before is not None:
             report.add({"closes": failed})
             return before
@@ -118,23 +114,21 @@ async def _check_open(checked: CheckedEnv, watchdog: Watchdog) -> Belongings | N
 
 
 async def _check(checked: CheckedEnv, name: str, check: Callable[[CheckedEnv], Awaitable[Answer]]) -> None:
-    """Make a check and report its answer."""
     checked.report.add({"check": name, "doing": ""})
     answer: Answer = "skipped", "the first rollout broke"
     try:
         if checked.first is not None or name in _WITHOUT_ROLLOUT:
             answer = await check(checked)
-    except BaseException as error:  # noqa: BLE001  # what breaks a check is what it found
-        answer = _failed(error)
+    except BaseException as error:  # noqa: BLE001  # an exception is the answer of the check
+        answer = _failure_of(error)
     checked.report.add({name: answer})
 
 
-def _failed(error: BaseException) -> Answer:
-    """The answer where code raised; what ends the whole command, ^C or a cancellation, is raised again."""
+def _failure_of(error: BaseException) -> Answer:
+    """Return the answer for an exception; re-raise ^C and cancellations of the command."""
     task = asyncio.current_task()
     is_cancelled = isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
     if isinstance(error, KeyboardInterrupt) or is_cancelled:
         raise error
-    error = raised_by_user(error)
-    # The message of a RunError has what broke in a hook of the setup.
+    error = unwrap_user_error(error)
     return "fail", str(error) if isinstance(error, RunError) else reason_of(error)

@@ -1,4 +1,4 @@
-"""The environment that is checked: made with a policy that can play at any skill, its calls traced."""
+"""The environment under check: its policy plays at any skill, and its calls are traced."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -13,7 +13,7 @@ from environments.config import AgentEnvConfig, ModelServerConfig
 from environments.policy.base import CompletionRequest, Policy
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.scripted import Choice, PlaysByScript, Script, ScriptedPolicy, generic_script, say
-from environments.rollout.boundary import raised_by_user
+from environments.rollout.boundary import unwrap_user_error
 from environments.rollout.containment.hook_calls import HookCalls
 from environments.rollout.items.item_json import stable_text
 from environments.rollout.items.tasks import GroupTask
@@ -25,55 +25,52 @@ from turnwise.check.report import Report
 SIBLINGS = 4
 """Rollouts of one item."""
 _HOOK_S, _ROLLOUT_S, _BLOCK_S = 20.0, 60.0, 10.0
-"""Longest that code of the environment may take here; a check that waits for minutes is not used."""
+"""Time limits for the environment's code, so that nobody waits minutes for a check."""
 _NOT_OF_THE_ENV = ("model", "the image", "play")
-"""Calls that are no code of the environment's."""
+"""Calls without code of the environment."""
 
 
 class CheckPolicy(PlaysByScript):
-    """The scripted agent at the skill of the moment, or agents that repeat earlier rollouts."""
-
     def __init__(self, renderer: ChatMLRenderer) -> None:
-        """Play at the environment's own skill."""
         self._renderer = renderer
         self.skill: float | None = None
-        self.said: dict[tuple[int, int], Message] = {}
-        """Every message so far, by the seed and the number of its call."""
+        self.messages: dict[tuple[int, int], Message] = {}
+        """Every message so far, by seed and number of the request."""
         self.repeats = False
-        """Whether these are said again; where none was, the agent is silent."""
+        """Whether to repeat `messages`; the agent is silent for an unknown request."""
         self.padded: Callable[[Script], Script] | None = None
         """A function that rewrites the messages of the scripted agent."""
 
     @property
     def name(self) -> str:
-        """What a record would call it."""
         return "check"
 
     def playing_by_script(self, script: Script, summary: Script, skill: float) -> Policy:
-        """The policy of one rollout."""
         skill = skill if self.skill is None else self.skill
         script = script if self.padded is None else self.padded(script)
         if not self.repeats:
-            return _Remembered(script, self.said, skill=skill, renderer=self._renderer, summary=summary)
+            return _RecordingPolicy(
+                script, self.messages, skill=skill, renderer=self._renderer, summary=summary
+            )
 
         def again(request: CompletionRequest) -> Message:
-            return self.said.get((request.seed, request.number), say(""))
+            return self.messages.get((request.seed, request.number), say(""))
 
-        return _Repeating(again, self._renderer)
+        return _RepeatingPolicy(again, self._renderer)
 
 
-class _Remembered(ScriptedPolicy):
-    def __init__(self, script: Script, said: dict[tuple[int, int], Message], **options: Any) -> None:
+class _RecordingPolicy(ScriptedPolicy):
+    def __init__(self, script: Script, messages: dict[tuple[int, int], Message], **options: Any) -> None:
         super().__init__(script, **options)
-        self._said = said
+        self._messages = messages
 
     async def complete(self, request: CompletionRequest) -> Completion:
         completion = await super().complete(request)
-        self._said[request.seed, request.number] = completion.message
+        self._messages[request.seed, request.number] = completion.message
         return completion
 
 
-class _Repeating(ScriptedPolicy):
+class _RepeatingPolicy(ScriptedPolicy):
     def __init__(self, again: Callable[[CompletionRequest], Message], renderer: ChatMLRenderer) -> None:
         super().__init__(generic_script, skill=1.0, renderer=renderer)
         self._again = again
@@ -84,24 +81,21 @@ class _Repeating(ScriptedPolicy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedCall:
-    """One call of the environment's code."""
-
     name: str
     """`prepare`, `score_turn`, `tool terminal`, …"""
     given: str
-    """The result, as JSON as far as that goes, or what was raised."""
+    """The result as text, or the exception."""
     seconds: float
 
 
 class TracedCalls(HookCalls):
-    """The calls of one rollout, noted as they end."""
+    """Hook calls of one rollout that are traced."""
 
     def __init__(self, checked: "CheckedEnv", *args: Any, **how: Any) -> None:
         super().__init__(*args, **how)
         self._checked = checked
 
     async def run(self, function: Callable[[], Any], *, doing: str, **how: Any) -> Any:
-        """As `HookCalls.run`."""
         if doing.startswith(_NOT_OF_THE_ENV):
             return await super().run(function, doing=doing, **how)
         self._checked.report.add({"doing": doing})
@@ -109,7 +103,7 @@ class TracedCalls(HookCalls):
         try:
             given = await super().run(function, doing=doing, **how)
         except BaseException as error:
-            self._note(doing, raised_by_user(error), monotonic() - started)
+            self._note(doing, unwrap_user_error(error), monotonic() - started)
             raise
         self._note(doing, given, monotonic() - started)
         return given
@@ -117,50 +111,48 @@ class TracedCalls(HookCalls):
     def _note(self, doing: str, given: Any, seconds: float) -> None:
         checked, name = self._checked, doing.rpartition(": ")[2].partition(", ")[0]
         if checked.calls is not None:
-            text = _raised(given) if isinstance(given, BaseException) else _text_of(given)
+            text = _error_text(given) if isinstance(given, BaseException) else _text_of(given)
             checked.calls.append(TracedCall(name=name, given=text, seconds=round(seconds, 6)))
 
 
 @dataclass(slots=True, kw_only=True)
 class CheckedEnv:
-    """What the checks work with."""
+    """An environment under check, and the rollouts so far."""
 
     env_cls: type[AgentEnv]
     config: AgentEnvConfig
-    """As the user set it."""
+    """The user's settings, without the limits of the checks."""
     servers: Sequence[ModelServerConfig]
     items: int
-    """How many are played."""
+    """Number of items to play."""
     report: Report
     warnings: list[str] = field(default_factory=list[str])
-    """What was logged so far."""
+    """Logged lines."""
     env: AgentEnv = field(init=False)
-    """While it is open."""
     policy: CheckPolicy = field(init=False)
-    """The policy it was made with."""
     played: dict[float, list[CreditedGroup]] = field(default_factory=dict[float, list[CreditedGroup]])
-    """The groups that were played, by skill; the first rollout is not among them."""
+    """Groups by skill, without the first rollout."""
     first_calls: Sequence[TracedCall] = ()
-    """Those of the first rollout."""
+    """Calls of the first rollout."""
     first: Trajectory | None = None
-    """The first rollout if it came to an end; otherwise the others would break alike."""
+    """The first rollout, or None if it failed: the others would fail, too."""
     calls: list[TracedCall] | None = None
-    """Those of the moment, where they are traced."""
+    """Calls of the current rollout, if they are traced."""
 
     @property
     def block_s(self) -> float:
-        """How long code may block the event loop before the process ends."""
+        """Seconds that code may block the event loop before the process ends."""
         return min(self.config.hook_block_s, _BLOCK_S)
 
     @asynccontextmanager
-    async def opened(self) -> AsyncGenerator[None]:
-        """With `env`: it has limits that a check can wait for, its calls are traced, and the script plays.
+    async def open(self) -> AsyncGenerator[None]:
+        """Context manager: open `env` with short time limits and traced calls.
 
         Raises:
-            UsageError: the class or a setting is wrong.
+            UsageError: if the class or a setting is wrong.
         """
         self.policy = CheckPolicy(ChatMLRenderer.load(self.config.tokenizer_name))
-        # A class of slow tasks says so by a default of its own.
+        # A class of slow tasks has another default.
         own_s, usual_s = (
             each.model_fields["rollout_timeout_s"].default for each in (type(self.config), AgentEnvConfig)
         )
@@ -184,11 +176,10 @@ class CheckedEnv:
 
     @property
     def tasks(self) -> list[GroupTask]:
-        """Those that are played: the first ones."""
         return self.env.tasks()[: self.items]
 
     async def play(self, skill: float) -> list[CreditedGroup]:
-        """A group for each task, played at a skill; once for each skill."""
+        """Play a group for each task at a skill, once per skill."""
         if skill not in self.played:
             self.policy.skill = skill
             groups = await asyncio.gather(*(self.env.run_group(task) for task in self.tasks))
@@ -197,14 +188,13 @@ class CheckedEnv:
 
     @property
     def trajectories(self) -> list[Trajectory]:
-        """Of everything that was played."""
         return [
             each for groups in self.played.values() for group in groups for each in group.group.trajectories
         ]
 
 
-def _raised(error: BaseException) -> str:
-    """What a call raised; a tool's answer to the model is no error."""
+def _error_text(error: BaseException) -> str:
+    """Describe an exception; a tool's message to the model is no error."""
     if isinstance(error, ToolError | ArgumentsRefused):
         return f"told the model: {error}"
     if isinstance(error, ContextOverflow):
@@ -215,5 +205,5 @@ def _raised(error: BaseException) -> str:
 def _text_of(given: Any) -> str:
     try:
         return stable_text(given)
-    except Exception as error:  # noqa: BLE001  # it is read by code of the environment's own
+    except Exception as error:  # noqa: BLE001  # user code serialises the value
         return f"<{type(given).__name__}, which cannot be read: {type(error).__name__}>"

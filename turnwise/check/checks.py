@@ -1,4 +1,4 @@
-"""What an agent is offered, what rollouts come to and leave behind, and whether rewards differ."""
+"""The checks: prompt and tools, rollouts and their leaks, and differences of rewards."""
 
 import asyncio
 import json
@@ -26,26 +26,25 @@ from tools.errors import IsolationError
 from tools.mcp.mcp_servers import MCPTool
 from tools.mcp.mcp_toolset import ROLLOUT
 from tools.plain_text import one_line
-from tools.sandbox.inventory import list_sandboxes
+from tools.sandbox import list_sandboxes
 from turnwise.check.checked_env import CheckedEnv, TracedCall
 from turnwise.check.report import Answer
 
 GOOD, MIDDLE, BAD = 1.0, 0.5, 0.0
 """Skills of the scripted agent."""
 _LONG_PROMPT = 0.5
-"""Share of a row above which a prompt is a warning."""
+"""Share of a row from which a prompt is a warning."""
 _SHOWN_CHARS = 320
 _SHOWN, _SHOWN_VALUE = 3, 80
 _OURS = ("turnwise-pool", "turnwise-watchdog", "turnwise-docker", "turnwise-sandbox", "asyncio_")
-"""How names of threads begin that are not an environment's."""
+"""Prefixes of names of our own threads."""
 _WAIT_S = 2.0
-"""For what is just ending."""
+"""Grace period for processes and threads that are ending."""
 _NOTHING_PLAYED: Answer = ("skipped", "no rollout came to an end")
 _NO_SCRIPT = "no scripted agent of its own: write scripted_choices(self, item, messages, tools, skill)"
 
 
 async def check_items(checked: CheckedEnv) -> Answer:
-    """Whether a record can hold the items; their ids are unique, or the environment would not have opened."""
     env = checked.env
     named = zip(env.items, env.item_ids, strict=True)
     unrecordable = [name for item, name in named if recorded_item(item) is None]
@@ -59,7 +58,6 @@ async def check_items(checked: CheckedEnv) -> Answer:
 
 
 async def check_prompts(checked: CheckedEnv) -> Answer:
-    """Whether each item has a prompt that leaves room for an answer."""
     openings = {each.item_id: each for each in reversed(checked.trajectories)}
     if not openings:
         return _NOTHING_PLAYED
@@ -79,7 +77,6 @@ async def check_prompts(checked: CheckedEnv) -> Answer:
 
 
 async def check_tools(checked: CheckedEnv) -> Answer:
-    """Whether each tool and each of its parameters has a description."""
     specs = checked.env.toolset.specs
     if is_recorded(checked.env):
         unused = [name for name in ("respond", "tools_for") if writes(checked.env, name)]
@@ -104,7 +101,6 @@ async def check_tools(checked: CheckedEnv) -> Answer:
 
 
 async def check_rollout(checked: CheckedEnv) -> Answer:
-    """Whether one rollout, played alone, comes to an end."""
     task = checked.tasks[0]
     checked.first_calls = checked.calls = calls = list[TracedCall]()
     try:
@@ -121,7 +117,7 @@ async def check_rollout(checked: CheckedEnv) -> Answer:
         {
             "shown prompt": [message.to_openai() for message in trajectory.prompt],
             "shown tools": [spec.to_openai() for spec in trajectory.tools],
-            "shown rollout": _shown_turns(trajectory),
+            "shown rollout": _turn_values(trajectory),
         }
     )
     score = "no score" if trajectory.score is None else f"score {trajectory.score:.3g}"
@@ -129,7 +125,7 @@ async def check_rollout(checked: CheckedEnv) -> Answer:
     return "ok", f"item {task.item_id}: {len(trajectory.acts)} turns, ended {ended!r}, {score}"
 
 
-def _shown_turns(trajectory: Trajectory) -> list[dict[str, Any]]:
+def _turn_values(trajectory: Trajectory) -> list[dict[str, Any]]:
     rewards = (trajectory.rewards and trajectory.rewards.turns) or [None] * len(trajectory.turns)
     return [
         {
@@ -144,7 +140,7 @@ def _shown_turns(trajectory: Trajectory) -> list[dict[str, Any]]:
 
 
 async def check_hooks(checked: CheckedEnv) -> Answer:
-    """Whether a hook of the first rollout raised; they are listed in the order of their first calls."""
+    """Check that no hook of the first rollout raised."""
     calls = checked.first_calls
     times = Counter(call.name for call in calls)
     raised = [call for call in calls if call.given.startswith("raised ")]
@@ -160,7 +156,6 @@ async def check_hooks(checked: CheckedEnv) -> Answer:
 
 
 async def check_failures(checked: CheckedEnv) -> Answer:
-    """Whether a rollout broke, whatever the agent did."""
     groups = [each for played in checked.played.values() for each in played]
     failures = [failure for each in groups for failure in each.group.failures]
     count = len(checked.trajectories) + len(failures)
@@ -174,7 +169,6 @@ async def check_failures(checked: CheckedEnv) -> Answer:
 
 
 async def check_skill(checked: CheckedEnv) -> Answer:
-    """Whether a scripted agent without mistakes scores more than one that makes nothing but mistakes."""
     if not writes(checked.env, "scripted_choices"):
         return "skipped", _NO_SCRIPT
     good, bad = [
@@ -188,7 +182,7 @@ async def check_skill(checked: CheckedEnv) -> Answer:
     ]
     if not good or not bad:
         return "skipped", "no rollout has a score"
-    if checked.env.scripted_solves and (wrong := await _unsolved(checked)):
+    if checked.env.scripted_solves and (wrong := await _find_wrong_items(checked)):
         return "fail", f"{len(wrong)} of {len(checked.env.tasks())} items: {'; '.join(wrong)}"
     apart = fmean(good) - fmean(bad)
     noise = sqrt(sum(variance(each) / len(each) for each in (good, bad) if len(each) > 1))
@@ -200,8 +194,8 @@ async def check_skill(checked: CheckedEnv) -> Answer:
     return "ok", found
 
 
-async def _unsolved(checked: CheckedEnv) -> list[str]:
-    """All items of the environment that a flawless script does not solve, or one that does nothing does."""
+async def _find_wrong_items(checked: CheckedEnv) -> list[str]:
+    """Return all items that the script fails at skill 1, or solves at skill 0."""
     wrong = dict[str, str]()
     tasks = checked.env.tasks()
     for skill, expected, who in (
@@ -226,7 +220,6 @@ async def _unsolved(checked: CheckedEnv) -> list[str]:
 
 
 async def check_variation_by_turn(checked: CheckedEnv) -> Answer:
-    """Whether turns of one rollout earn different rewards, which is what credit per turn is made of."""
     played = [each for each in checked.trajectories if each.rewards is not None]
     if all(each.act_rewards is None for each in played):
         return "skipped", "one reward for the whole rollout (TurnLevelRewardMixin gives turn rewards)"
@@ -249,7 +242,6 @@ async def check_variation_by_turn(checked: CheckedEnv) -> Answer:
 
 
 async def check_variation_in_group(checked: CheckedEnv) -> Answer:
-    """Whether siblings differ, so that some have advantages: a group without any teaches nothing."""
     groups = [each for each in await checked.play(MIDDLE) if each.group.trajectories]
     if not groups:
         return _NOTHING_PLAYED
@@ -263,7 +255,7 @@ async def check_variation_in_group(checked: CheckedEnv) -> Answer:
 
 
 async def check_siblings(checked: CheckedEnv) -> Answer:
-    """Whether the first rollout takes the same course again, twice and side by side, and earns the same."""
+    """Check that two concurrent repetitions of the first rollout have the same course and rewards."""
     assert checked.first is not None
     one, checked.policy.repeats = _course(checked.first), True
     groups = await asyncio.gather(*(checked.env.rollout_group(checked.tasks[0], 1) for _ in range(2)))
@@ -295,7 +287,6 @@ async def check_siblings(checked: CheckedEnv) -> Answer:
 
 
 def _difference(one: Mapping[str, Any], two: Mapping[str, Any]) -> str | None:
-    """The first entry that is not the same in both."""
     for name in {**one, **two}:
         if one.get(name) != two.get(name):
             before, after = (f"{each.get(name)!r}" for each in (one, two))
@@ -304,7 +295,6 @@ def _difference(one: Mapping[str, Any], two: Mapping[str, Any]) -> str | None:
 
 
 def _rewards_of(rewards: Rewards | None) -> dict[str, Any]:
-    """All numbers by name, parts first."""
     if rewards is None:
         return {}
     named: dict[str, Any] = {}
@@ -317,7 +307,6 @@ def _rewards_of(rewards: Rewards | None) -> dict[str, Any]:
 
 
 def _course(trajectory: Trajectory) -> dict[str, Any]:
-    """What was said and done, in the order in which it came about."""
     named: dict[str, Any] = {"prompt": [message.content for message in trajectory.prompt]}
     for turn in trajectory.turns:
         name = f"turn {turn.index + 1}"
@@ -328,28 +317,28 @@ def _course(trajectory: Trajectory) -> dict[str, Any]:
     return named | {"end": (len(trajectory.turns), trajectory.end_reason)}
 
 
-Belongings = Mapping[str, frozenset[str]]
-"""What this process has at one time, and what is in the folder that rollouts may write into."""
+Resources = Mapping[str, frozenset[str]]
+"""Names of child processes, threads and temporary files, by kind."""
 
 
-def belongings() -> Belongings:
+def list_resources() -> Resources:
     threads = (each for each in threading.enumerate() if not each.name.startswith(_OURS))
     return {
-        "processes": frozenset(_processes()),
+        "processes": frozenset(_find_children()),
         "threads": frozenset(f"{each.name} ({each.ident})" for each in threads),
         "temporary files": frozenset(each.name for each in Path(tempfile.gettempdir()).iterdir()),
     }
 
 
-async def left_behind(before: Belongings, backend: str) -> Answer:
-    """What a closed environment left.
+async def check_leaks(before: Resources, backend: str) -> Answer:
+    """Check that a closed environment left nothing behind.
 
     Args:
-        before: with the environment open, so that what is shared by all rollouts is not counted.
-        backend: of its sandboxes.
+        before: resources of the open environment, which all rollouts share.
+        backend: the backend of its sandboxes.
     """
     ends = monotonic() + _WAIT_S
-    while (left := await _left(before, backend)) and monotonic() < ends:  # noqa: ASYNC110  # nothing reports it
+    while (left := await _find_left(before, backend)) and monotonic() < ends:  # noqa: ASYNC110  # nothing reports it
         await asyncio.sleep(_WAIT_S / 10)
     if not left:
         return "ok", "no process, thread, sandbox or temporary file is left"
@@ -361,16 +350,15 @@ async def left_behind(before: Belongings, backend: str) -> Answer:
     return "fail", f"left: {'; '.join(found)}; what `prepare` opens, close after its `yield`"
 
 
-async def _left(before: Belongings, backend: str) -> dict[str, frozenset[str]]:
-    left = {what: names - before[what] for what, names in belongings().items()}
+async def _find_left(before: Resources, backend: str) -> dict[str, frozenset[str]]:
+    left = {what: names - before[what] for what, names in list_resources().items()}
     with suppress(IsolationError):
         listed = await list_sandboxes(backend)
         left["sandboxes"] = frozenset(each.name for each in listed if each.owner == os.getpid())
     return {what: names for what, names in left.items() if names}
 
 
-def _processes() -> Iterator[str]:
-    """Those whose parent is this one, on Linux."""
+def _find_children() -> Iterator[str]:
     for status in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             number, _, rest = status.read_text().partition(" (")

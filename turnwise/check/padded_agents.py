@@ -1,4 +1,4 @@
-"""Whether rewards pay for padding: a longer, louder or busier scripted agent that is no better."""
+"""The check for rewards that pay for padding: longer, louder and busier scripted agents."""
 
 import asyncio
 import inspect
@@ -16,15 +16,14 @@ from turnwise.check.checked_env import CheckedEnv
 from turnwise.check.report import Answer
 
 _SKILL = 1.0
-"""An agent that makes no mistakes has nothing honest left to earn."""
+"""Without mistakes, only padding can raise the score."""
 _SIBLINGS = 2
 _REPEATS = 3
-"""Times that each message of the longer agent is written, and each call of the busier one made."""
+"""Copies of each message of the longer agent, and of each call of the busier one."""
 _FILLER = "\n" + " ".join(["Let me think about this carefully and explain what I am doing."] * 8)
 
 
 def _longer(message: Message, before: Sequence[Message]) -> Message:
-    """The agent's last message again, until it was written `_REPEATS` times."""
     own = [each for each in before if each.role == "assistant"]
     return own[-1] if len(own) % _REPEATS else message
 
@@ -42,25 +41,23 @@ _AGENTS: Mapping[str, tuple[Callable[[Message, Sequence[Message]], Message], str
     "louder": (_louder, "more text"),
     "busier": (_busier, "more calls"),
 }
-"""How each agent pads a message, and what it does more of."""
 
 
 async def check_padding(checked: CheckedEnv) -> Answer:
-    """Whether an agent that only pads scores more than the same agent without, at no better outcome."""
     if is_recorded(checked.env):
         return "skipped", "the agent is recorded, and pads nothing"
     if not writes(checked.env, "scripted_choices"):
         return "skipped", "no scripted agent of its own, whose messages could be padded"
-    plain = await _played(checked)
+    plain = await _play(checked)
     paid = list[str]()
     for name, (pad, more) in _AGENTS.items():
-        checked.policy.padded = lambda script, pad=pad: _padded(script, pad)
+        checked.policy.padded = lambda script, pad=pad: _pad_script(script, pad)
         try:
-            padded = await _played(checked)
+            padded = await _play(checked)
         finally:
             checked.policy.padded = None
         pairs = [(plain[key], padded[key]) for key in plain.keys() & padded.keys()]
-        if found := _more_earned(pairs):
+        if found := _describe_gain(pairs):
             paid.append(f"a {name} agent ({more}, nothing else) {found}")
     if not plain:
         return "skipped", "no rollout has a reward"
@@ -70,7 +67,7 @@ async def check_padding(checked: CheckedEnv) -> Answer:
     return ("fail" if has_outcome else "warn"), f"{'; '.join(paid)}: that is what a model will learn to do"
 
 
-def _padded(script: Script, pad: Callable[[Message, Sequence[Message]], Message]) -> Script:
+def _pad_script(script: Script, pad: Callable[[Message, Sequence[Message]], Message]) -> Script:
     async def choices(
         messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
     ) -> Sequence[Choice]:
@@ -81,8 +78,7 @@ def _padded(script: Script, pad: Callable[[Message, Sequence[Message]], Message]
     return choices
 
 
-async def _played(checked: CheckedEnv) -> dict[tuple[str, int], Rewards]:
-    """The rewards of each rollout, by item and sibling; one that broke is a finding of other checks."""
+async def _play(checked: CheckedEnv) -> dict[tuple[str, int], Rewards]:
     checked.policy.skill = _SKILL
     groups = await asyncio.gather(*(checked.env.rollout_group(task, _SIBLINGS) for task in checked.tasks))
     rollouts = chain.from_iterable(group.trajectories for group in groups)
@@ -90,8 +86,8 @@ async def _played(checked: CheckedEnv) -> dict[tuple[str, int], Rewards]:
     return {key: each for key, each in rewards.items() if each is not None and each.score is not None}
 
 
-def _more_earned(pairs: Sequence[tuple[Rewards, Rewards]]) -> str:
-    """By how much the padded agent scores more than noise, where its outcome is no better; else empty."""
+def _describe_gain(pairs: Sequence[tuple[Rewards, Rewards]]) -> str:
+    """Describe a gain in score above noise without a better outcome; "" for none."""
     scores = [(plain.score or 0.0, padded.score or 0.0) for plain, padded in pairs]
     gains = [padded - plain for plain, padded in scores]
     noise = 2 * stdev(gains) / sqrt(len(gains)) if len(gains) > 1 else 0.0

@@ -1,4 +1,4 @@
-"""What checks find, line by line, the process that writes it, and what is shown of it above the table."""
+"""The report of checks: the file, the child process that writes it, and the parts above the table."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from tools.plain_text import one_line, printable
-from tools.sandbox.host.guarded import guarded
+from tools.sandbox.host.ownership import guard_command
 
 Result = Literal["ok", "warn", "fail", "skipped"]
 Answer = tuple[Result, str]
@@ -25,28 +25,25 @@ PARTS = {
     "hooks": "Calls of the first rollout, in order, and what each gave",
     "rollout": "The first rollout",
 }
-"""By name in the report: the title."""
+"""Titles by name in the report."""
 _MOST_LINES = 40
-"""Of one part."""
 
 
 class Report:
-    """Writes to a file as things are found: the process may not live to report them later. Thread-safe."""
+    """A file that gets each finding at once, since the process may be killed. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
-        """Create the file."""
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC)
         self._lock = threading.Lock()
 
     def add(self, values: Mapping[str, Any]) -> None:
-        """Write a line, whose values take the place of former ones.
+        """Write values that replace former ones of the same name.
 
         Args:
-            values: by the name of a check, its answer; `shown NAME`: what stands above the table; `check`:
-                the one that begins, `None` at the end; `doing`: the call that begins; `blocked`: the line of
-                the watchdog.
+            values: answers by name of the check; `shown NAME`: a part above the table; `check`: the check
+                that starts, None at the end; `doing`: the call that starts; `blocked`: the watchdog's line.
         """
-        # An environment's text may have half of a character.
+        # Text of an environment may have lone surrogates.
         line = json.dumps(values, default=str, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
         with self._lock:
             try:
@@ -55,22 +52,17 @@ class Report:
                 os._exit(1)  # the environment's code closed the file
 
 
-def supervised(command: Sequence[str], names: Sequence[str], *, limit_s: float) -> dict[str, Any] | int:
-    """Run a command that writes its report to `--report FILE`; no process of it is left.
-
-    Args:
-        command: see above.
-        names: of all checks.
-        limit_s: seconds.
+def run_supervised(command: Sequence[str], names: Sequence[str], *, limit_s: float) -> dict[str, Any] | int:
+    """Run a command that writes its report to `--report FILE`, and end all its processes.
 
     Returns:
-        The report, in which each check has an answer; or the exit code of a usage error.
+        The report, with an answer for each of `names`; or the exit code of a usage error.
     """
     with TemporaryDirectory(prefix="turnwise-") as folder:
         path, temporary = Path(folder, "report"), Path(folder, "temporary")
-        temporary.mkdir()  # what is left there at the end was left by a rollout
+        temporary.mkdir()  # files that remain were left by a rollout
         process = subprocess.Popen(
-            guarded([*command, "--report", str(path)]),
+            guard_command([*command, "--report", str(path)]),
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr.fileno(),
             start_new_session=True,
@@ -101,8 +93,7 @@ def supervised(command: Sequence[str], names: Sequence[str], *, limit_s: float) 
     return dict.fromkeys(names, ended) | report
 
 
-def shown_lines(report: Mapping[str, Any], width: int) -> Iterator[str]:
-    """What stands above the table: the parts that there are, cut where they get long."""
+def shown_parts(report: Mapping[str, Any], width: int) -> Iterator[str]:
     for name, title in PARTS.items():
         if values := report.get(f"shown {name}"):
             lines = list(_lines(name, values, width - 2))
@@ -116,9 +107,9 @@ def shown_lines(report: Mapping[str, Any], width: int) -> Iterator[str]:
 def _lines(part: str, values: Sequence[Mapping[str, Any]], width: int) -> Iterator[str]:
     for each in values:
         if part == "prompt":
-            yield from _wrapped(f"{each['role']}: {each['content']}", width)
+            yield from _wrap(f"{each['role']}: {each['content']}", width)
         elif part == "tools":
-            yield from _wrapped(json.dumps(each, ensure_ascii=False), width)
+            yield from _wrap(json.dumps(each, ensure_ascii=False), width)
         elif part == "hooks":
             longest = max(len(call["name"]) for call in values)
             given = _cut(each["given"], width - longest - 15)
@@ -130,7 +121,7 @@ def _lines(part: str, values: Sequence[Mapping[str, Any]], width: int) -> Iterat
             yield from (f"    → {_cut(answer, width - 8)}" for answer in each["answers"])
 
 
-def _wrapped(text: str, width: int) -> Iterator[str]:
+def _wrap(text: str, width: int) -> Iterator[str]:
     for line in text.splitlines():
         plain = printable(line, "\N{REPLACEMENT CHARACTER}")
         yield from textwrap.wrap(plain, max(20, width), subsequent_indent="    ") or [""]

@@ -1,1 +1,1 @@
-"""The command line of Turnwise, one file per command, imported only when it runs."""
+"""The command line of Turnwise; a command is imported when it runs."""

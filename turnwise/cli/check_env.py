@@ -1,4 +1,4 @@
-"""`turnwise check`: whether an environment is right, found out without a model, as one table."""
+"""`turnwise check`: tests an environment without a model, and prints one table."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from rich.text import Text
 from environments.run.worker_pool import run_whole
 from turnwise.check.check_run import NAMES, run_checks
 from turnwise.check.checked_env import CheckedEnv
-from turnwise.check.report import PARTS, Report, Result, shown_lines, supervised
+from turnwise.check.report import PARTS, Report, Result, run_supervised, shown_parts
 from turnwise.cli.env_command import EnvCall, EnvCommand, with_proxies
 
 _STYLES: dict[Result, str] = {"ok": "green", "warn": "yellow", "fail": "red", "skipped": "dim"}
@@ -25,23 +25,22 @@ FAILED = 1
 
 
 class CheckCommand(EnvCommand):
-    """An environment's code runs in a process of its own: whatever it does there, the table is shown."""
+    """Runs the checks in a child process, so that no code of an environment can suppress the table."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep what the process is started with."""
         ctx.meta[_ARGS] = list(args)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Start the process and show what it reports; or be the process."""
+        """Start the child process and show its report; in the child, run the checks."""
         options = ctx.params
         if options.get("help") or options["report"] is not None:
             return super().invoke(ctx)
-        # -P: the current folder comes to the end of Python's path, where it hides nothing of ours.
+        # -P: the current folder is last on Python's path, where it hides none of our packages.
         program = ["-P", "-m", "turnwise"] if ctx.obj is None else [sys.argv[0]]
         command = [sys.executable, *program, "check", *ctx.meta[_ARGS]]
         with Console(stderr=True).status("checking"):
-            report = supervised(command, NAMES, limit_s=options["limit"])
+            report = run_supervised(command, NAMES, limit_s=options["limit"])
         if isinstance(report, int):
             return report
         if options["as_json"]:
@@ -70,17 +69,16 @@ def command(call: EnvCall, items: int, report: Path, **_: Any) -> int:
     checked = CheckedEnv(
         env_cls=call.env_cls,
         config=settings.env,
-        servers=with_proxies(settings.second),  # the policy's model is not asked
+        servers=with_proxies(settings.second),
         items=items,
         report=Report(report),
     )
     run_whole(run_checks(checked))
     sys.stdout.flush()
-    os._exit(0)  # whatever threads the environment has left
+    os._exit(0)  # threads of the environment may still run
 
 
 def _show(report: Mapping[str, Any]) -> None:
-    """What was looked at, then the table."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = max(console.width, _PIPED_WIDTH)
@@ -93,7 +91,7 @@ def _show(report: Mapping[str, Any]) -> None:
         table.add_row(name, Text(result, style=_STYLES[result]), Text(found))
     with console.capture() as shown:  # rich ends the process when its output is closed
         console.print(table)
-    click.echo("\n".join(shown_lines(report, console.width)))
+    click.echo("\n".join(shown_parts(report, console.width)))
     click.echo("\n".join(line.rstrip() for line in shown.get().splitlines()))
 
 

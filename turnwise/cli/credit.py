@@ -1,4 +1,4 @@
-"""`turnwise credit`: list the estimators, report which one suits a record, or compute its credit anew."""
+"""`turnwise credit`: lists estimators, reports which one suits a record, or recomputes its credit."""
 
 import json
 from collections import Counter, defaultdict
@@ -44,26 +44,21 @@ from environments.trajectory import CreditedGroup, Trajectory
 from tools.errors import CreditError, UsageError
 from turnwise.cli.credit_options import CreditOptions, credit_options
 from turnwise.cli.env_command import EnvCall, EnvCommand
-from turnwise.cli.main import terminated_as_interrupted
+from turnwise.cli.main import interrupt_on_sigterm
 from turnwise.cli.settings import split_overrides
 from turnwise.lab.credit_report.report import CreditReport, credit_report
 
 SHOWN_TURNS = 12
 _SETTINGS = "turnwise.credit.settings"
 _FIRST = "turn_return"
-"""The default, listed first."""
 
 
 class CreditCommand(EnvCommand):
-    """A command that works on an environment for --rewards, and on none otherwise."""
-
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep the dotted settings, which only --rewards has a use for."""
         ctx.meta[_SETTINGS], _ = split_overrides(args)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run with the environment for --rewards, without one otherwise."""
         options, settings = dict(ctx.params), ctx.meta[_SETTINGS]
         if options["rewards"] or options["help"] or "help" in settings.of("env"):
             return super().invoke(ctx)
@@ -124,7 +119,7 @@ def command(
     elif credit is None and out is not None:
         raise UsageError("no estimator given: --estimator NAME; `turnwise credit` lists them")
     elif credit is None:
-        with terminated_as_interrupted():
+        with interrupt_on_sigterm():
             report = credit_report(groups_of(records_at(records)), given["model"])
         if given["as_json"]:
             click.echo(json.dumps({"rows": report["rows"]}))
@@ -150,7 +145,7 @@ def _show_credit(report: CreditReport) -> None:
             "-" if row["bias"] is None else f"{row['bias']:.3f}",
         )
     tier = {"proxy": "a proxy made of the record's tokens", "measured": "the model's gradients"}
-    with console.capture() as shown:  # rich ends the process when the reader has gone
+    with console.capture() as shown:  # rich exits if the reader is gone
         console.print(table)
         console.print(Text(f"{report['groups']:,} groups; {tier[report['rows'][0]['tier']]}"), soft_wrap=True)
         for sentence in report["sentences"]:
@@ -172,9 +167,9 @@ def _rescore(call: EnvCall, records: Sequence[Path], credit: CreditOptions | Non
 def _recredit(records: Sequence[Path], credit: CreditOptions, out: Path | None) -> None:
     record = records_at(records)
     writing = nullcontext() if out is None else new_record(out, doing="credit")
-    with terminated_as_interrupted(), writing as recorder:
+    with interrupt_on_sigterm(), writing as recorder:
         done = _rewrite(record, recorder, credit)
-    with outlived_console():  # the work is done, whether or not it can be reported
+    with outlived_console():
         before = " and ".join(sorted(done.before))
         _report(Console(highlight=False), credit_change(done.pairs), before=before, after=credit.estimator)
         if done.steps:
@@ -193,36 +188,36 @@ def _recredit(records: Sequence[Path], credit: CreditOptions, out: Path | None) 
 
 
 @dataclass(slots=True, kw_only=True)
-class Recredited:
-    """How credit moved."""
+class CreditTotals:
+    """Counts of a record's groups, and their credit before and after."""
 
     pairs: list[tuple[Advantages, Advantages]] = field(default_factory=list[tuple[Advantages, Advantages]])
-    """Of the acts of each group that had credit, before and after."""
+    """Advantages of the acts, before and after, of each group that had credit."""
     before: set[str] = field(default_factory=set[str])
-    """Their estimators."""
+    """The former estimators."""
     causes: Counter[Cause | None] = field(default_factory=Counter["Cause | None"])
-    """Why how many groups have no credit now; `None`: those that have some."""
+    """Groups by the reason why they have no credit now; None counts those with credit."""
     rescued: int = 0
-    """Groups without credit before, and with some now."""
+    """Groups that have credit now, and had none before."""
     failed: int = 0
     stale: int = 0
     steps: list[str | None] = field(default_factory=list["str | None"])
-    """Of an estimator that compares steps, the version of the weights that began each."""
+    """First weight version of each training step, for an estimator that compares steps."""
 
 
-def _rewrite(record: Record, recorder: Recorder | None, credit: CreditOptions) -> Recredited:
-    """Credit every group anew, and write it where there is a recorder.
+def _rewrite(record: Record, recorder: Recorder | None, credit: CreditOptions) -> CreditTotals:
+    """Recompute the credit of every group, and record it if there is a recorder.
 
     Raises:
-        RecordError: a line is malformed.
-        CreditError: a group cannot be credited.
+        RecordError: if a line is malformed.
+        CreditError: if a group cannot be credited.
     """
-    done = Recredited()
+    done = CreditTotals()
     if recorder is not None:
         recorder.explain(read_contents(record).origins)
-    for path, number, old, new in _credited_anew(record, credit, done):
+    for path, number, old, new in _recompute(record, credit, done):
         try:
-            new = _recredited(old, new, done)
+            new = _choose_group(old, new, done)
         except CreditError as error:
             raise CreditError(f"{path}, line {number}: {error}") from error
         if not new.group.is_evaluation:
@@ -233,42 +228,42 @@ def _rewrite(record: Record, recorder: Recorder | None, credit: CreditOptions) -
     return done
 
 
-def _credited_anew(
-    record: Record, credit: CreditOptions, done: Recredited
+def _recompute(
+    record: Record, credit: CreditOptions, done: CreditTotals
 ) -> Iterator[tuple[Path, int, CreditedGroup, CreditedGroup]]:
-    """Each group by its file and line, as it was and with its new advantages."""
+    """Yield (file, line number, old group, new group)."""
     lines = (
         (path, number, decode_group(line, path, number))
         for path, number, line in iterate_lines(record, warn=True)
     )
     if not credit.compares_steps:
         for path, number, old in lines:
-            yield path, number, old, credit.credited_batch([old])[0] if _can_be_credited(old) else old
+            yield path, number, old, credit.credit_groups([old])[0] if _can_be_credited(old) else old
         return
     every = list(lines)
     new = [old for _, _, old in every]
     steps: defaultdict[str | None, list[int]] = defaultdict(list)
     for index, old in enumerate(new):
         if _can_be_credited(old):
-            steps[_begun_by(old)].append(index)
+            steps[_first_weights(old)].append(index)
     for indices in steps.values():
-        for index, group in zip(indices, credit.credited_batch([new[i] for i in indices]), strict=True):
+        for index, group in zip(indices, credit.credit_groups([new[i] for i in indices]), strict=True):
             new[index] = group
     done.steps = [*steps]
     yield from ((*each, group) for each, group in zip(every, new, strict=True))
 
 
-def _begun_by(credited: CreditedGroup) -> str | None:
+def _first_weights(credited: CreditedGroup) -> str | None:
     turns = (turn for trajectory in credited.group.trajectories for turn in trajectory.turns)
     return next((turn.weight_versions[0] for turn in turns), None)
 
 
 def _can_be_credited(old: CreditedGroup) -> bool:
-    # What siblings that cannot be compared missed can be settled afterwards.
+    # A missing outcome can be settled afterwards.
     return old.status != "failed" or comparable(old.group, ANY_GROUP)[1] is not None
 
 
-def _recredited(old: CreditedGroup, new: CreditedGroup, done: Recredited) -> CreditedGroup:
+def _choose_group(old: CreditedGroup, new: CreditedGroup, done: CreditTotals) -> CreditedGroup:
     if old.status == "failed":
         done.failed += new.status == "failed"
         return old if new.status == "failed" else new
@@ -278,12 +273,12 @@ def _recredited(old: CreditedGroup, new: CreditedGroup, done: Recredited) -> Cre
         done.stale += 1
     else:
         done.before.add(old.estimator)
-        done.pairs.append((_of_the_left(old, new), _of_acts(new.group.trajectories, new.advantages)))
+        done.pairs.append((_advantages_of_kept(old, new), _of_acts(new.group.trajectories, new.advantages)))
     return new
 
 
-def _of_the_left(old: CreditedGroup, new: CreditedGroup) -> Advantages:
-    """The former advantages of the siblings that were not dropped."""
+def _advantages_of_kept(old: CreditedGroup, new: CreditedGroup) -> Advantages:
+    """Return the former advantages of the siblings that the new group has."""
     left = {trajectory.sibling for trajectory in new.group.trajectories}
     before = _of_acts(old.group.trajectories, old.advantages)
     return [
@@ -294,7 +289,7 @@ def _of_the_left(old: CreditedGroup, new: CreditedGroup) -> Advantages:
 
 
 def _of_acts(trajectories: Sequence[Trajectory], advantages: Sequence[Sequence[float]]) -> Advantages:
-    """Without those of summaries, which move as the acts do that they lead to."""
+    """Select the acts: a summary's advantage follows from those of its acts."""
     return [
         [value for value, turn in zip(row, trajectory.turns, strict=True) if turn.kind == "act"]
         for trajectory, row in zip(trajectories, advantages, strict=True)
@@ -324,7 +319,7 @@ def _report(console: Console, change: CreditChange, *, before: str, after: str) 
 def _list_estimators(credit: CreditOptions | None) -> None:
     console = Console(highlight=False)
     names = [_FIRST, *sorted(ESTIMATORS.keys() - {_FIRST})] if credit is None else [credit.estimator]
-    with console.capture() as shown:  # rich ends the process when the reader has gone
+    with console.capture() as shown:  # rich exits if the reader is gone
         for each in names:
             _show_estimator(console, describe(each))
         if credit is None:

@@ -1,4 +1,4 @@
-"""How credit is computed, as options of the commands that give it without rolling out."""
+"""Options for credit, of the commands that compute it without rollouts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,25 +24,20 @@ from tools.errors import CreditError, UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreditOptions:
-    """An estimator with its parameters, checked."""
-
     estimator: str
     preset: str | None
     params: Mapping[str, Value]
     missing_outcome: MissingOutcome | None
-    """`None`: not stated."""
 
     @property
     def compares_steps(self) -> bool:
-        """Whether the estimator compares all groups of a training step."""
         return describe(self.estimator).over_step is not None
 
     @property
     def all_params(self) -> Mapping[str, object]:
-        """Every parameter that a record names."""
         return recorded_params(self.estimator, preset=self.preset, params=self.params)
 
-    def credited_batch(self, groups: Sequence[CreditedGroup]) -> list[CreditedGroup]:
+    def credit_groups(self, groups: Sequence[CreditedGroup]) -> list[CreditedGroup]:
         return credited_batch(
             groups,
             self.estimator,
@@ -51,7 +46,9 @@ class CreditOptions:
             rules=GroupRules(missing_outcome=self.missing_outcome),
         )
 
-    def credited(self, group: TrajectoryGroup, policy: str, *, min_trajectories: int = 0) -> CreditedGroup:
+    def credit_group(
+        self, group: TrajectoryGroup, policy: str, *, min_trajectories: int = 0
+    ) -> CreditedGroup:
         return credited(
             group,
             self.estimator,
@@ -63,7 +60,7 @@ class CreditOptions:
 
 
 def credit_options(*, default: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Options whose values the command gets as `credit`: `None` where no estimator is given."""
+    """Return a decorator that adds the options, and passes `credit`: None without an estimator."""
     options = (
         click.option(
             "--estimator",
@@ -94,7 +91,7 @@ def credit_options(*, default: str | None = None) -> Callable[[Callable[..., Any
         ),
     )
 
-    def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
         def command(
             *args: Any,
@@ -116,11 +113,10 @@ def credit_options(*, default: str | None = None) -> Callable[[Callable[..., Any
             given = option(given)
         return given
 
-    return decorated
+    return decorate
 
 
 def load_code(_: click.Context, __: click.Parameter, code: str | None) -> str | None:
-    """Load a file or module that the user names, as a callback of an option."""
     if code is not None:
         load(code)
     return code

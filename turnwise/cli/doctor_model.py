@@ -1,4 +1,4 @@
-"""`turnwise doctor model`: a short conversation with a model server, and a table of what it gives."""
+"""`turnwise doctor model`: a short conversation with a model server, and a table of its abilities."""
 
 import asyncio
 import json
@@ -11,16 +11,16 @@ import click
 
 from environments.config import AgentEnvConfig, ServerConfig
 from environments.policy.inference.model_server import ModelServer
-from environments.policy.inference.server_kind import check, model_names
+from environments.policy.inference.server_kind import check_server, model_names
 from environments.policy.rendering.chatml import EMBEDDED, Renderer, load_tokenizer
 from environments.policy.rendering.families import (
     TEXT_FAMILIES,
-    checked_family,
     family_names,
     load_renderer,
+    validate_family,
 )
 from tools.errors import ConfigError
-from tools.plain_text import one_line, shown_url
+from tools.plain_text import one_line, public_url
 from turnwise.cli.env_command import with_proxies
 from turnwise.cli.settings import Overrides, Settings, merge_settings, split_overrides
 from turnwise.lab.model_check import CheckedModel, ModelCheck, Verdict, check_model
@@ -33,10 +33,7 @@ _DECIDED = frozenset({"base_url", "model_name", "server_type", "family", "contex
 
 
 class _WithSettings(click.Command):
-    """A command that takes `--openai.NAME` and `--env.NAME`, and works on no environment."""
-
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take the dotted settings out before click sees the rest."""
         ctx.meta[_FLAGS], rest = split_overrides(args)
         return super().parse_args(ctx, rest)
 
@@ -57,19 +54,19 @@ class _WithSettings(click.Command):
 def command(ctx: click.Context, url: str | None, list_families: bool, **options: str | None) -> int:
     """Find out what the model server at URL gives: token ids, logprobs, tool calls, and what to set.
 
-    It is asked some ten completions. Other settings are taken as in a run, --openai.NAME and --env.NAME.
+    It gets about ten requests. Other settings are those of a run, --openai.NAME and --env.NAME.
     Exits with 0 when a run can use it, with tokens or with text alone; the last lines say which.
     """
     if list_families:
         click.echo("\n".join(map(_family_line, family_names())))
         return 0
-    settings = _settings(ctx.meta[_FLAGS], {"base_url": url, **options})
+    settings = _merge(ctx.meta[_FLAGS], {"base_url": url, **options})
     if not settings.servers[0].base_url:
         raise click.UsageError("no URL given, for example http://localhost:8000/v1", ctx)
-    found, more = asyncio.run(_checked(settings))
+    found, more = asyncio.run(_examine(settings))
     _show(found, more)
     base_url = settings.servers[0].base_url
-    if found.flags and shown_url(base_url) != base_url:
+    if found.flags and public_url(base_url) != base_url:
         click.echo("Of the URL, user, password and query are left out: add your own.")
     return 1 if found.tokens == "none" else 0
 
@@ -78,8 +75,7 @@ def _family_line(name: str) -> str:
     return f"{name:<17} calls in text alone, no token ids" if name in TEXT_FAMILIES else name
 
 
-def _settings(flags: Overrides, options: dict[str, str | None]) -> Settings:
-    """The settings of the dotted flags, and of the options over them."""
+def _merge(flags: Overrides, options: dict[str, str | None]) -> Settings:
     given = {name: value for name, value in options.items() if value is not None}
     tokenizer = {name: given.pop(name) for name in ("tokenizer_name",) if name in given}
     if other := flags.sections.keys() - {"env", "openai"}:
@@ -91,8 +87,7 @@ def _settings(flags: Overrides, options: dict[str, str | None]) -> Settings:
     return merge_settings((AgentEnvConfig(), [ServerConfig()]), None, Overrides(sections=sections))
 
 
-async def _checked(settings: Settings) -> tuple[ModelCheck, list[str]]:
-    """What was found, and those of the user's own settings that the run needs, too."""
+async def _examine(settings: Settings) -> tuple[ModelCheck, list[str]]:
     config, given = settings.env, settings.servers[0]
     server = ModelServer(
         base_url=str(given.base_url),
@@ -102,9 +97,9 @@ async def _checked(settings: Settings) -> tuple[ModelCheck, list[str]]:
         proxy=with_proxies([given])[0].proxy,
     )
     try:
-        model = await _model(server, given.model_name)
-        renderer, why_not = _renderer(given.family, model, config.tokenizer_name)
-        await check(server, model)
+        model = await _choose_model(server, given.model_name)
+        renderer, why_not = _load_renderer(given.family, model, config.tokenizer_name)
+        await check_server(server, model)
         click.echo(f"asking {one_line(model)}", err=True)
         checked = CheckedModel(
             server=server,
@@ -124,7 +119,7 @@ async def _checked(settings: Settings) -> tuple[ModelCheck, list[str]]:
 
 @contextmanager
 def _quiet_policies() -> Generator[None]:
-    """Their warnings in a run are findings here."""
+    """Mute the warnings of policies, which are findings here."""
     logger = logging.getLogger("environments.policy")
     logger.setLevel(logging.ERROR)
     try:
@@ -133,8 +128,7 @@ def _quiet_policies() -> Generator[None]:
         logger.setLevel(logging.NOTSET)
 
 
-async def _model(server: ModelServer, named: str) -> str:
-    """The model to ask for: the one that is named, or the only one."""
+async def _choose_model(server: ModelServer, named: str) -> str:
     if named != _UNNAMED:
         return named
     names = await model_names(server)
@@ -144,16 +138,16 @@ async def _model(server: ModelServer, named: str) -> str:
     return names[0] if len(names) == 1 else named
 
 
-def _renderer(family: str | None, model: str, tokenizer_name: str) -> tuple[Renderer | None, str]:
-    """The model's chat format, where its tokenizer is named; or why it cannot be had.
+def _load_renderer(family: str | None, model: str, tokenizer_name: str) -> tuple[Renderer | None, str]:
+    """Return the renderer if the tokenizer is named, and the reason if it has none.
 
     Raises:
-        ConfigError: there is no such chat format or tokenizer.
+        ConfigError: if there is no such chat format or tokenizer.
     """
     if family is not None:
-        checked_family(family)
+        validate_family(family)
     if tokenizer_name == EMBEDDED:
-        return None, ""  # no model has it
+        return None, ""  # no model uses it
     load_tokenizer(tokenizer_name)
     try:
         return load_renderer(family=family, model_name=model, tokenizer_name=tokenizer_name), ""
@@ -162,7 +156,7 @@ def _renderer(family: str | None, model: str, tokenizer_name: str) -> tuple[Rend
 
 
 def _own_flags(given: ServerConfig) -> list[str]:
-    """The settings of the user that the examination does not decide; what is secret is left to fill in."""
+    """Return flags for the user's other settings, with placeholders for secrets."""
     flags: list[str] = []
     for name, field in ServerConfig.model_fields.items():
         value = getattr(given, name)

@@ -1,4 +1,4 @@
-"""`turnwise doctor sandbox`: prove a backend with the conformance suite, list sandboxes, remove orphans."""
+"""`turnwise doctor sandbox`: runs the conformance suite, lists sandboxes, removes orphans."""
 
 import asyncio
 from collections import Counter
@@ -11,10 +11,17 @@ import orjson
 
 from tools.errors import ConfigError, IsolationError, UsageError
 from tools.plain_text import did_you_mean
-from tools.sandbox import SandboxLimits, find_backend, prepare_sandboxes
+from tools.sandbox import (
+    INVENTORIES,
+    SandboxEntry,
+    SandboxLimits,
+    find_backend,
+    list_sandboxes,
+    prepare_sandboxes,
+    reap_sandboxes,
+)
 from tools.sandbox.check import CheckResult, Target, all_checks, run_checks
 from tools.sandbox.conformance.checks import Check
-from tools.sandbox.inventory import INVENTORIES, SandboxEntry, list_sandboxes, reap_sandboxes
 
 _OPENS_WITHIN_S = 60
 _COLOURS: Mapping[str, str] = {"ok": "green", "failed": "red", "skipped": "yellow"}
@@ -63,14 +70,14 @@ def command(
     """
     lists, reaps, as_json = (options.pop(name) for name in ("lists", "reaps", "as_json"))
     if lists or reaps:
-        entries = asyncio.run(_ask(reap_sandboxes if reaps else list_sandboxes, backend))
+        entries = asyncio.run(_query(reap_sandboxes if reaps else list_sandboxes, backend))
         _show_entries(entries, removed=reaps, as_json=as_json)
         return 0
     backend = backend or "local"
     find_backend(backend)
     given = {name: value for name, value in options.items() if value is not None}
     target = Target(backend=backend, options=given, limits=SandboxLimits(network=network))
-    checks = _chosen(only)
+    checks = _choose_checks(only)
     return asyncio.run(_check(target, checks, crowd, as_json))
 
 
@@ -88,7 +95,7 @@ def _show_entries(entries: Sequence[SandboxEntry], *, removed: bool, as_json: bo
     click.echo(f"{len(entries)} {total}")
 
 
-def _chosen(only: Sequence[str]) -> list[Check]:
+def _choose_checks(only: Sequence[str]) -> list[Check]:
     checks = all_checks()
     names = [each.name for each in checks]
     for name in only:
@@ -98,14 +105,14 @@ def _chosen(only: Sequence[str]) -> list[Check]:
     return [each for each in checks if not only or each.name in only]
 
 
-async def _refuse_what_never_opens(target: Target) -> None:
-    """One line about options that no sandbox can be opened with, instead of one per check."""
+async def _open_once(target: Target) -> None:
+    """Raise UsageError if the options do not permit any sandbox, instead of failing every check."""
     try:
         async with asyncio.timeout(_OPENS_WITHIN_S), target.open():
             pass
     except UsageError:
         raise
-    except Exception:  # noqa: BLE001  # the checks find out what a backend cannot do
+    except Exception:  # noqa: BLE001  # the checks report it
         return
 
 
@@ -113,12 +120,12 @@ async def _check(target: Target, checks: Sequence[Check], crowd: int, as_json: b
     counts = Counter[str]()
     image: str | None = target.options.get("image")
     await prepare_sandboxes(target.backend, image=image, progress=partial(click.echo, err=True))
-    await _refuse_what_never_opens(target)
+    await _open_once(target)
     async for result in run_checks(target, checks, crowd=crowd):
         counts[result.status] += 1
         _print(result, as_json)
     total = f"{target.backend}: {counts['ok']} ok, {counts['failed']} failed, {counts['skipped']} skipped"
-    # With --json every line of the output is one check.
+    # With --json, stdout has one check per line.
     click.echo(f"{total}, of {len(checks)} checks", err=as_json)
     return 1 if counts["failed"] else 0
 
@@ -132,10 +139,9 @@ def _print(result: CheckResult, as_json: bool) -> None:
     click.echo(f"{word}{result.number:>3} {result.name}{reason}")
 
 
-async def _ask(
+async def _query(
     question: Callable[[str], Awaitable[Sequence[SandboxEntry]]], backend: str | None
 ) -> list[SandboxEntry]:
-    """Returns the answer of the backend given; without one, those of all that answer."""
     if backend is not None:
         if backend not in INVENTORIES:
             raise ConfigError(f"no list of {backend!r} sandboxes; choose from {sorted(INVENTORIES)}")

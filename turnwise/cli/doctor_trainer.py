@@ -42,7 +42,7 @@ _gradient = click.option(
 def command() -> None:
     """Find out whether a trainer takes the policy gradient of per-turn credit.
 
-    It takes one step on canaries, groups whose advantages are known, with a tiny model. The step is compared
+    It takes one step on canaries, groups with known advantages, with a tiny model. The step is compared
     with the gradient of advantage times log-probability, and what differs is named: turns weighed by
     1/length, negative advantages left out, tool output trained, … A step of plain SGD is read from the
     weights, one of Adam from the optimizer's state. Exit code 0: exact, 1: wrong, 2: wrong use.
@@ -64,7 +64,7 @@ def command() -> None:
 )
 @_lr
 def begin(folder: Path, api_url: str | None, api_token: str, score_divisor: str, **request: Any) -> None:
-    """Write the canary model and the canaries into FOLDER; serve them until a trainer has taken them."""
+    """Write the canary model and the canaries into FOLDER; serve them until a trainer has fetched them."""
     if (api_url is None) != (request["view"] is None):
         raise click.UsageError("--api and --view belong together")
     probe = begin_probe(folder, ProbeRequest(divisor=_parse_divisor(score_divisor), **request))

@@ -1,4 +1,4 @@
-"""Commands that work on one environment: ENV, its settings and its help before a command's own options."""
+"""Base of the commands on one environment: the argument ENV, its settings and its help."""
 
 import inspect
 import re
@@ -45,7 +45,7 @@ _USES = {
         "has no condenser that a second model plays; choose --env.condenser summarise_by_model",
     ),
 }
-"""What the source of a class has that uses a second model without a hook that plays it, and what if not."""
+"""Second models: a pattern in the source of a class that uses one, and the message otherwise."""
 _OVERRIDES = "turnwise.overrides"
 _PASS_ON = (
     "write `def __init__(self, *args, **kwargs)` with `super().__init__(*args, **kwargs)`, or use "
@@ -56,8 +56,6 @@ ServerT = TypeVar("ServerT", bound=ModelServerConfig)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvCall:
-    """An environment and the settings that the user gave for it."""
-
     env_cls: type[AgentEnv]
     file: Overrides | None
     flags: Overrides
@@ -67,13 +65,10 @@ class EnvCall:
         return [each for each in (self.file, self.flags) if each is not None]
 
     def open(self, *, flags: Mapping[str, Any] | None = None) -> AgentEnv:
-        """The environment with its settings.
-
-        Args:
-            flags: settings that the command's own options stand for; they win.
+        """Construct the environment; `flags` are settings by options of the command.
 
         Raises:
-            ConfigError: a setting is wrong.
+            ConfigError: if a setting is wrong.
         """
         settings = self.settings(flags or {})
         return self.env_of(settings.env, [*settings.servers, *settings.second])
@@ -81,10 +76,10 @@ class EnvCall:
     def env_of(
         self, config: AgentEnvConfig, servers: Sequence[ModelServerConfig], *, policy: Policy | None = None
     ) -> AgentEnv:
-        """The environment with these settings and servers, and a policy that plays in their place.
+        """Construct the environment with these settings and servers.
 
         Raises:
-            ConfigError: its `__init__` takes other arguments, does not pass them on, or raises; or a model
+            ConfigError: if its `__init__` has other arguments, does not pass them on, or raises; or a model
                 is named without a server.
         """
         self._refuse_no_server(servers)
@@ -101,7 +96,7 @@ class EnvCall:
         return env
 
     def _refuse_no_server(self, servers: Sequence[ModelServerConfig]) -> None:
-        # A script would play in the place of the model, and nothing in the record would look wrong.
+        # Otherwise the script would replace the model unnoticed.
         there = {"env", *(server.section for server in servers if server.base_url)}
         for section in [each for each in self.flags.sections if each not in there]:
             for name in ("model_name", "temperature", "top_p"):
@@ -112,7 +107,6 @@ class EnvCall:
                     )
 
     def sources(self) -> Sources:
-        """Where settings came from that the class does not give, by `section.name`."""
         sources: dict[str, str] = {}
         for layer in self.layers:
             origin = Path(layer.origin).name if layer.origin else COMMAND_LINE
@@ -122,10 +116,10 @@ class EnvCall:
         return sources
 
     def settings(self, flags: Mapping[str, Any]) -> Settings:
-        """The settings alone, checked.
+        """Merge and validate the settings.
 
         Raises:
-            ConfigError: a setting is wrong, or of a model that the environment does not use.
+            ConfigError: if a setting is wrong, or of a model that the environment does not use.
         """
         given = {name: value for name, value in flags.items() if value is not None}
         command_line = replace(
@@ -141,7 +135,7 @@ class EnvCall:
 
 
 def uses(env_cls: type[AgentEnv], section: str, config: AgentEnvConfig) -> bool:
-    """Whether a class uses a second model: it has the hook that plays it, names its server, or asks it."""
+    """Whether a class uses a second model: it has a script or a server for it, or calls it."""
     hook = f"scripted_{section}"
     if getattr(env_cls, hook) is not getattr(Hooks, hook):
         return True
@@ -154,7 +148,7 @@ def uses(env_cls: type[AgentEnv], section: str, config: AgentEnvConfig) -> bool:
     try:
         return any(re.search(pattern, inspect.getsource(sys.modules[cls.__module__])) for cls in own)
     except (OSError, TypeError, KeyError):
-        return True  # a class of a notebook: its source is unknown
+        return True  # the source of a notebook's class is unknown
 
 
 def _set_gamma(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
@@ -165,9 +159,9 @@ def _set_gamma(ctx: click.Context, _: click.Parameter, value: str | None) -> Non
 
 
 class EnvCommand(click.Command):
-    """A command whose function gets an `EnvCall` before its own options.
+    """A command that passes an `EnvCall` to its function.
 
-    Under `MyEnv.cli()` the context's object is the class, and there is no ENV argument.
+    Under `MyEnv.cli()` the context's object is the class, and there is no argument ENV.
     """
 
     def __init__(
@@ -188,11 +182,9 @@ class EnvCommand(click.Command):
         ]
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """The parameters; no ENV when the class is already known."""
         return [param for param in super().get_params(ctx) if param.name != "env" or ctx.obj is None]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take the dotted settings out before click sees the rest."""
         ctx.meta[_OVERRIDES], rest = split_overrides(args)
         try:
             return super().parse_args(ctx, rest)
@@ -237,7 +229,7 @@ class EnvCommand(click.Command):
         return f"{text}\n\n{settings_help(config, env_cls.name, [ServerConfig(), *second])}"
 
     def _setting_help(self, ctx: click.Context, given: str | None) -> str | None:
-        """The answer to `--env.help NAME`, of any section; `None` if that was not asked."""
+        """Return the help of `--env.help NAME`, or of another section; None without that flag."""
         flags: Overrides = ctx.meta[_OVERRIDES]
         section = next((each for each, values in flags.sections.items() if "help" in values), None)
         if section is None:
@@ -255,7 +247,7 @@ class EnvCommand(click.Command):
 
 
 def with_proxies(servers: Sequence[ServerT]) -> list[ServerT]:
-    """The servers, each with the proxy of `http_proxy` and its like unless its setting names one."""
+    """Set the proxy of the servers by `http_proxy` and similar variables, unless a setting names one."""
     return [
         server.model_copy(update={"proxy": _proxy_for(server.base_url)})
         if server.base_url and server.proxy is None
@@ -269,7 +261,7 @@ def _proxy_for(url: str) -> str:
     try:
         parts = urlsplit(url)
     except ValueError:
-        return "none"  # the URL is refused where it is used
+        return "none"  # the policy refuses the URL
     named = proxies.get(parts.scheme) or proxies.get("all")
     if not named or proxy_bypass(parts.netloc.rpartition("@")[2]) or _is_within(parts.hostname, proxies):
         return "none"
@@ -277,7 +269,7 @@ def _proxy_for(url: str) -> str:
 
 
 def _is_within(host: str | None, proxies: dict[str, str]) -> bool:
-    """Whether `no_proxy` has an address's network (`10.0.0.0/8`) or IPv6 address: urllib reads neither."""
+    """Whether `no_proxy` has the network (`10.0.0.0/8`) or IPv6 address of a host; urllib ignores both."""
     for name in proxies.get("no", "").split(","):
         try:
             if ip_address(host or "") in ip_network(name.strip().strip("[]"), strict=False):

@@ -1,4 +1,4 @@
-"""`turnwise export`: a record as the lines that a trainer reads, in one of the views."""
+"""`turnwise export`: writes a record in one of the views."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from environments.run.console_streams import outlived_console
 from environments.wire.training_rows import MADE_UP
 from environments.wire.views import TOKENS_PER_TURN, VIEWS, PrefixWeighting, columns_in, list_scores
 from tools.errors import CreditError, RecordError, UsageError, WireError
-from turnwise.cli.main import terminated_as_interrupted
+from turnwise.cli.main import interrupt_on_sigterm
 
 _OPTION_OF: Mapping[str, tuple[str, ...]] = {
     "score_divisor": ("turn_rows", "prefix_rows"),
@@ -43,19 +43,19 @@ _VIEW = click.Choice([*VIEWS, "list_scores", TEXT, PARQUET])
 )
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The file to write.")
 def command(records: Sequence[Path], out: Path, **options: Any) -> None:
-    """Write the groups of RECORD, or of several, as a trainer reads them, as JSON lines or parquet.
+    """Write the groups of RECORD, or of several, for trainers, as JSON lines or parquet.
 
     \b
     Views of tokens, a group a line. Groups without credit are left out.
       token_advantages  rows with an advantage per token
       binary_masks      the same with masks of 0 and 1
-      turn_rows         each turn a row of its own, scored with its advantage
+      turn_rows         a row per turn, scored with its advantage
       prefix_rows       each turn a row with all turns before it
       list_scores       every column, for people
 
     \b
     A view of text. Groups that failed are left out.
-      prompt_response   a line per turn: what the model saw, what it said, its
+      prompt_response   a line per turn: the model's prompt and reply, with
                         rewards, return and advantage (TRL, datasets)
 
     \b
@@ -71,19 +71,18 @@ def command(records: Sequence[Path], out: Path, **options: Any) -> None:
         if view not in _OPTION_OF[name]:
             option, views = name.replace("_", "-"), " or ".join(_OPTION_OF[name])
             raise UsageError(f"--{option} is for --view {views}, not {view}")
-    with terminated_as_interrupted(), folder_for(out), write_whole(out) as unfinished:
+    with interrupt_on_sigterm(), folder_for(out), write_whole(out) as unfinished:
         if view == PARQUET:
             from environments.record.table import write_parquet  # noqa: PLC0415  # slow
 
             text = f"{write_parquet(record, unfinished)} rows of a turn each"
         else:
             text = _write_lines(record, unfinished, view, given)
-    with outlived_console():  # the work is done, even if its output is closed
+    with outlived_console():
         click.echo(text, err=True)
 
 
 def _write_lines(record: Record, unfinished: Path, view: str, given: Mapping[str, Any]) -> str:
-    """Write the lines of a view; return what to print about them."""
     skipped = ("failed",) if view == TEXT else ("failed", "no_credit")
     scaling = (given.get("score_divisor", TOKENS_PER_TURN), given.get("prefix_weighting", "once"))
     groups, left_out, notes = 0, Counter[str](), Counter[str]()
@@ -100,7 +99,6 @@ def _write_lines(record: Record, unfinished: Path, view: str, given: Mapping[str
                         file.write(each)
                     continue
                 notes[MADE_UP] += sum(not each.exact for each in credited.group.trajectories)
-                # Lists are what people want to see there, and no trainer takes them.
                 is_list = view == "list_scores"
                 for each in [list_scores(credited)] if is_list else columns_in(view, credited, *scaling):
                     file.write(each)

@@ -1,4 +1,4 @@
-"""`turnwise import`: logged conversations, with votes and outcomes, as a record."""
+"""`turnwise import`: makes a record of logged conversations with votes and outcomes."""
 
 from dataclasses import replace
 from functools import partial
@@ -24,7 +24,7 @@ from environments.run.process_run import FAILED
 from environments.trajectory import LARGEST_REWARD
 from tools.errors import ConfigError, DatasetError
 from turnwise.cli.credit_options import CreditOptions, credit_options
-from turnwise.cli.main import terminated_as_interrupted
+from turnwise.cli.main import interrupt_on_sigterm
 
 
 @click.command(name="import")
@@ -43,15 +43,15 @@ def command(
     """Make a record of SESSIONS: logged conversations, one JSON object a line.
 
     A line is a chat, a call of OpenAI's or Anthropic's API with its reply, or a trace of verifiers.
-    Votes stand on the assistant's messages, the outcome on the session; a missing one is not 0. Sessions
-    with equal openings are a group. One that has none of its kind gets no advantage, unless --baseline none.
+    Assistant messages have votes, sessions have outcomes; a missing one is not 0. Sessions with equal
+    openings are a group. A session without siblings has no advantage, unless with --baseline none.
     """
     started = monotonic()
-    env = _name(sessions.stem if name is None else name)
-    scale = _scale(**votes)
+    env = _check_name(sessions.stem if name is None else name)
+    scale = _make_scale(**votes)
     renderer = ChatMLRenderer.load(tokenizer)
     with (
-        terminated_as_interrupted(),
+        interrupt_on_sigterm(),
         Console(stderr=True).status(f"importing {sessions}"),
         new_record(out, doing="import") as recorder,
         open_sessions(sessions, scale) as logged,
@@ -70,14 +70,14 @@ def command(
                 "tokenizer": tokenizer,
             },
         )
-        advantages = partial(credit.credited, min_trajectories=1)
+        advantages = partial(credit.credit_group, min_trajectories=1)
         summary = record_sessions(logged, recorder, origin, renderer, advantages)
-    with outlived_console():  # the work is done, even if its output is closed
+    with outlived_console():
         _report(Console(), summary, logged, out, monotonic() - started)
     return FAILED if summary.groups["failed"] == summary.done else 0
 
 
-def _name(given: str) -> str:
+def _check_name(given: str) -> str:
     try:
         if checked_id(given):
             return given
@@ -86,7 +86,9 @@ def _name(given: str) -> str:
     raise ConfigError(f"--name is {given!r:.100}; give UTF-8 text")
 
 
-def _scale(*, vote_field: str | None, outcome_field: str | None, upvote: float, downvote: float) -> Scale:
+def _make_scale(
+    *, vote_field: str | None, outcome_field: str | None, upvote: float, downvote: float
+) -> Scale:
     for name, worth in (("upvote", upvote), ("downvote", downvote)):
         if not abs(worth) <= LARGEST_REWARD:
             raise ConfigError(f"--{name} is {worth}; numbers up to {LARGEST_REWARD:g} are possible")
@@ -101,7 +103,7 @@ def _scale(*, vote_field: str | None, outcome_field: str | None, upvote: float, 
 def _refuse_unused_fields(
     logged: SessionFile, path: Path, *, vote_field: str | None, outcome_field: str | None, **_: float
 ) -> None:
-    """A named field that no session has is a slip: everything would be unscored."""
+    """Raise DatasetError if no session has a named field, since everything would be unscored."""
     if vote_field is not None and not logged.votes:
         raise DatasetError(f"{path}: no assistant message has a vote in {vote_field!r} (--vote-field)")
     if outcome_field is not None and not logged.outcomes:

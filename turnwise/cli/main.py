@@ -1,4 +1,4 @@
-"""The command line: names every command, loads only the one that runs, prints errors in one line."""
+"""The command line: the table of commands, each imported when it runs, and errors in one line."""
 
 import errno
 import gc
@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import current_thread, main_thread
 from threading import enumerate as enumerate_threads
-from types import ModuleType
 from typing import Any, NamedTuple, NoReturn, cast
 
 import click
@@ -34,86 +33,119 @@ _STDOUT = 1
 
 
 class LazyCommand(NamedTuple):
-    """A command that is imported when it runs."""
-
-    module: str
-    """Its `command` is a `click.Command`."""
+    target: str
+    """`module:name` of a `click.Command`."""
     help: str
     group: str = "Commands"
-    """What it is for; `--help` shows commands below these."""
+    """Its heading in `--help`."""
     runs_env: bool = False
-    """Whether it works on one environment, so that `MyEnv.cli()` offers it too."""
+    """Whether `MyEnv.cli()` has the command, too."""
+    commands: Mapping[str, Any] = {}
+    """The commands of a group, which has no target."""
+
+    def load(self) -> click.Command:
+        """Import the command, and exclude its modules from garbage collection: a seventh of a start."""
+        if self.commands:
+            return LazyGroup(self.commands, help=self.help, no_args_is_help=True)
+        module, _, name = self.target.partition(":")
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return getattr(importlib.import_module(module), name)
+        finally:
+            gc.freeze()
+            if collects:
+                gc.enable()
 
 
+DOCTOR: Mapping[str, LazyCommand] = {
+    "model": LazyCommand(
+        "turnwise.cli.doctor_model:command",
+        "Find out what a model server gives: token ids, logprobs, tool calls, and what to set.",
+    ),
+    "trainer": LazyCommand(
+        "turnwise.cli.doctor_trainer:command",
+        "Find out whether your trainer takes the gradient of per-turn credit.",
+    ),
+    "sandbox": LazyCommand(
+        "turnwise.cli.doctor_sandbox:command", "Prove a sandbox backend, list sandboxes, remove orphans."
+    ),
+}
 COMMANDS: Mapping[str, LazyCommand] = {
     "new": LazyCommand(
-        "turnwise.cli.new",
+        "turnwise.cli.new:new_command",
         "Make a folder with an environment that runs: code, data, test, README.",
         "First steps",
     ),
     "check": LazyCommand(
-        "turnwise.cli.check_env",
+        "turnwise.cli.check_env:command",
         "Find out whether an environment is right, without a model.",
         "First steps",
         runs_env=True,
     ),
     "list": LazyCommand(
-        "turnwise.cli.list_environments",
+        "turnwise.cli.new:list_command",
         "Name the environments: those that are shipped, and those of installed packages.",
         "First steps",
     ),
     "process": LazyCommand(
-        "turnwise.cli.process", "Roll out an environment's items into a rollout JSONL.", "Run", runs_env=True
+        "turnwise.cli.process:process_command",
+        "Roll out an environment's items into a rollout JSONL.",
+        "Run",
+        runs_env=True,
     ),
     "evaluate": LazyCommand(
-        "turnwise.cli.evaluate",
+        "turnwise.cli.evaluate:evaluate_command",
         "Run the evaluation items several times each and report score and pass@k.",
         "Run",
         runs_env=True,
     ),
     "serve": LazyCommand(
-        "turnwise.cli.serve",
+        "turnwise.cli.process:serve_command",
         "Roll out for ever and feed a trainer behind an Atropos trajectory API.",
         "Run",
         runs_env=True,
     ),
     "mock-model": LazyCommand(
-        "turnwise.cli.mock_model",
+        "turnwise.cli.mock_model:command",
         "Serve an environment's scripted agent as an OpenAI-compatible model.",
         "Run",
         runs_env=True,
     ),
     "view": LazyCommand(
-        "turnwise.cli.view",
+        "turnwise.cli.view:command",
         "Show a rollout JSONL or a run: one HTML file, or --text in the terminal.",
         "Look",
     ),
     "runs": LazyCommand(
-        "turnwise.cli.runs", "List what has been run: groups, score, fingerprint, finished or not.", "Look"
+        "turnwise.cli.runs:command",
+        "List what has been run: groups, score, fingerprint, finished or not.",
+        "Look",
     ),
     "compare": LazyCommand(
-        "turnwise.cli.compare_runs", "Put two runs, evaluations or records side by side.", "Look"
+        "turnwise.cli.evaluate:compare_command", "Put two runs, evaluations or records side by side.", "Look"
     ),
     "credit": LazyCommand(
-        "turnwise.cli.credit",
+        "turnwise.cli.credit:command",
         "List the estimators; compute a record's credit, or its rewards, anew.",
         "Credit",
         runs_env=True,
     ),
     "export": LazyCommand(
-        "turnwise.cli.export",
+        "turnwise.cli.export:command",
         "Write a rollout JSONL as the rows that a trainer would get, as text or as a table.",
         "Records",
     ),
     "import": LazyCommand(
-        "turnwise.cli.import_sessions",
+        "turnwise.cli.import_sessions:command",
         "Make a rollout JSONL of logged conversations with votes and outcomes.",
         "Records",
     ),
     "doctor": LazyCommand(
-        "turnwise.cli.doctor",
+        "",
         "Examine a model server, a trainer or the sandboxes of this machine.",
         "Examine",
+        commands=DOCTOR,
     ),
 }
 _DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
@@ -124,7 +156,7 @@ class OutputError(TurnwiseError):
 
 
 class LazyGroup(click.Group):
-    """A group that knows its commands' names and help, and imports a command when it is called."""
+    """A group that lists its commands without importing them."""
 
     def __init__(self, lazy: Mapping[str, LazyCommand], **options: Any) -> None:
         super().__init__(**options)
@@ -134,21 +166,17 @@ class LazyGroup(click.Group):
         return list(self.lazy)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self.lazy:
-            return None
-        return _imported(self.lazy[cmd_name].module).command
+        return self.lazy[cmd_name].load() if cmd_name in self.lazy else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command of this name; for an unknown one, the error has the nearest."""
         name = args[0]
         if name not in self.lazy and not name.startswith("-"):
             raise click.UsageError(f"No such command {name!r}{did_you_mean(name, self.lazy)}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The commands from their one-line help, by what they are for."""
         width = max(map(len, self.lazy))
         for group in dict.fromkeys(each.group for each in self.lazy.values()):
             rows = [(name.ljust(width), each.help) for name, each in self.lazy.items() if each.group == group]
@@ -156,20 +184,7 @@ class LazyGroup(click.Group):
                 formatter.write_dl(rows)
 
 
-def _imported(name: str) -> ModuleType:
-    """A module. What it is made of stays: looking through it for garbage is a seventh of a start."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        return importlib.import_module(name)
-    finally:
-        gc.freeze()
-        if collects:
-            gc.enable()
-
-
 def main(args: Sequence[str] | None = None) -> int:
-    """Run `turnwise`; the exit code."""
     group = LazyGroup(
         COMMANDS,
         name="turnwise",
@@ -201,7 +216,7 @@ def _run(
     open_closed_descriptors()
     given = sys.argv[1:] if args is None else list(args)
     try:
-        # Not `group.main`: it takes BrokenPipeError and EOFError of an environment's code for the user's end.
+        # Not `group.main`: it treats BrokenPipeError and EOFError of an environment's code as the user's.
         with group.make_context(prog_name or Path(sys.argv[0]).name, given, obj=env_cls) as context:
             code = group.invoke(context)
     except click.exceptions.Exit as error:
@@ -214,8 +229,8 @@ def _run(
         return _fail(f"{error.format_message().rstrip('.')}; see {where} --help")
     except BaseException as error:  # noqa: BLE001  # no error may look like success
         if isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError):
-            return 128 + signal.SIGPIPE  # what `rich` makes of it
-        lost = _lost_output() if isinstance(error, OSError) else None
+            return 128 + signal.SIGPIPE  # `rich` exits so on a broken pipe
+        lost = _check_output() if isinstance(error, OSError) else None
         if isinstance(lost, BrokenPipeError):
             return 128 + signal.SIGPIPE
         with outlived_console():
@@ -224,25 +239,25 @@ def _run(
 
 
 def _use_more_descriptors() -> None:
-    """A sandbox takes a few descriptors, and the usual soft limit of 1024 is meant for `select` alone."""
+    """Raise the soft limit: a sandbox needs several descriptors, and 1024 only matters for `select`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        # macOS has a lower limit of its own, which it does not report.
+        # macOS has a lower limit that it does not report.
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def exit_code_of(error: BaseException) -> int:
-    """Show why a command ended, in one line where that is enough; its exit code."""
+    """Print an error, with a traceback unless the user can fix it; return the exit code."""
     if isinstance(error, KeyboardInterrupt):
         return 128 + signal.SIGINT
-    # Rollouts run in task groups: an error that the user can mend comes out once per rollout.
+    # Rollouts run in task groups, which collect one error per rollout.
     causes = _leaves(error)
     if all(isinstance(cause, UsageError) for cause in causes):
         for line in getattr(causes[0], "__notes__", ()):
             click.echo(without_credentials(line), err=True)
-        # A full or broken disk is nothing that another command line would mend.
+        # A full or broken disk is no usage error.
         reasons = [cause.__cause__ or cause.__context__ for cause in causes]
         is_disk = any(isinstance(each, OSError) and each.errno in _DISK_ERRORS for each in reasons)
         return _fail(str(causes[0]), FAILED_EXIT if is_disk else USAGE_EXIT)
@@ -260,7 +275,7 @@ def _show(error: BaseException) -> None:
     click.echo(without_credentials("".join(traceback.format_exception(error))), err=True, nl=False)
 
 
-def _lost_output() -> OSError | None:
+def _check_output() -> OSError | None:
     try:
         os.write(_STDOUT, b"\n")
     except OSError as error:
@@ -282,13 +297,13 @@ def _fail(message: str, code: int = USAGE_EXIT) -> int:
 
 
 @contextmanager
-def terminated_as_interrupted() -> Generator[None]:
-    """While entered, the first SIGTERM interrupts; the second ends the process at once.
+def interrupt_on_sigterm() -> Generator[None]:
+    """Turn the first SIGTERM into KeyboardInterrupt; the second ends the process at once.
 
     Raises:
-        Exit: it was received; the exit code is that of a shell, 143.
+        Exit: with code 143, after a SIGTERM.
     """
-    if current_thread() is not main_thread():  # no other one may handle signals
+    if current_thread() is not main_thread():  # only the main thread handles signals
         yield
         return
     received = False

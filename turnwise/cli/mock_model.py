@@ -1,4 +1,4 @@
-"""`turnwise mock-model`: an environment's scripted agent, or a second model, behind an OpenAI-like server."""
+"""`turnwise mock-model`: serves an environment's scripted agent, or a scripted second model."""
 
 import asyncio
 import socket
@@ -54,9 +54,8 @@ Opening = tuple[tuple[str, str], ...]
 def command(call: EnvCall, host: str, port: int, *, model: str, role: str, kind: "ServerKind") -> None:
     """Serve an environment's scripted agent as an OpenAI-compatible model.
 
-    ENV is code_debug when it is not given. The item that a request is about is found by the messages that
-    its conversation begins with, for a judge or a user by what of it the messages quote. The agent's skill
-    is --env.scripted_skill.
+    ENV is code_debug by default. The first messages of a conversation identify its item; for a judge or a
+    user, the texts of the item that the messages quote. The agent's skill is --env.scripted_skill.
     """
     asyncio.run(_serve(call.open(), host, port, model=model, role=role, kind=kind))
 
@@ -68,7 +67,7 @@ async def _serve(env: AgentEnv, host: str, port: int, *, model: str, role: str, 
         from environments.policy.mock_server import MockSettings, mock_app  # noqa: PLC0415
     async with env.loaded():
         app = mock_app(
-            await script_of(env, role),
+            await choose_script(env, role),
             skill=env.config.scripted_skill,
             renderer=env.renderer,
             settings=MockSettings(model=model, kind=kind),
@@ -78,7 +77,7 @@ async def _serve(env: AgentEnv, host: str, port: int, *, model: str, role: str, 
         except (OSError, OverflowError) as error:
             raise ConfigError(f"cannot listen on {host}:{port}: {error}") from None
         with listening:
-            # It listens already: a reader of the line can connect at once.
+            # Printed after listening, so that a reader can connect at once.
             url = f"http://{host}:{listening.getsockname()[1]}/v1"
             what = f"model {model!r}" + ("" if role == "policy" else f", the {role}")
             click.echo(f"{url} plays {len(env.items)} items of {env.name} as {what}; ^C ends")
@@ -89,8 +88,7 @@ async def _serve(env: AgentEnv, host: str, port: int, *, model: str, role: str, 
             await uvicorn.Server(uvicorn.Config(app, log_level="warning")).serve(sockets=[listening])
 
 
-async def script_of(env: AgentEnv, role: str) -> "Callable[[Sequence[Message]], Script | None]":
-    """Chooses the script by a conversation."""
+async def choose_script(env: AgentEnv, role: str) -> "Callable[[Sequence[Message]], Script | None]":
     if role != "policy":
         return MockRole(env, role).script
     known = await items_by_opening(env)
@@ -101,22 +99,18 @@ async def script_of(env: AgentEnv, role: str) -> "Callable[[Sequence[Message]], 
             err=True,
         )
     if writes(env, "load_eval_items") or env.config.eval_share:
-        known = await _by_opening(env, await call_hook("load_eval_items", env.load_eval_items)) | known
+        known = await items_by_opening(env, await call_hook("load_eval_items", env.load_eval_items)) | known
     return partial(script_for, env, known)
 
 
-async def items_by_opening(env: AgentEnv) -> dict[Opening, Any]:
-    """The items by what their conversations begin with."""
-    return await _by_opening(env, env.items)
-
-
-async def _by_opening(env: AgentEnv, items: Sequence[Any]) -> dict[Opening, Any]:
+async def items_by_opening(env: AgentEnv, items: Sequence[Any] | None = None) -> dict[Opening, Any]:
+    items = env.items if items is None else items
     tasks = [GroupTask(item=item, item_id=name) for item, name in zip(items, item_ids(items), strict=True)]
-    return {_spoken(await _opening(env, task.for_rollout())): task.item for task in tasks}
+    return {_texts_by_role(await _opening_of(env, task.for_rollout())): task.item for task in tasks}
 
 
-async def _opening(env: AgentEnv, task: GroupTask) -> tuple[Message, ...]:
-    """What a rollout begins with; a prompt that may show the rollout's state takes a sandbox to prepare."""
+async def _opening_of(env: AgentEnv, task: GroupTask) -> tuple[Message, ...]:
+    """Return the opening messages; a prompt that depends on state needs a prepared sandbox."""
     if not writes(env, "format_prompt"):
         raise ConfigError(
             f"environment {env.name!r} has no format_prompt by which a conversation would show its item: "
@@ -126,36 +120,31 @@ async def _opening(env: AgentEnv, task: GroupTask) -> tuple[Message, ...]:
         if not takes_context(env.format_prompt, 1):
             prompt = await calls.hook("format_prompt", env.format_prompt, task.item)
             return opening_messages(prompt, system=env.system_prompt, env=env.name)
-        async with open_rollout(env.lifecycle, task, 0, calls) as (hooks, _):
+        async with open_rollout(env.lifecycle, task, 0, calls) as hooks:
             return await hooks.opening()
 
 
 def script_for(env: AgentEnv, items: Mapping[Opening, Any], messages: Sequence[Message]) -> Script | None:
-    """The script for what a conversation asks about its item; the generic one when it is about none of them.
-
-    Of openings that begin alike the longest one counts.
-    """
+    """Return the script of the item with the longest matching opening, else the generic summary or None."""
     sums_up = asks_for_summary(messages, env.lifecycle.parts.condensers)
     script = env.scripted_summary if sums_up else env.scripted_choices
-    spoken = _spoken(messages)
+    spoken = _texts_by_role(messages)
     for length in sorted({len(opening) for opening in items}, reverse=True):
         if spoken[:length] in items:
             return partial(script, items[spoken[:length]])
     return generic_summary if sums_up else None
 
 
-def _spoken(messages: Sequence[Message]) -> Opening:
+def _texts_by_role(messages: Sequence[Message]) -> Opening:
     return tuple((message.role, message.content) for message in messages)
 
 
 class MockRole:
-    """Plays `judge`, `user` or `summariser` in any conversation."""
-
     def __init__(self, env: AgentEnv, role: str) -> None:
         """Play for an open environment.
 
         Raises:
-            ConfigError: its class has no hook that answers for the model.
+            ConfigError: if its class has no script for the role.
         """
         self._name = f"scripted_{role}"
         self._hook = getattr(env, self._name)
@@ -163,10 +152,10 @@ class MockRole:
             raise ConfigError(
                 f"environment {env.name!r} plays no {role}; write {self._name}(self, item, messages)"
             )
-        self._items = [(item, set(_texts(recorded_item(item)))) for item in env.items]
+        self._items = [(item, set(_find_texts(recorded_item(item)))) for item in env.items]
 
     def script(self, messages: Sequence[Message]) -> Script:
-        """What it answers there. The item is the one that the conversation quotes most of."""
+        """Return the script for the item that the conversation quotes most."""
         spoken = "\n".join(message.content for message in messages)
         item, _ = max(self._items, key=lambda each: sum(len(text) for text in each[1] if text in spoken))
         hook = partial(call_hook, self._name, self._hook, item)
@@ -181,13 +170,12 @@ class MockRole:
         return script
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """All texts in JSON values."""
+def _find_texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
         for each in cast("list[Any]", value):
-            yield from _texts(each)
+            yield from _find_texts(each)
     elif isinstance(value, dict):
         for each in cast("dict[str, Any]", value).values():
-            yield from _texts(each)
+            yield from _find_texts(each)

@@ -1,4 +1,4 @@
-"""`turnwise runs`: what has been run, newest first."""
+"""`turnwise runs`: lists the runs of a folder, newest first."""
 
 import json
 from collections.abc import Sequence
@@ -14,8 +14,7 @@ from environments.run.console_streams import outlived_console
 from environments.run.run_list import ListedRun, listed_runs
 from tools.errors import UsageError
 
-_SHORT = 8
-"""Digits of a fingerprint that are shown."""
+_FINGERPRINT_DIGITS = 8
 _WIDEST = 2_000
 _TO_MINUTES = len("2026-11-22 19:34")
 
@@ -24,10 +23,10 @@ _TO_MINUTES = len("2026-11-22 19:34")
 @click.argument("folder", type=click.Path(path_type=Path), required=False)
 @click.option("--json", "as_json", is_flag=True, help="As a JSON list.")
 def command(folder: Path | None, as_json: bool) -> None:
-    """List the runs below FOLDER, which is runs/ unless it is given, newest first.
+    """List the runs below FOLDER, by default runs/, newest first.
 
-    Groups are those in the record of those planned. What a run's files do not say is a dash, and what is
-    wrong with them stands in its line.
+    Groups are finished / planned ones. A dash is an unknown value; problems of a run's files are in its
+    line.
     """
     below = RUNS if folder is None else folder
     if not below.is_dir():
@@ -56,17 +55,17 @@ def show_runs(console: Console, runs: Sequence[ListedRun]) -> None:
     for title in ("of", "policy", ""):
         table.add_column(title, no_wrap=title == "of")
     for run in runs:
-        done = _shown(run.done) + ("" if run.planned is None else f"/{run.planned}")
+        done = _format(run.done) + ("" if run.planned is None else f"/{run.planned}")
         cells = [f"{run.env}/{run.name}", run.started[:_TO_MINUTES], run.state, done]
-        cells += [_shown(run.failed), _shown(run.score), *([_shown(run.pass_at_1)] if evaluated else [])]
-        cells += [(run.fingerprint or "-")[:_SHORT], run.policy or "-", run.note]
+        cells += [_format(run.failed), _format(run.score), *([_format(run.pass_at_1)] if evaluated else [])]
+        cells += [(run.fingerprint or "-")[:_FINGERPRINT_DIGITS], run.policy or "-", run.note]
         table.add_row(*map(Text, cells))
     if not console.is_terminal:  # lines of a pipe are whole, however long
         console.width = console.measure(table, options=console.options.update(width=_WIDEST)).maximum
     console.print(table)
 
 
-def _shown(number: float | None) -> str:
+def _format(number: float | None) -> str:
     if number is None:
         return "-"
     return str(number) if isinstance(number, int) else f"{number:.3f}"

@@ -52,10 +52,8 @@ FIRST = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrides:
-    """The values that the command line or one file gives, by section and name."""
-
     sections: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Those that have any. In a file `openai` may be a list of servers."""
+    """In a file, `openai` may be a list of servers."""
     origin: str = ""
     """The YAML file; empty for the command line."""
 
@@ -63,28 +61,26 @@ class Overrides:
         return self.sections.get(section, {})
 
     def each_of(self, section: str) -> list[Mapping[str, Any]]:
-        """The values of each server that a section names; of other sections one."""
+        """Return the values of each server of a section; other sections have one."""
         given: Any = self.of(section)
         return cast("list[Mapping[str, Any]]", given if isinstance(given, list) else [given])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The settings that an environment is constructed with."""
-
     env: AgentEnvConfig
     servers: list[ServerConfig]
-    """One without a `base_url` stands for the scripted agent."""
+    """A server without `base_url` stands for the scripted agent."""
     second: list[SecondModelConfig] = field(default_factory=list[SecondModelConfig])
-    """One without a `base_url` stands for the hook that plays it."""
+    """A server without `base_url` stands for the scripted hook."""
 
 
-class _StandsTwiceError(yaml.MarkedYAMLError):
-    """The name of a setting, and not what PyYAML quotes."""
+class _DuplicateKeyError(yaml.MarkedYAMLError):
+    """A key stands twice in a mapping; the message quotes only the key."""
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """PyYAML's, but a key that stands twice in a mapping is refused: the first value would be lost."""
+    """PyYAML's loader, but a duplicate key is an error."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -93,20 +89,19 @@ class _StrictLoader(yaml.SafeLoader):
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen:
                     problem = f"{key.value!r} stands twice"
-                    raise _StandsTwiceError(problem=problem, problem_mark=key.start_mark)
+                    raise _DuplicateKeyError(problem=problem, problem_mark=key.start_mark)
                 seen.add(key.value)
         return node
 
 
 def split_overrides(args: Sequence[str]) -> tuple[Overrides, list[str]]:
-    """Take the dotted flags out of a command line; the rest keeps its order.
+    """Split a command line into dotted flags and the rest.
 
-    `--env.name value`, `--env.name=value` and a bare `--env.name` (true) are understood, and
-    `--env.name.key value` for an entry of a mapping; a value that itself starts with `--` needs the `=`.
-    The last of two equal flags wins. Values stay text.
+    Forms: `--env.name value`, `--env.name=value`, a bare `--env.name` (true), and `--env.name.key value` for
+    an entry of a mapping. A value that starts with `--` needs the `=`. The last of two equal flags wins.
 
     Raises:
-        ConfigError: a dotted flag of another section.
+        ConfigError: if a dotted flag is of another section.
     """
     found: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     rest: list[str] = []
@@ -130,12 +125,12 @@ def split_overrides(args: Sequence[str]) -> tuple[Overrides, list[str]]:
 
 
 def read_yaml(path: Path) -> Overrides:
-    """The mappings `env:`, `openai:` (or a list of servers), `judge:`, `user:`, `summariser:` of a file.
+    """Read the sections of a file; `openai:` may be a list of servers.
 
-    Atropos' top-level `slurm` and `testing` may stand there when they are off.
+    Atropos' top-level `slurm` and `testing` are permitted if they are off.
 
     Raises:
-        ConfigError: unreadable, not YAML, or of another shape.
+        ConfigError: if the file is unreadable, not YAML, or of another shape.
     """
     try:
         content: object = yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)
@@ -158,13 +153,13 @@ def read_yaml(path: Path) -> Overrides:
 
 
 _YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
-"""PyYAML lets those of a value through that is not what its tag says, or what it looks like: `2026-13-45`."""
+"""PyYAML also raises other errors, for a value that does not fit its tag or form, such as `2026-13-45`."""
 
 
 def _yaml_problem(error: Exception) -> str:
-    """What is wrong and where, without the line itself, or words of it: they may be a key."""
+    """Describe the problem and its place without quoting the file, which may hold an API key."""
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-    if problem and not isinstance(error, _StandsTwiceError):
+    if problem and not isinstance(error, _DuplicateKeyError):
         problem = re.sub("'(?!<).{3,}'", "'…'", problem)
     place = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
     return f"{problem or 'it cannot be read'}{place}"
@@ -173,15 +168,10 @@ def _yaml_problem(error: Exception) -> str:
 def merge_settings(
     defaults: tuple[BaseModel, Any], file: Overrides | None, command_line: Overrides
 ) -> Settings:
-    """Command line over file over the defaults that `config_init` gave.
-
-    Args:
-        defaults: the environment's config, and its server config or configs.
-        file: from `read_yaml`.
-        command_line: from `split_overrides`.
+    """Merge settings: the command line over the file over the defaults of `config_init`.
 
     Raises:
-        ConfigError: an unknown name, a value of the wrong kind or out of range.
+        ConfigError: if a name is unknown, or a value of the wrong kind or out of range.
     """
     config, servers = cast("tuple[AgentEnvConfig, Any]", defaults)
     layers = [each for each in (file, command_line) if each is not None]
@@ -208,13 +198,7 @@ def merge_settings(
 
 
 def settings_help(config: AgentEnvConfig, env: str, servers: Sequence[ModelServerConfig]) -> str:
-    """Every setting once: the ten of a first run, the environment's own, then the others in groups.
-
-    Args:
-        config: with the defaults of the environment.
-        env: its name.
-        servers: one of each section that the environment uses.
-    """
+    """List every setting: the ten of a first run, the environment's own, then the others in groups."""
     first, own = "Settings that matter first", f"Settings of {env} alone"
     groups: dict[str, list[tuple[str, str]]] = {first: [], own: []}
     title = ""
@@ -246,15 +230,10 @@ def _page(title: str, text: str, rows: Sequence[tuple[str, str]]) -> str:
 
 
 def setting_help(section: Section, name: str, *, estimator: str) -> str:
-    """One setting: what it means, its kind, default and bounds.
-
-    Args:
-        section: with the default values.
-        name: of the setting; of `estimator_params.gamma` the parameter.
-        estimator: the one whose parameters are explained.
+    """Explain one setting; `estimator_params.gamma` is a parameter of the estimator.
 
     Raises:
-        ConfigError: an unknown name; the message has the nearest.
+        ConfigError: if the name is unknown; the message has the nearest.
     """
     field, _, key = name.partition(".")
     known = type(section).model_fields
@@ -272,10 +251,10 @@ def setting_help(section: Section, name: str, *, estimator: str) -> str:
 
 
 def own_settings(env_cls: type[AgentEnv]) -> tuple[AgentEnvConfig, Any]:
-    """The result of the class's `config_init`: its config, and its server config or configs.
+    """Return the config and the server configs of `config_init`.
 
     Raises:
-        ConfigError: it gives something else, or a setting in it is wrong.
+        ConfigError: if it returns something else, or with a wrong setting.
     """
     where = f"{env_cls.__name__}.config_init"
     try:

@@ -1,4 +1,4 @@
-"""`turnwise view`: a record as one HTML file, as a page that follows it, or as text in the terminal."""
+"""`turnwise view`: shows a record as an HTML file, as a live page, or as text in the terminal."""
 
 import asyncio
 import gzip
@@ -19,7 +19,7 @@ from environments.record.run_folder import RECORD, RUNS, RunFolder
 from environments.run.console_streams import outlived_console
 from environments.run.run_list import ListedRun, listed_runs
 from tools.errors import ConfigError, CreditError
-from tools.plain_text import counted
+from tools.plain_text import count_noun
 from turnwise.cli.credit_options import load_code
 from turnwise.cli.runs import show_runs
 from turnwise.lab.credit_report.report import credit_report
@@ -75,12 +75,12 @@ _TERMINAL_CHARS = 4_000
 def command(records: Sequence[Path], **options: Any) -> None:
     """Show RECORD (a rollout JSONL, a run, a folder of runs) as an HTML file from disk, or as --text.
 
-    Siblings are aligned by turn, each turn with its credit ledger: reward, what follows it, whom it was
-    compared with, advantage. Text of models can drive neither the page nor the terminal. Several RECORDs are
-    shown as one; ENV/NAME is all shards of a run.
+    Siblings are aligned by turn, each turn with its credit ledger: reward, later rewards, peers, advantage.
+    Text of models is escaped on the page and in the terminal. Several RECORDs are shown as one; ENV/NAME is
+    all shards of a run.
     """
     _check(records, options)
-    if len(records) == 1 and (runs := _several(records[0])):
+    if len(records) == 1 and (runs := _find_runs(records[0])):
         _show_runs(records[0], runs, options)
         return
     if options["as_text"]:
@@ -106,7 +106,7 @@ def command(records: Sequence[Path], **options: Any) -> None:
             if isinstance(record, Records):
                 raise ConfigError(f"--serve follows one record, and not {record}")
             live = LiveRecord(record, content, options["estimators"] or None)
-            asyncio.run(serve_page(live, options["port"] or 0, lambda url: _served(url, options)))
+            asyncio.run(serve_page(live, options["port"] or 0, lambda url: _announce(url, options)))
         else:
             _write(record, options["out"] or page, content(), options)
 
@@ -124,8 +124,7 @@ def _check(records: Sequence[Path], options: Mapping[str, Any]) -> None:
         raise ConfigError("--item is for --text")
 
 
-def _several(folder: Path) -> list[ListedRun]:
-    """The runs below a folder that is none itself."""
+def _find_runs(folder: Path) -> list[ListedRun]:
     is_run = any(os.path.lexists(RunFolder(place / folder).record) for place in (Path(), RUNS))
     return [] if is_run or not folder.is_dir() else listed_runs(folder)
 
@@ -162,16 +161,16 @@ def _write(record: Record, page: Path, content: PageContent, options: Mapping[st
         credit=credit,
         max_bytes=options["max_size"] * _MB,
     )
-    with outlived_console():  # the work is done, even if its output is closed
+    with outlived_console():  # the page is written, even if stdout is closed
         click.echo(page)
-        groups, rollouts = counted(size.groups, "group"), counted(size.rollouts, "rollout")
+        groups, rollouts = count_noun(size.groups, "group"), count_noun(size.rollouts, "rollout")
         cut = f"; not in it: {', '.join(size.cut)}" if size.cut else ""
         click.echo(f"{size.size / _MB:,.2f} MB, {groups}, {rollouts}{cut}", err=True)
         if options["opens"]:
             _open(page.resolve().as_uri())
 
 
-def _served(url: str, options: Mapping[str, Any]) -> None:
+def _announce(url: str, options: Mapping[str, Any]) -> None:
     with outlived_console():
         click.echo(f"{url} shows the record as it grows; ^C ends")
         if options["opens"]:
@@ -179,7 +178,7 @@ def _served(url: str, options: Mapping[str, Any]) -> None:
 
 
 def _open(url: str) -> None:
-    """Open a browser with a window: one in the terminal would take it."""
+    """Open a graphical browser, since a text browser would use the terminal."""
     has_display = sys.platform == "darwin" or {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys()
     if not has_display or not webbrowser.open(url):
         click.echo("no browser can be opened here", err=True)
@@ -198,12 +197,11 @@ def _lines(text: str | None) -> tuple[range, ...] | None:
 
 
 DEMO: Final = Path(__file__).parents[1] / "viewer" / "demo" / "demo.jsonl.gz"
-"""A record to look at before anything ran; made by `scripts/demo_record.py`."""
+"""The bundled record, made by `scripts/demo_record.py`."""
 
 
 @contextmanager
 def demo_record() -> Generator[Path]:
-    """The bundled record as a file, for as long as it is entered."""
     with TemporaryDirectory(prefix="turnwise-") as folder:
         record = Path(folder, "demo.jsonl")
         record.write_bytes(gzip.decompress(DEMO.read_bytes()))

@@ -8,10 +8,10 @@ from typing import Any, Literal
 from environments.policy.base import CompletionRequest
 from environments.policy.chat import ChatPolicy
 from environments.policy.inference.model_server import ModelServer
-from environments.policy.inference.server_kind import ServerFacts, look
+from environments.policy.inference.server_kind import ServerFacts, examine_server
 from environments.policy.inference.token_wires import WIRES
 from environments.policy.rendering.chatml import ChatMLRenderer, Renderer
-from environments.policy.rendering.families import family_names, family_of, read_text_calls
+from environments.policy.rendering.families import detect_family, family_names, read_text_calls
 from environments.policy.token_policy import TokenPolicy
 from environments.trajectory import Completion, Message
 from tools.calls import ToolSpec
@@ -51,8 +51,6 @@ _TEXT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedModel:
-    """A server and model to check, with the settings of a run."""
-
     server: ModelServer
     model: str
     family: str | None = None
@@ -65,7 +63,6 @@ class CheckedModel:
     extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def chat(self) -> ChatPolicy:
-        """Make the policy that sends messages."""
         return ChatPolicy(
             server=self.server,
             model=self.model,
@@ -96,7 +93,7 @@ class ModelCheck:
 
 async def check_model(checked: CheckedModel) -> ModelCheck:
     """Run all checks; a failure of the server is a finding, not an exception."""
-    return await _Check(checked, await look(checked.server, checked.model)).result()
+    return await _Check(checked, await examine_server(checked.server, checked.model)).result()
 
 
 class _Check:
@@ -176,7 +173,6 @@ class _Check:
     async def _check_conversation(
         self, policy: ChatPolicy, opening: Completion, *, text_family: str | None
     ) -> None:
-        """Check tokens, tool calls, tool results and a user message after them."""
         self._check_tokens(opening)
         turn = opening.message
         results = [
@@ -255,7 +251,6 @@ class _Check:
         return self.add(name, "no", f"cut in silence: {counted} tokens of {_LONG_WORDS} words", advice)
 
     async def _check_token_wires(self, renderer: Renderer) -> None:
-        """Try the wires of this kind of server, or all if it is unknown."""
         checked = self.checked
         for (kind, name), wire in WIRES.items():
             if self.facts.kind not in (kind, "unknown"):
@@ -275,10 +270,9 @@ class _Check:
                 self.add(f"ids over {wire.path}", "no", reply)
 
     def _check_chat_format(self, opening: Completion | str) -> None:
-        """Compare our prompt and our parsed reply with the server's."""
         renderer = self.checked.renderer
         if renderer is None:
-            family = self.checked.family or family_of(self.checked.model)
+            family = self.checked.family or detect_family(self.checked.model)
             by_name = f"{family}, by the model's name" if family else "the model's name does not show it"
             advice = "--tokenizer NAME (and --family NAME) compares its prompts with the server's"
             why = self.checked.no_renderer
@@ -319,7 +313,6 @@ async def _ask(
     max_tokens: int = 1024,
     tries: int = 1,
 ) -> Completion | str:
-    """Return a completion, or the reason of the last failure."""
     reason = ""
     for attempt in range(tries):
         request = CompletionRequest(

@@ -51,14 +51,12 @@ class LiveRecord:
         self._reset()
 
     def index(self, after: int = 0) -> bytes:
-        """Return the index, with the groups from number `after` on."""
         with self._lock:
             self._read_new_lines()
             index = self._builder.index(cut=[*self._builder.cut(), *self._errors], live=True)
             return compress({**index, "groups": index["groups"][after:]})
 
     def block(self, name: str) -> bytes | None:
-        """Return the block of this name, or None if there is none."""
         found = _BLOCK.fullmatch(name)
         with self._lock:
             number = int(found[1]) if found else 0

@@ -18,7 +18,6 @@ from tokenizers import Tokenizer
 from environments.credit import estimate
 from environments.credit.ledger import LedgerTerm, TurnLedger, ledger
 from environments.policy.rendering.chatml import EMBEDDED, load_tokenizer
-from environments.rewards.artefacts import utf8_path
 from environments.trajectory import (
     Artefact,
     CreditedGroup,
@@ -30,6 +29,7 @@ from environments.trajectory import (
     Turn,
 )
 from tools.errors import CreditError
+from tools.plain_text import utf8_path
 from tools.sandbox.archive import ArchivedFile, unpack
 from turnwise.lab.credit_report.report import CreditReport
 
@@ -47,8 +47,6 @@ Values = dict[str, Any]
 
 
 class GroupEntry(TypedDict):
-    """A group in the index."""
-
     id: str
     """Used in links: `#g=ID&s=SIBLING&t=TURN`."""
     item: str
@@ -63,8 +61,6 @@ class GroupEntry(TypedDict):
 
 
 class RunIndex(TypedDict):
-    """Figures of all rollouts."""
-
     version: int
     title: str
     source: str
@@ -96,8 +92,6 @@ _TAIL_SHARE = 4
 
 @dataclass(slots=True, kw_only=True)
 class TextCutter:
-    """Cuts texts beyond a length, and counts them."""
-
     max_chars: int
     cut: int = 0
 
@@ -222,8 +216,6 @@ _MOST_VERSIONS_OF_FILES = 500
 
 
 class KeptFile(TypedDict):
-    """One version of a file that was kept from a rollout."""
-
     turn: int | None
     path: str
     bytes: int
@@ -337,7 +329,6 @@ def rollout_blocks(
 
 
 def page_turn(trajectory: Trajectory, position: int, entry: TurnLedger, content: PageContent) -> Values:
-    """Return a turn without its files and calls of second models."""
     turn, rewards, cutter = trajectory.turns[position], trajectory.rewards, content.cutter
     row, sampled = trajectory.rows[turn.span.row], slice(turn.span.start, turn.span.end)
     ids = row.token_ids[sampled] if content.tokens else ()
@@ -398,8 +389,6 @@ _MOST_VERSIONS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherEstimator:
-    """An estimator for comparison with the record's."""
-
     name: str
     params: Mapping[str, Any]
 
@@ -478,7 +467,6 @@ def group_values(
 def _columns(
     trajectory: Trajectory, ledgers: Sequence[TurnLedger], others: list[list[float] | None]
 ) -> Values:
-    """Return the columns of a rollout, each with one number per turn."""
     turns = trajectory.turns
     single = [entry.terms[0] if len(entry.terms) == 1 else None for entry in ledgers]
     return {

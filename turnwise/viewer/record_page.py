@@ -177,8 +177,6 @@ VERSION = 1
 
 @dataclass(slots=True, kw_only=True)
 class IndexBuilder:
-    """Collects the index of a page, group by group."""
-
     title: str
     source: str
     content: PageContent
@@ -220,8 +218,6 @@ class IndexBuilder:
         self._names.update(dict.fromkeys(names.items()))
 
     def index(self, *, cut: list[str], live: bool) -> RunIndex:
-        """Return the index of the groups so far."""
-
         def join(kind: str) -> str:
             return " and ".join(name for of, name in self._names if of == kind)
 
@@ -245,7 +241,6 @@ class IndexBuilder:
         )
 
     def cut(self) -> list[str]:
-        """Return phrases that name the omissions of the page."""
         content, texts, cut = self.content, self.content.cutter.cut, list[str]()
         if texts:
             cut.append(f"the middle of {texts:,} texts of more than {content.cutter.max_chars:,} characters")
@@ -258,8 +253,6 @@ class IndexBuilder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageSize:
-    """Size and omissions of a page."""
-
     size: int
     """Bytes."""
     groups: int
@@ -333,7 +326,6 @@ def text_of(path: Path | str) -> str:
 
 
 def facts_of(contents: Contents) -> dict[str, str]:
-    """Merge the facts of the experiments in a record."""
     known: dict[str, dict[str, None]] = {}
     for facts in contents.origins.values():
         for name, value in facts.items():

@@ -67,8 +67,6 @@ def _run_values(run: ListedRun, beside: Path) -> dict[str, Any]:
 
 
 class _Numbers:
-    """Numbers of the groups of one run, in the order of their ends."""
-
     def __init__(self) -> None:
         self._groups: list[dict[str, float]] = []
         self._items: defaultdict[str, list[float]] = defaultdict(list)

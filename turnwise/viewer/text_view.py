@@ -23,7 +23,6 @@ _COLOURS = {"ok": "green", "no_credit": "yellow", "failed": "red"}
 
 
 def run_lines(record: Record) -> Iterator[str]:
-    """Yield one line per group, then the summary of the record."""
     summary, counts = Summary(), CountedOnce(read_contents(record).finished)
     for credited in groups_of(record):
         if counts(credited):
@@ -177,7 +176,6 @@ def _heading(name: str, rest: str = "") -> str:
 
 
 def _label(name: str, text: str, width: int = 11) -> Iterator[str]:
-    """Yield a name, and the lines of a text in a column beside it."""
     for number, line in enumerate(_plain(text).split("\n")):
         yield f"{'' if number else name:<{width}}  {line}".rstrip()
 

@@ -122,7 +122,7 @@ class SampledTokens:
     logprobs: tuple[float, ...] | None
 
 
-def tokens_of(reply: Mapping[str, Any], choice: Mapping[str, Any]) -> SampledTokens | None:
+def read_tokens(reply: Mapping[str, Any], choice: Mapping[str, Any]) -> SampledTokens | None:
     """Return the sampled tokens, or None if the server gave text only.
 
     vLLM puts `token_ids` in the choice and prompt ids at the top; SGLang puts `response_token_ids` and prompt
@@ -143,15 +143,15 @@ def tokens_of(reply: Mapping[str, Any], choice: Mapping[str, Any]) -> SampledTok
         )
     if not ids:
         raise NoReplyError(f"the server gave empty {name}; a completion has at least its stop token")
-    token_ids = checked_ids(ids, name)
+    token_ids = read_ids(ids, name)
     return SampledTokens(
-        prompt_ids=checked_ids(prompt, "prompt_token_ids"),
+        prompt_ids=read_ids(prompt, "prompt_token_ids"),
         token_ids=token_ids,
-        logprobs=checked_logprobs(_logprobs_of(choice, pairs), len(token_ids)),
+        logprobs=read_logprobs(_find_logprobs(choice, pairs), len(token_ids)),
     )
 
 
-def checked_ids(ids: object, name: str) -> tuple[int, ...]:
+def read_ids(ids: object, name: str) -> tuple[int, ...]:
     if not isinstance(ids, list):
         raise ReplyError(f"{name} is no list: {ids!r:.100}")
     values = cast("list[int]", ids)
@@ -161,7 +161,7 @@ def checked_ids(ids: object, name: str) -> tuple[int, ...]:
     return tuple(values)
 
 
-def checked_logprobs(logprobs: Sequence[object] | None, tokens: int) -> tuple[float, ...] | None:
+def read_logprobs(logprobs: Sequence[object] | None, tokens: int) -> tuple[float, ...] | None:
     if logprobs is None:
         return None
     if len(logprobs) != tokens:
@@ -206,11 +206,11 @@ def is_empty(message: Message) -> bool:
     return not (message.content or message.reasoning or message.tool_calls)
 
 
-def weight_spans_of(choice: Mapping[str, Any]) -> tuple[WeightSpan, ...]:
+def read_weight_spans(choice: Mapping[str, Any]) -> tuple[WeightSpan, ...]:
     """Return where each weight version starts in a completion; empty for one version or if unknown."""
     spans = [mapping(span) for span in list_in(choice.get("weight_versions"))]
     spans = [span for span in spans if span.get("start") != span.get("end") or span.get("end") is None]
-    found = [(span.get("start"), _name(span.get("version"))) for span in spans]
+    found = [(span.get("start"), _version_name(span.get("version"))) for span in spans]
     known = [
         WeightSpan(start=start, version=name)
         for start, name in found
@@ -223,13 +223,13 @@ def weight_spans_of(choice: Mapping[str, Any]) -> tuple[WeightSpan, ...]:
     return changes if len(changes) > 1 else ()
 
 
-def weight_version_of(choice: Mapping[str, Any], *facts: object) -> str | None:
+def read_weight_version(choice: Mapping[str, Any], *facts: object) -> str | None:
     """Return the weight version, or several joined, of one completion; None if unknown."""
     # If one stretch has no version, the others alone would understate the age.
-    names = [_name(mapping(span).get("version")) for span in list_in(choice.get("weight_versions"))]
+    names = [_version_name(mapping(span).get("version")) for span in list_in(choice.get("weight_versions"))]
     if not names:
         given = [mapping(each).get("weight_version") for each in facts]
-        names = [_name(version) for version in given if version is not None]
+        names = [_version_name(version) for version in given if version is not None]
     return SEVERAL_VERSIONS.join(dict.fromkeys(cast("list[str]", names))) if names and all(names) else None
 
 
@@ -264,10 +264,10 @@ def read_reply(content: bytes, call_prefix: str, *, max_tokens: int | None = Non
     Raises:
         ReplyError: if the reply is no completion, inconsistent, filtered or aborted.
     """
-    reply = _parsed(content)
+    reply = _parse(content)
     choice, given = _choice_and_message(reply, content)
     message, reasoning_field = read_message(given, lambda index: call_id(call_prefix, index))
-    tokens, usage = tokens_of(reply, choice), _usage(reply)
+    tokens, usage = read_tokens(reply, choice), _usage(reply)
     sampled = usage.get("completion_tokens") if tokens is None else len(tokens.token_ids)
     reason = _finish_reason(choice, message, sampled, max_tokens)
     # An empty text with a stop token is a valid completion.
@@ -278,8 +278,8 @@ def read_reply(content: bytes, call_prefix: str, *, max_tokens: int | None = Non
         finish_reason=reason,
         tokens=tokens,
         reasoning_field=reasoning_field,
-        weight_version=weight_version_of(choice, choice.get("meta_info"), reply.get("metadata")),
-        weight_spans=weight_spans_of(choice),
+        weight_version=read_weight_version(choice, choice.get("meta_info"), reply.get("metadata")),
+        weight_spans=read_weight_spans(choice),
         usage=usage,
         is_refusal=bool(given.get("refusal")) and message.content == given["refusal"],
     )
@@ -301,7 +301,7 @@ def find_known_ids(content: bytes, known: Sequence[bytes]) -> tuple[int, int] | 
     return (start, end) if end > start else None
 
 
-def without_row(content: bytes, row_json: bytes) -> bytes | None:
+def remove_row(content: bytes, row_json: bytes) -> bytes | None:
     """Remove the row's ids from a reply's prompt ids; None if the prompt does not start with them."""
     known = find_known_ids(content, [row_json])
     if known is None or content[known[1] : known[1] + 1] != b",":
@@ -349,7 +349,7 @@ class _Choice:
                 self.fields[name] = part[name]
 
     def whole(self) -> dict[str, Any]:
-        message = self._message | {name: _joined(pieces) for name, pieces in self._texts.items()}
+        message = self._message | {name: _join_pieces(pieces) for name, pieces in self._texts.items()}
         if self._calls:
             message["tool_calls"] = [
                 {**call, "function": _whole_function(call["function"])} for call in self._calls
@@ -371,7 +371,7 @@ class _Choice:
             _add_function(self._message.setdefault("function_call", {}), function)
         for number, call in enumerate(field_of(delta, "tool_calls", list) or ()):
             if call is not None:
-                self._add_call(_checked_call(call, number))
+                self._add_call(_call_object(call, number))
 
     def _add_call(self, piece: Mapping[str, Any]) -> None:
         """Join a piece to the latest call of its index, unless ids differ: ollama gives each call index 0."""
@@ -399,7 +399,7 @@ def _events(content: bytes) -> Iterator[bytes]:
         yield b"\n".join(lines).strip()
 
 
-def _joined(pieces: list[Any]) -> Any:
+def _join_pieces(pieces: list[Any]) -> Any:
     """Join texts; Mistral streams reasoning as content parts, which stay a list."""
     return "".join(pieces) if all(isinstance(piece, str) for piece in pieces) else pieces
 
@@ -418,7 +418,7 @@ def _whole_function(function: dict[str, Any]) -> dict[str, Any]:
     return {**function, "arguments": "".join(pieces) if pieces else None}
 
 
-def _logprobs_of(choice: Mapping[str, Any], pairs: list[list[Any]] | None) -> list[Any] | None:
+def _find_logprobs(choice: Mapping[str, Any], pairs: list[list[Any]] | None) -> list[Any] | None:
     content = field_of(object_in(choice, "logprobs"), "content", list, where="logprobs.")
     if content is None:
         return None if pairs is None else [pair[0] for pair in pairs]
@@ -495,7 +495,7 @@ def _is_first(part: object) -> bool:
     return (field_of(cast("dict[str, Any]", part), "index", int, where="a choice's ") or 0) == 0
 
 
-def _checked_call(call: object, number: int) -> dict[str, Any]:
+def _call_object(call: object, number: int) -> dict[str, Any]:
     if not isinstance(call, dict):
         raise ReplyError(f"tool call {number} is {reprlib.repr(call)}; an object is possible")
     return cast("dict[str, Any]", call)
@@ -509,7 +509,7 @@ def _calls(given: Sequence[object], call_ids: CallIds) -> tuple[ToolCall, ...]:
         if call is None:
             continue
         where = f"tool call {len(read)}: "
-        fields = _checked_call(call, len(read))
+        fields = _call_object(call, len(read))
         inner = (object_in(fields, key, where=where) for key in ("function", "custom"))
         function = next(filter(None, inner), fields)
         given_id = field_of(fields, "id", str, where=where) or ""
@@ -536,7 +536,7 @@ def _arguments(function: Mapping[str, Any]) -> str:
     return "{}"
 
 
-def _name(version: object) -> str | None:
+def _version_name(version: object) -> str | None:
     """Return a version as one line; a digest distinguishes names that were changed."""
     if not isinstance(version, str | int) or isinstance(version, bool):
         return None
@@ -547,7 +547,7 @@ def _name(version: object) -> str | None:
     return f"{line} #{blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=4).hexdigest()}"
 
 
-def _parsed(content: bytes) -> dict[str, Any]:
+def _parse(content: bytes) -> dict[str, Any]:
     try:
         check_weight(content)  # counts all events of a stream together
         if content[:200].lstrip().startswith((b"data:", b"event:", b"id:", b"retry:", b":")):
@@ -599,7 +599,7 @@ def _choice_and_message(
     return choice, message
 
 
-def meaning_of(reason: str) -> str:
+def classify_finish(reason: str) -> str:
     word = reason[:_LONGEST_REASON].lower().replace("-", "_")
     return next((name for name, pattern in _FINISHED.items() if pattern.search(word)), "stop")
 
@@ -611,7 +611,7 @@ def _finish_reason(
     if isinstance(given, dict):  # SGLang's native form
         given = field_of(cast("dict[str, Any]", given), "type", str, where="finish_reason.")
     if given:
-        meaning = meaning_of(given)
+        meaning = classify_finish(given)
         if meaning == "filtered":
             raise FilteredReplyError(f"the server filtered the answer (finish_reason {given!r:.100})")
         if meaning == "lost":

@@ -88,7 +88,7 @@ _FILTER = re.compile(
 )
 
 
-def checked_extra_body(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+def validate_extra_body(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the fields; ValueError for a reserved name or a value that is not JSON."""
     for name, value in fields.items():
         if name in SET_ELSEWHERE:
@@ -108,14 +108,14 @@ def checked_extra_body(fields: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def sampling_of(temperature: float, top_p: float, extra_body: Mapping[str, Any]) -> dict[str, Any]:
-    return {"temperature": temperature, "top_p": top_p, **shaping(extra_body)}
+    return {"temperature": temperature, "top_p": top_p, **shaping_fields(extra_body)}
 
 
-def shaping(extra_body: Mapping[str, Any]) -> dict[str, Any]:
+def shaping_fields(extra_body: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in extra_body.items() if name not in _SHAPES_NOTHING}
 
 
-def refused_fields(error: StatusError, fields: Iterable[str]) -> frozenset[str]:
+def find_refused_fields(error: StatusError, fields: Iterable[str]) -> frozenset[str]:
     """Return those of `fields` that an error refuses.
 
     Message fields are named `messages.NAME`. A pointer in the error (`param` of OpenAI, `loc` of FastAPI) is
@@ -129,7 +129,7 @@ def refused_fields(error: StatusError, fields: Iterable[str]) -> frozenset[str]:
     _collect(_json_in(error.details), pointed, texts, _DEEPEST)
     if pointed:
         return frozenset(fields) & pointed
-    own = [without_quotes(text) for text in texts]
+    own = [remove_quotes(text) for text in texts]
     named = {field: rf"(?<![\w.]){re.escape(field.removeprefix('messages.'))}(?![\w])" for field in fields}
     return frozenset(
         field
@@ -140,7 +140,7 @@ def refused_fields(error: StatusError, fields: Iterable[str]) -> frozenset[str]:
     )
 
 
-def without_quotes(text: str) -> str:
+def remove_quotes(text: str) -> str:
     return _QUOTED_TEXT.sub(_without_sentences, text)
 
 
@@ -173,7 +173,7 @@ class Dialect:
         taken = {name: value for name, value in fields.items() if name not in self.refused}
         return taken | {self.max_tokens: max_tokens} | ({"stream": True} if self.streams else {})
 
-    def joined(self, learned: "Dialect") -> "Dialect":
+    def merge(self, learned: "Dialect") -> "Dialect":
         return replace(
             self,
             refused=self.refused | learned.refused,
@@ -182,7 +182,7 @@ class Dialect:
             reasoning=learned.reasoning or self.reasoning,
         )
 
-    def proven(self) -> "Dialect":
+    def with_capture(self) -> "Dialect":
         return self if self.captures else replace(self, refused=self.refused - CAPTURE)
 
     def without_refused(
@@ -193,12 +193,12 @@ class Dialect:
         Raises:
             RefusedSettingError: if a setting or a flag of the server must change.
         """
-        refused = refused_fields(error, _OPTIONAL) - self.refused
-        _refuse_needed(refused, error, sampling, self.section)
+        refused = find_refused_fields(error, _OPTIONAL) - self.refused
+        _raise_for_required(refused, error, sampling, self.section)
         if gives_ids:
             refused -= _PROVEN_WITH_IDS
             return replace(self, refused=self.refused | refused) if refused else None
-        reason = without_quotes(error.reason)
+        reason = remove_quotes(error.reason)
         streams = self.streams or "stream" in refused or bool(_ONLY_STREAMS.search(reason))
         renames = "max_tokens" in refused or bool(_WANTS_COMPLETION_TOKENS.search(reason))
         simpler = replace(
@@ -231,9 +231,9 @@ def _collect(value: object, pointed: set[str], texts: list[str], deepest: int) -
         fields = cast("dict[str, object]", value)
         param, loc = fields.get("param"), fields.get("loc")
         if isinstance(param, str):
-            pointed.add(_name_of(param.split(".")))
+            pointed.add(_field_name(param.split(".")))
         if isinstance(loc, list):
-            pointed.add(_name_of([step for step in cast("list[object]", loc) if step != "body"]))
+            pointed.add(_field_name([step for step in cast("list[object]", loc) if step != "body"]))
         for name in ("error", "message", "msg", "detail", "metadata", "raw"):
             _collect(fields.get(name), pointed, texts, deepest - 1)
 
@@ -247,7 +247,7 @@ def _json_in(text: str) -> object:
         return None
 
 
-def _name_of(steps: list[object] | list[str]) -> str:
+def _field_name(steps: list[object] | list[str]) -> str:
     names = [step for step in steps if isinstance(step, str) and not step.strip("[]").isdigit()]
     if len(names) > 1 and names[0].startswith("messages"):
         return f"messages.{names[-1]}"
@@ -259,7 +259,7 @@ def _without_sentences(quoted: re.Match[str]) -> str:
     return inner if _IDENTIFIER.fullmatch(inner) else " "
 
 
-def _refuse_needed(
+def _raise_for_required(
     refused: frozenset[str], error: StatusError, sampling: Mapping[str, Any], section: str
 ) -> None:
     why = f"({error.status}: {error.reason})"

@@ -21,7 +21,7 @@ from aiohttp import TCPConnector
 
 from tools.errors import ConfigError
 from tools.json_input import JsonError, read_json
-from tools.plain_text import one_line, shown_url, split_url, without_credentials
+from tools.plain_text import one_line, public_url, split_url, without_credentials
 
 if TYPE_CHECKING:
     from aiohttp.client_reqrep import ConnectionKey
@@ -85,10 +85,10 @@ def endpoint(url: str, *, name: str, example: str, api_key: str = "") -> Endpoin
     """
     parts = split_url(url)
     if parts is None:
-        raise ConfigError(f"{name} {shown_url(url)!r} is no URL; give one such as {example}")
+        raise ConfigError(f"{name} {public_url(url)!r} is no URL; give one such as {example}")
     api_key = api_key.strip()
     if not (api_key.isascii() and api_key.isprintable()):
-        raise ConfigError(f"the API key for {shown_url(url)} has characters that no header can carry")
+        raise ConfigError(f"the API key for {public_url(url)} has characters that no header can carry")
     secrets = {api_key, parts.query, *(value for pair in parse_qsl(parts.query) for value in pair[1:])}
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     userinfo, at, _ = parts.netloc.rpartition("@")
@@ -99,7 +99,7 @@ def endpoint(url: str, *, name: str, example: str, api_key: str = "") -> Endpoin
         secrets |= {userinfo, password or user, unquote(password or user), basic}
     secrets |= {value for each in parts.query.split("&") for value in each.split("=")[1:]}
     return Endpoint(
-        url=shown_url(url).rstrip("/"),
+        url=public_url(url).rstrip("/"),
         query=parts.query,
         headers=headers,
         secrets=frozenset(secret for secret in secrets - {"none"} if len(secret) >= _SHORTEST_SECRET),
@@ -315,7 +315,7 @@ class HttpClient:
         if status < 300:
             status = _status(error)
         elif status < 400:
-            message = f"it leads to {shown_url(response.headers.get('Location', 'nowhere'))}; ask there"
+            message = f"it leads to {public_url(response.headers.get('Location', 'nowhere'))}; ask there"
         return StatusError(
             status,
             start_of(text.encode()) if message is None else one_line(self._without_secrets(message)),

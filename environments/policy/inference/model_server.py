@@ -17,7 +17,7 @@ from environments.policy.inference.http_client import (
     endpoint,
     tls_context,
 )
-from tools.time_profile import timed
+from tools.time_profile import measure
 
 T = TypeVar("T")
 CHECK_TIMEOUT_S = 15.0
@@ -83,14 +83,14 @@ class ModelServer:
         for tried in range(1, self.tries + 1):
             try:
                 async with lanes.slot():
-                    reply = await _within(timeout_s, self._client.request(path, body, at_root=at_root))
+                    reply = await _limit_time(timeout_s, self._client.request(path, body, at_root=at_root))
                 await lanes.replies.step()
                 return await read(reply)
             except (StatusError, NoAnswerError) as error:
-                if tried == self.tries or not may_pass(error):
+                if tried == self.tries or not is_transient(error):
                     raise
                 wait_s = self._wait_s(error, tried)
-            with timed("waiting between tries"):
+            with measure("waiting between tries"):
                 await asyncio.sleep(wait_s)
         raise AssertionError("a server is asked at least once")
 
@@ -99,7 +99,7 @@ class ModelServer:
         client = self._new_client()
         request = client.request(path, body, at_root=at_root)
         try:
-            return await _within(min(self.request_timeout_s, CHECK_TIMEOUT_S), request)
+            return await _limit_time(min(self.request_timeout_s, CHECK_TIMEOUT_S), request)
         finally:
             await client.close()
 
@@ -138,7 +138,7 @@ class _Lanes:
 
     @asynccontextmanager
     async def slot(self) -> AsyncGenerator[None]:
-        with timed("waiting for a connection"):
+        with measure("waiting for a connection"):
             await self.slots.acquire()
         try:
             await self.requests.step()
@@ -147,13 +147,13 @@ class _Lanes:
             self.slots.release()
 
 
-def may_pass(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     if isinstance(error, StatusError):
         return error.status in _PASSING or 500 <= error.status < 600
     return isinstance(error, NoAnswerError) and error.may_pass
 
 
-async def _within(timeout_s: float, request: Awaitable[bytes]) -> bytes:
+async def _limit_time(timeout_s: float, request: Awaitable[bytes]) -> bytes:
     try:
         async with asyncio.timeout(timeout_s):
             return await request

@@ -18,7 +18,7 @@ from environments.policy.inference.http_client import (
     mapping,
     start_of,
 )
-from environments.policy.inference.model_server import ModelServer, may_pass
+from environments.policy.inference.model_server import ModelServer, is_transient
 from tools.errors import ConfigError, ServerAway
 from tools.json_input import JsonError, read_json
 from tools.plain_text import one_line
@@ -71,7 +71,7 @@ class ServerFacts:
         return f"{kind}{version}{window}"
 
 
-async def look(server: ModelServer, model: str) -> ServerFacts:
+async def examine_server(server: ModelServer, model: str) -> ServerFacts:
     """Query a server's pages; unknown facts stay unset.
 
     Raises:
@@ -119,13 +119,13 @@ class ServedModel:
         return self.model
 
     async def check(self) -> None:
-        await check(self.server, self.model)
+        await check_server(self.server, self.model)
 
     async def aclose(self) -> None:
         await self.server.aclose()
 
-    def answered(self, error: StatusError | NoAnswerError) -> str:
-        tried = f"tried {self.server.tries} times" if may_pass(error) else ""
+    def describe_failure(self, error: StatusError | NoAnswerError) -> str:
+        tried = f"tried {self.server.tries} times" if is_transient(error) else ""
         if isinstance(error, StatusError) and tried and error.retry_after_s:
             waited_s = self.server.wait_for(error.retry_after_s)
             tried += f", {waited_s:g} s apart where it asks for {error.retry_after_s:g} s"
@@ -135,7 +135,7 @@ class ServedModel:
         return f"answered {error.status}{tried}: {error.reason}"
 
 
-async def check(server: ModelServer, model: str) -> None:
+async def check_server(server: ModelServer, model: str) -> None:
     """Check that the server is usable.
 
     Asks `GET /models`. If that is missing, broken or empty, the server is accepted when it properly refuses
@@ -148,11 +148,11 @@ async def check(server: ModelServer, model: str) -> None:
     try:
         page = await _json(server, "/models")
     except IncompleteError as error:
-        raise _wrong(url, str(error)) from error
+        raise _not_openai(url, str(error)) from error
     except StatusError as error:
         if error.status in (401, 403):
-            raise _refused(url, error) from error
-        await _check_chat(server, None if error.status == 404 else _refused(url, error))
+            raise _refusal(url, error) from error
+        await _check_chat(server, None if error.status == 404 else _refusal(url, error))
         return
     except NoAnswerError as error:
         raise _unreachable(url, error) from error
@@ -165,7 +165,7 @@ async def check(server: ModelServer, model: str) -> None:
             listed = ", ".join(one_line(name) for name in sorted(models)[:10])
             raise ConfigError(f"{url} has no model {model!r}; it has {listed}{more}")
         return
-    wrong = _wrong(url, f"its /models is {start_of(orjson.dumps(page))}")
+    wrong = _not_openai(url, f"its /models is {start_of(orjson.dumps(page))}")
     await _check_chat(server, wrong if models is None else None)
     _LOG.info("%s does not list its models; whether it has %r shows with the first answer", url, model)
 
@@ -193,7 +193,7 @@ async def _page(server: ModelServer, path: str, *, at_root: bool = False) -> obj
     except IncompleteError:
         return None
     except (StatusError, NoAnswerError) as error:
-        if not may_pass(error) or (isinstance(error, StatusError) and error.status in _BROKEN):
+        if not is_transient(error) or (isinstance(error, StatusError) and error.status in _BROKEN):
             return None
         raise ServerAway(
             f"{server.base_url} could not be examined: its {path}: {error}; is it busy?"
@@ -255,31 +255,33 @@ async def _check_chat(server: ModelServer, problem: ConfigError | None) -> None:
             if error.status in (400, 422):
                 return
             if error.status < 500:
-                raise _refused(url, error) from error
-            problem = problem or _refused(url, error)
+                raise _refusal(url, error) from error
+            problem = problem or _refusal(url, error)
         except NoAnswerError as error:
             raise problem or _unreachable(url, error) from error
         else:
             with suppress(JsonError):
                 if "choices" in mapping(read_json(content)):
                     return
-            problem = problem or _wrong(url, f"it answers a chat with {start_of(content)}")
+            problem = problem or _not_openai(url, f"it answers a chat with {start_of(content)}")
     assert problem is not None
     raise problem
 
 
-def _wrong(url: str, what: str) -> ConfigError:
+def _not_openai(url: str, what: str) -> ConfigError:
     return ConfigError(f"{url} does not speak the OpenAI API{_hint(url)}; {what}")
 
 
-def _refused(url: str, error: StatusError) -> ConfigError:
+def _refusal(url: str, error: StatusError) -> ConfigError:
     if error.status in (401, 403):
         return ConfigError(f"{url} refuses the API key ({error.status}): {error.reason}")
-    return (ServerAway if may_pass(error) else ConfigError)(f"{url} answered {error.status}: {error.reason}")
+    return (ServerAway if is_transient(error) else ConfigError)(
+        f"{url} answered {error.status}: {error.reason}"
+    )
 
 
 def _unreachable(url: str, error: NoAnswerError) -> ConfigError:
-    return (ServerAway if may_pass(error) else ConfigError)(f"no model server answers at {url}: {error}")
+    return (ServerAway if is_transient(error) else ConfigError)(f"no model server answers at {url}: {error}")
 
 
 def _hint(url: str) -> str:

@@ -10,16 +10,16 @@ from environments.policy.inference.chat_reply import (
     NO_NUMBERS,
     NoReplyError,
     ReplyError,
-    checked_ids,
-    checked_logprobs,
+    classify_finish,
     field_of,
     find_known_ids,
-    meaning_of,
     object_in,
+    read_ids,
+    read_logprobs,
     read_object,
+    read_weight_spans,
+    read_weight_version,
     token_pairs,
-    weight_spans_of,
-    weight_version_of,
 )
 from environments.policy.inference.http_client import list_in, mapping
 from environments.trajectory import WeightSpan
@@ -58,7 +58,7 @@ def one_choice(reply: Mapping[str, Any]) -> Mapping[str, Any]:
     return mapping(choices[0])
 
 
-def without_echo(content: bytes, request: TokenRequest) -> bytes:
+def remove_echo(content: bytes, request: TokenRequest) -> bytes:
     """Drop the echoed prompt ids if they equal those sent byte for byte."""
     known = find_known_ids(content, request.prompt_json)
     if known is None or content[known[1] : known[1] + 1] != b"]":
@@ -86,10 +86,10 @@ def check_prompt_tokens(counted: int | None, request: TokenRequest) -> None:
         )
 
 
-def ids_of(value: object, request: TokenRequest, name: str, since: str = "") -> tuple[int, ...]:
+def read_sampled_ids(value: object, request: TokenRequest, name: str, since: str = "") -> tuple[int, ...]:
     if value is None:
         raise ReplyError(f"the server gave no {name}{since}")
-    token_ids = checked_ids(value, name)
+    token_ids = read_ids(value, name)
     if not token_ids:
         raise NoReplyError(f"the server gave empty {name}; a completion has at least one")
     if len(token_ids) > request.max_tokens:
@@ -105,20 +105,20 @@ def check_same_ids(named: Sequence[object], token_ids: Sequence[int]) -> None:
             raise ReplyError(f"the logprob at token {index} is of {name!r:.40}, the token is {token_id}")
 
 
-def logprobs_of(value: object, tokens: int) -> tuple[float, ...]:
-    logprobs = checked_logprobs(field_of({"logprobs": value}, "logprobs", list), tokens)
+def require_logprobs(value: object, tokens: int) -> tuple[float, ...]:
+    logprobs = read_logprobs(field_of({"logprobs": value}, "logprobs", list), tokens)
     if logprobs is None:
         raise ReplyError("the server gave no logprobs")
     return logprobs
 
 
-def finish_reason_of(reason: object, detail: object) -> str | None:
+def read_finish_reason(reason: object, detail: object) -> str | None:
     if reason is None:
         return None
     if reason in ("stop", "length"):
         return str(reason)
     more = f": {one_line(detail)}" if isinstance(detail, str) else ""
-    error = NoReplyError if meaning_of(str(reason)) == "lost" else ReplyError
+    error = NoReplyError if classify_finish(str(reason)) == "lost" else ReplyError
     raise error(f"the server gave up (finish_reason {one_line(str(reason))!r}){more}")
 
 
@@ -131,7 +131,7 @@ class TokenWire:
     absent: str
 
 
-def _joined(name: str, request: TokenRequest, fields: Mapping[str, Any]) -> bytes:
+def _join_body(name: str, request: TokenRequest, fields: Mapping[str, Any]) -> bytes:
     # `%` takes 25 times as long for a long row.
     return b"".join((b'{"%b":[' % name.encode(), *request.prompt_json, b"],", orjson.dumps(fields)[1:]))
 
@@ -148,14 +148,16 @@ def _completions_body(request: TokenRequest) -> bytes:
         "logprobs": 0,
         "return_token_ids": True,
     }
-    return _joined("prompt", request, {**request.more, **request.sampling, **fields})
+    return _join_body("prompt", request, {**request.more, **request.sampling, **fields})
 
 
 def _read_completions(content: bytes, request: TokenRequest) -> TokenReply:
-    reply = read_object(without_echo(content, request))
+    reply = read_object(remove_echo(content, request))
     choice = one_choice(reply)
     check_prompt(reply, choice, request)
-    token_ids = ids_of(choice.get("token_ids"), request, "token_ids", ", which vLLM gives from 0.10.2 on")
+    token_ids = read_sampled_ids(
+        choice.get("token_ids"), request, "token_ids", ", which vLLM gives from 0.10.2 on"
+    )
     logprobs = mapping(choice.get("logprobs")).get("token_logprobs")
     return _vllm_reply(choice, token_ids, logprobs)
 
@@ -174,7 +176,7 @@ def _vllm_generate_body(request: TokenRequest) -> bytes:
     }
     if "stop" in request.sampling:  # a stop text needs detokenization
         del sampling["detokenize"]
-    return _joined(
+    return _join_body(
         "token_ids", request, {**request.more, "model": request.model, "sampling_params": sampling}
     )
 
@@ -183,21 +185,21 @@ def _read_vllm_generate(content: bytes, request: TokenRequest) -> TokenReply:
     reply = read_object(content)
     choice = one_choice(reply)
     check_prompt(reply, choice, request)
-    token_ids = ids_of(choice.get("token_ids"), request, "token_ids")
-    entries = _entries_of(choice)
-    named = [_named_id(entry) for entry in entries]
+    token_ids = read_sampled_ids(choice.get("token_ids"), request, "token_ids")
+    entries = _logprob_entries(choice)
+    named = [_entry_id(entry) for entry in entries]
     check_same_ids(named, token_ids)
     return _vllm_reply(choice, token_ids, [mapping(entry).get("logprob") for entry in entries])
 
 
-def _entries_of(choice: Mapping[str, Any]) -> list[object]:
+def _logprob_entries(choice: Mapping[str, Any]) -> list[object]:
     entries = field_of(object_in(choice, "logprobs"), "content", list, where="logprobs.")
     if entries is None:
         raise ReplyError("the server gave no logprobs")
     return entries
 
 
-def _named_id(entry: object) -> object:
+def _entry_id(entry: object) -> object:
     """Return the token id of a logprobs entry; vLLM before about 0.20 wrote `token_id:17`."""
     fields = mapping(entry)
     name = fields.get("token_id", fields.get("token"))
@@ -209,11 +211,11 @@ def _named_id(entry: object) -> object:
 def _vllm_reply(choice: Mapping[str, Any], token_ids: tuple[int, ...], logprobs: object) -> TokenReply:
     return TokenReply(
         token_ids=token_ids,
-        logprobs=logprobs_of(logprobs, len(token_ids)),
-        finish_reason=finish_reason_of(choice.get("finish_reason"), choice.get("stop_reason")),
+        logprobs=require_logprobs(logprobs, len(token_ids)),
+        finish_reason=read_finish_reason(choice.get("finish_reason"), choice.get("stop_reason")),
         stopped_by=field_of(choice, "stop_reason", int, str),
-        weight_version=weight_version_of(choice),
-        weight_spans=weight_spans_of(choice),
+        weight_version=read_weight_version(choice),
+        weight_spans=read_weight_spans(choice),
     )
 
 
@@ -229,7 +231,7 @@ def _sglang_generate_body(request: TokenRequest) -> bytes:
         "stop_token_ids": request.stop_ids,
         "skip_special_tokens": False,
     }
-    return _joined(
+    return _join_body(
         "input_ids", request, {**request.more, **beside, "sampling_params": sampling, "return_logprob": True}
     )
 
@@ -240,7 +242,7 @@ def _read_sglang_generate(content: bytes, request: TokenRequest) -> TokenReply:
         raise NoReplyError("no completion (an empty object)")
     meta = object_in(reply, "meta_info")
     check_prompt_tokens(field_of(meta, "prompt_tokens", int, where="meta_info."), request)
-    token_ids = ids_of(reply.get("output_ids"), request, "output_ids")
+    token_ids = read_sampled_ids(reply.get("output_ids"), request, "output_ids")
     return _sglang_reply(token_ids, meta)
 
 
@@ -256,12 +258,12 @@ def _sglang_reply(token_ids: tuple[int, ...], meta: Mapping[str, Any]) -> TokenR
         raise ReplyError(f"the server gave up ({matched}): its last id was not sampled")
     return TokenReply(
         token_ids=token_ids,
-        logprobs=logprobs_of([pair[0] for pair in pairs], len(token_ids)),
-        finish_reason=finish_reason_of(
+        logprobs=require_logprobs([pair[0] for pair in pairs], len(token_ids)),
+        finish_reason=read_finish_reason(
             how.get("type", finish if isinstance(finish, str) else None), how.get("message")
         ),
         stopped_by=matched,
-        weight_version=weight_version_of({}, meta),
+        weight_version=read_weight_version({}, meta),
     )
 
 
@@ -281,19 +283,19 @@ def _sglang_chat_body(request: TokenRequest) -> bytes:
         "separate_reasoning": False,
         "skip_special_tokens": False,
     }
-    return _joined("input_ids", request, {**request.more, **request.sampling, **fields})
+    return _join_body("input_ids", request, {**request.more, **request.sampling, **fields})
 
 
 def _read_sglang_chat(content: bytes, request: TokenRequest) -> TokenReply:
-    reply = read_object(without_echo(content, request))
+    reply = read_object(remove_echo(content, request))
     choice = one_choice(reply)
     check_prompt(reply, choice, request)
     given = choice.get("response_token_ids", choice.get("token_ids"))
-    token_ids = ids_of(given, request, "response_token_ids", ", which SGLang gives from 0.5.13 on")
+    token_ids = read_sampled_ids(given, request, "response_token_ids", ", which SGLang gives from 0.5.13 on")
     finish = {"type": choice.get("finish_reason"), "matched": choice.get("matched_stop")}
     meta = object_in(choice, "meta_info")
     if meta.get("output_token_logprobs") is None:
-        entries = _entries_of(choice)
+        entries = _logprob_entries(choice)
         pairs = [[mapping(entry).get("logprob"), None] for entry in entries]
         meta = {**meta, "output_token_logprobs": pairs}
     return _sglang_reply(token_ids, {**meta, "finish_reason": finish})

@@ -40,9 +40,9 @@ class WrittenMessage:
     where: str
 
 
-def tools_in(given: Any) -> tuple[ToolSpec, ...]:
+def parse_tools(given: Any) -> tuple[ToolSpec, ...]:
     if isinstance(given, str):
-        given = json_in(given, "tools") if given.strip() else None
+        given = parse_json(given, "tools") if given.strip() else None
     if given is None:
         return ()
     if not isinstance(given, list):
@@ -50,7 +50,7 @@ def tools_in(given: Any) -> tuple[ToolSpec, ...]:
     return tuple(_tool(each, f"tools[{index}]") for index, each in enumerate(cast("list[Any]", given)))
 
 
-def text(value: Any, where: str) -> str:
+def require_text(value: Any, where: str) -> str:
     if not isinstance(value, str):
         raise MessageError(f"{where} is {value!r:.100}; give text")
     return value
@@ -63,7 +63,7 @@ def system_messages(given: Any) -> Iterator[WrittenMessage]:
         )
 
 
-def messages_of(entry: Any, where: str, index: int) -> Iterator[WrittenMessage]:
+def parse_entry(entry: Any, where: str, index: int) -> Iterator[WrittenMessage]:
     """Yield the messages of one entry; a user entry may hold several tool results as blocks."""
     if not isinstance(entry, dict):
         raise MessageError(f"{where} is {entry!r:.100}; a message is an object")
@@ -88,7 +88,7 @@ def _assistant(fields: Mapping[str, Any], content: Any, where: str, prefix: str,
         _refuse_other_parts(content, f"{where}.content")
     given = {**fields, "role": "assistant", "content": content}
     if is_call:
-        calls = json_in(text(content, where), where)
+        calls = parse_json(require_text(content, where), where)
         given = {"tool_calls": cast("list[Any]", calls) if isinstance(calls, list) else [calls]}
     try:
         message, _ = read_message(given, lambda index: f"{prefix}_{index}")
@@ -103,11 +103,11 @@ def _assistant(fields: Mapping[str, Any], content: Any, where: str, prefix: str,
 
 def _from_blocks(role: Role, content: Any, where: str) -> list[Message]:
     blocks = cast("list[Any]", content) if isinstance(content, list) else []
-    results = [each for each in blocks if _kind(each) == "tool_result"]
+    results = [each for each in blocks if _part_type(each) == "tool_result"]
     if not results:
         return [Message(role=role, content=_text(content, f"{where}.content"))]
     rest = blocks[len(results) :]
-    if role != "user" or any(_kind(each) == "tool_result" for each in rest):
+    if role != "user" or any(_part_type(each) == "tool_result" for each in rest):
         raise MessageError(f"{where} has a tool_result after other blocks; results come first, of role user")
     messages = [
         _result(_text(each.get("content", ""), where), each.get("tool_use_id"), where) for each in results
@@ -116,7 +116,7 @@ def _from_blocks(role: Role, content: Any, where: str) -> list[Message]:
 
 
 def _result(content: str, call_id: Any, where: str) -> Message:
-    named = None if call_id is None else text(call_id, f"{where}, the id of its call,")
+    named = None if call_id is None else require_text(call_id, f"{where}, the id of its call,")
     return Message(role="tool", content=content, tool_call_id=named)
 
 
@@ -124,20 +124,20 @@ def _text(content: Any, where: str) -> str:
     parts = cast("list[Any]", content) if isinstance(content, list) else [content]
     texts: list[str] = []
     for part in parts:
-        kind = _kind(part)
+        kind = _part_type(part)
         if kind is not None and kind not in _TEXT_PARTS:
             raise MessageError(f"{where} has a part of type {kind!r:.100}; only text is taken, no images")
-        texts.append(text(part if kind is None else part.get("text"), where))
+        texts.append(require_text(part if kind is None else part.get("text"), where))
     return "".join(texts)
 
 
 def _refuse_other_parts(content: Any, where: str) -> None:
     for part in cast("list[Any]", content) if isinstance(content, list) else [content]:
-        if (kind := _kind(part)) is None or kind in _TEXT_PARTS:
+        if (kind := _part_type(part)) is None or kind in _TEXT_PARTS:
             _text([part], where)
 
 
-def _kind(part: Any) -> str | None:
+def _part_type(part: Any) -> str | None:
     return str(cast("dict[str, Any]", part).get("type", "text")) if isinstance(part, dict) else None
 
 
@@ -149,11 +149,11 @@ def _tool(given: Any, where: str) -> ToolSpec:
     name = known.get("name")
     if not isinstance(name, str) or not isinstance(schema, dict):
         raise MessageError(f"{where} is {given!r:.100}; a tool has a name and a schema of its parameters")
-    described = text(known.get("description") or "", f"{where}.description")
+    described = require_text(known.get("description") or "", f"{where}.description")
     return ToolSpec(name=name, description=described, parameters=cast("dict[str, Any]", schema))
 
 
-def json_in(written: str, where: str) -> Any:
+def parse_json(written: str, where: str) -> Any:
     try:
         return read_exact_json(written)
     except JsonError:

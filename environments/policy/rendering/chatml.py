@@ -17,11 +17,11 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from tokenizers import AddedToken, Tokenizer
 
-from environments.policy.rendering.hermes import JsonCall, checked_call, read_json_call
+from environments.policy.rendering.hermes import JsonCall, make_call, read_json_call
 from environments.trajectory import Message
 from tools.calls import ToolCall, ToolSpec
 from tools.errors import ConfigError, ContextOverflow
-from tools.time_profile import timed
+from tools.time_profile import measure
 
 
 class CannotExtendError(Exception):
@@ -84,14 +84,14 @@ class Section(NamedTuple):
 
 def message_of(sections: Sequence[Section]) -> Message:
     """Return the message of a turn; malformed or unclosed blocks become calls with that status."""
-    reasoning, sections = _reasoning(sections)
+    reasoning, sections = _split_reasoning(sections)
     content = ""
     calls: list[ToolCall] = []
     for index, section in enumerate(sections):
         closed = index + 1 < len(sections) and sections[index + 1].marker == CALL[1]
         if section.marker == CALL[0]:
             content = content if calls else content.removesuffix("\n")
-            name, arguments, status = _framed(section.text) or read_json_call(section.text.strip())
+            name, arguments, status = _parse_own_spacing(section.text) or read_json_call(section.text.strip())
             call = ToolCall(
                 id=f"call_{len(calls)}",
                 name=name,
@@ -113,7 +113,7 @@ def write_call(call: ToolCall) -> str:
     )
 
 
-def _framed(text: str) -> JsonCall | None:
+def _parse_own_spacing(text: str) -> JsonCall | None:
     """Parse `write_call`'s exact spacing, which delimits even arguments that are not JSON."""
     if not (text.startswith(_CALL_START) and text.endswith(_CALL_END)):
         return None
@@ -123,10 +123,10 @@ def _framed(text: str) -> JsonCall | None:
         return None
     if not isinstance(name, str) or not text.startswith(_CALL_MIDDLE, end):
         return None
-    return checked_call(name, text[end + len(_CALL_MIDDLE) : len(text) - len(_CALL_END)])
+    return make_call(name, text[end + len(_CALL_MIDDLE) : len(text) - len(_CALL_END)])
 
 
-def _reasoning(sections: Sequence[Section]) -> tuple[str | None, Sequence[Section]]:
+def _split_reasoning(sections: Sequence[Section]) -> tuple[str | None, Sequence[Section]]:
     if not sections or sections[0].marker != THINK[0]:
         return None, sections
     close = next(
@@ -271,7 +271,7 @@ class ChatMLRenderer:
         )
 
     def prompt_ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
-        return _joined(*self._prompt_parts(messages, tools))
+        return _concat(*self._prompt_parts(messages, tools))
 
     def prompt_tokens(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> int:
         return sum(map(len, self._prompt_parts(messages, tools)))
@@ -298,7 +298,7 @@ class ChatMLRenderer:
         if stopped_at is not None and stopped_at < len(sampled) - 1:
             raise CannotExtendError("tokens after a stop token")
         closing = self._closing() if stopped_at is None else self._newline
-        return _joined(closing, *map(self._message, messages), self._header("assistant"))
+        return _concat(closing, *map(self._message, messages), self._header("assistant"))
 
     def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSpec] = ()) -> Message:
         """Return the assistant message in the ids, up to the stop token.
@@ -335,7 +335,7 @@ class ChatMLRenderer:
             return known
         listed = "\n".join(signatures)
         opening = f"{system}\n\n" if system else ""
-        ids = _joined(
+        ids = _concat(
             self._header("system"),
             self._text(opening + "# Tools\n\nYou may call these functions. Their signatures:\n"),
             self._marker(TOOLS[0]),
@@ -359,8 +359,8 @@ class ChatMLRenderer:
             return known
         body = self._body(message)
         if message.role == "tool":
-            body = _joined(self._marker(RESPONSE[0]), body, self._marker(RESPONSE[1]))
-        return self._cache.put(key, _joined(self._header(message.role), body, self._closing()))
+            body = _concat(self._marker(RESPONSE[0]), body, self._marker(RESPONSE[1]))
+        return self._cache.put(key, _concat(self._header(message.role), body, self._closing()))
 
     def _body(self, message: Message) -> tuple[int, ...]:
         key = ("body", message.content if message.role == "tool" else message)
@@ -377,7 +377,7 @@ class ChatMLRenderer:
             if index or message.content:
                 parts.append(self._text("\n"))
             parts += [self._marker(CALL[0]), self._text(write_call(call)), self._marker(CALL[1])]
-        return self._cache.put(key, _joined(*parts))
+        return self._cache.put(key, _concat(*parts))
 
     def _header(self, role: str) -> tuple[int, ...]:
         key = ("header", role)
@@ -403,7 +403,7 @@ class ChatMLRenderer:
         return tuple(encoding.ids)
 
 
-def _joined(*parts: Iterable[int]) -> tuple[int, ...]:
+def _concat(*parts: Iterable[int]) -> tuple[int, ...]:
     return tuple(chain.from_iterable(parts))
 
 
@@ -414,7 +414,7 @@ _LONG_TOKENS = 4_000
 """Ids that take about 10 ms to parse, from which parsing moves to a thread."""
 
 
-async def rendered(
+async def run_rendering(
     work: Callable[[], Result],
     renderer: Renderer,
     messages: Sequence[Message],
@@ -428,14 +428,14 @@ async def rendered(
         ContextOverflow: if the messages certainly have more than `max_tokens`.
     """
     # `isinstance` of a protocol takes 20 µs.
-    chars = getattr(renderer, "chars_to_encode", chars_of)(messages)
+    chars = getattr(renderer, "chars_to_encode", count_chars)(messages)
     if chars >= LONG_CHARS and max_tokens is not None and chars > max_tokens * longest_token(renderer):
         raise ContextOverflow(f"{chars} characters are more than {max_tokens} tokens")
-    with timed("rendering a prompt"):
-        return await (parsed(work, tokens=sampled) if chars < LONG_CHARS else asyncio.to_thread(work))
+    with measure("rendering a prompt"):
+        return await (run_parsing(work, tokens=sampled) if chars < LONG_CHARS else asyncio.to_thread(work))
 
 
-async def parsed(work: Callable[[], Result], *, tokens: int) -> Result:
+async def run_parsing(work: Callable[[], Result], *, tokens: int) -> Result:
     return work() if tokens < _LONG_TOKENS else await asyncio.to_thread(work)
 
 
@@ -443,7 +443,7 @@ def longest_token(renderer: Renderer) -> int:
     return getattr(renderer, "longest_token", LONGEST_TOKEN)
 
 
-def chars_of(messages: Sequence[Message], *, reasoning: bool = True) -> int:
+def count_chars(messages: Sequence[Message], *, reasoning: bool = True) -> int:
     return sum(
         len(each.content)
         + (len(each.reasoning or "") if reasoning else 0)

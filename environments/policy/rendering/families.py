@@ -7,7 +7,7 @@ from typing import Final
 
 from environments.policy.rendering.chatml import EMBEDDED, ChatMLRenderer, Renderer, load_tokenizer
 from environments.policy.rendering.family_renderer import FamilyRenderer, text_reader
-from environments.policy.rendering.hermes import Block, blocks, read_json_call, without_blocks
+from environments.policy.rendering.hermes import Block, find_blocks, read_json_call, remove_blocks
 from tools.calls import ToolCall, ToolSpec
 from tools.errors import ConfigError
 
@@ -105,13 +105,13 @@ def family_names() -> tuple[str, ...]:
     return tuple(sorted((_CHATML, *LIBRARY_FAMILIES, *TEXT_FAMILIES)))
 
 
-def family_of(model_name: str) -> str | None:
+def detect_family(model_name: str) -> str | None:
     """Return the family by a model's name, or None. A fine-tuned model may use another format."""
     lowered = model_name.lower()
     return next((family for pattern, family in _BY_MODEL if re.search(pattern, lowered)), None)
 
 
-def checked_family(name: str) -> str:
+def validate_family(name: str) -> str:
     if name not in family_names():
         raise ConfigError(f"no chat format {name!r}; --openai.family is one of {', '.join(family_names())}")
     return name
@@ -126,7 +126,7 @@ def read_text_calls(content: str, family: str, tools: Sequence[ToolSpec]) -> tup
     Raises:
         ConfigError: if the family is unknown or needs the extra `families`.
     """
-    checked_family(family)
+    validate_family(family)
     if len(content) > _MAX_TEXT_CHARS:
         return content, ()
     if family == "llama-3":  # its calls have no marker
@@ -135,11 +135,11 @@ def read_text_calls(content: str, family: str, tools: Sequence[ToolSpec]) -> tup
         )
         names = {tool.name for tool in tools}
         is_call = any(call.name in names or call.arguments != "{}" for call in read)
-        return ("", _numbered(read)) if is_call else (content, ())
+        return ("", _number_calls(read)) if is_call else (content, ())
     searched = _INKLING_NAME.sub("", content) if family == "inkling" else content
     read_blocks = [
         (block, _calls_in(block, searched, family, tools))
-        for block in blocks(searched, *_SECTIONS.get(family, _TAGS))
+        for block in find_blocks(searched, *_SECTIONS.get(family, _TAGS))
     ]
     kept = [
         (block, calls)
@@ -148,8 +148,8 @@ def read_text_calls(content: str, family: str, tools: Sequence[ToolSpec]) -> tup
     ]
     if not kept:
         return content, ()
-    found = _numbered([call for _, calls in kept for call in calls])
-    return without_blocks(searched, [block for block, _ in kept]), found
+    found = _number_calls([call for _, calls in kept for call in calls])
+    return remove_blocks(searched, [block for block, _ in kept]), found
 
 
 def _calls_in(block: Block, content: str, family: str, tools: Sequence[ToolSpec]) -> Sequence[ToolCall]:
@@ -164,7 +164,7 @@ def _calls_in(block: Block, content: str, family: str, tools: Sequence[ToolSpec]
     return reader.parse_text(content[block.start : block.end], tools).tool_calls
 
 
-def _numbered(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
+def _number_calls(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
     return tuple(replace(call, id=f"call_{index}", span=None) for index, call in enumerate(calls))
 
 
@@ -175,13 +175,17 @@ def load_renderer(*, family: str | None, model_name: str, tokenizer_name: str) -
         ConfigError: if no renderer fits; the message names what to set or install.
     """
     if family is None:
-        family = _CHATML if tokenizer_name == EMBEDDED else family_of(model_name) or family_of(tokenizer_name)
+        family = (
+            _CHATML
+            if tokenizer_name == EMBEDDED
+            else detect_family(model_name) or detect_family(tokenizer_name)
+        )
     if family is None:
         raise ConfigError(
             f"the chat format of {model_name!r} is not known; --openai.family is one of "
             f"{', '.join((_CHATML, *LIBRARY_FAMILIES))}"
         )
-    if checked_family(family) in TEXT_FAMILIES:
+    if validate_family(family) in TEXT_FAMILIES:
         raise ConfigError(
             f"the chat format {family} is known for calls in text, not for token ids; use "
             f"--openai.server_type chat, or another --openai.family"

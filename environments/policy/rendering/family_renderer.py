@@ -40,7 +40,7 @@ _ENDED: Final = re.compile("</(?:｜DSML｜)?(?:parameter|arg_key|arg_value|func
 _MOST_UNCLOSED: Final = 100
 
 
-def leaves_open(text: str) -> bool:
+def has_many_unclosed(text: str) -> bool:
     """Whether a turn has so many unclosed tags that the library would hold the GIL for minutes."""
     opened = [each.start() for each in _BEGUN.finditer(text)]
     closed = [each.start() for each in _ENDED.finditer(text)]
@@ -58,7 +58,7 @@ def tool_call(found: Any, index: int, tools: Sequence[ToolSpec]) -> ToolCall:
         arguments, fixed = _from_python(arguments, next(properties, {}))  # pyright: ignore[reportUnknownArgumentType]
         status = "ok" if fixed else status
     if status == "ok":
-        status = _checked(name, found.raw)
+        status = _call_status(name, found.raw)
     return ToolCall(
         id=f"call_{index}",
         name=name,
@@ -81,7 +81,7 @@ def _text(raw: str, arguments: Any) -> str:
     return json.dumps(arguments, ensure_ascii=False)
 
 
-def _checked(name: str, raw: str) -> CallStatus:
+def _call_status(name: str, raw: str) -> CallStatus:
     """Detect values that are not closed, which the library drops silently."""
     if not name:
         return "missing_name"
@@ -112,7 +112,7 @@ def _allows_text(schema: Mapping[str, Any]) -> bool:
 AsText = Callable[[str], str]
 
 
-def given_messages(
+def library_messages(
     messages: Sequence[Message], as_text: AsText, *, calls_as_text: bool = False
 ) -> list[dict[str, Any]]:
     """Return a conversation for the library; calls that are not JSON objects become content.
@@ -126,24 +126,26 @@ def given_messages(
     for message in messages:
         if message.role == "tool" and not calls_as_text:
             written_id, name = named.get(message.tool_call_id or "", (message.tool_call_id, None))
-            given.append(_answer(message, written_id, name, as_text))
+            given.append(_library_result(message, written_id, name, as_text))
             continue
         for call in message.tool_calls:
             named[call.id] = (f"functions.{call.name}:{next(numbers)}", call.name)
-        given.append(_spoken(message, named, as_text, calls_as_text=calls_as_text))
+        given.append(_library_message(message, named, as_text, calls_as_text=calls_as_text))
     return given
 
 
-def given_answers(messages: Sequence[Message], found: Sequence[Any], as_text: AsText) -> list[dict[str, Any]]:
+def library_replies(
+    messages: Sequence[Message], found: Sequence[Any], as_text: AsText
+) -> list[dict[str, Any]]:
     """Return the replies to a turn; results are in the order of the library's calls in `found`."""
     names = iter([(call_id(call, index), call.name) for index, call in enumerate(found)])
     given: list[dict[str, Any]] = []
     for message in messages:
         if message.role == "tool":
             written_id, name = next(names, (message.tool_call_id, None))
-            given.append(_answer(message, written_id, name, as_text))
+            given.append(_library_result(message, written_id, name, as_text))
         else:
-            given.append(_spoken(message, {}, as_text, calls_as_text=False))
+            given.append(_library_message(message, {}, as_text, calls_as_text=False))
     return given
 
 
@@ -151,7 +153,9 @@ def call_id(found: Any, index: int) -> str:
     return found.id or f"functions.{found.name}:{index}"
 
 
-def _answer(message: Message, written_id: str | None, name: str | None, as_text: AsText) -> dict[str, Any]:
+def _library_result(
+    message: Message, written_id: str | None, name: str | None, as_text: AsText
+) -> dict[str, Any]:
     given = {"role": "tool", "content": as_text(message.content)}
     if written_id:
         given["tool_call_id"] = as_text(written_id)
@@ -160,7 +164,7 @@ def _answer(message: Message, written_id: str | None, name: str | None, as_text:
     return given
 
 
-def _spoken(
+def _library_message(
     message: Message, named: dict[str, tuple[str, str]], as_text: AsText, *, calls_as_text: bool
 ) -> dict[str, Any]:
     calls = [call for call in message.tool_calls if not calls_as_text and _is_object(call)]
@@ -213,9 +217,9 @@ class MarkerBreaks:
         self._tails = {marker[size:] for marker in self._markers for size in range(1, len(marker))}
         self._longest = max(map(len, self._markers), default=0)
 
-    def broken(self, text: str) -> str:
+    def insert_breaks(self, text: str) -> str:
         text = text.replace("\ufdd0", _ITSELF)
-        found = list(self._found(text, overlapping=True))
+        found = list(self._find(text, overlapping=True))
         if found:
             cut = [0, *(start + 1 for start, _ in found), len(text)]
             text = _BREAK.join(text[a:b] for a, b in pairwise(cut))
@@ -228,13 +232,13 @@ class MarkerBreaks:
 
     def pieces(self, text: str) -> Iterator[tuple[str, bool]]:
         end = 0
-        for start, marker in self._found(text):
-            yield _unbroken(text[end:start]), False
+        for start, marker in self._find(text):
+            yield _remove_breaks(text[end:start]), False
             yield marker, True
             end = start + len(marker)
-        yield _unbroken(text[end:]), False
+        yield _remove_breaks(text[end:]), False
 
-    def _found(self, text: str, *, overlapping: bool = False) -> Iterator[tuple[int, str]]:
+    def _find(self, text: str, *, overlapping: bool = False) -> Iterator[tuple[int, str]]:
         at = 0
         while (start := self._start.search(text, at)) is not None:
             at = start.start()
@@ -245,7 +249,7 @@ class MarkerBreaks:
             at += 1 if marker is None or overlapping else len(marker)
 
 
-def _unbroken(text: str) -> str:
+def _remove_breaks(text: str) -> str:
     return text.replace(_BREAK, "").replace(_ITSELF, "\ufdd0")
 
 
@@ -293,7 +297,7 @@ class FamilyTokenizer:
         return max(len(token.encode()) for token in self._tokenizer.get_vocab(with_added_tokens=False))
 
     def from_message(self, text: str) -> str:
-        return self._in_messages.broken(text)
+        return self._in_messages.insert_breaks(text)
 
     def encode(self, text: str, **_: Any) -> list[int]:
         """Encode the library's text: its markers become control tokens, broken ones text."""
@@ -336,14 +340,14 @@ def byte_tokenizer(markers: Sequence[str]) -> Tokenizer:
     return tokenizer
 
 
-def _mapped(value: Any, as_text: Callable[[str], str]) -> Any:
+def _map_text(value: Any, as_text: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return as_text(value)
     if isinstance(value, Mapping):
         held = cast("Mapping[Any, Any]", value)
-        return {_mapped(key, as_text): _mapped(held[key], as_text) for key in held}
+        return {_map_text(key, as_text): _map_text(held[key], as_text) for key in held}
     if isinstance(value, list | tuple):
-        return [_mapped(each, as_text) for each in cast("Sequence[Any]", value)]
+        return [_map_text(each, as_text) for each in cast("Sequence[Any]", value)]
     return value
 
 
@@ -355,7 +359,7 @@ _LONGEST_CHARACTER = 8
 _SHORT = 1_000
 
 
-class _Run(Sequence[int]):
+class _IdView(Sequence[int]):
     """A view of ids without copies: the library slices every prefix."""
 
     def __init__(self, ids: Sequence[int], at: range) -> None:
@@ -367,14 +371,14 @@ class _Run(Sequence[int]):
     @overload
     def __getitem__(self, index: int) -> int: ...
     @overload
-    def __getitem__(self, index: slice) -> "_Run": ...
-    def __getitem__(self, index: int | slice) -> "int | _Run":
+    def __getitem__(self, index: slice) -> "_IdView": ...
+    def __getitem__(self, index: int | slice) -> "int | _IdView":
         if isinstance(index, slice):
-            return _Run(self._ids, self._at[index])
+            return _IdView(self._ids, self._at[index])
         return self._ids[self._at[index]]
 
 
-class _Prefixes:
+class _PrefixDecoder:
     """Decodes prefixes of the last ids in linear time, as text of equal length.
 
     The library needs only the lengths. A character of several ids ends with its last id.
@@ -416,7 +420,7 @@ class FamilyRenderer:
         self._family = family
         self._tokenizer = FamilyTokenizer(tokenizer, name_or_path=model_name)
         self._known_tools: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-        self._library = _created(family, self._tokenizer)
+        self._library = _create_renderer(family, self._tokenizer)
         question = [{"role": "user", "content": "?"}]
         self._opening: list[int] = self._library.render_ids(question, add_generation_prompt=True)
         self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys(self._library.get_stop_token_ids()))
@@ -443,10 +447,10 @@ class FamilyRenderer:
         Raises:
             PolicyError: if the format cannot write this conversation.
         """
-        described = self._described(tools)
+        described = self._describe(tools)
         problem: Exception | None = None
         for calls_as_text in (False, True):
-            given = given_messages(messages, self._tokenizer.from_message, calls_as_text=calls_as_text)
+            given = library_messages(messages, self._tokenizer.from_message, calls_as_text=calls_as_text)
             try:
                 return tuple(self._library.render_ids(given, tools=described, add_generation_prompt=True))
             except (ValueError, TypeError, NotImplementedError) as error:
@@ -463,12 +467,12 @@ class FamilyRenderer:
         read = self._read(sampled, tools)
         if read.reasoning_complete is False and stopped_at is not None:
             raise CannotExtendError("stopped inside reasoning")
-        given = given_answers(messages, read.tool_calls, self._tokenizer.from_message)
+        given = library_replies(messages, read.tool_calls, self._tokenizer.from_message)
         if self._family in _BY_TEMPLATE:
             return self._after_template(given, read, closed=stopped_at is not None)
         before = [*self._opening, *sampled]
         bridged = self._library.bridge_to_next_turn(
-            self._opening, list(sampled), given, tools=self._described(tools)
+            self._opening, list(sampled), given, tools=self._describe(tools)
         )
         if bridged is None:
             raise CannotExtendError("no way to go on after this turn")
@@ -484,13 +488,13 @@ class FamilyRenderer:
         ids = self._tokenizer.encode(text)
         return _message(self._read_by_library(ids, tools, prompt_ids=None), tools)
 
-    def _described(self, tools: Sequence[ToolSpec]) -> list[dict[str, Any]] | None:
+    def _describe(self, tools: Sequence[ToolSpec]) -> list[dict[str, Any]] | None:
         key = tuple(tool.signature() for tool in tools)
         if key not in self._known_tools:
             if len(self._known_tools) >= _KEPT_LISTS:
                 self._known_tools.clear()
             self._known_tools[key] = [
-                _mapped(tool.to_openai(), self._tokenizer.from_message) for tool in tools
+                _map_text(tool.to_openai(), self._tokenizer.from_message) for tool in tools
             ]
         return self._known_tools[key] or None
 
@@ -512,7 +516,7 @@ class FamilyRenderer:
     def _read_by_library(
         self, token_ids: Sequence[int], tools: Sequence[ToolSpec], *, prompt_ids: list[int] | None
     ) -> Any:
-        if len(token_ids) > _SHORT and leaves_open(text := self.decode(token_ids)):
+        if len(token_ids) > _SHORT and has_many_unclosed(text := self.decode(token_ids)):
             return SimpleNamespace(
                 content=text, reasoning_content=None, tool_calls=[], reasoning_complete=True
             )
@@ -524,8 +528,8 @@ class FamilyRenderer:
     def _read_dsml(self, token_ids: Sequence[int]) -> Any:
         think, think_end = (self.markers[text] for text in self._think)
         return import_module("renderers.parsing").parse_deepseek_v4(
-            _Prefixes(self.decode),
-            _Run(token_ids, range(len(token_ids))),
+            _PrefixDecoder(self.decode),
+            _IdView(token_ids, range(len(token_ids))),
             stop_ids=set(self.stop_ids),
             thinking_enabled=self._opening[-1:] == [think],
             think_end_id=think_end,
@@ -583,15 +587,15 @@ def _message(read: Any, tools: Sequence[ToolSpec]) -> Message:
 @cache
 def text_reader(family: str) -> FamilyRenderer:
     tokenizer = FamilyTokenizer(byte_tokenizer(()))
-    return FamilyRenderer(family, byte_tokenizer(_lacking(family, tokenizer)))
+    return FamilyRenderer(family, byte_tokenizer(_missing_markers(family, tokenizer)))
 
 
-def _created(family: str, tokenizer: FamilyTokenizer) -> Any:
+def _create_renderer(family: str, tokenizer: FamilyTokenizer) -> Any:
     create, config = _library_parts(family)
     try:
         return create(tokenizer, config)
     except Exception as error:
-        lacking = ", ".join(_lacking(family, tokenizer))
+        lacking = ", ".join(_missing_markers(family, tokenizer))
         reason = f"the tokenizer lacks {lacking}" if lacking else " ".join(str(error).split())[:200]
         raise ConfigError(
             f"the chat format {family} cannot be used with this tokenizer: {reason}; "
@@ -599,7 +603,7 @@ def _created(family: str, tokenizer: FamilyTokenizer) -> Any:
         ) from error
 
 
-def _lacking(family: str, tokenizer: FamilyTokenizer) -> list[str]:
+def _missing_markers(family: str, tokenizer: FamilyTokenizer) -> list[str]:
     create, config = _library_parts(family)
     tokenizer.missing = []
     with suppress(Exception):

@@ -30,7 +30,7 @@ class Block(NamedTuple):
     """After other text on its line, a block counts only if it parses as a call."""
 
 
-def blocks(content: str, opening: str, closing: str) -> Iterator[Block]:
+def find_blocks(content: str, opening: str, closing: str) -> Iterator[Block]:
     """Yield blocks that start or end a line, outside of reasoning and code."""
     # some servers leave reasoning in the content
     thought = _THOUGHT_END.search(content)
@@ -75,7 +75,7 @@ def _next_code(content: str, at: int) -> tuple[int, int]:
     return opened.start(), next(closings, len(content))
 
 
-def without_blocks(content: str, found: Sequence[Block]) -> str:
+def remove_blocks(content: str, found: Sequence[Block]) -> str:
     ends = [0, *(block.end for block in found)]
     starts = [*(block.start for block in found), len(content)]
     pieces = (content[end:start].strip() for end, start in zip(ends, starts, strict=True))
@@ -89,7 +89,7 @@ class JsonCall(NamedTuple):
     status: CallStatus
 
 
-def checked_call(name: str, arguments: str) -> JsonCall:
+def make_call(name: str, arguments: str) -> JsonCall:
     if not name:
         return JsonCall(name, arguments, "missing_name")
     try:
@@ -113,7 +113,7 @@ def read_json_call(text: str) -> JsonCall:
     value, arguments = next((fields[key] for key in _ARGUMENTS if key in fields), (None, ""))
     if isinstance(value, str):
         arguments = value
-    return checked_call(name, arguments)
+    return make_call(name, arguments)
 
 
 def _fields(text: str) -> Iterator[tuple[str, tuple[Any, str]]]:

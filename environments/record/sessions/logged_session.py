@@ -13,9 +13,9 @@ from typing import Any, cast
 from environments.policy.inference.written_messages import MessageError as SessionError
 from environments.policy.inference.written_messages import (
     WrittenMessage,
-    messages_of,
+    parse_entry,
+    parse_tools,
     system_messages,
-    tools_in,
 )
 from environments.record.sessions.api_call import LISTS, as_session
 from environments.trajectory import LARGEST_REWARD, Message, Rewards, Span, TokenRow, Turn
@@ -90,7 +90,7 @@ def messages_in(session: Mapping[str, Any]) -> list[WrittenMessage]:
         raise SessionError(f"{named[0]} is {entries!r:.100}; give a list of at least one message")
     said = list(system_messages(session.get("system")))
     for index, entry in enumerate(cast("list[Any]", entries)):
-        said += messages_of(entry, f"{named[0]}[{index}]", index)
+        said += parse_entry(entry, f"{named[0]}[{index}]", index)
     return said
 
 
@@ -136,7 +136,7 @@ def read_session(fields: object, scale: Scale) -> Session:
         item_id=_name(session, "item_id"),
         prompt=tuple(each.message for each in prompt),
         turns=tuple(_turn(index, each, model) for index, each in enumerate(spoken)),
-        tools=tools_in(session.get("tools")),
+        tools=parse_tools(session.get("tools")),
         model=model,
         rewards=Rewards(turns=votes, outcome=outcome, score=aggregate(votes, outcome, "sum")),
         metrics=metrics_in(session.get("metrics")),

@@ -9,12 +9,12 @@ from typing import Any, cast
 
 from environments.policy.inference.chat_reply import (
     ReplyError,
-    checked_ids,
-    checked_logprobs,
     field_of,
     object_in,
+    read_ids,
+    read_logprobs,
 )
-from environments.policy.inference.written_messages import messages_of, tools_in
+from environments.policy.inference.written_messages import parse_entry, parse_tools
 from environments.record.sessions.logged_session import (
     NO_SPAN,
     Scale,
@@ -72,7 +72,7 @@ def _session(trace: Mapping[str, Any], episode: Mapping[str, Any], scale: Scale)
         prompt=graph.prompt,
         turns=tuple(with_contexts(turns, graph.seen, graph.prompt)),
         rows=rows,
-        tools=tools_in(trace.get("tools")),
+        tools=parse_tools(trace.get("tools")),
         model=next((turn.weight_version for turn in turns if turn.weight_version), None),
         rewards=Rewards(score=None) if failed else _rewards(trace, info, graph, scale),
         metrics=metrics_in(trace.get("metrics")),
@@ -177,7 +177,7 @@ class _Graph:
         if not known:
             self._repeat(len(path))
         ids, *before = [
-            checked_ids(self.nodes[each].get("token_ids") or [], f"nodes[{each}].token_ids") for each in path
+            read_ids(self.nodes[each].get("token_ids") or [], f"nodes[{each}].token_ids") for each in path
         ]
         mask = cast("list[bool]", field_of(self.nodes[index], "mask", list) or [])
         start = len(ids) - sum(mask)
@@ -190,7 +190,7 @@ class _Graph:
             prompt_ids=(*(each for part in reversed(before) for each in part), *ids[:start]),
             extends_row=known > 0,
             token_ids=ids[start:],
-            logprobs=checked_logprobs(logprobs or (None if any(mask) else ()), sum(mask)),
+            logprobs=read_logprobs(logprobs or (None if any(mask) else ()), sum(mask)),
             exact=True,
         )
 
@@ -208,7 +208,7 @@ class _Graph:
     def _message(self, index: int) -> Message:
         message = object_in(self.nodes[index], "message", where=f"nodes[{index}].")
         # The content may be null if the model stopped at once.
-        (read,) = messages_of({**message, "content": message.get("content") or ""}, f"nodes[{index}]", index)
+        (read,) = parse_entry({**message, "content": message.get("content") or ""}, f"nodes[{index}]", index)
         return read.message
 
 

@@ -1,4 +1,4 @@
-"""Tests for an agent's code: it runs in fresh sandboxes, and its output is compared on our side."""
+"""Test cases for an agent's code: it runs in fresh sandboxes, and its output is compared outside."""
 
 import json
 import math
@@ -29,17 +29,15 @@ while text:
     text = text[os.write(out, text):]
 os._exit(0)
 """
-"""What the agent's code prints goes nowhere; what it returns is all that counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseReport:
-    """Which test cases an agent's code holds."""
+    """Results of test cases."""
 
     held: tuple[bool, ...]
-    """One per case."""
     timed_out: int = 0
-    """Cases that took too long; they are not held."""
+    """Number of cases that took too long and so do not hold."""
 
     @property
     def fraction(self) -> float:
@@ -56,19 +54,19 @@ async def program_cases(
 ) -> CaseReport:
     """Run a program once per case, each time in a fresh sandbox.
 
-    A case is held when the program ends with 0 and its output equals the expected one but for space at the
-    ends of lines and empty lines at the end. No expected output is ever in a sandbox, so none can be found.
+    A case holds if the program ends with 0 and its output equals the expected one but for space at the ends
+    of lines and empty lines at the end. Expected output is never in a sandbox.
 
     Args:
         verify: `ctx.verify`.
         command: The agent's program, as a shell string or an argv.
         cases: Standard input and expected standard output.
-        artefacts: What of the agent's files the program needs.
-        timeout_s: Wall clock of one case; all of them together may take `--env.verify_timeout_s`.
+        artefacts: The agent's files that the program needs.
+        timeout_s: Wall clock of one case; `--env.verify_timeout_s` limits all together.
 
     Raises:
-        RewardError: there are no cases.
-        SandboxError: a sandbox is broken, which the agent cannot cause.
+        RewardError: if there are no cases.
+        SandboxError: if a sandbox breaks, which the agent cannot cause.
     """
     run = partial(verify, command=command, artefacts=artefacts, timeout_s=timeout_s)
     return await _report(
@@ -85,22 +83,22 @@ async def function_cases(
     timeout_s: float = 10.0,
     rel_tol: float = 1e-9,
 ) -> CaseReport:
-    """Call a Python function of the agent's once per case, each time in a fresh sandbox.
+    """Call the agent's Python function once per case, each time in a fresh sandbox.
 
     Arguments and results are JSON values; tuples become lists. Numbers are equal within `rel_tol`, integers
-    exactly, and no number equals true or false. What the code prints does not count.
+    exactly, and no number equals true or false. Output of the code is ignored.
 
     Args:
         verify: `ctx.verify`; Python 3 must be in its sandboxes.
         function: Its file in the workspace and its name there, `answer.py:double`.
         cases: Arguments and the expected result.
-        artefacts: What else of the agent's files that file needs.
-        timeout_s: Wall clock of one case; all of them together may take `--env.verify_timeout_s`.
-        rel_tol: Allowed difference of numbers that are not both integers, as a share of the larger one.
+        artefacts: Other files of the agent that this file needs.
+        timeout_s: Wall clock of one case; `--env.verify_timeout_s` limits all together.
+        rel_tol: Allowed difference of floats, as a share of the larger one.
 
     Raises:
-        RewardError: there are no cases, no Python, or `function` names no module.
-        SandboxError: a sandbox is broken, which the agent cannot cause.
+        RewardError: if there are no cases, no Python, or `function` has another form.
+        SandboxError: if a sandbox breaks, which the agent cannot cause.
     """
     path, _, name = function.rpartition(":")
     parts = path.removesuffix(".py").split("/")
@@ -141,7 +139,6 @@ async def _report(
     run: Callable[[Any], Awaitable[ExecResult]],
     equal: Callable[[str, Any], bool],
 ) -> CaseReport:
-    """Run all cases in the time of one verification, and compare what is whole."""
     if not cases:
         raise RewardError("there are no cases, so nothing of the agent's code is known")
     with one_verification():

@@ -1,4 +1,4 @@
-"""`CodeJudge`: judges Python functions that an agent repairs, by hidden tests and calls from outside."""
+"""`CodeJudge`: judges repaired Python functions by hidden tests."""
 
 import asyncio
 import hashlib
@@ -13,9 +13,8 @@ from functools import partial
 from itertools import islice
 from typing import Any, Literal, TypeVar, cast, get_args
 
-from environments.rewards.artefacts import TakenFiles
-from environments.rewards.reward_context import RolloutContext
-from environments.rewards.verdict.frame import PROGRAMS, Verify, command_of, modules, run_program
+from environments.rewards.reward_context import AgentFiles, RolloutContext
+from environments.rewards.verdict.frame import ISOLATED, PROGRAMS, Report, Verify, modules, run_program
 from environments.rewards.verdict.prepared_test import prepare_test
 from environments.rewards.verification_time import off_the_clock
 from environments.trajectory import Turn
@@ -25,23 +24,21 @@ from tools.sandbox.layers import take
 
 T = TypeVar("T")
 Task = Mapping[str, Any]
-"""One task in the schema of HumanEvalPack."""
 REQUIRED_FIELDS = (
     "task_id", "prompt", "declaration", "canonical_solution", "buggy_solution", "entry_point", "test",
 )  # fmt: skip
-SERVER = (
+HARNESS = (
+    f"{PROGRAMS}.harness",
     f"{PROGRAMS}.solution_server",
     "tools.sandbox.host.seccomp",
     "tools.sandbox.inside.kernel",
     "tools.sandbox.inside.processes",
 )
 MARGIN = 10.0
-"""So many times what the right solution takes: solutions differ, and so do machines."""
 STARVED_S = 30.0
-"""Wall clock that the judge may take beyond the limits of the solution, to wait for processors."""
+"""Wall clock for the judge to wait for processors."""
 MAX_CALLS = 200
 MAX_ANSWERS = 64
-"""Kept of an item."""
 MAX_NAMED = 20
 _OBSERVER_PACKAGES = {
     f"{folder}/__init__.py": b""
@@ -50,27 +47,23 @@ _OBSERVER_PACKAGES = {
         "tools", "tools/sandbox", "tools/sandbox/inside",
     )
 }  # fmt: skip
-"""The agent may have left packages of these names."""
+"""Replace packages of these names that the agent may have left."""
 Unsound = Literal["drop", "refuse", "keep"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckLimits:
-    """How long a solution may take. Waiting for a processor counts nowhere: a busy machine makes no hang."""
+    """Time limits of a solution, without the time in which it waits for a processor."""
 
     cpu_s: float = 0.25
-    """Processor time of one call."""
     wall_s: float = 1.0
-    """Wall clock of one call, for those that sleep."""
     next_cpu_s: float = 0.05
-    """The limits of a call once another one has hung."""
+    """Limits of each call after one that hung."""
     next_wall_s: float = 0.25
     total_s: float = 2.5
-    """Wall clock of all calls together; those that find no time left fail."""
 
     @classmethod
     def beyond(cls, slowest_s: float, total_s: float) -> "CheckLimits":
-        """Limits with room for a right solution: its slowest call and all of them, in processor time."""
         limits = cls()
         cpu_s, next_cpu_s = max(limits.cpu_s, MARGIN * slowest_s), max(limits.next_cpu_s, MARGIN * slowest_s)
         return cls(
@@ -83,21 +76,16 @@ class CheckLimits:
 
 
 ROOMY = CheckLimits(cpu_s=5.0, wall_s=10.0, total_s=10.0)
-"""For the right solution of a dataset's item, which sets the others' limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
     held: tuple[bool, ...]
-    """One per assert statement, in the order of the text."""
+    """One entry per assert statement, in order."""
     hung: bool = False
-    """Whether a call had to be stopped because it did not come back."""
     ended: bool = True
-    """Whether the test came to its end."""
     slowest_s: float = 0.0
-    """Processor time of the slowest call."""
     cpu_s: float = 0.0
-    """Processor time of all calls."""
 
     @property
     def fraction(self) -> float:
@@ -108,7 +96,7 @@ def buggy_text(task: Task) -> str:
     return task["prompt"] + task["buggy_solution"]
 
 
-def fixed_text(task: Task) -> str:
+def right_text(task: Task) -> str:
     return task["prompt"] + task["canonical_solution"]
 
 
@@ -117,30 +105,23 @@ async def run_checks(
 ) -> CheckReport:
     """Judge a solution by the hidden test of a task.
 
-    Every assertion counts once: see `prepare_test`. A solution that hangs, crashes or ends its process fails
-    the assertions that this happened in; one that keeps the judge from its end fails all of them.
-
-    Raises:
-        DatasetError: the task's test cannot be read.
-        RewardError: the harness itself failed, whatever the solution is.
+    A solution that hangs or crashes fails the assertion at hand; if the judge cannot finish, all fail.
     """
     limits = limits or CheckLimits()
     prepared, total = prepare_test(task["test"], task["task_id"])
     request = {
-        # Where helpers that the test uses come from: the task, not the solution.
+        # Helpers that the test uses come from the task, not from the solution.
         "declaration": f"{task['declaration'].rstrip()}\n    pass\n",
         "entry_point": task["entry_point"],
         "test": prepared,
         "solution": "solution.py",
         "limits": asdict(limits),
     }
-    files = {**modules(f"{PROGRAMS}.harness", *SERVER), "solution.py": solution}
-    timeout_s = limits.total_s + STARVED_S
-    report = await run_program(verify, command_of("harness"), request, files, timeout_s=timeout_s)
-    if not report.ready and not report.result.timed_out:
-        raise RewardError(f"task {task['task_id']!r}: the hidden checks did not start, {report.reason}")
+    report = await _run_harness(
+        verify, "judge_solution", task, request, {"solution.py": solution}, limits.total_s
+    )
     if report.end is None:
-        # What the solution did to the judge, or made it do, is no proof of anything.
+        # The solution has broken the judge, so no assertion is proven.
         return CheckReport(held=(False,) * total, hung=True, ended=False)
     held = tuple(index in report.end["held"] for index in range(total))
     times = {name: report.end[name] for name in ("hung", "slowest_s", "cpu_s")}
@@ -150,9 +131,7 @@ async def run_checks(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rerun:
     notes: str
-    """The calls of the task's function; empty where there was none."""
     output: str
-    """What the commands printed to either stream, its middle cut."""
 
 
 async def note_calls(  # noqa: PLR0913  # one run, all of it by keyword
@@ -165,36 +144,27 @@ async def note_calls(  # noqa: PLR0913  # one run, all of it by keyword
     total_s: float = 20.0,
     is_right: bool = False,
 ) -> Rerun:
-    """How commands call the task's function as it was at the start, what comes of it, and what they print.
+    """Run the commands of a turn again over the original solution; note its calls and the output.
 
-    They run once more, in a fresh sandbox with the agent's files and the original solution, each in the
-    workspace. The notes are only a claim, since the commands could have written them.
-
-    Args:
-        verify: `ctx.verify` of the rollout, whose workspace has to be as the commands left it.
-        task: The task.
-        commands: Of one turn, in order; each runs in a shell of its own.
-        workspace: The folder of the agent's sandbox, which the commands may name.
-        limits: What a call of the task's function may take.
-        total_s: Wall clock of all commands.
-        is_right: Whether the function answers as the right solution does, in the same file.
+    The notes are only a claim, since the commands could have written them. With `is_right` the function
+    answers as the right solution does.
     """
     request = {
         "commands": list(commands),
         "workspace": workspace,
         "entry_point": task["entry_point"],
         "solution": buggy_text(task),
-        "right": fixed_text(task) if is_right else "",
-        # In whole seconds, of a process, and of it in one call.
+        "right": right_text(task) if is_right else "",
+        # Whole seconds of a process, and of one call in it.
         "cpu_s": math.ceil(total_s / 2),
         "call_cpu_s": math.ceil(limits.cpu_s),
         "wall_s": total_s,
     }
     result = await verify(
-        # With the environment of a verification, which keeps what the agent left from being imported.
+        # The environment of a verification keeps the agent's files from being imported.
         command=("python3", "-m", f"{PROGRAMS}.observer"),
         artefacts=["."],
-        files={**_OBSERVER_PACKAGES, **modules(f"{PROGRAMS}.observer", *SERVER[2:])},
+        files={**_OBSERVER_PACKAGES, **modules(f"{PROGRAMS}.observer", *HARNESS[3:])},
         stdin=json.dumps(request).encode(),
         timeout_s=total_s + STARVED_S,
     )
@@ -205,11 +175,10 @@ async def note_calls(  # noqa: PLR0913  # one run, all of it by keyword
 
 
 def is_seen(text: str, original: str, right: str) -> bool:
-    """Whether the text that an agent was shown has a line that only the failure prints.
+    """Whether the text that the agent saw has a line that only the failure prints.
 
-    Or, where a failure prints nothing of its own, it lacks what would have been printed without one.
-    `original` is what its commands print when they run once more, and `right` the same where the function
-    answers as it should.
+    If a failure prints no such line, the text must lack a line of the right output. `original` and `right`
+    are the outputs over the original and the right function.
     """
     seen, failing, passing = (
         set(map(str.strip, each.splitlines())) - {""} for each in (text, original, right)
@@ -220,13 +189,9 @@ def is_seen(text: str, original: str, right: str) -> bool:
 
 
 async def calls_fail(verify: Verify, task: Task, notes: str, limits: CheckLimits) -> bool:
-    """Whether one of the noted calls goes as noted on the original, and the right solution does otherwise.
+    """Whether a noted call goes as noted on the original, and differently on the right solution.
 
-    The calls are made in a sandbox where nothing of the agent's runs. So whatever forges the notes has to
-    know a call that fails, and how it does.
-
-    Raises:
-        RewardError: the comparison itself failed.
+    The calls are repeated without the agent's code, so forged notes must name a call that fails, and how.
     """
     request = {
         "notes": notes,
@@ -236,23 +201,33 @@ async def calls_fail(verify: Verify, task: Task, notes: str, limits: CheckLimits
         "right": "right.py",
         "limits": asdict(limits),
     }
-    solutions = {"original.py": buggy_text(task), "right.py": fixed_text(task)}
-    files = {**modules(f"{PROGRAMS}.comparison", *SERVER), **solutions}
-    timeout_s = limits.total_s * 2 + STARVED_S
-    report = await run_program(verify, command_of("comparison"), request, files, timeout_s=timeout_s)
-    if not report.ready and not report.result.timed_out:
-        raise RewardError(f"task {task['task_id']!r}: the comparison did not start, {report.reason}")
+    solutions = {"original.py": buggy_text(task), "right.py": right_text(task)}
+    report = await _run_harness(verify, "compare_calls", task, request, solutions, limits.total_s * 2)
     return bool(report.end)
 
 
-class _Once:
-    """Answers by key: siblings write equal solutions, and only those wait for each other."""
+async def _run_harness(  # one run
+    verify: Verify,
+    program: str,
+    task: Task,
+    request: Mapping[str, Any],
+    solutions: Mapping[str, bytes | str],
+    total_s: float,
+) -> Report:
+    # Not by `-m`, whose imports cost a third of the time.
+    command = (*ISOLATED, "-c", f"from {PROGRAMS}.harness import {program}; {program}()")
+    files = {**modules(*HARNESS), **solutions}
+    report = await run_program(verify, command, request, files, timeout_s=total_s + STARVED_S)
+    if not report.ready and not report.result.timed_out:
+        raise RewardError(f"task {task['task_id']!r}: the harness ({program}) did not start, {report.reason}")
+    return report
 
+
+class _AnswerCache:
     def __init__(self) -> None:
         self._entries: dict[object, tuple[asyncio.Lock, list[Any]]] = {}
 
     async def get(self, key: object, ask: Callable[[], Awaitable[T]]) -> T:
-        """The answer, asked for where none is known; when the one who asks is cancelled the next one does."""
         if key not in self._entries and len(self._entries) >= MAX_ANSWERS:
             del self._entries[next(iter(self._entries))]
         lock, answers = self._entries.setdefault(key, (asyncio.Lock(), []))
@@ -267,33 +242,25 @@ class _Once:
 
 
 class CodeJudge:
-    """Judges the solutions of an environment's items, which have the schema of HumanEvalPack."""
-
     def __init__(self) -> None:
         self.learned_limits: dict[str, CheckLimits] = {}
-        """What solutions may take, by `task_id`, with room for the right one; as learned of a dataset."""
-        self._answers: defaultdict[str, _Once] = defaultdict(_Once)
+        """Limits by `task_id`."""
+        self._answers: defaultdict[str, _AnswerCache] = defaultdict(_AnswerCache)
 
     async def check(self, verify: Verify, item_id: str, task: Task, solution: bytes) -> CheckReport:
-        """The hidden checks of a solution, as `run_checks`; an equal one of a sibling is judged once."""
         run = partial(run_checks, verify, task, solution, self.learned_limits.get(task["task_id"]))
         return await self._answers[item_id].get(hashlib.sha256(solution).digest(), run)
 
     async def shows_failure(
-        self, verify: Verify, item_id: str, task: Task, turn: Turn, files: TakenFiles
+        self, verify: Verify, item_id: str, task: Task, turn: Turn, files: AgentFiles
     ) -> bool:
-        """Whether a terminal command of the turn showed that the function fails as it was at the start.
-
-        Found by running the commands again; see `note_calls`, `calls_fail` and `is_seen`. That happens once
-        where siblings ran equal commands over equal files and saw the same.
-        `verify` and `files` are the rollout's, directly after the turn.
-        """
+        """Whether a terminal command of the turn showed that the original function fails."""
         once, limits = self._answers[item_id], self.learned_limits.get(task["task_id"], CheckLimits())
         ran = {result.call_id for result in turn.tool_results if result.exit_code is not None}
         calls = [each for each in turn.message.tool_calls if each.name == "terminal" and each.id in ran]
         if not calls:
             return False
-        # They ran, so their arguments are objects with a command.
+        # These calls ran, so their arguments are objects with a command.
         commands = [str(json.loads(each.arguments)["command"]) for each in calls]
         text = "\n".join(result.content for result in turn.tool_results if result.exit_code is not None)
         rerun = partial(note_calls, verify, task, commands, workspace=files.workdir, limits=limits)
@@ -311,7 +278,7 @@ class CodeJudge:
         return await once.get(hashlib.sha256(facts.encode("utf-8", "backslashreplace")).hexdigest(), shows)
 
     async def learn(self, verify: Verify, task: Task) -> None:
-        """Learns the limits of an item of a dataset where `sound_items` was not asked, as for a record."""
+        """Measure the limits of an item unless `sound_items` did, which rescoring a record skips."""
         if task["task_id"] not in self.learned_limits:
             await self._problem(verify, task)
             self.learned_limits.setdefault(task["task_id"], CheckLimits())
@@ -323,20 +290,7 @@ class CodeJudge:
         unsound: Unsound,
         notify: Callable[[str], None],
     ) -> Mapping[str, Task]:
-        """The items that can be judged: their right solution holds every check, the buggy one does not.
-
-        Of those the limits are learned: solutions of an item get room for ten times the right one's time.
-
-        Args:
-            tasks: By their ids.
-            open_sandbox: Opens a fresh one; only a dataset's own code runs in it.
-            unsound: Whether the others are left out, refused, or kept.
-            notify: Gets one line before the checks, and one that names the others.
-
-        Raises:
-            DatasetError: an item cannot be judged and is refused, or none can.
-            SandboxError: a sandbox is broken.
-        """
+        """Return the items whose right solution passes every check, and whose buggy one does not."""
         notify(f"running the hidden checks of {len(tasks)} items against their own solutions")
         slots = asyncio.Semaphore(min(4, os.cpu_count() or 1))
         nobody = cast("Sandbox", NoSandbox())
@@ -359,7 +313,7 @@ class CodeJudge:
 
     async def _problem(self, verify: Verify, task: Task) -> str:
         try:
-            right = await run_checks(verify, task, fixed_text(task), ROOMY)
+            right = await run_checks(verify, task, right_text(task), ROOMY)
             if right.fraction == 1:
                 limits = CheckLimits.beyond(right.slowest_s, right.cpu_s)
                 self.learned_limits[task["task_id"]] = limits

@@ -1,4 +1,4 @@
-"""The frame of a verdict: the staged program, its sealed report, and whose fault it is that none came."""
+"""The frame of a verdict: a staged program, its sealed report, and the cause of a missing verdict."""
 
 import asyncio
 import json
@@ -19,13 +19,12 @@ from tools.sandbox.base import ExecResult
 T = TypeVar("T")
 ROOT = Path(__file__).parents[3]
 PROGRAMS = __package__
-"""The package of the programs that run in sandboxes, with the standard library alone."""
 ISOLATED = ("python3", "-E", "-s", "-S")
-"""Nothing that an agent left is imported at the start."""
+"""Python without `site` and its variables, which could import the agent's files."""
 
 
 class Verify(Protocol):
-    """`ctx.verify`: runs a command in a fresh sandbox that holds only the named files."""
+    """`ctx.verify`."""
 
     async def __call__(
         self,
@@ -40,13 +39,10 @@ class Verify(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a program of this package wrote between the start and the end of its judging."""
-
     result: ExecResult
     ready: bool
-    """Whether judging began: a failure after it is due to what is judged."""
+    """Whether judging began, so that the judged code causes later failures."""
     end: Any
-    """The last line, which only the holder of the nonce can write; `None`: it did not come to its end."""
 
     @property
     def reason(self) -> str:
@@ -54,7 +50,7 @@ class Report:
         return f"exit code {self.result.exit_code}: {words}"
 
 
-async def run_program(  # one run, all of it by keyword
+async def run_program(
     verify: Verify,
     command: Sequence[str],
     request: Mapping[str, Any],
@@ -66,13 +62,6 @@ async def run_program(  # one run, all of it by keyword
 
     It prints `NONCE ready`, and `NONCE end` with a line of JSON. The nonce is in the request on standard
     input, which code under test cannot read.
-
-    Args:
-        verify: `ctx.verify`.
-        command: that starts it.
-        request: what it judges by; the nonce is added.
-        files: the program's, and what it needs.
-        timeout_s: wall clock.
     """
     nonce = secrets.token_hex(16)
     stdin = json.dumps({**request, "nonce": nonce}).encode()
@@ -82,20 +71,14 @@ async def run_program(  # one run, all of it by keyword
     return Report(result=result, ready="ready" in words, end=json.loads(words.get("end", "null")))
 
 
-def command_of(program: str) -> tuple[str, ...]:
-    """The argv of a program of this package; not by `-m`, which imports a third of what it does itself."""
-    return (*ISOLATED, "-c", f"from {PROGRAMS}.{program} import main; main()")
-
-
 @cache
 def modules(*names: str) -> Mapping[str, bytes]:
-    """The texts of modules, and their bytecode: Python would have to compile them in each sandbox."""
     files: dict[str, bytes] = {}
     for path in (f"{name.replace('.', '/')}.py" for name in names):
         text = files[path] = (ROOT / path).read_bytes()
         folder, _, name = path.rpartition("/")
         code = compile(text, path, "exec", dont_inherit=True, optimize=0)
-        # PEP 552: the flags say that it is not compared with the source; another Python does not look at it.
+        # PEP 552: these flags disable the comparison with the source; another Python ignores the file.
         header = MAGIC_NUMBER + (0b01).to_bytes(4, "little") + source_hash(text)
         place = f"{folder}/__pycache__/{name.removesuffix('.py')}.{sys.implementation.cache_tag}.pyc"
         files[place] = header + marshal.dumps(code)
@@ -103,16 +86,12 @@ def modules(*names: str) -> Mapping[str, bytes]:
 
 
 class NoVerdict(Exception):
-    """The tests gave none in a fresh machine, for a reason that is not known to be the agent's."""
+    """The tests gave no verdict in a fresh machine, and the agent is not known to be the cause."""
 
 
 @contextmanager
 def fresh_machine() -> Generator[None]:
-    """Context manager: what a fresh machine's own limits count in it is not shown to be the agent's doing.
-
-    Raises:
-        NoVerdict: in place of AgentCausedError; another fresh machine and the control decide.
-    """
+    """Turn an AgentCausedError into NoVerdict: a fresh machine's limit does not prove the agent's fault."""
     try:
         yield
     except AgentCausedError as error:
@@ -123,28 +102,27 @@ class Control:
     """Whether the tests of one task give a verdict over the clean image. A positive answer is kept."""
 
     def __init__(self) -> None:
-        self._running, self._has_verdict, self._ended = asyncio.Lock(), False, 0
+        self._running, self._has_verdict, self._runs = asyncio.Lock(), False, 0
 
     async def has_verdict(self, run: Callable[[], Awaitable[object]]) -> bool:
-        """Run the tests, unless they gave a verdict before; callers that wait meanwhile share the answer."""
-        ended = self._ended
+        runs = self._runs
         async with self._running:
-            if not self._has_verdict and self._ended == ended:
+            if not self._has_verdict and self._runs == runs:
                 with suppress(NoVerdict):
                     await run()
                     self._has_verdict = True
-                self._ended += 1
+                self._runs += 1
             return self._has_verdict
 
 
 async def decide(run: Callable[[], Awaitable[T]], clean: Callable[[], Awaitable[T]], control: Control) -> T:
-    """Return the verdict of `run` in a fresh machine, tried once more where it gives none or breaks.
+    """Return the verdict of `run` in a fresh machine, retried once if it gives none or breaks.
 
     `clean` is the same without the agent's files, and `control` is shared by all verdicts of these tests.
 
     Raises:
-        AgentCausedError: no verdict with the agent's files, and one without them.
-        SandboxError: no verdict without them either, or two tries met a broken sandbox.
+        AgentCausedError: if there is a verdict without the agent's files only.
+        SandboxError: if there is no verdict without them either, or two sandboxes broke.
     """
     missing = broken = 0
     while missing < 2:

@@ -1,11 +1,8 @@
-"""The program that runs an agent's commands once more, and prints how they called the function of the task.
+"""The program that runs an agent's commands again, and prints their calls of the task's function.
 
-It runs in a fresh sandbox that has the agent's files, but the original solution with a few lines at its end
-that note every call from outside. What it prints is a claim: the commands could have written it themselves.
-So `comparison.py` finds out elsewhere whether these calls fail. What the commands print comes out as stderr.
-With a right solution in the request the function answers as that one does: what is printed then differs by
-what shows the failure.
-Only the standard library is there when this runs, and what ends all that a command started.
+It runs in a fresh sandbox with the agent's files and the original solution, to which it appends lines that
+note every call from outside. The output of the commands goes to stderr. Only the standard library and
+`tools.sandbox.inside` are available here.
 """
 
 import contextlib
@@ -23,7 +20,6 @@ from tools.sandbox.inside.processes import kill_new
 
 MAX_NOTES_BYTES = 128 << 10
 KEPT_BYTES = 64 << 10
-"""Of the output of a command, at its start and at its end: less than its agent saw."""
 SOLUTION = "solution.py"
 
 _NOTING = """
@@ -79,7 +75,6 @@ def _note_calls(name, path, max_bytes, right, cpu_s):
 
 
 def main() -> None:
-    """Run the commands of the request on standard input, and print the calls."""
     adopt_orphans()
     request = json.load(sys.stdin)
     here, workspace = str(Path.cwd()), request["workspace"]
@@ -98,10 +93,10 @@ def main() -> None:
     due = time.monotonic() + request["wall_s"]
     for left, command in zip(range(len(request["commands"]), 0, -1), request["commands"], strict=True):
         with (folder / "output").open("w+b") as output:
-            # They were written where the workspace had this name and was the home.
+            # The agent wrote them for a workspace of this name, which was its home.
             argv = [shell, "-c", command.replace(workspace, here)]
-            share_s = (due - time.monotonic()) / left  # so that one that waits leaves time to those after it
-            _run(argv, request["cpu_s"], share_s, output)
+            share_s = (due - time.monotonic()) / left  # so that one that waits leaves time for the next
+            _run_shell(argv, request["cpu_s"], share_s, output)
             sys.stderr.buffer.write(_ends(output).replace(here.encode(), workspace.encode()) + b"\n")
     with notes.open("rb") as file:
         sys.stdout.buffer.write(file.read(MAX_NOTES_BYTES))
@@ -115,8 +110,7 @@ def _ends(output: IO[bytes]) -> bytes:
     return head + output.read(KEPT_BYTES)
 
 
-def _run(argv: list[str], cpu_s: int, timeout_s: float, output: IO[bytes]) -> None:
-    """Run one command until it ends or the time is up; each process has a limit of its own, too."""
+def _run_shell(argv: list[str], cpu_s: int, timeout_s: float, output: IO[bytes]) -> None:
     process = subprocess.Popen(
         argv,
         env={**os.environ, "HOME": str(Path.cwd())},

@@ -1,4 +1,4 @@
-"""A task's test, rewritten so that every assertion in it is recorded on its own."""
+"""A task's test, rewritten to record every assertion separately."""
 
 import ast
 from typing import cast
@@ -7,20 +7,18 @@ from tools.errors import DatasetError
 from tools.python_syntax import parse_python
 
 RECORDS = "__assertions__"
-"""The name of the `Records` that the rewritten test talks to."""
 
 
 def prepare_test(test: str, task_id: str) -> tuple[str, int]:
-    """The test with every assertion recorded on its own, and how many there are.
+    """Return the test with every assertion recorded separately, and their number.
 
-    An assert statement holds when it was evaluated at least once and was true every time. What the test must
-    not reach (`assert False`, `raise AssertionError`, of a `try` or `else` for example) holds when the
-    statement around it, the outermost `try` or else the nearest, came to its end without reaching it.
-    `with pytest.raises(E)` holds when its body raised an E. Assertions of a true constant (`assert True`) say
-    nothing and are dropped.
+    An assert statement holds if it was evaluated at least once and was true every time. A statement that the
+    test must not reach (`assert False`, `raise AssertionError`) holds if the statement around it, the
+    outermost `try` or else the nearest block, finished without reaching it. `with pytest.raises(E)` holds if
+    its body raised an E. Assertions of a true constant (`assert True`) are dropped.
 
     Raises:
-        DatasetError: the text is not Python, or asserts nothing.
+        DatasetError: if the text is not Python, or asserts nothing.
     """
     try:
         tree = parse_python(test)
@@ -35,37 +33,35 @@ def prepare_test(test: str, task_id: str) -> tuple[str, int]:
 
 
 class _AssertionRecorder(ast.NodeTransformer):
-    """Turns each assertion into code that records whether it held and goes on."""
-
     def __init__(self) -> None:
         self.count = 0
         self._unreached: list[int] = []
-        """What the statement being visited must not reach."""
+        """Indices of assertions that the visited statement must not reach."""
         self._in_try = False
 
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:
         if isinstance(node.test, ast.Constant):
-            return ast.Pass() if node.test.value else self._not_reached()
+            return ast.Pass() if node.test.value else self._unreachable()
         index = self._next()
         guarded = cast(ast.If, _statement(f"if {RECORDS}.open({index}):\n    pass"))
-        guarded.body = [_recorded([node], index)]
+        guarded.body = [_record([node], index)]
         return guarded
 
     def visit_Raise(self, node: ast.Raise) -> ast.stmt:
         kind = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
         is_assertion = isinstance(kind, ast.Name) and kind.id == "AssertionError"
-        return self._not_reached() if is_assertion else node
+        return self._unreachable() if is_assertion else node
 
     def visit_With(self, node: ast.With) -> ast.stmt:
         for item in node.items:
             call = item.context_expr
-            if isinstance(call, ast.Call) and _name(call.func) == "raises":
+            if isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] == "raises":
                 call.func = cast(ast.Expr, _statement(f"{RECORDS}.raising")).value
                 call.args.insert(0, ast.Constant(self._next()))
         return self._visit_around(node)
 
     def visit_Import(self, node: ast.Import) -> ast.stmt:
-        """Of pytest only `raises` is needed, which is replaced."""
+        # Tests use only `raises` of pytest, which is replaced.
         node.names = [name for name in node.names if name.name != "pytest"]
         return node if node.names else ast.Pass()
 
@@ -76,7 +72,7 @@ class _AssertionRecorder(ast.NodeTransformer):
         outside, self._unreached, self._in_try = (self._unreached, self._in_try), [], False
         self.generic_visit(node)
         if self._unreached:
-            node.body = [_recorded(node.body, *self._unreached)]
+            node.body = [_record(node.body, *self._unreached)]
         self._unreached, self._in_try = outside
         return node
 
@@ -84,29 +80,28 @@ class _AssertionRecorder(ast.NodeTransformer):
         return self._visit_around(node)
 
     def _visit_around(self, node: ast.stmt) -> ast.stmt:
-        """A statement with others in it: outside of a `try` it is what has to come to its end."""
         if self._in_try:
             self.generic_visit(node)
             return node
         outside, self._unreached, self._in_try = self._unreached, [], isinstance(node, ast.Try)
         self.generic_visit(node)
         inside, self._unreached, self._in_try = self._unreached, outside, False
-        return _recorded([node], *inside) if inside else node
+        return _record([node], *inside) if inside else node
 
-    # The names that `ast` asks for.
+    # Names required by `ast`.
     visit_If = visit_For = visit_While = visit_Match = _visit_around  # noqa: N815
 
-    def _not_reached(self) -> ast.stmt:
+    def _unreachable(self) -> ast.stmt:
         index = self._next()
         self._unreached.append(index)
-        return _statement(f"raise {RECORDS}.reached({index})")
+        return _statement(f"raise {RECORDS}.unreachable({index})")
 
     def _next(self) -> int:
         self.count += 1
         return self.count - 1
 
 
-def _recorded(body: list[ast.stmt], *indices: int) -> ast.With:
+def _record(body: list[ast.stmt], *indices: int) -> ast.With:
     block = cast(
         ast.With, _statement(f"with {RECORDS}.evaluating({', '.join(map(str, indices))}):\n    pass")
     )
@@ -116,11 +111,3 @@ def _recorded(body: list[ast.stmt], *indices: int) -> ast.With:
 
 def _statement(text: str) -> ast.stmt:
     return parse_python(text).body[0]
-
-
-def _name(node: ast.expr) -> str:
-    match node:
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name
-        case _:
-            return ""

@@ -1,7 +1,7 @@
-"""The process of a solution: started, confined, called, stopped and started again by a judge.
+"""The process of a solution, which a judge starts, confines, calls, stops and restarts.
 
-It answers calls with plain data and cannot reach the judge, although both run as the same user.
-Only the standard library is there when this runs, and the modules of the sandbox that confine and end it.
+It answers calls with plain data and cannot reach the judge, although both run as the same user. Only the
+standard library and the modules of the sandbox are available here.
 """
 
 import builtins
@@ -24,9 +24,7 @@ from tools.sandbox.inside.processes import kill_new, runnable, snapshot
 MAX_REPLY_BYTES = 4 << 20
 POLL_S = 0.02
 START_S = 20.0
-"""For the start of Python, which takes a thousandth of it."""
 MAX_INT_DIGITS = 100_000
-"""Reading a number takes time that grows with the square of its length."""
 PYTHON = (sys.executable, "-E", "-s", "-S", "-m")
 _ENDS_OF_LOOPS = (StopIteration, StopAsyncIteration)
 
@@ -37,39 +35,30 @@ def read_request() -> Any:
 
 
 def report(nonce: str, word: str, data: Any = None) -> None:
-    """Print a line that only the holder of the nonce can write."""
     print(nonce, word, json.dumps(data), flush=True)  # noqa: T201
 
 
 class LostAnswer(BaseException):
-    """The solution gave no usable answer: it hung, died, or raised what no test can expect.
-
-    No `Exception`: a test that expects one must not take it for that.
-    """
+    """The solution hung, died, or raised what no test can expect."""
 
 
 class TookTooLong(LostAnswer):
-    """A call beyond its limits."""
+    """A call exceeded its limits."""
 
 
 class Spent:
-    """What another process used since now."""
-
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._cpu_s, self._waited_s, self._started = _cpu_s(pid), _waited_s(pid), time.monotonic()
+        self._cpu_s, self._waited_s, self._started = _cpu_s(pid), _wait_s(pid), time.monotonic()
         self._is_alone = True
 
     def cpu_s(self) -> float:
         return _cpu_s(self._pid) - self._cpu_s
 
     def wall_s(self) -> float:
-        """Wall clock, without that in which it could have gone on and others had the processors.
-
-        With what it started itself it shares them at its own cost.
-        """
+        """Wall clock without the time in which processes of others had the processors."""
         passed_s = time.monotonic() - self._started
-        return passed_s - max(0.0, _waited_s(self._pid) - self._waited_s) if self._is_alone else passed_s
+        return passed_s - max(0.0, _wait_s(self._pid) - self._waited_s) if self._is_alone else passed_s
 
     def is_over(self, cpu_s: float, wall_s: float) -> bool:
         if time.monotonic() - self._started > wall_s:
@@ -78,33 +67,19 @@ class Spent:
 
 
 class SolutionServer:
-    """The solution's process, started when it is first needed and again after it was lost.
-
-    No time in which it waited for a processor counts, so that a busy machine makes no verdict.
-    """
-
     def __init__(self, solution: str, entry_point: str, limits: Mapping[str, float]) -> None:
-        adopt_orphans()  # so that what leaves the solution's group is found
+        adopt_orphans()  # to find processes that leave the solution's group
         self._opening = json.dumps([solution, entry_point]).encode() + b"\n"
         self._limits = dict(limits)
         self._left_s = limits["total_s"]
-        """Of the time for all calls."""
         self.process: subprocess.Popen[bytes] | None = None
         self.hung = False
-        """Whether a call had to be stopped."""
         self.lost = 0
-        """Calls that got no usable answer."""
         self.slowest_s = 0.0
-        """Processor time of the slowest call, and of all."""
         self.cpu_s = 0.0
         _SERVERS.append(self)
 
     def start(self) -> None:
-        """Start the process; nothing of the solution runs yet.
-
-        Raises:
-            LostAnswer: it cannot be started, whatever the solution is.
-        """
         self.process = subprocess.Popen(
             [*PYTHON, __name__],
             stdin=subprocess.PIPE,
@@ -112,7 +87,7 @@ class SolutionServer:
             stderr=subprocess.DEVNULL,
             bufsize=0,
             start_new_session=True,
-            # Here, not in the program: the solution could put another one in its place.
+            # Here and not in the program, which the solution could replace.
             preexec_fn=_confine,  # this process has one thread
         )
         try:
@@ -122,7 +97,7 @@ class SolutionServer:
             raise LostAnswer(f"no process for the solution: {error}") from None
 
     def call(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Call the solution's function; arguments that it changed are changed here too."""
+        """Call the solution's function; changes that it makes to arguments are made here too."""
         graph = ObjectGraph(own=1)
         request = json.dumps(graph.encode([args, kwargs])).encode() + b"\n"
         try:
@@ -133,7 +108,7 @@ class SolutionServer:
                 result, _, _ = graph.decode(reply["returned"])
                 return result
             error = _exception(reply["raised"], str(reply["message"]))
-        except (Exception, LostAnswer) as error:  # noqa: BLE001  # whatever the solution's process made of its reply
+        except (Exception, LostAnswer) as error:  # noqa: BLE001  # the solution's process may reply anything
             self.lost += 1
             raise LostAnswer(str(error)) from None
         raise error
@@ -142,14 +117,14 @@ class SolutionServer:
         if self.process is not None:
             others = {each.process.pid for each in _SERVERS if each is not self and each.process}
             kill_new({each for each in snapshot() if each[0] in others})
-            # Not until its pipes end: something that left the group may hold them.
+            # Do not wait for the pipes to end: a process that left the group may hold them.
             for pipe in (self.process.stdin, self.process.stdout):
                 if pipe is not None:
                     pipe.close()
             self.process.wait()
             self.process = None
             with contextlib.suppress(ChildProcessError):
-                while os.waitpid(-1, os.WNOHANG)[0]:  # a place in the sandbox for each
+                while os.waitpid(-1, os.WNOHANG)[0]:  # zombies count against the sandbox's limit
                     pass
 
     def _exchange(self, request: bytes) -> bytes:
@@ -172,24 +147,21 @@ class SolutionServer:
             return reply
         if isinstance(lost, TookTooLong):
             self.hung = True
-            # One hang is enough to know; the others must not use up the time of the whole test.
+            # After one hang, others must not use up the time of the whole test.
             self._limits.update(cpu_s=self._limits["next_cpu_s"], wall_s=self._limits["next_wall_s"])
         self.kill()
         raise LostAnswer(str(lost))
 
 
 _SERVERS: list[SolutionServer] = []
-"""Of this judge: the end of one leaves the others'."""
+"""Servers of this judge; ending one spares the others."""
 
 
 def _confine() -> None:
-    """Give up signals to, control over and memory of other processes, for good.
+    """Give up signals to, control over and memory of other processes, irrevocably.
 
-    No privilege is needed, and what the solution starts inherits it. A machine whose call numbers are not
-    known goes without: what the solution does to the judge then costs it the verdict.
-
-    Raises:
-        OSError: the kernel refuses.
+    It needs no privilege, and child processes inherit it. On an architecture with unknown call numbers it is
+    skipped.
     """
     if program := without_peers():
         no_new_privileges()
@@ -197,7 +169,6 @@ def _confine() -> None:
 
 
 def _talk(process: "subprocess.Popen[bytes]", request: bytes, *, cpu_s: float, wall_s: float) -> bytes:
-    """Send one line and read one, without ever waiting longer than the limits."""
     requests, replies = (cast(Any, pipe).fileno() for pipe in (process.stdin, process.stdout))
     os.set_blocking(requests, False)
     os.set_blocking(replies, False)
@@ -217,11 +188,7 @@ def _talk(process: "subprocess.Popen[bytes]", request: bytes, *, cpu_s: float, w
 
 
 def _exception(names: list[str], message: str) -> Exception:
-    """The builtin exception nearest to what the solution raised, so that a test can expect it.
-
-    Raises:
-        LostAnswer: it is missing, or would end a loop of the test itself.
-    """
+    """Return the nearest builtin of the exception that the solution raised."""
     for name in names:
         kind = getattr(builtins, name, None)
         if isinstance(kind, type) and issubclass(kind, Exception) and kind not in _ENDS_OF_LOOPS:
@@ -231,15 +198,13 @@ def _exception(names: list[str], message: str) -> Exception:
 
 
 def _cpu_s(pid: int) -> float:
-    """Processor time of another process: on a busy machine a slow answer is no hang."""
     try:
         return time.clock_gettime((~pid << 3) | 2)  # CPUCLOCK_SCHED of the process, as in clock_getcpuclockid
     except OSError:
         return 0.0
 
 
-def _waited_s(pid: int) -> float:
-    """For how long another process waited for a processor; 0 if the kernel does not report it."""
+def _wait_s(pid: int) -> float:
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_bytes().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
@@ -250,16 +215,12 @@ def _waited_s(pid: int) -> float:
 
 
 def serve() -> None:
-    """Answer calls on standard input and output, which the solution itself does not get.
-
-    The first line names the solution's file, and the function that is called.
-    """
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nothing, stream)
     with contextlib.suppress(OSError):
-        # A shortage of memory ends this process, not the judge.
+        # The OOM killer shall take this process and not the judge.
         Path("/proc/self/oom_score_adj").write_text("1000")
     path, entry_point = json.loads(requests.readline())
     solution = Path(path)
@@ -267,15 +228,15 @@ def serve() -> None:
     module.__file__ = str(solution)
     sys.modules["solution"] = module
     broken: BaseException | None = None
-    # From here on what happens is the solution's doing.
+    # From here on the solution runs.
     replies.write(b"{}\n")
     replies.flush()
     try:
         exec(compile(solution.read_bytes(), "solution.py", "exec"), module.__dict__)  # sandboxed
-    except BaseException as error:  # noqa: BLE001  # the answer to every call
+    except BaseException as error:  # noqa: BLE001  # reported to every call
         broken = error
     for line in requests:
-        reply = _answer(getattr(module, entry_point, None), line) if broken is None else _lost(broken)
+        reply = _answer(getattr(module, entry_point, None), line) if broken is None else _loss(broken)
         replies.write(json.dumps(reply).encode() + b"\n")
         replies.flush()
 
@@ -284,18 +245,18 @@ def _answer(function: Any, line: bytes) -> dict[str, Any]:
     graph = ObjectGraph(own=-1)
     args, kwargs = graph.decode(json.loads(line))
     if not callable(function):
-        return _lost(TypeError("there is no such function"))
+        return _loss(TypeError("there is no such function"))
     try:
         returned: Any = function(*args, **kwargs)
-    except BaseException as error:  # noqa: BLE001  # the judge's to compare
+    except BaseException as error:  # noqa: BLE001  # compared by the judge
         return {"raised": [kind.__name__ for kind in type(error).__mro__], "message": _message(error)}
     try:
         return {"returned": graph.encode([returned, args, kwargs])}
-    except BaseException as error:  # noqa: BLE001  # no plain data, or an iterator that raises
-        return _lost(error)
+    except BaseException as error:  # noqa: BLE001  # not plain data, or an iterator that raises
+        return _loss(error)
 
 
-def _lost(error: BaseException) -> dict[str, Any]:
+def _loss(error: BaseException) -> dict[str, Any]:
     return {"lost": f"{type(error).__name__}: {_message(error)}"}
 
 
@@ -307,24 +268,18 @@ def _message(error: BaseException) -> str:
 
 
 class ObjectGraph:
-    """Plain data as JSON and back, keeping which mutable objects are one and the same.
+    """Plain data as JSON and back, with the identity of mutable objects.
 
-    Both sides of a call hold one: objects that came with the request are recognised in the reply and updated
-    in place, as if the call had been made in one process.
+    Each side of a call has one: it recognises objects of the request in the reply and updates them in place.
     """
 
     def __init__(self, *, own: int) -> None:
-        """`own` is 1 or -1: the sign of the numbers that this side gives to objects it has seen first."""
+        """Give objects that this side sees first numbers with the sign of `own`, 1 or -1."""
         self._own = own
         self._objects: dict[int, Any] = {}
         self._numbers: dict[int, int] = {}
 
     def encode(self, value: Any, sent: set[int] | None = None) -> Any:
-        """JSON for a value; `sent` are the objects that it refers to by their numbers.
-
-        Raises:
-            TypeError: it is not plain data.
-        """
         sent = set() if sent is None else sent
         match value:
             case None | bool() | int() | float() | str():
@@ -350,11 +305,6 @@ class ObjectGraph:
                 raise TypeError(f"{type(value).__name__} is not plain data")
 
     def decode(self, node: Any) -> Any:
-        """The value of JSON that `encode` made on the other side.
-
-        Raises:
-            TypeError: the JSON is not of that form.
-        """
         if not isinstance(node, list):
             return node
         kind, *rest = cast(list[Any], node)

@@ -16,7 +16,7 @@ from environments.rewards.reward_context import AgentEndpoint
 from tools.errors import ConfigError, IsolationError, RolloutError
 from tools.json_input import read_json
 from tools.sandbox.base import NoSandbox, Sandbox, listener, run_python
-from tools.sandbox.host.guarded import end, guarded, home_variables, own_folder
+from tools.sandbox.host.ownership import end, guard_command, home_variables, own_folder
 
 Where = Literal["host", "sandbox"]
 PromptAs = Literal["argument", "stdin", "none"]
@@ -109,8 +109,13 @@ class Command:
         }
 
     def with_prompt(self, prompt: str) -> list[str]:
-        """Program and arguments."""
         return [*self.argv, prompt] if self.prompt == "argument" else list(self.argv)
+
+    def player(self, prompt: str, sandbox: Sandbox) -> "HostPlayer | SandboxPlayer":
+        """Return the player of one rollout."""
+        if self.where == "host":
+            return HostPlayer(self, prompt)
+        return SandboxPlayer(self, prompt, sandbox)
 
 
 def host_path() -> str:
@@ -165,7 +170,7 @@ class HostPlayer:
             home = home_variables(folder, shares_home=command.share_home)
             lang = {"LANG": os.environ["LANG"]} if "LANG" in os.environ else {}
             env = {"PATH": host_path(), **lang, **home, **command.environment(endpoint)}
-            return await self._run(guarded(command.with_prompt(self._prompt), folder), env)
+            return await self._run(guard_command(command.with_prompt(self._prompt), folder), env)
 
     async def _run(self, argv: Sequence[str], env: Mapping[str, str]) -> int:
         # A file and a pipe of our own: with one of asyncio's, a child that holds it open delays the end.

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from environments.policy.inference.written_messages import MessageError, messages_of
+from environments.policy.inference.written_messages import MessageError, parse_entry
 from environments.rollout.agents.dialects import AgentRequest, Refused, arguments_object
 from environments.rollout.model_calls import ModelCalls
 from environments.rollout.rows import RowBuilder
@@ -129,7 +129,7 @@ def _parsed(threads: Sequence[Thread], entries: Sequence[Any]) -> list[tuple[Mes
     parsed = threads[equal.index(shared)].parsed[:shared] if threads else []
     try:
         for index in range(shared, len(entries)):
-            read = messages_of(_with_content(entries[index]), f"messages[{index}]", index)
+            read = parse_entry(_with_content(entries[index]), f"messages[{index}]", index)
             parsed.append(tuple(each.message for each in read))
     except MessageError as error:
         raise Refused(str(error), param=f"messages[{len(parsed)}]") from None

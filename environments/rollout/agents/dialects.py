@@ -11,7 +11,7 @@ from typing import Any, Protocol, cast
 
 import orjson
 
-from environments.policy.inference.written_messages import MessageError, tools_in
+from environments.policy.inference.written_messages import MessageError, parse_tools
 from environments.trajectory import Message
 from tools.calls import ToolCall, ToolSpec
 from tools.json_input import JsonError, read_json
@@ -116,7 +116,7 @@ def shown(message: Message) -> Message:
 def tools_of(request: AgentRequest) -> tuple[ToolSpec, ...]:
     """The tools that a request offers. Raises Refused where one is no function."""
     try:
-        return tools_in(list(request.tools))
+        return parse_tools(list(request.tools))
     except MessageError as error:
         raise Refused(f"{error}", param="tools") from None
 

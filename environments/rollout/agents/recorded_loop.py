@@ -13,9 +13,9 @@ from time import monotonic
 from typing import Any, Protocol, cast
 
 from environments.policy.base import CompletionRequest
-from environments.policy.rendering.chatml import chars_of
-from environments.policy.second_models import AskedModel
-from environments.rewards.reward_context import AgentEndpoint
+from environments.policy.rendering.chatml import count_chars
+from environments.policy.second_models import SecondModel
+from environments.rewards.reward_context import AgentEndpoint, RolloutContext
 from environments.rollout.agent_loop import LoopResult
 from environments.rollout.agents.conversation import (
     FORK,
@@ -32,7 +32,7 @@ from environments.rollout.agents.conversation import (
 )
 from environments.rollout.agents.dialects import MAX_IGNORED, AgentRequest, Refused, Reply, shown, tools_of
 from environments.rollout.agents.endpoint import REDACTED, Connection, EndpointServer, redact
-from environments.rollout.boundary import raised_by_user, reason_of, traceback_of
+from environments.rollout.boundary import reason_of, traceback_of, unwrap_user_error
 from environments.rollout.model_calls import ModelCalls, Stopped
 from environments.trajectory import (
     AgentCaused,
@@ -89,6 +89,8 @@ class _Asked:
     sampling: "asyncio.Task[None]" = field(init=False)
     index: int = -1
     """Of its turn."""
+    anchor: str | None = None
+    """The state at the request."""
     turn: Turn | None = None
     """Once the completion was sampled to its end."""
     reply: Reply | None = None
@@ -109,14 +111,12 @@ class RecordedLoop:
     player: Player
     server: EndpointServer
     calls: ModelCalls
-    is_ended: Callable[[], bool]
-    """Whether the environment has ended the rollout."""
-    on_messages: Callable[[tuple[Message, ...]], None]
-    """Takes the conversation of a turn before it is scored."""
-    on_endpoint: Callable[[AgentEndpoint], None]
+    context: RolloutContext
+    anchor: Callable[[], str | None]
+    """Returns the state that the next turn is sampled in."""
     prompt: tuple[Message, ...]
     """The environment's, where it writes one; then that of the agent's first request."""
-    others: dict[str, AskedModel]
+    others: dict[str, SecondModel]
     """By their names at the endpoint, the models beside the policy."""
     hidden: Sequence[str] = ()
     """Keys that must not stand in the record."""
@@ -161,8 +161,7 @@ class RecordedLoop:
 
     # What a rollout reads.
 
-    def broken_off(self, caused: AgentCaused) -> list[Turn]:
-        """End the rollout for what the agent broke. Return the turns that `turns` has not yielded."""
+    def break_off(self, caused: AgentCaused) -> list[Turn]:
         is_lost = caused.cause == "sandbox_lost"
         self.stop_reason = StopReason.SANDBOX_LOST if is_lost else StopReason.AGENT_CAUSED
         return self._collect_unscored()
@@ -221,7 +220,7 @@ class RecordedLoop:
             _, endpoint = await closing.enter_async_context(
                 self.server.rollout(self._with_key, self.calls.policy.name, sock)
             )
-            self.on_endpoint(endpoint)
+            self.context.agent_endpoint = endpoint
             agent = asyncio.create_task(self._run(endpoint))
             agent.add_done_callback(lambda _: self._queue.put_nowait(None))
             closing.push_async_callback(_cancel, self._sampling)
@@ -251,7 +250,8 @@ class RecordedLoop:
         hangs = False
         try:
             limits = {playing, over}
-            await asyncio.wait(limits, timeout=self.calls.seconds_left, return_when=asyncio.FIRST_COMPLETED)
+            left_s = max(0.0, self.calls.deadline - monotonic())
+            await asyncio.wait(limits, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
             if not playing.done():
                 if not over.done():
                     self.calls.stop(StopReason.TIME_BUDGET)
@@ -272,7 +272,7 @@ class RecordedLoop:
         if not playing.cancelled():
             error = playing.exception()
             exit_code = None if error else playing.result()
-        problem = "" if error is None else traceback_of(raised_by_user(error))
+        problem = "" if error is None else traceback_of(unwrap_user_error(error))
         if exit_code:
             last = self.player.output.decode("utf-8", "replace").rstrip().rpartition("\n")[2]
             problem = f"the command ended with exit code {exit_code}{last and ': '}{last:.300}"
@@ -303,7 +303,7 @@ class RecordedLoop:
             raise RolloutError(f"the agent ended without a completion of the model: {why}")
         if self.calls.stopped is not None and not self.agent.error.startswith(_TIMEOUT_REASON):
             self.stop_reason = self.calls.stopped
-        elif self.is_ended():
+        elif self.context.end_reason is not None:
             self.stop_reason = StopReason.ENDED
         elif self._overflow is not None:
             self.stop_reason = StopReason.CONTEXT_OVERFLOW
@@ -372,7 +372,7 @@ class RecordedLoop:
             found = new_thread(self._threads, request, self.calls, self._prompt_key)
         else:
             longer = len(request.body) - len(self._last[found.thread.number].request.body)
-            self._keep(max(longer, chars_of(found.messages[found.common :])))
+            self._keep(max(longer, count_chars(found.messages[found.common :])))
         self._count_ignored(request.ignored)
         thread = found.thread
         if thread.number == len(self._threads):
@@ -380,7 +380,7 @@ class RecordedLoop:
             thread.tools = tools
         if is_first:
             self.prompt = tuple(found.messages)
-            self.on_messages(self.prompt)
+            self.context.messages = self.prompt
         self._counts["normalised"] += found.is_reserialised
         thread.is_rewritten |= not found.goes_on or tools != thread.tools
         thread.tools, thread.has_tools = tools, thread.has_tools or bool(tools)
@@ -435,7 +435,7 @@ class RecordedLoop:
         if before is not None:
             scored = asyncio.get_running_loop().create_future()
             self._queue.put_nowait((before, scored))
-            await asyncio.wait({scored}, timeout=self.calls.seconds_left)
+            await asyncio.wait({scored}, timeout=max(0.0, self.calls.deadline - monotonic()))
             if not scored.done():  # the agent waits for us, and is told so
                 self.calls.stop(StopReason.TIME_BUDGET)
         thread, prompt = asked.found.thread, self._admit(asked)
@@ -462,14 +462,14 @@ class RecordedLoop:
                     del self._clocks[asked.index]
         assert completion is not None
         self._lost = self._overflow = None
-        sampled = self.calls.joined(completion, prompt, rewritten=asked.rewritten, thread=thread.rows)
+        sampled = self.calls.join(completion, prompt, rewritten=asked.rewritten, thread=thread.rows)
         self._seen[asked.index] = (thread.seen, len(thread.seen))
         asked.turn = replace(
             sampled.turn,
             index=asked.index,
             thread=thread.number,
             without_tools=not thread.has_tools,
-            anchor=prompt.anchor,
+            anchor=asked.anchor,
             model_s=monotonic() - started,
         )
 
@@ -479,13 +479,14 @@ class RecordedLoop:
         Raises:
             Refused: the rollout is over.
         """
-        if self.is_ended():
+        if self.context.end_reason is not None:
             self.calls.stop(StopReason.ENDED)
         elif self._admitted >= self.calls.budget.max_turns:
             self.calls.stop(StopReason.MAX_TURNS)
         if self.calls.stopped is not None:
             raise self._refusal()
         asked.index, self._admitted = len(self._clocks), self._admitted + 1
+        asked.anchor = self.anchor()
         self._clocks[asked.index] = [0, 0, 0]
         self._tick(asked.index, _REQUESTED)
         thread = asked.found.thread
@@ -538,7 +539,7 @@ class RecordedLoop:
         )
         return asked.reply
 
-    async def _other(self, request: AgentRequest, model: AskedModel) -> Reply:
+    async def _other(self, request: AgentRequest, model: SecondModel) -> Reply:
         if request.tools:
             raise Refused(
                 f"the model {request.model!r} answers with text alone; leave tools out", param="tools"
@@ -564,7 +565,7 @@ class RecordedLoop:
         """Let hooks see the conversation up to a turn, and return the turn."""
         if turn.kind == "act":
             messages, count = self._seen[turn.index]
-            self.on_messages((*messages[:count], *turn.messages))
+            self.context.messages = (*messages[:count], *turn.messages)
         return turn
 
     def _collect_unscored(self) -> list[Turn]:

@@ -29,7 +29,7 @@ from environments.rollout.containment.hook_threads import HookThreads, OwnThread
 from environments.trajectory import JudgeCall
 from tools.errors import ConfigError, RewardError, TimeLimitExceeded, UserCodeBroke
 from tools.sandbox.base import Sandbox
-from tools.time_profile import Profiler, TimeProfile, handed_on, handed_to, profiled, timed
+from tools.time_profile import Profiler, TimeProfile, copy_profile, inherit_profile, measure, profiled
 from tools.waiting import to_the_end
 
 END: Final = object()
@@ -361,7 +361,7 @@ class HookCalls:
             if self._profiler is None:
                 yield
             else:
-                with timed(doing.rpartition(": ")[2].partition(", ")[0]):
+                with measure(doing.rpartition(": ")[2].partition(", ")[0]):
                     yield
         finally:
             self._running.remove(doing)
@@ -371,7 +371,7 @@ class HookCalls:
     def _own_context(self) -> Context:
         """Return a copy, as `asyncio.to_thread` makes one: a task may be using the original."""
         context = self._context.copy()
-        return context if self._profiler is None else handed_to(context)
+        return context if self._profiler is None else copy_profile(context)
 
     async def _in_thread(
         self, function: Callable[[], Any], limit_s: float | None, limit: str
@@ -431,7 +431,7 @@ class HookCalls:
     ) -> Any:
         clock = HookClock()
         work = _clocked(clock, awaitable)
-        work = work if self._profiler is None else handed_on(work)
+        work = work if self._profiler is None else inherit_profile(work)
         task = self._new_task(work, context or copy_context())
         try:
             left_s = limit_s
@@ -507,7 +507,7 @@ class HookCalls:
             yield sandbox
         finally:
             limit = f"closing a sandbox took longer than {_CLOSE_S:g} s"
-            with timed("closing a sandbox"):
+            with measure("closing a sandbox"):
                 try:
                     await to_the_end(self._in_task(owner.next(), _CLOSE_S, limit))
                 except Exception as error:  # noqa: BLE001  # logged: what was scored stays

@@ -14,17 +14,18 @@ from typing import Any
 
 from environments.config import AgentEnvConfig
 from environments.policy.base import CheckedPolicy
-from environments.policy.second_models import ROLES, AskedModel
+from environments.policy.second_models import ROLES, SCRIPTED, SecondModel
 from environments.rollout.boundary import (
     FailureKinds,
     Slots,
-    raised_by_user,
+    cut_traceback,
     reason_of,
     traceback_of,
-    with_user_traceback,
+    unwrap_user_error,
 )
 from environments.rollout.containment.hook_calls import HookCalls, InFlight, finished
 from environments.rollout.containment.hook_threads import HookThreads
+from environments.rollout.context import condenser_facts
 from environments.rollout.hooks import Hooks, Item, pins_thread, refuse_no_listener, writes
 from environments.rollout.items.item_json import item_ids
 from environments.rollout.items.items import checked_items
@@ -57,58 +58,44 @@ _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.25, 15.0
 _NEVER = 1 << 30
 
 
+_USUAL_THRESHOLDS: list[int] = []
+"""The collector's threshold for full passes, as each open environment found it."""
+_THRESHOLD_LOCK = Lock()
+
+
 @asynccontextmanager
 async def rare_full_collections() -> AsyncGenerator[None]:
-    """Full passes once a minute at most, and not whenever a quarter more objects are alive.
+    """Run full garbage collections once a minute at most, unless the collector is off.
 
     With 4,000 rollouts in flight (`tests/benchmarks/bench_in_flight.py`) the event loop is 0.1 s late instead
-    of 1.0 s, and a call costs 1.1 ms of CPU instead of 1.8. What dies young is collected as ever. Where the
-    collector is off, it stays off. The last environment that closes leaves it as the first one found it.
+    of 1.0 s, and a call costs 1.1 ms of CPU instead of 1.8. The last environment that closes restores the
+    threshold.
     """
     if not gc.isenabled():
         yield
         return
-    _FULL_PASSES.make_rare()
-    passes = asyncio.create_task(_now_and_then())
+    with _THRESHOLD_LOCK:
+        young, middle, old = gc.get_threshold()
+        _USUAL_THRESHOLDS.append(old)
+        gc.set_threshold(young, middle, _NEVER)
+    collecting = asyncio.create_task(_collect_now_and_then())
     try:
         yield
     finally:
-        passes.cancel()
-        _FULL_PASSES.no_longer()
-
-
-class _FullPasses:
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._open = 0
-        self._usual = 0
-
-    def make_rare(self) -> None:
-        """As long as any user of it is open."""
-        with self._lock:
+        collecting.cancel()
+        with _THRESHOLD_LOCK:
             young, middle, old = gc.get_threshold()
-            if self._open == 0:
-                self._usual = old
-                gc.set_threshold(young, middle, _NEVER)
-            self._open += 1
-
-    def no_longer(self) -> None:
-        """One of them is gone."""
-        with self._lock:
-            self._open -= 1
-            young, middle, old = gc.get_threshold()
-            if self._open == 0 and old == _NEVER:  # it was not set since
-                gc.set_threshold(young, middle, self._usual)
+            usual = _USUAL_THRESHOLDS[0] if len(_USUAL_THRESHOLDS) == 1 else _NEVER
+            _USUAL_THRESHOLDS.pop()
+            if old == _NEVER:  # nobody else has set it
+                gc.set_threshold(young, middle, usual)
 
 
-_FULL_PASSES = _FullPasses()
-
-
-async def _now_and_then() -> None:
+async def _collect_now_and_then() -> None:
     memory = _peak_memory()
     while True:
         await asyncio.sleep(_EVERY_S)
-        # With 4,000 rollouts in flight a pass takes 0.9 s: then only where cycles may be filling the memory.
+        # With 4,000 rollouts in flight a pass takes 0.9 s: collect then only if cycles may fill the memory.
         if len(gc.get_objects(generation=2)) < _MANY_OBJECTS or _peak_memory() > memory + _GROWTH_BYTES:
             gc.collect()
             memory = _peak_memory()
@@ -160,7 +147,7 @@ class Lifecycle:
         if not evaluation:
             self.weight_versions.refuse_without(self.parts.policy)
         opened = self.loaded(evaluation=evaluation)
-        async with opened, rare_full_collections(), self.parts.mcp.opened(notify) as listed:
+        async with opened, rare_full_collections(), self.parts.mcp.connect(notify) as listed:
             self.toolset = select_toolsets(self.env.tools, self.config.enabled_toolsets, listed)
             try:
                 self._waits = waits
@@ -226,7 +213,7 @@ class Lifecycle:
         except (UsageError, RunError):
             raise
         except Exception as error:  # noqa: BLE001  # raised again, with whose code it is
-            cause = with_user_traceback(raised_by_user(error))
+            cause = cut_traceback(unwrap_user_error(error))
             raise RunError(f"environment {self.env.name!r}: {name} broke: {reason_of(cause)}") from cause
 
     def _keep_items(self, items: Any, *, evaluation: bool) -> None:
@@ -293,6 +280,16 @@ class Lifecycle:
                 f"environment {self.env.name!r} is not set up yet; open it, `async with env: …`"
             )
 
+    def facts(self) -> dict[str, str]:
+        """Return the facts of an experiment that the parts know: sandboxes, packages, roles, condensers."""
+        return {
+            "sandbox": self.sandboxes.kind,
+            "verify_sandbox": self.sandboxes.verifier_kind,
+            **self.sandboxes.package_facts(),
+            **dict.fromkeys(self.roles_by_script(), SCRIPTED),
+            **condenser_facts(self.parts.condensers),
+        }
+
     async def preflight(self, notify: Notify) -> None:
         """See `AgentEnv.preflight`."""
         self.sandboxes.warn_of_lent_files()
@@ -307,7 +304,7 @@ class Lifecycle:
         await (self._servers_back(notify) if self._waits else self.check_policy())
         for line in () if self.parts.served is None else self.parts.served.found:
             notify(line)
-        for role in () if self.parts.policy is None else self.scripted_roles():
+        for role in () if self.parts.policy is None else self.roles_by_script():
             notify(f"the {role} is scripted (scripted_{role}): --{role}.base_url names a model server")
 
     @property
@@ -334,7 +331,7 @@ class Lifecycle:
             with self.hook_calls(InFlight(item_id="", sibling=0)) as calls:
                 await self._hook(calls, "the policy's check", self.parts.policy.check)
 
-    def scripted_roles(self) -> list[str]:
+    def roles_by_script(self) -> list[str]:
         """The second models that hooks of this class play, since they have no server."""
         return [
             role
@@ -342,10 +339,10 @@ class Lifecycle:
             if role not in self.parts.second_models.roles and writes(self.env, f"scripted_{role}")
         ]
 
-    def asked_model(self, role: str, task: GroupTask, calls: HookCalls) -> AskedModel:
+    def second_model(self, role: str, task: GroupTask, calls: HookCalls) -> SecondModel:
         """The judge or the user, as the hooks of one rollout ask it, or those of a group."""
         script = getattr(self.env, f"scripted_{role}")
-        asked = self.parts.second_models.asked(role, script, task.item, calls.hook, lambda: calls.doing)
+        asked = self.parts.second_models.model_for(role, script, task.item, calls.hook, lambda: calls.doing)
         asked.group = (task.item_id, task.epoch)
         calls.asked[role] = asked.calls
         return asked

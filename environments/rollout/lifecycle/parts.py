@@ -14,8 +14,8 @@ from environments.config import (
     server_configs,
 )
 from environments.credit import GroupRules, describe, missing_outcome_of, read_params
-from environments.policy.base import Policy, checked_policy
-from environments.policy.inference.dialect import shaping
+from environments.policy.base import Policy, validate_policy
+from environments.policy.inference.dialect import shaping_fields
 from environments.policy.inference.http_client import refuse_more_connections
 from environments.policy.rendering.chatml import ChatMLRenderer
 from environments.policy.second_models import SecondModels
@@ -120,7 +120,7 @@ def build(
         estimator_params=params,
         new_scoring=new_scoring,
         toolset=toolset,
-        mcp=MCPServers.among(env.tools, config.enabled_toolsets),
+        mcp=MCPServers.from_tools(env.tools, config.enabled_toolsets),
         sandboxes=sandboxes,
         condensers=condensers,
         renderer=renderer,
@@ -128,7 +128,7 @@ def build(
         servers=players,
         second_servers=seconds,
         second_models=models,
-        policy=served if policy is None else checked_policy(policy),
+        policy=served if policy is None else validate_policy(policy),
         served=served,
         endpoints=_endpoints(env),
         max_rollouts=min(most, config.max_concurrent_rollouts),
@@ -218,7 +218,7 @@ def served_policy(
     from environments.policy.server_policy import ServedPolicy  # noqa: PLC0415
 
     policies = [_server_policy(config, server, renderer) for server in servers]
-    extra = {name: value for server in servers for name, value in shaping(server.extra_body).items()}
+    extra = {name: value for server in servers for name, value in shaping_fields(server.extra_body).items()}
     return ServedPolicy(policies, sampling=sampling_of(servers) | extra)
 
 
@@ -255,10 +255,10 @@ def _own_renderer(config: AgentEnvConfig, server: ServerConfig) -> "tuple[Render
     """
     from environments.policy.inference.token_wires import MESSAGE_FIELDS  # noqa: PLC0415
     from environments.policy.rendering.chatml import TokenizerError  # noqa: PLC0415
-    from environments.policy.rendering.families import checked_family, load_renderer  # noqa: PLC0415
+    from environments.policy.rendering.families import load_renderer, validate_family  # noqa: PLC0415
 
     if server.family is not None:
-        checked_family(server.family)
+        validate_family(server.family)
     if server.server_type == "chat":
         return None, ""
     try:

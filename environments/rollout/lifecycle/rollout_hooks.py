@@ -10,11 +10,13 @@ from inspect import isasyncgen, isgenerator
 from typing import Any, cast
 
 from environments.credit.crediting import ANY_GROUP, comparable
-from environments.policy.second_models import AskedModel
+from environments.policy.base import Policy
+from environments.policy.scripted import ScriptedPolicy, policy_for_rollout
+from environments.policy.second_models import SecondModel
 from environments.rewards.reward_checks import (
-    bounded_reward,
-    checked_metrics,
-    checked_text,
+    check_metrics,
+    check_reward,
+    check_text,
     optional_reward,
     raw_parts,
     reward_list,
@@ -22,13 +24,15 @@ from environments.rewards.reward_checks import (
     where_of,
 )
 from environments.rewards.reward_context import USER_VOTE, GroupContext, RolloutContext
-from environments.rollout.agent_loop import Loop, opening_messages, reply_messages
-from environments.rollout.boundary import caused_by_agent, failure_of, let_go, raised_by_user
+from environments.rollout.agent_loop import AgentLoop, Loop, opening_messages, reply_messages
+from environments.rollout.agents.command import HookPlayer
+from environments.rollout.boundary import blame_agent, drop_tracebacks, failure_of, unwrap_user_error
+from environments.rollout.condensing import model_summary
 from environments.rollout.containment.hook_calls import END, HookCalls, InFlight, Watch
 from environments.rollout.hooks import Hooks, takes_context, writes, written_hooks
 from environments.rollout.items.tasks import GroupTask
 from environments.rollout.lifecycle.lifecycle import Lifecycle
-from environments.rollout.model_calls import Budget, budget_of
+from environments.rollout.model_calls import Budget, ModelCalls, budget_of
 from environments.trajectory import (
     AgentCaused,
     Message,
@@ -40,14 +44,16 @@ from environments.trajectory import (
 )
 from tools.errors import AgentCausedError, ConfigError, NoModelError, RewardError, TimeLimitExceeded
 from tools.registry import Toolset
-from tools.toolsets import narrowed, refuse_state
+from tools.toolsets import refuse_state, select_tools
 from tools.waiting import to_the_end
 
-NewJudge = Callable[[HookCalls], AskedModel]
+NewJudge = Callable[[HookCalls], SecondModel]
 
 _LOG = logging.getLogger(__name__)
 _AFTERWARDS_S = 10.0
 """For what follows the `yield` of `prepare`."""
+_LEAST_SECRET = 8
+"""Characters. Shorter API keys are placeholders, and words that texts may contain."""
 _PART = "group"
 """Its name among the parts of an outcome; named parts of its own are `group.NAME`."""
 
@@ -55,8 +61,8 @@ _PART = "group"
 @asynccontextmanager
 async def open_rollout(
     life: Lifecycle, task: GroupTask, sibling: int, calls: HookCalls
-) -> AsyncGenerator[tuple["RolloutHooks", Toolset]]:
-    """Open what a rollout begins with: sandbox, context and state, and the environment's tools."""
+) -> AsyncGenerator["RolloutHooks"]:
+    """Open what a rollout begins with: sandbox, context, state and the environment's tools."""
     config, sandboxes = life.config, life.sandboxes
     spec = await life.sandbox_spec(task.item, calls)
     async with AsyncExitStack() as opened:
@@ -73,13 +79,14 @@ async def open_rollout(
             fresh_sandbox=open_fresh,
             verify_timeout_s=config.verify_timeout_s,
             artefacts_bytes=config.artefacts_mb << 20,
-            judge_model=life.asked_model("judge", task, calls),
-            user_model=life.asked_model("user", task, calls),
-            summariser_model=life.asked_model("summariser", task, calls),
+            judge_model=life.second_model("judge", task, calls),
+            user_model=life.second_model("user", task, calls),
+            summariser_model=life.second_model("summariser", task, calls),
         )
         hooks = RolloutHooks(life, ctx, calls)
-        await opened.enter_async_context(hooks.prepared())
-        yield hooks, await opened.enter_async_context(life.parts.mcp.for_rollout(life.toolset))
+        await opened.enter_async_context(hooks.prepare())
+        hooks.tools = await opened.enter_async_context(life.parts.mcp.for_rollout(life.toolset))
+        yield hooks
 
 
 class RolloutHooks:
@@ -88,43 +95,95 @@ class RolloutHooks:
     def __init__(self, life: Lifecycle, ctx: RolloutContext, calls: HookCalls) -> None:
         self.life, self._env, self._config = life, life.env, life.config
         self.ctx, self.calls, self._written = ctx, calls, written_hooks(life.env)
+        self.tools = life.toolset
+        """Tools of the environment, those of MCP servers included."""
         self.scoring = life.parts.new_scoring(ctx.item, ctx, calls.hook)
         self._anchor: str | None = None
+        """State in which the next turn is sampled, as `state_key` names it."""
         self._metrics: dict[str, float] = {}
 
+    async def make_loop(self, task: GroupTask) -> Loop:
+        """Return the loop that calls model and tools: our own, or one that records an agent's requests."""
+        life, ctx, calls, env, parts = self.life, self.ctx, self.calls, self._env, self.life.parts
+        policy, prompt = self._policy(), await self.opening()
+        budget, toolset = await self._budget(), await self._toolset(self.tools)
+        if parts.endpoints is None:
+            return AgentLoop(
+                policy=policy,
+                toolset=toolset,
+                sandbox=ctx.sandbox,
+                messages=prompt,
+                budget=budget,
+                seed=ctx.seed,
+                calls=calls,
+                context=ctx,
+                respond=self._respond if "respond" in self._written else None,
+                condensers=parts.condensers,
+                where=where_of(ctx),
+                estimate=parts.token_estimate,
+                summariser=partial(model_summary, ctx.summariser_model, seed=ctx.seed),
+            )
+        # The server of the endpoint loads slowly.
+        from environments.rollout.agents.recorded_loop import RecordedLoop  # noqa: PLC0415
+
+        keys = {each.api_key or "" for each in (*parts.servers, *parts.second_servers)}
+        if env.agent is None:
+            player = HookPlayer(partial(calls.beside, partial(env.play, ctx.item, ctx), doing="play"))
+        else:
+            player = env.agent.player("\n\n".join(message.content for message in prompt), ctx.sandbox)
+        return RecordedLoop(
+            player=player,
+            server=parts.endpoints,
+            calls=ModelCalls(
+                policy=policy, tools=(), budget=budget, seed=ctx.seed, calls=calls, is_parallel=True
+            ),
+            context=ctx,
+            anchor=lambda: self._anchor,
+            prompt=prompt,
+            others={name: life.second_model(role, task, calls) for name, role in env.other_models.items()},
+            hidden=sorted(key for key in keys if len(key) >= _LEAST_SECRET),
+        )
+
+    def _policy(self) -> Policy:
+        """Return the policy in use, or else the scripted agent, which knows the item."""
+        env, item, parts, skill = self._env, self.ctx.item, self.life.parts, self._config.scripted_skill
+        script = partial(self.calls.hook, "scripted_choices", env.scripted_choices, item)
+        summary = partial(self.calls.hook, "scripted_summary", env.scripted_summary, item)
+        if parts.policy is not None:
+            return policy_for_rollout(parts.policy, script, summary, skill)
+        return ScriptedPolicy(script, skill=skill, renderer=parts.renderer, summary=summary)
+
     async def play(self, loop: Loop, turns: list[Turn]) -> AgentCaused | None:
-        """Score each turn of a loop, and add it to `turns`. Return what the agent broke, if it did."""
+        """Add each turn of a loop to `turns` once it is scored. Return what the agent broke, if anything."""
         try:
-            async with aclosing(loop.turns()) as following:
-                async for turn in following:
-                    self.life.weight_versions.meet(turn)
-                    await self._score_turn(turn, turns)
+            async with aclosing(loop.turns()) as sampled:
+                async for turn in sampled:
+                    if turn.weight_version is not None:
+                        self.life.weight_versions.note(turn)
+                    try:
+                        turn = await self._note_state(turn)
+                        await self.scoring.on_turn(turn)
+                        turn = await self.mark(turn)
+                    finally:  # the record has a turn that broke, too
+                        turns.append(turn)
+                    self.ctx.files.turn = len(turns)
             self.ctx.files.turn = None
             if self._env.keep:
                 await self.ctx.keep(*self._env.keep)
         except Exception as error:  # noqa: BLE001  # raised again, unless the agent caused it
-            broken = caused_by_agent(error)
-            turns += loop.broken_off(broken)
+            broken = blame_agent(error)
+            turns += loop.break_off(broken)
             return broken
         finally:
             self.ctx.is_over, self.ctx.files.turn = True, None
         return None
 
-    async def _score_turn(self, turn: Turn, turns: list[Turn]) -> None:
-        try:
-            turn = await self._observed(turn)
-            await self.scoring.on_turn(turn)
-            turn = await self.marked(turn)
-        finally:  # a turn that broke is in the record, too
-            turns.append(turn)
-        self.ctx.files.turn = len(turns)
-
     @asynccontextmanager
-    async def prepared(self) -> AsyncGenerator[None]:
-        """With the state that `prepare` gives, until the rewards are known.
+    async def prepare(self) -> AsyncGenerator[None]:
+        """Keep the state that the hook `prepare` returns open until the rewards are known.
 
         Raises:
-            ConfigError: it is a generator that yields never, or twice.
+            ConfigError: if the hook is a generator that does not yield exactly once.
         """
         if "prepare" not in self._written:
             yield
@@ -170,7 +229,7 @@ class RolloutHooks:
             broken = failure_of(error, sibling=0, turns=0)
             where = f"{self._env.name}, item {self.ctx.item_id}: prepare, after its yield"
             _LOG.log(self.life.failure_kinds.level(broken.kind), "%s: %s", where, broken.error)
-            let_go(error)
+            drop_tracebacks(error)
             return True
         return rest is END
 
@@ -179,68 +238,66 @@ class RolloutHooks:
             f"environment {self._env.name!r}: prepare {wrong} `yield`; a generator yields the state once"
         )
 
-    async def toolset(self, toolset: Toolset) -> Toolset:
-        """The tools of this rollout, among those of its environment.
-
-        Raises:
-            ConfigError: `tools_for` gave no names of tools, or a tool takes another state than there is.
-        """
+    async def _toolset(self, toolset: Toolset) -> Toolset:
         env, ctx = self._env, self.ctx
         if "tools_for" in self._written:
             names = await self._ask("tools_for", env.tools_for, ctx.item)
             where = f"environment {env.name!r}, item {ctx.item_id!r}: tools_for"
-            toolset = narrowed(toolset, names, env.tools, where)
+            toolset = select_tools(toolset, names, env.tools, where)
         refuse_state(toolset, cast("type[Any]", type(ctx.state)), "the state is of class")
         return toolset
 
     async def opening(self) -> tuple[Message, ...]:
-        """The conversation before the first turn."""
-        env = self._env
-        if "format_prompt" not in self._written:  # of an agent that asks what it likes
-            self._anchor = await self._state_after(None)
-            return ()
-        prompt = await self._ask("format_prompt", env.format_prompt, self.ctx.item)
-        opening = opening_messages(prompt, system=env.system_prompt, env=env.name)
-        self.ctx.see(opening)
+        """Return the conversation before the first turn; empty if a recorded agent writes its own."""
+        env, opening = self._env, tuple[Message, ...]()
+        if "format_prompt" in self._written:
+            prompt = await self._ask("format_prompt", env.format_prompt, self.ctx.item)
+            opening = opening_messages(prompt, system=env.system_prompt, env=env.name)
+            self.ctx.messages = opening
         self._anchor = await self._state_after(None)
         return opening
 
-    def anchor(self) -> str | None:
-        """The state that the next turn is taken in, as `state_key` names it."""
-        return self._anchor
-
-    async def budget(self) -> Budget:
-        """What the rollout may spend."""
+    async def _budget(self) -> Budget:
         if "limits_for" not in self._written:
             return budget_of(self._config)
         limits = await self.calls.hook("limits_for", self._env.limits_for, self.ctx.item)
         return budget_of(self._config, limits, env=self._env.name)
 
-    async def respond(self, turn: Turn) -> tuple[Message, ...]:
-        """The world's reply after a turn."""
-        if "respond" not in self._written:
-            return ()
+    async def _respond(self, turn: Turn) -> tuple[Message, ...]:
         given = await self.calls.hook("respond", self._env.respond, self.ctx.item, turn, self.ctx)
         return reply_messages(given, env=self._env.name)
 
-    async def _observed(self, turn: Turn) -> Turn:
-        """The turn with the state that it began in, and with what was noted until its reward is asked for."""
-        # A turn of a recorded agent has the state of its request: other threads have acted since.
+    async def _note_state(self, turn: Turn) -> Turn:
+        """Return the turn with the state before it and the metrics that changed since the turn before."""
+        # A recorded agent's turn has the state at its request: other threads may have acted since.
         before = self._anchor if turn.anchor is None else turn.anchor
         if turn.kind != "act":  # the world has not changed
             return replace(turn, anchor=before)
         self._anchor = await self._state_after(turn)
-        metrics = checked_metrics(self.ctx)
+        metrics = check_metrics(self.ctx)
         noted = {name: value for name, value in metrics.items() if self._metrics.get(name) != value}
         return replace(turn, anchor=before, noted=noted)
 
-    async def marked(self, turn: Turn) -> Turn:
-        """The scored turn, marked when the environment leaves it out of training, or when it was cut."""
-        turn = await self._marked(turn)
+    async def mark(self, turn: Turn) -> Turn:
+        """Return the scored turn, with `trained` unset if class or settings exclude it from training."""
+        env = self._env
+        is_masked = self._config.mask_truncated and turn.finish_reason == "length"
+        threads = (env.train_threads, env.agent and env.agent.train_threads)
+        is_masked = is_masked or (turn.without_tools and "with_tools" in threads)
+        if "train_turn" in self._written:
+            given = await self.calls.hook("train_turn", env.train_turn, self.ctx.item, turn, self.ctx)
+            # A bool of Python or numpy, which loads slowly.
+            kind = cast("type[object]", type(given))
+            if kind is not bool and (kind.__module__, kind.__name__.strip("_")) != ("numpy", "bool"):
+                raise ConfigError(
+                    f"environment {env.name!r}, item {self.ctx.item_id!r}, turn {turn.index + 1}: "
+                    f"train_turn gave {given!r:.100}; give True or False"
+                )
+            turn = replace(turn, trained=bool(given))
         if turn.kind == "act":
-            self.ctx.metrics.pop(USER_VOTE, None)  # of this turn alone, which has noted it
+            self.ctx.metrics.pop(USER_VOTE, None)  # it is of this turn alone, which has noted it
             self._metrics = dict(self.ctx.metrics)
-        return turn
+        return replace(turn, trained=False) if is_masked else turn
 
     async def score(self, bare: Trajectory) -> Trajectory:
         """The trajectory with rewards and values: the floor, and no reward hook, where the agent broke it.
@@ -254,33 +311,18 @@ class RolloutHooks:
                 rewards = await self.scoring.finish(bare)
             except Exception as error:  # noqa: BLE001  # raised again, unless the agent caused it
                 if bare.stop_reason is not StopReason.AGENT_ERROR or bare.agent is None:
-                    bare = replace(bare, agent_caused=caused_by_agent(error))
-                else:  # what hooks look for is not there
-                    let_go(error)
+                    caused = blame_agent(error)
+                else:  # the files and answers that hooks look for may be missing
+                    drop_tracebacks(error)
                     caused = AgentCaused(cause="agent_error", error=bare.agent.error)
-                    bare = replace(bare, agent_caused=caused)
+                bare = replace(bare, agent_caused=caused)
         if rewards is None:
             rewards = self.scoring.floor(bare, self.life.parts.failed_score)
         ctx = self.ctx
         if "values" in self._written:
             given = await self.calls.hook("values", self._env.values, ctx.item, bare)
             bare = turn_values(given, bare, f"{where_of(ctx)}: values")
-        return bare.with_rewards(rewards, checked_metrics(ctx), tuple(ctx.judge_model.calls))
-
-    async def _marked(self, turn: Turn) -> Turn:
-        env = self._env
-        is_masked = self._config.mask_truncated and turn.finish_reason == "length"
-        threads = (env.train_threads, env.agent and env.agent.train_threads)
-        is_masked = is_masked or (turn.without_tools and "with_tools" in threads)
-        if "train_turn" not in self._written:
-            return replace(turn, trained=False) if is_masked else turn
-        given = await self.calls.hook("train_turn", env.train_turn, self.ctx.item, turn, self.ctx)
-        if not _is_bool(given):
-            raise ConfigError(
-                f"environment {env.name!r}, item {self.ctx.item_id!r}, turn {turn.index + 1}: "
-                f"train_turn gave {given!r:.100}; give True or False"
-            )
-        return replace(turn, trained=bool(given) and not is_masked)
+        return bare.with_rewards(rewards, check_metrics(ctx), tuple(ctx.judge_model.calls))
 
     async def _state_after(self, turn: Turn | None) -> str | None:
         if "state_key" not in self._written:
@@ -288,20 +330,13 @@ class RolloutHooks:
         anchor = await self._ask("state_key", self._env.state_key, self.ctx.item, turn)
         after = "before the first turn" if turn is None else f"turn {turn.index + 1}"
         where = f"environment {self._env.name!r}, item {self.ctx.item_id!r}, {after}: what state_key gave"
-        return None if anchor is None else checked_text(anchor, where)
+        return None if anchor is None else check_text(anchor, where)
 
     async def _ask(self, name: str, hook: Callable[..., Any], *args: Any) -> Any:
         return await self.calls.hook(name, hook, *self._with_context(hook, *args))
 
     def _with_context(self, hook: Callable[..., Any], *args: Any) -> tuple[Any, ...]:
-        """The arguments of a hook that may take the context as its last one, or leave it out."""
         return (*args, self.ctx) if takes_context(hook, len(args)) else args
-
-
-def _is_bool(value: object) -> bool:
-    """Whether it is a bool, of Python's or of numpy's, which loads slowly."""
-    kind = type(value)
-    return kind is bool or (kind.__module__ == "numpy" and kind.__name__ in ("bool", "bool_"))
 
 
 def has_group_reward(env: Hooks) -> bool:
@@ -334,7 +369,7 @@ async def with_group_reward(
             item_id=task.item_id,
             item=task.item,
             group_seed=task.group_seed(life.config.seed),
-            judge_model=life.asked_model("judge", task, calls) if judge is None else judge(calls),
+            judge_model=life.second_model("judge", task, calls) if judge is None else judge(calls),
         )
         where = f"environment {env.name!r}, item {task.item_id!r}: score_group"
         try:
@@ -344,7 +379,7 @@ async def with_group_reward(
         except NoModelError:
             raise  # no other group would be judged either
         except Exception as error:  # noqa: BLE001  # as in a rollout: recorded, never a number
-            cause = raised_by_user(error)
+            cause = unwrap_user_error(error)
             if isinstance(cause, AgentCausedError):  # no sibling may refuse the others
                 _LOG.warning("%s gave no part: %s", where, cause)
                 compared = group
@@ -385,8 +420,8 @@ def _with_part(trajectory: Trajectory, entry: Any, where: str) -> Trajectory:
         raise RewardError(f"{where}: the outcome has a part named {taken[0]!r} already; name it otherwise")
     rewards = replace(
         rewards,
-        outcome=bounded_reward((rewards.outcome or 0.0) + part, f"{where}: the sum with the outcome"),
-        score=bounded_reward((rewards.score or 0.0) + part, f"{where}: the sum with the score"),
+        outcome=check_reward((rewards.outcome or 0.0) + part, f"{where}: the sum with the outcome"),
+        score=check_reward((rewards.score or 0.0) + part, f"{where}: the sum with the score"),
         outcome_components={**rewards.outcome_parts, **parts},
         outcome_raw={**rewards.outcome_raw, **{f"{_PART}.{n}": v for n, v in raw_parts(entry).items()}},
         group=part,

@@ -1,4 +1,4 @@
-"""Which weights have played so far, and which rollouts are older than `--env.max_staleness` allows."""
+"""Versions of the policy's weights, and the rollouts that are older than `--env.max_staleness` allows."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -9,10 +9,10 @@ from environments.credit.crediting import NO_CREDIT, without_peer_of
 from environments.policy.base import Policy
 from environments.trajectory import CreditedGroup, Turn
 from tools.errors import ConfigError
-from tools.plain_text import counted
+from tools.plain_text import count_noun
 
 STALE = "stale"
-"""How the reason of a rollout begins that is too old."""
+"""Prefix of the reason for withholding credit."""
 UNNAMED = "default"
 """The name that vLLM and SGLang give unnamed weights."""
 _OPTION = "--env.max_staleness"
@@ -22,61 +22,62 @@ logger = logging.getLogger(__name__)
 
 
 class WeightVersions:
-    """The versions that one environment object has met, in the order that it first met them.
+    """Versions that one environment object has seen, in the order of their first turns.
 
-    A version has a name and no number: one that was met before is never new again. So
-    versions that several rollouts meet at once, in turn, count once each. Only where a life of the trainer,
-    or ours, is over may a version of it be met anew, and is the newest then.
+    A version has a name but no number, so a known one is never new again: rollouts that alternate between
+    two versions count each once. After a restart of the trainer, or of this process, a version of before may
+    become current again; it then counts as the newest.
     """
 
     def __init__(self, config: AgentEnvConfig) -> None:
         self.max_staleness = config.max_staleness
-        """How many versions may be newer than what is trained on; `None`: any number."""
-        self._met: dict[str, None] = {}
+        """How many versions may be newer than a trained rollout; `None`: any number."""
+        self._seen: dict[str, None] = {}
         """Oldest first."""
         self._former: set[str] = set()
-        """Those of them that may be met anew."""
-        self._is_told = self._has_warned = False
+        """Versions of before a restart, which may become current again."""
+        self._has_any = self._has_warned = False
 
     @property
-    def met(self) -> tuple[str, ...]:
-        """The newest ones, oldest first: for who keeps them from one process to the next."""
-        return tuple(self._met)[-_KEPT:]
+    def seen(self) -> tuple[str, ...]:
+        """The newest 1000 versions, oldest first, for the next process."""
+        return tuple(self._seen)[-_KEPT:]
 
-    def restore(self, met: Sequence[str]) -> None:
-        """Begin with what an earlier process met: none of it is as new as what is met from here on."""
-        self._met = dict.fromkeys(met)
-        self.may_go_back()
+    def restore(self, seen: Sequence[str]) -> None:
+        """Start with the versions that an earlier process saw."""
+        self._seen = dict.fromkeys(seen)
+        self.note_restart()
 
-    def may_go_back(self) -> None:
-        """Whoever trains began anew, perhaps with older weights: of those met so far, any may be met anew."""
-        self._former = set(self._met)
+    def note_restart(self) -> None:
+        """Let every known version become current again: the trainer may continue from older weights."""
+        self._former = set(self._seen)
 
-    def meet(self, turn: Turn) -> None:
-        """Take in what a turn was sampled by, as soon as it was."""
+    def note(self, turn: Turn) -> None:
+        """Add the versions that sampled a turn."""
         self.merge([version for version in turn.weight_versions if version is not None])
 
-    def merge(self, met: Sequence[str]) -> None:
-        """Take in what another process met, in its order: first what is new here, before what it met next.
+    def merge(self, seen: Sequence[str]) -> None:
+        """Add versions in the order in which another process saw them.
 
-        What follows nothing that is known is the newest.
+        A new version is inserted before the known one that follows it in `seen`; without such a successor it
+        counts as the newest.
         """
-        self._is_told |= bool(met)
-        again = self._former.intersection(met)
-        if not again and self._met.keys() >= set(met):
+        self._has_any |= bool(seen)
+        again = self._former.intersection(seen)
+        if not again and self._seen.keys() >= set(seen):
             return
         self._former -= again
-        order = [version for version in self._met if version not in again]
+        order = [version for version in self._seen if version not in again]
         at = len(order)
-        for version in reversed(met):
+        for version in reversed(seen):
             if version in order:
                 at = order.index(version)
             else:
                 order.insert(at, version)
-        self._met = dict.fromkeys(order)
+        self._seen = dict.fromkeys(order)
 
     def refuse_without(self, policy: Policy | None) -> None:
-        """Raise ConfigError if it is known beforehand that there are no versions."""
+        """Raise ConfigError if age is bounded and the scripted agent plays, which has no versions."""
         if self.max_staleness is not None and policy is None:
             raise ConfigError(
                 f"{_OPTION} counts versions of weights, and the scripted agent has none; name a model server "
@@ -84,12 +85,12 @@ class WeightVersions:
             )
 
     def staleness(self, versions: Sequence[str | None]) -> str | None:
-        """Why a group of these versions that ended is too old to be trained on by now; `None`: it is not.
+        """Return why a finished group of these versions is too old to be trained on by now, or None.
 
         Raises:
-            ConfigError: age is bounded, and no version was ever stated.
+            ConfigError: if age is bounded, and no completion has ever named a version.
         """
-        if self.max_staleness is not None and versions and not self._is_told:
+        if self.max_staleness is not None and versions and not self._has_any:
             raise ConfigError(
                 f"{_OPTION} counts versions of weights, and whoever plays says none; use a server that does "
                 f"(SGLang; vLLM from 0.33 on), a policy that sets Completion.weight_version, or leave it out"
@@ -104,32 +105,31 @@ class WeightVersions:
             )
         return self.too_old(versions)
 
-    def withheld(self, credited: CreditedGroup) -> CreditedGroup:
-        """The group that ended, without credit for those of its siblings that are too old by now.
+    def withhold(self, credited: CreditedGroup) -> CreditedGroup:
+        """Return the group without credit for siblings that are too old by now.
 
         Raises:
             ConfigError: as for `staleness`.
         """
         if self.staleness(credited.group.weight_versions) is None:
             return credited
-        return withheld(credited, self.too_old)
+        return withhold(credited, self.too_old)
 
     def too_old(self, versions: Sequence[str | None]) -> str | None:
-        """Why rollouts of these versions are too old to be trained on by now; `None`: they are not."""
-        return None if self.max_staleness is None else staleness(versions, self._met, self.max_staleness)
+        """Return why rollouts of these versions are too old to be trained on by now, or None."""
+        return None if self.max_staleness is None else staleness(versions, self._seen, self.max_staleness)
 
 
-def withheld(credited: CreditedGroup, too_old: Callable[[Sequence[str | None]], str | None]) -> CreditedGroup:
-    """The group without credit for siblings whose versions are `too_old`, for the reason that it gives.
+def withhold(credited: CreditedGroup, too_old: Callable[[Sequence[str | None]], str | None]) -> CreditedGroup:
+    """Return the group without credit for siblings that are `too_old`, with the reason that it returns.
 
-    They are still compared with, so that the advantages of the others stay: without them the others would
-    be compared with short rollouts alone.
+    The advantages of the other siblings stay: computed anew, they would compare with short rollouts only.
     """
     ages = [(each, too_old(each.weight_versions)) for each in credited.group.trajectories]
     if credited.status == "failed" or not any(why for _, why in ages):
         return credited
     group = replace(
-        credited.group, trajectories=tuple(each if why is None else each.withheld(why) for each, why in ages)
+        credited.group, trajectories=tuple(each if why is None else each.withhold(why) for each, why in ages)
     )
     rows = zip(credited.advantages, ages, strict=True)
     advantages = tuple(row if why is None else (0.0,) * len(row) for row, (_, why) in rows)
@@ -144,24 +144,22 @@ def withheld(credited: CreditedGroup, too_old: Callable[[Sequence[str | None]], 
     )
 
 
-def staleness(versions: Iterable[str | None], met: Iterable[str], max_staleness: int) -> str | None:
-    """Why rollouts of these versions are too old to be trained on once others were met; `None`: they are not.
-
-    The oldest one counts.
+def staleness(versions: Iterable[str | None], seen: Iterable[str], max_staleness: int) -> str | None:
+    """Return why a rollout or group is too old to be trained on, or None.
 
     Args:
-        versions: of a rollout or a group, in any order.
-        met: all so far, oldest first; one that is named again is as new as its last name.
+        versions: the versions that sampled it, in any order; the oldest one decides.
+        seen: all known versions, oldest first; of a repeated name, the last position counts.
         max_staleness: how many may be newer than the oldest of `versions`.
     """
     given = set(versions)
     if None in given:
         return f"{STALE}: the version of the weights is unknown in some of its turns"
-    newest_first = dict.fromkeys(reversed(tuple(met)))
+    newest_first = dict.fromkeys(reversed(tuple(seen)))
     ages = {version: age for age, version in enumerate(newest_first)}
-    # One that was never met is of an earlier run: all that was met came since.
+    # An unknown version is from an earlier run: everything known is newer.
     age = max((ages.get(str(version), len(ages)) for version in given), default=0)
     if age <= max_staleness:
         return None
-    newer = f"{counted(age, 'newer version')} of the weights"
+    newer = f"{count_noun(age, 'newer version')} of the weights"
     return f"{STALE}: {newer} since its oldest turn, max_staleness is {max_staleness}"

@@ -82,6 +82,8 @@ class Worker(Protocol):
 
 
 class Engine(Protocol):
+    """Starts workers."""
+
     async def start(self, start: WorkerStart) -> Worker:
         """Start one. Raises NoRoomError if there is no room for it now."""
         ...

@@ -43,7 +43,7 @@ from environments.run.workers.worker_process import (
 )
 from environments.trajectory import Failure
 from tools.errors import ConfigError, RunError, TurnwiseError, UsageError
-from tools.sandbox.inventory import reap_sandboxes
+from tools.sandbox import reap_sandboxes
 
 _PARENT_DEATH_SIGNAL = 1
 
@@ -209,7 +209,7 @@ class RolloutWorker:
     def _newly_met(self) -> tuple[str, ...]:
         """Each version once: a name that comes again is news where a trainer began anew."""
         with self._one_at_a_time:
-            new = tuple(each for each in self._env.lifecycle.weight_versions.met if each not in self._told)
+            new = tuple(each for each in self._env.lifecycle.weight_versions.seen if each not in self._told)
             self._told.update(new)
         return new
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from environments.rollout.containment.hook_calls import InFlightNow
 from environments.trajectory import Failure, Trajectory, TrajectoryGroup
-from tools.sandbox.host.process_ids import has_ended, identity
+from tools.sandbox.host.ownership import has_ended, identity
 
 if TYPE_CHECKING:
     from environments.run.group_source import (

@@ -4,10 +4,9 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, Self, cast
 
-import jsonlines
 from pydantic import Field, model_validator
 
 from environments.base_env import AgentEnv
@@ -21,6 +20,7 @@ from environments.rewards.verdict.code_judge import (
     Unsound,
     buggy_text,
 )
+from environments.rollout.items.items import load_items
 from environments.shipped.code_debug.script import debug_script
 from environments.trajectory import Message, Trajectory, Turn
 from environments.turn_level_reward import TurnLevelRewardMixin
@@ -33,11 +33,10 @@ logger = logging.getLogger(__name__)
 
 SOLUTION, EXAMPLES = "solution.py", "test_example.py"
 EXAMPLES_CPU_S = 0.1
-"""Of the embedded tasks: a hundred times what right solutions take, so that a bug that hangs costs little."""
 
 
 class CodeDebugConfig(AgentEnvConfig):
-    """The most that each signal can give in one trajectory."""
+    """The weight of each signal: its largest sum in one trajectory."""
 
     weight_test_signal: float = Field(
         default=0.5, ge=0, le=1, description="What fixing every hidden check is worth."
@@ -63,33 +62,23 @@ class CodeDebugConfig(AgentEnvConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnFacts:
-    """What is known about one turn."""
-
     fraction: float
-    """Hidden checks that hold after the turn, from 0 to 1."""
     changed: bool = False
-    """Whether the solution file was changed in this turn."""
     reproduced: bool = False
-    """Whether a command of this turn made the function fail as it was at the start, and showed it."""
+    """Whether a command of the turn showed the failure of the original function."""
     called: bool = True
-    """Whether the turn called a tool."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """What is known about one rollout so far."""
-
     start: float
-    """The share of hidden checks that the buggy solution holds."""
     solution: bytes
-    """The solution file after the last turn."""
     fraction: float
-    """The share that it holds."""
     facts: list[TurnFacts] = field(default_factory=list[TurnFacts])
 
 
 class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
-    """A buggy function, its docstring and a few examples; hidden checks measure how much of it works."""
+    """A buggy function with its docstring and a few examples; hidden checks measure the repair."""
 
     name = "code_debug"
     tools = (terminal, file)
@@ -104,22 +93,17 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
 
     @cached_property
     def judge(self) -> CodeJudge:
-        """Runs the hidden checks, in sandboxes of their own."""
         return CodeJudge()
 
     async def load_items(self) -> Sequence[Task]:
-        if self.config.dataset_name or self.config.dataset_path:
+        if self.config.has_dataset:
             return await super().load_items()
-        return embedded_tasks()[: self.config.max_items]
+        return load_tasks()
 
     async def preflight(self, notify: Callable[[str], None] = logger.info) -> None:
-        """As every environment, and the items of a dataset against their own solutions.
-
-        Raises:
-            DatasetError: an item cannot be judged and `unsound_items` is `refuse`, or none can.
-        """
+        """Check the items of a dataset against their own solutions, besides the usual checks."""
         await super().preflight(notify)
-        if self.config.dataset_name or self.config.dataset_path:  # our own are checked by the tests
+        if self.config.has_dataset:  # the tests check the embedded ones
             items = dict(zip(self.item_ids, self.items, strict=True))
             kept = await self.judge.sound_items(items, self.open_sandbox, self.config.unsound_items, notify)
             self.lifecycle.replace_items(kept)
@@ -141,7 +125,7 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
             await sandbox.write_file(name, text.encode())
 
     async def score_turn(self, item: Task, turn: Turn, ctx: RolloutContext) -> None:
-        """Note what this turn did to the solution; the rewards follow when the last turn is known."""
+        """Record the facts of this turn; `compute_turn_rewards` scores them after the last one."""
         progress = await self._progress(item, ctx)
         async with ctx.files.paused():
             solution = await _read_solution(ctx)
@@ -161,13 +145,11 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
     async def compute_turn_rewards(
         self, item: Task, trajectory: Trajectory, ctx: RolloutContext
     ) -> Sequence[Reward]:
-        """Per turn: what its tests, its diagnosis and its economy are worth."""
         progress = await self._progress(item, ctx)
         ctx.metrics["checks_held"] = progress.fraction
         return turn_signals(progress.start, progress.facts, self.config)
 
     def passed(self, item: Task, trajectory: Trajectory) -> bool:
-        """Passed is fixed: every hidden check holds at the end."""
         return trajectory.metrics.get("checks_held") == 1.0
 
     def scripted_choices(
@@ -176,9 +158,8 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
         return debug_script(item, messages, tools, skill)
 
     async def _progress(self, item: Task, ctx: RolloutContext) -> Progress:
-        """The notes of this rollout, started when there are none."""
         if "progress" not in ctx.notes:
-            if self.config.dataset_name or self.config.dataset_path:
+            if self.config.has_dataset:
                 await self.judge.learn(ctx.verify, item)
             solution = buggy_text(item).encode()
             start = (await self.judge.check(ctx.verify, ctx.item_id, item, solution)).fraction
@@ -186,13 +167,11 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
         return cast(Progress, ctx.notes["progress"])
 
 
-def embedded_tasks() -> list[dict[str, Any]]:
-    with files("environments.shipped.code_debug").joinpath("bugs.jsonl").open("rb") as lines:
-        return list(jsonlines.Reader(lines))
+def load_tasks() -> list[dict[str, Any]]:
+    return load_items(path=Path(__file__).with_name("bugs.jsonl"))
 
 
 def workspace_files(task: Task, examples_cpu_s: float = EXAMPLES_CPU_S) -> dict[str, str]:
-    """The files that the agent finds, by name; the examples end themselves after that processor time."""
     contents = {SOLUTION: buggy_text(task)}
     if task.get("example_test"):
         contents[EXAMPLES] = (
@@ -206,25 +185,23 @@ def workspace_files(task: Task, examples_cpu_s: float = EXAMPLES_CPU_S) -> dict[
 
 
 def turn_signals(start: float, facts: Sequence[TurnFacts], config: CodeDebugConfig) -> list[dict[str, float]]:
-    """Per turn, its reward by signal.
+    """Return the rewards of each turn by signal.
 
-    `test_signal`: progress p = (f - f₀) / (1 - f₀), kept in 0..1; each turn gets its difference, so the
-    turns add up to the final progress. `diagnosis`: once, for the first turn that reproduced the failure
-    before the solution was touched, times the final progress; nothing where the solution changed in a turn
-    that called no tool, by what an earlier call left running. `efficiency`: on the last turn, the final
-    progress times the share of turns that were not needed. The agent's own end, an answer without a call,
-    is one of those needed. So without progress there is nothing to gain, and neither one more turn nor an end
-    by a limit gains.
+    `test_signal`: the change of progress p = (f - f₀) / (1 - f₀), clipped to 0..1. `diagnosis`: the final
+    progress, for the first turn that reproduces the failure before the solution changes; 0 if the solution
+    changes in a turn without a tool call, through a background process. `efficiency`: on the last turn, the
+    final progress times the share of unused turns, where an answer without a tool call counts as used. So
+    nothing pays without progress, and neither an extra turn nor a stop at a limit adds reward.
     """
     signals: list[dict[str, float]] = []
-    before, diagnosed, touched = 0.0, False, False
-    final = mended(facts[-1].fraction, start) if facts else 0.0
+    before, is_diagnosed, is_touched = 0.0, False, False
+    final = progress_of(facts[-1].fraction, start) if facts else 0.0
     in_background = any(turn.changed and not turn.called for turn in facts)
     for index, turn in enumerate(facts):
-        after = mended(turn.fraction, start)
-        touched = touched or turn.changed
-        diagnosis = turn.reproduced and not touched and not diagnosed
-        diagnosed = diagnosed or diagnosis
+        after = progress_of(turn.fraction, start)
+        is_touched = is_touched or turn.changed
+        diagnosis = turn.reproduced and not is_touched and not is_diagnosed
+        is_diagnosed = is_diagnosed or diagnosis
         last = index == len(facts) - 1
         unused = max(0.0, 1 - (index + turn.called) / config.max_turns)
         signals.append(
@@ -238,13 +215,11 @@ def turn_signals(start: float, facts: Sequence[TurnFacts], config: CodeDebugConf
     return signals
 
 
-def mended(fraction: float, start: float) -> float:
-    """How much of what was broken at the start is mended, from 0 to 1."""
+def progress_of(fraction: float, start: float) -> float:
     return 0.0 if start >= 1 else min(max((fraction - start) / (1 - start), 0.0), 1.0)
 
 
 async def _read_solution(ctx: RolloutContext) -> bytes:
-    """The solution file as it is now; one that is gone, or is no file any more, solves nothing."""
     try:
         return await ctx.artefact(SOLUTION)
     except OSError:

@@ -1,11 +1,11 @@
-"""The scripted agent of `code_debug`: it knows the fix, and makes mistakes as its skill allows."""
+"""The scripted agent of `code_debug`: it knows the fix, and makes fewer mistakes with more skill."""
 
 import ast
 import json
 from collections.abc import Sequence
 
 from environments.policy.scripted import Choice, call, calls_that_ran, generic_script, mostly, say
-from environments.rewards.verdict.code_judge import Task, buggy_text, fixed_text
+from environments.rewards.verdict.code_judge import Task, buggy_text, right_text
 from environments.trajectory import Message
 from tools.calls import ToolSpec
 from tools.python_syntax import parse_python
@@ -18,12 +18,10 @@ RUN = {"command": "python3 test_example.py"}
 def debug_script(
     task: Task, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
 ) -> Sequence[Choice]:
-    """What comes next: mostly the right step of look, reproduce, fix, check, answer; else a mistake.
+    """Mostly take the right step of look, reproduce, fix, check and answer; else make a mistake.
 
-    With skill 1 nearly every step is right. Of the other steps half are wrong (a fix that is none, no
-    diagnosis, going in circles, giving up) and half clumsy (malformed arguments, tools and parameters that do
-    not exist, an edit that does not match), after which the agent tries again. An agent that lacks one of the
-    shipped tools plays `generic_script`.
+    Half of the mistakes are wrong steps (a useless fix, no diagnosis, giving up), half are clumsy (malformed
+    arguments, unknown tools), after which the agent tries again.
     """
     if not {tool.name for tool in tools} >= NEEDED_TOOLS:
         return generic_script(messages, tools, skill)
@@ -32,7 +30,6 @@ def debug_script(
 
 
 def smallest_edit(before: str, after: str) -> tuple[str, str]:
-    """Lines of `before` that occur once, and what to put there to get `after`."""
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     shortest = min(len(old), len(new))
     head = next((i for i in range(shortest) if old[i] != new[i]), shortest)
@@ -43,7 +40,7 @@ def smallest_edit(before: str, after: str) -> tuple[str, str]:
 
 
 def wrong_text(task: Task) -> str:
-    """The buggy solution with a guard for empty input: what a hasty programmer tries first."""
+    """Return the buggy solution with a guard for empty input, a hasty programmer's first try."""
     text = buggy_text(task)
     nodes = ast.walk(parse_python(text))
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
@@ -60,8 +57,8 @@ def _next_steps(
     task: Task, messages: Sequence[Message]
 ) -> tuple[Message, Sequence[Message], Sequence[Message]]:
     text = original = buggy_text(task)
-    looked = edited = ran = passed = False
-    # `ran`: the examples, since the last change.
+    looked = edited = passed = False
+    ran = False  # the examples, since the last change
     for tool_call, answer in calls_that_ran(messages):
         arguments = json.loads(tool_call.arguments or "{}")
         if tool_call.name == "read_file":
@@ -77,10 +74,10 @@ def _next_steps(
     run = call("terminal", RUN, content="I run the examples.")
     give_up = say("I could not find the reason.")
     if text == original:
-        old, new = smallest_edit(text, fixed_text(task))
+        old, new = smallest_edit(text, right_text(task))
         fix = call("edit_file", {**LOOK, "old": old, "new": new}, content="This is the mistake.")
     else:
-        whole = {**LOOK, "content": fixed_text(task)}
+        whole = {**LOOK, "content": right_text(task)}
         fix = call("write_file", whole, content="I write the whole file anew.")
 
     if not looked:

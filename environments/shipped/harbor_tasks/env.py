@@ -1,4 +1,4 @@
-"""`HarborTasksEnv`: tasks in Harbor's format, each judged by its own tests in a fresh machine."""
+"""`HarborTasksEnv`: tasks in Harbor's format, judged by their tests in a fresh machine."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ from environments.rewards.verdict.frame import Control, NoVerdict, decide
 from environments.rewards.verification_time import off_the_clock
 from environments.rollout.hooks import is_recorded
 from environments.shipped.harbor_tasks.task_folder import HarborTask, Images, find_tasks
-from environments.shipped.harbor_tasks.verdict import SOLUTION, Verdict, put_folder, verdict
+from environments.shipped.harbor_tasks.verdict import SOLUTION, Verdict, put_folder, reach_verdict
 from environments.trajectory import Message, Trajectory
 from tools.calls import ToolSpec
 from tools.errors import ConfigError, DatasetError, IsolationError
@@ -27,17 +27,17 @@ from tools.files import file
 from tools.sandbox import Opening, lent_folder
 from tools.sandbox.base import Sandbox, SandboxSpec
 from tools.terminal import terminal
-from tools.time_profile import timed
+from tools.time_profile import measure
 
 _LOG = logging.getLogger(__name__)
 _LOCAL_SOLUTION = "/tmp/solution"
 
 Item = Mapping[str, Any]
-"""`task_id`, the task's folder, and its `instruction`."""
+"""`task_id`, which is the task's folder, and `instruction`."""
 
 
 class HarborTasksConfig(AgentEnvConfig):
-    """Settings of `HarborTasksEnv`; a task's own limits count where they are smaller."""
+    """Settings of `HarborTasksEnv`; smaller limits in a task apply instead."""
 
     tasks: Path | None = Field(
         default=None, description="A task in Harbor's format, or a folder with tasks somewhere below it."
@@ -57,7 +57,7 @@ class HarborTasksConfig(AgentEnvConfig):
 
 
 class HarborTasksEnv(AgentEnv):
-    """What a task's tests say: the reward they write, in a machine in which the agent never was."""
+    """A task in a Linux machine; its tests write the reward, in a machine that the agent never used."""
 
     name = "harbor_tasks"
     tools = (terminal, file)
@@ -70,13 +70,8 @@ class HarborTasksEnv(AgentEnv):
     config: HarborTasksConfig  # pyright: ignore[reportIncompatibleVariableOverride]  # narrowed, as env_config_cls says
 
     async def load_items(self) -> Sequence[Item]:
-        """The tasks that can be rolled out here; the others are named in the log, with the reason.
-
-        Raises:
-            ConfigError: there is none.
-        """
         config, root = self.config, self.config.tasks
-        if config.dataset_name or config.dataset_path or root is None or not root.is_dir():
+        if config.has_dataset or root is None or not root.is_dir():
             raise ConfigError(
                 f"{self.name} reads a folder of tasks: --env.tasks PATH, and no dataset; got {str(root)!r}"
             )
@@ -86,7 +81,7 @@ class HarborTasksEnv(AgentEnv):
         missing = await _missing_images(found)
         for task in found:
             try:
-                self._machine_images[task.task_id] = self._chosen_images(task, missing)
+                self._machine_images[task.task_id] = self._choose_images(task, missing)
             except DatasetError as error:
                 refused[task.task_id] = str(error)
         self._tasks = {task.task_id: task for task in found if task.task_id in self._machine_images}
@@ -97,18 +92,15 @@ class HarborTasksEnv(AgentEnv):
             raise ConfigError(f"no task below {str(root)!r} can be rolled out: {reasons or found_none}{more}")
         for name in sorted(refused):
             _LOG.warning("task %s is left out: %s", name, refused[name])
-        return [{"task_id": task.task_id, "instruction": task.instruction} for task in self._tasks.values()][
-            : config.max_items
-        ]
+        return [{"task_id": task.task_id, "instruction": task.instruction} for task in self._tasks.values()]
 
     def sandbox_for(self, item: Item) -> SandboxSpec:
-        """The task's image as a whole machine, with the limits of its file; without one a local sandbox."""
         task, image = self._task(item), self._machine_images[item["task_id"]][0]
         machine = task.table.environment
         memory_mb = machine.memory_mb or machine.memory
         disk_mb = machine.storage_mb or machine.storage
         if image is None and disk_mb is not None:
-            # In the memory of the sandbox, beside its programs.
+            # The files of a local sandbox are in its memory, beside its programs.
             disk_mb = min(disk_mb, (memory_mb or self.config.sandbox_memory_mb) // 4)
         cores = os.cpu_count() or 1
         return SandboxSpec(
@@ -128,11 +120,6 @@ class HarborTasksEnv(AgentEnv):
         return item["instruction"]
 
     async def prepare(self, item: Item, sandbox: Sandbox) -> None:
-        """The task's variables and folder in the shell; its files, where no image brings them.
-
-        Raises:
-            IsolationError: a task without an image, where local sandboxes have no `/tests`.
-        """
         task = self._task(item)
         machine = task.table.environment
         if not task.has_image:
@@ -148,22 +135,16 @@ class HarborTasksEnv(AgentEnv):
             )
         for name, value in machine.env.items():
             await sandbox.shell(f"export {shlex.quote(name)}={shlex.quote(value)}")
-        # Else a model plays, which could find it.
+        # A model could find the solution, so only the script gets it.
         plays_script = self.policy is None or isinstance(self.policy, PlaysByScript)
         if task.solve is not None and plays_script and not is_recorded(self):
             await put_folder(sandbox, task.solve.parent, _solution(task))
 
     async def compute_reward(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> Reward:
-        """What the tests wrote: `reward` alone where there is one, else all numbers.
-
-        Raises:
-            AgentCausedError: the agent's files cannot be judged, or keep the tests from a verdict.
-            SandboxError: the tests give no verdict over the clean image either, or a machine broke.
-        """
         task = self._task(item)
 
         async def judge(machine: Sandbox) -> dict[str, float]:
-            found = await verdict(task, machine, self._fresh(item, ctx), limit_s=ctx.verify_timeout_s)
+            found = await reach_verdict(task, machine, self._fresh(item, ctx), limit_s=ctx.verify_timeout_s)
             if machine is ctx.sandbox:
                 ctx.metrics |= {"tests_exit_code": found.exit_code, "left_out": len(found.left_out)}
             self._report(task, found)
@@ -176,7 +157,7 @@ class HarborTasksEnv(AgentEnv):
                 await HarborTasksEnv.prepare(self, item, machine)
                 return await judge(machine)
 
-        with timed("ctx.verify"), off_the_clock():
+        with measure("ctx.verify"), off_the_clock():
             control = self._controls.setdefault(task.task_id, Control())
             rewards = await decide(lambda: judge(ctx.sandbox), judge_clean, control)
         if "reward" not in rewards:
@@ -203,12 +184,7 @@ class HarborTasksEnv(AgentEnv):
     def _task(self, item: Item) -> HarborTask:
         return self._tasks[item["task_id"]]
 
-    def _chosen_images(self, task: HarborTask, missing: Mapping[str, str]) -> tuple[str | None, str | None]:
-        """The agent's image and the verifier's own.
-
-        Raises:
-            DatasetError: it cannot be had, or there are none where rollouts run.
-        """
+    def _choose_images(self, task: HarborTask, missing: Mapping[str, str]) -> tuple[str | None, str | None]:
         kind = self.config.sandbox
         if not task.has_image:
             if lent := lent_folder("local", task.folder):
@@ -231,7 +207,6 @@ class HarborTasksEnv(AgentEnv):
         return cast("Opening", self.lifecycle.sandboxes.open_for_verification(spec))
 
     def _report(self, task: HarborTask, found: Verdict) -> None:
-        """Log once a task, for its author: what a solution may need, or why there is no verdict."""
         if task.task_id in self._reported or not (found.left_out or found.rewards is None):
             return
         self._reported.add(task.task_id)
@@ -250,7 +225,6 @@ def _solution(task: HarborTask) -> str:
 
 
 async def _missing_images(tasks: Sequence[HarborTask]) -> dict[str, str]:
-    """Of all images that tasks need those that the engine does not have, each with what to do."""
     needed = {name for task in tasks for _, names in (*task.images, *task.verifier_images) for name in names}
     if not needed:
         return {}
@@ -264,7 +238,6 @@ async def _missing_images(tasks: Sequence[HarborTask]) -> dict[str, str]:
 
 
 def _first(images: Images, missing: Mapping[str, str]) -> str:
-    """The first that can be had; raises DatasetError where none can."""
     for image, needed in images:
         if missing.keys().isdisjoint(needed):
             return image

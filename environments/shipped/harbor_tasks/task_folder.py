@@ -1,8 +1,8 @@
-"""The folders in Harbor's format below a folder: the tasks that can be run, and why the others cannot."""
+"""Task folders in Harbor's format: those that can run, and reasons against the others."""
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,15 +11,12 @@ from tools.errors import DatasetError
 from tools.sandbox.archive import ArchivedFile
 
 Images = tuple[tuple[str, tuple[str, ...]], ...]
-"""What a machine may be made from, best first, each with the images that the engine needs for it."""
+"""Sources of a machine, best first, each with the images that the engine needs for it."""
 _MOST_BYTES = 128 << 20
-"""Of the tests, or of the solution: they are held in memory."""
 _MOST_FILES, _MOST_CONTEXT = 100_000, 2 << 30
-"""Of a part of a task, which may be what an image is built from."""
 _MOST_TEXT = 1 << 18
-"""Bytes of `task.toml`, the instruction or a Dockerfile."""
 _MOST_STARS = 4
-"""In a pattern of `.dockerignore`: the time to match one multiplies by the length of a path with each."""
+"""Each star in a `.dockerignore` pattern multiplies the matching time by the path's length."""
 _LONGEST_NAME = 512
 _HERE_DOCUMENT = re.compile(r"<<-?([\"']?)(\w+)\1")
 _ARGUMENT = re.compile(r"\$\{?(\w+)(?::-([^}]*))?\}?")
@@ -27,24 +24,20 @@ _ARGUMENT = re.compile(r"\$\{?(\w+)(?::-([^}]*))?\}?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HarborTask:
-    """A task that can be rolled out."""
-
     task_id: str
-    """Its folder, from that of the dataset."""
+    """The folder, relative to the dataset's."""
     folder: Path
     instruction: str
     table: TaskTable
     has_image: bool
-    """Whether it names an image or has a Dockerfile; without, it runs on the local sandbox."""
+    """Whether it names an image or has a Dockerfile; otherwise it runs in the local sandbox."""
 
     @property
     def images(self) -> Images:
-        """What its machine may be made from."""
         return _images(self.table.environment.docker_image, self.folder / "environment")
 
     @property
     def verifier_images(self) -> Images:
-        """The same of the verifier's own machine; empty where that has the agent's image."""
         if not self.table.is_separate:
             return ()
         machine = self.table.verifier.environment
@@ -52,13 +45,11 @@ class HarborTask:
 
     @property
     def solve(self) -> Path | None:
-        """The script of its own solution."""
         path = self.folder / "solution" / "solve.sh"
         return path if path.is_file() else None
 
 
 def find_tasks(root: Path) -> tuple[list[HarborTask], dict[str, str]]:
-    """The tasks below a folder in the order of their ids, and the reasons against the others, by id."""
     tasks, refused = list[HarborTask](), dict[str, str]()
     for folder in sorted(_task_folders(root)):
         name = folder.relative_to(root).as_posix() if folder != root else folder.name
@@ -71,11 +62,6 @@ def find_tasks(root: Path) -> tuple[list[HarborTask], dict[str, str]]:
 
 
 def files_below(folder: Path) -> dict[str, ArchivedFile]:
-    """The files of a task, by their paths below a folder of it.
-
-    Raises:
-        DatasetError: they are too many bytes.
-    """
     found, size = dict[str, ArchivedFile](), 0
     for path in sorted(folder.rglob("*")):
         if path.is_file():
@@ -90,7 +76,7 @@ def files_below(folder: Path) -> dict[str, ArchivedFile]:
 
 
 def base_images(dockerfile: str) -> tuple[str, ...]:
-    """The images that a Dockerfile begins with or copies from, without its own stages."""
+    """Return the images in a Dockerfile's `FROM` and `COPY --from`, without its stages."""
     stages, arguments, found = {"scratch"}, dict[str, str](), list[str]()
     for kind, words in _instructions(dockerfile):
         named = [word for word in words if not word.startswith("--")]
@@ -98,7 +84,7 @@ def base_images(dockerfile: str) -> tuple[str, ...]:
             name, _, default = named[0].partition("=")
             arguments[name] = default.strip("\"'")[:_LONGEST_NAME]
         elif kind == "FROM" and named:
-            found.append(_with_arguments(named[0], arguments))
+            found.append(_ARGUMENT.sub(lambda each: arguments.get(each[1]) or each[2] or each[0], named[0]))
             stages |= {named[2].lower()} if len(named) > 2 else set()
         elif kind == "COPY":
             found += [word.removeprefix("--from=") for word in words if word.startswith("--from=")]
@@ -134,14 +120,12 @@ def _read(folder: Path, name: str) -> HarborTask:
 
 
 def _text(path: Path) -> str:
-    """The text of a file; raises DatasetError for a large one, or what is none."""
     if path.exists() and not (path.is_file() and path.stat().st_size <= _MOST_TEXT):
         raise DatasetError(f"{path.name} is no file of at most {_MOST_TEXT >> 10} kB")
     return path.read_text("utf-8")
 
 
 def _check_part(folder: Path, part: str) -> None:
-    """Raise DatasetError for links out of a task's folder, and for more than the engine should be sent."""
     root, size = folder.resolve(), 0
     for count, path in enumerate((folder / part, *(folder / part).rglob("*"))):
         if path.is_symlink() and not path.resolve().is_relative_to(root):
@@ -152,7 +136,6 @@ def _check_part(folder: Path, part: str) -> None:
 
 
 def _images(named: str | None, folder: Path) -> Images:
-    """What a machine may be made from; raises DatasetError for a folder that no engine should be sent."""
     file, ignored = folder / "Dockerfile", folder / ".dockerignore"
     patterns = _text(ignored).splitlines() if ignored.exists() else ()
     if any(pattern.count("*") > _MOST_STARS for pattern in patterns):
@@ -162,7 +145,6 @@ def _images(named: str | None, folder: Path) -> Images:
 
 
 def _instructions(dockerfile: str) -> Iterator[tuple[str, list[str]]]:
-    """Each with its words; lines that go on are joined, comments and here-documents left out."""
     lines = iter(re.sub(r"^[ \t]*#.*\n", "", dockerfile + "\n", flags=re.MULTILINE).splitlines())
     for line in lines:
         while line.rstrip().endswith("\\"):
@@ -172,7 +154,3 @@ def _instructions(dockerfile: str) -> Iterator[tuple[str, list[str]]]:
                 pass
         if words := line.split():
             yield words[0].upper(), words[1:]
-
-
-def _with_arguments(name: str, arguments: Mapping[str, str]) -> str:
-    return _ARGUMENT.sub(lambda found: arguments.get(found[1]) or found[2] or found[0], name)

@@ -1,11 +1,11 @@
-"""`task.toml` as Harbor's schema 1.x has it: the fields that are used, and those that a task is refused for.
+"""`task.toml` in Harbor's schema 1.x: the fields in use, and those that Turnwise refuses.
 
 Source: https://www.harborframework.com/docs/tasks and the models of the package `harbor` 0.26.
 """
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
@@ -19,13 +19,12 @@ _HOST_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 
 def _megabytes(value: Any) -> Any:
-    """Of older files: `memory = "2G"`."""
     size = _SIZE.fullmatch(value) if isinstance(value, str) else None
     return value if size is None else max(1, int(min(_HUGE, float(size[1]) * _SHARE_OF_MB[size[2].upper()])))
 
 
 def _with_defaults(value: str) -> str:
-    """With `${NAME:-default}` replaced; nothing here reads this machine's variables."""
+    """Replace `${NAME:-default}` by its default; variables of this machine are never read."""
 
     def default(found: re.Match[str]) -> str:
         if found[2] is None:
@@ -35,14 +34,14 @@ def _with_defaults(value: str) -> str:
     return _HOST_VARIABLE.sub(default, value)
 
 
-def _inside(path: str) -> str:
+def _check_path(path: str) -> str:
     if ".." in path.split("/") or "\0" in path or not path.strip("/"):
         raise ValueError("is no path of a file or folder in the machine")
     return path
 
 
-def _image_name(name: str) -> str:
-    """No folder of this machine, which would be built."""
+def _check_image_name(name: str) -> str:
+    # Docker would build a folder of this machine.
     if name.startswith((".", "/", "~")):
         raise ValueError("is no name of an image; a folder to be built is environment/ with a Dockerfile")
     return name
@@ -56,9 +55,7 @@ NetworkMode = Literal["public", "no-network", "allowlist"]
 
 
 class EnvironmentTable(BaseModel):
-    """`[environment]`: the machine."""
-
-    docker_image: Annotated[str, AfterValidator(_image_name)] | None = None
+    docker_image: Annotated[str, AfterValidator(_check_image_name)] | None = None
     os: Annotated[str, BeforeValidator(lambda value: str(value).lower())] = "linux"
     cpus: Annotated[float, Field(gt=0, lt=4096)] | None = None
     memory_mb: Megabytes | None = None
@@ -76,21 +73,16 @@ class EnvironmentTable(BaseModel):
 
     @property
     def is_offline(self) -> bool:
-        """Whether the task forbids the network; `network_mode` wins over the older `allow_internet`."""
         return self.allow_internet is False if self.network_mode is None else self.network_mode != "public"
 
 
 class AgentTable(BaseModel):
-    """`[agent]`."""
-
     timeout_sec: Seconds | None = None
     user: User | None = None
     network_mode: NetworkMode | None = None
 
 
 class VerifierTable(BaseModel):
-    """`[verifier]`."""
-
     timeout_sec: Seconds = 600.0
     user: User | None = None
     env: Variables = {}
@@ -100,20 +92,16 @@ class VerifierTable(BaseModel):
 
 
 class SolutionTable(BaseModel):
-    """`[solution]`."""
-
     env: Variables = {}
 
 
 class ArtifactTable(BaseModel):
-    """One of `[[artifacts]]`: what the verifier gets of the agent's machine."""
-
-    source: Annotated[str, AfterValidator(_inside)]
+    source: Annotated[str, AfterValidator(_check_path)]
     service: str | None = None
 
 
 class TaskTable(BaseModel):
-    """The whole file; what is not named here, such as `[metadata]`, is left unread."""
+    """The file without tables that Turnwise ignores, such as `[metadata]`."""
 
     schema_version: Annotated[str, BeforeValidator(str)] = "1.0"
     version: Annotated[str, BeforeValidator(str)] = "1.0"
@@ -121,30 +109,29 @@ class TaskTable(BaseModel):
     agent: AgentTable = AgentTable()
     verifier: VerifierTable = VerifierTable()
     solution: SolutionTable = SolutionTable()
-    artifacts: list[Annotated[str, AfterValidator(_inside)] | ArtifactTable] = []
+    artifacts: list[Annotated[str, AfterValidator(_check_path)] | ArtifactTable] = []
     steps: list[Any] = []
 
     @property
     def is_separate(self) -> bool:
-        """Whether the verifier has a machine of its own, and gets nothing but artefacts."""
+        """Whether the verifier has a separate machine, which gets only artefacts."""
         return (self.verifier.environment_mode or (self.verifier.environment and "separate")) == "separate"
 
     @property
     def artifact_paths(self) -> tuple[str, ...]:
-        """What is declared, in order."""
         return tuple(each if isinstance(each, str) else each.source for each in self.artifacts)
 
 
 def read_table(text: str) -> TaskTable:
-    """The content of a `task.toml`.
-
-    Raises:
-        DatasetError: it is no TOML, a field has a value that cannot be, or it asks for what is not there.
-    """
     try:
         table = TaskTable.model_validate(tomllib.loads(text))
     except ValidationError as error:
-        raise DatasetError("; ".join(_lines(error))) from error
+        lines = (
+            f"task.toml: {'.'.join(map(str, each['loc']))}: {each['msg'].removeprefix('Value error, ')}, "
+            f"got {each['input']!r:.80}"
+            for each in error.errors()
+        )
+        raise DatasetError("; ".join(lines)) from error
     except (ValueError, RecursionError) as error:
         raise DatasetError(f"task.toml is no TOML: {error}") from error
     if reasons := [reason for reason, holds in _refusals(table).items() if holds]:
@@ -152,14 +139,7 @@ def read_table(text: str) -> TaskTable:
     return table
 
 
-def _lines(error: ValidationError) -> Iterator[str]:
-    for each in error.errors():
-        field = ".".join(map(str, each["loc"]))
-        yield f"task.toml: {field}: {each['msg'].removeprefix('Value error, ')}, got {each['input']!r:.80}"
-
-
 def _refusals(table: TaskTable) -> Mapping[str, Any]:
-    """By what it asks for: whether it does."""
     machine, verifier = table.environment, table.verifier
     services = [each.service for each in table.artifacts if isinstance(each, ArtifactTable)]
     machines = [machine, *filter(None, [verifier.environment])]

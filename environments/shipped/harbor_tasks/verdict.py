@@ -1,4 +1,4 @@
-"""The verdict: a task's tests in a fresh machine, over the agent's files, by tools of the clean image."""
+"""The verdict of a task's tests in a fresh machine, with tools of the clean image."""
 
 import asyncio
 import io
@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from environments.rewards.reward_checks import bounded_reward, checked_text
+from environments.rewards.reward_checks import check_reward, check_text
 from environments.rewards.verdict.frame import NoVerdict, fresh_machine
+from environments.shipped.harbor_tasks.file_filter import FileFilter, is_below
 from environments.shipped.harbor_tasks.task_folder import HarborTask, files_below
-from environments.shipped.harbor_tasks.what_comes import WhatComes, is_below
 from tools.errors import RewardError, SandboxUnavailable
 from tools.sandbox import Opening
 from tools.sandbox.base import Sandbox
@@ -25,20 +25,17 @@ from tools.sandbox.layers import changed_files, changed_paths, changes, place, p
 
 TESTS, LOGS, SOLUTION = "/tests", "/logs/verifier", "/solution"
 _PUBLISHED = "/logs/artifacts"
-"""What Harbor gives to a verifier with a machine of its own, declared or not."""
+"""Harbor copies it to a verifier in a separate machine even if it is not declared."""
 _MOST_BYTES = 1 << 20
-"""Largest reward file that is read, and largest solution file whose text is searched."""
 _MOST_CHANGED = 128 << 20
-"""Bytes of what an agent changed: they pass through the memory of this process."""
 _MOST_EXCLUDED = 1000
-"""Paths that the engine is told to leave out; it compares each with each change."""
 _LINKS_AT_ONCE, _LONGEST_PATH = 1000, 4097
 _NOT_OF_TASK = re.compile(r"/(dev|logs|proc|run|solution|sys|tests|verifier)(/|$)|.*/__pycache__(/|$)")
-"""What no task needs of the agent, so that nobody has to know that it was left out."""
+"""Paths that no task needs from the agent, so that no report names them."""
 _NEVER_A_LINK = re.compile(r"/(home|root|tmp|var)(/(cache|lib|tmp))?$|/home/[^/]+$")
-"""Folders of which a part does not come: a link in their place would bring another one."""
+"""Folders that are copied in part: a link in their place could lead elsewhere."""
 _SCRATCH = re.compile(r"/(var/)?tmp/")
-"""Where tests write files of their own, to which a link of the agent's would lead."""
+"""Folders for temporary files of the tests, to which an agent's link could lead."""
 _LINKING, _BETWEEN_WORDS = re.compile(r"\bln\b|link"), re.compile(r"[\s\"'`();,]+")
 _CLEAN = """printf '%s\\0' "$PATH"
 find / -xdev '(' -name pyvenv.cfg -o -name objects -o -name refs ')' -print0
@@ -59,27 +56,20 @@ _AS_USER = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a task's tests said."""
-
     rewards: Mapping[str, float] | None
-    """By name; `None`: no verdict, since they wrote none that can be read, or ran out of their time."""
     left_out: Sequence[str]
-    """Paths that the agent changed and the tests did not get to see."""
     last_words: str
-    """The end of what the tests wrote to stderr, or how their machine broke."""
     exit_code: int = 1
-    """Of the tests."""
 
 
-async def verdict(task: HarborTask, agent: Sandbox, opening: Opening, *, limit_s: float) -> Verdict:
-    """Run the tests in a fresh machine, to which nothing of the agent's comes but files.
+async def reach_verdict(task: HarborTask, agent: Sandbox, opening: Opening, *, limit_s: float) -> Verdict:
+    """Run the tests in a fresh machine that gets only files of the agent.
 
-    Code of the agent's that the tests run has their rights there, and can write the reward itself.
+    If the tests run the agent's code, it has their rights and can write the reward itself.
 
     Raises:
-        AgentCausedError: the agent's files cannot be judged.
-        NoVerdict: a limit of the fresh machine was hit before the tests began.
-        SandboxError: one of the machines broke, or was not ready within the limit, which the tests have anew.
+        AgentCausedError: if the agent's files cannot be judged.
+        NoVerdict: if the fresh machine reaches a limit before the tests begin.
     """
     files = {} if task.verifier_images else files_below(task.folder / "tests")
     held = {f"{TESTS}/{path}": each.data for path, each in files.items()}
@@ -94,7 +84,7 @@ async def verdict(task: HarborTask, agent: Sandbox, opening: Opening, *, limit_s
             if not limit.expired():
                 raise
             raise SandboxUnavailable(f"no machine with the agent's files within {limit_s:g} s") from error
-        logs = LOGS if task.has_image else f"/tmp{LOGS}"  # to which a link leads
+        logs = LOGS if task.has_image else f"/tmp{LOGS}"  # `/logs` links to it
         workdir = (task.has_image and task.table.environment.workdir) or fresh.workdir
         made = f"rm -rf {logs}; mkdir -p {logs} {shlex.quote(workdir)}; chmod 777 {logs}"
         try:
@@ -108,7 +98,7 @@ async def verdict(task: HarborTask, agent: Sandbox, opening: Opening, *, limit_s
                 )
                 async with fresh.paused():
                     rewards = None if result.timed_out else await _rewards(fresh)
-        except NoVerdict as error:  # by what the tests run, or by the tests: a control shows which
+        except NoVerdict as error:  # caused by the agent's code or by the tests; a control decides
             return Verdict(rewards=None, left_out=left_out, last_words=str(error))
     words = b"they ran out of their time" if result.timed_out else result.stderr[-300:]
     last_words = words.decode("utf-8", "replace")
@@ -116,14 +106,12 @@ async def verdict(task: HarborTask, agent: Sandbox, opening: Opening, *, limit_s
 
 
 async def put_folder(sandbox: Sandbox, folder: Path, at: str) -> None:
-    """Write a folder of a task's into a sandbox."""
     files = await asyncio.to_thread(files_below, folder)
     placed = {place(f"{at}/{path}", sandbox.workdir): file for path, file in files.items()}
     await plain_files(placed).put_into(sandbox)
 
 
 async def _bring(task: HarborTask, agent: Sandbox, fresh: Sandbox) -> list[str]:
-    """Copy what the tests are to see of the agent's files; return the changes that they are not to see."""
     with fresh_machine():
         listed = await fresh.exec(["sh", "-c", _CLEAN], max_output_bytes=_MOST_BYTES << 3)
     search_path, *marks = listed.text().split("\0")
@@ -131,78 +119,77 @@ async def _bring(task: HarborTask, agent: Sandbox, fresh: Sandbox) -> list[str]:
         posixpath.normpath(posixpath.join(agent.workdir, each))
         for each in task.table.artifact_paths + (_PUBLISHED,) * task.table.is_separate
     ]
-    comes = WhatComes(
+    allowed = FileFilter(
         declared=declared,
         workdir=posixpath.join(agent.workdir, task.table.environment.workdir or ""),
         search_path=search_path.split(":"),
         image=frozenset(marks),
-        solution=await asyncio.to_thread(_text_of, task.folder / "solution"),
+        solution=await asyncio.to_thread(_read_texts, task.folder / "solution"),
     )
     if task.verifier_images or not task.has_image:
         room = min(agent.record.limits.disk_mb << 20, _MOST_CHANGED)
         taken = await take(agent, declared or (".",), max_bytes=room)
         places = {path: posixpath.join(agent.workdir, path) for path in taken}
-        comes = replace(comes, changed=places.values())
-        left_out = {path for path, at in places.items() if not comes.has(at)}
+        allowed = replace(allowed, changed=places.values())
+        left_out = {path for path, at in places.items() if not allowed.has(at)}
         kept = {path: file for path, file in taken.items() if path not in left_out}
         with fresh_machine():
             await plain_files(kept, by_agent=True).put_into(fresh)
         return sorted(left_out)
     changed = await changed_paths(agent)
-    comes = replace(comes, changed=changed)
+    allowed = replace(allowed, changed=changed)
     left_out = await asyncio.to_thread(
-        lambda: {path for path in changed if not comes.has(path) and not comes.has_below(path)}
+        lambda: {path for path in changed if not allowed.has(path) and not allowed.has_below(path)}
     )
     highest = sorted(path for path in left_out if posixpath.dirname(path) not in left_out)
     archive = await changed_files(agent, exclude=highest[:_MOST_EXCLUDED], max_bytes=_MOST_CHANGED)
-    # What is of many names is in there still, and what its programs made meanwhile.
-    chosen, links = await asyncio.to_thread(_chosen, archive, comes)
+    # The archive still has files beyond the limit of exclusions, and files made meanwhile.
+    chosen, links = await asyncio.to_thread(_choose_members, archive, allowed)
     with fresh_machine():
         await changes(chosen).put_into(fresh)
-        left_out |= await _remove_links_out(fresh, links, comes)
+        left_out |= await _remove_links_out(fresh, links, allowed)
     around = set(map(posixpath.dirname, left_out))
     return [] if declared else sorted(each for each in left_out - around if not _NOT_OF_TASK.match(each))
 
 
-def _chosen(archive: bytes, comes: WhatComes) -> tuple[bytes, dict[str, str]]:
-    """Return an archive of the members that come, and the links among them with what they say."""
+def _choose_members(archive: bytes, allowed: FileFilter) -> tuple[bytes, dict[str, str]]:
     kept, links, contents = io.BytesIO(), dict[str, str](), set[str]()
     with (
         tarfile.open(fileobj=io.BytesIO(archive)) as source,
         tarfile.open(fileobj=kept, mode="w") as target,
     ):
-        comes = replace(comes, changed=[f"/{name}" for name in source.getnames()])
+        allowed = replace(allowed, changed=[f"/{name}" for name in source.getnames()])
         for member in source:
             path = f"/{member.name}"
-            is_chosen = comes.has(path) or (member.isdir() and comes.has_below(path))
+            is_chosen = allowed.has(path) or (member.isdir() and allowed.has_below(path))
             if member.issym():
-                around = any(is_below(each, path) for each in comes.programs) or _NEVER_A_LINK.match(path)
+                around = any(is_below(each, path) for each in allowed.programs) or _NEVER_A_LINK.match(path)
                 is_chosen = is_chosen and not around
                 links |= {path: member.linkname} if is_chosen else {}
             elif member.isreg() and is_chosen:
                 contents.add(member.name)
-            elif not member.isdir():  # a hard link may be one to a link
-                is_pipe = member.isfifo() and posixpath.basename(path) in comes.solution
+            elif not member.isdir():  # a hard link may lead to a symbolic link
+                is_pipe = member.isfifo() and posixpath.basename(path) in allowed.solution
                 is_chosen = is_chosen and (is_pipe or (member.islnk() and member.linkname in contents))
             if is_chosen:
                 target.addfile(member, source.extractfile(member) if member.isreg() else None)
     return kept.getvalue(), links
 
 
-async def _remove_links_out(fresh: Sandbox, links: Mapping[str, str], comes: WhatComes) -> set[str]:
-    """Remove links whose target did not come, as the machine follows them; return their paths.
+async def _remove_links_out(fresh: Sandbox, links: Mapping[str, str], allowed: FileFilter) -> set[str]:
+    """Remove links that the machine resolves to other files than the agent's.
 
-    One that the task's own solution makes may lead to the clean image.
+    A link that the task's solution makes may lead to the clean image.
     """
-    lines = filter(_LINKING.search, comes.solution.splitlines())
+    lines = filter(_LINKING.search, allowed.solution.splitlines())
     made = {word for line in lines for word in _BETWEEN_WORDS.split(line)}
     removed, paths = list[str](), list(links)
     for first in range(0, len(paths), _LINKS_AT_ONCE):
         batch = paths[first : first + _LINKS_AT_ONCE]
         followed = await _feed(fresh, ["python3", "-I", "-S", "-c", _FOLLOW], batch)
         for path, target in zip(batch, followed.split("\0")[:-1], strict=True):
-            is_scratch = _SCRATCH.match(target) and not is_below(target, comes.workdir)
-            is_inside = comes.has(target) and not is_scratch
+            is_scratch = _SCRATCH.match(target) and not is_below(target, allowed.workdir)
+            is_inside = allowed.has(target) and not is_scratch
             if not target or _NOT_OF_TASK.match(target) or not (is_inside or links[path] in made):
                 removed.append(path)
     if removed:
@@ -211,18 +198,14 @@ async def _remove_links_out(fresh: Sandbox, links: Mapping[str, str], comes: Wha
 
 
 async def _feed(fresh: Sandbox, argv: Sequence[str], paths: Sequence[str]) -> str:
-    given, most_bytes = (
-        "\0".join(paths).encode("utf-8", "surrogateescape"),
-        2 * _LINKS_AT_ONCE * _LONGEST_PATH,
-    )
-    done = await fresh.exec(argv, stdin=given, cwd="/", max_output_bytes=most_bytes)
+    stdin = "\0".join(paths).encode("utf-8", "surrogateescape")
+    done = await fresh.exec(argv, stdin=stdin, cwd="/", max_output_bytes=2 * _LINKS_AT_ONCE * _LONGEST_PATH)
     if done.exit_code:
         raise SandboxUnavailable(f"links cannot be followed: {done.stderr[-300:].decode('utf-8', 'replace')}")
     return done.stdout.decode("utf-8", "surrogateescape")
 
 
-def _text_of(folder: Path) -> str:
-    """The text of the small files in a folder, and their names."""
+def _read_texts(folder: Path) -> str:
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     small = [path for path in paths if path.stat().st_size <= _MOST_BYTES]
     names = (path.relative_to(folder).as_posix() for path in paths)
@@ -230,7 +213,7 @@ def _text_of(folder: Path) -> str:
 
 
 def _command(task: HarborTask, script: bytes) -> list[str]:
-    """The script by its first line, since nothing but root's may be executable."""
+    """Use the script's first line, since a verifier's files are not executable."""
     first = script.partition(b"\n")[0].decode("utf-8", "replace").strip()
     argv = [*(shlex.split(first[2:]) if first.startswith("#!") else ["bash"]), f"{TESTS}/test.sh"]
     user = task.table.verifier.user
@@ -238,15 +221,14 @@ def _command(task: HarborTask, script: bytes) -> list[str]:
 
 
 async def _rewards(fresh: Sandbox) -> dict[str, float] | None:
-    """What the tests wrote: `reward.json`, or else `reward.txt`; `None` where neither has numbers."""
     for name in ("reward.json", "reward.txt"):
         with suppress(OSError, ValueError, TypeError, OverflowError, RecursionError, RewardError):
             data = await fresh.read_file(f"{LOGS}/{name}", max_bytes=_MOST_BYTES)
             found: Any = json.loads(data) if name.endswith("json") else float(data)
             rewards = cast("dict[str, Any]", found) if isinstance(found, dict) else {"reward": found}
-            numbers = {checked_text(key, name): float(value) for key, value in rewards.items()}
+            numbers = {check_text(key, name): float(value) for key, value in rewards.items()}
             is_finite = all(type(each) in (int, float) and math.isfinite(each) for each in rewards.values())
             if numbers and is_finite:
-                bounded_reward(numbers.get("reward", math.fsum(numbers.values())), name)
+                check_reward(numbers.get("reward", math.fsum(numbers.values())), name)
                 return numbers
     return None

@@ -1,4 +1,4 @@
-"""`LongMathEnv`: read a ledger that does not fit into the window, and say what it comes to."""
+"""`LongMathEnv`: read a ledger that does not fit into the window, and add it up."""
 
 from collections.abc import Sequence
 from typing import Self, cast
@@ -16,7 +16,7 @@ from environments.shipped.long_math.ledgers import (
     STORES,
     Item,
     OpenLedger,
-    made_ledgers,
+    make_ledgers,
     refuse_unreadable,
 )
 from environments.shipped.long_math.script import ledger_script, ledger_summary, second_summary
@@ -26,12 +26,10 @@ from tools.calls import ToolSpec
 from tools.sandbox.base import Sandbox
 
 CARRIED_WEIGHT = 0.5
-"""What all turn rewards of a ledger add up to at most."""
+"""Largest sum of the turn rewards of a ledger."""
 
 
 class LongMathConfig(AgentEnvConfig):
-    """Settings of `LongMathEnv`: a window of 2,048 tokens, and summaries that keep the ledger in it."""
-
     facts: int = Field(default=24, ge=2, le=1000, description="Pages of a ledger, each with one fact.")
     stores: int = Field(
         default=6, ge=2, le=len(STORES), description="Stores of a ledger: numbers to keep in mind."
@@ -66,7 +64,7 @@ class LongMathConfig(AgentEnvConfig):
 
 
 class LongMathEnv(TurnLevelRewardMixin, AgentEnv):
-    """Each page is read once, and builds on numbers from far back: what the context loses is lost."""
+    """Each page is read once and builds on numbers far back, so what the context loses is lost."""
 
     name = "long_math"
     tools = (OpenLedger,)
@@ -83,15 +81,14 @@ class LongMathEnv(TurnLevelRewardMixin, AgentEnv):
     )
 
     async def load_items(self) -> Sequence[Item]:
-        if not (self.config.dataset_name or self.config.dataset_path):
-            return self._made("train")
+        if not self.config.has_dataset:
+            return self._make_ledgers("train")
         items = await super().load_items()
         refuse_unreadable(items)
         return items
 
     async def load_eval_items(self) -> Sequence[Item]:
-        named = self.config.dataset_name or self.config.dataset_path
-        return await self.load_items() if named else self._made("eval")
+        return await self.load_items() if self.config.has_dataset else self._make_ledgers("eval")
 
     def prepare(self, item: Item, sandbox: Sandbox, ctx: RolloutContext) -> OpenLedger:
         ctx.metrics.update(pages_read=0.0, carried_right=0.0)
@@ -105,17 +102,16 @@ class LongMathEnv(TurnLevelRewardMixin, AgentEnv):
         )
 
     async def score_turn(self, item: Item, turn: Turn, ctx: RolloutContext) -> float:
-        """A share for each page whose number was carried over right; being right is not told to the agent."""
+        """Pay a share for each stock that the agent carried over right, without showing the agent."""
         before = cast(float, ctx.notes.get("carried_right", 0.0))
         ctx.notes["carried_right"] = now = ctx.metrics["carried_right"]
         return CARRIED_WEIGHT * (now - before) / max(1, len(item["pages"]) - 1)
 
     async def compute_outcome(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> Reward | None:
-        """1 for the right answer after the last page, and more the shorter the longest context was."""
+        """Return 1 for the right answer after the last page, and more for a shorter context."""
         last = trajectory.acts[-1].message.content if trajectory.acts else None
-        is_read = ctx.metrics["pages_read"] == len(
-            item["pages"]
-        )  # a sum of half of a ledger may be right, too
+        # A sum of half of a ledger may be right, too.
+        is_read = ctx.metrics["pages_read"] == len(item["pages"])
         is_right = is_read and numeric_match(tagged(last, "answer"), item["answer"])
         return self.outcome(answer=is_right, context=context_efficiency(trajectory, correct=is_right))
 
@@ -132,9 +128,9 @@ class LongMathEnv(TurnLevelRewardMixin, AgentEnv):
     def scripted_summariser(self, item: Item, messages: Sequence[Message]) -> str:
         return second_summary(messages)
 
-    def _made(self, split: str) -> Sequence[Item]:
+    def _make_ledgers(self, split: str) -> Sequence[Item]:
         count = min(self.config.ledgers, self.config.max_items or self.config.ledgers)
-        return made_ledgers(
+        return make_ledgers(
             split,
             seed=self.config.ledger_seed,
             count=count,

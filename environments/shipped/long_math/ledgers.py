@@ -1,4 +1,4 @@
-"""Ledgers made from a seed: pages with one fact each, read once, and what follows from them."""
+"""Ledgers made from a seed: pages with one fact each, which change the stocks of stores."""
 
 import random
 import re
@@ -23,22 +23,16 @@ _SENTENCES = (COUNTED, BROUGHT, SOLD, ABOVE, BELOW)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StockChange:
     sentence: str
-    """One of the sentences above."""
     store: str
     sacks: int
     other: str | None = None
-    """The store that it is compared with."""
 
     @property
     def text(self) -> str:
         return self.sentence.format(store=self.store, sacks=self.sacks, other=self.other)
 
     def stock(self, known: Mapping[str, int]) -> int | None:
-        """Sacks that the store then holds; `None` where what it builds on is not known.
-
-        Args:
-            known: sacks before, by store.
-        """
+        """Return the sacks in the store after the change; None if the stock before it is unknown."""
         if self.sentence == COUNTED:
             return self.sacks
         before = known.get(self.other or self.store)
@@ -47,7 +41,7 @@ class StockChange:
         return before - self.sacks if self.sentence in (SOLD, BELOW) else before + self.sacks
 
 
-def change_in(text: str) -> StockChange | None:
+def parse_change(text: str) -> StockChange | None:
     found = [(match.start(), each, match) for each in _SENTENCES if (match := _PATTERNS[each].search(text))]
     if not found:
         return None
@@ -70,15 +64,14 @@ _PATTERNS: Mapping[str, re.Pattern[str]] = {
 
 
 Item = Mapping[str, Any]
-"""`id`, the names of the `stores`, the text of the `pages`, after each page the sacks in the store that it
-is about (`stocks`), and the sum over all stores at the end (`answer`)."""
+"""`id`, the names of the `stores`, the text of the `pages`, the sacks in the store of each page after it
+(`stocks`), and the sum over all stores at the end (`answer`)."""
 FIELDS = ("id", "stores", "pages", "stocks", "answer")
 
 STORES = (
     "mill", "quay", "abbey", "barn", "tower", "cellar", "chapel", "forge", "inn", "court", "weir", "lodge",
 )  # fmt: skip
 _LEAST, _MOST = 20, 400
-"""Sacks in a store."""
 _ASIDES = (
     "Rain kept the carters under the roof until noon, and nobody was in a hurry to leave.",
     "The roof of the {store} was mended for {number} pence, which the steward called too dear.",
@@ -93,21 +86,15 @@ _ASIDES = (
 )
 
 
-def made_ledgers(split: str, *, seed: int, count: int, facts: int, stores: int) -> list[dict[str, Any]]:
-    """Ledgers, each from its own seed: the first ones stay the same when more are asked for.
+def make_ledgers(split: str, *, seed: int, count: int, facts: int, stores: int) -> list[dict[str, Any]]:
+    """Make ledgers, each from a separate seed, so that a larger `count` keeps the first ones.
 
-    Args:
-        split: `train` or `eval`, whose ledgers differ.
-        seed: of all of them.
-        count: how many.
-        facts: pages of each.
-        stores: stores of each, as many as have names at most.
+    `split` is `train` or `eval`, with different ledgers. Each has `facts` pages and `stores` stores.
     """
     return [_ledger(f"{split}-{seed}-{index}", facts, stores) for index in range(count)]
 
 
 def refuse_unreadable(items: Sequence[Item]) -> None:
-    """Raise DatasetError for an item that is no ledger."""
     for item in items:
         try:
             ledger = _Ledger.model_validate(item)
@@ -143,20 +130,20 @@ def _ledger(name: str, facts: int, stores: int) -> dict[str, Any]:
         stock = change.stock(known)
         if stock is None or not _LEAST <= stock <= _MOST or known.get(change.store) == stock:
             continue
-        known.pop(change.store, None)  # so that the store unchanged for longest is the first
+        known.pop(change.store, None)  # keeps the longest unchanged store first
         known[change.store] = stock
         stocks.append(stock)
-        said = [
+        sentences = [
             aside.format(store=rng.choice(names), number=rng.randint(3, 28))
             for aside in rng.sample(_ASIDES, 3)
         ]
-        said.insert(rng.randint(0, len(said)), change.text)
-        pages.append(f"Page {len(stocks)} of {facts}\n{' '.join(said)}")
+        sentences.insert(rng.randint(0, len(sentences)), change.text)
+        pages.append(f"Page {len(stocks)} of {facts}\n{' '.join(sentences)}")
     return {"id": name, "stores": names, "pages": pages, "stocks": stocks, "answer": sum(known.values())}
 
 
 def _change(rng: random.Random, names: Sequence[str], known: Mapping[str, int]) -> StockChange:
-    """A change that builds on the store which was not changed for longest; first each store is counted."""
+    """Draw a change that builds on the longest unchanged store, after a count of each store."""
     if len(known) < len(names):
         return StockChange(sentence=COUNTED, store=names[len(known)], sacks=rng.randint(60, 240))
     oldest = next(iter(known))
@@ -169,13 +156,10 @@ def _change(rng: random.Random, names: Sequence[str], known: Mapping[str, int]) 
 
 @dataclass(slots=True, kw_only=True)
 class OpenLedger(State):
-    """A ledger whose pages are read once, in order."""
-
     pages: Sequence[str]
     stocks: Sequence[int]
-    """After each page, the sacks in the store that it changes."""
+    """Sacks after each page in the store that it changes."""
     read: int = 0
-    """Pages."""
 
     @tool
     def next_page(self, ctx: ToolContext, carried: int | None = None) -> str:

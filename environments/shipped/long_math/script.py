@@ -1,4 +1,4 @@
-"""The scripted agent of `long_math`: it knows what it sees, and takes notes as its skill allows."""
+"""The scripted agent of `long_math`: it knows its context alone, and takes more notes with more skill."""
 
 import json
 import re
@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from environments.policy.scripted import Choice, call, choices, say
-from environments.shipped.long_math.ledgers import change_in
+from environments.shipped.long_math.ledgers import parse_change
 from environments.trajectory import Message
 
-_ASKED = re.compile(r"has (\d+) pages\. Its stores: ([a-z, ]+)\.")
+_PROMPT = re.compile(r"has (\d+) pages\. Its stores: ([a-z, ]+)\.")
 _PAGE = re.compile(r"Page (\d+) of \d+\n")
 _NOTE = re.compile(r"After page (\d+): ([a-z\d, ]+)\.")
 _STOCK = re.compile(r"([a-z]+) (\d{1,6})")
@@ -20,14 +20,12 @@ _CLOSED = "That was the last page."
 @dataclass(slots=True, kw_only=True)
 class AuditMemory:
     pages: int = 0
-    """Of the ledger."""
     stores: tuple[str, ...] = ()
     page: int = 0
-    """The last one that is known to be read."""
+    """The last page known to be read."""
     about: str | None = None
-    """The store that this page is about, where the page was seen."""
+    """The store of that page, if the page is in the context."""
     stocks: dict[str, int] = field(default_factory=dict[str, int])
-    """Sacks by store, where they are known."""
 
     @classmethod
     def of(cls, messages: Sequence[Message]) -> "AuditMemory":
@@ -38,7 +36,6 @@ class AuditMemory:
 
     @property
     def note(self) -> str:
-        """All that is known, in a line that a later reader understands."""
         return self.note_of(self.stores)
 
     @property
@@ -53,8 +50,8 @@ class AuditMemory:
         if message.role == "tool":
             self._see_page(message.content)
             return
-        if message.role == "user" and (asked := _ASKED.search(message.content)):
-            self.pages, self.stores = int(asked[1]), tuple(asked[2].split(", "))
+        if message.role == "user" and (prompt := _PROMPT.search(message.content)):
+            self.pages, self.stores = int(prompt[1]), tuple(prompt[2].split(", "))
         for note in _NOTE.finditer(message.content):
             self.page = int(note[1])
             self.stocks.update((store, int(sacks)) for store, sacks in _STOCK.findall(note[2]))
@@ -69,9 +66,9 @@ class AuditMemory:
         heading = _PAGE.match(text)
         if heading is None:
             return
-        page, change = int(heading[1]), change_in(text)
+        page, change = int(heading[1]), parse_change(text)
         self.about = None if change is None or page < self.page else change.store
-        # Turns that a summary knows of already may follow it.
+        # A summary may be followed by turns that it already covers.
         if change is not None and (page > self.page or change.store not in self.stocks):
             stock = change.stock(self.stocks)
             self.stocks.pop(change.store, None)
@@ -90,17 +87,14 @@ def _carried(arguments: str) -> int | None:
 
 
 _SLIP = 10
-"""How far off a sum is that was done wrong."""
 _ROLE = re.compile(r"^\[(system|user|assistant|tool)\]\n", re.MULTILINE)
 _CALL = re.compile(r"^next_page\((.*)\)$", re.MULTILINE)
 
 
 def ledger_script(messages: Sequence[Message], skill: float) -> Sequence[Choice]:
-    """What comes next: mostly the next page with the right number, or at the end the sum of what is known.
+    """Mostly turn the page with the right number, and answer with the sum of the known stocks at the end.
 
-    With skill 1 each call has a note of all stocks beside it; without skill none has, and what is no longer
-    in the context is lost. Other mistakes, rarer with skill: a slip in a sum, a call that cannot be read, a
-    tool that does not exist, an answer before the last page.
+    With skill 1 each call has a note of all stocks. Without notes, stocks that leave the context are lost.
     """
     memory = AuditMemory.of(messages)
     if memory.page >= memory.pages:
@@ -124,7 +118,7 @@ def ledger_script(messages: Sequence[Message], skill: float) -> Sequence[Choice]
 
 
 def ledger_summary(messages: Sequence[Message], skill: float) -> Sequence[Choice]:
-    """A summary: mostly of all that is known; else of half of the stores, or of nothing that matters."""
+    """Mostly summarise all known stocks; else half of the stores, or none."""
     memory = AuditMemory.of(messages)
     half = memory.note_of(memory.stores[::2])
     lost = "I have read some pages of the ledger and shall go on with the next one."
@@ -139,11 +133,11 @@ def second_summary(messages: Sequence[Message]) -> str:
 def _conversation_in(text: str) -> Sequence[Message]:
     _, *parts = _ROLE.split(text)
     messages: list[Message] = []
-    for role, said in zip(parts[::2], parts[1::2], strict=True):
-        if role == "assistant" and (called := _CALL.search(said)):
-            messages.append(call("next_page", called[1], content=said))
+    for role, content in zip(parts[::2], parts[1::2], strict=True):
+        if role == "assistant" and (called := _CALL.search(content)):
+            messages.append(call("next_page", called[1], content=content))
         else:
-            messages.append(Message(role="tool" if role == "tool" else "user", content=said))
+            messages.append(Message(role="tool" if role == "tool" else "user", content=content))
     return messages
 
 

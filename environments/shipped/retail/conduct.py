@@ -1,50 +1,70 @@
-"""How an agent kept to the policy: one turn's rewards, from what its tools did and what was agreed before."""
+"""A task's expected changes, and the agent's conduct: look-ups, changes and violations of the policy."""
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from environments.shipped.retail.shop import Event
-from environments.shipped.retail.shop_tasks import Item, expected_actions
+from environments.shipped.retail.shop import Event, Shop, end_state, open_shop
 from environments.trajectory import Message
+from tools.errors import DatasetError, ToolError
+
+Item = Mapping[str, Any]
+"""A line of `tasks.jsonl`."""
+REQUIRED_FIELDS = ("id", "user_id", "identity", "opening", "wish", "reads", "actions", "answers")
 
 READS, WRITES, VIOLATION = 0.2, 0.3, -0.2
-"""All required look-ups together, all required changes together, and a turn against the policy."""
+"""Rewards of all required look-ups, of all required changes, and of a turn that violates the policy."""
 _FINDS = ("find_user_by_email", "find_user_by_name")
-_OPEN_TO_ALL = (*_FINDS, "get_product", "transfer_to_human")
-_SHOWN = ("get_user", "get_order", "get_product", *_FINDS)
-_AGREES = r"yes|yeah|yep|sure|correct|i confirm|confirmed|go ahead|please do|agreed"
-_AGREES_OR_NOT = re.compile(rf"\b(?:(?P<yes>{_AGREES})|no|not|don't|never|stop)\b", re.IGNORECASE)
-"""The first such word of an answer decides."""
+_NEED_NO_CUSTOMER = (*_FINDS, "get_product", "transfer_to_human")
+_READ_ONLY = ("get_user", "get_order", "get_product", *_FINDS)
+_YES = r"yes|yeah|yep|sure|correct|i confirm|confirmed|go ahead|please do|agreed"
+_YES_OR_NO = re.compile(rf"\b(?:(?P<yes>{_YES})|no|not|don't|never|stop)\b", re.IGNORECASE)
+
+
+def refuse_impossible(items: Sequence[Item]) -> None:
+    for item in items:
+        try:
+            required_end_state(item)
+        except (ToolError, AttributeError, KeyError, TypeError) as error:
+            raise DatasetError(f"task {item['id']!r}: its actions cannot be taken: {error}") from None
+
+
+def required_actions(item: Item) -> Sequence[Mapping[str, Any]]:
+    return [] if item.get("declines") else item["actions"]
+
+
+def required_end_state(item: Item) -> str:
+    with closing(open_shop()) as connection:
+        shop = Shop(connection)
+        for action in required_actions(item):
+            if action["tool"] == "transfer_to_human":
+                shop.hand_over()
+            else:
+                getattr(shop, action["tool"])(**action["arguments"])
+        return end_state(connection)
 
 
 @dataclass(slots=True, kw_only=True)
 class Conduct:
-    """What an agent did so far in one conversation."""
-
     item: Item
     customer: str | None = None
-    """The user id that was found first."""
     looked_up: set[str] = field(default_factory=set[str])
-    """Orders and products."""
     changed: list[Any] = field(default_factory=list[Any])
-    """Expected actions that were taken."""
 
-    def after(self, events: Sequence[Event], before: Sequence[Message]) -> dict[str, float] | None:
-        """The rewards of a turn in which this happened; `None` where it neither helped nor harmed.
+    def score(self, events: Sequence[Event], before: Sequence[Message]) -> dict[str, float] | None:
+        """Return the rewards of a turn with these tool events; None if it neither helped nor harmed.
 
-        Args:
-            events: What the turn's tools did.
-            before: The conversation that the turn answered.
+        `before` is the conversation before the turn.
         """
         rewards: dict[str, float] = {}
         for event in events:
-            if not self._allowed(event, before):
+            if not self._is_allowed(event, before):
                 rewards["violation"] = VIOLATION
             for part, worth in (
-                ("look-up", self._worth_of_look_up(event)),
-                ("change", self._worth_of_change(event)),
+                ("look-up", self._score_look_up(event)),
+                ("change", self._score_change(event)),
             ):
                 if worth:
                     rewards[part] = rewards.get(part, 0.0) + worth
@@ -52,18 +72,18 @@ class Conduct:
 
     @property
     def is_informed(self) -> bool:
-        """Whether it knows the customer and all that the task rests on."""
+        """Whether it found the customer and made all required look-ups."""
         return self.customer == self.item["user_id"] and self.looked_up >= set(self.item["reads"])
 
-    def _allowed(self, event: Event, before: Sequence[Message]) -> bool:
-        if self.customer is None and event.tool not in _OPEN_TO_ALL:
+    def _is_allowed(self, event: Event, before: Sequence[Message]) -> bool:
+        if self.customer is None and event.tool not in _NEED_NO_CUSTOMER:
             return False
         if self.customer is not None and event.user_id not in (None, self.customer):
             return False
-        return event.tool in (*_SHOWN, "transfer_to_human") or is_confirmed(event, before)
+        return event.tool in (*_READ_ONLY, "transfer_to_human") or is_confirmed(event, before)
 
-    def _worth_of_look_up(self, event: Event) -> float:
-        """What a look-up is worth: finding the customer and each required read share `READS`."""
+    def _score_look_up(self, event: Event) -> float:
+        """Share `READS` between finding the customer and each required look-up."""
         share = READS / (1 + len(self.item["reads"]))
         if event.tool in _FINDS:
             is_new, self.customer = self.customer is None, self.customer or event.user_id
@@ -75,11 +95,11 @@ class Conduct:
         self.looked_up.add(subject)
         return share * is_new
 
-    def _worth_of_change(self, event: Event) -> float:
+    def _score_change(self, event: Event) -> float:
         done = {"tool": event.tool, "arguments": comparable(event.arguments)}
         expected = [
             {"tool": action["tool"], "arguments": comparable(action["arguments"])}
-            for action in expected_actions(self.item)
+            for action in required_actions(self.item)
         ]
         if done not in expected or done in self.changed:
             return 0.0
@@ -88,19 +108,19 @@ class Conduct:
 
 
 def is_confirmed(event: Event, before: Sequence[Message]) -> bool:
-    """Whether the customer's last words agree, and answer words that named what is changed."""
+    """Whether the customer's last message agrees with a message that named the order or address to change."""
     spoken = [message for message in before if message.role in ("user", "assistant")]
     customer = [index for index, message in enumerate(spoken) if message.role == "user"]
     if len(customer) < 2:
         return False
-    asked = " ".join(message.content for message in spoken[customer[-2] + 1 : customer[-1]])
+    question = " ".join(message.content for message in spoken[customer[-2] + 1 : customer[-1]])
     subject = event.arguments.get("order_id") or event.arguments["street"]
-    first = _AGREES_OR_NOT.search(spoken[customer[-1]].content)
-    return subject in asked and first is not None and first["yes"] is not None
+    first = _YES_OR_NO.search(spoken[customer[-1]].content)
+    return subject in question and first is not None and first["yes"] is not None
 
 
 def comparable(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """What a change comes to: text by its words, variants in any order, and no word of a summary."""
+    """Return arguments to compare: texts as words, variants in any order, and no summary."""
     old, new = arguments.get("variant_ids", []), arguments.get("new_variant_ids", [])
     words = {
         name: re.findall(r"\w+", value.casefold())

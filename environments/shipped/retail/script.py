@@ -1,28 +1,32 @@
-"""The scripted agent of `retail`: it knows what the task asks for, and makes mistakes as its skill allows."""
+"""The scripted agent and the scripted customer of `retail`."""
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
 from environments.policy.scripted import Choice, call, calls_that_ran, generic_script, mostly, say
-from environments.shipped.retail.shop_tasks import AGREES, DECLINES, Item, introduction
+from environments.shipped.retail.conduct import Item
+from environments.shipped.retail.shop import load_rows
 from environments.trajectory import Message
 from tools.calls import ToolSpec
 
 NEEDED_TOOLS = frozenset({"find_user_by_email", "find_user_by_name", "get_order", "get_product"})
 _ASK = "Happy to help. May I have your email address, or your name and zip code?"
 _GIVE_UP = "I am sorry, I cannot help you with that."
+_load_users = cache(partial(load_rows, "users"))
 _BRUSH_OFF = "That is done. Is there anything else?"
+_INSISTS = "Is there really no way?"
+_AGREES, _DECLINES = "Yes, please do that.", "No, thank you, then leave it as it is."
 
 
 def retail_script(
     item: Item, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
 ) -> Sequence[Choice]:
-    """What comes next: mostly the right step of identify, look up, ask, change, report; else a mistake.
+    """Mostly take the right step of identify, look up, ask, change and report; else make a mistake.
 
-    With skill 1 every step is right. Of the other steps half are wrong (not asking first, giving up, claiming
-    what was not done, doing what the policy forbids) and half clumsy (a call that cannot be read, a tool that
-    does not exist), after which the agent tries again. An agent that lacks a tool plays `generic_script`.
+    Half of the mistakes are wrong steps (giving up, a false claim, a violation of the policy), half are
+    clumsy (a malformed call, an unknown tool), after which the agent tries again.
     """
     if not {tool.name for tool in tools} >= NEEDED_TOOLS:
         return generic_script(messages, tools, skill)
@@ -35,8 +39,8 @@ def _next_steps(item: Item, messages: Sequence[Message]) -> tuple[Message, Seque
     ran = [(done.name, json.loads(done.arguments or "{}")) for done, _ in calls_that_ran(messages)]
     tempted = [_action(item["temptation"])] if item.get("temptation") else []
     careless = [say(_GIVE_UP), say(_BRUSH_OFF), *tempted]
-    heard = [message.content for message in messages if message.role == "user"]
-    if (step := _identify(item, ran, heard)) is not None:
+    customer = [message.content for message in messages if message.role == "user"]
+    if (step := _identify(item, ran, customer)) is not None:
         return step, [say(_BRUSH_OFF), *tempted]
     subjects = {arguments.get("order_id") or arguments.get("product_id") for _, arguments in ran}
     if unread := [subject for subject in item["reads"] if subject not in subjects]:
@@ -49,18 +53,17 @@ def _next_steps(item: Item, messages: Sequence[Message]) -> tuple[Message, Seque
     if item.get("refusal"):
         return say(item["refusal"]), [*tempted, say(_BRUSH_OFF)]
     if (step := _act(item, messages, ran)) is not None:
-        return step, [*careless, _action(_left(item, ran)[0])]
+        return step, [*careless, _action(_actions_left(item, ran)[0])]
     answers = f" The answer is {', '.join(item['answers'])}." if item["answers"] else ""
-    done = "Then nothing is changed." if DECLINES in heard else f"All is done.{answers}"
+    done = "Then nothing is changed." if _DECLINES in customer else f"All is done.{answers}"
     return say(f"{done} Is there anything else?"), [say("Sure."), say(_BRUSH_OFF)]
 
 
-def _identify(item: Item, ran: Sequence[tuple[str, Any]], heard: Sequence[str]) -> Message | None:
-    """The step towards knowing who the customer is, while it is not known."""
+def _identify(item: Item, ran: Sequence[tuple[str, Any]], customer: Sequence[str]) -> Message | None:
     if any(name.startswith("find_user") for name, _ in ran):
         return None
     answer = introduction(item)
-    if answer not in heard:
+    if answer not in customer:
         return say(_ASK)
     if answer.startswith("My email"):
         return call("find_user_by_email", {"email": answer.split()[-1].rstrip(".")})
@@ -72,16 +75,15 @@ def _identify(item: Item, ran: Sequence[tuple[str, Any]], heard: Sequence[str]) 
 
 
 def _act(item: Item, messages: Sequence[Message], ran: Sequence[tuple[str, Any]]) -> Message | None:
-    """The next change: proposed, or made once the customer agreed; `None` when nothing is left to do."""
-    left = _left(item, ran)
-    if not left or any(message.content == DECLINES for message in messages):
+    left = _actions_left(item, ran)
+    if not left or any(message.content == _DECLINES for message in messages):
         return None
     action = left[0]
     details = ", ".join(f"{name} {value}" for name, value in action["arguments"].items())
     amounts = f" The amount is {', '.join(item['answers'])}." if item["answers"] else ""
     proposal = f"I would {action['tool'].replace('_', ' ')}: {details}.{amounts} Do you confirm?"
     spoken = [message.content for message in messages if message.role != "tool" and not message.tool_calls]
-    agreed = spoken[-2:] == [proposal, AGREES]
+    agreed = spoken[-2:] == [proposal, _AGREES]
     return _action(action) if agreed or action["tool"] == "transfer_to_human" else say(proposal)
 
 
@@ -89,5 +91,54 @@ def _action(action: Mapping[str, Any]) -> Message:
     return call(action["tool"], action["arguments"])
 
 
-def _left(item: Item, ran: Sequence[tuple[str, Any]]) -> Sequence[Mapping[str, Any]]:
+def _actions_left(item: Item, ran: Sequence[tuple[str, Any]]) -> Sequence[Mapping[str, Any]]:
     return [action for action in item["actions"] if (action["tool"], action["arguments"]) not in ran]
+
+
+def introduction(item: Item) -> str:
+    user = next((each for each in _load_users() if each["user_id"] == item["user_id"]), None)
+    if user is None or item["identity"] == "none":
+        return "I will not say that."
+    if item["identity"] == "name":
+        return f"I am {user['first_name']} {user['last_name']}, my zip code is {user['zip_code']}."
+    return f"My email address is {user['email']}."
+
+
+def persona(item: Item) -> str:
+    return (
+        "You are a customer of an online shop and write to its service, in one or two short sentences at a "
+        f"time. {item['wish']}\nYour first message was: {item['opening']}\nWhen you are asked who you are, "
+        f"you answer: {introduction(item)}\nYou know nothing else about yourself, and make nothing up. When "
+        "the agent says what it will change, and it is what you want, you say yes. An answer that "
+        "it cannot be done, and why, is also one that you are satisfied with."
+    )
+
+
+def customer_script(item: Item, messages: Sequence[Message]) -> str:
+    """Return the customer's reply; in `messages` the agent is the user, and the first one is a cue."""
+    _, *agent = [message.content for message in messages if message.role == "user"]
+    if not agent:
+        return item["opening"]
+    question = agent[-1].lower()
+    if "anything else" in question:
+        return "No, that is all.\n###STOP###"
+    if "confirm" in question:
+        return _decision(item, agent[-1])
+    if "sorry" in question:
+        insisted = any(message.content == _INSISTS for message in messages)
+        return _INSISTS if item.get("insists") and not insisted else "Then not.\n###STOP###"
+    if "email" in question or "your name" in question:
+        return introduction(item)
+    return item["opening"]
+
+
+def _decision(item: Item, proposal: str) -> str:
+    """Agree if the proposal names an order or a street that the customer wants changed."""
+    if item.get("declines"):
+        return _DECLINES
+    named = [
+        action["arguments"].get("order_id") or action["arguments"].get("street") for action in item["actions"]
+    ]
+    return (
+        _AGREES if any(name and name in proposal for name in named) else "No, that is not what I asked for."
+    )

@@ -1,4 +1,4 @@
-"""The shop as the state of a rollout: its database, and the tools that read and change it."""
+"""The shop, which is the state of a rollout: its database, and the tools that read and change it."""
 
 import hashlib
 import json
@@ -8,22 +8,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import jsonlines
 from pydantic import Field
 
+from environments.rollout.items.items import load_items
 from tools.calls import State, ToolContext
 from tools.errors import ToolError
 from tools.registry import tool
 
 HANDED_OVER = "transferred to a human"
-"""The end reason after `transfer_to_human`."""
 _NUMBER = re.compile(r"(?<![\w.,])\d+(?:[.,]\d+)*")
 _AMOUNT = re.compile(r"\d{1,9}(\.\d{1,4})?")
 _MOST_NUMBERS = 20
-"""A message with more of them answers nothing: it only tries them out."""
+"""A message with more numbers is a guess and answers nothing."""
 
 
 def cents(amount: str) -> int:
@@ -35,7 +34,7 @@ def money(amount: int) -> str:
 
 
 def states(message: str, amount: str) -> bool:
-    """Whether a message has this number, `12`, `12.0` and `12.00` alike, and not too many others."""
+    """Whether a message has this number (`12`, `12.0` or `12.00`) and not too many others."""
     numbers = {number.replace(",", "") for number in _NUMBER.findall(message)}
     plain = [number for number in numbers if _AMOUNT.fullmatch(number)]
     return len(numbers) <= _MOST_NUMBERS and Decimal(amount) in map(Decimal, plain)
@@ -47,17 +46,14 @@ Text = Annotated[str, Field(min_length=1, max_length=100)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that a tool did; calls that were refused are none."""
+    """A successful tool call."""
 
     tool: str
     user_id: str | None
-    """Whose data it was about, if anybody's."""
     arguments: Mapping[str, Any]
 
 
 class Lookup(State):
-    """A shop that is only read."""
-
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
         self.events: list[Event] = []
@@ -141,11 +137,6 @@ class Lookup(State):
         self.events.append(Event(tool=tool, user_id=user_id, arguments=arguments))
 
     def row(self, table: str, key: str, value: str) -> sqlite3.Row:
-        """The row of a table with this key.
-
-        Raises:
-            ToolError: it does not exist.
-        """
         row = self.connection.execute(f"select * from {table} where {key} = ?", [value]).fetchone()
         if row is None:
             raise ToolError(f"There is no {key.removesuffix('_id')} {value!r}.")
@@ -181,7 +172,7 @@ _CHANGED = "pending with changed products"
 
 
 class Shop(Lookup):
-    """Refuses what the database does not allow; the policy decides whether it was right to ask."""
+    """All tools of the shop. They enforce the database's rules; `conduct.py` checks the policy."""
 
     @tool
     def cancel_pending_order(
@@ -254,7 +245,7 @@ class Shop(Lookup):
             order = self._order(order_id, "pending")
             swaps = self._swaps(order_id, variant_ids, new_variant_ids)
             difference = sum(swap.difference for swap in swaps)
-            self._pays(order, payment_id, difference)
+            self._check_payment(order, payment_id, difference)
             for swap in swaps:
                 self.connection.execute(
                     "update order_lines set variant_id = ?, price = ? where order_id = ? and variant_id = ?",
@@ -277,7 +268,7 @@ class Shop(Lookup):
         """
         with self.connection:
             order = self._order(order_id, "delivered")
-            returned = self._ordered(order_id, variant_ids)
+            returned = self._find_lines(order_id, variant_ids)
             payment = self._payment(order, payment_id)
             if payment_id != order["payment_id"] and payment["kind"] != "gift card":
                 raise ToolError(f"A refund goes to {order['payment_id']} or to a gift card.")
@@ -305,7 +296,7 @@ class Shop(Lookup):
             order = self._order(order_id, "delivered")
             swaps = self._swaps(order_id, variant_ids, new_variant_ids)
             difference = sum(swap.difference for swap in swaps)
-            self._pays(order, payment_id, difference)
+            self._check_payment(order, payment_id, difference)
             self._request(order_id, [(swap.old, swap.new) for swap in swaps], "exchange")
             self._set(order_id, "status = 'exchange requested'")
             self._book(order, payment_id, "difference on arrival", difference)
@@ -335,7 +326,7 @@ class Shop(Lookup):
             raise ToolError(f"Order {order_id} is {order['status']}, not {allowed[0]}.")
         return order
 
-    def _ordered(self, order_id: str, variant_ids: Sequence[str]) -> list[sqlite3.Row]:
+    def _find_lines(self, order_id: str, variant_ids: Sequence[str]) -> list[sqlite3.Row]:
         lines = {line["variant_id"]: line for line in self.lines(order_id)}
         if missing := sorted(set(variant_ids) - set(lines)):
             raise ToolError(f"Order {order_id} has no {', '.join(missing)}.")
@@ -344,7 +335,7 @@ class Shop(Lookup):
         return [lines[variant_id] for variant_id in variant_ids]
 
     def _swaps(self, order_id: str, old: Sequence[str], new: Sequence[str]) -> list["_Swap"]:
-        lines = self._ordered(order_id, old)
+        lines = self._find_lines(order_id, old)
         if len(old) != len(new):
             raise ToolError(f"{len(old)} variants cannot become {len(new)}.")
         if taken := sorted(set(new) & {line["variant_id"] for line in self.lines(order_id)}):
@@ -363,13 +354,12 @@ class Shop(Lookup):
         return _Swap(old=line["variant_id"], new=new, price=after["price"], paid=line["price"])
 
     def _payment(self, order: sqlite3.Row, payment_id: str) -> sqlite3.Row:
-        """The method of payment, if it is the customer's own."""
         payment = self.row("payments", "payment_id", payment_id)
         if payment["user_id"] != order["user_id"]:
             raise ToolError(f"{payment_id} is not in the account of {order['user_id']}.")
         return payment
 
-    def _pays(self, order: sqlite3.Row, payment_id: str, amount: int) -> None:
+    def _check_payment(self, order: sqlite3.Row, payment_id: str, amount: int) -> None:
         payment = self._payment(order, payment_id)
         if payment["kind"] == "gift card" and payment["balance"] < amount:
             raise ToolError(f"{payment_id} has {money(payment['balance'])} left, less than {money(amount)}.")
@@ -384,7 +374,7 @@ class Shop(Lookup):
         )
 
     def _settle(self, order: sqlite3.Row, payment_id: str, amount: int) -> None:
-        """Take an amount from a method of payment now, or give it back."""
+        """Charge a method of payment, or refund a negative amount."""
         self.connection.execute(
             "update payments set balance = balance - ? where payment_id = ? and kind = 'gift card'",
             [amount, payment_id],
@@ -399,8 +389,6 @@ class Shop(Lookup):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Swap:
-    """A variant that takes the place of another one; amounts in cents."""
-
     old: str
     new: str
     price: int
@@ -412,16 +400,16 @@ class _Swap:
 
 
 _FREE_TEXT = ("street", "city", "zip_code")
-"""Columns that are equal whatever their case, spaces and punctuation."""
+"""Columns compared without case, spaces and punctuation."""
 
 Row = tuple[Any, ...]
+_FOLDER = Path(__file__).parent
 
 
 def open_shop() -> sqlite3.Connection:
-    """A database of the shop as it stands at the start. It can be used on the thread that opens it."""
     connection = sqlite3.connect(":memory:")
     connection.row_factory = sqlite3.Row
-    connection.executescript(_data("schema.sql").read_text())
+    connection.executescript(_FOLDER.joinpath("schema.sql").read_text())
     for table, rows in _seed().items():
         marks = ", ".join("?" * len(rows[0]))
         connection.executemany(f"insert into {table} values ({marks})", rows)
@@ -430,7 +418,7 @@ def open_shop() -> sqlite3.Connection:
 
 
 def end_state(connection: sqlite3.Connection) -> str:
-    """A hash of all that the database holds, whatever the order of its rows and the spelling of addresses."""
+    """Return a hash of the database, independent of the order of rows and the spelling of addresses."""
     digest = hashlib.sha256()
     for table in sorted(row["name"] for row in connection.execute("select name from sqlite_schema")):
         if table.startswith("sqlite_"):
@@ -440,15 +428,13 @@ def end_state(connection: sqlite3.Connection) -> str:
     return digest.hexdigest()
 
 
-def rows_of(name: str) -> list[dict[str, Any]]:
-    with _data(f"{name}.jsonl").open("rb") as lines:
-        return list(jsonlines.Reader(lines))
+def load_rows(name: str) -> list[dict[str, Any]]:
+    return load_items(path=_FOLDER / f"{name}.jsonl")
 
 
 @cache
 def _seed() -> dict[str, Sequence[Row]]:
-    """The rows of every table, those that others refer to first."""
-    users, products, orders = rows_of("users"), rows_of("products"), rows_of("orders")
+    users, products, orders = load_rows("users"), load_rows("products"), load_rows("orders")
     variants = [(product["product_id"], variant) for product in products for variant in product["variants"]]
     price = {variant["variant_id"]: cents(variant["price"]) for _, variant in variants}
     lines = [(order, variant) for order in orders for variant in order["variant_ids"]]
@@ -481,13 +467,9 @@ def _fields(record: dict[str, Any], *names: str) -> Row:
 
 
 def _canonical(row: sqlite3.Row) -> str:
-    columns = dict(row).items()
-    return json.dumps([[name, _plain(value) if name in _FREE_TEXT else value] for name, value in columns])
-
-
-def _plain(text: str) -> str:
-    return " ".join(re.findall(r"\w+", text.casefold()))
-
-
-def _data(name: str) -> Any:
-    return files("environments.shipped.retail").joinpath(name)
+    return json.dumps(
+        [
+            [name, " ".join(re.findall(r"\w+", value.casefold())) if name in _FREE_TEXT else value]
+            for name, value in dict(row).items()
+        ]
+    )

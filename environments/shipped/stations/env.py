@@ -1,4 +1,4 @@
-"""`StationsEnv`: each turn shows a sign, and one key is right for it. For policies that learn in seconds."""
+"""`StationsEnv`: each turn shows a sign, which has one right key. For policies that learn in seconds."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -41,12 +41,9 @@ class StationsConfig(AgentEnvConfig):
 
 @dataclass(slots=True, kw_only=True)
 class Journey(State):
-    """Where one rollout is."""
-
     signs: Sequence[str]
     task: Task
     right: list[bool] = field(default_factory=list[bool])
-    """Of the keys that were pressed."""
 
 
 @tool
@@ -71,7 +68,7 @@ def press(journey: Journey, ctx: ToolContext, key: str) -> str:
 
 
 class StationsEnv(TurnLevelRewardMixin, AgentEnv):
-    """Eight stations; a right key is worth 1/8, which `task` pays at once, later, or at the wrong turn."""
+    """Eight stations: a right key is worth 1/8, paid at once, at the end, or at a random turn."""
 
     name = "stations"
     sandbox = "none"
@@ -81,7 +78,7 @@ class StationsEnv(TurnLevelRewardMixin, AgentEnv):
     tools = (Toolset("keys", (press,)),)
 
     async def load_items(self) -> Sequence[Item]:
-        if self.config.dataset_name or self.config.dataset_path:
+        if self.config.has_dataset:
             return await super().load_items()
         return [_item(number) for number in range(min(_ITEMS, self.config.max_items or _ITEMS))]
 
@@ -92,7 +89,7 @@ class StationsEnv(TurnLevelRewardMixin, AgentEnv):
         return Journey(signs=item["signs"], task=self.config.task)
 
     def state_key(self, item: Item, turn: Turn | None, ctx: RolloutContext) -> str:
-        """The sign that is shown; which station it stands at changes nothing."""
+        """Return the shown sign, since its station changes nothing."""
         journey: Journey = ctx.state
         station = min(len(journey.right), len(journey.signs) - 1)
         return journey.signs[station]
@@ -100,7 +97,7 @@ class StationsEnv(TurnLevelRewardMixin, AgentEnv):
     async def compute_turn_rewards(
         self, item: Item, trajectory: Trajectory, ctx: RolloutContext
     ) -> list[float | None]:
-        """1/8 for each right key, paid by the task's rule; a turn that pressed none has earned nothing."""
+        """Return 1/8 for each right key, at the turns that `task` pays."""
         journey: Journey = ctx.state
         earned = iter(journey.right)
         rewards = [

@@ -1,4 +1,4 @@
-"""`SweTasksEnv`: a repository with a bug; tests that are not the agent's decide whether it is fixed."""
+"""`SweTasksEnv`: fix a bug in a repository; hidden tests decide."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ from environments.shipped.swe_tasks.verdict import (
     SUSPICIOUS,
     Row,
     all_tests,
-    passing_tests,
+    find_passing,
     patch_of_code,
     tests_of,
 )
@@ -41,18 +41,15 @@ from tools.sandbox.layers import digests_of, files_beside
 from tools.terminal import terminal
 
 TURN_SHARE = 0.5
-"""What the turn rewards of a rollout add up to when every test of `FAIL_TO_PASS` passes in the end."""
+"""Sum of the turn rewards if every test of `FAIL_TO_PASS` passes at the end."""
 NEEDED_TOOLS = frozenset({"read_file", "edit_file", "write_file"})
 _PATCH = "model.patch"
 _MOST_NAMED = 20
 _MOST_CHANGED = 4 * MAX_PATCH_BYTES
-"""Bytes of what an agent changed, tests and all that is no part of a patch among it."""
 _OWN_DATA = Path(str(files("environments.shipped.swe_tasks")))
 
 
 class SweTasksConfig(AgentEnvConfig):
-    """Room for the files of a repository, and how often tests run."""
-
     max_turns: int = Field(default=30, ge=1, le=10_000, description="Model calls per rollout.")
     max_tokens_per_turn: int = Field(default=4096, ge=1, description="Tokens one model call may sample.")
     token_budget: int = Field(default=65_536, ge=1, description="Tokens one rollout may sample in all.")
@@ -74,15 +71,12 @@ class SweTasksConfig(AgentEnvConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """What is known about the last patch that was verified."""
-
     patch: bytes = b""
     share: float = 0.0
-    """Of the tests of `FAIL_TO_PASS`, those that pass."""
 
 
 class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
-    """A repository and what is wrong with it: 1 when its failing tests pass and the others still do."""
+    """A repository and a problem: 1 if the failing tests pass and the others still do, else 0."""
 
     name = "swe_tasks"
     tools = (terminal, file)
@@ -98,13 +92,7 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
     config: SweTasksConfig  # pyright: ignore[reportIncompatibleVariableOverride]  # narrowed, as env_config_cls says
 
     async def load_items(self) -> Sequence[Row]:
-        """The rows that the config names, or the embedded ones.
-
-        Raises:
-            DatasetError: a repository cannot be had, or tests are no list.
-            ConfigError: there is no git.
-        """
-        if self.config.dataset_name or self.config.dataset_path:
+        if self.config.has_dataset:
             rows = await super().load_items()
         else:
             rows = load_items(path=_OWN_DATA / "tasks.jsonl", limit=self.config.max_items)
@@ -120,7 +108,6 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
         return SandboxSpec(prepared=f"{item['repo']}@{item.get('base_commit')}")
 
     async def prepare_sandbox(self, item: Row, sandbox: Sandbox) -> None:
-        """The repository at its commit, without its history."""
         tree = await asyncio.to_thread(self._tree, item)
         await sandbox.put_archive(await asyncio.to_thread(pack, tree))
 
@@ -131,19 +118,19 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
         )
 
     async def score_turn(self, item: Row, turn: Turn, ctx: RolloutContext) -> Reward | None:
-        """The tests of `FAIL_TO_PASS` that this turn, or those since the last verification, made pass."""
+        """Score the tests of `FAIL_TO_PASS` that pass since the last verification."""
         every = self.config.verify_every
         if not every or (len(ctx.turn_scores) + 1) % every:
             return None
         try:
             return await self._progress(item, ctx)
         except (AgentCausedError, SandboxFileError):
-            return None  # at the end that decides; a later turn may take away what is in the way
+            return None  # a later turn may remove the cause; at the end it counts
 
     async def compute_turn_rewards(
         self, item: Row, trajectory: Trajectory, ctx: RolloutContext
     ) -> Sequence[Reward | None]:
-        """What was given after each turn; what is not verified yet counts for the last one."""
+        """Return the scores of the turns; an unverified rest counts for the last one."""
         rewards = list(ctx.turn_scores)
         if self.config.verify_every and rewards and rewards[-1] is None:
             rewards[-1] = await self._progress(item, ctx)
@@ -161,11 +148,7 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
     def scripted_choices(
         self, item: Row, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
     ) -> Sequence[Choice]:
-        """Mostly look at the file, make each change of the patch, answer; else a mistake.
-
-        A wrong change removes what the right one replaces. An agent that lacks one of the tools, or a row
-        without `patch`, plays `generic_script`.
-        """
+        """Mostly look at the file, make each change of the patch, and answer; else a mistake."""
         steps = changes(str(item.get("patch") or ""))
         if not steps or not {tool.name for tool in tools} >= NEEDED_TOOLS:
             return generic_script(messages, tools, skill)
@@ -186,7 +169,6 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
         return mostly(p_right, [right], [wrong, answer], clumsy)
 
     async def _progress(self, item: Row, ctx: RolloutContext) -> Reward:
-        """The reward for the change in passing tests since this was asked last."""
         before = cast(Verified, ctx.notes.get("verified", Verified()))
         patch = await self._patch(item, ctx)
         if patch == before.patch:
@@ -197,7 +179,7 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
         return {"tests_pass": TURN_SHARE * (after.share - before.share)}
 
     async def _patch(self, item: Row, ctx: RolloutContext) -> bytes:
-        """What the agent changed, but for tests; its own git has no part in it."""
+        """Return the agent's changes without tests, found without the agent's git."""
 
         async def make() -> bytes:
             base, digests = await asyncio.to_thread(self._tree_and_digests, item)
@@ -213,7 +195,7 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
         base = await asyncio.to_thread(self._tree, item)
         control = self._controls[str(item["instance_id"]), *tests]
         timeout_s = self.config.verify_timeout_s
-        return await passing_tests(ctx.verify, item, tests, base, patch, control, timeout_s=timeout_s)
+        return await find_passing(ctx.verify, item, tests, base, patch, control, timeout_s=timeout_s)
 
     def _problem(self, row: Row) -> str:
         try:
@@ -250,7 +232,7 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
 
 
 def changes(patch: str) -> list[dict[str, str]]:
-    """The arguments of one call per hunk of a patch: of `edit_file`, or of `write_file` for a new file."""
+    """Return the arguments of `edit_file` per hunk of a patch, or of `write_file` for a new file."""
     found: list[dict[str, str]] = []
     for part in re.split(r"^diff --git .*\n", patch, flags=re.MULTILINE):
         path = re.search(r"^\+\+\+ b/(.+)$", part, re.MULTILINE)

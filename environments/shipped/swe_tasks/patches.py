@@ -1,4 +1,4 @@
-"""Patches between trees of files: made and applied by a git of this machine, outside of any repository."""
+"""Patches between trees of files, made and applied by the installed git outside of any repository."""
 
 import os
 import re
@@ -13,28 +13,21 @@ from tools.sandbox.archive import ArchivedFile
 from tools.sandbox.inside.tar import MAX_MEMBERS
 
 Tree = Mapping[str, ArchivedFile]
-"""Plain files, by their paths below the repository."""
-_OURS = {
+_ENVIRONMENT = {
     "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_ATTR_NOSYSTEM": "1",
     "GIT_DIR": os.devnull, "LC_ALL": "C",
 }  # fmt: skip
-"""Without `GIT_DIR`, git would take the settings of a repository in or around the folder that it runs in."""
+"""Without this `GIT_DIR`, git would read the settings of a repository in or around its working directory."""
 _GIT_S = 120.0
 _NOT_FOUND, _MOST_WORDS = 127, 4096
 MAX_TREE_BYTES = 128 << 20
-"""Of the files of a repository: they are held in memory."""
-_OWN_SETTINGS = (
+_SETTINGS = (
     "-c", f"core.attributesFile={os.devnull}", "-c", "core.packedGitLimit=256m",
     "-c", "core.packedGitWindowSize=32m",
 )  # fmt: skip
 
 
-def tree_in(folder: Path) -> dict[str, ArchivedFile]:
-    """The plain files below a folder; links and what git keeps are left out.
-
-    Raises:
-        DatasetError: they are too many, or too large.
-    """
+def read_folder(folder: Path) -> dict[str, ArchivedFile]:
     files: dict[str, ArchivedFile] = {}
     size = 0
     for above, folders, names in os.walk(folder):
@@ -48,7 +41,6 @@ def tree_in(folder: Path) -> dict[str, ArchivedFile]:
 
 
 def check_size(count: int, size: int, name: str) -> None:
-    """Raise DatasetError for more files or bytes than a repository may have."""
     if count > MAX_MEMBERS or size > MAX_TREE_BYTES:
         raise DatasetError(
             f"{name} has more than {MAX_MEMBERS} files or {MAX_TREE_BYTES >> 20} MB; leave out what the "
@@ -57,12 +49,10 @@ def check_size(count: int, size: int, name: str) -> None:
 
 
 def file_of(data: bytes, mode: int) -> ArchivedFile:
-    """A file with one of the two modes that a patch knows."""
     return ArchivedFile(data=data, mode=0o755 if mode & 0o100 else 0o644)
 
 
 def patch_between(before: Tree, after: Tree) -> bytes:
-    """What turns one tree into the other, in git's format."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         for side, files, others in (("a", before, after), ("b", after, before)):
@@ -73,11 +63,11 @@ def patch_between(before: Tree, after: Tree) -> bytes:
         return git(*words, cwd=folder, codes=(0, 1))
 
 
-def patched_files(tree: Tree, patch: bytes) -> dict[str, ArchivedFile | None]:
-    """The files that a patch touches, as it leaves them; `None`: gone.
+def apply_patch(tree: Tree, patch: bytes) -> dict[str, ArchivedFile | None]:
+    """Return the files that a patch touches, after it; `None` for deleted ones.
 
     Raises:
-        DatasetError: it does not apply.
+        DatasetError: if the patch does not apply.
     """
     if not patch.strip():
         return {}
@@ -89,7 +79,7 @@ def patched_files(tree: Tree, patch: bytes) -> dict[str, ArchivedFile | None]:
         touched |= {os.fsdecode(path) for path in re.findall(rb"^rename from (.+)$", patch, re.MULTILINE)}
         write_files(folder / "tree", {path: tree[path] for path in touched & tree.keys()})
         git("apply", "--whitespace=nowarn", "../patch", cwd=folder / "tree")
-        left = tree_in(folder / "tree")
+        left = read_folder(folder / "tree")
     return {path: left.get(path) for path in sorted(touched | left.keys())}
 
 
@@ -101,19 +91,14 @@ def git(
     stdin: bytes = b"",
     max_bytes: int = 2 * MAX_TREE_BYTES,
 ) -> bytes:
-    """What a git command prints; it reads no settings of this machine.
+    """Run a git command that reads no settings of this machine, and return its output.
 
-    It prints, and writes to each file, at most `max_bytes`, and has 1 GB of memory and two minutes: a small
-    patch or tree may unpack to any size.
-
-    Raises:
-        ConfigError: there is no git.
-        DatasetError: it ended with another code, or wants more.
+    A small patch or tree may unpack to any size, so output, files, memory and time have limits.
     """
     others = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    own = {**others, **_OURS, **(env or {})}
+    own = {**others, **_ENVIRONMENT, **(env or {})}
     limited = f'ulimit -f {max_bytes >> 9}; ulimit -v {1 << 20}; exec git "$@"'
-    argv = ["sh", "-c", limited, "git", *_OWN_SETTINGS, *words]
+    argv = ["sh", "-c", limited, "git", *_SETTINGS, *words]
     with TemporaryFile() as given, TemporaryFile() as printed, TemporaryFile() as errors:
         given.write(stdin)
         given.seek(0)

@@ -1,7 +1,6 @@
-"""The files of a row's repository, of a folder, a git folder or a tar archive; no program of theirs runs.
+"""Files of a row's repository, which is a folder, a git folder or a tar archive. None of its programs runs.
 
-Git never sees a repository's own settings, which may name programs: it reads objects alone, from a git folder
-of ours.
+The settings of a repository may name programs, so git reads its objects from a new git folder without them.
 """
 
 import bz2
@@ -17,7 +16,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from environments.shipped.swe_tasks.patches import Tree, check_size, file_of, git, tree_in, write_files
+from environments.shipped.swe_tasks.patches import (
+    Tree,
+    check_size,
+    file_of,
+    git,
+    read_folder,
+    write_files,
+)
 from tools.errors import DatasetError
 from tools.sandbox.archive import ArchivedFile, clean_path
 from tools.sandbox.inside import tar
@@ -25,16 +31,11 @@ from tools.sandbox.inside import tar
 _COMPRESSED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 _REVISION = re.compile(r"\w[\w./+-]*")
 _BLOB = re.compile(rb"(?P<mode>100\d{3}) blob (?P<name>\w+) +(?P<size>\w+)\t(?P<path>.+)", re.DOTALL)
-"""A plain file, no link or submodule, as `git ls-tree -l` prints it; the size of a missing one is BAD."""
+"""A plain file in `git ls-tree -l`; git prints BAD as the size of a missing one."""
 _LONG_HASH, _MOST_LISTED = 64, 8 << 20
 
 
 def find_repository(row: Mapping[str, Any], folder: Path | None, others: Sequence[Path]) -> Path:
-    """The folder, git folder or archive of a row, below the dataset's folder or one of the others.
-
-    Raises:
-        DatasetError: it is elsewhere, or an archive of the others without the `sha256` of its row.
-    """
     roots = [each.expanduser().resolve() for each in (*([] if folder is None else [folder]), *others)]
     for root in roots:
         path = (root / str(row["repo"])).resolve()
@@ -48,38 +49,32 @@ def find_repository(row: Mapping[str, Any], folder: Path | None, others: Sequenc
                         f"{path} has sha256 {digest}, and its row {wanted!r:.80}; give the right one"
                     )
             return path
-    where = " and ".join(map(str, roots)) or "a folder, since the dataset is none"
+    where = " and ".join(map(str, roots)) or "any folder, since a hub dataset has none"
     raise DatasetError(
-        f"no repository at {row['repo']!r:.200} below {where}; give a folder, a git folder or a tar archive "
-        f"there, or name the folder that it is below: --env.repositories PATH"
+        f"no repository at {row['repo']!r:.200} below {where}; put a folder, a git folder or a tar archive "
+        f"there, or name the folder above it: --env.repositories PATH"
     )
 
 
 def check_repository(repository: Path, commit: str | None) -> None:
-    """Raise DatasetError for an archive that cannot be read, or a commit that is not there."""
     if repository.is_file():
-        _archived(repository)
+        _read_archive(repository)
     elif commit is not None:
         with _own_git(repository, commit) as env:
             _list_files(repository, commit, env)
 
 
 def read_tree(repository: Path, commit: str | None) -> Tree:
-    """The plain files at a commit, or those of a folder or an archive as they are; nothing that git keeps.
-
-    Raises:
-        DatasetError: they cannot be read, are too many or too large.
-    """
     if repository.is_file():
-        files = _archived(repository)
+        files = _read_archive(repository)
     else:
-        files = tree_in(repository) if commit is None else _committed(repository, commit)
+        files = read_folder(repository) if commit is None else _read_commit(repository, commit)
     return {path: file for path, file in files.items() if ".git" not in path.split("/")}
 
 
 @contextmanager
 def _own_git(repository: Path, commit: str) -> Generator[dict[str, str]]:
-    """Environment variables for git: objects and refs of the repository, and none of its settings."""
+    """Yield variables that give git the objects and refs of the repository, and none of its settings."""
     found = repository / ".git" if (repository / ".git").is_dir() else repository
     kept = [found, found / "objects", found / "refs", found / "HEAD", found / "packed-refs"]
     if not kept[1].is_dir():
@@ -90,7 +85,7 @@ def _own_git(repository: Path, commit: str) -> Generator[dict[str, str]]:
         own = Path(name, "git")
         form = "sha256" if len(commit) == _LONG_HASH else "sha1"
         git("init", "--quiet", "--bare", "--template=", f"--object-format={form}", str(own), cwd=own.parent)
-        write_files(own / "refs", tree_in(kept[2]))
+        write_files(own / "refs", read_folder(kept[2]))
         for path in filter(Path.is_file, kept[3:]):
             check_size(1, path.stat().st_size, str(path))
             (own / path.name).write_bytes(path.read_bytes())
@@ -98,7 +93,7 @@ def _own_git(repository: Path, commit: str) -> Generator[dict[str, str]]:
 
 
 def _is_complete(objects: str | Path) -> bool:
-    """Whether a folder of objects has plain files and folders alone, and none that names another one."""
+    """Whether an objects folder has only plain files and folders, and no reference to another one."""
     with os.scandir(objects) as entries:
         return all(
             _is_complete(each.path)
@@ -109,7 +104,6 @@ def _is_complete(objects: str | Path) -> bool:
 
 
 def _list_files(repository: Path, commit: str, env: Mapping[str, str]) -> list[re.Match[bytes]]:
-    """Return the plain files of a commit, as `_BLOB` matches them."""
     if not _REVISION.fullmatch(commit):
         raise DatasetError(f"base_commit is {commit!r:.100}; give the hash of a commit, or its tag")
     words = ("ls-tree", "-r", "-l", "-z", f"{commit}^{{tree}}")
@@ -121,8 +115,8 @@ def _list_files(repository: Path, commit: str, env: Mapping[str, str]) -> list[r
     return entries
 
 
-def _committed(repository: Path, commit: str) -> Tree:
-    """Return the files of a commit from git's objects, without a checkout and so without filters."""
+def _read_commit(repository: Path, commit: str) -> Tree:
+    """Read the files of a commit from git's objects: a checkout would run filters."""
     with _own_git(repository, commit) as env:
         entries = _list_files(repository, commit, env)
         names = b"".join(each["name"] + b"\n" for each in entries)
@@ -137,7 +131,7 @@ def _committed(repository: Path, commit: str) -> Tree:
     return files
 
 
-def _archived(archive: Path) -> Tree:
+def _read_archive(archive: Path) -> Tree:
     files: dict[str, ArchivedFile] = {}
     size = 0
     try:
@@ -157,6 +151,6 @@ def _archived(archive: Path) -> Tree:
     except (EOFError, OSError, MemoryError, zlib.error, lzma.LZMAError) as error:
         raise DatasetError(f"{archive}: {error}") from error
     roots = {path.partition("/")[0] for path in files}
-    # That of a source distribution is in one folder.
+    # A source distribution has one folder at the top.
     is_nested = len(roots) == 1 and all("/" in path for path in files)
     return {path.partition("/")[2]: file for path, file in files.items()} if is_nested else files

@@ -1,24 +1,30 @@
-"""Which tests of a row pass with a patch: in a fresh sandbox, among the verifier's own files."""
+"""The tests of a row that pass with a patch, in a fresh sandbox with the verifier's test files."""
 
 import asyncio
+import base64
 import json
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
-from environments.rewards.verdict.frame import Control, Verify, decide
-from environments.rewards.verdict.repository_tests import run_tests
-from environments.shipped.swe_tasks.patches import Tree, file_of, patch_between, patched_files
-from tools.errors import AgentCausedError, DatasetError
+from environments.rewards.verdict.frame import (
+    Control,
+    NoVerdict,
+    Verify,
+    decide,
+    fresh_machine,
+    run_program,
+)
+from environments.shipped.swe_tasks.patches import Tree, apply_patch, file_of, patch_between
+from tools.errors import AgentCausedError, ConfigError, DatasetError, SandboxUnavailable
 from tools.sandbox.archive import ArchivedFile
 
 Row = Mapping[str, Any]
-"""As SWE-bench has them."""
+"""A row with the columns of SWE-bench."""
 
 MAX_PATCH_BYTES = 8 << 20
-"""Of the files that a patch changes: nobody fixes a bug with more."""
 SUSPICIOUS = re.compile(
     rb"^\+.*(_getframe|f_back|f_locals|gc\.get_|/proc/|ctypes|os\._exit|getppid|runtestprotocol"
     rb"|__eq__\s*=\s*lambda)|^\+\s*def __eq__\(.*:\s*(\n\+\s*)?return True",
@@ -26,22 +32,19 @@ SUSPICIOUS = re.compile(
 )
 """Patterns in a patch that suggest that its code inspects the test that runs it."""
 _LONGEST_PATH = 1024
-"""This machine could not write those that are as long as a sandbox allows."""
 _SETTINGS = (
     "conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "pyproject.toml", "tox.ini",
     "setup.cfg",
 )  # fmt: skip
-_OF_TESTS = (
+_TEST_FILES = (
     *_SETTINGS, "test_*.py", "*_test.py", "tests.py", "sitecustomize.py", "usercustomize.py", "*.pth", "*.pyc"
 )  # fmt: skip
+TEST_S = 60.0
+_EXIT_S = 15.0
+_RUNNER = ".verifier/test_runner.py"
 
 
 def tests_of(row: Row, *columns: str) -> list[str]:
-    """The ids of tests in columns, each a list or its JSON text.
-
-    Raises:
-        DatasetError: one is something else; or `FAIL_TO_PASS` is empty, and nothing would be judged.
-    """
     found: list[str] = []
     for column in columns:
         given = row.get(column)
@@ -63,17 +66,12 @@ def all_tests(row: Row) -> list[str]:
 
 
 def patch_of_code(row: Row, base: Tree, found: Tree) -> bytes:
-    """The difference of two trees but for tests and their settings.
-
-    Raises:
-        AgentCausedError: it is too large to be a patch, or has names that none can have.
-    """
     folders = {PurePosixPath(test.partition("::")[0]).parent.name for test in all_tests(row)}
     own = {"tests", *folders.intersection(("test", "testing"))}
 
     def is_code(path: str) -> bool:
         *above, name = path.lower().split("/")
-        is_own = not own.isdisjoint(above) or any(fnmatch(name, each) for each in _OF_TESTS)
+        is_own = not own.isdisjoint(above) or any(fnmatch(name, each) for each in _TEST_FILES)
         return not is_own and ".git" not in (*above, name) and len(path) <= _LONGEST_PATH
 
     before = {path: file for path, file in base.items() if is_code(path)}
@@ -84,14 +82,14 @@ def patch_of_code(row: Row, base: Tree, found: Tree) -> bytes:
         raise AgentCausedError(reason, cause="unreadable_files")
     try:
         patch = patch_between(before, after)
-        patched_files(base, patch)
+        apply_patch(base, patch)
     except DatasetError as error:
         reason = f"what was changed makes no patch: {error}"
         raise AgentCausedError(reason, cause="unreadable_files") from error
     return patch
 
 
-async def passing_tests(  # noqa: PLR0913  # one verdict
+async def find_passing(  # noqa: PLR0913  # one verdict
     verify: Verify,
     row: Row,
     tests: Sequence[str],
@@ -101,39 +99,65 @@ async def passing_tests(  # noqa: PLR0913  # one verdict
     *,
     timeout_s: float,
 ) -> frozenset[str]:
-    """Return those of the tests that pass with a patch.
+    """Return the tests that pass with a patch of code alone.
 
-    Args:
-        verify: as `ctx.verify`, in sandboxes that begin with the repository.
-        row: whose test files win over the patch's.
-        tests: to be run, by their ids.
-        base: the repository.
-        patch: of code alone, as `patch_of_code` makes it.
-        control: of all verdicts over these tests.
-        timeout_s: wall clock of all.
-
-    Raises:
-        AgentCausedError: the runner comes to its end without the patch alone.
-        ConfigError: the sandbox has no pytest.
-        SandboxError: the runner comes to no end without the patch either, or no test begins.
+    Test files of the row replace those of the patch. `control` is shared by all verdicts over these tests.
     """
     own = await asyncio.to_thread(_files_of_tests, row, base)
 
     async def run(patch: bytes) -> frozenset[str]:
-        changed = await asyncio.to_thread(patched_files, base, patch)
-        name = str(row["instance_id"])
-        return await run_tests(verify, name, tests, changed=changed, held=own, timeout_s=timeout_s)
+        changed = await asyncio.to_thread(apply_patch, base, patch)
+        changed = {path: file for path, file in changed.items() if path not in own}
+        return await _run_tests(verify, row, tests, changed, own, timeout_s=timeout_s)
 
     return await decide(lambda: run(patch), lambda: run(b""), control)
 
 
+async def _run_tests(
+    verify: Verify,
+    row: Row,
+    tests: Sequence[str],
+    changed: Mapping[str, ArchivedFile | None],
+    own: Mapping[str, ArchivedFile | None],
+    *,
+    timeout_s: float,
+) -> frozenset[str]:
+    """Run `test_runner.py` in a fresh sandbox, and return the tests that pass.
+
+    `changed` are files that may be the agent's and `own` the verifier's; `None` deletes one.
+    """
+    request = {
+        "tests": tests,
+        "test_s": TEST_S,
+        # The runner stops before its time is up, and that is up before its output would be lost.
+        "total_s": max(timeout_s - 2 * _EXIT_S, timeout_s / 2),
+        "deleted": [path for path, file in (*changed.items(), *own.items()) if file is None],
+        "written": {
+            path: (base64.b64encode(file.data).decode(), file.mode) for path, file in changed.items() if file
+        },
+    }
+    files = {path: file.data for path, file in own.items() if file}
+    files[_RUNNER] = Path(__file__).with_name("test_runner.py").read_bytes()
+    limit_s = max(timeout_s - _EXIT_S, timeout_s * 0.75)
+    with fresh_machine():
+        report = await run_program(verify, ["python3", "-I", _RUNNER], request, files, timeout_s=limit_s)
+    if not report.ready:
+        name, reason = row["instance_id"], report.reason.rpartition("\n")[2]
+        if report.result.exit_code in (1, 127):
+            raise ConfigError(f"the tests of {name} need python3 with pytest in the sandbox: {reason:.300}")
+        raise SandboxUnavailable(f"no test of {name} began: {reason:.300}")
+    if report.end is None:
+        raise NoVerdict("the runner did not come to its end")
+    # Numbers of a forged report may be out of range.
+    return frozenset(test for index, test in enumerate(tests) if index in set(report.end))
+
+
 def _files_of_tests(row: Row, base: Tree) -> dict[str, ArchivedFile | None]:
-    """What tests are read from and set by; `None`: gone with the row's own patch."""
     named = {test.partition("::")[0] for test in all_tests(row)}
     kept = {
         path: file for path, file in base.items() if path in named or PurePosixPath(path).name in _SETTINGS
     }
     try:
-        return {**kept, **patched_files(base, str(row.get("test_patch") or "").encode())}
+        return {**kept, **apply_patch(base, str(row.get("test_patch") or "").encode())}
     except DatasetError as error:
         raise DatasetError(f"the test_patch of {row['instance_id']} does not apply, {error}") from None

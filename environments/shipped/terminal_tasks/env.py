@@ -1,13 +1,15 @@
-"""`TerminalTasksEnv`: make one file in a terminal; the file is right or it is not."""
+"""`TerminalTasksEnv`: make one file in a terminal, which is right or wrong."""
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
 
 from environments.base_env import AgentEnv
-from environments.policy.scripted import Choice, call, generic_script, mostly, say
+from environments.policy.scripted import Choice, call, calls_that_ran, generic_script, mostly, say
 from environments.rewards.reward_context import RolloutContext
-from environments.shipped.terminal_tasks.embedded_tasks import TASKS, TerminalTask
+from environments.rollout.items.items import load_items
 from environments.trajectory import Message, Trajectory
 from tools.calls import ToolSpec
 from tools.errors import ConfigError
@@ -15,14 +17,47 @@ from tools.sandbox.base import Sandbox
 from tools.terminal import terminal
 
 MAX_BYTES = 64 << 10
-"""Of a file that can be right; reading a larger one would only take time."""
 
 Item = Mapping[str, Any]
 """`task_id`, and the `TerminalTask` as `task`."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TerminalTask:
+    """A line of `tasks.jsonl`: one file to make."""
+
+    task_id: str
+    instruction: str
+    path: str
+    expected: str
+    command: str
+    """A shell command that solves the task; only the scripted agent sees it."""
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Content of the workspace at the start, by path."""
+    compare: Literal["text", "json"] = "text"
+    """`text`: equal but for white space at the end; `json`: the same value."""
+
+    def accepts(self, data: bytes) -> bool:
+        try:
+            text = data.decode("utf-8")
+            if self.compare == "text":
+                return text.rstrip() == self.expected.rstrip()
+            return _canonical(json.loads(text)) == _canonical(json.loads(self.expected))
+        except (ValueError, RecursionError):
+            return False
+
+
+def _canonical(value: Any) -> str:
+    # Compared as text, because in Python 1, 1.0 and True are equal.
+    return json.dumps(value, sort_keys=True)
+
+
+def load_tasks() -> list[TerminalTask]:
+    return [TerminalTask(**row) for row in load_items(path=Path(__file__).with_name("tasks.jsonl"))]
+
+
 class TerminalTasksEnv(AgentEnv):
-    """A file with given content, made in a terminal: 1.0 when it is right, else 0.0."""
+    """A file with given content, made in a terminal: 1.0 if it is right, else 0.0."""
 
     name = "terminal_tasks"
     tools = (terminal,)
@@ -32,11 +67,11 @@ class TerminalTasksEnv(AgentEnv):
     )
 
     async def load_items(self) -> Sequence[Item]:
-        if self.config.dataset_name or self.config.dataset_path:
+        if self.config.has_dataset:
             raise ConfigError(
                 f"{self.name} has its own tasks and reads no dataset; unset dataset_name and dataset_path"
             )
-        return [{"task_id": task.task_id, "task": task} for task in TASKS][: self.config.max_items]
+        return [{"task_id": task.task_id, "task": task} for task in load_tasks()]
 
     def format_prompt(self, item: Item) -> str:
         return _task(item).instruction
@@ -50,23 +85,19 @@ class TerminalTasksEnv(AgentEnv):
             data = await ctx.artefact(_task(item).path, max_bytes=MAX_BYTES)
         except OSError:
             return 0.0
-        return float(_task(item).solved_by(data))
+        return float(_task(item).accepts(data))
 
     def scripted_choices(
         self, item: Item, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
     ) -> Sequence[Choice]:
-        """Mostly look, make the file, see that it is right, answer; else a mistake.
-
-        Without a terminal the agent plays `generic_script`.
-        """
+        """Mostly look, make the file, check it, and answer; else a mistake. Needs the terminal."""
         if "terminal" not in {tool.name for tool in tools}:
             return generic_script(messages, tools, skill)
-        right, wrong = _next_steps(_task(item), _commands_run(messages))
-        clumsy = [
-            call("terminal", '{"command": "ls"'),
-            call("terminal", {"cmd": "ls"}),
-            call("bash", {"command": "ls"}),
-        ]
+        calls = [each for each, _ in calls_that_ran(messages) if each.name == "terminal"]
+        done = [json.loads(each.arguments)["command"] for each in calls]
+        right, wrong = _next_steps(_task(item), done)
+        malformed, misnamed = call("terminal", '{"command": "ls"'), call("terminal", {"cmd": "ls"})
+        clumsy = [malformed, misnamed, call("bash", {"command": "ls"})]
         return mostly(0.3 + 0.69 * skill, [right], wrong, clumsy)
 
 
@@ -88,17 +119,3 @@ def _next_steps(task: TerminalTask, done: Sequence[str]) -> tuple[Message, Seque
 
 def _run(command: str) -> Message:
     return call("terminal", {"command": command})
-
-
-def _commands_run(messages: Sequence[Message]) -> list[str]:
-    """The commands that ran, in order. A call that was refused is recognised by its missing command."""
-    commands: list[str] = []
-    for message in messages:
-        for tool_call in message.tool_calls:
-            try:
-                arguments = json.loads(tool_call.arguments)
-            except ValueError:
-                continue
-            if tool_call.name == "terminal" and "command" in arguments:
-                commands.append(arguments["command"])
-    return commands

@@ -93,7 +93,7 @@ def is_old(trajectory):
 
 def withheld(group):
     """Too old ones are compared with, and not trained."""
-    marked = (each.withheld("stale") if is_old(each) else each for each in group.trajectories)
+    marked = (each.withhold("stale") if is_old(each) else each for each in group.trajectories)
     return estimate("rloo", replace(group, trajectories=tuple(marked)))
 
 

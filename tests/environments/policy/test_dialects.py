@@ -7,7 +7,7 @@ import pytest
 from starlette.responses import JSONResponse, PlainTextResponse
 
 from environments.policy.base import CompletionRequest
-from environments.policy.inference.dialect import refused_fields
+from environments.policy.inference.dialect import find_refused_fields
 from environments.policy.inference.http_client import StatusError, error_fields, error_message
 from environments.trajectory import Message
 from tests.environments.policy.chat_server import REQUEST, USER, answer, failed, ok, served, without
@@ -247,7 +247,7 @@ def refused(body, status=400):
     text = body if isinstance(body, str) else json.dumps(body)
     message = error_message(error_fields(text)) if not isinstance(body, str) else None
     error = StatusError(status, message or text[:300], code=None, details=text, retry_after_s=None)
-    return sorted(refused_fields(error, FIELDS))
+    return sorted(find_refused_fields(error, FIELDS))
 
 
 def said(message, param=None):

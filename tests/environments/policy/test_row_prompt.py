@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from starlette.responses import JSONResponse
 
 from environments.policy.base import CompletionRequest, OpenRow
-from environments.policy.row_prompt import ToolUse, tokens_at_least
+from environments.policy.row_prompt import ToolUse, min_prompt_tokens
 from environments.trajectory import Message
 from tests.environments.policy.chat_server import REQUEST, USER, ok, served, without
 from tests.environments.policy.chat_server import answer as reply
@@ -58,7 +58,7 @@ async def test_no_more_tokens_are_asked_for_than_there_can_be_room():
 
 async def test_a_template_may_drop_reasoning_from_a_row():
     message = replace(HI, reasoning="because")
-    assert tokens_at_least(with_row(100, message=message), longest_token=1) == len(USER.content) + 1
+    assert min_prompt_tokens(with_row(100, message=message), longest_token=1) == len(USER.content) + 1
 
 
 async def test_a_window_is_not_compared_with_tokens_that_were_made_from_text():
@@ -70,7 +70,7 @@ async def test_a_window_is_not_compared_with_tokens_that_were_made_from_text():
 
 
 def test_a_conversation_without_a_row_has_the_tokens_of_its_text():
-    assert tokens_at_least(CompletionRequest(messages=(LONG,)), longest_token=1000) == 50
+    assert min_prompt_tokens(CompletionRequest(messages=(LONG,)), longest_token=1000) == 50
 
 
 SAID = Message(role="assistant", content="I have looked at <tool_call> and so on.")

@@ -11,7 +11,7 @@ import pytest
 
 from environments.policy.inference.http_client import StatusError
 from environments.policy.inference.model_server import ModelServer
-from environments.policy.inference.server_kind import check
+from environments.policy.inference.server_kind import check_server
 from environments.record.recorder import read_groups
 from tests.environments.real_model import looking_env
 from tests.environments.serve.loopback import TURNWISE, free_port, running, wait_for_port
@@ -86,7 +86,7 @@ async def test_a_server_that_cannot_list_its_models_is_accepted(server, tiny):
     async with aclosing(asked):
         with pytest.raises(StatusError, match="500"):
             await asked.ask_once("/models")
-        await check(asked, str(tiny.folder))
+        await check_server(asked, str(tiny.folder))
         server.hub.mkdir()
         assert b'"data":[]' in await asked.ask_once("/models")
-        await check(asked, str(tiny.folder))
+        await check_server(asked, str(tiny.folder))

@@ -34,7 +34,7 @@ LEFT = {"contents", "profile", "stale", "is_evaluation"}
 
 
 def all_withheld(group, why):
-    return replace(group, trajectories=tuple(each.withheld(why) for each in group.trajectories))
+    return replace(group, trajectories=tuple(each.withhold(why) for each in group.trajectories))
 
 
 class Draw:

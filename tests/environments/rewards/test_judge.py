@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
 from environments.policy.second_models import (
-    AskedModel,
     ScriptedAnswers,
-    asking_for_id,
+    SecondModel,
     question_id,
+    request_id,
 )
 from environments.record.group_line import decode_group, encode_group
 from environments.record.totals import Summary
@@ -36,7 +36,7 @@ def judging(*answers, recorded=None):
         asked.append(messages)
         return left.pop(0) if len(left) > 1 else left[0]
 
-    model = AskedModel(
+    model = SecondModel(
         model=ScriptedAnswers(name="scripted_judge", script=script),
         role="judge",
         hook=lambda: "score_turn",
@@ -146,7 +146,7 @@ async def test_what_cannot_count_is_refused_before_a_verdict_is_unreadable(schem
 async def test_answers_of_a_record_are_taken_before_anybody_is_asked():
     question = (Message(role="user", content="Good?"),)
     wanted = question_id(question)
-    question = asking_for_id(question, wanted)
+    question = request_id(question, wanted)
     answer = f'{{"score": 0.25, "id": "{wanted}"}}'
     known = JudgeCall(hook="score_turn", model="m", messages=question, answer=answer)
     ctx, asked = judging('{"score": 1}', recorded={question: known})
@@ -156,7 +156,7 @@ async def test_answers_of_a_record_are_taken_before_anybody_is_asked():
 
 async def test_a_question_that_had_no_answer_in_the_record_has_none():
     question = (Message(role="user", content="Good?"),)
-    question = asking_for_id(question, question_id(question))
+    question = request_id(question, question_id(question))
     known = JudgeCall(hook="score_turn", model="m", messages=question, answer=None)
     ctx, asked = judging('{"score": 1}', recorded={question: known})
     assert await ctx.judge("Good?", unparsable=0.5) == 0.5

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from environments.policy.base import window_of
+from environments.policy.base import find_window
 from environments.rollout.context import fit_context, keep_last_turns, summarise, trim_tool_output
 from environments.trajectory import StopReason
 from tests.environments.rollout.condensed_play import (
@@ -165,7 +165,7 @@ async def test_a_budget_leaves_a_turn_its_room_in_the_models_window(condenser):
 def test_a_window_that_is_none_is_not_known(window):
     policy = Recorded([], [])
     policy.context_tokens = window
-    assert window_of(policy) is None
+    assert find_window(policy) is None
 
 
 async def test_where_the_last_turn_alone_is_too_long_it_goes_and_the_opening_stays():
@@ -179,7 +179,7 @@ async def test_where_the_last_turn_alone_is_too_long_it_goes_and_the_opening_sta
 async def test_an_opening_that_is_too_long_overflows_before_anything_is_paid(condenser):
     rollout = await played(condenser, steps=READS)
     assert (rollout.loop.stop_reason, rollout.requests) == (StopReason.CONTEXT_OVERFLOW, [])
-    assert "prompt" in rollout.loop.stopped_by
+    assert "prompt" in rollout.loop._models.stopped_by
 
 
 async def test_a_trimmed_result_keeps_its_beginning_and_end():

@@ -3,6 +3,7 @@
 import asyncio
 from contextvars import ContextVar
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,7 +22,7 @@ class Meeting:
         self.arrived, self.two_wait = asyncio.Event(), asyncio.Event()
         self.waiting = 0
         self.happened = []
-        self.is_ended = False
+        self.context = SimpleNamespace(end_reason=None, messages=())
         self.in_flight = InFlight(item_id="meeting", sibling=0)
 
         @tool(parallel=True)
@@ -53,7 +54,7 @@ class Meeting:
         @tool(parallel=True)
         async def end() -> str:
             """End the rollout."""
-            self.is_ended = True
+            self.context.end_reason = "over"
             return "ended"
 
         @tool(parallel=True)
@@ -80,7 +81,7 @@ class Meeting:
             self.toolset,
             budget=replace(ROOMY, max_turns=1, **budget),
             in_flight=self.in_flight,
-            is_ended=lambda: self.is_ended,
+            context=self.context,
         )
         return turn.tool_results
 

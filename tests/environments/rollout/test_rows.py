@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from environments.rollout.rows import RowBuilder
 from environments.trajectory import IGNORED, NOT_SAMPLED, Completion, Message, Span
-from environments.wire.credited_rows import mask_of, spread
+from environments.wire.credited_rows import mask_of, spread_over_tokens
 
 IDS = st.lists(st.integers(min_value=0, max_value=50), max_size=8).map(tuple)
 
@@ -181,7 +181,7 @@ def test_a_turns_advantage_sits_on_its_own_tokens_and_nowhere_else(completions, 
     row = builder.build()[0]
     here = [span for span in spans if span.row == 0]
     advantages = [float(k + 1) for k in range(len(here))]
-    tokens = spread(len(row.token_ids), here, advantages)
+    tokens = spread_over_tokens(len(row.token_ids), here, advantages)
     for position, value in enumerate(tokens):
         owners = [a for s, a in zip(here, advantages, strict=True) if s.start <= position < s.end]
         assert value == (owners[0] if owners else 0.0)

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from environments.config import AgentEnvConfig
-from environments.policy.second_models import AskedModel, TextAnswer
+from environments.policy.second_models import SecondModel, TextAnswer
 from environments.record.group_line import decode_group, encode_group
 from environments.record.recorder import read_contents, read_groups
 from environments.rewards.reward_context import RolloutContext
@@ -45,7 +45,7 @@ def rollout(*answers, conversation=None, seed=5):
         seed=seed,
         sandbox=None,
         fresh_sandbox=None,
-        user_model=AskedModel(model=model),
+        user_model=SecondModel(model=model),
         messages=(user("Hello."), agent("Hi.")) if conversation is None else tuple(conversation),
     )
     return ctx, model

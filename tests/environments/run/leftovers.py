@@ -13,7 +13,7 @@ CONTROL_GROUPS = "/sys/fs/cgroup"
 
 
 def groups_and_folders(owners):
-    """Control groups and folders of the programs with these `tools.sandbox.host.process_ids.identity`."""
+    """Control groups and folders of the programs with these `tools.sandbox.host.ownership.identity`."""
     folders = [Path(parent, name) for parent, names, _ in os.walk(CONTROL_GROUPS) for name in names]
     folders += Path(tempfile.gettempdir()).iterdir()
     return [path for path in folders if path.name.startswith(f"{PREFIX}.") and _owner(path.name) in owners]

@@ -13,7 +13,7 @@ from environments.run.evaluation import compared, read_side
 from environments.testing import group_of
 from environments.trajectory import CreditedGroup, Failure
 from tools.errors import RecordError
-from turnwise.cli.compare_runs import command
+from turnwise.cli.evaluate import compare_command as command
 
 LOST = Failure(sibling=9, stop_reason=None, error="E: x", traceback="", turns=0, error_class="E")
 

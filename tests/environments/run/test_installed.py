@@ -9,7 +9,7 @@ from environments.run.loading import SHIPPED
 from tests.tables import cases
 from tools.errors import ConfigError
 from turnwise.cli.main import main
-from turnwise.scaffold.new_environment import make_environment
+from turnwise.cli.new import make_environment
 
 ENV = """
 from turnwise import AgentEnv
@@ -92,7 +92,7 @@ def test_a_name_of_two_packages_is_refused_with_both(site, capsys):
 
 def test_a_folder_whose_changes_would_count_for_nothing_is_refused(tmp_path, monkeypatch):
     for place in ("here", "installed"):
-        make_environment(tmp_path / place / "my_second", "scalar", shipped=SHIPPED)
+        make_environment(tmp_path / place / "my_second", "scalar")
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "installed" / "my_second")])
     with pytest.raises(ConfigError, match="another copy is installed"):
         find_environment(str(tmp_path / "here" / "my_second"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.environments.run.leftovers import CONTROL_GROUPS, groups_and_folders, living_children
 from tests.environments.serve.loopback import TURNWISE, running
-from tools.sandbox.host.process_ids import identity
+from tools.sandbox.host.ownership import identity
 from tools.sandbox.local import cgroup
 
 OPEN_A_SANDBOX = """

@@ -5,7 +5,7 @@ import zipfile
 import pytest
 
 from environments.record.recorder import artefacts_of, read_contents, read_groups, with_contents
-from environments.rewards.artefacts import TakenFiles
+from environments.rewards.reward_context import AgentFiles
 from environments.run.open_run import RunOptions
 from environments.run.process_run import process
 from environments.run.rescore_run import rescore
@@ -179,7 +179,7 @@ async def test_a_file_that_the_agent_made_unreadable_is_the_floor_again(path):
 
 
 def test_turns_of_threads_get_their_index_from_the_order_of_their_requests():
-    files = TakenFiles(NoSandbox(), 100)
+    files = AgentFiles(NoSandbox(), 100)
     for files.turn, path in enumerate("ab"):
         files._keep(Artefact(path=path), b"1")
     kept = files.add_to(Trajectory(item_id="i", turns=(), rows=()), [7, 3])

@@ -29,7 +29,7 @@ def by(version, name):
 
 
 def meet(versions, group: TrajectoryGroup):
-    versions.meet(group.trajectories[0].turns[0])
+    versions.note(group.trajectories[0].turns[0])
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ WITHHELD = with_credit(
     replace(
         _SIBLINGS,
         trajectories=tuple(
-            each.withheld("too old") if each.sibling == 1 else each for each in _SIBLINGS.trajectories
+            each.withhold("too old") if each.sibling == 1 else each for each in _SIBLINGS.trajectories
         ),
     )
 )

@@ -25,7 +25,7 @@ from environments.trajectory import (
     TrajectoryGroup,
     Turn,
 )
-from environments.wire.padding import longer_than
+from environments.wire.padding import is_longer_than
 from environments.wire.payloads import Shape, pack, part_without, post_text
 from environments.wire.training_rows import columns_of
 from environments.wire.views import VIEWS, list_scores
@@ -126,7 +126,7 @@ def posts(case, shape):
 def shortened_posts(case):
     """The JSON of each post that was cut later, for a trainer that takes less."""
     parts = pack(CASES[case], Shape(group_size=SIZE[case] + 2)).parts
-    cut = [part_without(part, longer_than(5))[0] for part in parts]
+    cut = [part_without(part, is_longer_than(5))[0] for part in parts]
     return b"".join(post_text(part.body) + b"\n" for part in cut if part is not None)
 
 

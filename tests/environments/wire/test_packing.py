@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from environments.testing import group_of
 from environments.trajectory import IGNORED, CreditedGroup
-from environments.wire.padding import packing, padding_scores, posts
+from environments.wire.padding import fill_posts, pack_rows, padding_scores
 from environments.wire.payloads import Shape, pack, post_text
 from environments.wire.views import token_advantages
 from tests.benchmarks.bench_packing import fewest_posts, in_order, random_group
@@ -37,7 +37,7 @@ def group_with(scores, owners=None, *, plain=True):
 
 def posts_of(scores, size, owners=None, *, plain=True):
     owners = list(range(len(scores)) if owners is None else owners)
-    return list(posts(group_with(scores, owners, plain=plain), owners, scores, size))
+    return list(fill_posts(group_with(scores, owners, plain=plain), owners, scores, size))
 
 
 def normalised(scores):
@@ -83,14 +83,14 @@ def test_the_plain_rows_of_a_rewritten_history_are_normalised_as_their_trajector
 def test_rows_that_carry_their_own_credit_take_as_few_posts_as_can_be(scores, missing, data):
     owners = [owner for owner in range(len(scores)) for _ in range(data.draw(st.integers(0, 5)))]
     size = len(scores) + missing
-    assert len(packing(owners, scores, size, keep_scores=False)) == math.ceil(len(owners) / size)
+    assert len(pack_rows(owners, scores, size, keep_scores=False)) == math.ceil(len(owners) / size)
 
 
 @given(SCORES, st.integers(0, 3))
 def test_whole_trajectories_keep_their_order(scores, missing):
     """What leaves of a group that never forked is what always left of it."""
     size, owners = len(scores) + missing, range(len(scores))
-    packed = packing(owners, scores, size, keep_scores=True)
+    packed = pack_rows(owners, scores, size, keep_scores=True)
     assert [row for post in packed for row in post] == list(owners)
     assert packed == in_order(owners, scores, size)
 
@@ -100,7 +100,7 @@ def test_scores_are_kept_in_as_few_posts_as_an_exact_search_finds(missing):
     rng = random.Random(missing)
     for number in range(60):
         owners, scores = random_group(rng, 4 - missing, most_rows=5, binary=number % 2 == 1)
-        made = packing(owners, scores, 4, keep_scores=True)
+        made = pack_rows(owners, scores, 4, keep_scores=True)
         assert len(made) == fewest_posts(owners, scores, 4)
 
 

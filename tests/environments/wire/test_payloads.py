@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from environments.testing import group_of
 from environments.trajectory import IGNORED, CreditedGroup
-from environments.wire.padding import longer_than
+from environments.wire.padding import is_longer_than
 from environments.wire.payloads import Shape, compress, pack, part_without, post_body, post_text
 from environments.wire.training_rows import check_rows, columns_of, rows_of
 from environments.wire.views import token_advantages
@@ -59,16 +59,16 @@ def test_a_row_of_exactly_the_trainers_limit_leaves_whole():
     posts, too_long = sent(exact, max_row_tokens=10)
     assert (too_long, [len(tokens) for tokens in posts[0]["tokens"]]) == (0, [10, 3])
     part = pack(exact, Shape(group_size=2)).parts[0]
-    assert part_without(part, longer_than(10)) == (part, 0)
+    assert part_without(part, is_longer_than(10)) == (part, 0)
 
 
 def test_a_part_is_shortened_for_a_trainer_that_takes_less():
     long = credited(group_of([[1.0], [2.0]], lengths=[[9], [2]]), [[0.5], [-0.5]])
     part = pack(long, Shape(group_size=2)).parts[0]
     assert part.longest_row == 10
-    shorter, left_out = part_without(part, longer_than(9))
+    shorter, left_out = part_without(part, is_longer_than(9))
     assert (shorter, left_out) == (pack(long, Shape(group_size=2, max_row_tokens=9)).parts[0], 1)
-    assert part_without(part, longer_than(2)) == (None, 2)
+    assert part_without(part, is_longer_than(2)) == (None, 2)
 
 
 def test_a_value_that_json_does_not_know_is_named():

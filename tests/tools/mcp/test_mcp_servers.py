@@ -50,7 +50,7 @@ class Open:
         self.lines = []
 
     async def __aenter__(self):
-        self._opened = self._servers.opened(self.lines.append)
+        self._opened = self._servers.connect(self.lines.append)
         self.listed = Toolset.merged(list((await self._opened.__aenter__()).values()))
         return self
 
@@ -311,7 +311,7 @@ def test_without_the_package_a_line_says_what_to_install():
         "import sys, asyncio; sys.modules['mcp'] = None; sys.modules['mcp_types'] = None\n"
         "from tools.mcp.mcp_servers import MCPServers; from tools.mcp.mcp_toolset import MCPToolset\n"
         "async def main():\n"
-        "    async with MCPServers([MCPToolset(name='x', command='y')]).opened(print): pass\n"
+        "    async with MCPServers([MCPToolset(name='x', command='y')]).connect(print): pass\n"
         "asyncio.run(main())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

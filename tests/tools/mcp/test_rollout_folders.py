@@ -34,7 +34,7 @@ async def answers(*servers, tool="create", rollouts=2):
     """What each of some rollouts that are open at once is answered by each server."""
     opened = MCPServers(servers)
     async with AsyncExitStack() as stack:
-        toolsets = await stack.enter_async_context(opened.opened(lambda line: None))
+        toolsets = await stack.enter_async_context(opened.connect(lambda line: None))
         found = []
         for _ in range(rollouts):
             for toolset in toolsets.values():
@@ -50,7 +50,7 @@ async def test_a_file_that_env_puts_into_the_folder_of_the_rollout_is_of_one_rol
 async def test_two_servers_of_one_rollout_share_its_folder(memory):
     env = {"MEMORY": "{rollout}/memory"}
     opened = MCPServers([memory(env=env), memory(name="other", env=env)])
-    async with opened.opened(lambda line: None) as toolsets:
+    async with opened.connect(lambda line: None) as toolsets:
         one, other = toolsets.values()
         renamed = [tool for tool in other.tools if tool.name == "create"]
         merged = Toolset("both", (*[tool for tool in one.tools if tool.name == "show"], *renamed))

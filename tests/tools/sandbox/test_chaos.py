@@ -12,13 +12,12 @@ import pytest
 from tests.tools.sandbox import chaos
 from tests.tools.sandbox.conftest import SMALL, TEST_IMAGE
 from tests.tools.sandbox.leftovers import leftovers, settled
-from tools.sandbox import open_sandbox
+from tools.sandbox import open_sandbox, reap_sandboxes
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.check import Target
 from tools.sandbox.docker.container import Spec
 from tools.sandbox.docker.manager import manager
-from tools.sandbox.host.process_ids import identity
-from tools.sandbox.inventory import reap_sandboxes
+from tools.sandbox.host.ownership import identity
 from tools.sandbox.local import cgroup
 
 DOCKER = Target(backend="docker", options={"image": TEST_IMAGE})
@@ -93,7 +92,7 @@ async def test_a_container_that_is_not_removed_is_seen(docker_engine):
 IN_A_NAMESPACE_OF_ITS_OWN = """
 import asyncio, sys
 from tools.sandbox import open_sandbox
-from tools.sandbox.inventory import reap_sandboxes
+from tools.sandbox import reap_sandboxes
 
 async def main():
     async with open_sandbox("local") as sandbox:

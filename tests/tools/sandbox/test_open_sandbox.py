@@ -45,7 +45,7 @@ def third_package(tmp_path, monkeypatch):
         "gone = third_sandbox:nothing\nnumber = third_sandbox:number\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr("tools.sandbox.host.entry_points._loaded", {})
+    monkeypatch.setattr("tools.sandbox._loaded", {})
 
 
 def test_importing_the_protocol_loads_no_backend():

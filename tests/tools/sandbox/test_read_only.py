@@ -46,12 +46,12 @@ def own(monkeypatch):
 
     def make(path):
         monkeypatch.setattr(rootfs, "_OWN", path.resolve())
-        rootfs._hidden.cache_clear()
-        rootfs.lent_rules.cache_clear()
+        rootfs._find_hidden.cache_clear()
+        rootfs.read_rules.cache_clear()
 
     yield make
-    rootfs._hidden.cache_clear()
-    rootfs.lent_rules.cache_clear()
+    rootfs._find_hidden.cache_clear()
+    rootfs.read_rules.cache_clear()
 
 
 @pytest.fixture(params=["local", pytest.param("docker", marks=pytest.mark.docker)])

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.tools.sandbox.conftest import EACH_TIER
+from tools.sandbox import reap_sandboxes
 from tools.sandbox.check import Target, all_checks, run_check
 from tools.sandbox.conformance import file_safety, floor, limits, verification
-from tools.sandbox.host.process_ids import identity
-from tools.sandbox.inventory import reap_sandboxes
+from tools.sandbox.host.ownership import identity
 from tools.sandbox.layers import take_snapshot
 from tools.sandbox.local import backend
 from tools.waiting import side_by_side

@@ -9,7 +9,7 @@ import pytest
 
 from tests.tools.sandbox.conftest import TEST_IMAGE, docker_engine, tier_c
 from tools.sandbox.conformance.checks import CHECKS, Check, CheckFailedError
-from tools.sandbox.host import process_ids as processes
+from tools.sandbox.host import ownership as processes
 from tools.sandbox.local import cgroup
 from turnwise.cli.main import main
 

@@ -1,4 +1,3 @@
-import importlib
 import json
 import os
 import signal
@@ -107,7 +106,7 @@ def test_help_and_list_import_nothing_heavy(args, tmp_path):
 
 @cases("name", COMMANDS)
 def test_every_command_can_be_loaded_and_those_that_take_an_environment_are_marked(name):
-    command = importlib.import_module(COMMANDS[name].module).command
+    command = COMMANDS[name].load()
     assert isinstance(command, click.Command)
     assert COMMANDS[name].runs_env == any(param.name == "env" for param in command.params)
 

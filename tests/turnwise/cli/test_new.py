@@ -7,13 +7,12 @@ import sys
 import pytest
 
 from environments.run.discovery import find_environment
-from environments.run.loading import SHIPPED
 from tests.tables import cases
 from tests.turnwise.check.checked_envs import checked
 from tools.errors import ConfigError
 from turnwise.check.check_run import NAMES
 from turnwise.cli.main import main
-from turnwise.scaffold.new_environment import KINDS, make_environment
+from turnwise.cli.new import KINDS, make_environment
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +21,7 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     path, modules = list(sys.path), set(sys.modules)
     for kind in KINDS:
-        make_environment(folder / f"my_{kind}", kind, shipped=SHIPPED)
+        make_environment(folder / f"my_{kind}", kind)
     yield folder
     sys.path[:] = path
     for name in set(sys.modules) - modules:
@@ -130,7 +129,7 @@ def test_what_is_there_stays_as_it_is(tmp_path, there):
     else:
         place.symlink_to(tmp_path / "nowhere")
     with pytest.raises(ConfigError, match="is there already"):
-        make_environment(place, "turns", shipped=())
+        make_environment(place, "turns")
     assert [path.name for path in tmp_path.rglob("*")] == (
         ["my_env", "README.md"] if there == "folder" else ["my_env"]
     )
@@ -138,6 +137,6 @@ def test_what_is_there_stays_as_it_is(tmp_path, there):
 
 def test_a_class_hides_nothing_that_its_file_imports(tmp_path):
     for name in ("agent", "state", "choice", "path"):
-        make_environment(tmp_path / f"{name}_env", "game", shipped=())
+        make_environment(tmp_path / f"{name}_env", "game")
         text = (tmp_path / f"{name}_env" / f"{name}_env" / "env.py").read_text()
         assert f"class {name.title()}EnvEnvironment(" in text

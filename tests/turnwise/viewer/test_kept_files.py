@@ -3,10 +3,10 @@
 import hashlib
 from dataclasses import replace
 
-from environments.rewards.artefacts import utf8_path
 from environments.testing import group_of
 from environments.trajectory import Artefact
 from tests.turnwise.viewer.pages import page, recorded
+from tools.plain_text import utf8_path
 from tools.sandbox.archive import ArchivedFile, pack
 from turnwise.viewer.page_values import LARGEST_SHOWN, collect_kept_files
 

@@ -1,10 +1,11 @@
-"""What a check is, how it states a fact, and what it works with: sandboxes, and how the host sees them."""
+"""Declaring checks, stating facts, and the sandboxes and host programs that checks work with."""
 
 import asyncio
 import json
 import os
 import secrets
 import sys
+import tempfile
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Awaitable, Callable, Generator, Mapping
@@ -25,36 +26,33 @@ COUNT_PROCESSES = (
     'n=0; for f in /proc/[0-9]*/environ; do grep -qz "^HOME=$HOME$" $f 2>/dev/null && n=$((n+1)); done; '
     "echo $n"
 )
-"""Of the sandbox, even where the machine's can be seen: all have its home."""
+"""Counts the sandbox's processes by HOME, even where the host's are visible."""
 
 
 class MissingError(Exception):
-    """Something that the check needs is missing; the text names it."""
+    """The check needs something that is missing; the text names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Which sandboxes are checked; it can be sent to another process."""
+    """The sandboxes to check; can be sent to another process as JSON."""
 
     backend: str = "local"
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Keywords of the backend's opener, such as `tier` or `image`."""
+    """Keyword arguments of the backend's opener, such as `tier` or `image`."""
     limits: SandboxLimits = field(default_factory=SandboxLimits)
 
     def open(
         self, *, options: Mapping[str, Any] | None = None, **limits: Unpack[LimitOverrides]
     ) -> AbstractAsyncContextManager[Sandbox]:
-        """One sandbox of this kind."""
         opener: Callable[..., AbstractAsyncContextManager[Sandbox]] = find_backend(self.backend)
         return opener(replace(self.limits, **limits), **{**self.options, **(options or {})})
 
     def to_json(self) -> str:
-        """The target as text, for `from_json`."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "Target":
-        """The target that `to_json` wrote."""
         fields = json.loads(text)
         limits = SandboxLimits(**fields["limits"])
         return cls(backend=fields["backend"], options=fields["options"], limits=limits)
@@ -62,37 +60,31 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """One check's surroundings."""
+    """The surroundings of one check."""
 
     target: Target
     sandbox: Sandbox
-    """Opened for this check alone."""
     crowd: int = 64
-    """How many sandboxes a check about many of them opens."""
+    """The number of sandboxes in a check with many of them."""
     passed_over: list[str] = field(default_factory=list[str])
-    """What parts of the check were not about, because the sandbox does not give it."""
+    """Parts that were skipped because the sandbox lacks something."""
 
     def gives(self, name: str) -> bool:
-        """Whether something is not in the sandbox's `lacks`; otherwise a part is passed over."""
+        """Whether the sandbox's `lacks` does not contain a name; otherwise note a skipped part."""
         if name not in self.sandbox.record.lacks:
             return True
         self.passed_over.append(name)
         return False
 
     async def temporary(self) -> str:
-        """The folder for temporary files inside."""
+        """Return the folder for temporary files inside."""
         return (await self.sandbox.exec("printf %s ${TMPDIR:-/tmp}")).text()
 
     def open(self, **limits: Unpack[LimitOverrides]) -> AbstractAsyncContextManager[Sandbox]:
-        """Another sandbox of the same kind."""
         return self.target.open(**limits)
 
     def verification(self, files: Mapping[str, bytes]) -> AbstractAsyncContextManager[Sandbox]:
-        """A sandbox of the same kind that holds a verifier's files.
-
-        Raises:
-            MissingError: the backend has no word for it.
-        """
+        """Return a sandbox that holds a verifier's files; raise MissingError if the backend cannot."""
         opener = find_backend(self.target.backend)
         try:
             opening = Opening(self.target.backend, opener, self.target.limits, dict(self.target.options))
@@ -101,11 +93,7 @@ class Bench:
             raise MissingError(str(error)) from None
 
     async def python(self, code: str, *arguments: str, timeout_s: float = 60.0) -> ExecResult:
-        """Run Python inside.
-
-        Raises:
-            MissingError: the sandbox has no `python3`.
-        """
+        """Run Python inside; raise MissingError if there is no `python3`."""
         result = await self.sandbox.exec(["python3", "-c", code, *arguments], timeout_s=timeout_s)
         if result.exit_code == 127:
             raise MissingError("there is no python3 in the sandbox")
@@ -114,7 +102,7 @@ class Bench:
     async def host_program(
         self, scenario: str, *arguments: str, env: Mapping[str, str] | None = None
     ) -> Process:
-        """Start one of `tools.sandbox.conformance.hosts` as a process of its own."""
+        """Start a scenario of `tools.sandbox.conformance.hosts` as a process."""
         return await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tools.sandbox.conformance.hosts",
             scenario, self.target.to_json(), *arguments,
@@ -125,11 +113,7 @@ class Bench:
     async def ask_host_program(
         self, scenario: str, *arguments: str, env: Mapping[str, str] | None = None
     ) -> Any:
-        """Run one to its end; the JSON that it prints.
-
-        Raises:
-            RuntimeError: it failed.
-        """
+        """Run a scenario to its end and return its JSON; raise RuntimeError if it fails."""
         process = await self.host_program(scenario, *arguments, env=env)
         out, err = await process.communicate()
         if process.returncode:
@@ -138,15 +122,15 @@ class Bench:
 
 
 def marker() -> str:
-    """Seconds that no other process sleeps: `sleep MARKER` is found among all processes of this machine."""
+    """Return a sleep time that identifies a `sleep` process on this machine."""
     return f"{secrets.randbelow(10**6) + 10**6}.{secrets.randbelow(10**6):06}"
 
 
 async def sleeper(sandbox: Sandbox, mark: str) -> int:
-    """Leave `sleep MARK` running in a sandbox; its process id on the host.
+    """Leave `sleep MARK` running in a sandbox and return its process id on the host.
 
     Raises:
-        MissingError: processes of the sandbox cannot be seen from here.
+        MissingError: if processes of the sandbox are not visible from here.
     """
     await sandbox.exec(f"setsid sleep {mark} >/dev/null 2>&1 </dev/null &")
     found = await until(lambda: host_pids(mark), within_s=5)
@@ -156,19 +140,17 @@ async def sleeper(sandbox: Sandbox, mark: str) -> int:
 
 
 def host_pids(mark: str) -> list[int]:
-    """Processes of this machine that run `sleep MARK`."""
     wanted = f"sleep\0{mark}\0".encode()
     return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cmdline") if _reads(path, wanted)]
 
 
 def first_process_of(pid: int) -> int:
-    """The process that a sandbox ends with, by its id on the host.
+    """Return the host id of the process with which a sandbox ends.
 
-    It is process 1 of the PID namespace that an orphan lives in; without one, the parent of the supervisor,
-    which adopts orphans.
+    It is process 1 of the orphan's PID namespace, or without namespaces the parent of its supervisor.
 
     Raises:
-        MissingError: it cannot be found from here.
+        MissingError: if it is not visible from here.
     """
     if len(host_status(pid, "NSpid").split()) == 1:
         found = int(host_status(int(host_status(pid, "PPid")), "PPid"))
@@ -188,12 +170,22 @@ def first_process_of(pid: int) -> int:
 
 
 def host_status(pid: int, name: str) -> str:
-    """A line of `/proc/PID/status` as the host sees it."""
     return _field(Path(f"/proc/{pid}/status").read_text(), name)
 
 
+@contextmanager
+def host_file() -> Generator[tuple[Path, bytes]]:
+    """Create a host file that everybody may read and change; yield it with its content."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)
+        path, secret = Path(folder, "secret"), secrets.token_hex(16).encode()
+        path.write_bytes(secret)
+        path.chmod(0o666)
+        yield path, secret
+
+
 async def until(look: Callable[[], Seen], *, within_s: float) -> Seen:
-    """Look again and again until there is something, or the time is up; what was seen last."""
+    """Poll until the result is true or the time is up, and return the last result."""
     deadline = time.monotonic() + within_s
     seen = look()
     while not seen and time.monotonic() < deadline:
@@ -219,7 +211,7 @@ def _field(status: str, name: str) -> str:
 
 CheckFunction = Callable[[Bench], Awaitable[None]]
 CHECKS: dict[str, "Check"] = {}
-"""Every check by its name, filled when the topic files are imported."""
+"""Filled when the topic files are imported."""
 
 
 LACKING: Mapping[str, str] = {
@@ -235,45 +227,39 @@ LACKING: Mapping[str, str] = {
     "verifier_files": "a verifier's files are files of the agent's user",
     "unix_sockets": "UNIX sockets cannot be made: by path they would lead to the user's services",
 }
-"""What a sandbox may list in `SandboxRecord.lacks`, in words."""
+"""Descriptions of the names in `SandboxRecord.lacks`."""
 
 
 class CheckFailedError(AssertionError):
-    """A sandbox fails the check."""
+    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One claim about a sandbox."""
-
     number: int
-    """From 1: Inspect's own 44, then ours."""
+    """1 to 44 are Inspect's, later ones ours."""
     name: str
     claim: str
-    """One line in words."""
     run: CheckFunction | None = None
-    """Raises when the claim does not hold; `None` for a check that no backend can pass, see `missing`."""
+    """Raises if the claim does not hold; None for a check that no backend can pass."""
     limits: LimitOverrides = field(default_factory=LimitOverrides)
-    """Of the sandbox that it gets."""
     needs: tuple[str, ...] = ()
-    """Limits that have to be enforced; where one is not, the check is skipped."""
+    """Limits that must be enforced; otherwise the check is skipped."""
     gives: tuple[str, ...] = ()
-    """What all of it is about; if the sandbox lacks one, the check is skipped."""
+    """The check is skipped if the sandbox lacks one of these."""
     missing: str | None = None
-    """Why the protocol has nothing to check."""
+    """Why the protocol cannot express the check."""
 
 
 def check(
     number: int,
+    claim: str,
     *,
     needs: tuple[str, ...] = (),
     gives: tuple[str, ...] = (),
     **limits: Unpack[LimitOverrides],
 ) -> Callable[[CheckFunction], CheckFunction]:
-    """Declare a function as a check; its name is the check's, the first line of its docstring the claim."""
-
     def declare(function: CheckFunction) -> CheckFunction:
-        claim = (function.__doc__ or "").strip().partition("\n")[0]
         name = function.__name__
         CHECKS[name] = Check(
             number=number, name=name, claim=claim, run=function, limits=limits, needs=needs, gives=gives
@@ -284,37 +270,24 @@ def check(
 
 
 def declare_missing(number: int, name: str, claim: str, reason: str) -> None:
-    """Declare a check that the protocol has no words for."""
     CHECKS[name] = Check(number=number, name=name, claim=claim, missing=reason)
 
 
 def equal(what: str, got: object, wanted: object) -> None:
-    """State that two values are the same.
-
-    Raises:
-        CheckFailedError: they are not.
-    """
+    """Raise CheckFailedError unless two values are equal."""
     if got != wanted:
         raise CheckFailedError(f"{what}: got {_short(got)}, wanted {_short(wanted)}")
 
 
 def holds(claim: str, condition: bool) -> None:
-    """State a fact.
-
-    Raises:
-        CheckFailedError: it is not.
-    """
+    """Raise CheckFailedError unless the condition is true."""
     if not condition:
         raise CheckFailedError(f"not true: {claim}")
 
 
 @contextmanager
 def raises(*kinds: type[Exception], what: str) -> Generator[None]:
-    """State that the block raises one of these errors.
-
-    Raises:
-        CheckFailedError: it raises nothing, or something else.
-    """
+    """Raise CheckFailedError unless the block raises one of these errors."""
     names = " or ".join(kind.__name__ for kind in kinds)
     try:
         yield

@@ -1,25 +1,20 @@
-"""Checks 93 to 102 and 133 to 135: file operations stay inside, come back at once, and are not disturbed."""
+"""Checks 93 to 102 and 133 to 135: file operations stay inside, return in time and cannot be disturbed."""
 
 import asyncio
 import io
 import posixpath
-import secrets
 import tarfile
-import tempfile
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 
 from tools.sandbox.archive import ArchivedFile, pack, unpack
-from tools.sandbox.conformance.checks import Bench, check, equal, holds, raises
+from tools.sandbox.conformance.checks import Bench, check, equal, holds, host_file, raises
 
 _CONTENT = b"escaped"
 
 
 @cache
 def hostile_archives() -> Mapping[str, bytes]:
-    """Archives by what is wrong with them."""
     return {
         "`..`": _plain("../escaped"),
         "`..` further down": _plain("a/../../escaped"),
@@ -56,7 +51,7 @@ def hostile_archives() -> Mapping[str, bytes]:
 
 
 def _archive(*members: tuple[str, bytes, str], headers: Mapping[str, str] | None = None) -> bytes:
-    """An archive with a harmless file first; each member is a name, a kind and where a link leads."""
+    """Build an archive of a harmless file and these members (name, kind, link target)."""
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w", format=tarfile.PAX_FORMAT) as archive:
         archive.addfile(_file("harmless"), io.BytesIO(_CONTENT))
@@ -75,7 +70,7 @@ def _file(name: str) -> tarfile.TarInfo:
 
 
 def _with_size(text: bytes) -> bytes:
-    """An archive whose second member declares this size."""
+    """Build an archive whose second member declares this size."""
     archive = bytearray(_archive(("escaped", tarfile.REGTYPE, "")))
     at = 1024
     archive[at + 124 : at + 136] = text
@@ -94,10 +89,9 @@ _AT_ONCE_S = 5.0
 _ODD_NAMES = ("-n", "--help", "a b\nc", "x" * 255, "\udcff\udcfe", "日本", "'\"$(id)`;", "trailing ")
 
 
-@check(93)
+@check(93, "Links, linked parents, `..` and magic links lead to the sandbox's files, never to the host's.")
 async def links_are_resolved_inside(bench: Bench) -> None:
-    """Links, linked parents, `..` and magic links lead to the sandbox's files, never to the host's."""
-    with _host_file() as (path, secret):
+    with host_file() as (path, secret):
         await bench.sandbox.exec(["ln", "-s", str(path), "link"])
         await bench.sandbox.exec(["ln", "-s", str(path.parent), "folder"])
         await bench.sandbox.exec(["ln", "-s", "/proc/1/root", "root"])
@@ -113,9 +107,8 @@ async def links_are_resolved_inside(bench: Bench) -> None:
         equal(f"content of {inner}", await bench.sandbox.read_file(inner), b"in\n")
 
 
-@check(94)
+@check(94, "FIFOs, sockets and devices are errors at once, for reading and for writing.")
 async def special_files_are_an_error_at_once(bench: Bench) -> None:
-    """FIFOs, sockets and devices are errors at once, for reading and for writing."""
     await bench.sandbox.exec("mkfifo fifo")
     made = ["fifo"]
     if bench.gives("unix_sockets"):
@@ -129,9 +122,8 @@ async def special_files_are_an_error_at_once(bench: Bench) -> None:
             await asyncio.wait_for(bench.sandbox.write_file(path, b"x"), _AT_ONCE_S)
 
 
-@check(95)
+@check(95, "Files of /proc and files that grow while they are read come back bounded or not at all.")
 async def endless_files_are_bounded(bench: Bench) -> None:
-    """Files of /proc and files that grow while they are read come back bounded or not at all."""
     for path in ("/proc/self/mem", "/proc/self/pagemap", "/proc/kmsg"):
         with raises(OSError, what=f"reading {path}"):
             await asyncio.wait_for(bench.sandbox.read_file(path, max_bytes=1000), _AT_ONCE_S)
@@ -151,10 +143,9 @@ async def endless_files_are_bounded(bench: Bench) -> None:
         await bench.sandbox.read_file("grow", max_bytes=2000)
 
 
-@check(96)
+@check(96, "Writing over a link changes what it leads to inside, or fails; the host's file stays.")
 async def a_write_over_a_link_does_not_escape(bench: Bench) -> None:
-    """Writing over a link changes what it leads to inside, or fails; the host's file stays."""
-    with _host_file() as (path, secret):
+    with host_file() as (path, secret):
         await bench.sandbox.exec(["ln", "-s", str(path), "link"])
         await bench.sandbox.exec(["ln", "-s", str(path.parent), "folder"])
         for attempt in ("link", f"folder/{path.name}", f"/proc/1/root{path}"):
@@ -168,9 +159,10 @@ async def a_write_over_a_link_does_not_escape(bench: Bench) -> None:
     equal("what the link leads to", await bench.sandbox.read_file("target"), b"new")
 
 
-@check(97)
+@check(
+    97, "Archives with `..`, links, devices or huge headers are rejected whole; none of that ever comes out."
+)
 async def hostile_archives_are_rejected(bench: Bench) -> None:
-    """Archives with `..`, links, devices or huge headers are rejected whole; none of that ever comes out."""
     outside = f"{posixpath.dirname(bench.sandbox.workdir.rstrip('/')) or '/'}/escaped"
     for problem, archive in hostile_archives().items():
         with raises(OSError, what=f"putting an archive with {problem}"):
@@ -195,18 +187,16 @@ async def hostile_archives_are_rejected(bench: Bench) -> None:
         await asyncio.wait_for(bench.sandbox.get_archive("out"), _AT_ONCE_S)
 
 
-@check(98)
+@check(98, "CRLF, a lone CR and a missing last newline stay.")
 async def line_ends_are_preserved(bench: Bench) -> None:
-    """CRLF, a lone CR and a missing last newline stay."""
     data = b"a\r\nb\rc\n\r\nd"
     await bench.sandbox.write_file("file", data)
     equal("content", await bench.sandbox.read_file("file"), data)
     equal("output", (await bench.sandbox.exec("cat file")).stdout, data)
 
 
-@check(99)
+@check(99, "A written file is there for the next command and a command's file for the next read.")
 async def files_and_commands_see_the_same(bench: Bench) -> None:
-    """A written file is there for the next command and a command's file for the next read."""
     shared = ("/tmp", "/dev/shm") if bench.gives("own_tmp") else (await bench.temporary(),)
     for folder in (bench.sandbox.workdir, *shared):
         await bench.sandbox.write_file(f"{folder}/in", b"1")
@@ -216,9 +206,8 @@ async def files_and_commands_see_the_same(bench: Bench) -> None:
         equal(f"from {folder}", await bench.sandbox.read_file(f"{folder}/out"), b"2\n")
 
 
-@check(100)
+@check(100, "A written file belongs to whoever commands run as, with the mode asked for, and can be changed.")
 async def files_belong_to_the_user_with_their_mode(bench: Bench) -> None:
-    """A written file belongs to whoever commands run as, with the mode asked for, and can be changed."""
     await bench.sandbox.write_file("deep/tool", b"#!/bin/sh\necho ran\n", mode=0o750)
     await bench.sandbox.write_file("plain", b"")
     result = await bench.sandbox.exec("stat -c '%u %a' deep/tool plain; id -u; deep/tool; rm -r deep plain")
@@ -227,9 +216,8 @@ async def files_belong_to_the_user_with_their_mode(bench: Bench) -> None:
     equal("running and removing", (ran, result.exit_code), ("ran", 0))
 
 
-@check(101)
+@check(101, "Newlines, dashes, quotes, 255 bytes and names that are not UTF-8 are only names.")
 async def odd_names_work(bench: Bench) -> None:
-    """Newlines, dashes, quotes, 255 bytes and names that are not UTF-8 are only names."""
     for name in _ODD_NAMES:
         await bench.sandbox.write_file(name, name.encode("utf-8", "surrogateescape"))
     for name in _ODD_NAMES:
@@ -239,9 +227,14 @@ async def odd_names_work(bench: Bench) -> None:
     equal("as a command sees it", seen.text().split(), [str(len(_ODD_NAMES) + 1), "-n"])
 
 
-@check(102, memory_mb=192, disk_mb=32, file_mb=48)
+@check(
+    102,
+    "A write that runs out of space, or is cancelled, leaves the old file and nothing beside it.",
+    memory_mb=192,
+    disk_mb=32,
+    file_mb=48,
+)
 async def a_failed_write_leaves_the_old_content(bench: Bench) -> None:
-    """A write that runs out of space, or is cancelled, leaves the old file and nothing beside it."""
     old = b"o" * 1000
     await bench.sandbox.write_file("kept", old)
     await bench.sandbox.exec("head -c 20000000 /dev/zero >filler")
@@ -281,9 +274,8 @@ while True:
 """
 
 
-@check(133)
+@check(133, "Background processes stand still during a pause, in which commands and files work.")
 async def a_pause_stops_what_runs_and_ends(bench: Bench) -> None:
-    """What runs in the background stands still in a block, in which commands and files work, and goes on."""
     sandbox = bench.sandbox
     await sandbox.shell(_WRITER)
     async with sandbox.paused():
@@ -297,9 +289,8 @@ async def a_pause_stops_what_runs_and_ends(bench: Bench) -> None:
     holds("it goes on", len(await sandbox.read_file("grows")) > len(before))
 
 
-@check(134, needs=("pids",), pids=48)
+@check(134, "A pause stops processes that fork for ever, too.", needs=("pids",), pids=48)
 async def a_fork_bomb_stands_still_in_a_pause(bench: Bench) -> None:
-    """Processes that fork for ever are stopped, too."""
     await bench.sandbox.write_file("storm.py", _STORM.encode())
     await bench.sandbox.exec("(python3 storm.py >/dev/null 2>&1 &); until test -s storm; do :; done")
     async with bench.sandbox.paused():
@@ -308,23 +299,11 @@ async def a_fork_bomb_stands_still_in_a_pause(bench: Bench) -> None:
         equal("what they wrote", await bench.sandbox.read_file("storm"), before)
 
 
-@check(135)
+@check(135, "A file is read although a process holds a lease on it and does not give it back.")
 async def a_lease_keeps_nobody_from_reading(bench: Bench) -> None:
-    """A file is read although a process holds a lease on it and does not give it back."""
     await bench.sandbox.write_file("leased", b"there")
     await bench.sandbox.write_file("lease.py", _LEASE.encode())
     await bench.sandbox.exec(
         "(python3 lease.py &) >/dev/null 2>&1; until test -e held; do :; done", timeout_s=10
     )
     equal("content", await bench.sandbox.read_file("leased"), b"there")
-
-
-@contextmanager
-def _host_file() -> Generator[tuple[Path, bytes]]:
-    """A file on the host that everybody may read and change."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o777)
-        path, secret = Path(folder, "secret"), secrets.token_bytes(16)
-        path.write_bytes(secret)
-        path.chmod(0o666)
-        yield path, secret

@@ -6,114 +6,98 @@ from tools.sandbox.conformance.checks import Bench, check, declare_missing, equa
 
 _SPECIAL = "café résumé €100 中文 😀"
 _OCTAL = "".join(f"\\{byte:03o}" for byte in _SPECIAL.encode())
-"""Only ASCII travels in, so that two wrong conversions cannot cancel each other."""
+"""Only ASCII is sent, so that two wrong conversions cannot cancel each other."""
 _LARGE = 50 << 20
 _ONE_USER = "commands run as the sandbox's one unprivileged user; `exec` has no `user`"
 
 
-@check(23)
+@check(23, "Standard output comes back as it was written.")
 async def exec_output(bench: Bench) -> None:
-    """Standard output comes back as it was written."""
     equal("stdout", (await bench.sandbox.exec("echo foo; echo bar")).stdout, b"foo\nbar\n")
 
 
-@check(24)
+@check(24, "Standard error comes back as it was written.")
 async def exec_stderr(bench: Bench) -> None:
-    """Standard error comes back as it was written."""
     equal("stderr", (await bench.sandbox.exec("echo foo; echo boof >&2")).stderr, b"boof\n")
 
 
-@check(25)
+@check(25, "Output outside ASCII is decoded as UTF-8.")
 async def exec_output_utf(bench: Bench) -> None:
-    """Output outside ASCII is decoded as UTF-8."""
     equal("text", (await bench.sandbox.exec(f"printf '{_OCTAL}'")).text(), _SPECIAL)
 
 
-@check(26)
+@check(26, "Standard error outside ASCII keeps its bytes.")
 async def exec_stderr_utf(bench: Bench) -> None:
-    """Standard error outside ASCII keeps its bytes."""
     equal("stderr", (await bench.sandbox.exec(f"printf '{_OCTAL}' >&2")).stderr, _SPECIAL.encode())
 
 
-@check(27)
+@check(27, "The exit status is the command's.")
 async def exec_returncode(bench: Bench) -> None:
-    """The exit status is the command's."""
     equal("exit code", (await bench.sandbox.exec("echo foo; exit 70")).exit_code, 70)
 
 
-@check(28)
+@check(28, "A command that takes too long is ended and marked as timed out.")
 async def exec_timeout(bench: Bench) -> None:
-    """A command that takes too long is ended and marked as timed out."""
     result = await bench.sandbox.exec(["sleep", "1000"], timeout_s=0.5)
     holds("the result says timed_out", result.timed_out)
 
 
-@check(29)
+@check(29, "A command that a signal ends at once did not time out.")
 async def exec_timeout_not_raised_on_fast_signal_death(bench: Bench) -> None:
-    """A command that a signal ends at once did not time out."""
     result = await bench.sandbox.exec("kill -TERM $$", timeout_s=30)
     equal("exit code and timed_out", (result.exit_code, result.timed_out), (143, False))
 
 
-@check(30)
+@check(30, "After a timeout the process is gone; it was there before.")
 async def exec_timeout_kills_process(bench: Bench) -> None:
-    """After a timeout the process is gone; it was there before."""
     await _dies_with_the_timeout(bench, "echo $$ >pids; sleep 1000; :", 1)
 
 
-@check(31)
+@check(31, "After a timeout children are gone too; they were there before.")
 async def exec_timeout_kills_child_processes(bench: Bench) -> None:
-    """After a timeout children are gone too; they were there before."""
     started = "sleep 1001 & echo $! >pids; sh -c 'echo $$ >>pids; sleep 1002; :' & echo $! >>pids; sleep 1003"
     await _dies_with_the_timeout(bench, started, 3)
 
 
-@check(32)
+@check(32, "A file that may not be executed is exit status 126, unlike a missing one.")
 async def exec_permission_error(bench: Bench) -> None:
-    """A file that may not be executed is exit status 126, unlike a missing one."""
     equal("exit code", (await bench.sandbox.exec(["/etc/passwd"])).exit_code, 126)
 
 
-@check(33)
+@check(33, "Variables given to a command arrive, spaces included.")
 async def exec_env_vars(bench: Bench) -> None:
-    """Variables given to a command arrive, spaces included."""
     result = await bench.sandbox.exec('echo "$A"; echo "$B"', env={"A": "chonko zamboodle", "B": "x=y"})
     equal("stdout", result.stdout, b"chonko zamboodle\nx=y\n")
 
 
-@check(34)
+@check(34, "Standard input arrives, and none is an end at once.")
 async def exec_input_text(bench: Bench) -> None:
-    """Standard input arrives, and none is an end at once."""
     equal("stdout", (await bench.sandbox.exec(["cat"], stdin=b"hello\nworld\n")).stdout, b"hello\nworld\n")
     empty = await bench.sandbox.exec(["cat"], timeout_s=10)
     equal("exit code and stdout of no input", (empty.exit_code, empty.stdout), (0, b""))
 
 
-@check(35)
+@check(35, "Input is never read as shell.")
 async def exec_input_shell_special(bench: Bench) -> None:
-    """Input is never read as shell."""
     text = b"$HOME `whoami` 'single' \"double\" \\backslash\nnewline\n"
     equal("stdout", (await bench.sandbox.exec(["cat"], stdin=text)).stdout, text)
 
 
-@check(36)
+@check(36, "Input may be any bytes.")
 async def exec_input_binary(bench: Bench) -> None:
-    """Input may be any bytes."""
     data = b"\xc3\x28\x00\xff\x01\x02bytes"
     await bench.sandbox.exec("cat > file", stdin=data)
     equal("content", await bench.sandbox.read_file("file"), data)
 
 
-@check(37)
+@check(37, "50 MiB of input arrive whole.")
 async def exec_input_large(bench: Bench) -> None:
-    """50 MiB of input arrive whole."""
     result = await bench.sandbox.exec(["wc", "-c"], stdin=b"a" * _LARGE)
     equal("bytes", result.text().split(), [str(_LARGE)])
 
 
-@check(38)
+@check(38, "1 MiB of arguments arrives whole.")
 async def exec_large_command(bench: Bench) -> None:
-    """1 MiB of arguments arrives whole."""
     words = ["x" * (64 << 10)] * 16
     result = await bench.sandbox.exec(["printf", "%s", *words], max_output_bytes=2 << 20)
     equal("exit code", result.exit_code, 0)
@@ -124,31 +108,27 @@ declare_missing(39, "exec_as_user", "A command runs as a given user.", _ONE_USER
 declare_missing(40, "exec_as_nonexistent_user", "A user that does not exist is an error.", _ONE_USER)
 
 
-@check(41)
+@check(41, "Commands start where relative paths of files start.")
 async def cwd_unspecified(bench: Bench) -> None:
-    """Commands start where relative paths of files start."""
     await bench.sandbox.write_file("here", b"x")
     result = await bench.sandbox.exec("ls; pwd")
     equal("stdout", result.text(), f"here\n{bench.sandbox.workdir}\n")
 
 
-@check(42)
+@check(42, "A command starts in the directory given.")
 async def cwd_custom(bench: Bench) -> None:
-    """A command starts in the directory given."""
     result = await bench.sandbox.exec("pwd; ls", cwd="/usr/bin")
     holds("the listing is that of /usr/bin", {"/usr/bin", "env"} <= set(result.text().splitlines()))
 
 
-@check(43)
+@check(43, "A relative directory is below the workspace.")
 async def cwd_relative(bench: Bench) -> None:
-    """A relative directory is below the workspace."""
     await bench.sandbox.write_file("sub/file", b"x")
     equal("stdout", (await bench.sandbox.exec(["ls"], cwd="sub")).stdout, b"file\n")
 
 
-@check(44)
+@check(44, "An absolute directory that was just made works.")
 async def cwd_absolute(bench: Bench) -> None:
-    """An absolute directory that was just made works."""
     folder = f"{await bench.temporary()}/sub"
     await bench.sandbox.write_file(f"{folder}/file", b"x")
     equal("stdout", (await bench.sandbox.exec(["ls"], cwd=folder)).stdout, b"file\n")
@@ -164,37 +144,32 @@ async def _dies_with_the_timeout(bench: Bench, command: str, count: int) -> None
     equal("processes after the timeout", left.stdout, b"")
 
 
-@check(3)
+@check(3, "50 MiB go in and out whole.")
 async def read_and_write_large_file_binary(bench: Bench) -> None:
-    """50 MiB go in and out whole."""
     data = b"\xc3" * _LARGE
     await bench.sandbox.write_file("large", data)
     holds("50 MiB come back", await bench.sandbox.read_file("large", max_bytes=_LARGE) == data)
 
 
-@check(5)
+@check(5, "Missing directories of an absolute path are made.")
 async def read_and_write_file_including_directory_absolute(bench: Bench) -> None:
-    """Missing directories of an absolute path are made."""
     await _round_trip(bench, f"{await bench.temporary()}/new/er/file", b"x")
 
 
-@check(6)
+@check(6, "Missing directories of a relative path are made, below the workspace.")
 async def read_and_write_file_including_directory_relative(bench: Bench) -> None:
-    """Missing directories of a relative path are made, below the workspace."""
     await _round_trip(bench, "new/er/file", b"x")
     await _round_trip(bench, f"{bench.sandbox.workdir}/new/er/file", b"y")
 
 
-@check(7)
+@check(7, "An empty file reads as nothing.")
 async def read_file_zero_length(bench: Bench) -> None:
-    """An empty file reads as nothing."""
     await bench.sandbox.exec("touch empty")
     equal("content", await bench.sandbox.read_file("empty"), b"")
 
 
-@check(8)
+@check(8, "A missing file is FileNotFoundError with its name.")
 async def read_file_not_found(bench: Bench) -> None:
-    """A missing file is FileNotFoundError with its name."""
     try:
         await bench.sandbox.read_file("nonexistent")
     except FileNotFoundError as error:
@@ -203,41 +178,36 @@ async def read_file_not_found(bench: Bench) -> None:
     holds("FileNotFoundError was raised", False)
 
 
-@check(9)
+@check(9, "A file without read permission is PermissionError.")
 async def read_file_not_allowed(bench: Bench) -> None:
-    """A file without read permission is PermissionError."""
     await bench.sandbox.write_file("locked", b"x")
     await bench.sandbox.exec("chmod -r locked")
     with raises(PermissionError, what="reading a locked file"):
         await bench.sandbox.read_file("locked")
 
 
-@check(10)
+@check(10, "A directory is IsADirectoryError.")
 async def read_file_is_directory(bench: Bench) -> None:
-    """A directory is IsADirectoryError."""
     with raises(IsADirectoryError, what="reading /usr"):
         await bench.sandbox.read_file("/usr")
 
 
-@check(11)
+@check(11, "A name that makes no sense is FileNotFoundError.")
 async def read_file_nonsense_name(bench: Bench) -> None:
-    """A name that makes no sense is FileNotFoundError."""
     with raises(FileNotFoundError, what="reading an address"):
         await bench.sandbox.read_file("https:/en.wikipedia.org/wiki/Bart%C5%82omiej_Kasprzykowski")
 
 
-@check(12)
+@check(12, "A file over the limit is an error, one at the limit is not.")
 async def read_file_limit(bench: Bench) -> None:
-    """A file over the limit is an error, one at the limit is not."""
     await bench.sandbox.write_file("file", b"a" * 2048)
     with raises(OSError, what="reading 2048 bytes with room for 2047"):
         await bench.sandbox.read_file("file", max_bytes=2047)
     equal("bytes at the limit", len(await bench.sandbox.read_file("file", max_bytes=2048)), 2048)
 
 
-@check(18)
+@check(18, "Zero bytes make an empty file that is really there.")
 async def write_binary_file_zero_length(bench: Bench) -> None:
-    """Zero bytes make an empty file that is really there."""
     await bench.sandbox.write_file("empty.bin", b"")
     equal("size", (await bench.sandbox.exec("stat -c %s empty.bin")).text(), "0\n")
 
@@ -290,7 +260,7 @@ _WRITES: Sequence[tuple[int, str, str, _Step, str, tuple[bytes, ...]]] = (
     (22, "write_binary_file_exists", "Bytes over a file replace it.",
      _round_trip, "file", (_BYTES * 100, b"\xc3\x29")),
 )  # fmt: skip
-"""Number, name and claim of a check, what it does for each of its contents, and the path."""
+"""Number, name and claim of a check, its step, path and contents."""
 
 
 def _declare(number: int, name: str, claim: str, step: _Step, path: str, contents: tuple[bytes, ...]) -> None:
@@ -298,8 +268,8 @@ def _declare(number: int, name: str, claim: str, step: _Step, path: str, content
         for data in contents:
             await step(bench, path, data)
 
-    run.__name__, run.__doc__ = name, claim
-    check(number)(run)
+    run.__name__ = name
+    check(number, claim)(run)
 
 
 for _row in _WRITES:

@@ -1,4 +1,4 @@
-"""Programs that own sandboxes, started, killed and measured by checks: `python -m … SCENARIO TARGET …`."""
+"""Host programs with sandboxes, which checks start, kill and measure: `python -m … SCENARIO TARGET …`."""
 
 import asyncio
 import json
@@ -7,22 +7,23 @@ import resource
 import sys
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 from tools.errors import TurnwiseError
+from tools.sandbox import list_sandboxes, reap_sandboxes
 from tools.sandbox.conformance.checks import Target
-from tools.sandbox.host.process_ids import children
-from tools.sandbox.inventory import list_sandboxes, reap_sandboxes
+from tools.sandbox.host.ownership import children
 
 _ENOUGH = 5
-"""Openings that work, after which all with more descriptors would."""
+"""After this many successful openings, more descriptors change nothing."""
 _BEAT_S = 0.002
 
 
 async def hold(target: Target, mark: str) -> None:
-    """Open a sandbox with two processes in it and wait to be killed."""
+    """Open a sandbox with two processes and wait to be killed."""
     async with target.open() as sandbox:
         await sandbox.shell(f"setsid sleep {mark} >/dev/null 2>&1 &")
         print("up", flush=True)  # noqa: T201  # the protocol with the check
@@ -30,19 +31,19 @@ async def hold(target: Target, mark: str) -> None:
 
 
 async def sweep(target: Target) -> object:
-    """Take away what dead owners left, and open a sandbox, which may do it too."""
+    """Open a sandbox and remove orphans."""
     async with target.open() as sandbox:
         await sandbox.exec("true")
     return len(await reap_sandboxes(target.backend))
 
 
-async def starved(target: Target) -> object:
-    """Open sandboxes with ever more descriptors to have, so that each step of the opening fails once."""
+async def starve(target: Target) -> object:
+    """Open sandboxes with a growing descriptor limit, so that each step of opening fails once."""
     async with target.open():
         pass
-    before, failed, foreign = await _owned(target), 0, list[str]()
+    before, failed, foreign = await _count_owned(target), 0, list[str]()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    highest = max(_descriptors())
+    highest = max(open_descriptors())
     gaps = _fill(highest)
     worked = 0
     for room in range(40):
@@ -62,11 +63,11 @@ async def starved(target: Target) -> object:
             break
     for gap in gaps:
         os.close(gap)
-    return {"before": before, "after": await _owned(target), "failed": failed, "foreign": foreign}
+    return {"before": before, "after": await _count_owned(target), "failed": failed, "foreign": foreign}
 
 
 async def stall(target: Target, count: str) -> object:
-    """The longest time the loop stood still while sandboxes opened, without waits for a processor."""
+    """Measure the longest stall of the event loop during openings, without waits for a processor."""
     async with target.open():
         pass
     worst = 0.0
@@ -75,9 +76,9 @@ async def stall(target: Target, count: str) -> object:
     async def beat() -> None:
         nonlocal worst
         while not opened.is_set():
-            started, waited = time.monotonic(), _waited_s()
+            started, waited = time.monotonic(), _cpu_wait_s()
             await asyncio.sleep(_BEAT_S)
-            worst = max(worst, time.monotonic() - started - _BEAT_S - (_waited_s() - waited))
+            worst = max(worst, time.monotonic() - started - _BEAT_S - (_cpu_wait_s() - waited))
 
     heart = asyncio.create_task(beat())
     async with AsyncExitStack() as stack:
@@ -88,7 +89,7 @@ async def stall(target: Target, count: str) -> object:
 
 
 async def idle(target: Target, count: str) -> object:
-    """The memory that idle sandboxes take, shared pages counted in parts."""
+    """Measure the memory of idle sandboxes, with shared pages counted in parts (PSS)."""
     async with AsyncExitStack() as stack:
         for _ in range(int(count)):
             sandbox = await stack.enter_async_context(target.open())
@@ -97,13 +98,13 @@ async def idle(target: Target, count: str) -> object:
         try:
             used = sum(pss_bytes(pid) for pid in pids)
         except PermissionError:
-            # A supervisor that shares its user with the agent hides its memory.
+            # A supervisor of the agent's user hides its memory.
             pids, used = [], 0
     return {"processes": len(pids), "each_mb": used / int(count) / (1 << 20)}
 
 
 async def spawn_cost(target: Target, megabytes: str) -> object:
-    """Processor time of this process for one opening, before and after it takes much memory."""
+    """Measure this process's processor time of one opening, before and after it allocates memory."""
 
     async def cheapest() -> float:
         costs: list[float] = []
@@ -122,7 +123,7 @@ async def spawn_cost(target: Target, megabytes: str) -> object:
 
 
 async def outage(target: Target) -> object:
-    """The error of opening where engine and programs are out of reach."""
+    """Open a sandbox without engine and programs."""
     started = time.monotonic()
     try:
         async with target.open() as sandbox:
@@ -132,45 +133,33 @@ async def outage(target: Target) -> object:
     return {"understood": understood, "outcome": outcome, "seconds": time.monotonic() - started}
 
 
-SCENARIOS: Mapping[str, Callable[..., Awaitable[object]]] = {
-    "hold": hold,
-    "sweep": sweep,
-    "starved": starved,
-    "stall": stall,
-    "idle": idle,
-    "spawn_cost": spawn_cost,
-    "outage": outage,
+SCENARIOS: Mapping[str, Callable[..., Coroutine[Any, Any, object]]] = {
+    each.__name__: each for each in (hold, sweep, starve, stall, idle, spawn_cost, outage)
 }
 
 
 def descendants(pid: int) -> list[int]:
-    """Every process below one."""
     own = children(pid)
     return own + [deeper for child in own for deeper in descendants(child)]
 
 
 def pss_bytes(pid: int) -> int:
-    """The memory of a process, shared pages counted in parts."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) << 10
     return 0
 
 
-async def _run(scenario: str, target: str, *arguments: str) -> object:
-    return await SCENARIOS[scenario](Target.from_json(target), *arguments)
-
-
-async def _owned(target: Target) -> dict[str, int]:
+async def _count_owned(target: Target) -> dict[str, int]:
     return {
-        "descriptors": len(_descriptors()),
+        "descriptors": len(open_descriptors()),
         "processes": len(descendants(os.getpid())),
         "sandboxes": sum(entry.owner == os.getpid() for entry in await list_sandboxes(target.backend)),
     }
 
 
 def _fill(below: int) -> list[int]:
-    """Take every free descriptor below a number."""
+    """Occupy every free descriptor below a number."""
     taken = [os.dup(0)]
     while taken[-1] < below:
         taken.append(os.dup(0))
@@ -178,12 +167,12 @@ def _fill(below: int) -> list[int]:
     return taken
 
 
-def _descriptors() -> list[int]:
+def open_descriptors() -> list[int]:
     return [int(path.name) for path in Path("/proc/self/fd").iterdir()]
 
 
-def _waited_s() -> float:
-    """How long this thread has waited for a processor in all."""
+def _cpu_wait_s() -> float:
+    """Return how long this thread has waited for a processor."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
     except OSError:
@@ -191,4 +180,5 @@ def _waited_s() -> float:
 
 
 if __name__ == "__main__":
-    json.dump(asyncio.run(_run(*sys.argv[1:])), sys.stdout)
+    scenario, target, *arguments = sys.argv[1:]
+    json.dump(asyncio.run(SCENARIOS[scenario](Target.from_json(target), *arguments)), sys.stdout)

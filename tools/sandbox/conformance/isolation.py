@@ -1,14 +1,23 @@
-"""Checks 83 to 92 and 121 to 124: nothing of the host can be seen, reached or gained."""
+"""Checks 83 to 92 and 121 to 124: nothing of the host is visible, reachable or gained."""
 
 import os
 import secrets
 import socket
-import tempfile
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tools.sandbox.conformance.checks import Bench, check, equal, holds, host_status, marker, raises, sleeper
+from tools.sandbox.conformance.checks import (
+    Bench,
+    check,
+    equal,
+    holds,
+    host_file,
+    host_status,
+    marker,
+    raises,
+    sleeper,
+)
 
 _REACH = """
 import socket, sys
@@ -50,29 +59,30 @@ except OSError:
 """
 
 
-@check(83, gives=("network",))
+@check(
+    83,
+    "TCP, UDP, DNS, the host's loopback, its abstract sockets and cloud metadata are out of reach.",
+    gives=("network",),
+)
 async def there_is_no_network(bench: Bench) -> None:
-    """TCP, UDP, DNS, the host's loopback, its abstract sockets and cloud metadata are out of reach."""
     name = f"turnwise-{secrets.token_hex(8)}"
     with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_UNIX) as unix:
         unix.bind(f"\0{name}")
         unix.listen()
         port = tcp.getsockname()[1]
-        # They are really there: the host reaches them.
+        # The host reaches it.
         socket.create_connection(("127.0.0.1", port), 2).close()
         seen = await bench.python(_REACH, str(port), name)
     equal("host loopback, metadata, TCP, UDP, DNS, abstract socket", seen.text().split(), ["shut"] * 6)
 
 
-@check(84)
+@check(84, "Two processes of one sandbox can talk over 127.0.0.1.")
 async def loopback_inside_works(bench: Bench) -> None:
-    """Two processes of one sandbox can talk over 127.0.0.1."""
     equal("stdout", (await bench.python(_LOOPBACK)).stdout, b"on\n")
 
 
-@check(85)
+@check(85, "Variables of the host are in no process of a sandbox, process 1 included.")
 async def host_secrets_are_in_no_environment(bench: Bench) -> None:
-    """Variables of the host are in no process of a sandbox, process 1 included."""
     secret = secrets.token_hex(16)
     os.environ["TURNWISE_CHECK_SECRET"] = secret
     try:
@@ -86,9 +96,8 @@ async def host_secrets_are_in_no_environment(bench: Bench) -> None:
         holds("the secret was not", secret not in result.text())
 
 
-@check(86)
+@check(86, "Only processes of the sandbox are there, and none of the host's can be signalled.")
 async def host_processes_are_invisible(bench: Bench) -> None:
-    """Only processes of the sandbox are there, and none of the host's can be signalled."""
     mark = marker()
     async with bench.open() as other:
         victim = await sleeper(other, mark)
@@ -103,25 +112,25 @@ async def host_processes_are_invisible(bench: Bench) -> None:
         holds(f"it lives on ({state})", state[0] in "SRD")
 
 
-@check(87)
+@check(
+    87, "Accounts, homes, keys, the container engine's socket and other sandboxes' files are out of reach."
+)
 async def host_files_are_unreadable(bench: Bench) -> None:
-    """Accounts, homes, keys, the container engine's socket and other sandboxes' files are out of reach."""
     for path in ("/etc/shadow", "/run/docker.sock", "/var/run/docker.sock", "/sys/fs/cgroup/cgroup.procs"):
         holds(f"{path} cannot be read", (await bench.sandbox.exec(["cat", path])).exit_code != 0)
     for path in _homes():
         holds(f"{path} shows nothing", (await bench.sandbox.exec(["ls", "-A", path])).stdout == b"")
-    with _secret_file() as (path, secret):
+    with host_file() as (path, secret):
         found = await bench.sandbox.exec(["cat", str(path)])
-        holds("a file of the host is not there", secret.encode() not in found.stdout)
+        holds("a file of the host is not there", secret not in found.stdout)
     async with bench.open() as other:
         await other.write_file("private", b"x", mode=0o666)
         with raises(FileNotFoundError, PermissionError, what="another sandbox's file"):
             await bench.sandbox.read_file(f"{other.workdir}/private")
 
 
-@check(88)
+@check(88, "No capabilities, no way to new ones, a system call filter, and not root on the host.")
 async def no_privileges(bench: Bench) -> None:
-    """No capabilities, no way to new ones, a system call filter, and not root on the host."""
     text = (await bench.sandbox.exec("cat /proc/self/status")).text()
     seen = {key: value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
     for name in ("CapEff", "CapPrm", "CapInh", "CapAmb"):
@@ -131,29 +140,30 @@ async def no_privileges(bench: Bench) -> None:
     holds(f"none of its host user ids is 0 ({uids})", "0" not in uids)
 
 
-@check(89)
+@check(89, "Neither the system's setuid programs nor own ones change who runs.")
 async def setuid_gives_nothing(bench: Bench) -> None:
-    """Neither the system's setuid programs nor own ones change who runs."""
     script = "cp /usr/bin/id own && chmod 6755 own && ./own -u; id -u; su -c 'id -u' </dev/null 2>/dev/null"
     own, real, *others = (await bench.sandbox.exec(script)).text().split()
     equal("user of an own setuid program", own, real)
     equal("output of su", others, [])
 
 
-@check(90, gives=("kernel_doors", "system_calls"))
+@check(
+    90,
+    "Mounts, namespaces, devices, chroot, BPF, keyrings and tracing of process 1 are refused.",
+    gives=("kernel_doors", "system_calls"),
+)
 async def kernel_doors_are_shut(bench: Bench) -> None:
-    """Mounts, namespaces, devices, chroot, BPF, keyrings and tracing of process 1 are refused."""
     for command in ("mount -t tmpfs none /tmp", "unshare -U true", "unshare -m true", "chroot / true",
                     "mknod n b 8 0", "umount /proc"):  # fmt: skip
         holds(f"`{command}` fails", (await bench.sandbox.exec(command)).exit_code not in (0, 127))
     equal("bpf, keyctl, ptrace", (await bench.python(_SYSTEM_CALLS)).text().split(), ["refused"] * 3)
 
 
-@check(91)
+@check(91, "A command has its three streams and nothing else open, and none of them is a host file.")
 async def no_host_descriptor_is_inherited(bench: Bench) -> None:
-    """A command has its three streams and nothing else open, and none of them is a host file."""
     look = "for f in /proc/self/fd/*; do [ -e $f ] && echo ${f##*/} $(readlink $f); done"
-    with _secret_file() as (path, _), path.open() as held:
+    with host_file() as (path, _), path.open() as held:
         os.set_inheritable(held.fileno(), True)
         async with bench.open() as sandbox:
             lines = [line.split(maxsplit=1) for line in (await sandbox.exec(look)).text().splitlines()]
@@ -163,26 +173,10 @@ async def no_host_descriptor_is_inherited(bench: Bench) -> None:
     equal("descriptors in the shell", shell, ["0", "1", "2", "3"])
 
 
-@check(92)
+@check(92, "Commands have no controlling terminal and a session of their own: TIOCSTI has no target.")
 async def nothing_can_be_typed_into_a_terminal(bench: Bench) -> None:
-    """Commands have no controlling terminal and a session of their own: TIOCSTI has no target."""
     equal("typing", (await bench.python(_TERMINAL)).stdout, b"refused\n")
     equal("typing from the shell", (await bench.sandbox.shell("echo x >/dev/tty")).exit_code, 1)
-
-
-def _homes() -> list[str]:
-    return sorted({str(Path.home()), str(Path("~root").expanduser()), "/home", str(Path.cwd())})
-
-
-@contextmanager
-def _secret_file() -> Generator[tuple[Path, str]]:
-    """A file on the host that everybody may read."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        path, secret = Path(folder, "secret"), secrets.token_hex(16)
-        path.write_text(secret)
-        path.chmod(0o666)
-        yield path, secret
 
 
 _SETTINGS = ("/usr/local/etc", "/usr/etc")
@@ -229,9 +223,8 @@ if os.uname().machine == 'x86_64':
 """
 
 
-@check(121)
+@check(121, "This package, installed environments and the settings of programs below /usr are out of reach.")
 async def nothing_that_a_person_installed_can_be_read(bench: Bench) -> None:
-    """This package, installed environments and the settings of programs below /usr are out of reach."""
     imported = (await bench.python(_IMPORTS)).text().split()
     equal("what can be imported of it", [path for path in imported if path != "None"], [])
     with ExitStack() as there:
@@ -239,31 +232,37 @@ async def nothing_that_a_person_installed_can_be_read(bench: Bench) -> None:
         files += [
             there.enter_context(_secret_in(folder)) for folder in _SETTINGS if os.access(folder, os.W_OK)
         ]
-        for path, content in _contents(files).items():
-            found = await bench.sandbox.exec(["cat", path])
-            holds(f"the host's {path} is not there", found.stdout != content)
+        for path in files:
+            if path.is_file() and os.access(path, os.R_OK):
+                found = await bench.sandbox.exec(["cat", str(path)])
+                holds(f"the host's {path} is not there", found.stdout != path.read_bytes())
 
 
-@check(122, gives=("system_calls",))
+@check(
+    122,
+    "Sockets are UNIX, IPv4, IPv6 or NETLINK_ROUTE; every other family and pair is EAFNOSUPPORT.",
+    gives=("system_calls",),
+)
 async def only_usual_sockets_are_there(bench: Bench) -> None:
-    """Sockets are UNIX, IPv4, IPv6 or NETLINK_ROUTE; every other family and pair is EAFNOSUPPORT."""
     usual = ["2", "10", "16"]
     if bench.gives("unix_sockets"):
         usual.insert(0, "1")
     equal("families", (await bench.python(_SOCKETS)).text().split(), usual)
 
 
-@check(123, gives=("system_calls",))
+@check(
+    123,
+    "io_uring is refused, and so are the 32-bit and x32 calls of a 64-bit processor.",
+    gives=("system_calls",),
+)
 async def no_other_numbers_of_calls_pass_the_filter(bench: Bench) -> None:
-    """io_uring is refused, and so are the 32-bit and x32 calls of a 64-bit processor."""
     seen = (await bench.python(_OTHER_NUMBERS)).text().split()
     equal("calls", seen, ["refused"] * len(seen))
     holds("some were tried", bool(seen))
 
 
-@check(124)
+@check(124, "Programs of the agent are killed before the host's, and cannot change that.")
 async def a_shortage_of_memory_ends_agents_first(bench: Bench) -> None:
-    """Programs of the agent are killed before the host's, and cannot change that."""
     pid = await sleeper(bench.sandbox, marker())
     score = _score(pid)
     holds(f"its score ({score}) is above the host's ({_score(os.getpid())})", score > _score(os.getpid()))
@@ -280,13 +279,12 @@ def _score(pid: int) -> int:
     return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
 
 
+def _homes() -> list[str]:
+    return sorted({str(Path.home()), str(Path("~root").expanduser()), "/home", str(Path.cwd())})
+
+
 def _settings() -> list[Path]:
     return [path for folder in _SETTINGS for path in Path(folder).glob("*")]
-
-
-def _contents(files: Iterable[Path]) -> dict[str, bytes]:
-    """By path, the content of those that the host can read."""
-    return {str(path): path.read_bytes() for path in files if path.is_file() and os.access(path, os.R_OK)}
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Checks 103 to 110: from opening to nothing left, whatever goes wrong in between."""
+"""Checks 103 to 110: opening, closing and everything that may fail in between."""
 
 import asyncio
 import os
@@ -6,9 +6,9 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from tools.errors import SandboxUnavailable
+from tools.sandbox import list_sandboxes
 from tools.sandbox.conformance.checks import (
     Bench,
     Target,
@@ -22,18 +22,17 @@ from tools.sandbox.conformance.checks import (
     sleeper,
     until,
 )
-from tools.sandbox.inventory import list_sandboxes
+from tools.sandbox.conformance.hosts import open_descriptors
 
 _GONE_WITHIN_S = 5.0
 _LIFECYCLES = 8
 _ORPHANS = "for i in 1 2 3 4 5 6 7 8; do (setsid true &); done"
 _ZOMBIES = "for p in /proc/[0-9]*; do [ -O $p ] && cat $p/stat; done 2>/dev/null | grep -c ') Z '"
-"""Those of the agent's user: a sandbox may see the machine's."""
+"""Of the agent's user only: a sandbox may see the host's."""
 
 
-@check(103)
+@check(103, "Closing works with a command running, after a crash and when it is cancelled; calls then fail.")
 async def close_is_idempotent(bench: Bench) -> None:
-    """Closing works with a command running, after a crash and when it is cancelled; calls then fail."""
     async with bench.open() as sandbox:
         running = asyncio.create_task(sandbox.exec("sleep 1000", timeout_s=600))
         await asyncio.sleep(0.1)
@@ -45,13 +44,12 @@ async def close_is_idempotent(bench: Bench) -> None:
     mark = marker()
     async with bench.open() as sandbox:
         os.kill(first_process_of(await sleeper(sandbox, mark)), signal.SIGKILL)
-    equal("processes after the crash", await _left(mark), [])
+    equal("processes after the crash", await _find_left(mark), [])
 
 
-@check(104)
+@check(104, "Creation that fails at any step, for want of descriptors, or is cancelled leaves nothing.")
 async def failed_creation_leaves_nothing(bench: Bench) -> None:
-    """Creation that fails at any step, for want of descriptors, or is cancelled leaves nothing."""
-    found = await bench.ask_host_program("starved")
+    found = await bench.ask_host_program("starve")
     holds("some openings failed", found["failed"] > 0)
     equal("errors that are not ours", found["foreign"], [])
     equal("descriptors", found["after"]["descriptors"], found["before"]["descriptors"])
@@ -67,9 +65,8 @@ async def failed_creation_leaves_nothing(bench: Bench) -> None:
     equal("what is left of cancelled openings", await _more_than(bench.target, before), {})
 
 
-@check(105)
+@check(105, "When the host process is killed its sandboxes end soon, at the latest when the next one starts.")
 async def a_killed_host_leaves_nothing_alive(bench: Bench) -> None:
-    """When the host process is killed its sandboxes end soon, at the latest when the next one starts."""
     mark = marker()
     host = await bench.host_program("hold", mark)
     assert host.stdout is not None
@@ -77,14 +74,13 @@ async def a_killed_host_leaves_nothing_alive(bench: Bench) -> None:
     holds("a process is alive inside", bool(await until(lambda: host_pids(mark), within_s=_GONE_WITHIN_S)))
     host.kill()
     await host.wait()
-    if await _left(mark):
+    if await _find_left(mark):
         await bench.ask_host_program("sweep")
-    equal("processes left", await _left(mark), [])
+    equal("processes left", await _find_left(mark), [])
 
 
-@check(106)
+@check(106, "Sweeping from another process leaves the sandboxes of living owners alone.")
 async def a_sweep_spares_the_living(bench: Bench) -> None:
-    """Sweeping from another process leaves the sandboxes of living owners alone."""
     mark = marker()
     await sleeper(bench.sandbox, mark)
     await bench.sandbox.shell("X=1")
@@ -94,9 +90,8 @@ async def a_sweep_spares_the_living(bench: Bench) -> None:
     equal("its shell", (result.stdout, result.shell_restarted), (b"1\n", False))
 
 
-@check(107)
+@check(107, "A sandbox lives on when the threads that were there at its opening have ended.")
 async def it_survives_the_thread_that_made_it(bench: Bench) -> None:
-    """A sandbox lives on when the threads that were there at its opening have ended."""
 
     async def scenario() -> bytes:
         loop = asyncio.get_running_loop()
@@ -111,9 +106,8 @@ async def it_survives_the_thread_that_made_it(bench: Bench) -> None:
     equal("stdout", await asyncio.to_thread(asyncio.run, scenario()), b"on\n")
 
 
-@check(108)
+@check(108, "When process 1 is killed, a running call and the next one raise SandboxUnavailable.")
 async def a_dead_sandbox_is_unavailable(bench: Bench) -> None:
-    """When process 1 is killed, a running call and the next one raise SandboxUnavailable."""
     mark = marker()
     async with bench.open() as sandbox:
         first = first_process_of(await sleeper(sandbox, mark))
@@ -126,12 +120,10 @@ async def a_dead_sandbox_is_unavailable(bench: Bench) -> None:
             await asyncio.wait_for(sandbox.exec("true"), 20)
 
 
-@check(109)
+@check(109, "Orphans are all reaped: 16 for each sandbox of a crowd, 1,024 for one of 64.")
 async def zombies_do_not_accumulate(bench: Bench) -> None:
-    """Orphans are all reaped: 16 for each sandbox of a crowd, 1,024 for one of 64."""
     for _ in range(2 * bench.crowd):
         await bench.sandbox.exec(_ORPHANS)
-    # The last ones may still be on their way.
     zombies = b""
     for _ in range(50):
         zombies = (await bench.sandbox.exec(_ZOMBIES)).stdout
@@ -141,9 +133,8 @@ async def zombies_do_not_accumulate(bench: Bench) -> None:
     equal("zombies", zombies, b"0\n")
 
 
-@check(110)
+@check(110, "Descriptors, threads and sandboxes of this process are no more than before.")
 async def nothing_accumulates_over_lifecycles(bench: Bench) -> None:
-    """Descriptors, threads and sandboxes of this process are no more than before."""
     await _use(bench)
     before = await _resources(bench.target)
     for _ in range(_LIFECYCLES):
@@ -156,13 +147,13 @@ async def _use(bench: Bench) -> None:
         await sandbox.shell("sleep 1000 & setsid sleep 1000 &")
 
 
-async def _left(mark: str) -> list[int]:
+async def _find_left(mark: str) -> list[int]:
     await until(lambda: not host_pids(mark), within_s=_GONE_WITHIN_S)
     return host_pids(mark)
 
 
 async def _more_than(target: Target, before: dict[str, int]) -> dict[str, int]:
-    """The resources that grew, as soon as none has, or how much they grew when the time is up."""
+    """Return the growth of resources, after waiting for it to vanish."""
     deadline = time.monotonic() + _GONE_WITHIN_S
     while True:
         seen = await _resources(target)
@@ -174,11 +165,7 @@ async def _more_than(target: Target, before: dict[str, int]) -> dict[str, int]:
 
 async def _resources(target: Target) -> dict[str, int]:
     return {
-        "descriptors": _descriptors(),
+        "descriptors": len(open_descriptors()),
         "threads": sum(not thread.name.startswith("asyncio_") for thread in threading.enumerate()),
         "sandboxes": sum(entry.owner == os.getpid() for entry in await list_sandboxes(target.backend)),
     }
-
-
-def _descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))

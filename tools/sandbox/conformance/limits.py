@@ -1,4 +1,4 @@
-"""Checks 74 to 82 and 111 to 120: what code may use is bounded, many sandboxes, and what one says is so."""
+"""Checks 74 to 82 and 111 to 120: limits, many sandboxes, and the truth of the record."""
 
 import asyncio
 import errno
@@ -33,9 +33,13 @@ print(n)
 """
 
 
-@check(74, needs=("pids",), pids=48)
+@check(
+    74,
+    "A fork bomb gets no more processes than allowed, and the sandbox is usable afterwards.",
+    needs=("pids",),
+    pids=48,
+)
 async def fork_bomb_stays_below_the_limit(bench: Bench) -> None:
-    """A fork bomb gets no more processes than allowed, and the sandbox is usable afterwards."""
     children = int((await bench.python(_FORKS, timeout_s=20)).text())
     holds(f"it got 10 to 64 processes ({children})", 10 <= children <= 64)
     await bench.sandbox.exec("kill -9 -1")
@@ -45,9 +49,8 @@ async def fork_bomb_stays_below_the_limit(bench: Bench) -> None:
     holds(f"none of it is left ({left} processes)", left < 10)
 
 
-@check(75, needs=("pids",), pids=48)
+@check(75, "While a bomb goes off in one sandbox, another one starts processes.", needs=("pids",), pids=48)
 async def fork_bomb_in_one_does_not_stop_another(bench: Bench) -> None:
-    """While a bomb goes off in one sandbox, another one starts processes."""
     async with bench.open() as other:
         bomb = asyncio.create_task(bench.python(_BOMB, timeout_s=2))
         await asyncio.sleep(0.5)
@@ -59,9 +62,14 @@ async def fork_bomb_in_one_does_not_stop_another(bench: Bench) -> None:
         await bomb
 
 
-@check(76, needs=("memory_mb",), memory_mb=192, disk_mb=48)
+@check(
+    76,
+    "Too much memory ends the process and sets `oom_killed`, for a grandchild too.",
+    needs=("memory_mb",),
+    memory_mb=192,
+    disk_mb=48,
+)
 async def memory_hog_is_killed_and_named(bench: Bench) -> None:
-    """Too much memory ends the process and sets `oom_killed`, for a grandchild too."""
     hog = "python3 -c 'x = bytearray(1 << 30)'"
     if (await bench.sandbox.exec("python3 -c pass")).exit_code == 127:
         raise MissingError("there is no python3 in the sandbox")
@@ -71,17 +79,22 @@ async def memory_hog_is_killed_and_named(bench: Bench) -> None:
     holds("the next command is not blamed", not (await bench.sandbox.exec("true")).oom_killed)
 
 
-@check(77, gives=("disk_mb",), memory_mb=192, disk_mb=48, file_mb=96)
+@check(
+    77,
+    'A full workspace is "no space left", not the death of the writer.',
+    gives=("disk_mb",),
+    memory_mb=192,
+    disk_mb=48,
+    file_mb=96,
+)
 async def full_workspace_is_enospc(bench: Bench) -> None:
-    """A full workspace is "no space left", not the death of the writer."""
     result = await bench.sandbox.exec("head -c 60000000 /dev/zero >big")
     holds("the writer was not killed", result.exit_code == 1 and not result.oom_killed)
     holds("it was told why", b"No space left" in result.stderr)
 
 
-@check(78, memory_mb=192, disk_mb=48, file_mb=16)
+@check(78, "Neither one file of a gigabyte nor many smaller ones fit.", memory_mb=192, disk_mb=48, file_mb=16)
 async def too_many_bytes_are_stopped(bench: Bench) -> None:
-    """Neither one file of a gigabyte nor many smaller ones fit."""
     await bench.sandbox.exec("head -c 1000000000 /dev/zero >one", timeout_s=30)
     one = int((await bench.sandbox.exec("stat -c %s one")).text())
     holds(f"one file got at most 48 MB ({one >> 20} MB)", one <= 48 << 20)
@@ -92,9 +105,14 @@ async def too_many_bytes_are_stopped(bench: Bench) -> None:
     holds(f"all files got 30 to 49 MB ({used >> 10} MB)", 30 << 10 <= used <= 49 << 10)
 
 
-@check(79, needs=("memory_mb",), memory_mb=96, disk_mb=24)
+@check(
+    79,
+    "Empty files without end are stopped, and the sandbox answers afterwards.",
+    needs=("memory_mb",),
+    memory_mb=96,
+    disk_mb=24,
+)
 async def inode_flood_is_bounded(bench: Bench) -> None:
-    """Empty files without end are stopped, and the sandbox answers afterwards."""
     await bench.sandbox.exec("mkdir flood")
     result = await bench.python(_MANY.format(count=2_000_000, size=0), timeout_s=60)
     said = result.text().split()
@@ -103,9 +121,13 @@ async def inode_flood_is_bounded(bench: Bench) -> None:
     equal("afterwards", (await bench.sandbox.exec("echo on")).stdout, b"on\n")
 
 
-@check(80, needs=("cpus",), cpus=0.25)
+@check(
+    80,
+    "Two busy loops of 2 s on a quarter of a core get about half a second together.",
+    needs=("cpus",),
+    cpus=0.25,
+)
 async def cpu_quota_is_honoured(bench: Bench) -> None:
-    """Two busy loops of 2 s on a quarter of a core get about half a second together."""
     script = "for i in 1 2; do timeout 2 sh -c 'while :; do :; done' & done; wait; times"
     text = (await bench.sandbox.exec(script, timeout_s=60)).text()
     minutes = [part.rstrip("s").split("m") for part in text.split()[2:]]
@@ -129,27 +151,30 @@ time.sleep(2)
 """
 
 
-@check(136, needs=("memory_mb",), memory_mb=96, disk_mb=69)
+@check(
+    136,
+    "Full file systems and buffers of pipes at once cost the agent its processes, not the sandbox.",
+    needs=("memory_mb",),
+    memory_mb=96,
+    disk_mb=69,
+)
 async def memory_of_no_process_ends_no_sandbox(bench: Bench) -> None:
-    """Full file systems and buffers of pipes at once cost the agent its processes, not the sandbox."""
     await bench.sandbox.write_file("kept", b"here")
     await bench.sandbox.exec("for d in . /tmp /dev/shm; do head -c 99999999 /dev/zero >$d/fill; done")
     await bench.python(_BUFFERS, timeout_s=3)
     for _ in range(3):
-        await bench.sandbox.exec("true")  # which may be killed: what fills the memory still runs
+        await bench.sandbox.exec("true")  # may be killed: memory is still full
     equal("a file afterwards", await bench.sandbox.read_file("kept"), b"here")
 
 
-@check(81)
+@check(81, "A crash leaves no core file.")
 async def no_core_is_dumped(bench: Bench) -> None:
-    """A crash leaves no core file."""
     result = await bench.sandbox.exec("ulimit -c; sh -c 'kill -SEGV $$'; echo $?; ls -A")
     equal("limit, status and files", result.stdout.split(), [b"0", b"139"])
 
 
-@check(82)
+@check(82, "A file that claims 5 GB cannot be made, or is refused without being read.")
 async def a_sparse_giant_is_refused_by_its_size(bench: Bench) -> None:
-    """A file that claims 5 GB cannot be made, or is refused without being read."""
     await bench.sandbox.exec("truncate -s 5G giant || truncate -s 100M giant")
     size = int((await bench.sandbox.exec("stat -c %s giant")).text())
     holds(f"the file is larger than a read may be ({size >> 20} MB)", size > 10 << 20)
@@ -160,14 +185,13 @@ async def a_sparse_giant_is_refused_by_its_size(bench: Bench) -> None:
 _MAX_STALL_MS = 50.0
 _TRIES = 3
 _MAX_IDLE_MB = 5.0
-"""Stated in docs/sandboxes.md; shared pages are counted in parts, so that more sandboxes take less each."""
+"""Stated in docs/sandboxes.md; shared pages are counted in parts."""
 _MAX_GROWTH_S = 0.05
 _MAX_OUTAGE_S = 15.0
 
 
-@check(111)
+@check(111, "Commands in many sandboxes at once each get their own result.")
 async def parallel_commands_in_many_sandboxes(bench: Bench) -> None:
-    """Commands in many sandboxes at once each get their own result."""
 
     async def one(number: int) -> tuple[bytes, int]:
         async with bench.open() as sandbox:
@@ -179,28 +203,25 @@ async def parallel_commands_in_many_sandboxes(bench: Bench) -> None:
     equal("results", results, [(b"%d" % number, number % 100) for number in range(bench.crowd)])
 
 
-@check(112)
+@check(112, "64 commands at once in one sandbox each get their own result, one after the other or together.")
 async def parallel_commands_in_one_sandbox(bench: Bench) -> None:
-    """64 commands at once in one sandbox each get their own result, one after the other or together."""
     results = await asyncio.gather(*(bench.sandbox.exec(["echo", str(number)]) for number in range(64)))
     equal("results", [result.stdout for result in results], [b"%d\n" % number for number in range(64)])
 
 
-@check(113)
+@check(113, "While many sandboxes open, the event loop never stands still for 50 ms of its own doing.")
 async def opening_many_does_not_stall_the_loop(bench: Bench) -> None:
-    """While many sandboxes open, the event loop never stands still for 50 ms of its own doing."""
     stall_ms = _MAX_STALL_MS
     for _ in range(_TRIES):
-        # What others on this machine do is not there each time; what opening does is.
+        # Other programs cause stalls now and then, opening causes them each time.
         if stall_ms >= _MAX_STALL_MS:
             found = await bench.ask_host_program("stall", str(bench.crowd))
             stall_ms = found["stall_ms"]
     holds(f"the longest stall is below {_MAX_STALL_MS} ms ({stall_ms:.1f} ms)", stall_ms < _MAX_STALL_MS)
 
 
-@check(114)
+@check(114, "A command that waits for another one has its whole time left when it starts.")
 async def waiting_is_not_charged_to_the_timeout(bench: Bench) -> None:
-    """A command that waits for another one has its whole time left when it starts."""
 
     async def after(sandbox: Sandbox) -> bool:
         slow = asyncio.create_task(sandbox.exec("sleep 1", timeout_s=30))
@@ -211,9 +232,8 @@ async def waiting_is_not_charged_to_the_timeout(bench: Bench) -> None:
     equal("timed_out", await after(bench.sandbox), False)
 
 
-@check(115)
+@check(115, "An idle sandbox takes at most 5 MB of the host's memory.")
 async def idle_sandboxes_fit_the_stated_memory(bench: Bench) -> None:
-    """An idle sandbox takes at most 5 MB of the host's memory."""
     found = await bench.ask_host_program("idle", str(bench.crowd))
     if not found["processes"]:
         raise MissingError("the memory of the sandboxes' processes cannot be seen from here")
@@ -222,17 +242,15 @@ async def idle_sandboxes_fit_the_stated_memory(bench: Bench) -> None:
     )
 
 
-@check(116)
+@check(116, "Opening costs a host of 1 GB no more processor time than a small one: nothing copies its pages.")
 async def a_large_host_opens_as_fast(bench: Bench) -> None:
-    """Opening costs a host of 1 GB no more processor time than a small one: nothing copies its pages."""
     found = await bench.ask_host_program("spawn_cost", "1024")
     grown = found["large_s"] - found["small_s"]
     holds(f"it costs less than {_MAX_GROWTH_S} s more ({grown:.3f} s)", grown < _MAX_GROWTH_S)
 
 
-@check(117)
+@check(117, "Without engine and programs a backend refuses in time with an error of ours, or needs neither.")
 async def an_outage_is_told_at_once(bench: Bench) -> None:
-    """Without engine and programs a backend refuses in time with an error of ours, or needs neither."""
     nowhere = {"PATH": "/nonexistent", "DOCKER_HOST": "unix:///nonexistent.sock"}
     found = await bench.ask_host_program("outage", env=nowhere)
     holds(f"it is a working sandbox or an error of ours ({found['outcome']})", found["understood"])
@@ -243,9 +261,16 @@ _HUNDRED = "for i in $(seq 100); do sleep 1000 & done; echo all"
 _HOG = "python3 -c 'x = bytearray(1 << 30)'"
 
 
-@check(118, memory_mb=192, disk_mb=48, file_mb=16, pids=40, output_mb=4)
+@check(
+    118,
+    "Every limit that the record calls enforced holds when it is tried.",
+    memory_mb=192,
+    disk_mb=48,
+    file_mb=16,
+    pids=40,
+    output_mb=4,
+)
 async def enforced_limits_match_a_probe(bench: Bench) -> None:
-    """Every limit that the record calls enforced holds when it is tried."""
     enforced = bench.sandbox.record.enforced
     holds("some limit is enforced", bool(enforced))
     for name in enforced:
@@ -255,9 +280,8 @@ async def enforced_limits_match_a_probe(bench: Bench) -> None:
             holds(f"{name} holds when it is tried", await _PROBES[name](sandbox))
 
 
-@check(119)
+@check(119, "A limit that cannot hold is an error, never ignored.")
 async def an_unenforceable_limit_is_refused(bench: Bench) -> None:
-    """A limit that cannot hold is an error, never ignored."""
     try:
         async with bench.open(cpus=0.5) as sandbox:
             holds("a quota of processors that was taken is enforced", "cpus" in sandbox.record.enforced)
@@ -268,9 +292,8 @@ async def an_unenforceable_limit_is_refused(bench: Bench) -> None:
             pass
 
 
-@check(120)
+@check(120, "The record names backend, tier, limits and, of a backend with images, the image's digest.")
 async def the_record_says_how_it_isolates(bench: Bench) -> None:
-    """The record names backend, tier, limits and, of a backend with images, the image's digest."""
     record = bench.sandbox.record
     equal("backend and limits", (record.backend, record.limits), (bench.target.backend, bench.target.limits))
     holds("the tier is named", bool(record.tier))
@@ -330,4 +353,4 @@ _PROBES: Mapping[str, Callable[[Sandbox], Awaitable[bool]]] = {
     "output_mb": _output,
     "network": _network,
 }
-"""Of `cpus` see `cpu_quota_is_honoured`."""
+"""`cpu_quota_is_honoured` checks `cpus`."""

@@ -1,4 +1,4 @@
-"""Checks 125 to 132: what a verdict rests on cannot be touched by what is judged."""
+"""Checks 125 to 132: the agent cannot touch what a verdict relies on."""
 
 from tools.sandbox.archive import ArchivedFile, pack
 from tools.sandbox.base import ExecResult, Sandbox
@@ -18,42 +18,54 @@ for path in sys.argv[1:]:
 """
 
 
-@check(125, gives=("verifier_files",))
+@check(
+    125,
+    "Writing, appending, cutting short and changing the mode leave a verifier's files as they are.",
+    gives=("verifier_files",),
+)
 async def a_verifiers_files_cannot_be_changed(bench: Bench) -> None:
-    """Writing, appending, cutting short and changing the mode leave a verifier's files as they are."""
     async with bench.verification(_FILES) as sandbox:
-        await _attacked(sandbox, 'echo forged >"$p"; echo forged >>"$p"; : >"$p"; truncate -s 0 "$p"')
-        await _attacked(sandbox, 'chmod 666 "$p"; echo forged >"$p"; ln "$p" hard; echo forged >hard')
+        await _attack(sandbox, 'echo forged >"$p"; echo forged >>"$p"; : >"$p"; truncate -s 0 "$p"')
+        await _attack(sandbox, 'chmod 666 "$p"; echo forged >"$p"; ln "$p" hard; echo forged >hard')
 
 
-@check(126, gives=("verifier_files",))
+@check(
+    126,
+    "Neither a verifier's files nor the folders above them can be removed or renamed.",
+    gives=("verifier_files",),
+)
 async def a_verifiers_files_cannot_be_taken_away(bench: Bench) -> None:
-    """Neither they nor a folder above them can be removed or renamed."""
     async with bench.verification(_FILES) as sandbox:
-        await _attacked(sandbox, 'rm -f "$p"; mv "$p" away; mv "$p" "$p.old"; mv "$p" /tmp')
-        await _attacked(sandbox, 'd=$(dirname "$p"); mv "$d" away; mv "$d" "$d.old"; rm -rf "$d"; rmdir "$d"')
-        await _attacked(
+        await _attack(sandbox, 'rm -f "$p"; mv "$p" away; mv "$p" "$p.old"; mv "$p" /tmp')
+        await _attack(sandbox, 'd=$(dirname "$p"); mv "$d" away; mv "$d" "$d.old"; rm -rf "$d"; rmdir "$d"')
+        await _attack(
             sandbox,
             'mv "$PWD" "$PWD.old"; mv deep away; rm -rf deep; mv "$VERIFIER" /tmp; rm -rf "$VERIFIER"',
         )
 
 
-@check(127, gives=("verifier_files",))
+@check(
+    127,
+    "Nothing can be renamed or linked over a verifier's files, or exchanged with them.",
+    gives=("verifier_files",),
+)
 async def a_verifiers_files_cannot_be_replaced(bench: Bench) -> None:
-    """Nothing can be renamed or linked over them, or exchanged with them."""
     async with bench.verification(_FILES) as sandbox:
-        await _attacked(
+        await _attack(
             sandbox, 'echo forged >f; mv -f f "$p"; mv -fT f "$p"; ln -sf "$PWD/f" "$p"; ln -f f "$p"'
         )
-        await _attacked(sandbox, 'echo forged >"$(dirname "$p")/f"; mv -f "$(dirname "$p")/f" "$p"')
+        await _attack(sandbox, 'echo forged >"$(dirname "$p")/f"; mv -f "$(dirname "$p")/f" "$p"')
         equal("a program", (await sandbox.exec(["python3", "-c", "print(1)"])).stdout, b"1\n")
         await sandbox.exec(["python3", "-c", _EXCHANGE, "check", "deep/er/check"])
-        await _attacked(sandbox, ":")
+        await _attack(sandbox, ":")
 
 
-@check(128, gives=("verifier_files",))
+@check(
+    128,
+    "`VERIFIER` names a folder outside of the workspace with the files alone, where nothing can be made.",
+    gives=("verifier_files",),
+)
 async def a_verifiers_folder_holds_nothing_else(bench: Bench) -> None:
-    """`VERIFIER` names a folder outside of the workspace with the files alone, where nothing can be made."""
     async with bench.verification(_FILES) as sandbox:
         await sandbox.exec('cd "$VERIFIER"; touch new deep/new deep/er/new; mkdir folder; ln -s check link')
         seen = (await sandbox.exec('cd "$VERIFIER"; find . | sort; pwd')).text().split()
@@ -61,9 +73,12 @@ async def a_verifiers_folder_holds_nothing_else(bench: Bench) -> None:
         holds("it is outside", not f"{seen[-1]}/".startswith(f"{sandbox.workdir}/"))
 
 
-@check(129, gives=("verifier_files",))
+@check(
+    129,
+    "`HOME` is a folder outside of the workspace with nothing in it, and nothing can be put there.",
+    gives=("verifier_files",),
+)
 async def home_of_a_verification_is_empty_and_closed(bench: Bench) -> None:
-    """`HOME` is a folder outside of the workspace with nothing in it, and nothing can be put there."""
     async with bench.verification({}) as sandbox:
         await sandbox.exec('touch "$HOME/.bashrc"; mkdir "$HOME/.local"')
         seen = (await sandbox.exec('cd "$HOME" && ls -A && pwd')).text().split()
@@ -71,9 +86,12 @@ async def home_of_a_verification_is_empty_and_closed(bench: Bench) -> None:
         holds("it is outside", not f"{seen[0]}/".startswith(f"{sandbox.workdir}/"))
 
 
-@check(130, gives=("verifier_files",))
+@check(
+    130,
+    "Other files can be put and made beside a verifier's; those in their way are refused.",
+    gives=("verifier_files",),
+)
 async def a_verification_has_a_workspace(bench: Bench) -> None:
-    """Other files can be put and made beside a verifier's; those in their way are refused."""
     async with bench.verification(_FILES) as sandbox:
         beside = {"deep/er/tool": ArchivedFile(data=b"#!/bin/sh\necho ran\n", mode=0o755)}
         await sandbox.put_archive(pack(beside))
@@ -82,14 +100,13 @@ async def a_verification_has_a_workspace(bench: Bench) -> None:
         try:
             await sandbox.write_file("deep/er/check", b"forged")
         except OSError:
-            await _attacked(sandbox, ":")
+            await _attack(sandbox, ":")
         else:
             holds("a file in the way is refused", condition=False)
 
 
-@check(131)
+@check(131, "A command that the persistent shell did not live to end has another exit code than 0.")
 async def a_shell_that_ended_told_no_success(bench: Bench) -> None:
-    """A command that the persistent shell did not live to end has another exit code than 0."""
     for command in ("exit 0", "exec true", "trap 'exit 0' DEBUG; true", "kill -9 $$"):
         result = await bench.sandbox.shell(command, timeout_s=10)
         if command.startswith("trap"):
@@ -98,9 +115,8 @@ async def a_shell_that_ended_told_no_success(bench: Bench) -> None:
         equal("a new shell", (await bench.sandbox.shell("printf on")).stdout, b"on")
 
 
-@check(132)
+@check(132, "Functions, aliases and jobs of earlier commands make no command succeed that did not run.")
 async def nobody_else_tells_the_status_of_a_command(bench: Bench) -> None:
-    """Functions, aliases and jobs of earlier commands make no command succeed that did not run."""
     setups = ("source() { :; }; .() { :; }; eval() { :; }", "alias source=: .=: eval=:",
               "(while :; do read x </proc/$$/fd/0; for f in /proc/$$/fd/*; do echo $x 0 >$f; done; done) "
               ">/dev/null 2>&1 & true")  # fmt: skip
@@ -111,8 +127,8 @@ async def nobody_else_tells_the_status_of_a_command(bench: Bench) -> None:
         await bench.sandbox.exec("kill -9 -1")
 
 
-async def _attacked(sandbox: Sandbox, script: str) -> None:
-    """State that a script with each path as `$p` changes nothing; the files are there before."""
+async def _attack(sandbox: Sandbox, script: str) -> None:
+    """Check that a script with each path as `$p` changes nothing."""
     equal("the files", (await _content(sandbox)).stdout, _KEPT)
     await sandbox.exec(f"for p in {_PATHS}; do {script}; done >/dev/null 2>&1")
     equal(f"the files after {script!r}", (await _content(sandbox)).stdout, _KEPT)

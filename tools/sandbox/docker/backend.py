@@ -1,4 +1,4 @@
-"""Sandboxes in containers of a real Docker engine: one container per rollout, one program as its channel."""
+"""Sandboxes in containers of a Docker engine: one container per rollout."""
 
 import asyncio
 import logging
@@ -13,9 +13,16 @@ from tools.sandbox.base import SandboxLimits, SandboxRecord
 from tools.sandbox.docker import container as containers
 from tools.sandbox.docker.container import Container, Spec
 from tools.sandbox.docker.engine import Connection, EngineError
-from tools.sandbox.docker.image import DEFAULT_IMAGE, Progress
-from tools.sandbox.docker.manager import ContainerManager, in_thread, made_in, manager, threads
-from tools.sandbox.docker.whole import DiskWatch, WholeSandbox, held_on_host
+from tools.sandbox.docker.manager import (
+    DEFAULT_IMAGE,
+    ContainerManager,
+    Progress,
+    in_thread,
+    make_in_thread,
+    manager,
+    threads,
+)
+from tools.sandbox.docker.whole import DiskWatch, WholeSandbox, hold_on_host
 from tools.sandbox.host.channel import Channel, RecoveringChannel
 from tools.sandbox.host.layout import WORKDIR, check_files_fit
 from tools.sandbox.host.silence import SilentStartError
@@ -35,19 +42,19 @@ async def open_docker(
     verifier_files: Mapping[str, bytes] | None = None,
     whole: bool = False,
 ) -> AsyncGenerator[SupervisedSandbox]:
-    """A sandbox in a new container, or in one that was made ahead; it is removed afterwards.
+    """Open a sandbox in a new or pooled container.
 
     Args:
         limits: of the container.
-        allow_unsafe: accept an engine that cannot enforce all of them.
-        image: a name, an id, or a folder with a Dockerfile; it needs python3, /bin/sh and /bin/bash.
+        allow_unsafe: accept an engine that cannot enforce every limit.
+        image: a name, an id, or a folder with a Dockerfile; needs python3, /bin/sh and /bin/bash.
         verifier_files: see `open_sandbox`.
-        whole: the agent is root of it, on the image's own file system.
+        whole: the agent is root, on the image's own file system.
 
     Raises:
-        ConfigError: the image cannot be had or lacks something, or the limits contradict each other.
-        IsolationError: no engine answers, or it cannot enforce a limit and `allow_unsafe` is not set.
-        SandboxCreateError: the container could not be started.
+        ConfigError: if the image is not available, or limits contradict each other.
+        IsolationError: if no engine answers or enforces the limits.
+        SandboxCreateError: if the container does not start.
     """
     if not whole:
         check_files_fit(limits)
@@ -57,18 +64,18 @@ async def open_docker(
         spec = Spec(image=found, limits=limits, holds=verifier_files is not None and not whole, whole=whole)
         container: Container | None = None
         if whole and verifier_files is not None:
-            spec = replace(spec, held=closing.enter_context(held_on_host(verifier_files, spec.workdir)))
+            spec = replace(spec, held=closing.enter_context(hold_on_host(verifier_files, spec.workdir)))
         else:
             pool = managed.pool(spec)
             pool.enter()
             closing.push_async_callback(lambda: to_the_end(in_thread(pool.leave)))
-            container = await made_in(threads(), pool.pop, managed.drop)
+            container = await make_in_thread(threads(), pool.pop, managed.drop)
         if container is None:
-            container = await made_in(managed.creators, partial(managed.make, spec), managed.drop)
+            container = await make_in_thread(managed.creators, partial(managed.make, spec), managed.drop)
         closing.push_async_callback(lambda: to_the_end(in_thread(partial(managed.drop, container))))
         if verifier_files is not None and not whole:
             await in_thread(partial(containers.hold, managed.engine, container, verifier_files))
-        enforced = container.facts.enforced(limits, whole=whole)
+        enforced = container.facts.list_enforced(limits, whole=whole)
         if not allow_unsafe:
             _check_enforced(limits, enforced)
         watch = DiskWatch(managed, container)
@@ -83,7 +90,8 @@ async def open_docker(
             backend="docker", tier=managed.engine.runtime, limits=limits, enforced=enforced,
             image=spec.image.digest, lacks=containers.lacks(managed.engine, limits, whole=whole),
         )  # fmt: skip
-        listen = partial(_listener, managed, container)
+        open_listener = partial(containers.listener, managed.engine, container)
+        listen = partial(make_in_thread, threads(), open_listener, socket.socket.close)
         if whole:
             yield WholeSandbox(watch, channel, record, listen)
         else:
@@ -91,26 +99,13 @@ async def open_docker(
 
 
 async def prepare_image(name: str | None = None, *, progress: Progress | None = None) -> str:
-    """Pull or build an image before the first sandbox needs it; its digest.
-
-    Args:
-        name: of the image; `None` for the backend's own.
-        progress: takes a line for a person now and then; `None` writes them to the log.
-
-    Raises:
-        ConfigError: the image cannot be had.
-        IsolationError: no engine answers.
-    """
+    """Pull or build an image (None: the default) and return its digest."""
     managed = await in_thread(manager)
     return (await in_thread(partial(managed.image, name or DEFAULT_IMAGE, progress or _LOG.info))).digest
 
 
 async def missing_images(names: Sequence[str]) -> list[str]:
-    """Those of the images that the engine does not have; nothing is pulled.
-
-    Raises:
-        IsolationError: no engine answers.
-    """
+    """Return the images that the engine lacks."""
     engine = (await in_thread(manager)).engine
     try:
         found = [await in_thread(partial(engine.image, name)) for name in names]
@@ -119,22 +114,17 @@ async def missing_images(names: Sequence[str]) -> list[str]:
     return [name for name, image in zip(names, found, strict=True) if image is None]
 
 
-async def _listener(managed: ContainerManager, container: Container) -> socket.socket:
-    open_it = partial(containers.listener, managed.engine, container)
-    return await made_in(threads(), open_it, socket.socket.close)
-
-
 async def _supervise(
     managed: ContainerManager, container: Container, watch: DiskWatch, connections: list[Connection]
 ) -> Channel:
-    """The channel to a new supervisor in the same container; everything that ran there is dead."""
+    """Start another supervisor after killing everything in the container."""
     watch.refuse_over()
-    start = partial(_restarted, managed, container, connections[-1])
-    connections.append(await made_in(threads(), start, Connection.close))
+    start = partial(_restart, managed, container, connections[-1])
+    connections.append(await make_in_thread(threads(), start, Connection.close))
     return await connections[-1].attach(**containers.judging(managed.engine, container))
 
 
-def _restarted(managed: ContainerManager, container: Container, last: Connection) -> Connection:
+def _restart(managed: ContainerManager, container: Container, last: Connection) -> Connection:
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             containers.refuse_cut(managed.engine, last)
@@ -145,9 +135,9 @@ def _restarted(managed: ContainerManager, container: Container, last: Connection
         except (EngineError, SilentStartError) as error:
             raise SandboxUnavailable(f"the container is gone: {error}") from error
         except (SandboxCreateError, UsageError) as error:
-            # Something of the agent's may have killed this one too, before it died itself.
+            # The agent's processes may have killed it before they died.
             if attempt == _ATTEMPTS:
-                managed.drop(managed.make(container.spec))  # raises where none starts without that either
+                managed.drop(managed.make(container.spec))  # this raises if no fresh container starts
                 reason = "no supervisor starts any more over what the agent left in the container"
                 raise AgentCausedError(reason, cause="sandbox_lost") from error
     raise AssertionError

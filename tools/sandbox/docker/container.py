@@ -1,4 +1,4 @@
-"""One container: its hardened settings, its start, the supervisor in it and its end. Everything blocks."""
+"""One container: settings, start, supervisor and end. Every function blocks."""
 
 import marshal
 import os
@@ -32,31 +32,27 @@ from tools.sandbox.inside.account import Configuration
 from tools.sandbox.inside.messages import Died, Done, Facts, Ready, RunProgram, encode
 
 _ALWAYS = ("file_mb", "output_mb")
-"""Made by the supervisor; the network is what `problems` checks."""
+"""Enforced by the supervisor; `problems` checks the network."""
 _ROOT_MAY = {
     "CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "FSETID": 4, "KILL": 5, "SETGID": 6, "SETUID": 7,
     "NET_BIND_SERVICE": 10,
 }  # fmt: skip
-"""What installing packages takes, with the kernel's numbers: nothing that reaches beyond the container."""
+"""Capabilities for installing packages, with the kernel's numbers."""
 _OF_ROOT = sum(1 << number for number in _ROOT_MAY.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerFacts:
-    """Read inside, before the agent's first command."""
-
     memory_bytes: int | None
     pids: int | None
     cpus: float | None
     privileges: tuple[str, str]
-    """Effective capabilities, and whether new privileges are refused, as the kernel prints them."""
+    """Effective capabilities and the no_new_privs bit, as in /proc."""
     devices: tuple[str, ...]
-    """Network devices."""
     usable: tuple[str, ...]
 
     @classmethod
     def of(cls, facts: Facts) -> "ContainerFacts":
-        """What these facts mean; what is not there or unlimited is `None`."""
         lines = dict(line.split(":", 1) for line in facts.status.splitlines() if ":" in line)
         quota = facts.cpu.split()
         return cls(
@@ -69,7 +65,7 @@ class ContainerFacts:
         )
 
     def problems(self, limits: SandboxLimits, *, whole: bool = False) -> list[str]:
-        """What the agent would have and must not have, or lack and needs."""
+        """Return what the agent must not have, or lacks."""
         capabilities, no_new = self.privileges
         is_root = whole and not int(capabilities, 16) & ~_OF_ROOT
         beyond = set(self.devices) - {"lo"}
@@ -83,7 +79,7 @@ class ContainerFacts:
         }
         return [problem for problem, found in wrong.items() if found]
 
-    def enforced(self, limits: SandboxLimits, *, whole: bool = False) -> tuple[str, ...]:
+    def list_enforced(self, limits: SandboxLimits, *, whole: bool = False) -> tuple[str, ...]:
         most_bytes = (limits.memory_mb << 20) + RESERVED_BYTES
         holds = {
             "network": limits.network == "none",
@@ -105,14 +101,12 @@ _START_S = 120.0
 _REMOVE_S = 20.0
 _END_IS_SEEN_S = 2.0
 _CLOSED_CODE = 0
-"""A supervisor's exit code after its connection was closed; no signal from inside gives this one."""
+"""After the connection was closed; no signal from inside causes it."""
 _ANSWER_S = 10.0
-"""For a container that waited; a new one would be there sooner."""
 _FEW_UIDS, _FEW_UIDS_COUNT = 10_000, 50_000
 _TTL_S, _LOOK_S = 24 * 3600, 60
-# Ends the container, which then removes itself, when nothing runs in it but its own two processes: the
-# supervisor ends as soon as its host does. The time to live is for whatever keeps it from being seen. It
-# starts no process, so a full container cannot end it.
+# Ends the container, which removes itself, once only its own processes run: the supervisor ends with its
+# host. The time to live covers unnoticed ends. It starts no process, so it works in a full container.
 _KEEP_ALIVE = (
     f"exec {{quiet}}<> <(:); wait $!; for ((i = 0; i < {_TTL_S // _LOOK_S}; i++)); do "
     f"read -rt {_LOOK_S} -u $quiet; set -- /proc/[0-9]*; (($# > $0)) || exit 0; done"
@@ -120,23 +114,21 @@ _KEEP_ALIVE = (
 _NOT_FOUND_CODES = (126, 127)
 _NEW_NET = 0x40000000
 _HOME = "/root"
-"""Closed in most images; whoever works as root lends folders in there."""
+"""Unreadable in most images; root users lend folders below it."""
 
 M = TypeVar("M")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """What a container is made from. Containers of equal specs can stand in for each other."""
-
     image: Image
     limits: SandboxLimits
     holds: bool = False
-    """Whether it is for a verifier's files: the workspace then belongs to another user than the agent's."""
+    """For a verifier's files; the workspace belongs to another user."""
     whole: bool = False
-    """Whether the agent is root, on the image's own file system."""
+    """The agent is root, on the image's own file system."""
     held: tuple[tuple[str, str], ...] = ()
-    """A verifier's files where the agent is root: on this machine, and where they are mounted, read-only."""
+    """A verifier's read-only mounts for `whole`: host path, path inside."""
 
     @property
     def workdir(self) -> str:
@@ -153,21 +145,21 @@ class Container:
 
 
 def start(engine: Engine, spec: Spec, labels: dict[str, str], discard: Callable[[str], None]) -> Container:
-    """Create and start a container and wait until its supervisor answers.
+    """Create a container and wait until its supervisor answers.
 
     Args:
-        engine: where.
-        spec: what.
-        labels: its owner.
-        discard: takes a container that was created and does not work.
+        engine: where to create it.
+        spec: its settings.
+        labels: identify the owner.
+        discard: removes a container that does not work.
 
     Raises:
-        SandboxCreateError: it did not start.
-        ConfigError: the image lacks what a sandbox needs.
-        IsolationError: the agent would have something it must not have.
+        SandboxCreateError: if it does not start.
+        ConfigError: if the image lacks something.
+        IsolationError: if the agent would have too many privileges.
     """
     uid = 0 if spec.whole else _uid(engine)
-    # Its own processes: this one, and an init where not every process of the agent's user has to spare it.
+    # Its own processes; only a root agent needs no init.
     keep_alive = ["/bin/bash", "-c", _KEEP_ALIVE, "1" if spec.whole else "2"]
     try:
         made = engine.create(
@@ -183,11 +175,10 @@ def start(engine: Engine, spec: Spec, labels: dict[str, str], discard: Callable[
         raise _not_started(spec, error, ended=False) from error
     try:
         if _lends_in_home(spec):
-            # A file system there takes the mode of the image's folder, whatever it is to have.
+            # The mount has the mode of the image's folder.
             _run_as_root(engine, made, f"import os; os.chmod({_HOME!r}, 0o755)")
         connection, facts = supervise(engine, made, spec, uid)
     except EngineError as error:
-        # Nothing can be executed in it: it may have ended by itself.
         ended = _has_ended(engine, made)
         discard(made)
         raise _not_started(spec, error, ended=ended) from error
@@ -200,16 +191,7 @@ def start(engine: Engine, spec: Spec, labels: dict[str, str], discard: Callable[
 def supervise(
     engine: Engine, container: str, spec: Spec, uid: int, *, replaces: bool = False
 ) -> tuple[Connection, ContainerFacts]:
-    """Start the supervisor: the one program that is executed in a running container.
-
-    It first kills every process of its user, so an earlier one that it `replaces` leaves nothing.
-
-    Raises:
-        EngineError: the engine cannot.
-        SandboxCreateError: it does not answer.
-        ConfigError: the image lacks what a sandbox needs.
-        IsolationError: the agent would have something it must not have.
-    """
+    """Start the supervisor, which first kills every process of its user; raises as `start`."""
     argv = ["python3", "-I", "-S", "-c", supervisor_code.CONTAINER]
     exec_id, sock = engine.open_exec(container, argv, f"{uid}:{uid}")
     connection = Connection(sock, exec_id)
@@ -225,7 +207,7 @@ def supervise(
         _expect(connection, Ready)
     except (EOFError, OSError) as error:
         connection.close()
-        raise _explained(engine, exec_id, spec, connection.last_words, error) from error
+        raise _explain_end(engine, exec_id, spec, connection.last_words, error) from error
     except BaseException:
         connection.close()
         raise
@@ -233,11 +215,7 @@ def supervise(
 
 
 def hold(engine: Engine, container: Container, files: Mapping[str, bytes]) -> None:
-    """Write a verifier's files as another user than the agent's, before anything of the agent's is there.
-
-    Raises:
-        SandboxCreateError: they cannot be written.
-    """
+    """Write a verifier's files as another user, before the agent's first command."""
     argv = ["python3", "-I", "-S", "-c", supervisor_code.HELD_FILES]
     try:
         exec_id, sock = engine.open_exec(container.id, argv, "0:0")
@@ -258,21 +236,15 @@ def hold(engine: Engine, container: Container, files: Mapping[str, bytes]) -> No
 
 
 def listener(engine: Engine, container: Container) -> socket.socket:
-    """A socket of this process that listens on the loopback of a container.
-
-    Raises:
-        SandboxUnavailable: the container is gone.
-        IsolationError: its network cannot be entered from here.
-    """
+    """Return a socket that listens on the container's loopback."""
     try:
         process = Path(f"/proc/{engine.first_process(container.id)}")
     except EngineError as error:
         raise SandboxUnavailable(f"the container is gone: {error}") from error
     try:
-        # A process of that number may be another one here.
         if container.id not in (process / "cgroup").read_text():
             raise ProcessLookupError("it is not on this machine")
-        # Only this thread enters, and ends.
+        # The thread ends in that namespace.
         with (process / "ns/net").open() as network, ThreadPoolExecutor(1) as thread:
             return thread.submit(_listening_in, network.fileno()).result()
     except OSError as error:
@@ -289,7 +261,7 @@ def _listening_in(network: int) -> socket.socket:
 
 
 def clear(engine: Engine, container: Container) -> None:
-    """Kill all that runs as the agent's user: what signals everything would end the next supervisor."""
+    """Kill all agent processes, which might kill the next supervisor."""
     _run_as_root(engine, container.id, f"whole = {container.spec.whole}\n{supervisor_code.CLEAR}")
 
 
@@ -304,23 +276,23 @@ def judging(engine: Engine, container: Container) -> dict[str, Callable[[], Any]
 
 
 def refuse_cut(engine: Engine, connection: Connection) -> None:
-    """Raise EngineError where nobody killed a supervisor: the engine lost the connection to it."""
+    """Raise EngineError if the connection was lost although nobody killed the supervisor."""
     if connection.is_cut and _exit_code(engine, connection.exec_id) in (None, _CLOSED_CODE):
         raise EngineError("the connection to its supervisor was lost", None)
 
 
 def _run_as_root(engine: Engine, container: str, source: str) -> str:
-    """Run a program to its end, or for a while; what it wrote to stderr."""
+    """Run a program for a while; return its stderr."""
     argv = ["python3", "-I", "-S", "-c", source]
     connection = Connection(engine.open_exec(container, argv, "0:0")[1])
-    # There is no message; its end is the end.
+    # It sends no message; only its end matters.
     with closing(connection), suppress(EOFError, OSError):
         connection.receive(_ANSWER_S)
     return connection.last_words
 
 
 def lacks(engine: Engine, limits: SandboxLimits, *, whole: bool = False) -> tuple[str, ...]:
-    """What a container does not give, in the words of `SandboxRecord.lacks`."""
+    """Return the names for `SandboxRecord.lacks`."""
     missing = {
         "network": limits.network == "full", "oom_score": True, "system_calls": not _filter(engine),
         "disk_mb": whole,
@@ -339,7 +311,7 @@ def answers(container: Container) -> bool:
 
 
 def remove(engine: Engine, container: str) -> None:
-    """Kill and remove a container, whatever its state, and wait until it is gone."""
+    """Kill and remove a container, and wait until it is gone."""
     deadline = time.monotonic() + _REMOVE_S
     while True:
         try:
@@ -347,7 +319,7 @@ def remove(engine: Engine, container: str) -> None:
         except EngineError as error:
             if error.missing:
                 return
-            # A container that ended removes itself, which may be happening now.
+            # It may be removing itself.
             if not error.conflict or time.monotonic() > deadline:
                 raise
             time.sleep(0.02)
@@ -358,10 +330,10 @@ def _host(spec: Spec, uid: int) -> dict[str, Any]:
     memory, disk = (limits.memory_mb << 20) + RESERVED_BYTES, limits.disk_mb << 20
     host: dict[str, Any] = {
         "auto_remove": True,
-        # Where the agent is root only the first process is out of its reach.
+        # A root agent reaches every process but the first.
         "init": not spec.whole,
         "cap_drop": ["ALL"],
-        # Of root, which no other agent becomes: to end what an agent left.
+        # For root outside the agent, to end its processes.
         "cap_add": list(_ROOT_MAY) if spec.whole else ["KILL"],
         "security_opt": ["no-new-privileges"],
         "mounts": [
@@ -371,7 +343,7 @@ def _host(spec: Spec, uid: int) -> dict[str, Any]:
                 *spec.held,
             )
         ],
-        # The default network of the engine: that of the host would show its loopback and sockets too.
+        # The host's network would expose its sockets.
         "network_mode": "none" if limits.network == "none" else "bridge",
         "ipc_mode": "private",
         "mem_limit": memory,
@@ -406,7 +378,7 @@ def _tmpfs(size: int, owner: str) -> str:
 
 
 def _uid(engine: Engine) -> int:
-    # A user of its own: processes and kernel quotas are counted per user over all containers of a host.
+    # Processes and quotas are counted per user over all containers.
     if engine.maps_users:
         return _FEW_UIDS + secrets.randbelow(_FEW_UIDS_COUNT)
     return layout.UID_BASE + secrets.randbelow(layout.UID_COUNT)
@@ -417,7 +389,7 @@ def _config(engine: Engine, spec: Spec, uid: int, replaces: bool) -> bytes:
     settings = {
         "drop": "0", "uid": str(uid), "gid": str(uid), "workdir": spec.workdir, "run_dir": RUN_DIR,
         "fsize": str(limits.file_mb << 20), "as": "", "output": str(limits.output_mb << 20),
-        # The supervisor is a process of the same user; none of root's are counted.
+        # The supervisor is a process of the same user.
         "nproc": "" if spec.whole else str(limits.pids + 1),
         "guard_fd": "-1", "shell_lost": "1" if replaces else "0",
     }  # fmt: skip
@@ -431,14 +403,14 @@ def _config(engine: Engine, spec: Spec, uid: int, replaces: bool) -> bytes:
         env |= {"USER": "root", "LOGNAME": "root"}
     if spec.holds or spec.held:
         own = layout.verifier_env(layout.VERIFIER_DIR, env)
-        if spec.whole:  # what is judged is the machine's state, and that is in there, too
+        if spec.whole:  # HOME is part of the machine that is judged
             del own["HOME"]
         env |= own
     return Configuration(settings, env, _filter(engine), [], []).encode()
 
 
 def _filter(engine: Engine) -> bytes:
-    # It is made of call numbers; for another machine than this one the engine's own has to do.
+    # Call numbers depend on the architecture; otherwise the engine's filter applies.
     return seccomp.program() if engine.arch == os.uname().machine else b""
 
 
@@ -459,7 +431,7 @@ def _exit_code(engine: Engine, exec_id: str) -> int | None:
 
 
 def _has_ended(engine: Engine, container: str) -> bool:
-    # What ran in a container can be seen to end before the engine reports that the container did.
+    # Processes end before the engine reports the container's end.
     deadline = time.monotonic() + _END_IS_SEEN_S
     while True:
         try:
@@ -474,13 +446,12 @@ def _has_ended(engine: Engine, container: str) -> bool:
 
 def _not_started(spec: Spec, error: EngineError, *, ended: bool) -> SandboxCreateError | ConfigError:
     if ended or error.refused:
-        # The engine does not find a program, or its init does not and ends at once. What the engine says of
-        # it depends on how far the end has come.
+        # The message depends on how far the container's end has come.
         return ConfigError(f"a container of image {spec.image.digest} does not stay up: {error}; {NEEDS}")
     return SandboxCreateError(f"a container of image {spec.image.digest} does not start: {error}")
 
 
-def _explained(engine: Engine, exec_id: str, spec: Spec, words: str, error: Exception) -> Exception:
+def _explain_end(engine: Engine, exec_id: str, spec: Spec, words: str, error: Exception) -> Exception:
     is_end = isinstance(error, EOFError)
     try:
         code = _exit_code(engine, exec_id)

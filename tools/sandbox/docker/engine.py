@@ -1,7 +1,4 @@
-"""The border to the `docker` package: every call to an engine, typed, blocking, with one kind of error.
-
-Nothing else imports `docker`, which has no types. Each call blocks, so it belongs in a thread.
-"""
+"""All calls to the `docker` package, typed and blocking, with one kind of error."""
 
 import base64
 import json
@@ -29,30 +26,29 @@ from tools.sandbox.host.silence import Counters
 from tools.sandbox.inside.messages import Inbox, Message
 
 _TIMEOUT_S = 120
-"""For one request, from when it is sent: an engine that is merely busy has to come through."""
+"""Limit of a request, after its wait for a slot."""
 _AGAIN_S = 1.0
 MOST_BUILD_S = 3600
-"""Of an image, whatever its Dockerfile runs."""
 _CHUNK_BYTES = 1 << 18
 THREADS = 24
-"""Connections that the client keeps; callers use no more threads than this."""
+"""Connection pool of the client."""
 _FREEZE_TRIES = 5
-"""A busy machine does not freeze at once what starts processes meanwhile."""
+"""Processes that start meanwhile make it fail."""
 _FIX = "start one (`systemctl start docker`) or say where it is (`DOCKER_HOST=unix:///path/to/docker.sock`)"
 _BAD_REQUEST, _NOT_FOUND, _CONFLICT, _NO_ANSWER = 400, 404, 409, 500
 _SOCKET = 1 << 24
-"""The bit of a socket in a file's mode, as Go writes modes."""
+"""The socket bit of Go's file modes."""
 _CACHES = ("active_file", "inactive_file")
 _FEWEST, _MOST_REQUESTS, _SLOW_S, _BOTTLENECK_S = 2, 16, 5.0, 15.0
 _LOG = logging.getLogger(__name__)
-# It would print a traceback for each answer that ends within its headers.
+# It logs tracebacks of truncated responses.
 logging.getLogger("urllib3.connection").addFilter(lambda record: record.exc_info is None)
 
 T = TypeVar("T")
 
 
 class EngineError(Exception):
-    """A call that the engine refused or did not answer; `status` is the HTTP status, if there was one."""
+    """The engine refused a call (HTTP `status`) or did not answer."""
 
     def __init__(self, message: str, status: int | None) -> None:
         super().__init__(message)
@@ -64,7 +60,6 @@ class EngineError(Exception):
 
     @property
     def refused(self) -> bool:
-        """The call asks for what cannot be, such as a program that the image does not have."""
         return self.status == _BAD_REQUEST
 
     @property
@@ -73,7 +68,7 @@ class EngineError(Exception):
 
 
 class Ramp:
-    """How many calls may run at once: few at first, one more after a quick one, else half as many."""
+    """Adaptive concurrency: one call more after a fast one, half as many after others."""
 
     def __init__(self, most: int, slow_s: float = _SLOW_S) -> None:
         self._most, self._slow_s = most, slow_s
@@ -83,7 +78,6 @@ class Ramp:
 
     @contextmanager
     def slot(self) -> Generator[None]:
-        """Wait for a turn, and hold it for one call."""
         with self._changed:
             self._changed.wait_for(lambda: self._running < self._allowed)
             self._running += 1
@@ -103,11 +97,9 @@ class Ramp:
 class Image:
     id: str
     digest: str
-    """What names exactly this content: `repository@sha256:…` when it came from a registry, else its id."""
     env: tuple[str, ...]
-    """`NAME=value` pairs that its programs expect."""
+    """`NAME=value` pairs."""
     workdir: str = ""
-    """Where its programs start; empty where it names none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,12 +108,11 @@ class Listed:
     image: str
     state: str
     created: int
-    """Unix time."""
     labels: Mapping[str, str]
 
 
 class Engine:
-    """A Docker engine that answers. A request waits for its turn before its time limit begins."""
+    """A Docker engine; requests wait for a slot."""
 
     def __init__(self, api: Any) -> None:
         self._api = api
@@ -133,12 +124,9 @@ class Engine:
         self.maps_users: bool = any(
             name in text for text in options for name in ("name=userns", "name=rootless")
         )
-        """Users inside are others outside, and there are not many of them."""
-
-    # Images.
+        """Whether user ids are mapped and scarce."""
 
     def image(self, name: str) -> Image | None:
-        """The image of this name or id, or `None`, also where no image can have the name."""
         try:
             found: dict[str, Any] = self._ask(lambda: self._api.inspect_image(name))
         except EngineError as error:
@@ -156,13 +144,13 @@ class Engine:
         )
 
     def pull(self, name: str) -> Iterator[dict[str, Any]]:
-        """Fetch an image; the engine's events, of which one with `error` is the last."""
-        with _translated():
+        """Pull an image and yield events; one with `error` is the last."""
+        with _translate_errors():
             yield from self._api.pull(name, stream=True, decode=True)
 
     def build(self, folder: str, tag: str) -> Iterator[dict[str, Any]]:
-        """Build the `Dockerfile` of a folder; the engine's events, of which one with `error` is the last."""
-        with _translated():
+        """Build a folder's Dockerfile and yield events; one with `error` is the last."""
+        with _translate_errors():
             yield from self._api.build(
                 path=folder, tag=tag, rm=True, forcerm=True, decode=True, timeout=MOST_BUILD_S
             )
@@ -180,17 +168,15 @@ class Engine:
             for one in found
         ]
 
-    # A container's files, as the engine sees them.
-
-    def written_bytes(self, container: str) -> int:
-        """What a container has written beside its image."""
+    def count_written_bytes(self, container: str) -> int:
+        """Return the size of a container's own layer."""
         request = partial(self._api.containers, all=True, size=True, filters={"id": container})
         if not (found := self._ask(request, tries=1)):
             raise EngineError(f"no such container: {container}", _NOT_FOUND)
         return found[0].get("SizeRw") or 0
 
-    def changed(self, container: str) -> list[tuple[str, int]]:
-        """Paths that differ from the image, each with its kind: 0 is changed, 1 new, 2 removed."""
+    def list_changes(self, container: str) -> list[tuple[str, int]]:
+        """Return changed (0), new (1) and removed (2) paths."""
 
         def ask() -> list[tuple[str, int]]:
             found: list[dict[str, Any]] = self._api.diff(container) or []
@@ -199,14 +185,14 @@ class Engine:
         return self._ask(ask, tries=1)
 
     @contextmanager
-    def frozen(self, container: str) -> Generator[None]:
-        """Nothing in a container runs meanwhile."""
+    def freeze(self, container: str) -> Generator[None]:
+        """Freeze all processes of a container."""
         thaw = partial(self._ask, lambda: self._api.unpause(container))
         try:
             try:
                 self._ask(lambda: self._api.pause(container), tries=_FREEZE_TRIES)
             except EngineError as error:
-                if not error.conflict:  # what it is after a request whose answer was lost
+                if not error.conflict:  # the earlier try may have succeeded
                     raise
             yield
         except BaseException:
@@ -216,19 +202,19 @@ class Engine:
         thaw()
 
     def archive(self, container: str, path: str) -> Generator[bytes]:
-        """A file, or a folder with all below it, as a tar archive with its own name at the top.
+        """Yield a tar archive of a path, with its own name at the top.
 
         Until it is closed or read to its end, the engine answers nothing else about the container.
         """
         url = self._api._url("/containers/{0}/archive", container)
-        # Its own `get_archive` leaves the answer open that is not read to its end.
+        # `get_archive` does not close unread responses.
         answer = self._ask(lambda: self._api._get(url, params={"path": path}, stream=True), tries=1)
-        with closing(answer), _translated():
+        with closing(answer), _translate_errors():
             self._api._raise_for_status(answer)
             yield from answer.iter_content(_CHUNK_BYTES)
 
     def is_socket(self, container: str, path: str) -> bool:
-        """Whether a path is a socket, which no archive has."""
+        """Whether a path is a socket, which archives leave out."""
         url = self._api._url("/containers/{0}/archive", container)
         ask = partial(self._api.head, url, params={"path": path}, timeout=_TIMEOUT_S)
         state = self._ask(lambda: base64.b64decode(ask().headers["X-Docker-Container-Path-Stat"]))
@@ -238,16 +224,14 @@ class Engine:
         if not self._ask(lambda: self._api.put_archive(container, "/", archive), tries=1):
             raise EngineError("the archive was not taken", None)
 
-    # Containers.
-
     def create(self, image: str, command: Sequence[str], host: Mapping[str, Any], **settings: Any) -> str:
-        """Create a container that runs only `command`; its id.
+        """Create a container that runs only `command`; return its id.
 
         Args:
             image: id of the image.
-            command: replaces what the image would start.
-            host: what it may use and see, in the words of `create_host_config`.
-            settings: the rest, in the words of `create_container`.
+            command: replaces the image's own.
+            host: arguments of `create_host_config`.
+            settings: other arguments of `create_container`.
         """
         name = f"turnwise-{secrets.token_hex(8)}"
         try:
@@ -255,13 +239,13 @@ class Engine:
                 lambda: self._api.create_container(
                     image, entrypoint=list(command), command=[], name=name,
                     host_config=self._api.create_host_config(**host),
-                    # A proxy's address with its password is the host's, not the agent's.
+                    # Its addresses may contain passwords of the host.
                     use_config_proxy=False, **settings,
                 )["Id"],
                 tries=1,
             )  # fmt: skip
         except EngineError:
-            with suppress(EngineError):  # it may have been made, and the answer was lost
+            with suppress(EngineError):  # it may exist nevertheless
                 self.remove(name)
             raise
 
@@ -277,12 +261,12 @@ class Engine:
             raise
 
     def counters(self, container: str) -> Counters:
-        """What the limits of a container counted so far; empty where the engine does not give it."""
+        """Return the counters of a container's limits, as far as known."""
         try:
-            with _translated():
+            with _translate_errors():
                 found: dict[str, Any] = self._api.stats(container, stream=False, one_shot=True)
             memory, pids, cpu = found["memory_stats"], found["pids_stats"], found["cpu_stats"]
-            kinds: dict[str, int] = memory["stats"]  # what is kept of files on disk can be dropped
+            kinds: dict[str, int] = memory["stats"]  # the page cache can be dropped
             cached = sum(kinds.get(f"total_{each}", kinds.get(each, 0)) for each in _CACHES)
             return {
                 "memory_full": memory["usage"] - cached >= 0.98 * memory["limit"],
@@ -297,11 +281,15 @@ class Engine:
         return self._ask(lambda: int(self._api.inspect_container(container)["State"]["Pid"]))
 
     def open_exec(self, container: str, argv: Sequence[str], user: str) -> tuple[str, socket.socket]:
-        """Run a program in a container; its id, and a connection to its streams in the engine's framing."""
+        """Run a program; return its id and a socket with its framed streams."""
 
         def run() -> tuple[str, socket.socket]:
             made = self._api.exec_create(container, list(argv), stdin=True, user=user, workdir="/")["Id"]
-            return made, _own_socket(self._api.exec_start(made, socket=True))
+            raw = self._api.exec_start(made, socket=True)
+            try:  # detached from the HTTP client, which would close it
+                return made, socket.socket(fileno=raw._sock.detach())
+            finally:
+                raw._response.close()
 
         return self._ask(run)
 
@@ -309,8 +297,8 @@ class Engine:
         return cast("int | None", self._ask(lambda: self._api.exec_inspect(exec_id)["ExitCode"]))
 
     def remove(self, container: str) -> None:
-        """Kill and remove a container with its anonymous volumes, at once and before other requests."""
-        with _translated():
+        """Kill and remove a container without waiting for a slot."""
+        with _translate_errors():
             self._api.remove_container(container, force=True, v=True)
 
     def containers(self, label: str) -> list[Listed]:
@@ -325,11 +313,10 @@ class Engine:
         ]  # fmt: skip
 
     def _ask(self, request: Callable[[], T], *, tries: int = 2) -> T:
-        """The answer to a request, which is sent so many times where the engine fails."""
         while True:
             begun = time.monotonic()
             try:
-                with self._requests.slot(), _translated():
+                with self._requests.slot(), _translate_errors():
                     return request()
             except EngineError as error:
                 tries -= 1
@@ -338,17 +325,17 @@ class Engine:
             finally:
                 took_s = time.monotonic() - begun
                 if took_s > _BOTTLENECK_S and not self._is_slow:
-                    self._is_slow = True  # one line is enough
+                    self._is_slow = True
                     _LOG.warning("the Docker engine is the bottleneck: an answer took %.0f s", took_s)
             time.sleep(_AGAIN_S)
 
 
 @cache
 def connect() -> Engine:
-    """The engine that the `docker` command would use too: `DOCKER_HOST`, its context or the usual socket.
+    """Connect as the `docker` command would.
 
     Raises:
-        IsolationError: none answers there, or it is reached in a way that carries no session.
+        IsolationError: if no engine answers, or through TLS or SSH.
     """
     client: Any = None
     for left in (1, 0):
@@ -365,9 +352,9 @@ def connect() -> Engine:
             "sandbox's session; forward it (`ssh -nNT -L /tmp/docker.sock:/var/run/docker.sock HOST`) "
             "and set DOCKER_HOST=unix:///tmp/docker.sock"
         )
-    # The client keeps idle connections for each URL, and most of ours are used once.
+    # The client would keep a connection for each URL.
     api.headers["Connection"] = "close"
-    api.close()  # of the idle connections so far; the client stays usable
+    api.close()  # idle connections only
     try:
         return Engine(api)
     except EngineError as error:
@@ -375,23 +362,15 @@ def connect() -> Engine:
 
 
 @contextmanager
-def _translated() -> Generator[None]:
+def _translate_errors() -> Generator[None]:
     try:
         yield
     except docker.errors.APIError as error:
         raise EngineError(str(error.explanation or error), error.status_code) from error
     except EngineError:
         raise
-    except Exception as error:  # what is no answer breaks its reader in any way
+    except Exception as error:  # invalid responses raise anything
         raise EngineError(f"{type(error).__name__}: {error}", None) from error
-
-
-def _own_socket(raw: Any) -> socket.socket:
-    """A socket that no HTTP client closes when it forgets the response."""
-    try:
-        return socket.socket(fileno=raw._sock.detach())
-    finally:
-        raw._response.close()
 
 
 _STDOUT = 1
@@ -400,7 +379,7 @@ _LAST_WORDS_BYTES = 4096
 
 
 class Splitter:
-    """Takes the engine's frames apart as they come; keeps no more than a part of one header."""
+    """Parses the engine's stream frames incrementally."""
 
     __slots__ = ("_header", "_left", "_stream")
 
@@ -410,7 +389,6 @@ class Splitter:
         self._stream = 0
 
     def feed(self, data: bytes) -> list[tuple[int, memoryview]]:
-        """The pieces of streams in these bytes, each with the number of its stream."""
         pieces: list[tuple[int, memoryview]] = []
         view = memoryview(data)
         while view:
@@ -429,7 +407,7 @@ class Splitter:
 
 
 class Connection:
-    """Both directions of a program's streams: blocking at first, then handed to an event loop."""
+    """A program's streams: blocking, then attached to an event loop."""
 
     def __init__(self, sock: socket.socket, exec_id: str = "") -> None:
         self._sock, self.exec_id = sock, exec_id
@@ -440,16 +418,13 @@ class Connection:
 
     @property
     def last_words(self) -> str:
-        """The end of what the program wrote to stderr."""
         return self._stderr.decode("utf-8", "replace").strip()
 
     def send(self, data: bytes, timeout_s: float) -> None:
-        """Write to the program's stdin; blocks."""
         self._sock.settimeout(timeout_s)
         self._sock.sendall(data)
 
     def receive(self, timeout_s: float) -> Message:
-        """The next of our messages on the program's stdout; blocks."""
         self._sock.settimeout(timeout_s)
         while (message := self._inbox.next()) is None:
             data = self._sock.recv(1 << 16)
@@ -459,7 +434,7 @@ class Connection:
         return message
 
     def take(self, data: bytes) -> bytes:
-        """The part of received bytes that is stdout; stderr is kept as last words."""
+        """Return received stdout; stderr becomes `last_words`."""
         out: list[memoryview] = []
         for stream, piece in self._splitter.feed(data):
             if stream == _STDOUT:
@@ -470,13 +445,13 @@ class Connection:
         return b"".join(out)
 
     async def attach(self, **judging: Any) -> Channel:
-        """Hand the connection to this event loop; nothing of it may be unread. Arguments: of `Channel`."""
+        """Attach to the running event loop; nothing may be unread."""
         self._channel = await _EngineChannel.over(self._sock, self.take, **judging)
         return self._channel
 
     @property
     def is_cut(self) -> bool:
-        """Whether the other side ended it: the program, or the engine."""
+        """Whether the other side closed it."""
         return self._channel is not None and self._channel.is_cut
 
     def close(self) -> None:

@@ -1,38 +1,43 @@
-"""What this process keeps for its containers: the engine, images, pools of ready ones, and threads."""
+"""Engine, images, warm containers and threads of this process."""
 
 import asyncio
+import fcntl
+import hashlib
 import logging
+import math
 import os
 import threading
+import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from functools import cache, partial
-from typing import Generic, TypeVar
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from tools.errors import ConfigError, IsolationError, SandboxCreateError
 from tools.sandbox.docker import container as containers
-from tools.sandbox.docker import image as images
 from tools.sandbox.docker import orphans
 from tools.sandbox.docker.container import Container, Spec
-from tools.sandbox.docker.engine import THREADS, Engine, EngineError, Image, Ramp, connect
-from tools.sandbox.docker.image import Progress
+from tools.sandbox.docker.engine import MOST_BUILD_S, THREADS, Engine, EngineError, Image, Ramp, connect
 from tools.sandbox.docker.orphans import labels
 from tools.waiting import to_the_end
 
+DEFAULT_IMAGE = "python:3.11-slim-bookworm"
 MOST_CREATES = max(4, 2 * (os.cpu_count() or 1))
-"""Creates at once, over all pools: more only make each other slower."""
+"""Concurrent creates over all pools; more slow each other down."""
 _MOST_WARM = 8
 _SLOW_CREATE_S = 15.0
 
 T = TypeVar("T")
+Progress = Callable[[str], None]
 
 
 class Pool(Generic[T]):
-    """Ready ones of one kind. Its methods are called in threads.
+    """A pool of warm containers, used from threads.
 
-    One is kept ready for every two that are open, up to a few: a single sandbox costs nothing extra, and
-    when the last one closes the stock is emptied.
+    It keeps one ready for every two open ones and is emptied when the last one closes.
     """
 
     def __init__(
@@ -58,7 +63,7 @@ class Pool(Generic[T]):
     def full(self) -> bool:
         """Whether as many are ready as it keeps now."""
         with self._changed:
-            return len(self._ready) >= self._wanted()
+            return len(self._ready) >= self._target()
 
     def enter(self) -> None:
         with self._changed:
@@ -74,14 +79,13 @@ class Pool(Generic[T]):
             self._drop(found)
 
     def leave(self) -> None:
-        """One fewer is open; the last one waits until nothing of the stock is left."""
         with self._changed:
             self._open -= 1
             if self._open:
                 return
             for future in list(self._coming):
                 future.cancel()
-            # Whoever opens meanwhile may have what is ready.
+            # Another caller may open meanwhile.
             self._changed.wait_for(lambda: not self._coming or self._open > 0)
             unused = [] if self._open else list(self._ready)
             if unused:
@@ -91,12 +95,12 @@ class Pool(Generic[T]):
 
     def _stock(self) -> None:
         with self._changed:
-            for _ in range(self._wanted() - len(self._ready) - len(self._coming)):
+            for _ in range(self._target() - len(self._ready) - len(self._coming)):
                 future = self._creators.submit(self._add)
                 self._coming.add(future)
-                future.add_done_callback(self._arrived)
+                future.add_done_callback(self._on_made)
 
-    def _wanted(self) -> int:
+    def _target(self) -> int:
         return min(self._open // 2, self._most)
 
     def _add(self) -> None:
@@ -110,9 +114,8 @@ class Pool(Generic[T]):
                 return
         self._drop(made)
 
-    def _arrived(self, future: "Future[None]") -> None:
+    def _on_made(self, future: "Future[None]") -> None:
         if not future.cancelled() and (error := future.exception()) is not None:
-            # It is not awaited: the rollout that needs one opens it, and sees the error then.
             _LOG.info("no container could be made ahead: %s", error)
         with self._changed:
             self._coming.discard(future)
@@ -124,12 +127,12 @@ _THREADS = THREADS - MOST_CREATES if THREADS > 2 * MOST_CREATES else MOST_CREATE
 
 
 class ContainerManager:
-    """One per process: containers belong to it, not to an event loop. Its threads make every engine call."""
+    """The containers of this process, independent of event loops."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._labels = labels()
-        self.creators = _started(MOST_CREATES, "turnwise-docker-create")
+        self.creators = _start_threads(MOST_CREATES, "turnwise-docker-create")
         self._ramp = Ramp(MOST_CREATES, _SLOW_CREATE_S)
         self._fails = False
         self._lock = threading.Lock()
@@ -139,18 +142,13 @@ class ContainerManager:
         self._pools: dict[Spec, Pool[Container]] = {}
 
     def image(self, name: str, progress: Progress) -> Image:
-        """The image of a name, the same for the whole life of this process; blocks, once per image.
-
-        Raises:
-            ConfigError: it cannot be had.
-            IsolationError: the engine does not say whether it has it.
-        """
+        """Return an image, resolved once per process."""
         with self._lock:
             lock = self._image_locks.setdefault(name, threading.Lock())
         with lock:
             if name not in self._images:
                 try:
-                    self._images[name] = images.prepare(self.engine, name, progress)
+                    self._images[name] = prepare_image(self.engine, name, progress)
                 except EngineError as error:
                     raise IsolationError(f"the Docker engine gives no answer on {name!r}: {error}") from error
             return self._images[name]
@@ -165,12 +163,11 @@ class ContainerManager:
             return self._pools[spec]
 
     def make(self, spec: Spec) -> Container:
-        """A new container, by another try where the first one failed; blocks."""
         with self._ramp.slot():
             try:
                 return containers.start(self.engine, spec, self._labels, self.discard)
             except (SandboxCreateError, ConfigError):
-                # One that ended with its engine looks as if its image lacked something.
+                # A container that ended with its engine looks like a bad image.
                 return containers.start(self.engine, spec, self._labels, self.discard)
 
     def drop(self, container: Container | None) -> None:
@@ -179,7 +176,7 @@ class ContainerManager:
             self.discard(container.id)
 
     def discard(self, container: str) -> None:
-        """Remove a container, and those that could not be removed before; blocks and never fails."""
+        """Remove a container and earlier failures; never raises."""
         self._unremoved.append(container)
         for _ in range(len(self._unremoved)):
             try:
@@ -192,7 +189,7 @@ class ContainerManager:
                 self._unremoved.append(one)
                 with self._lock:
                     is_first, self._fails = not self._fails, True
-                if is_first:  # one line, however many there are
+                if is_first:
                     _LOG.warning(
                         "the Docker engine removes no containers, which end by themselves: %s", error
                     )
@@ -202,11 +199,7 @@ class ContainerManager:
 
 
 def manager() -> ContainerManager:
-    """This process's manager; the first time it connects and removes what dead processes left. Blocks.
-
-    Raises:
-        IsolationError: no engine answers.
-    """
+    """Return this process's manager; the first call removes orphans."""
     with _opening:
         return _manager(os.getpid())
 
@@ -215,8 +208,8 @@ async def in_thread(call: Callable[[], T]) -> T:
     return await asyncio.wrap_future(threads().submit(call))
 
 
-async def made_in(threads: ThreadPoolExecutor, make: Callable[[], T], undo: Callable[[T], None]) -> T:
-    """What a thread makes; when the caller is cancelled it is not begun, or else undone."""
+async def make_in_thread(threads: ThreadPoolExecutor, make: Callable[[], T], undo: Callable[[T], None]) -> T:
+    """Return a thread's result; on cancellation it is skipped or undone."""
     future = threads.submit(make)
     try:
         return await asyncio.shield(asyncio.wrap_future(future))
@@ -240,8 +233,8 @@ async def _undone(making: Awaitable[T], undo: Callable[[T], None]) -> None:
 _opening = threading.Lock()
 
 
-def _started(count: int, name: str) -> ThreadPoolExecutor:
-    """All threads at once: started one by one on first use, they would hold up an event loop each time."""
+def _start_threads(count: int, name: str) -> ThreadPoolExecutor:
+    """Start all threads now: lazy starts would block the event loop."""
     executor = ThreadPoolExecutor(count, name)
     everyone = threading.Barrier(count)
     for _ in range(count):
@@ -249,18 +242,100 @@ def _started(count: int, name: str) -> ThreadPoolExecutor:
     return executor
 
 
-# A forked child has neither the threads nor the connections of its parent.
+# Forked children lack threads and connections.
 @cache
 def _threads(_process: int) -> ThreadPoolExecutor:
-    return _started(_THREADS, "turnwise-docker")
+    return _start_threads(_THREADS, "turnwise-docker")
 
 
 @cache
 def _manager(_process: int) -> ContainerManager:
     engine = connect()
     try:
-        for orphan in orphans.reaped(engine):
+        for orphan in orphans.remove_orphans(engine):
             _LOG.info("removed container %s, which a dead process left", orphan.name)
     except EngineError as error:
         _LOG.warning("leftover containers are not removed: %s", error)
     return ContainerManager(engine)
+
+
+_EVERY_S = 2.0
+_DOCKERFILE = "Dockerfile"
+
+
+def prepare_image(engine: Engine, name: str, progress: Progress) -> Image:
+    """Return an image by name or id, or built from a folder.
+
+    Raises:
+        ConfigError: if it cannot be pulled or built.
+        EngineError: if the engine does not answer.
+    """
+    with _one_at_a_time():
+        return _find_or_pull(engine, name, progress)
+
+
+@contextmanager
+def _one_at_a_time() -> Generator[None]:
+    """Lock among processes, so that later ones find the image."""
+    with open(__file__, "rb") as file:  # noqa: PTH123
+        with suppress(OSError):  # then some images may be pulled twice
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _find_or_pull(engine: Engine, name: str, progress: Progress) -> Image:
+    if name.startswith(("./", "../", "/", "~")):
+        return _build(engine, Path(name).expanduser(), progress)
+    if (found := engine.image(name)) is not None:
+        return found
+    try:
+        _follow(f"pulling {name}", engine.pull(name), progress)
+    except EngineError as error:
+        raise ConfigError(
+            f"image {name!r} is not on the Docker engine and cannot be pulled: {error}; pull it by hand "
+            "(`docker pull`), or name another one or a folder with a Dockerfile"
+        ) from error
+    if (found := engine.image(name)) is None:
+        raise ConfigError(f"image {name!r} was pulled, but the Docker engine does not know it by that name")
+    return found
+
+
+def _build(engine: Engine, folder: Path, progress: Progress) -> Image:
+    if not (folder / _DOCKERFILE).is_file():
+        raise ConfigError(f"no image can be built from {str(folder)!r}: it has no {_DOCKERFILE}")
+    tag = f"turnwise-built:{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]}"
+    try:
+        _follow(f"building {folder}", engine.build(str(folder), tag), progress, MOST_BUILD_S)
+        found = engine.image(tag)
+    except EngineError as error:
+        raise ConfigError(f"no image can be built from {str(folder)!r}: {error}") from error
+    if found is None:
+        raise ConfigError(f"no image can be built from {str(folder)!r}: the engine made none")
+    return found
+
+
+def _follow(
+    what: str, events: Iterator[dict[str, Any]], progress: Progress, most_s: float = math.inf
+) -> None:
+    progress(what)
+    told = began = time.monotonic()
+    layers: dict[str, tuple[int, int]] = {}
+    for event in events:
+        if "error" in event:
+            raise EngineError(str(event["error"]).strip(), None)
+        if time.monotonic() - began > most_s:
+            raise EngineError(f"it took longer than {most_s:g} s", None)
+        detail: dict[str, int] = event.get("progressDetail") or {}
+        if event.get("status") == "Downloading" and detail.get("total"):
+            layers[event["id"]] = (detail.get("current", 0), detail["total"])
+        if time.monotonic() - told > _EVERY_S:
+            told = time.monotonic()
+            progress(f"{what}: {_progress(layers, event)}")
+    progress(f"{what}: done")
+
+
+def _progress(layers: dict[str, tuple[int, int]], event: dict[str, Any]) -> str:
+    if not layers:
+        return str(event.get("stream") or event.get("status") or "").strip()
+    done, total = (sum(column) >> 20 for column in zip(*layers.values(), strict=True))
+    return f"{done} of {total} MB"

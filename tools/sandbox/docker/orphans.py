@@ -1,4 +1,4 @@
-"""Containers by the process that owns them, which their labels name; listing them, and removing orphans."""
+"""Owners of containers by label, and removal of orphans."""
 
 import asyncio
 import os
@@ -12,11 +12,10 @@ from typing import Literal
 from tools.errors import IsolationError
 from tools.sandbox.base import SandboxEntry
 from tools.sandbox.docker.container import remove
-from tools.sandbox.docker.engine import Engine, EngineError, Listed, connect
-from tools.sandbox.host import process_ids
+from tools.sandbox.docker.engine import Engine, EngineError, connect
+from tools.sandbox.host import ownership
 
 LABEL = "turnwise.sandbox"
-"""Every container of ours has it."""
 
 _RUN, _HOST, _BOOT, _NAMESPACE, _PID, _START = (
     f"turnwise.{name}"
@@ -29,13 +28,13 @@ def labels() -> dict[str, str]:
 
 
 def state(of: Mapping[str, str]) -> Literal["in use", "orphan", "unknown"]:
-    """Whether the process that made a container lives; `unknown` for another boot, host or PID namespace."""
+    """Return the state of the owner; `unknown` on another machine, boot or PID namespace."""
     if of.get(_BOOT) != _boot_id():
         return "unknown"
     name = "-".join(of.get(key, "") for key in (_NAMESPACE, _PID, _START))
-    if process_ids.has_ended(name):
+    if ownership.has_ended(name):
         return "orphan"
-    return "in use" if name.startswith(f"{process_ids.identity(os.getpid()).split('-')[0]}-") else "unknown"
+    return "in use" if name.startswith(f"{ownership.identity(os.getpid()).split('-')[0]}-") else "unknown"
 
 
 def owner_pid(of: Mapping[str, str]) -> int | None:
@@ -45,7 +44,7 @@ def owner_pid(of: Mapping[str, str]) -> int | None:
 
 @cache
 def _labels(this_process: int) -> dict[str, str]:
-    namespace, pid, start = process_ids.identity(this_process).split("-")
+    namespace, pid, start = ownership.identity(this_process).split("-")
     return {
         LABEL: "1", _RUN: secrets.token_hex(6), _HOST: socket.gethostname(), _BOOT: _boot_id(),
         _NAMESPACE: namespace, _PID: pid, _START: start,
@@ -57,20 +56,23 @@ def _boot_id() -> str:
 
 
 _SHORT = 12
-"""Of an id, as `docker ps` shows it."""
+"""Length of an id in `docker ps`."""
 _IMAGE = "sha256:"
-"""What the ids of images begin with."""
 
 
-def listed(engine: Engine) -> list[SandboxEntry]:
-    """Every container of ours and every image made of one, the oldest first."""
+def list_owned(engine: Engine) -> list[SandboxEntry]:
     found = sorted([*engine.containers(LABEL), *engine.images(LABEL)], key=lambda one: one.created)
-    return [_entry(one) for one in found]
+    entries: list[SandboxEntry] = []
+    for one in found:
+        known = state(one.labels)
+        pid = None if known == "unknown" else owner_pid(one.labels)
+        name = one.id[: _SHORT + len(_IMAGE) * one.id.startswith(_IMAGE)]
+        entries.append(SandboxEntry(backend="docker", name=name, owner=pid, state=known))
+    return entries
 
 
-def reaped(engine: Engine) -> list[SandboxEntry]:
-    """Remove containers and images whose owner is provably gone; those that were removed."""
-    doomed = [one for one in listed(engine) if one.state == "orphan"]
+def remove_orphans(engine: Engine) -> list[SandboxEntry]:
+    doomed = [one for one in list_owned(engine) if one.state == "orphan"]
     for one in doomed:
         if one.name.startswith(_IMAGE):
             engine.remove_image(one.name)
@@ -80,12 +82,11 @@ def reaped(engine: Engine) -> list[SandboxEntry]:
 
 
 async def entries() -> Sequence[SandboxEntry]:
-    """Every container of ours on the engine, the oldest first; see `Inventory`."""
-    return await asyncio.to_thread(_ask, listed)
+    return await asyncio.to_thread(_ask, list_owned)
 
 
 async def reap() -> Sequence[SandboxEntry]:
-    return await asyncio.to_thread(_ask, reaped)
+    return await asyncio.to_thread(_ask, remove_orphans)
 
 
 def _ask(call: Callable[[Engine], Sequence[SandboxEntry]]) -> Sequence[SandboxEntry]:
@@ -93,10 +94,3 @@ def _ask(call: Callable[[Engine], Sequence[SandboxEntry]]) -> Sequence[SandboxEn
         return call(connect())
     except EngineError as error:
         raise IsolationError(f"the Docker engine does not do it: {error}") from error
-
-
-def _entry(one: Listed) -> SandboxEntry:
-    known = state(one.labels)
-    pid = None if known == "unknown" else owner_pid(one.labels)
-    name = one.id[: _SHORT + len(_IMAGE) * one.id.startswith(_IMAGE)]
-    return SandboxEntry(backend="docker", name=name, owner=pid, state=known)

@@ -1,4 +1,4 @@
-"""Containers of which the agent is root: what it changed, a verifier's files, and a bound on the disk."""
+"""Containers with a root agent: changes, a verifier's files, and a disk limit."""
 
 import asyncio
 import errno
@@ -24,36 +24,36 @@ from tools.sandbox.docker.engine import EngineError
 from tools.sandbox.docker.manager import ContainerManager, in_thread
 from tools.sandbox.docker.orphans import labels
 from tools.sandbox.host.layout import RUN_DIR, VERIFIER_DIR, most_files
-from tools.sandbox.host.process_ids import identity
+from tools.sandbox.host.ownership import identity
 from tools.sandbox.host.supervised import Requests, SupervisedSandbox
 from tools.sandbox.inside import held_files
 from tools.sandbox.inside.messages import FileRequest
 
 _LOOK_S = 2.0
 _LOOKS_PER_COUNT = 5
-"""The engine lists every file to count them."""
+"""Counting files makes the engine list them all."""
 _LOOKS_APART = 10
-"""How many times as long as one look took the next one waits: a slow engine has other things to do."""
+"""Pause in durations of a look, because engines may be slow."""
 _LONGEST_PATH = 3584
-"""Bytes: the kernel takes 4,096, and the engine puts the folder of the container in front."""
+"""The kernel allows 4,096; the engine prepends a folder."""
 _HOST_DISK = (errno.ENOSPC, errno.EIO, errno.EDQUOT)
-"""Errors of the host's disk: no limit of ours bounds a `whole` container's, but for what is in memory."""
+"""Errors of the host's disk, which does not limit `whole` containers."""
 _TESTS = "/tests"
-"""A verifier's alone, as in the task folders that people publish."""
+"""A verifier's folder in published task formats."""
 _MOST_ARCHIVES = 4000
-"""Requests for one verdict: one for each changed file of the image, and for each new folder."""
+"""Changed files of the image and new folders."""
 _CROWDED = 100
-"""Changes in a folder for which it is asked for the folder instead."""
+"""Changes above which the whole folder is requested."""
 _OURS = (
     RUN_DIR, VERIFIER_DIR, "/dev", "/proc", "/sys", "/.dockerenv", "/etc/hosts", "/etc/hostname",
     "/etc/resolv.conf", "/etc/mtab",
 )  # fmt: skip
 _CHANGED, _NEW, _REMOVED = range(3)
 _NO_UTF8 = "\ufffd"
-"""What the engine's list has for a byte that is no text; a path with it cannot be asked for."""
+"""The engine's replacement of invalid UTF-8."""
 _IN_MEMORY = (RUN_DIR, "/dev")
 _GONE = "turnwise.gone"
-"""A header of a member that stands for a path that was removed."""
+"""Header that marks a removed path."""
 
 T = TypeVar("T")
 _REMOVE = """
@@ -85,15 +85,13 @@ while left:
 print(new, longest)
 """
 _COUNT_S = 30.0
-"""For its 5 s of processor time."""
 
 
 @contextmanager
-def held_on_host(files: Mapping[str, bytes], workdir: str) -> Generator[tuple[tuple[str, str], ...]]:
-    """A verifier's files in a folder of this machine, for mounts that root in a container cannot change.
+def hold_on_host(files: Mapping[str, bytes], workdir: str) -> Generator[tuple[tuple[str, str], ...]]:
+    """Write a verifier's files and yield their mounts, which root inside cannot change.
 
-    `/tests` is one mount: nothing can be put beside them there. Elsewhere each file is one, which a program
-    of root's can move away with the folder around it.
+    `/tests` is one mount. Elsewhere each file is a mount, which root can move with its folder.
     """
     with tempfile.TemporaryDirectory(prefix=f"turnwise.{identity(os.getpid())}.") as base:
         folder = Path(base) / "held"
@@ -103,12 +101,12 @@ def held_on_host(files: Mapping[str, bytes], workdir: str) -> Generator[tuple[tu
         for path in files:
             at = posixpath.join(workdir, path)
             is_test = at.startswith(f"{_TESTS}/") and at == posixpath.join("/", path)
-            mounts[held_files.kept_at(_TESTS if is_test else path, str(folder))] = _TESTS if is_test else at
+            mounts[held_files.locate(_TESTS if is_test else path, str(folder))] = _TESTS if is_test else at
         yield tuple(mounts.items())
 
 
 class DiskWatch:
-    """Ends a container that writes more than it may, before it fills the disk that all share."""
+    """Ends a container before it fills the engine's disk."""
 
     def __init__(self, managed: ContainerManager, container: Container) -> None:
         self.managed, self.container = managed, container
@@ -117,15 +115,15 @@ class DiskWatch:
         self._evidence = ""
 
     async def run(self) -> None:
-        """Look until it is over, or gone; at the pace of the engine."""
+        """Check a container until it exceeds its limit or is gone."""
         engine, container, took_s = self.managed.engine, self.container.id, 0.0
         for look in itertools.count():
             await asyncio.sleep(max(_LOOK_S, _LOOKS_APART * took_s))
             begun = time.monotonic()
             try:
-                written = await in_thread(partial(engine.written_bytes, container))
+                written = await in_thread(partial(engine.count_written_bytes, container))
                 counts = look % _LOOKS_PER_COUNT == 0
-                files = len(await in_thread(partial(engine.changed, container))) if counts else 0
+                files = len(await in_thread(partial(engine.list_changes, container))) if counts else 0
             except EngineError as error:
                 if error.missing:
                     return
@@ -145,7 +143,7 @@ class DiskWatch:
             )
 
     def refuse_unreadable(self, files: int, longest: int) -> None:
-        """Raise AgentCausedError where an engine cannot be expected to read so many files, or such a path."""
+        """Raise AgentCausedError if the engine cannot read so many files, or so long a path."""
         if files > self.most_files:
             most = f"the {self.most_files} that disk_mb={self.container.spec.limits.disk_mb} allows"
             raise unreadable(f"more files were changed than {most}: {files}")
@@ -158,7 +156,7 @@ def unreadable(evidence: str) -> AgentCausedError:
 
 
 class WholeSandbox(SupervisedSandbox):
-    """A container of which the agent is root, and what it changed there, as the engine sees it."""
+    """A container with a root agent; the engine reads its changes from outside."""
 
     def __init__(
         self,
@@ -167,14 +165,14 @@ class WholeSandbox(SupervisedSandbox):
         record: SandboxRecord,
         listen: Callable[[], Awaitable[socket.socket]],
     ) -> None:
-        super().__init__(channel, watch.container.spec.workdir, record, listen, _committed)
+        super().__init__(channel, watch.container.spec.workdir, record, listen, _commit)
         self.engine, self.container, self._watch = watch.managed.engine, watch.container, watch
 
     async def changed_paths(self) -> list[str]:
-        return sorted(await self.outside(lambda: self._changed(())))
+        return sorted(await self.outside(lambda: self._find_changes(())))
 
     async def changed_files(self, exclude: Collection[str], max_bytes: int) -> bytes:
-        return await self.outside(lambda: self._packed(exclude, max_bytes))
+        return await self.outside(lambda: self._pack(exclude, max_bytes))
 
     async def put_changed(self, archive: bytes) -> None:
         removed, rest = await asyncio.to_thread(self._split, archive)
@@ -190,11 +188,11 @@ class WholeSandbox(SupervisedSandbox):
         await self.outside(lambda: self.engine.put_archive(self.container.id, rest))
 
     async def outside(self, call: Callable[[], T]) -> T:
-        """What the engine gives, asked once more where it fails.
+        """Call the engine, with a second try.
 
         Raises:
-            SandboxUnavailable: it failed again.
-            AgentCausedError: what the agent wrote is why, as its number or its names show.
+            SandboxUnavailable: if it failed again.
+            AgentCausedError: if the agent's files are the cause.
         """
         for left in (1, 0):
             try:
@@ -209,7 +207,7 @@ class WholeSandbox(SupervisedSandbox):
         raise AssertionError
 
     async def _look_inside(self) -> None:
-        """Raise AgentCausedError where a bounded count shows more than an engine can be asked to read."""
+        """Raise AgentCausedError if there are too many files for the engine."""
         most = str(self._watch.most_files).encode()
         try:
             async with self.paused():
@@ -233,23 +231,21 @@ class WholeSandbox(SupervisedSandbox):
     def _own(self) -> tuple[str, ...]:
         return (*_OURS, *(place for _, place in self.container.spec.held))
 
-    def _changed(self, exclude: Collection[str]) -> dict[str, int]:
-        """Paths that the agent's programs changed, with how."""
+    def _find_changes(self, exclude: Collection[str]) -> dict[str, int]:
         own = (*self._own, *(posixpath.normpath(path) for path in exclude))
-        found = dict(self.engine.changed(self.container.id))
+        found = dict(self.engine.list_changes(self.container.id))
         self._watch.refuse_unreadable(len(found), max((len(os.fsencode(path)) for path in found), default=0))
         return {path: kind for path, kind in found.items() if not _is_in(path, own)}
 
-    def _packed(self, exclude: Collection[str], max_bytes: int) -> bytes:
+    def _pack(self, exclude: Collection[str], max_bytes: int) -> bytes:
         made = io.BytesIO()
-        with tarfile.open(fileobj=made, mode="w") as archive, self.engine.frozen(self.container.id):
-            changed = self._changed(exclude)
+        with tarfile.open(fileobj=made, mode="w") as archive, self.engine.freeze(self.container.id):
+            changed = self._find_changes(exclude)
             for path in [path for path, kind in changed.items() if kind == _REMOVED]:
                 del changed[path]
                 gone = tarfile.TarInfo(path[1:])
                 gone.pax_headers = {_GONE: "1"}
                 archive.addfile(gone)
-            # What is below a new folder comes with it.
             tops = [
                 path
                 for path, kind in changed.items()
@@ -268,7 +264,7 @@ class WholeSandbox(SupervisedSandbox):
             for path in sorted(asked):
                 with_all = path in crowded or changed[path] == _NEW
                 absent -= self._add(archive, path, changed, max_bytes, with_all=with_all)
-            # The engine skips what it cannot read, and does not say so.
+            # The engine silently skips unreadable files.
             absent = {path for path in absent if _NO_UTF8 not in path}
             for path in itertools.islice(absent, _MOST_ARCHIVES):
                 if not self.engine.is_socket(self.container.id, path):
@@ -286,7 +282,7 @@ class WholeSandbox(SupervisedSandbox):
         *,
         with_all: bool,
     ) -> set[str]:
-        """Add what was changed of a path, and `with_all` of what is below it; the paths that were read."""
+        """Add changed members of a path (`with_all`: and below); return all paths read."""
         around, read = posixpath.dirname(path), set[str]()
         with closing(self.engine.archive(self.container.id, path)) as chunks:
             try:
@@ -303,7 +299,7 @@ class WholeSandbox(SupervisedSandbox):
                 read.add(at)
                 if at not in changed or (member.islnk() and target not in changed):
                     continue
-                # An odd or long name is in here, too, and would be written instead of the new one.
+                # They would override the name.
                 given = member.pax_headers.items()
                 member.pax_headers = {name: value for name, value in given if "path" not in name}
                 member.name = at[1:]
@@ -316,7 +312,7 @@ class WholeSandbox(SupervisedSandbox):
         return read
 
     def _split(self, archive: bytes) -> tuple[bytes, bytes]:
-        """What is to be removed, and an archive of the rest; nothing where a verifier's files are."""
+        """Return removed paths and an archive of the rest, without a verifier's files."""
         own, removed, rest = self._own, list[bytes](), io.BytesIO()
         with (
             tarfile.open(fileobj=io.BytesIO(archive)) as source,
@@ -334,15 +330,14 @@ class WholeSandbox(SupervisedSandbox):
         return b"\0".join(removed), rest.getvalue()
 
 
-async def _committed(sandbox: SupervisedSandbox) -> Snapshot:
-    """An image of the container, which keeps where its programs start."""
+async def _commit(sandbox: SupervisedSandbox) -> Snapshot:
     assert isinstance(sandbox, WholeSandbox)
     engine, container = sandbox.engine, sandbox.container
     config = {"WorkingDir": container.spec.workdir, "Labels": labels()}
     image = await sandbox.outside(partial(engine.commit, container.id, config))
 
     async def discard() -> None:
-        # What cannot be removed now is an orphan once this process has ended.
+        # Then it is an orphan later.
         with suppress(EngineError):
             await in_thread(partial(engine.remove_image, image))
 

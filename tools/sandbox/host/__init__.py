@@ -1,1 +1,1 @@
-"""What the backends share: the way to a supervisor, and what goes over it."""
+"""Common parts of the backends."""

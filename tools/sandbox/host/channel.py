@@ -1,4 +1,4 @@
-"""The host's end of a sandbox: one request at a time, and a clear error once the other end is gone."""
+"""The host's connection to a supervisor, with one request at a time."""
 
 import asyncio
 import logging
@@ -27,14 +27,14 @@ from tools.sandbox.inside.messages import (
 from tools.waiting import or_undo, to_the_end
 
 _GRACE_S = 15.0
-"""What the supervisor may take beyond a command's own time before it counts as silent."""
+"""Time beyond a command's own limit before silence counts."""
 _TRICKLE_S = 150.0
-"""For an answer that comes in pieces, after its time."""
+"""Limit for a late answer in pieces."""
 _ANSWER_BYTES = 2048
 
 
 class Channel(asyncio.Protocol):
-    """Requests to one supervisor. Every layer less between the socket and the caller is felt per command."""
+    """Requests to one supervisor; each layer here slows down every command."""
 
     def __init__(
         self,
@@ -42,10 +42,10 @@ class Channel(asyncio.Protocol):
         counters: Callable[[], Counters] = dict[str, float],
         wake: Callable[[], bool] = bool,
     ) -> None:
-        """Create a channel that is not connected yet; `over` connects one.
+        """Create an unconnected channel; `over` connects one.
 
-        `take` picks our bytes from what comes; `counters` and `wake`, which lets a supervisor go on that was
-        stopped and returns whether it was, are called in threads.
+        `take` extracts message bytes; `counters` and `wake` run in threads. `wake` resumes a stopped
+        supervisor and returns whether it was stopped.
         """
         self._take, self._counters, self._wake = take, counters, wake
         self._loop = asyncio.get_running_loop()
@@ -53,44 +53,33 @@ class Channel(asyncio.Protocol):
         self._inbox = Inbox()
         self._waiting: asyncio.Future[Reply] | None = None
         self._is_answered = False
-        """Whether the answer came, also to a caller that was cancelled in the same moment."""
         self._heard_at = 0.0
-        """When bytes came last; those of a large answer may take long on a busy machine."""
         self._broken: str | None = None
         self._transport: asyncio.Transport | None = None
         self.reason = ""
-        """Why the supervisor broke, when it was itself that did."""
         self.verdict: AgentCausedError | SandboxUnavailable | None = None
-        """Whose fault a silence was, once there was one."""
 
     @classmethod
     async def over(cls, sock: socket.socket, *of: Any, **more: Any) -> Self:
-        """A channel that owns this connected socket from now on; further arguments: of the class."""
         sock.setblocking(False)
         loop = asyncio.get_running_loop()
         _, channel = await loop.create_connection(lambda: cls(*of, **more), sock=sock)
         return channel
 
     async def request(self, request: Request) -> Reply:
-        """Send a request and wait for its answer; others wait for their turn.
-
-        When the caller is cancelled the command is killed before the cancellation goes on.
+        """Send a request and wait for its answer; a cancellation first kills the command.
 
         Raises:
-            SandboxUnavailable: the sandbox is closed, died or does not answer.
-            AgentCausedError: it does not answer while its limits count what the agent does.
+            SandboxUnavailable: if the sandbox is closed, died or does not answer.
+            AgentCausedError: if it does not answer and its counters show that the agent exhausted a limit.
         """
         async with self._turn:
             return await self._ask(request)
 
     async def listen(self) -> socket.socket:
-        """A socket that listens on the loopback of the supervisor, which passes it; ours from now on.
-
-        Raises:
-            SandboxUnavailable: the sandbox is closed, died, does not answer or has no port left.
-        """
+        """Return a socket that listens on the supervisor's loopback; the caller closes it."""
         async with self._turn:
-            return await or_undo(self._passed(), _closed)
+            return await or_undo(self._receive_listener(), _close_socket)
 
     @property
     def broken(self) -> bool:
@@ -135,10 +124,10 @@ class Channel(asyncio.Protocol):
         finally:
             deadline.cancel()
 
-    async def _passed(self) -> socket.socket:
+    async def _receive_listener(self) -> socket.socket:
         if self._broken is not None or self._transport is None:
             raise SandboxUnavailable(self._broken or "the sandbox is not connected")
-        # A transport would drop the descriptor: meanwhile it reads nothing.
+        # The transport would drop the descriptor.
         self._transport.pause_reading()
         ours, readable = self._transport.get_extra_info("socket").dup(), asyncio.Event()
         self._loop.add_reader(ours, readable.set)
@@ -168,7 +157,7 @@ class Channel(asyncio.Protocol):
             self._transport.write(encode(message))
 
     async def _call_off(self) -> None:
-        """Wait for the answer of a command that is killed: it would be taken for that of the next request."""
+        """Kill the command and wait for its answer, which the next request would receive."""
         answer = self._expect()
         self._write(Cancel())
         await to_the_end(self._judge(answer))
@@ -176,10 +165,12 @@ class Channel(asyncio.Protocol):
             answer.exception()
 
     def _begin_judging(self, answer: "asyncio.Future[Reply]") -> None:
-        self._judging = self._loop.create_task(self._judge(answer))  # kept, or it would be collected
+        self._judging = self._loop.create_task(
+            self._judge(answer)
+        )  # the event loop keeps only a weak reference
 
     async def _judge(self, answer: "asyncio.Future[Reply]") -> None:
-        """Wait for an answer that is late; where none comes, find out whose fault that is, and break."""
+        """Wait for a late answer, or close the channel and decide who caused the silence."""
         reason, hit, stopped_again = "the sandbox does not answer", None, False
         try:
             await self._wait_for_silence(answer)
@@ -191,7 +182,7 @@ class Channel(asyncio.Protocol):
                 after = await asyncio.to_thread(self._counters)
                 hit = limit_hit(before, after, self._loop.time() - began)
             if hit is None and not answer.done() and await asyncio.to_thread(self._wake):
-                # Somebody outside may have stopped it; who does it again is inside.
+                # A process outside may have stopped it once.
                 await asyncio.wait({answer}, timeout=_GRACE_S)
                 stopped_again = not answer.done() and await asyncio.to_thread(self._wake)
         finally:
@@ -204,7 +195,7 @@ class Channel(asyncio.Protocol):
                 self.close(reason)
 
     async def _wait_for_silence(self, answer: "asyncio.Future[Reply]") -> None:
-        """Wait until the answer is complete, no byte of it came for half of the grace, or it trickles on."""
+        """Wait for the answer, for silence of half the grace period, or for the trickle limit."""
         began = self._loop.time()
         while not answer.done():
             due = min(max(began, self._heard_at) + _GRACE_S / 2, began + _TRICKLE_S)
@@ -219,7 +210,7 @@ class Channel(asyncio.Protocol):
             self._waiting.set_exception(self.verdict or SandboxUnavailable(self._broken))
 
 
-async def _closed(sock: socket.socket) -> None:
+async def _close_socket(sock: socket.socket) -> None:
     sock.close()
 
 
@@ -229,7 +220,7 @@ _MESSAGE = b"every process of the sandbox was killed\n"
 
 
 class RecoveringChannel:
-    """A channel that outlives its supervisor; `supervise` kills what is left and starts the next one."""
+    """A channel that survives its supervisor; `supervise` starts another."""
 
     def __init__(self, channel: Channel, supervise: Callable[[], Awaitable[Channel]]) -> None:
         self._channel = channel
@@ -238,11 +229,11 @@ class RecoveringChannel:
         self._closed = False
 
     async def request(self, request: Request) -> Reply:
-        """Send a request and wait for its answer; others wait for their turn.
+        """Send a request and wait for its answer.
 
         Raises:
-            SandboxUnavailable: the sandbox is closed, its container is gone or does not answer.
-            AgentCausedError: no other supervisor starts over what the agent left, or as for `Channel`.
+            SandboxUnavailable: if the sandbox is closed or the backend is gone.
+            AgentCausedError: as for `Channel`, or if no other supervisor starts.
         """
         async with self._turn:
             if self._channel.broken:
@@ -253,13 +244,13 @@ class RecoveringChannel:
             except SandboxUnavailable:
                 await self._replace()
             if isinstance(request, OWN_REQUESTS):
-                # These can be done again; a command cannot.
+                # Unlike commands, these can be repeated.
                 try:
                     return await self._channel.request(request)
                 except SandboxUnavailable:
-                    # Raises where it is the backend that is gone.
+                    # This raises if the backend is gone.
                     await self._replace()
-            return _killed(time.monotonic() - started, request.timeout_s)
+            return _killed_result(time.monotonic() - started, request.timeout_s)
 
     def close(self, reason: str) -> None:
         self._closed = True
@@ -278,7 +269,7 @@ class RecoveringChannel:
             self.close("the sandbox is closed")
 
 
-def _killed(spent_s: float, timeout_s: float) -> Done:
+def _killed_result(spent_s: float, timeout_s: float) -> Done:
     return Done(
         exit_code=_KILLED,
         stdout=b"",

@@ -1,7 +1,7 @@
-"""The guards of a program on the host: its parent and grandparent, which end it and all that it started.
+"""Guards of a host program, its parent and grandparent, which end it with all its descendants.
 
-They do so when the process that started them has ended, when one of them is killed, and when the outer one
-gets SIGTERM. There are two, so that a program that kills its parent does not escape.
+They act when their owner or a guard ends, or on SIGTERM. There are two, because a program can kill its
+parent.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from tools.sandbox.inside import kernel
 from tools.sandbox.inside.processes import kill_new, send
 
 _KILL_S = 10.0
-"""For a fork bomb on a busy machine."""
+"""A fork bomb may take long."""
 
 
 def main(owner: int, folder: str, argv: list[str]) -> None:
-    """Run a program for its owner and exit as it did; remove the folder if the owner ended first."""
+    """Run a program and exit with its code; remove the folder if the owner ended first."""
     with open("/proc/self/environ", "rb") as file:  # noqa: PTH123  # pathlib loads slowly
         if b"\0LC_CTYPE=" not in b"\0" + file.read():
-            os.environ.pop("LC_CTYPE", None)  # Python has set it for itself
+            os.environ.pop("LC_CTYPE", None)
     try:
         above = [os.pidfd_open(owner), os.pidfd_open(os.getpid())]
     except ProcessLookupError:
@@ -36,10 +36,10 @@ def main(owner: int, folder: str, argv: list[str]) -> None:
         if folder and os.getppid() != owner:
             os.execvp("rm", ["rm", "-rf", "--", folder])
     else:
-        os.setsid()  # whoever kills the group of the outer one leaves this one to do its work
+        os.setsid()  # the inner guard survives a kill of the outer one's group
         kernel.adopt_orphans()
         code = _await_end(_start(argv), above)
-        send(os.getppid(), signal.SIGCONT)  # the program may have stopped it
+        send(os.getppid(), signal.SIGCONT)
     os._exit(code if code >= 0 else 128 - code)
 
 
@@ -48,7 +48,7 @@ def _start(argv: list[str]) -> int:
         return pid
     os.setsid()
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)  # Python ignores them
+        signal.signal(number, signal.SIG_DFL)
     try:
         os.execvp(argv[0], argv)
     except OSError as error:
@@ -57,7 +57,7 @@ def _start(argv: list[str]) -> int:
 
 
 def _await_end(child: int, above: list[int]) -> int:
-    """Wait for the end of a child or of a process above; then end all below. Return the child's exit code."""
+    """Wait for the child or a process above, end everything below, return the child's exit code."""
 
     def stop(*_: object) -> None:
         raise SystemExit
@@ -72,7 +72,7 @@ def _await_end(child: int, above: list[int]) -> int:
 
     nowhere, poll = os.open(os.devnull, os.O_RDWR), select.poll()
     for fd in (0, 1, 2):
-        os.dup2(nowhere, fd)  # whoever reads what the program writes sees its end
+        os.dup2(nowhere, fd)  # readers of its output must see its end
     for fd in (*above, os.pidfd_open(child)):
         poll.register(fd, select.POLLIN)
     signal.signal(signal.SIGCHLD, reap_orphans)

@@ -1,4 +1,4 @@
-"""What every sandbox looks like from inside, whatever makes it: paths, names, shares of its disk."""
+"""Paths, names and file system sizes inside every sandbox."""
 
 from collections.abc import Mapping
 
@@ -12,29 +12,27 @@ VERIFIER_DIR = "/verifier"
 HOST_NAME = "sandbox"
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 UID_BASE, UID_COUNT = 0x70000000, 0x0FFF0000
-"""Host users that no distribution and no container manager hands out."""
+"""Ids that distributions and container managers do not assign."""
 RESERVED_PIDS = 16
-"""Processes of ours next to the agent's, so that a full sandbox can still be cleaned and read."""
+"""For us, so that a full sandbox can still be read and cleaned."""
 RESERVED_BYTES = 64 << 20
-"""Memory of our own in a container, where full file systems would leave none to start another supervisor."""
+"""For us, so that a new supervisor starts while file systems are full."""
 BYTES_PER_FILE = 4096
-"""A sandbox may have one file per this many bytes, so that empty files cannot fill it either."""
+"""Limits empty files."""
 
 
 def verifier_env(folder: str, env: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a verification whose files are held in this folder, on top of any command's."""
     python = [f"{folder}/{held_files.PYTHON}", *filter(None, [env.get("PYTHONPATH")])]
     return {
         "VERIFIER": f"{folder}/{held_files.FILES}", "HOME": f"{folder}/{held_files.HOME}",
         "PYTHONPATH": ":".join(python),
         "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1",
-        # The workspace may be another user's, which git refuses to look at.
+        # git refuses workspaces of other users.
         "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*",
     }  # fmt: skip
 
 
 def part(disk_bytes: int, share: int) -> int:
-    """The size of a file system that gets one of `share` parts of the workspace's."""
     return max(1 << 20, disk_bytes // share)
 
 
@@ -47,11 +45,7 @@ def memory_bytes(disk_bytes: int) -> int:
 
 
 def check_files_fit(limits: SandboxLimits) -> None:
-    """Full file systems must leave memory for the commands.
-
-    Raises:
-        ConfigError: they would not.
-    """
+    """Raise ConfigError if full file systems would use all memory."""
     files_mb = memory_bytes(limits.disk_mb << 20) >> 20
     if files_mb >= limits.memory_mb:
         raise ConfigError(

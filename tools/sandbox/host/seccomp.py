@@ -1,4 +1,4 @@
-"""The system calls that no sandboxed process needs and that widen the attack surface, as a BPF program."""
+"""A BPF filter of system calls that widen the attack surface."""
 
 import platform
 import struct
@@ -14,15 +14,15 @@ _NEW_NAMESPACES = 0x7E020000
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _X32_BIT = 0x40000000
 _SEGMENT_BYTES = 4096
-"""PostgreSQL locks its folder with a segment of System V, which stays in memory when its maker is gone."""
+"""PostgreSQL locks its folder with a small segment. Segments outlive their process."""
 
 _OWNER_COMMANDS = (8, 10, 15)
-"""F_SETOWN, F_SETSIG and F_SETOWN_EX of fcntl: the kernel then signals any process of the user."""
+"""F_SETOWN, F_SETSIG and F_SETOWN_EX of fcntl, which send signals to any process of the user."""
 _OWNER_REQUESTS = (0x8901, 0x8902)
-"""FIOSETOWN and SIOCSPGRP of ioctl, which do the same."""
+"""FIOSETOWN and SIOCSPGRP of ioctl, with the same effect."""
 
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
-"""Families of sockets that there are. Others pass namespaces, as AF_VSOCK does to a hypervisor."""
+"""Others cross namespaces, for example AF_VSOCK to a hypervisor."""
 _NETLINK_ROUTE = 0
 
 
@@ -39,13 +39,13 @@ class _Calls(NamedTuple):
     socket: int
     socketpair: int
     kept_in_kernel: tuple[int, ...]
-    """System V objects and message queues, which stay when their maker is gone."""
+    """System V objects and message queues outlive their process."""
     watches: tuple[int, ...]
-    """inotify_add_watch and fanotify_init: they see what happens in folders that cannot be listed."""
+    """inotify_add_watch and fanotify_init reveal events in unreadable folders."""
     of_process: tuple[int, ...]
-    """The first argument names a process, 0 the caller: prlimit64, sched_setaffinity and so on."""
+    """prlimit64, sched_setaffinity and others; the first argument is a process, 0 for the caller."""
     priorities: tuple[tuple[int, int], ...]
-    """setpriority and ioprio_set, with the kind of target that is one process."""
+    """setpriority and ioprio_set, with the kind "one process"."""
     peers: tuple[int, ...]
     """kill, tkill, tgkill, rt_sigqueueinfo, rt_tgsigqueueinfo, pidfd_send_signal, ptrace, process_vm_readv,
     process_vm_writev and process_madvise."""
@@ -76,18 +76,15 @@ _CALLS: dict[str, _Calls] = {
 
 @cache
 def program(*, shared_kernel: bool = False, shared_user: bool = False) -> bytes:
-    """The filter for this machine; empty for an architecture whose call numbers are not known here.
+    """Return the filter for this machine, empty if its call numbers are unknown.
 
-    Namespaces, mounts, kernel keyrings, BPF, performance counters, io_uring and terminal injection fail with
-    EPERM, and so do System V objects that could keep much memory when their makers are gone; sockets other
-    than UNIX, IPv4, IPv6 and NETLINK_ROUTE with EAFNOSUPPORT. `clone3` fails with ENOSYS because a filter
-    cannot see its flags; the C library then uses `clone`. So does every call in another mode of the processor
-    (32 bit, x32), whose numbers are others. Without a filter a sandbox's `lacks` has `system_calls`.
+    Most calls fail with EPERM, other socket families with EAFNOSUPPORT. `clone3`, whose flags a filter cannot
+    see, and calls of other processor modes (32 bit, x32) fail with ENOSYS; the C library then uses `clone`.
 
     Args:
-        shared_kernel: the agent has no IPC namespace; all System V IPC and message queues fail too.
-        shared_user: the agent has the user of the host's processes; UNIX sockets by path (engines, buses and
-            agents answer there), watching folders and changing limits or priorities of others fail too.
+        shared_kernel: the agent has no IPC namespace; all System V IPC fails, too.
+        shared_user: host processes have the same user; UNIX sockets, watching folders and changing other
+            processes fail, too.
     """
     calls = _CALLS.get(platform.machine())
     if calls is None:
@@ -109,10 +106,7 @@ def program(*, shared_kernel: bool = False, shared_user: bool = False) -> bytes:
 
 @cache
 def without_peers() -> bytes:
-    """The filter of a process that shares its user with the one that judges it; empty as `program` may be.
-
-    Signals to, control over and memory of other processes fail with EPERM.
-    """
+    """Return a filter that denies signals to, and control over, other processes."""
     calls = _CALLS.get(platform.machine())
     if calls is None:
         return b""
@@ -126,7 +120,6 @@ def without_peers() -> bytes:
 
 
 def _numbers_of_this_machine(calls: _Calls) -> list[bytes]:
-    """Load the number of a call, and refuse those of another mode of the processor."""
     return [
         _statement(_LOAD, _ARCH_AT),
         _jump(_JUMP_EQUAL, calls.audit_arch, 1, 0),

@@ -1,4 +1,4 @@
-"""Starts and supervisors that do not answer: what that says of a machine, and whose fault it is."""
+"""Starts and supervisors that do not answer: retries, and who caused it."""
 
 import errno
 import os
@@ -15,29 +15,25 @@ _DIED = (ConnectionError, TimeoutError, EOFError, subprocess.TimeoutExpired)
 _SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EINTR)
 _WORDS = ("MemoryError", *map(os.strerror, _SHORTAGES))
 _BUSY_SHARE = 0.1
-"""Seconds of a processor per second of silence from which the agent's processes count as what filled it."""
+"""The agent's processor share of a silence above which it is the cause."""
 
 Counters = Mapping[str, float]
-"""What the limits of one sandbox counted so far: hits (`memory`, `throttled`) and time (`cpu_s`); and what is
-at its limit at the moment (`memory_full`, `pids_full`)."""
+"""Hits (`memory`, `throttled`), seconds (`cpu_s`), and limits that are reached now (`memory_full`,
+`pids_full`)."""
 
 
 class SilentStartError(SandboxCreateError):
-    """A start that died or hung: it says nothing about what this machine can do."""
+    """A start that died or hung proves nothing about the machine."""
 
 
 def is_silence(error: Exception) -> bool:
-    """Whether an error is of a moment: a process was killed or hung, or the machine was short of it."""
+    """Whether an error is transient, such as a killed process or a lack of memory."""
     is_known = isinstance(error, (SilentStartError, *_DIED)) or getattr(error, "errno", None) in _SHORTAGES
     return is_known or any(word in str(error) for word in _WORDS)
 
 
-def examined(what: str, look: Callable[[], T]) -> T:
-    """Return what a look finds; one that dies or hangs is taken again, so often.
-
-    Raises:
-        IsolationError: it died or hung each time.
-    """
+def examine(what: str, look: Callable[[], T]) -> T:
+    """Return the result of `look`, repeated after transient errors, then IsolationError."""
     for left in reversed(range(_LOOKS)):
         try:
             return look()
@@ -45,15 +41,13 @@ def examined(what: str, look: Callable[[], T]) -> T:
             if not is_silence(error):
                 raise
             if not left:
-                raise IsolationError(
-                    f"{what} could not be examined: {error}; is the machine busy?"
-                ) from error
+                raise IsolationError(f"{what} could not be examine: {error}; is the machine busy?") from error
             time.sleep(_AGAIN_S)
     raise AssertionError
 
 
 def limit_hit(before: Counters, after: Counters, silent_s: float) -> str | None:
-    """The counter that shows what the agent did during a silence, in words; `None`: they are clean."""
+    """Describe the counters by which the agent caused a silence."""
     grown = {name: after[name] - before[name] for name in before.keys() & after.keys()}
     hits = [name for name in ("memory", "throttled") if grown.get(name, 0.0) > 0]
     hits += [name for name in ("memory_full", "pids_full") if before.get(name) and after.get(name)]

@@ -1,4 +1,4 @@
-"""A sandbox whose commands and files go through our supervisor inside: what the backends share."""
+"""Sandboxes with our supervisor, whatever the backend."""
 
 import asyncio
 import errno
@@ -25,29 +25,23 @@ from tools.sandbox.inside.messages import FileRequest, Reply, Request
 from tools.waiting import to_the_end
 
 _FILE_S, _DISTURBED_S = 60.0, 15.0
-"""For a file operation, and for its first try beside what the agent left running."""
+"""Limits of a file operation and its first try."""
 _TREE_S = 300.0
 _DISTURBED = (errno.EAGAIN, errno.ENOMEM, errno.EINTR)
-"""What processes of the agent can cause while they run."""
+"""Possible effects of the agent's running processes."""
 _WORDS_BYTES = 16_384
-"""Enough for a path and what is wrong with it."""
 
 
 class Requests(Protocol):
-    async def request(self, request: Request) -> Reply:
-        """Send a request and wait for its answer.
+    """A channel to the supervisor of a sandbox."""
 
-        Raises:
-            SandboxUnavailable: the sandbox is gone.
-        """
-        ...
+    async def request(self, request: Request) -> Reply: ...
 
 
 class SupervisedSandbox:
-    """A `Sandbox` behind a channel; commands that come at the same time wait for each other.
+    """A `Sandbox` over a channel; concurrent commands queue.
 
-    Beside the protocol's errors, a NUL byte, an empty argv, an environment name with `=` and a time limit
-    without end raise `ValueError`, and every call `SandboxUnavailable` when the sandbox is gone.
+    NUL bytes, an empty argv, environment names with `=` and infinite time limits raise ValueError.
     """
 
     def __init__(
@@ -58,14 +52,14 @@ class SupervisedSandbox:
         listen: Callable[[], Awaitable[socket.socket]] | None = None,
         snapshot: "Callable[[SupervisedSandbox], Awaitable[Snapshot | None]] | None" = None,
     ) -> None:
-        """Nothing is asked of it yet.
+        """Create a sandbox over an open channel.
 
         Args:
-            channel: the way to it.
-            workdir: its workspace.
+            channel: to its supervisor.
+            workdir: the workspace.
             record: how it isolates.
-            listen: gives a listening socket of its own loopback; `None` where it has none.
-            snapshot: makes one of it; `None` where only its files can be copied.
+            listen: opens a socket on its own loopback.
+            snapshot: copies more than files.
         """
         self._channel = channel
         self._listen = listen
@@ -93,11 +87,13 @@ class SupervisedSandbox:
         cwd: str | None = None,
         max_output_bytes: int = MAX_OUTPUT_BYTES,
     ) -> ExecResult:
-        """Run one command on its own; unless its time is up, its background processes live on."""
         argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
         if not argv:
             raise ValueError("an empty command; name a program")
-        pairs = [_pair(name, value) for name, value in (env or {}).items()]
+        for name in env or ():
+            if not name or "=" in name:
+                raise ValueError(f"an environment variable cannot be named {name!r}")
+        pairs = [f"{name}={value}" for name, value in (env or {}).items()]
         for text in (*pairs, *argv):
             _check_text(text)
         request = messages.RunProgram(
@@ -111,9 +107,9 @@ class SupervisedSandbox:
         return await self._run(request, cwd)
 
     async def run_python(self, source: str, *, stdin: bytes = b"", timeout_s: float = 60.0) -> ExecResult:
-        """Run a program of ours as the agent, in a fork of the supervisor: no interpreter has to start.
+        """Run our own program as the agent in a fork of the supervisor.
 
-        It has the standard library and nothing else; nothing that is not the agent's to know may be in it.
+        It has only the standard library, and must not contain secrets.
         """
         request = messages.RunPython(_check_text(source), stdin, timeout_s, MAX_OUTPUT_BYTES)
         return await self._run(request, None)
@@ -121,48 +117,43 @@ class SupervisedSandbox:
     async def shell(
         self, command: str, *, timeout_s: float = 60.0, max_output_bytes: int = MAX_OUTPUT_BYTES
     ) -> ExecResult:
-        """Run a command in the persistent bash; what background jobs write later is dropped."""
         return await self._run(messages.RunInShell(_check_text(command), timeout_s, max_output_bytes), None)
 
     async def read_file(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
-        # Output beyond the cap would be cut in the middle; the reader inside refuses before that.
+        # Larger output would be truncated; the reader inside refuses earlier.
         request = messages.ReadFile(_check_text(path), max_bytes, _FILE_S, 2 * max_bytes + 2)
         return (await self._on_files(request)).stdout
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
-        """Write a file as the agent's user, all of it or nothing."""
         if len(data) > self._record.limits.disk_mb << 20:
             raise file_error(errno.ENOSPC, path)
         await self._on_files(messages.WriteFile(_check_text(path), mode, data, _FILE_S, 0))
 
     async def put_archive(self, archive: bytes, path: str = ".") -> None:
-        """Write the files of an archive that was checked, in one request."""
         await asyncio.to_thread(archives.check, archive)
         if len(archive) > self._record.limits.disk_mb << 20:
             raise file_error(errno.ENOSPC, path)
         await self._on_files(messages.UnpackArchive(_check_text(path), archive, _FILE_S, _WORDS_BYTES))
 
     async def get_archive(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
-        """A folder as an archive that was checked, in one request."""
         archive, _ = await self.get_changed(path, b"", max_bytes=max_bytes)
         return archive
 
     async def get_changed(self, path: str, known: bytes, *, max_bytes: int) -> tuple[bytes, frozenset[str]]:
-        """What a folder has beside known files (see `PackFolder`), and the paths of known files in it."""
+        """Return a folder without known files (see `PackFolder`), and the paths of known files."""
         cap = 2 * max(max_bytes, _WORDS_BYTES, len(known)) + 2
         request = messages.PackFolder(_check_text(path), max_bytes, known, _FILE_S, cap)
         result = await self._on_files(request)
-        # The agent's side made it: it is not trusted.
+        # An archive from inside is untrusted.
         archive = await asyncio.to_thread(archives.check, result.stdout)
         return archive, frozenset(map(os.fsdecode, result.stderr.split(b"\0")[:-1]))
 
     async def snapshot(self) -> Snapshot | None:
-        """What others begin with that are to be like it now; `None` where only its files can be copied."""
+        """Return a snapshot, or None if only files can be copied."""
         return None if self._snapshot is None else await self._snapshot(self)
 
     async def pack_tree(self, path: str = ".") -> bytes:
-        """All below a folder as an archive for `unpack_tree`, with links, modes and times."""
-        # Up to half of it is whole, which is twice the disk: what is sparse there is not in the archive.
+        # Twice the disk, since only head and tail are kept.
         most = self._record.limits.disk_mb << 22
         result = await self._on_files(messages.PackTree(_check_text(path), _TREE_S, most))
         if result.truncated:
@@ -170,12 +161,10 @@ class SupervisedSandbox:
         return result.stdout
 
     async def unpack_tree(self, archive: bytes, path: str = ".") -> None:
-        """Put what `pack_tree` gave below a folder; what is there already stays."""
         await self._on_files(messages.UnpackTree(_check_text(path), archive, _TREE_S, _WORDS_BYTES))
 
     @asynccontextmanager
     async def paused(self) -> AsyncGenerator[None]:
-        """Blocks within others, or side by side with them, end when the last one does."""
         try:
             await to_the_end(self._pause(1))
             yield
@@ -194,11 +183,11 @@ class SupervisedSandbox:
     async def _pause(self, change: int) -> None:
         async with self._pausing:
             self._pauses += change
-            if self._pauses == (change > 0):  # the first one in, or the last one out
+            if self._pauses == (change > 0):  # first in, or last out
                 await self._run(messages.SetPause(change > 0, _FILE_S, 0), None)
 
     async def _on_files(self, request: FileRequest) -> ExecResult:
-        """Once more while the agent's processes stand still, if they may have been in the way."""
+        """Run a file operation; repeat it with the agent's processes stopped if it failed."""
         try:
             first = request._replace(timeout_s=max(_DISTURBED_S, request.timeout_s - _FILE_S))
             result = await self._run(first, request.path)
@@ -224,12 +213,10 @@ class SupervisedSandbox:
 
 def _check_file(result: ExecResult, path: str) -> None:
     if result.timed_out and not result.shell_restarted:
-        # The agent's processes stood still, and what there is to read or write is bounded.
         raise SandboxUnavailable(f"an operation on {path!r} took too long")
     if result.exit_code >= 128:
         raise file_error(errno.ENOMEM, path)
     if result.exit_code:
-        # Of an archive, the member that it is about.
         member, _, reason = result.stderr.decode("utf-8", "replace").partition("\0")
         where = f"{path.rstrip('/')}/{member}" if member else path
         raise file_error(result.exit_code, where, reason)
@@ -237,18 +224,12 @@ def _check_file(result: ExecResult, path: str) -> None:
 
 def file_error(code: int, path: str | None, reason: str = "") -> OSError:
     reason = reason or ("not a regular file" if code == errno.EINVAL else os.strerror(code))
-    return _marked(type(OSError(code, reason)))(code, reason, path)
+    return _mark(type(OSError(code, reason)))(code, reason, path)
 
 
 @cache
-def _marked(kind: type[OSError]) -> type[OSError]:
+def _mark(kind: type[OSError]) -> type[OSError]:
     return type(kind.__name__, (SandboxFileError, kind), {"__module__": "builtins"})
-
-
-def _pair(name: str, value: str) -> str:
-    if not name or "=" in name:
-        raise ValueError(f"an environment variable cannot be named {name!r}")
-    return f"{name}={value}"
 
 
 def _check_text(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The code that runs inside a sandbox, as one archive that any Python imports from."""
+"""Programs and modules that run inside sandboxes."""
 
 import io
 import zipfile
@@ -19,7 +19,7 @@ low = os.dup(control)
 os.close(control)
 enter(low)
 """
-"""Arguments: descriptors of the archive and of a socket for requests."""
+"""Arguments: descriptors of the archive and the request socket."""
 
 CONTAINER = """
 import ctypes, os, sys
@@ -43,12 +43,12 @@ if code < 0: sys.exit('no file in memory can be made')
 with open(code, 'wb', closefd=False) as file:
     file.write(read(int.from_bytes(read(4), 'big')))
 sys.path.insert(0, f'/proc/self/fd/{code}')
-from tools.sandbox.inside.in_container import enter
+from tools.sandbox.inside.supervisor import serve_in_container
 del sys.path[0]
 os.close(code)
-enter(control, reply)
+serve_in_container(control, reply)
 """
-"""Takes the archive and then requests from stdin, answers on stdout; kills what an earlier one left."""
+"""Reads the archive and requests from stdin; first kills an earlier supervisor."""
 
 HELD_FILES = (
     (_INSIDE / "held_files.py").read_text()
@@ -61,7 +61,7 @@ copy_as_owner(files, workdir)
 os.write(1, done)
 """
 )
-"""Takes a verifier's files, where to write them and the final message from stdin; executed as root."""
+"""Reads files, folders and a final message from stdin, as root."""
 
 WAKE = """
 import os, sys
@@ -71,7 +71,7 @@ for pid in filter(str.isdigit, os.listdir('/proc')):
     except OSError: continue
     if stopped: os.kill(int(pid), 18), sys.stderr.write('stopped')
 """
-"""Lets what the engine itself started in a container go on, where it was stopped, and says so."""
+"""Resumes stopped processes of the engine; reports it on stderr."""
 
 CLEAR = """
 import os, signal, time
@@ -99,12 +99,12 @@ while (left := theirs()) and time.monotonic() < deadline:
     for pid in stopped: send(pid, signal.SIGKILL)
     time.sleep(0.002)
 """
-"""Kills every process that is not root's, or where the agent is root all but the first; as root."""
+"""Kills processes not of root, or with `whole` all but the first, as root."""
 
 
 @cache
 def archive() -> bytes:
-    """The modules of `inside`, below packages that are empty: what ours import is not needed there."""
+    """Return a zip file of the modules of `inside`."""
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w") as made:
         for package in ("tools", "tools/sandbox"):

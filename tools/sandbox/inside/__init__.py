@@ -1,1 +1,1 @@
-"""The part that runs inside a sandbox: the standard library only, and nothing of Turnwise but this folder."""
+"""Code that runs inside a sandbox; it imports only the standard library."""

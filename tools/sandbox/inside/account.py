@@ -1,4 +1,4 @@
-"""The host's first message to a supervisor: the users and the limits of agent processes."""
+"""User and limits of agent processes, and the host's first message to a supervisor, which contains them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ import signal
 from typing import NamedTuple
 
 _AGENTS_SCORE = 500
-"""Of who is killed first in a shortage of memory, from -1000 to 1000; programs of the host have 0."""
+"""OOM score of agent processes (-1000 to 1000, higher is killed first); programs of the host have 0."""
 
 
 class Account:
-    """The agent's user and limits."""
-
     def __init__(self, settings: dict[str, str], env: dict[str, str]) -> None:
         self._drop = settings["drop"] == "1"
         self._uid = int(settings["uid"])
@@ -23,7 +21,6 @@ class Account:
         self._score_fd = int(settings["score_fd"])
         self._score = int(settings["score"])
         self._join_fds = [int(fd) for fd in settings.get("join_fds", "").split()]
-        """Of the control groups that bound the agent: this process is in none of them."""
         self.workdir = settings["workdir"]
         self._limits = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, int(settings["fsize"]))]
         if settings["nproc"]:
@@ -35,26 +32,21 @@ class Account:
         return {**self._env, **extra}
 
     def own(self, path: str) -> None:
-        """Give a directory to the agent."""
         if self._drop:
             os.chown(path, self._uid, self._gid)
 
     def fork(self, is_own: bool = False) -> int:
-        """Fork a child that a shortage of memory ends before this process, unless it does our own work.
-
-        It inherits its score and, where this process has the privilege, that it may have no lower one.
-        """
+        """Fork a child that the OOM killer prefers to this process, unless it does our own work."""
         if is_own:
             return os.fork()
         os.pwrite(self._score_fd, b"%d" % max(_AGENTS_SCORE, self._score), 0)
         try:
             return os.fork()
         finally:
-            # In the child too it is the score of the supervisor.
             os.pwrite(self._score_fd, b"%d" % self._score, 0)
 
     def enter(self, bounded: bool) -> None:
-        """Become the agent, for good; called in a forked child. Our own work on files is not `bounded`."""
+        """Become the agent irrevocably; only programs of the agent are `bounded`."""
         for fd in self._join_fds if bounded else ():
             os.write(fd, b"0")
         for kind, value in self._limits if bounded else ():
@@ -65,7 +57,7 @@ class Account:
             os.setgroups([])
             os.setresgid(self._gid, self._gid, self._gid)
             os.setresuid(self._uid, self._uid, self._uid)
-        # A program would inherit what Python did to these, and what `nohup` did.
+        # Programs inherit ignored signals, which Python and `nohup` set.
         for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
@@ -73,7 +65,7 @@ class Account:
 
 
 def keep_score_open(settings: dict[str, str]) -> None:
-    """Open this process's score of who is killed first, before it hides itself or `/proc` is read-only."""
+    """Open this process's OOM score before it becomes inaccessible."""
     fd = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
     settings["score_fd"] = str(fd)
     settings["score"] = os.pread(fd, 16, 0).decode().strip()
@@ -83,26 +75,20 @@ _HEADER_BYTES = 4
 
 
 class Configuration(NamedTuple):
-    """The first that a supervisor reads."""
-
     settings: dict[str, str]
     env: dict[str, str]
-    """Of commands."""
     seccomp: bytes
-    """A program, or nothing."""
+    """A BPF program; empty for no filter."""
     steps: list[list[str]]
-    """Of the root in namespaces; without them the rules of Landlock."""
+    """Of the root in namespaces, otherwise Landlock rules."""
     files: list[tuple[str, bytes]]
-    """Of a verifier, see `held_files`."""
 
     def encode(self) -> bytes:
-        """As bytes with their length, in a format that every Python reads in one call."""
         body = marshal.dumps(tuple(self), 2)
         return len(body).to_bytes(_HEADER_BYTES, "big") + body
 
     @classmethod
     def read(cls, control: int) -> Configuration:
-        """Wait for it on a descriptor; nothing beyond it is read."""
         size = int.from_bytes(_read_exactly(control, _HEADER_BYTES), "big")
         return cls(*marshal.loads(_read_exactly(control, size)))
 

@@ -1,4 +1,4 @@
-"""Work on files and whole folders, as the agent in a forked child, whose links and permissions count."""
+"""File operations, which run with the agent's permissions in a forked child."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import re
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from types import CodeType
 
-from tools.sandbox.inside import tar, tree_archive
+from tools.sandbox.inside import tar
 from tools.sandbox.inside.account import Account
 from tools.sandbox.inside.messages import (
     FileRequest,
@@ -32,17 +32,17 @@ from tools.sandbox.inside.spawn import Program, fork, only_stdio, start
 
 CHUNK_BYTES = 1 << 18
 _LEASE_S, _MOST_LEASE_S = 0.5, 5.0
-"""For holders of leases to give them back, and to be ended, in all of an operation; the kernel takes 45 s."""
+"""When a lease's holder must have released it, and when it is killed; the kernel waits 45 s."""
 _waited_s = 0.0
 
-# What programs import that run here: they find it loaded.
+# Preloaded for the programs that run here.
 _ = fnmatch, json, pathlib, re
 
 
 def read(path: str, max_bytes: int) -> int:
-    """Send a regular file to stdout; the result is an errno, 0 when all of it was sent."""
+    """Send a regular file to stdout and return 0, or an errno."""
     try:
-        fd = _opened(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        fd = _open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         code = irregular(os.fstat(fd))
         if code:
             return code
@@ -55,14 +55,14 @@ def read(path: str, max_bytes: int) -> int:
                 return errno.EFBIG
             write_all(1, data)
     except OSError as error:
-        # A socket or a driverless device cannot be opened at all.
+        # ENXIO: a socket or driverless device.
         return errno.EINVAL if error.errno == errno.ENXIO else error.errno or errno.EIO
     return 0
 
 
-def _opened(path: str | bytes, flags: int, folder: int | None = None) -> int:
-    """Open a file to read: a lease on it that is not given back ends its holder, if that can be found."""
-    global _waited_s  # of this process, which is one operation
+def _open(path: str | bytes, flags: int, folder: int | None = None) -> int:
+    """Open a file for reading; kill a process that does not release its lease."""
+    global _waited_s
     while True:
         try:
             return os.open(path, flags, dir_fd=folder)
@@ -76,7 +76,7 @@ def _opened(path: str | bytes, flags: int, folder: int | None = None) -> int:
 
 
 def write(path: str, mode: int) -> int:
-    """Replace a file by what comes on stdin; a write that fails leaves the old content."""
+    """Replace a file with stdin, atomically; return 0 or an errno."""
     try:
         target = os.path.realpath(path)
         if target == os.path.sep:
@@ -89,19 +89,18 @@ def write(path: str, mode: int) -> int:
             code = irregular(os.stat(target))
             if code:
                 return code
-            # The new file takes the place of the old one, which by itself would not ask for its permission.
+            # Renaming over a file does not check its permissions.
             if not os.access(target, os.W_OK):
                 return errno.EACCES
         except FileNotFoundError:
             pass
-        replace(target, mode, _stdin())
+        replace(target, mode, iter(lambda: os.read(0, CHUNK_BYTES), b""))
     except OSError as error:
         return error.errno or errno.EIO
     return 0
 
 
 def replace(target: str, mode: int, content: Iterable[bytes]) -> None:
-    """Put a file at a path, all of it or nothing."""
     folder = os.path.dirname(target)
     temporary = os.path.join(folder, f".write-{os.getpid()}")
     fd, named = _new_file(folder, temporary)
@@ -111,7 +110,7 @@ def replace(target: str, mode: int, content: Iterable[bytes]) -> None:
         os.fchmod(fd, mode)
         if not named:
             try:
-                # A new file needs no right to remove anything.
+                # Linking needs no permission to remove anything.
                 _name(fd, target)
                 return
             except FileExistsError:
@@ -127,7 +126,7 @@ def replace(target: str, mode: int, content: Iterable[bytes]) -> None:
 
 
 def irregular(status: os.stat_result) -> int:
-    """Why something is no file to read or to replace, as an errno; 0 for a regular file."""
+    """Return the errno for a file that is not regular, or 0."""
     if stat.S_ISREG(status.st_mode):
         return 0
     return errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
@@ -139,18 +138,13 @@ def write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-def _stdin() -> Iterator[bytes]:
-    while data := os.read(0, CHUNK_BYTES):
-        yield data
-
-
 def _name(fd: int, path: str) -> None:
-    # The descriptor of a directory, unused with absolute paths, is what makes Python follow the link.
+    # Python follows the link only with a directory descriptor, although the paths are absolute.
     os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd)
 
 
 def _new_file(folder: str, temporary: str) -> tuple[int, bool]:
-    """A file to fill, and whether it has a name: one without is gone by itself when we are killed."""
+    """Return a descriptor, and whether the file has a name; unnamed files vanish with us."""
     flags = os.O_WRONLY | os.O_CLOEXEC
     try:
         return os.open(folder, flags | os.O_TMPFILE, 0o600), False
@@ -161,11 +155,10 @@ def _new_file(folder: str, temporary: str) -> tuple[int, bool]:
 
 
 Begin = Callable[[tuple[int, int, int]], int]
-"""Starts a process with these standard descriptors; its id."""
+"""Starts a process with these standard descriptors; returns its id."""
 
 
 def program(account: Account, request: RunProgram) -> tuple[Begin, bytes]:
-    """What starts a program, and what it reads from stdin."""
     pairs = [pair.partition("=") for pair in request.env]
     env = account.environment({name: value for name, _, value in pairs})
     wanted = Program(list(request.argv), env, os.path.join(account.workdir, request.cwd))
@@ -173,19 +166,17 @@ def program(account: Account, request: RunProgram) -> tuple[Begin, bytes]:
 
 
 def python(account: Account, request: RunPython) -> tuple[Begin, bytes]:
-    """What starts a Python program of ours, and what it reads from stdin."""
-    code = _compiled(request.source)
+    code = _compile(request.source)
     action = only_stdio(lambda: _run(code, account))
     return lambda stdio: fork(account, stdio, action), request.stdin
 
 
 @lru_cache(maxsize=4)
-def _compiled(source: str) -> CodeType:
+def _compile(source: str) -> CodeType:
     return compile(source, "<program>", "exec", dont_inherit=True)
 
 
 def _run(code: CodeType, account: Account) -> int:
-    """Run it as Python would that had just started; the result is its exit code."""
     os.chdir(account.workdir)
     os.environ.clear()
     os.environ.update(account.environment({}))
@@ -205,7 +196,6 @@ def _run(code: CodeType, account: Account) -> int:
 
 
 def on_files(account: Account, request: FileRequest) -> tuple[Begin, bytes]:
-    """What starts an operation on files, and what it reads from stdin."""
     operation, stdin = _operation(request, os.path.join(account.workdir, request.path))
     action = only_stdio(operation)
     return lambda stdio: fork(account, stdio, action, bounded=False), stdin
@@ -219,9 +209,9 @@ def _operation(request: FileRequest, path: str) -> tuple[Callable[[], int], byte
     if isinstance(request, WriteFile):
         return lambda: write(path, request.mode), request.data
     if isinstance(request, PackTree):
-        return lambda: _with_error(lambda: tree_archive.pack(path)), b""
+        return lambda: _with_error(lambda: _pack_tree(path)), b""
     if isinstance(request, UnpackTree):
-        return lambda: _with_error(lambda: tree_archive.unpack(path)), request.archive
+        return lambda: _with_error(lambda: _unpack_tree(path)), request.archive
     return lambda: unpack(path), request.archive
 
 
@@ -230,18 +220,14 @@ _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def unpack(path: str) -> int:
-    """Write the archive that comes on stdin below a folder; the result is an errno, and stderr says for what.
-
-    Nothing is written through any link below the folder.
-    """
+    """Extract stdin below a folder, never through a link; return an errno, with details on stderr."""
     return _with_error(lambda: _unpack(path))
 
 
 def pack(path: str, max_bytes: int, known: bytes = b"") -> int:
-    """Send a folder as an archive to stdout; the result is an errno, and stderr says for what.
+    """Send a folder without special files to stdout; return an errno, with details on stderr.
 
-    Links, FIFOs, sockets and devices are left out; with `known` files (see `PackFolder`) also `.git`,
-    `__pycache__` and the files that are equal to a known one.
+    With `known` files (see `PackFolder`), `.git` and `__pycache__` are left out, too.
     """
     return _with_error(lambda: _Packer(max_bytes, known).pack(path))
 
@@ -313,7 +299,6 @@ def _write(target: str, mode: int, reader: tar.Reader) -> None:
 
 
 def _digest(fd: int) -> str:
-    # It would be loaded in each supervisor, for few of them.
     import hashlib  # noqa: PLC0415
 
     found = hashlib.sha256()
@@ -323,8 +308,6 @@ def _digest(fd: int) -> str:
 
 
 class _Packer:
-    """Sends members until there is no room for more."""
-
     def __init__(self, max_bytes: int, known: bytes) -> None:
         self._room = max_bytes - len(tar.END)
         self._members = 0
@@ -343,7 +326,7 @@ class _Packer:
             try:
                 self._member(opened, name, member)
             except FileNotFoundError:
-                continue  # gone meanwhile
+                continue
             except OSError as error:
                 raise _MemberError(member, error.errno or errno.EIO) from None
 
@@ -351,7 +334,7 @@ class _Packer:
         kind = os.stat(name, dir_fd=opened, follow_symlinks=False).st_mode
         if not (stat.S_ISDIR(kind) or stat.S_ISREG(kind)):
             return
-        fd = _opened(name, _FOLDER if stat.S_ISDIR(kind) else _FILE, opened)
+        fd = _open(name, _FOLDER if stat.S_ISDIR(kind) else _FILE, opened)
         try:
             if stat.S_ISDIR(kind):
                 self._send(tar.header(member, 0o755, 0, folder=True))
@@ -368,10 +351,10 @@ class _Packer:
         if (size, known_mode) == (status.st_size, mode) and _digest(fd) == digest:
             self._same.append(member + b"\0")
             return
-        # By its length, whatever of it is holes; nothing of it has to be read for that.
+        # Sparse files count with their full length.
         if status.st_size > self._room:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-        # Read before its header is sent: it may grow or shrink meanwhile.
+        # The file may change its size meanwhile.
         os.lseek(fd, 0, os.SEEK_SET)
         parts: list[bytes] = []
         size = 0
@@ -388,3 +371,34 @@ class _Packer:
         if self._members > tar.MAX_MEMBERS or self._room < 0:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
         write_all(1, data)
+
+
+def _pack_tree(folder: str) -> None:
+    # Few supervisors need it.
+    import tarfile  # noqa: PLC0415
+
+    with open(1, "wb", closefd=False) as stdout, tarfile.open(fileobj=stdout, mode="w|") as archive:
+        for name in sorted(os.listdir(folder)):
+            archive.add(os.path.join(folder, name), name)
+
+
+def _unpack_tree(folder: str) -> None:
+    """Extract stdin below a folder; existing files are a verifier's and stay."""
+    import tarfile  # noqa: PLC0415
+
+    folders: list[tuple[tarfile.TarInfo, str]] = []
+    with open(0, "rb", closefd=False) as stdin, tarfile.open(fileobj=stdin, mode="r|") as archive:
+        # Newer filters change modes and refuse links, which are harmless here.
+        archive.extraction_filter = lambda member, _: member
+        for member in archive:
+            at = os.path.join(folder, member.name)
+            if member.isdir():
+                if not os.path.isdir(at):
+                    os.mkdir(at)
+                    folders.append((member, at))
+            elif not os.path.lexists(at):
+                archive.extract(member, folder)
+        # Last: folders may be read-only, and extraction changes their times.
+        for member, at in reversed(folders):
+            archive.utime(member, at)
+            archive.chmod(member, at)

@@ -1,7 +1,4 @@
-"""Forks supervisors from a process that is already warm: a sandbox starts without starting an interpreter.
-
-Nothing of the host's is in it: a made-up environment, no descriptor but its requests.
-"""
+"""The fork server: forks supervisors from a warm process with a made-up environment."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ import signal
 import socket
 import struct
 from contextlib import suppress
-from typing import Protocol
 
 from tools.sandbox.inside import kernel, mounts, supervisor
 from tools.sandbox.inside.account import Configuration, keep_score_open
@@ -25,13 +21,12 @@ from tools.sandbox.inside.supervisor import prepare_signals
 
 _NEW_MOUNTS, _NEW_CGROUP, _NEW_USER, _NEW_NET = 0x00020000, 0x02000000, 0x10000000, 0x40000000
 _ALWAYS = _NEW_MOUNTS | 0x20000000 | 0x08000000 | 0x04000000
-"""CLONE_NEW* of mounts, processes, IPC and the host's name."""
 _CLONE3, _CLONE_PIDFD = 435, 0x1000
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 
 
 class Namespaced:
-    """Forks into namespaces; without root into a user namespace of its own, too."""
+    """Forks into namespaces, without root also into a user namespace."""
 
     def __init__(self, user_map: bytes, group_map: bytes, network: str, steps: list[list[str]]) -> None:
         self._maps = (user_map, group_map)
@@ -44,10 +39,9 @@ class Namespaced:
         self._pidfd = ctypes.c_int(-1)
 
     def fork(self) -> tuple[int, int]:
-        """Fork; process id and a descriptor of the child, or 0 and -1 in the child itself.
+        """Fork; return the child's id and pidfd, or (0, -1) in the child.
 
-        Nothing of Python's own is put right in the child as `os.fork` would: there is one thread, and what it
-        would touch would be memory that every sandbox has for itself.
+        Python's `os.fork` hooks would write to memory that the sandboxes share.
         """
         address = ctypes.addressof(self._pidfd)
         arguments = struct.pack("11Q", self._flags, address, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, 0)
@@ -57,7 +51,6 @@ class Namespaced:
         return pid, self._pidfd.value if pid else -1
 
     def join(self) -> None:
-        """Become the only user of a new user namespace."""
         user_map, group_map = self._maps
         if user_map:
             write_file("/proc/self/setgroups", b"deny")
@@ -65,12 +58,10 @@ class Namespaced:
             write_file("/proc/self/gid_map", group_map)
 
     def hide_groups(self) -> None:
-        """Make the groups just joined all that can be seen of them."""
         if libc.unshare(_NEW_CGROUP):
             raise failure("unshare")
 
     def serve(self) -> None:
-        """Add what is this sandbox's own, give up privileges and take requests."""
         config = Configuration.read(CONTROL)
         settings = config.settings
         keep_score_open(settings)
@@ -87,13 +78,13 @@ class Namespaced:
         if config.seccomp:
             kernel.filter_calls(config.seccomp)
         if not drop:
-            # The agent has the same user.
+            # The agent is the same user.
             kernel.hide_process()
         supervisor.serve(CONTROL, config)
 
 
 def _raise_loopback() -> None:
-    # A socket of Python's would copy 160 KB of the fork server for each sandbox.
+    # Python's socket would copy 160 KB of the fork server for each sandbox.
     probe = libc.socket(socket.AF_INET, socket.SOCK_DGRAM, 0)
     request = ctypes.create_string_buffer(struct.pack("16sh14x", b"lo", _IFF_UP))
     if probe < 0 or libc.ioctl(probe, ctypes.c_ulong(_SIOCSIFFLAGS), request):
@@ -104,42 +95,22 @@ def _raise_loopback() -> None:
 _SETUP_BYTES = 1 << 16
 _REQUEST_BYTES, _FDS = 64, 12
 TREE = 2
-"""Which descriptor of a request is that of the mount that a workspace starts with."""
+"""Index of the workspace's mount among the descriptors of a request."""
 _WORDS = 2000
 
 
-class Way(Protocol):
-    """How supervisors of one kind come to be."""
-
-    def fork(self) -> tuple[int, int]:
-        """Fork; process id and a descriptor of the child, or 0 and -1 in the child itself."""
-        ...
-
-    def join(self) -> None:
-        """In a child, before it joins its control groups."""
-        ...
-
-    def hide_groups(self) -> None:
-        """In a child, while it is in its control groups."""
-        ...
-
-    def serve(self) -> None:
-        """In a child: become the supervisor that the host describes over `CONTROL`."""
-        ...
-
-
 def enter(requests: int) -> None:
-    """Take the setup, then fork a supervisor for each request until the host is gone."""
+    """Fork a supervisor for each request until the host closes its socket."""
     own_descriptor_limit()
-    # Whatever its number is, no program of an agent may have it.
+    # Programs of agents must not inherit it.
     os.set_inheritable(requests, False)
     prepare_signals(_child_ended)
     host = socket.socket(fileno=requests)
     setup = marshal.loads(host.recv(_SETUP_BYTES))
     _be_killed_last()
-    way: Way = Monitored() if setup is None else Namespaced(*setup)
+    way: Namespaced | Monitored = Monitored() if setup is None else Namespaced(*setup)
     gc.collect()
-    # What is here now stays shared with every child: no collection touches it.
+    # Garbage collection must not write to memory that children share.
     gc.freeze()
     while True:
         request, fds, _, _ = socket.recv_fds(host, _REQUEST_BYTES, _FDS)
@@ -162,11 +133,10 @@ def enter(requests: int) -> None:
 
 
 _forks = True
-"""Whether this is the fork server itself, and not a child of it."""
 
 
 def _child_ended(_number: int, _frame: object) -> None:
-    """Reap what the fork server forked, whose end the host sees; children wait for theirs elsewhere."""
+    """Reap children; the host sees their end by itself."""
     try:
         while _forks and os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -174,7 +144,7 @@ def _child_ended(_number: int, _frame: object) -> None:
         pass
 
 
-def _become(way: Way, fds: list[int], joined: int, left: int) -> None:
+def _become(way: Namespaced | Monitored, fds: list[int], joined: int, left: int) -> None:
     global _forks
     _forks = False
     try:
@@ -187,8 +157,8 @@ def _become(way: Way, fds: list[int], joined: int, left: int) -> None:
             os.write(fd, b"0")
         way.hide_groups()
         for fd in leaves:
-            # What the agent fills them with must not end the supervisor, which puts each command there. One
-            # without the right to leave stays.
+            # The supervisor must survive when the agent's groups are full. Without permission to leave it
+            # stays.
             with suppress(OSError):
                 os.write(fd, b"0")
             os.close(fd)
@@ -200,7 +170,7 @@ def _become(way: Way, fds: list[int], joined: int, left: int) -> None:
 
 
 def _keep_only(fds: list[int]) -> None:
-    """Give these descriptors the numbers from `CONTROL` on and close all others but the standard ones."""
+    """Renumber these descriptors from `CONTROL` on; close all others but the standard ones."""
     high = [os.dup2(fd, 100 + number, inheritable=False) for number, fd in enumerate(fds)]
     for number, fd in enumerate(high):
         os.dup2(fd, CONTROL + number, inheritable=False)
@@ -208,8 +178,7 @@ def _keep_only(fds: list[int]) -> None:
 
 
 def _be_killed_last() -> None:
-    """By a shortage of memory; what is forked from here inherits it."""
     try:
         write_file("/proc/self/oom_score_adj", b"-900")
     except PermissionError:
-        pass  # no root with this privilege; the agent's processes are preferred anyway
+        pass  # agent processes have a higher score anyway

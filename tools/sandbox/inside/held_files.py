@@ -1,8 +1,7 @@
-"""A verifier's files, where no process of the agent's user can change, remove, rename or replace them.
+"""A verifier's files, which the agent's user cannot change, remove or replace.
 
-Each of them is below its own read-only folder, and at its path in the workspace. What
-keeps it there is mounts where a sandbox has its own (`mounts.hold`), or what is here: another user, or
-Landlock. In a container this file is executed as a program: it imports nothing of ours.
+Each file is below a read-only folder and at its path in the workspace, pinned by mounts (`mounts.hold`),
+another owner or Landlock. Containers execute this file as a program, so it imports none of our modules.
 """
 
 from __future__ import annotations
@@ -10,12 +9,11 @@ from __future__ import annotations
 import os
 
 Files = list[tuple[str, bytes]]
-"""Paths in the workspace, or absolute ones, and contents."""
 
 FILES, HOME, PYTHON = "files", "home", "python"
 _READ_ONLY = 0o444
 _OF_EVERYBODY = 0o1777
-"""Who may make files in a folder, but not remove or rename those of others."""
+"""Sticky: users may create files, but not remove those of others."""
 
 
 _IMPORTS = """import os, sys
@@ -68,51 +66,42 @@ if not is_of_agent():
 
 
 def keep(files: Files, folder: str, workdir: str, seen_at: str = "") -> None:
-    """Write them below a folder of their own, next to an empty home; the folder is there.
-
-    Args:
-        files: of the verifier.
-        folder: theirs.
-        workdir: the workspace.
-        seen_at: where programs see the folder, if that is elsewhere.
-    """
+    """Write the files below an existing folder (`seen_at` inside), next to an empty home."""
     for name in (FILES, HOME):
         os.mkdir(f"{folder}/{name}")
         os.chmod(f"{folder}/{name}", 0o755)
     imports = _IMPORTS.format(files=f"{seen_at or folder}/{FILES}", workspace=os.path.realpath(workdir))
     write(f"{folder}/{PYTHON}/sitecustomize.py", imports.encode(), 0o755)
     for path, data in files:
-        write(kept_at(path, folder), data, 0o755)
+        write(locate(path, folder), data, 0o755)
 
 
-def kept_at(path: str, folder: str) -> str:
+def locate(path: str, folder: str) -> str:
     return f"{folder}/{FILES}/{path.lstrip('/')}"
 
 
 def copy_as_owner(files: Files, workdir: str) -> None:
-    """Write them into the workspace as another user than the agent's; the workspace is that user's, too."""
+    """Write the files into the workspace, which belongs to this user rather than the agent."""
     os.chmod(workdir, _OF_EVERYBODY)
     for path, data in files:
         write(os.path.join(workdir, path), data, _OF_EVERYBODY)
 
 
 def link(files: Files, folder: str, workdir: str) -> None:
-    """Link to them from the workspace, in which the agent is to be kept from removing anything."""
+    """Link to the files; Landlock keeps the agent from removing the links."""
     for path, _ in files:
         at = os.path.join(workdir, path)
         _make_folders(os.path.dirname(at), 0o755)
-        os.symlink(kept_at(path, folder), at)
+        os.symlink(locate(path, folder), at)
 
 
 def write(path: str, data: bytes, folder_mode: int) -> None:
-    """Write a read-only file, in folders that are made with this mode."""
     _make_folders(os.path.dirname(path), folder_mode)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _READ_ONLY)
     try:
         view = memoryview(data)
         while view:
             view = view[os.write(fd, view) :]
-        # A script may be run by others of them.
         os.fchmod(fd, _READ_ONLY | (0o111 if data.startswith(b"#!") else 0))
     finally:
         os.close(fd)

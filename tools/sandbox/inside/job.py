@@ -1,4 +1,4 @@
-"""One running command: its streams, its deadline and how it is brought to an end."""
+"""One running command: its streams, its deadline and its end."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tools.sandbox.inside.shell import Shell
 
 CHUNK_BYTES = 1 << 18
 _FIONREAD = 0x541B
-"""How much can be read: the number of x86 and ARM."""
+"""ioctl for the number of readable bytes, on x86 and ARM."""
 
 
 class Capture:
-    """Reads one descriptor without blocking; `total` is exact, `kept()` is at most `cap` bytes."""
+    """Reads a descriptor without blocking, keeping at most `cap` bytes of head and tail."""
 
     def __init__(self, fd: int, cap: int) -> None:
         self.fd = fd
@@ -31,7 +31,7 @@ class Capture:
         self._tail = bytearray()
 
     def read(self) -> int:
-        """Take what is there, at most one chunk; 0 when nothing is, or at the end of the stream."""
+        """Read at most one chunk; return 0 if nothing is available or at the end."""
         if self.closed:
             return 0
         try:
@@ -44,12 +44,12 @@ class Capture:
         return len(data)
 
     def drain(self) -> None:
-        """Take everything written so far, but not what a writer that lives on keeps adding."""
+        """Read what has been written so far; background writers may continue."""
         if self.closed:
             return
         there = bytearray(4)
         fcntl.ioctl(self.fd, _FIONREAD, there)
-        # The last read is for the end of the stream.
+        # One more read detects the end of the stream.
         left = int.from_bytes(there, sys.byteorder) + 1
         while left > 0:
             count = self.read()
@@ -57,8 +57,7 @@ class Capture:
                 return
             left -= count
 
-    def kept(self) -> bytes:
-        """Head and tail, joined where the middle was cut."""
+    def output(self) -> bytes:
         tail_cap = self._cap - self._cap // 2
         return bytes(self._head) + bytes(self._tail[-tail_cap:] if tail_cap else b"")
 
@@ -75,12 +74,12 @@ class Capture:
 
 
 _PATIENCE_S = 0.9
-"""How long the shell may take to leave a command whose processes are dead."""
+"""How long the shell may take to leave a killed command."""
 _STEP_S = 0.01
 
 
 class Job:
-    """A command between its start and its result; `shell` is set when it runs in the persistent shell."""
+    """A command from its start to its result; `shell` is set in the persistent shell."""
 
     def __init__(
         self, request: Request, output_limit: int, before: set[Identity], oom_count: Callable[[], int]
@@ -107,7 +106,7 @@ class Job:
         self.err = Capture(err, self._cap)
 
     def feed(self) -> bool:
-        """Write some of stdin; `False` once there is nothing left or no reader."""
+        """Write some of stdin; return whether more is left."""
         try:
             self.stdin = self.stdin[os.write(self.stdin_fd, self.stdin[: 1 << 16]) :]
         except BlockingIOError:
@@ -117,12 +116,10 @@ class Job:
         return bool(self.stdin)
 
     def next_tick_s(self) -> float:
-        """Seconds until `tick` has something to do."""
         due = self._deadline if self._ending is None else self._pressed + _STEP_S
         return max(0.0, due - time.monotonic())
 
     def tick(self) -> None:
-        """End the command when its time or its output is up, and go on ending it."""
         if self._ending is None:
             if time.monotonic() >= self._deadline:
                 self._timed_out = True
@@ -130,7 +127,7 @@ class Job:
             elif max(self.out.total, self.err.total) > self._output_limit:
                 self.end()
         elif time.monotonic() - self._pressed >= _STEP_S:
-            # Not whenever some output comes: a shell under a hail of signals gets nowhere.
+            # At intervals: a shell that gets signals all the time never proceeds.
             self._press()
 
     def end(self) -> None:
@@ -139,18 +136,15 @@ class Job:
         self._press()
 
     def result(self, code: int, message: bytes = b"") -> Done:
-        """What came of it, after everything that was written before the end is collected.
-
-        A `message` is the stderr of a command that could not start.
-        """
+        """Collect the result; `message` is the stderr of a command that did not start."""
         if self._ending is not None:
             code = 128 + signal.SIGKILL
         self.out.drain()
         self.err.drain()
         return Done(
             exit_code=code,
-            stdout=self.out.kept(),
-            stderr=self.err.kept() + message,
+            stdout=self.out.output(),
+            stderr=self.err.output() + message,
             stdout_total=self.out.total,
             stderr_total=self.err.total + len(message),
             timed_out=self._timed_out,
@@ -164,11 +158,10 @@ class Job:
             kill_new(self._before)
         else:
             self._press_shell(self.shell)
-        # To look for the processes may have taken long.
         self._pressed = time.monotonic()
 
     def _press_shell(self, shell: Shell) -> None:
-        # Stopped, the shell cannot start the next command of the list that is being killed.
+        # A stopped shell cannot start the next command of a list.
         send(shell.pid, signal.SIGSTOP)
         kill_new(self._before, shell.pid)
         if self._ending is not None and time.monotonic() - self._ending > _PATIENCE_S:
@@ -179,18 +172,15 @@ class Job:
 
 
 _LONGEST_MS = 2**31 - 1
-"""The longest wait that the kernel takes; longer ones are repeated."""
 
 
 class Watch:
-    """What the event loop of a sandbox waits for."""
-
     def __init__(self) -> None:
         self._poll = select.poll()
         self._handlers: dict[int, Callable[[], None]] = {}
 
     def wait(self, timeout_ms: int) -> None:
-        """Handle what comes, at the latest until the time is up; -1 waits for ever."""
+        """Handle events that arrive within the timeout; -1 waits forever."""
         for fd, _ in self._poll.poll(min(timeout_ms, _LONGEST_MS)):
             handler = self._handlers.get(fd)
             if handler is not None:
@@ -214,7 +204,6 @@ class Watch:
             os.close(fd)
 
     def collect(self, stream: Capture) -> None:
-        """Read a stream for as long as anybody can write to it, then close it."""
         self.on(stream.fd, lambda: self._read(stream))
 
     def _read(self, stream: Capture) -> None:

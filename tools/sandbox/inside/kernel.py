@@ -1,4 +1,4 @@
-"""What a process asks the kernel for itself and all that it starts: prctl, and the files of Landlock."""
+"""System calls by which a process restricts itself: prctl, capabilities, seccomp, Landlock."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ _CAPABILITY_VERSION = 0x20080522
 _LAST_CAPABILITY = 63
 
 CONTROL = 3
-"""The channel to the host in a supervisor that was forked."""
 KEPT_CAPABILITIES = 1 << 0 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 24
-"""CHOWN, KILL, SETGID, SETUID and SYS_RESOURCE: to become the agent's user, to bound and to kill it."""
+"""CHOWN, KILL, SETGID, SETUID, SYS_RESOURCE: to become, limit and kill the agent's user."""
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -25,17 +24,16 @@ class _Program(ctypes.Structure):
 
 
 def adopt_orphans() -> None:
-    """Descendants whose parent ends become children of this process."""
+    """Become the new parent of orphaned descendants."""
     _prctl(_SET_CHILD_SUBREAPER, 1)
 
 
 def no_new_privileges() -> None:
-    """No program started from here ever gains a privilege."""
     _prctl(_SET_NO_NEW_PRIVS, 1)
 
 
 def hide_process() -> None:
-    """No other process of the same user may trace or read this one."""
+    """Keep processes of the same user from tracing this one."""
     _prctl(_SET_DUMPABLE, 0)
 
 
@@ -46,14 +44,14 @@ def filter_calls(program: bytes) -> None:
 
 
 def keep_capabilities(wanted: int) -> None:
-    """Give up all capabilities but these bits, for good; a machine may have taken some of them already."""
-    # A file object with all that decodes it would cost every session memory.
+    """Drop all capabilities except these bits irrevocably."""
+    # File objects would cost memory in every sandbox.
     fd = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
     held = os.read(fd, 1 << 14).partition(b"CapPrm:")[2].split(None, 1)[0]
     os.close(fd)
     mask = int(held, 16) & wanted
     for number in range(_LAST_CAPABILITY + 1):
-        # A number that this kernel does not know gives EINVAL, and so do all after it.
+        # EINVAL: neither this number nor a higher one is known.
         if not mask >> number & 1 and libc.prctl(_CAPBSET_DROP, number, 0, 0, 0):
             break
     header = struct.pack("Ii", _CAPABILITY_VERSION, 0)
@@ -81,7 +79,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 SIGNAL_SCOPE_ABI = 6
-"""Since then processes outside cannot be signalled, nor their abstract sockets connected to."""
+"""First version that confines signals and abstract sockets."""
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _ASK_VERSION, _PATH_BENEATH = 1, 1
@@ -90,7 +88,7 @@ _REMOVE_DIR, _REMOVE_FILE = 1 << 4, 1 << 5
 _MAKE_CHAR, _MAKE_BLOCK = 1 << 6, 1 << 11
 _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
 _RIGHTS_SINCE = ((1, _REFER - 1), (2, _REFER), (3, _TRUNCATE), (5, _IOCTL_DEV))
-"""What can be restricted, by the ABI that brought it."""
+"""Rights by the ABI version that added them."""
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 _ABSTRACT_SOCKETS, _SIGNALS = 1, 2
 _NET_ABI = 4
@@ -102,11 +100,11 @@ _ALLOWED = {
     "write": ~(_MAKE_CHAR | _MAKE_BLOCK | _IOCTL_DEV),
     "add": ~(_MAKE_CHAR | _MAKE_BLOCK | _IOCTL_DEV | _REMOVE_DIR | _REMOVE_FILE),
 }
-"""What a rule of each kind allows on a file, or on everything below a directory; `add` does not remove."""
+"""Allowed rights on a file or everything below a folder; `add` cannot remove."""
 
 
 def abi() -> int:
-    """The version that this kernel answers with; 0 if it is missing or switched off."""
+    """Return the kernel's Landlock version, 0 if disabled."""
     found = libc.syscall(
         ctypes.c_long(_CREATE_RULESET), None, ctypes.c_size_t(0), ctypes.c_uint(_ASK_VERSION)
     )
@@ -114,10 +112,7 @@ def abi() -> int:
 
 
 def restrict(rules: list[list[str]], version: int) -> None:
-    """Refuse everything that no rule (a kind and a path) allows, from now on and for good.
-
-    Needs `no_new_privileges`. Paths that do not exist allow nothing.
-    """
+    """Refuse access that no rule (kind, path) allows, irrevocably."""
     handled = sum(rights for since, rights in _RIGHTS_SINCE if since <= version)
     attributes = struct.pack("Q", handled)
     if version >= SIGNAL_SCOPE_ABI:

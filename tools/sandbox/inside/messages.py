@@ -1,32 +1,27 @@
-"""The messages between host and supervisor: their types, and their form as bytes.
-
-Both ends import this file, the supervisor's with any Python from 3.9 on.
-"""
+"""Messages between host and supervisor (Python 3.9 or newer), and their binary format."""
 
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple, Union
 
 HEADER_BYTES = 4
-"""In front of each message: the length of what follows."""
 
 
 class RunProgram(NamedTuple):
     argv: tuple[str, ...]
     env: tuple[str, ...]
-    """`NAME=value`, on top of what every command has."""
+    """`NAME=value`, added to the default environment."""
     cwd: str
-    """Below the workspace; empty for the workspace itself."""
+    """Relative to the workspace."""
     stdin: bytes
     timeout_s: float
     max_output_bytes: int
 
 
 class RunPython(NamedTuple):
-    """Run a program of ours in a fork of the supervisor, whose Python has started."""
+    """Run our own program in a fork of the supervisor."""
 
     source: str
-    """Its text; it finds the request on standard input."""
     stdin: bytes
     timeout_s: float
     max_output_bytes: int
@@ -54,12 +49,10 @@ class WriteFile(NamedTuple):
 
 
 class PackFolder(NamedTuple):
-    """Send a folder as an archive, as the output."""
-
     path: str
     max_bytes: int
     known: bytes
-    """JSON of files by path: size, mode and SHA-256. One that is equal is named on stderr instead."""
+    """JSON of size, mode and SHA-256 by path; equal files are named on stderr instead."""
     timeout_s: float
     max_output_bytes: int
 
@@ -72,7 +65,7 @@ class UnpackArchive(NamedTuple):
 
 
 class PackTree(NamedTuple):
-    """Send all that is below a folder as an archive, as the output: links, modes and times too."""
+    """Send everything below a folder with links, modes and times."""
 
     path: str
     timeout_s: float
@@ -80,7 +73,7 @@ class PackTree(NamedTuple):
 
 
 class UnpackTree(NamedTuple):
-    """Put all of such an archive below a folder, but where something is already."""
+    """Extract such an archive without replacing anything."""
 
     path: str
     archive: bytes
@@ -89,7 +82,7 @@ class UnpackTree(NamedTuple):
 
 
 class SetPause(NamedTuple):
-    """Stop all that the agent's commands left running, or let it go on."""
+    """Stop or resume the processes of earlier commands."""
 
     on: bool
     timeout_s: float
@@ -97,20 +90,20 @@ class SetPause(NamedTuple):
 
 
 class Cancel(NamedTuple):
-    """Kill what runs; it is answered as a request of its own is, and by nothing when nothing runs."""
+    """Kill the running command, which is then answered."""
 
 
 class Listen(NamedTuple):
-    """Pass a socket that listens on the sandbox's loopback; it comes with the same message as the answer."""
+    """Pass a socket that listens on the sandbox's loopback."""
 
 
 class Ready(NamedTuple):
-    """The supervisor takes requests from now on."""
+    """The supervisor takes requests."""
 
 
 class Done(NamedTuple):
     exit_code: int
-    """Of an operation on files an errno."""
+    """An errno after file operations."""
     stdout: bytes
     stderr: bytes
     stdout_total: int
@@ -122,34 +115,30 @@ class Done(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """Nothing was started for a request."""
+    """Nothing was started."""
 
     errno: int
 
 
 class Died(NamedTuple):
-    """The last of all messages: the supervisor's own error, or why it did not start."""
+    """The supervisor's last message: why it failed."""
 
     reason: str
 
 
 class Forked(NamedTuple):
-    """From a fork server, with a descriptor of the process."""
+    """The answer of a fork server, with a pidfd."""
 
 
 class Facts(NamedTuple):
-    """Facts about a container, sent before it is ready: the kernel's files as they are, or nothing."""
+    """The kernel's files of a container, sent before `Ready`."""
 
     memory: str
     pids: str
     cpu: str
-    """Quota and period."""
     status: str
-    """Of the supervisor's process."""
     devices: str
-    """Of the network."""
     usable: str
-    """Words for what was tried and works."""
 
 
 FileRequest = Union[ReadFile, WriteFile, PackFolder, UnpackArchive, PackTree, UnpackTree]  # noqa: UP007  # for 3.9
@@ -158,7 +147,7 @@ Reply = Union[Done, Refused]  # noqa: UP007  # for 3.9
 Message = Union[Request, Cancel, Listen, Ready, Reply, Died, Forked, Facts]  # noqa: UP007  # for 3.9
 
 OWN_REQUESTS = (ReadFile, WriteFile, PackFolder, UnpackArchive, PackTree, UnpackTree, SetPause)
-"""Requests that are ours alone: no program of the agent's runs for them, and they can be done again."""
+"""Requests that run none of the agent's programs and can be repeated."""
 
 _KINDS: dict[bytes, type[Any]] = {
     b"X": RunProgram, b"Y": RunPython, b"S": RunInShell, b"G": ReadFile, b"P": WriteFile,
@@ -169,12 +158,11 @@ _BYTES = {kind: byte for byte, kind in _KINDS.items()}
 
 
 def encode(message: Message) -> bytes:
-    body = _BYTES[type(message)] + _joined([_written(value) for value in message])
+    body = _BYTES[type(message)] + _join([_encode_field(value) for value in message])
     return len(body).to_bytes(HEADER_BYTES, "big") + body
 
 
 def decode(body: bytes) -> Message:
-    """The message in these bytes, without the length."""
     kind = _KINDS.get(body[:1])
     fields = _split(body[1:])
     if kind is None or len(fields) != len(kind._fields):
@@ -184,8 +172,6 @@ def decode(body: bytes) -> Message:
 
 
 class Inbox:
-    """Takes bytes as they come and gives the messages that are complete."""
-
     def __init__(self) -> None:
         self._data = bytearray()
 
@@ -193,7 +179,6 @@ class Inbox:
         self._data += data
 
     def next(self) -> "Message | None":
-        """The next message, or `None` while it is not complete."""
         end = HEADER_BYTES + int.from_bytes(self._data[:HEADER_BYTES], "big")
         if len(self._data) < max(end, HEADER_BYTES + 1):
             return None
@@ -202,15 +187,15 @@ class Inbox:
         return decode(body)
 
 
-def _written(value: "bytes | str | float | tuple[str, ...]") -> bytes:
+def _encode_field(value: "bytes | str | float | tuple[str, ...]") -> bytes:
     if isinstance(value, bytes):
         return value
     if isinstance(value, tuple):
-        return _joined([os.fsencode(text) for text in value])
+        return _join([os.fsencode(text) for text in value])
     return os.fsencode(value) if isinstance(value, str) else str(value).encode()
 
 
-def _joined(fields: list[bytes]) -> bytes:
+def _join(fields: list[bytes]) -> bytes:
     parts: list[bytes] = []
     for field in fields:
         parts += (len(field).to_bytes(HEADER_BYTES, "big"), field)
@@ -227,10 +212,11 @@ def _split(data: bytes) -> list[bytes]:
     return fields
 
 
-def _texts(field: bytes) -> tuple[str, ...]:
-    return tuple(map(os.fsdecode, _split(field)))
-
-
 _READERS: dict[Any, Callable[[bytes], Any]] = {
-    int: int, float: float, bool: b"True".__eq__, str: os.fsdecode, bytes: bytes, tuple[str, ...]: _texts
-}  # fmt: skip
+    int: int,
+    float: float,
+    bool: b"True".__eq__,
+    str: os.fsdecode,
+    bytes: bytes,
+    tuple[str, ...]: lambda field: tuple(map(os.fsdecode, _split(field))),
+}

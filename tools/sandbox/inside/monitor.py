@@ -1,7 +1,7 @@
-"""Supervisors without namespaces: each restricted by Landlock, with a monitor that is not.
+"""Supervisors without namespaces: Landlock restricts each of them, but not its monitor.
 
-The monitor outlives whatever the agent does to the supervisor: nobody inside can signal or trace it. It kills
-all that runs inside when the supervisor or the host ends, and whatever fills the folder of the sandbox.
+The monitor, which nobody inside can signal or trace, kills all processes when the supervisor or host ends,
+and those that overfill the sandbox's folder.
 """
 
 from __future__ import annotations
@@ -19,19 +19,14 @@ from tools.sandbox.inside.processes import running, send
 
 _BLOCK_BYTES = 512
 _OFTEN_S, _SELDOM_S = 0.05, 0.25
-"""Between two looks at the file system's free space: while it changes, and while it does not."""
+"""Seconds between checks while free space changes, and while it does not."""
 _RECOUNT_S = 1.0
 _SHARE = 10
-"""Counting takes at most one part in this many of the time."""
+"""Counting takes at most 1/10 of the time."""
 
 
 class Quota:
-    """The most bytes and files that a folder may hold.
-
-    It counts again when so much of the file system's free space went since the last time that half of the
-    room left could be gone, or after a second. Files that are deleted but open are not counted, nor is what
-    lies below directories of another user that cannot be read.
-    """
+    """Limits of a folder, counted again when half of the remaining room could be gone, or after a second."""
 
     def __init__(self, folder: str, max_bytes: int, max_files: int) -> None:
         self._folder = folder
@@ -42,7 +37,7 @@ class Quota:
         self._stale = False
 
     def look(self) -> tuple[bool, float]:
-        """Whether the folder is over its bounds and has grown since the last count; when to look next."""
+        """Return whether the folder exceeds its limits and grew, and the seconds until the next look."""
         seen = os.statvfs(self._folder)
         free = (seen.f_bfree * seen.f_frsize, seen.f_ffree)
         quiet, self._free = free == self._free, free
@@ -50,7 +45,6 @@ class Quota:
         return self._stale and self._due(free) and self._recount(free), _SELDOM_S if quiet else _OFTEN_S
 
     def settle(self) -> None:
-        """Take what is there now as known, after those who wrote it are gone."""
         self._used = self._count()
 
     def _due(self, free: tuple[int, int]) -> bool:
@@ -71,7 +65,7 @@ class Quota:
         return over and (self._used[0] > before[0] or self._used[1] > before[1])
 
     def _count(self) -> tuple[int, int]:
-        """Bytes on disk and files; it stops far above the bounds."""
+        """Return bytes and files, stopping far above the limits."""
         used = files = 0
         linked: set[int] = set()
         folders, root = [self._folder], os.path.realpath(self._folder)
@@ -91,31 +85,31 @@ class Quota:
 
 def _entries(folder: str, root: str) -> list[os.DirEntry[str]]:
     try:
-        return _listed(folder)
+        return _scan(folder)
     except PermissionError:
         pass
     except OSError:
-        return []  # gone meanwhile
+        return []
     try:
         _open_up(folder, root)
-        return _listed(folder)
+        return _scan(folder)
     except OSError:
-        return []  # gone meanwhile, or of another user
+        return []  # another user's
 
 
 def _open_up(folder: str, root: str) -> None:
-    """Take back a folder of our own user, closed so that its contents are not counted."""
+    """Reopen a folder that our own user closed to hide its contents."""
     handle = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         itself = f"/proc/self/fd/{handle}"
-        # The agent may put a link in the place of a folder above it at any moment: never outside.
+        # The agent may replace a parent by a link at any moment.
         if os.readlink(itself).startswith(f"{root}/"):
             os.chmod(itself, stat.S_IRWXU)
     finally:
         os.close(handle)
 
 
-def _listed(folder: str) -> list[os.DirEntry[str]]:
+def _scan(folder: str) -> list[os.DirEntry[str]]:
     with os.scandir(folder) as found:
         return list(found)
 
@@ -128,29 +122,25 @@ def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
 
 
 _SEES_ALL_FILES = 1 << 1 | 1 << 2
-"""DAC_OVERRIDE and DAC_READ_SEARCH, to count files in directories that only the agent may read."""
+"""DAC_OVERRIDE and DAC_READ_SEARCH, to count files in the agent's private folders."""
 _END_S, _DIE_S = 10.0, 1.0
 
 
 class Monitored:
-    """Forks monitors, each of which forks its supervisor."""
-
     def __init__(self) -> None:
         kernel.adopt_orphans()
 
     def fork(self) -> tuple[int, int]:
-        """Fork; process id and a descriptor of the child, or 0 and -1 in the child itself."""
         pid = os.fork()
         return pid, os.pidfd_open(pid) if pid else -1
 
     def join(self) -> None:
-        """Nothing to do before the child joins its control groups."""
+        pass
 
     def hide_groups(self) -> None:
-        """Nothing: there is no namespace of control groups."""
+        pass
 
     def serve(self) -> None:
-        """Fork the supervisor and watch over it; ends the process."""
         config = Configuration.read(CONTROL)
         settings = config.settings
         drop = settings["drop"] == "1"
@@ -175,7 +165,7 @@ def _serve(config: Configuration, drop: bool) -> None:
     settings = config.settings
     keep_score_open(settings)
     kernel.adopt_orphans()
-    # It changes owners while it still may reach everything.
+    # Landlock would prevent it.
     Account(settings, config.env).own(settings["tmp_dir"])
     if settings["confine"] == "1":
         _restrict(config, drop)
@@ -208,8 +198,7 @@ def _watch(pid: int, settings: dict[str, str]) -> None:
     wait_s, may_go_on = 0.0, settings["drop"] != "1"
     while not poll.poll(int(wait_s * 1000)):
         if os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG):
-            # Somebody outside may have stopped it; who does it again is inside, and that is as good as
-            # killing it.
+            # A process outside may have stopped it once; a second stop comes from inside.
             if not may_go_on:
                 break
             may_go_on = False
@@ -221,14 +210,14 @@ def _watch(pid: int, settings: dict[str, str]) -> None:
     _kill_all()
     if _was_killed(pid):
         if settings["drop"] != "1":
-            # The agent may have changed its mode, which Landlock does not know.
+            # Landlock does not keep the agent from changing the mode.
             os.chmod(settings["base"], 0o700)
         os.close(os.open(settings["lost"], os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
     os._exit(0)
 
 
 def _kill_agents(spare: int) -> None:
-    """Kill what runs now; the supervisor lives, and what it starts meanwhile is another command."""
+    """Kill all processes except the supervisor and what it starts meanwhile."""
     stopped: set[int] = set()
     fresh = set(running()) - {spare}
     while fresh:
@@ -253,7 +242,7 @@ def _kill_all() -> None:
 
 
 def _was_killed(supervisor: int) -> bool:
-    """Whether a signal ended it; nothing is left for a process 1 that may not wait for its children."""
+    """Reap all children; return whether a signal ended the supervisor."""
     killed = False
     try:
         while True:

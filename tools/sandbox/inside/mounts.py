@@ -1,4 +1,4 @@
-"""What sandboxes with mounts of their own see: a root that all share, and what each one has on top."""
+"""Mounts of sandboxes: a shared root, and each sandbox's own on top."""
 
 from __future__ import annotations
 
@@ -16,26 +16,24 @@ _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC = 
 _MS_PRIVATE = 1 << 18
 _MS_RELATIME, _ST_RELATIME = 1 << 21, 4096
 _SAME_FLAGS = 2 | 4 | 8 | 1024 | 2048
-"""nosuid, nodev, noexec, noatime, nodiratime: the same bits for statvfs and for mount."""
+"""nosuid, nodev, noexec, noatime, nodiratime: equal in statvfs and mount."""
 _MNT_DETACH = 2
 _MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE = 442, -100, 0x8000
 _MOVE_MOUNT, _FROM_DESCRIPTOR = 429, 4
 _CLONE3, _NEW_USER, _EMPTY_PATH, _IDMAP = 435, 0x10000000, 0x1000, 0x00100000
 _NEW_ROOT = "/sys"
-"""Only a mount point, in a mount namespace of our own: it exists everywhere and nothing is bound from it."""
+"""Exists everywhere as a mount point."""
 _SPARE_BYTES_PER_FILE = 64 << 10
-"""For whole pages and the folders above a file."""
 _FEWEST_FILES, _BYTES_PER_FILE = 1024, 4096
-"""An empty file takes memory too, which no process's end gives back."""
+"""Empty files use memory, too."""
 
 
 def build_root(steps: list[list[str]]) -> None:
-    """Make these steps (see `tools.sandbox.local.rootfs`) the root of this mount namespace.
+    """Build the root of this mount namespace from steps (see `tools.sandbox.local.rootfs`).
 
-    Nothing of the old one is left but `/proc`, which each sandbox covers by its own: without it a namespace
-    of another user may not mount one.
+    The old `/proc` stays until it is covered: otherwise a user namespace could not mount its own.
     """
-    # The host's later mounts stay out of here, and ours out of there.
+    # Separate mount events of the host from ours.
     _mount("none", "/", "", _MS_REC | _MS_PRIVATE, "")
     _mount("none", _NEW_ROOT, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=0755")
     for kind, path, *rest in steps:
@@ -44,7 +42,7 @@ def build_root(steps: list[list[str]]) -> None:
         _step(kind, at, *rest)
     _mount("/proc", f"{_NEW_ROOT}/proc", "", _MS_BIND | _MS_REC, "")
     os.chdir(_NEW_ROOT)
-    if libc.syscall(ctypes.c_long(_pivot_root_number()), b".", b"."):
+    if libc.syscall(ctypes.c_long({"x86_64": 155, "aarch64": 41}[os.uname().machine]), b".", b"."):
         raise failure("pivot_root")
     if libc.umount2(b".", _MNT_DETACH):
         raise failure("umount2")
@@ -53,12 +51,12 @@ def build_root(steps: list[list[str]]) -> None:
 
 
 def add(steps: list[list[str]], scratch: str, tree: int = -1) -> None:
-    """Put what one sandbox has of its own on top of a root that cannot be written.
+    """Add a sandbox's own mounts to the read-only root.
 
     Args:
-        steps: each of them at a path that is there already.
-        scratch: a directory that the steps have made writable before the first file of theirs.
-        tree: a descriptor of the host's mount that is to be shown, or to be copied when it is written to.
+        steps: at paths that exist in the root.
+        scratch: a writable directory once the first `file` comes.
+        tree: descriptor of a host mount to show, or to copy on write.
     """
     for kind, path, *rest in steps:
         if kind == "file":
@@ -72,15 +70,9 @@ def add(steps: list[list[str]], scratch: str, tree: int = -1) -> None:
 
 
 def hold(files: Files, folder: str, workdir: str, owner: tuple[int, int]) -> None:
-    """Put a verifier's files into a read-only place, and a mount of each at its place in the workspace.
+    """Put a verifier's files into an empty folder and mount each at its path in the workspace.
 
-    A mount point cannot be removed, renamed or replaced; so the folders above a file are some, too.
-
-    Args:
-        files: of the verifier.
-        folder: empty, for them alone.
-        workdir: the workspace, a mount point already.
-        owner: of new folders in the workspace.
+    Mount points cannot be removed, renamed or replaced; parent folders become mount points, too.
     """
     size = sum(len(data) + _SPARE_BYTES_PER_FILE for _, data in files) + (1 << 20)
     _mount("none", folder, "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={size},mode=0755")
@@ -88,18 +80,18 @@ def hold(files: Files, folder: str, workdir: str, owner: tuple[int, int]) -> Non
     pinned = {workdir}
     for path, _ in files:
         at = os.path.join(workdir, path)
-        if path.startswith("/") and os.path.exists(at):  # it leads to what is kept
+        if path.startswith("/") and os.path.exists(at):
             continue
         _pin_folders(os.path.dirname(at), workdir, owner, pinned)
         _clear(at)
         held_files.write(at, b"", 0o755)
-        _mount(held_files.kept_at(path, folder), at, "", _MS_BIND, "")
+        _mount(held_files.locate(path, folder), at, "", _MS_BIND, "")
         _mount("none", at, "", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV, "")
     _mount("none", folder, "", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV, "")
 
 
 def _pin_folders(path: str, workdir: str, owner: tuple[int, int], pinned: set[str]) -> None:
-    """Make mount points of these folders; those of a prepared workspace are there already."""
+    """Turn folders into mount points; a prepared workspace may already contain them."""
     if path in pinned or (os.path.isdir(path) and not path.startswith(f"{workdir}/")):
         return
     _pin_folders(os.path.dirname(path), workdir, owner, pinned)
@@ -112,7 +104,6 @@ def _pin_folders(path: str, workdir: str, owner: tuple[int, int], pinned: set[st
 
 
 def _clear(path: str) -> None:
-    """Remove what a prepared workspace has in the place of a verifier's."""
     if os.path.lexists(path):
         os.unlink(path)
 
@@ -133,7 +124,7 @@ def _step(kind: str, at: str, source: str, size: str, mode: str, data: str) -> N
     elif kind == "bind":
         _bind(source, at, _MS_RDONLY | _MS_NOSUID | _MS_NODEV)
     elif kind == "proc":
-        # Read-only: no process inside changes which is killed first in a shortage of memory.
+        # No process inside may change its OOM score.
         _mount("proc", at, "proc", _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, "")
     elif kind == "dev":
         _devices(at)
@@ -149,7 +140,7 @@ def _step(kind: str, at: str, source: str, size: str, mode: str, data: str) -> N
 
 
 def _copy(tree: int, at: str) -> None:
-    """Show a tree of the host; what is changed is kept in the file system that is there already."""
+    """Show a host tree with copy on write."""
     for name in ("tree", "changed", "work"):
         os.mkdir(f"{at}/{name}")
     _move(tree, f"{at}/tree")
@@ -158,11 +149,11 @@ def _copy(tree: int, at: str) -> None:
 
 
 def shift_owner(tree: int, owner: int, agent: int) -> None:
-    """Show what is one user's, in a mount that is nowhere yet, as another's: each copy is its own agent's."""
+    """Map the owner of a detached mount to the agent."""
     ours, theirs = os.pipe()
     clone = struct.pack("11Q", _NEW_USER, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, 0)
     pid = libc.syscall(ctypes.c_long(_CLONE3), clone, ctypes.c_size_t(len(clone)))
-    if pid == 0:  # only to have the namespace that the kernel takes the mapping from
+    if pid == 0:  # it only holds the user namespace of the mapping
         os.close(theirs)
         os.read(ours, 1)
         os._exit(0)
@@ -205,13 +196,13 @@ def _bind(source: str, at: str, flags: int) -> None:
     else:
         _write(at, "")
     _mount(source, at, "", _MS_BIND | _MS_REC, "")
-    # What is mounted below the source came along, with flags of its own.
+    # Mounts below the source keep their own flags.
     attributes = struct.pack("4Q", flags, 0, 0, 0)
     if libc.syscall(
         ctypes.c_long(_MOUNT_SETATTR), _AT_FDCWD, at.encode(), _AT_RECURSIVE, attributes,
         ctypes.c_size_t(len(attributes)),
     ):  # fmt: skip
-        # Before Linux 5.12, or refused by a filter that does not know it yet.
+        # Before Linux 5.12, or refused by a filter.
         if ctypes.get_errno() not in (errno.ENOSYS, errno.EPERM):
             raise failure(f"mount_setattr {at}")
         for path in _mounts_from(at):
@@ -219,7 +210,7 @@ def _bind(source: str, at: str, flags: int) -> None:
 
 
 def _restrict(at: str, flags: int) -> None:
-    # Flags that the source already has are locked in a user namespace: they have to be repeated.
+    # A user namespace may not clear the source's flags.
     had = os.statvfs(at).f_flag
     locked = had & _SAME_FLAGS | (_MS_RELATIME if had & _ST_RELATIME else 0)
     _mount("none", at, "", _MS_REMOUNT | _MS_BIND | flags | locked, "")
@@ -228,7 +219,7 @@ def _restrict(at: str, flags: int) -> None:
 def _mounts_from(top: str) -> list[str]:
     with open("/proc/self/mountinfo", "rb") as table:
         escaped = [line.split()[4] for line in table]
-    # Blanks, tabs, newlines and backslashes are written as octal numbers.
+    # Blanks, tabs, newlines and backslashes are octal escapes.
     paths = [os.fsdecode(path.decode("unicode_escape").encode("latin-1")) for path in escaped]
     return [path for path in paths if path == top or path.startswith(f"{top}/")]
 
@@ -241,10 +232,6 @@ def _write(path: str, data: str) -> None:
             view = view[os.write(fd, view) :]
     finally:
         os.close(fd)
-
-
-def _pivot_root_number() -> int:
-    return {"x86_64": 155, "aarch64": 41}[os.uname().machine]
 
 
 def _mount(source: str, target: str, kind: str, flags: int, options: str) -> None:

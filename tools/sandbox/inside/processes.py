@@ -1,4 +1,4 @@
-"""Which processes run below the supervisor, and how all those of one command die."""
+"""Finding, stopping and killing processes below the supervisor."""
 
 from __future__ import annotations
 
@@ -7,27 +7,23 @@ import signal
 import time
 
 Identity = tuple[int, int]
-"""Process id and start time: an id alone may be used again."""
+"""Process id and start time; ids alone are reused."""
 
 
 def process_table(*, ended: bool = False) -> dict[int, tuple[int, int]]:
-    """Every process that can be seen: id to parent id and start time.
-
-    Args:
-        ended: whether zombies are among them.
-    """
+    """Return visible processes by id: parent id and start time."""
     table: dict[int, tuple[int, int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
                 table[int(name)] = read_entry(int(name), ended=ended)
             except OSError:
-                continue  # gone meanwhile
+                continue
     return table
 
 
 def read_entry(pid: int, *, ended: bool = True) -> tuple[int, int]:
-    """Parent id and start time of a process."""
+    """Return a process's parent id and start time."""
     fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     try:
         text = os.read(fd, 4096)
@@ -40,26 +36,24 @@ def read_entry(pid: int, *, ended: bool = True) -> tuple[int, int]:
 
 
 def running(below: int = 0) -> dict[int, tuple[int, int]]:
-    """Every live descendant of a process, or of this one: id to parent id and start time."""
+    """Return live descendants of a process (default: this one)."""
     table, top = process_table(), below or os.getpid()
     return {pid: entry for pid, entry in table.items() if pid != top and top in _ancestors(pid, table)}
 
 
 def runnable() -> set[int]:
-    """The descendants of this process that use a processor, or wait for one."""
     return {pid for pid in running() if _state(pid) == "R"}
 
 
 def snapshot() -> set[Identity]:
-    """The processes that live now, to find new ones later."""
     return {(pid, start) for pid, (_, start) in running().items()}
 
 
 def kill_new(before: set[Identity], shell: int = 0, wait_s: float = 2.0) -> None:
-    """Kill what started since `before`, whatever group or session it moved to.
+    """Kill processes that started since `before`, whatever group or session they moved to.
 
-    Children of an earlier background job live on; children of the `shell` do not. All are stopped before
-    any is killed, so that a fork bomb cannot refill the places of its dead.
+    Children of earlier jobs survive, children of the `shell` do not. All are stopped first, so that a fork
+    bomb cannot refill.
     """
     deadline = time.monotonic() + wait_s
     while True:
@@ -76,21 +70,18 @@ def kill_new(before: set[Identity], shell: int = 0, wait_s: float = 2.0) -> None
 
 
 class Pause:
-    """Every process below this one, stopped until `end`; those that were stopped before stay so.
-
-    One that goes on by itself, as a timer of the kernel can make it, is killed.
-    """
+    """Stops every process below this one until `end`; one that resumes by itself is killed."""
 
     def __init__(self) -> None:
         self._stopped: set[Identity] = set()
         self.extend()
 
     def extend(self, wait_s: float = 10.0) -> None:
-        """Stop all that runs now; a fork bomb gets no further than its places."""
+        """Stop all processes that run now, fork bombs included."""
         deadline = time.monotonic() + wait_s
         while True:
             awake = _awake(snapshot())
-            # In an uninterruptible wait the signal is taken at its end, before anything else.
+            # An uninterruptible process stops when its wait ends.
             if all(state == "D" and each in self._stopped for each, state in awake.items()):
                 return
             for pid, _ in awake:
@@ -105,7 +96,7 @@ class Pause:
         send(pid, signal.SIGCONT)
 
     def hold(self) -> None:
-        """Kill those that went on by themselves, and what they started meanwhile."""
+        """Kill processes that resumed by themselves, with their descendants."""
         awake = {each for each, state in _awake(self._stopped).items() if state != "D"}
         if awake:
             pids = {pid for pid, _ in awake}
@@ -120,7 +111,7 @@ class Pause:
 
 
 def send(pid: int, number: int) -> None:
-    """Signal a process that may be gone already, or by now belong to another user."""
+    """Signal a process that may be gone or belong to another user."""
     try:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
@@ -128,7 +119,6 @@ def send(pid: int, number: int) -> None:
 
 
 def end_holders(inode: int) -> None:
-    """Kill who holds a lease on a file."""
     with open("/proc/locks") as file:
         fields = [line.split() for line in file]
     for lease in fields:
@@ -137,7 +127,7 @@ def end_holders(inode: int) -> None:
 
 
 def _state(pid: int) -> str:
-    """The kernel's letter for what a process does; nothing for one that is gone."""
+    """Return the kernel's state letter, empty if the process is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return chr(file.read(4096).rpartition(b")")[2].split(None, 1)[0][0])
@@ -146,7 +136,7 @@ def _state(pid: int) -> str:
 
 
 def _awake(processes: set[Identity]) -> dict[Identity, str]:
-    """Those that are neither stopped nor gone, and what they do."""
+    """Return the states of processes that are neither stopped nor gone."""
     states = {each: _state(each[0]) for each in processes}
     return {each: state for each, state in states.items() if state and state not in "TtZX"}
 

@@ -1,7 +1,7 @@
-"""The one persistent bash: it sources each command and reports its exit status on its own socket.
+"""The persistent bash, which sources each command and reports its status on a socket.
 
-The shell is the agent's: it can make it tell any status, so a verdict never comes from here. What is kept is
-that no other process reports for it, and that a shell that ended reported no success.
+The agent controls it and can forge its own status, so verdicts never rely on it. But no other process can
+report a status, and a shell that ended never reports success.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tools.sandbox.inside.spawn import Program, start
 
 _STATUS_FD = 9
 
-# Sourcing keeps directory, variables and functions. Inside the command the status descriptor is closed; what
-# the driver itself prints goes nowhere. A trap's `return` leaves one function or the sourced file, and the
-# debug trap then refuses every command until all of them are left: nothing after a killed command runs.
+# Sourcing keeps directory, variables and functions. The status descriptor is closed in the command. A trap's
+# `return` leaves one function or sourced file, so the debug trap refuses every command until all are left:
+# nothing after a killed command runs.
 _PROLOGUE = r"""shopt -s expand_aliases
 __turnwise_again() { __turnwise_ran=$2; return "$1"; }
 __turnwise_leave() {
@@ -31,30 +31,31 @@ __turnwise_leave() {
 }
 trap 'shopt -s extdebug; set -T; trap __turnwise_leave DEBUG; return 137' PWR
 """
-# The status line is no function: the trap could leave it before the status is out. It is no part of the line
-# above it either, which is dropped as a whole when the command makes an error that ends a line.
+# The trap could leave a function before the status is written. It is a separate line, because certain errors
+# make bash drop the whole line.
 _COMMAND = """\\source {d}/command </dev/null >{d}/stdout 2>{d}/stderr 9>&-
 \\builtin echo {nonce} $? "$__turnwise_ran" >&9
 """
-# Says that the file was read, which a function called `source` would not do. It is no line to be counted.
+# Proves that the file was read, which a function called `source` would not do; on the first line, so that
+# line numbers stay right.
 _FIRST = "{{ __turnwise_again {code} {proof}; }} 2>/dev/null; "
 _NOT_RUN = 126
 GONE = 129
-"""The exit code of a command whose shell ended with 0 before it reported one: as if it had been hung up."""
+"""128 + SIGHUP: the shell exited with 0 before it reported a status."""
 _MOST_DIGITS = 3
 _STATUS_BYTES = 64
 _CREDENTIALS = struct.Struct("3i")
-"""Process id, user and group of the sender, from the kernel."""
+"""Process id, user and group of the sender, set by the kernel."""
 
 
 class Shell:
-    """A running bash. One command at a time."""
+    """A running bash; it runs one command at a time."""
 
     def __init__(self, account: Account, run_dir: str) -> None:
         self._dir = run_dir
         self._nonce = self._proof = b""
         self._last = 0
-        """Status of the last command, which the next one can ask for."""
+        """The next command's `$?`."""
         reader, self.input_fd = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.input_fd, False)
         self._status, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -74,9 +75,9 @@ class Shell:
         os.write(self.input_fd, _PROLOGUE.encode())
 
     def run(self, command: bytes) -> tuple[int, int]:
-        """Start a command; the read ends of its stdout and stderr come back."""
-        # While it redirects, bash keeps the status descriptor under another number: a command that writes to
-        # every number would forge a status that it can guess.
+        """Start a command; return the read ends of its stdout and stderr."""
+        # During redirections bash keeps the status descriptor under another number: the nonce must not be
+        # guessed.
         self._nonce, self._proof = os.urandom(8).hex().encode(), os.urandom(8).hex().encode()
         first = _FIRST.format(code=self._last, proof=self._proof.decode()).encode()
         outputs = _fifos(f"{self._dir}/stdout", f"{self._dir}/stderr")
@@ -90,7 +91,7 @@ class Shell:
         return outputs
 
     def status(self) -> int | None:
-        """The exit status of the running command, or `None` while it is not there."""
+        """Return the running command's status, or None."""
         space = socket.CMSG_SPACE(_CREDENTIALS.size)
         try:
             data, control, _, _ = self._status.recvmsg(_STATUS_BYTES, space, socket.MSG_DONTWAIT)
@@ -104,7 +105,7 @@ class Shell:
         if _sender(control) != self.pid:
             return None
         self._last = int(code) & 0xFF
-        # An error of syntax ends a command before it begins.
+        # A syntax error ends a command before it begins.
         if proof != self._proof and self._last == 0:
             self._last = _NOT_RUN
         return self._last
@@ -113,7 +114,6 @@ class Shell:
         send(self.pid, signal.SIGPWR)
 
     def kill(self) -> None:
-        """End the shell; it is reaped elsewhere."""
         send(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
@@ -124,9 +124,9 @@ class Shell:
         try:
             os.write(self.input_fd, text)
         except BrokenPipeError:
-            pass  # the shell just died; its exit ends the command
+            pass  # its exit ends the command
         except BlockingIOError:
-            self.kill()  # the agent has filled it: nothing of ours would arrive
+            self.kill()  # the agent filled it: commands would not arrive
 
 
 def _sender(control: list[tuple[int, int, bytes]]) -> int:
@@ -146,11 +146,11 @@ def _fifos(*paths: str) -> tuple[int, int]:
 
 
 def _fifo(path: str) -> int:
-    # A new one per command: a job in the background keeps the old one and never mixes into this output.
+    # New for each command, so that background jobs keep the old one.
     _forget(path)
     os.mkfifo(path)
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    # Where the agent is the same user it may have put something else there meanwhile.
+    # An agent of the same user may replace it.
     if stat.S_ISFIFO(os.fstat(fd).st_mode):
         os.fchmod(fd, 0o622)
         return fd
@@ -159,7 +159,7 @@ def _fifo(path: str) -> int:
 
 
 def _write_new(path: str, data: bytes) -> None:
-    # A new file: where the agent is the same user it may have put a link or a FIFO there.
+    # An agent of the same user may have put a link or FIFO there.
     _forget(path)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:

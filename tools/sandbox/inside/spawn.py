@@ -1,4 +1,4 @@
-"""Starting agent processes: pipes, and the ways from this process to a program of the agent's."""
+"""Starting agent processes."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tools.sandbox.inside.processes import send
 
 _DESCRIPTORS = 4096
 _GIVEN = 10
-"""Programs are given descriptors below this number."""
+"""Programs get descriptors below this number."""
 _START_S = 5.0
 _STEP_MS = 200
 
 
-# `os.execvpe` imports it when it searches: a child of the agent's should find it there.
+# `os.execvpe` imports it for its search.
 _ = warnings
 
 
 class StartError(Exception):
-    """A command did not start: at which step, and the errno."""
+    """A command did not start, with step and errno."""
 
     def __init__(self, step: str, code: int) -> None:
         super().__init__(step, code)
@@ -35,30 +35,27 @@ class StartError(Exception):
 
 
 class Program(NamedTuple):
-    """What to execute, with which environment and where."""
-
     argv: list[str]
     env: dict[str, str]
     cwd: str
     kept: tuple[int, int] | None = None
-    """A descriptor that is open in it, under the second number."""
+    """A descriptor, and its number in the program."""
 
 
 def own_descriptor_limit() -> None:
-    """Set how many descriptors this process and all below it may have, however few its parent has."""
+    """Set the descriptor limit independently of the parent's."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most if 0 <= most < _DESCRIPTORS else _DESCRIPTORS, most))
 
 
 def start(account: Account, stdio: tuple[int, int, int], program: Program) -> int:
-    """Start a program as the agent; its process id."""
     return fork(account, stdio, lambda: _execute(program))
 
 
 def fork(
     account: Account, stdio: tuple[int, int, int], action: Callable[[], object], bounded: bool = True
 ) -> int:
-    """Fork a child that becomes the agent and runs `action`, which executes a program or returns a code."""
+    """Fork a child that becomes the agent and executes a program, or returns a code."""
     errors, report = os.pipe2(os.O_CLOEXEC)
     try:
         pid = account.fork(is_own=not bounded)
@@ -85,7 +82,7 @@ def fork(
 
 
 def only_stdio(operation: Callable[[], int]) -> Callable[[], object]:
-    """An action that runs a function of ours with no other descriptor open; its result is the exit code."""
+    """Wrap a function so that only the standard descriptors are open."""
 
     def action() -> int:
         os.closerange(3, _DESCRIPTORS)
@@ -95,7 +92,7 @@ def only_stdio(operation: Callable[[], int]) -> Callable[[], object]:
 
 
 def pipe_for_output() -> tuple[int, int]:
-    """A pipe whose read end does not block; the agent may open its write end again as `/dev/stdout`."""
+    """Return a pipe with a non-blocking read end; its write end can be reopened as `/dev/stdout`."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(reader, False)
     os.fchmod(writer, 0o622)
@@ -103,10 +100,7 @@ def pipe_for_output() -> tuple[int, int]:
 
 
 def _report(errors: int, pid: int) -> bytes:
-    """A child's error at its start; nothing for one that runs, or had to be ended.
-
-    Others of the agent's processes may stop one before it executes anything, so the wait is bounded.
-    """
+    """Return a child's start error. The wait is bounded, because other agent processes may stop it."""
     poll = select.poll()
     poll.register(errors, select.POLLIN)
     due = time.monotonic() + _START_S
@@ -122,13 +116,13 @@ def _execute(program: Program) -> None:
         raise StartError("cwd", error.errno or 0) from None
     if program.kept is not None:
         fd, number = program.kept
-        # Copied onto itself it would stay close-on-exec.
+        # Duplicated onto itself, it would stay close-on-exec.
         os.dup2(_apart(fd), number, inheritable=True)
     os.execvpe(program.argv[0], program.argv, program.env)
 
 
 def _apart(fd: int) -> int:
-    """A duplicate under a number that no program gets: any fixed one may be in use."""
+    """Duplicate a descriptor to a number that no program uses; any fixed one may be in use."""
     copies: list[int] = []
     while fd < _GIVEN:
         fd = os.dup(fd)

@@ -1,4 +1,4 @@
-"""Process 1 of a sandbox: takes requests from the host, runs one command at a time, reaps everything."""
+"""The supervisor: handles requests, runs one command at a time, reaps children."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from collections.abc import Callable
 from typing import cast
 
 from tools.sandbox.inside import file_operations, messages
-from tools.sandbox.inside.account import Account, Configuration
+from tools.sandbox.inside.account import Account, Configuration, keep_score_open
 from tools.sandbox.inside.job import Job, Watch
+from tools.sandbox.inside.kernel import adopt_orphans, filter_calls, hide_process, no_new_privileges
 from tools.sandbox.inside.messages import (
     OWN_REQUESTS,
+    Facts,
     Request,
     RunInShell,
     RunProgram,
@@ -27,16 +29,15 @@ from tools.sandbox.inside.spawn import StartError, own_descriptor_limit, pipe_fo
 
 _WORDS = 2000
 _PAUSED_MS = 10
-"""Between two looks at what is stopped."""
 _REQUEST_BYTES = 1 << 16
-"""More would be a mapping made and taken away again for each request."""
+"""Larger buffers would be mapped anew for each request."""
 
 
 def prepare_signals(on_child: Callable[[int, object], None]) -> None:
-    """Set what `serve` needs, best in the process that it is forked from: it costs memory in each other."""
-    # What it is to any program: nothing to process 1, an end by a signal to another.
+    """Set signal handlers, best before forking, to save memory in children."""
+    # Process 1 then ignores it, others end.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # A handler of Python's is needed for a byte to be written for each child that ends.
+    # Without a Python handler, no byte is written to the wakeup descriptor.
     signal.signal(signal.SIGCHLD, on_child)
 
 
@@ -49,10 +50,63 @@ def serve(control: int, config: Configuration) -> None:
         reply = int(config.settings.get("reply_fd", control))
         os.write(reply, encode(messages.Died(repr(error)[:_WORDS])))
     finally:
-        # As process 1 the exit takes everything along; elsewhere it has to be done by hand.
+        # The end of process 1 kills the others by itself.
         if os.getpid() != 1:
             kill_new(set())
         os._exit(0)
+
+
+_OOM_FILES = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
+"""With a line `oom_kill N`; control groups version 2 and 1."""
+
+
+def serve_in_container(control: int, reply: int) -> None:
+    config = Configuration.read(control)
+    settings = config.settings
+    os.write(reply, encode(_facts(settings["workdir"])))
+    settings["reply_fd"] = str(reply)
+    settings["oom_fd"] = str(_open_first(_OOM_FILES))
+    keep_score_open(settings)
+    adopt_orphans()
+    no_new_privileges()
+    if config.seccomp:
+        filter_calls(config.seccomp)
+    hide_process()
+    prepare_signals(lambda _number, _frame: None)
+    serve(control, config)
+
+
+def _facts(workdir: str) -> Facts:
+    usable = [name for name, path in (("workdir", workdir), ("tmp", "/tmp")) if os.access(path, os.W_OK)]
+    usable += ["bash"] if os.access("/bin/bash", os.X_OK) else []
+    return Facts(
+        memory=_first("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+        pids=_first("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max"),
+        cpu=_first("/sys/fs/cgroup/cpu.max")
+        or _first("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") + _first("/sys/fs/cgroup/cpu/cpu.cfs_period_us"),
+        status=_first("/proc/self/status"),
+        devices=_first("/proc/net/dev"),
+        usable=" ".join(usable),
+    )
+
+
+def _first(*paths: str) -> str:
+    fd = _open_first(paths)
+    if fd < 0:
+        return ""
+    try:
+        return os.read(fd, 1 << 16).decode("utf-8", "replace")
+    finally:
+        os.close(fd)
+
+
+def _open_first(paths: tuple[str, ...]) -> int:
+    for path in paths:
+        try:
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            continue
+    return -1
 
 
 class Supervisor:
@@ -90,8 +144,6 @@ class Supervisor:
             if self._job is not None:
                 self._job.tick()
 
-    # The host.
-
     def _receive(self) -> None:
         data = os.read(self._control, _REQUEST_BYTES)
         if not data:
@@ -108,7 +160,7 @@ class Supervisor:
     def _handle(self, request: Request) -> None:
         output = self._output_limit
         if isinstance(request, OWN_REQUESTS):
-            # What our own file operations send is bounded by what was asked for.
+            # The request bounds the output of our own operations.
             output = max(request.max_output_bytes, output)
         job = Job(request, output, snapshot(), self._oom_count)
         try:
@@ -129,7 +181,7 @@ class Supervisor:
         except StartError as error:
             self._refuse(request, job, error)
         except OSError as error:
-            # The shell's own files are within the agent's reach: what it did to them is its result.
+            # The agent can break the shell's files: that is a result.
             step = "shell" if isinstance(request, RunInShell) else "supervisor"
             self._refuse(request, job, StartError(step, error.errno or errno.EIO))
 
@@ -140,7 +192,6 @@ class Supervisor:
                 listener.listen()
                 socket.send_fds(host, [encode(messages.Listen())], [listener.fileno()])
         except OSError as error:
-            # The agent may have taken every port.
             self._send(messages.Refused(error.errno or errno.EIO))
 
     def _host_died(self) -> None:
@@ -153,8 +204,6 @@ class Supervisor:
                 view = view[os.write(self._reply, view) :]
         except BrokenPipeError:
             self._open = False
-
-    # Commands.
 
     def _start(self, job: Job, begin: Callable[[tuple[int, int, int]], int], stdin: bytes) -> None:
         stdin_end, job.stdin_fd = os.pipe2(os.O_CLOEXEC)
@@ -206,7 +255,7 @@ class Supervisor:
             try:
                 code = job.shell.status()
             except EOFError:
-                # What it executes now may go on; its end is the command's.
+                # The shell was replaced by exec; the command ends with its process.
                 self._watch.off(job.shell.status_fd)
                 return
             if code is not None:
@@ -221,13 +270,13 @@ class Supervisor:
         answer = job.result(code)
         self._watch.close(job.stdin_fd)
         for stream in (job.out, job.err):
-            # An open stream belongs to a job in the background and is drained for as long as it lives.
+            # Open streams belong to background jobs and are drained.
             if stream.closed:
                 self._watch.close(stream.fd)
         self._send(answer)
 
     def _refuse(self, request: Request, job: Job, error: StartError) -> None:
-        """Answer that nothing started: an error if the host asked wrongly, a result if the agent did it."""
+        """Report that nothing started: an error of the host's request, otherwise a result."""
         asked_for_cwd = isinstance(request, RunProgram) and request.cwd != "" and error.step == "cwd"
         if asked_for_cwd or error.step == "supervisor" or isinstance(request, OWN_REQUESTS):
             self._send(messages.Refused(error.code))
@@ -236,8 +285,6 @@ class Supervisor:
         where = f" in {self._account.workdir}" if error.step == "cwd" else ""
         message = f"cannot start{where}: {os.strerror(error.code)}\n".encode()
         self._send(job.result(127 if error.code == errno.ENOENT and not where else 126, message))
-
-    # Processes.
 
     def _reap(self, woken_by: int = -1) -> None:
         if woken_by >= 0:
@@ -249,13 +296,13 @@ class Supervisor:
                 return
             if pid == 0:
                 return
-            self._ended(pid, os.waitstatus_to_exitcode(status))
+            self._on_exit(pid, os.waitstatus_to_exitcode(status))
 
-    def _ended(self, pid: int, code: int) -> None:
+    def _on_exit(self, pid: int, code: int) -> None:
         code = 128 - code if code < 0 else code
         job = self._job
         if self._shell is not None and pid == self._shell.pid:
-            # It reported no status: whatever made it end, this is no success.
+            # Without a status this is never success.
             code = code or GONE
             self._watch.off(self._shell.status_fd)
             self._shell.close()
@@ -266,7 +313,6 @@ class Supervisor:
             self._finish(job, code)
 
     def _oom_count(self) -> int:
-        """How many processes a shortage of memory ended; of `memory.oom_control` or `memory.events`."""
         lines = b"" if self._oom_fd < 0 else os.pread(self._oom_fd, 4096, 0)
         counts = [line.split()[1] for line in lines.split(b"\n") if line.startswith(b"oom_kill ")]
         return int(counts[0]) if counts else 0

@@ -1,11 +1,10 @@
-"""Tar archives of plain files and folders: written, and read strictly, whatever else is in one refused."""
+"""Strict tar archives: plain files and folders only."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
 END = bytes(1024)
-"""What an archive ends with."""
 MAX_MEMBERS = 10_000
 MAX_DEPTH = 100
 _BLOCK = 512
@@ -13,7 +12,7 @@ _CHUNK_BYTES = 1 << 18
 _MAX_NAME_BYTES, _MAX_PATH_BYTES = 255, 4095
 _MAX_HEADER_BYTES = 1 << 16
 _MAX_HEADERS = 4
-"""In front of one member: a global and its own, in the words of POSIX and of GNU."""
+"""Before one member: a global and an own header, in POSIX and GNU format."""
 _SHORT_NAME = 100
 _FILES, _FOLDER = (b"0", b"\0"), b"5"
 _LINKS = (b"1", b"2")
@@ -25,8 +24,6 @@ _REFUSED = {
 
 
 class TarError(Exception):
-    """A member that is not taken, and why."""
-
     def __init__(self, member: bytes, reason: str) -> None:
         super().__init__(member, reason)
         self.member = member
@@ -34,7 +31,7 @@ class TarError(Exception):
 
 
 class Member:
-    """A file or a folder; its name has no `..`, does not begin with `/` and is `b""` for the root itself."""
+    """A file or folder; its clean relative path is `b""` for the root."""
 
     __slots__ = ("folder", "mode", "name")
 
@@ -45,18 +42,16 @@ class Member:
 
 
 class Reader:
-    """Goes through an archive; a member's content has to be read before the next member is asked for."""
+    """Iterates over an archive; read each member's content before the next member."""
 
     def __init__(self, read: Callable[[int], bytes], *, leaves_out_links: bool = False) -> None:
-        """Refuse links, or give the root's folder in the place of each, so that they count as members."""
+        """Create a reader; links are refused, or replaced by the root so that they still count."""
         self._read = read
         self._leaves_out_links = leaves_out_links
         self.left = self._padding = 0
-        """Bytes of the member that came last that are unread."""
         self._name = b""
 
     def __iter__(self) -> Iterator[Member]:
-        """Every member."""
         files: set[bytes] = set()
         for count, member in enumerate(iter(self._next, None)):
             if count == MAX_MEMBERS:
@@ -68,7 +63,6 @@ class Reader:
             yield member
 
     def content(self) -> Iterator[bytes]:
-        """What is unread of the file that came last."""
         while self.left:
             data = self._read(min(self.left, _CHUNK_BYTES))
             if not data:
@@ -86,7 +80,11 @@ class Reader:
             block = self._exactly(_BLOCK)
             if block == END[:_BLOCK]:
                 return None
-            _check_sum(block)
+            # The field itself counts as spaces.
+            if sum(block) - sum(block[148:156]) + 8 * 32 != _number(block, 148, 8, "its checksum"):
+                raise TarError(
+                    _short_name(block), "a wrong checksum: this is no tar archive, or a compressed one"
+                )
             self._name = _short_name(block)
             kind, size = block[156:157], _number(block, 124, 12, "its size")
             if kind not in (_POSIX, _GLOBAL, _LONG_NAME, _LONG_LINK):
@@ -107,7 +105,7 @@ class Reader:
             raise TarError(raw, f"{_REFUSED.get(kind, 'a member of unknown kind')}, not a plain file")
         if b"size" in extended:
             size = _decimal(extended[b"size"], raw)
-        # The oldest archives mark a folder only by the end of its name.
+        # Old archives mark folders only by name.
         folder = kind == _FOLDER or raw.endswith(b"/")
         name = clean(raw)
         if folder and size:
@@ -129,7 +127,7 @@ class Reader:
 
 
 def header(name: bytes, mode: int, size: int, folder: bool = False) -> bytes:
-    """What is in front of a member's content, whose length has then to be filled up with `padding`."""
+    """Return a member's header; `padding` must follow the content."""
     name = clean(name) + (b"/" if folder else b"")
     long = b""
     if len(name) > _SHORT_NAME:
@@ -142,7 +140,6 @@ def padding(size: int) -> bytes:
 
 
 def clean(raw: bytes) -> bytes:
-    """A member's path below the root, without `.` and doubled slashes."""
     parts = [part for part in raw.split(b"/") if part not in (b"", b".")]
     if raw.startswith(b"/"):
         raise TarError(raw, "an absolute path")
@@ -166,13 +163,6 @@ def _header(name: bytes, mode: int, size: int, kind: bytes) -> bytes:
     return block[:148] + b"%06o\0 " % sum(block) + block[156:]
 
 
-def _check_sum(block: bytes) -> None:
-    wanted = _number(block, 148, 8, "its checksum")
-    # The field itself counts as spaces.
-    if sum(block) - sum(block[148:156]) + 8 * 32 != wanted:
-        raise TarError(_short_name(block), "a wrong checksum: this is no tar archive, or a compressed one")
-
-
 def _number(block: bytes, at: int, length: int, what: str) -> int:
     text = block[at : at + length].strip(b" \0")
     if not text.isdigit() or b"8" in text or b"9" in text:
@@ -188,7 +178,7 @@ def _decimal(text: bytes, member: bytes) -> int:
 
 def _short_name(block: bytes) -> bytes:
     name = block[:_SHORT_NAME].partition(b"\0")[0]
-    # Only the POSIX kind has a prefix there.
+    # Only the POSIX format has a prefix there.
     prefix = block[345:500].partition(b"\0")[0] if block[257:263] == b"ustar\0" else b""
     return prefix + b"/" + name if prefix else name
 

@@ -1,1 +1,1 @@
-"""Sandboxes on this machine: namespaces, or Landlock, around one supervisor."""
+"""Sandboxes on this machine."""

@@ -1,22 +1,25 @@
-"""The embedded sandbox: namespaces, or Landlock, around one supervisor that runs commands with a shell."""
+"""Sandboxes on this machine: namespaces or Landlock around one supervisor; listing them, removing orphans."""
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+import tempfile
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from tools.errors import ConfigError, IsolationError, SandboxCreateError
-from tools.sandbox.base import SandboxLimits, SandboxRecord, Snapshot, check_lent
+from tools.sandbox.base import SandboxEntry, SandboxLimits, SandboxRecord, Snapshot, check_lent
 from tools.sandbox.host.channel import Channel, RecoveringChannel
 from tools.sandbox.host.layout import check_files_fit
+from tools.sandbox.host.ownership import has_ended, owner_pid, remove_folder
 from tools.sandbox.host.supervised import SupervisedSandbox
 from tools.sandbox.local import cgroup, launch, probe, tiers
 from tools.sandbox.local.packages import folder_of
+from tools.sandbox.local.rootfs import Tree
 from tools.sandbox.local.session import Session, stop
 from tools.sandbox.local.tiers import Tier
-from tools.sandbox.local.tree import Tree
 from tools.waiting import or_undo, to_the_end
 
 
@@ -30,17 +33,17 @@ async def open_local(
     tier: Tier | None = None,
     tree: Tree | None = None,
 ) -> AsyncGenerator[SupervisedSandbox]:
-    """A local sandbox in the strongest tier that works here, or in the one asked for; it has no images.
+    """Open a sandbox in the strongest tier that works here, or in the given one.
 
     Raises:
-        IsolationError: this machine cannot isolate or cannot enforce a limit, and `allow_unsafe` is not set.
-        ConfigError: the limits contradict each other, or an image is given.
-        SandboxCreateError: it could not be started.
+        IsolationError: if this machine cannot isolate or enforce a limit.
+        ConfigError: if limits contradict each other, or an image is given.
+        SandboxCreateError: if it does not start.
     """
     if image is not None:
         raise ConfigError(f"the local sandbox shows this machine's programs, not image {image!r}; use docker")
     check_files_fit(limits)
-    chosen = await _chosen(limits, tier, allow_unsafe)
+    chosen = await _choose(limits, tier, allow_unsafe)
     lent = limits.read_only
     if limits.packages:
         if chosen == "D" and os.geteuid() != 0:
@@ -52,7 +55,7 @@ async def open_local(
         check_lent(folder, with_parents=chosen != "B")
     limits_shown = replace(limits, read_only=lent)
     starting = asyncio.to_thread(launch.start, chosen, limits_shown, verifier_files, tree)
-    held = _Held(await or_undo(starting, _stop))
+    held = _Held(await or_undo(starting, partial(asyncio.to_thread, stop)))
     session = held.session
     channel: Channel | RecoveringChannel | None = None
     try:
@@ -60,7 +63,7 @@ async def open_local(
             _check_enforced(limits, session.enforced)
         channel = own = await held.channel()
         if session.again is not None:
-            channel = RecoveringChannel(channel, held.resumed)
+            channel = RecoveringChannel(channel, held.resume_channel)
         record = SandboxRecord(
             backend="local",
             tier=chosen,
@@ -68,20 +71,20 @@ async def open_local(
             enforced=tuple(sorted(session.enforced)),
             lacks=tuple(sorted(session.lacks)),
         )
-        # Else the loopback is the host's.
+        # Otherwise the loopback is the host's.
         listen = own.listen if chosen == "B" and limits.network == "none" else None
         copies = chosen == "B" and os.geteuid() == 0
         yield SupervisedSandbox(channel, session.workdir, record, listen, _snapshot if copies else None)
     finally:
         if channel is not None:
             channel.close("the sandbox is closed")
-        await to_the_end(_stop(held.session))
+        await to_the_end(asyncio.to_thread(stop, held.session))
 
 
 async def _snapshot(sandbox: SupervisedSandbox) -> Snapshot | None:
-    """The workspace as a folder that others are mounted on; `None` where that does not work."""
+    """Copy the workspace to a folder that others mount, if that works."""
     limits, archive = sandbox.record.limits, await sandbox.pack_tree()
-    tree = await or_undo(asyncio.to_thread(Tree.made), partial(asyncio.to_thread, Tree.remove))
+    tree = await or_undo(asyncio.to_thread(Tree.create), partial(asyncio.to_thread, Tree.remove))
     discard = partial(asyncio.to_thread, tree.remove)
     try:
         async with open_local(limits, allow_unsafe=True, tier="B", tree=tree) as filled:
@@ -91,30 +94,26 @@ async def _snapshot(sandbox: SupervisedSandbox) -> Snapshot | None:
             return snapshot
     except BaseException as error:
         await to_the_end(discard())
-        if isinstance(error, SandboxCreateError):  # a kernel or a file system without overlays
+        if isinstance(error, SandboxCreateError):  # no overlays here
             return None
         raise
 
 
 class _Held:
-    """A session, which goes on with another supervisor when the agent killed its own."""
+    """A session that continues after the agent killed its supervisor."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
 
-    async def resumed(self) -> Channel:
-        """A channel to the next supervisor.
-
-        Raises:
-            SandboxUnavailable, AgentCausedError: there is none.
-        """
+    async def resume_channel(self) -> Channel:
+        """Start the next supervisor."""
 
         async def resume() -> None:
             before = self.session
             self.session = await asyncio.to_thread(launch.resume, before)
             before.process.close()
 
-        # To the end even when a time budget cancels it: the sandbox is still to be judged.
+        # A time budget must not interrupt it.
         await to_the_end(resume())
         return await self.channel()
 
@@ -122,15 +121,11 @@ class _Held:
         return await Channel.over(self.session.channel, counters=partial(cgroup.counters, self.session.group))
 
 
-async def _stop(session: Session) -> None:
-    await asyncio.to_thread(stop, session)
-
-
-async def _chosen(limits: SandboxLimits, tier: Tier | None, allow_unsafe: bool) -> Tier:
+async def _choose(limits: SandboxLimits, tier: Tier | None, allow_unsafe: bool) -> Tier:
     try:
         return await asyncio.to_thread(probe.choose_tier, limits, tier=tier, allow_unsafe=allow_unsafe)
     except RuntimeError as error:
-        # No thread starts: this process has no memory or no process to spare.
+        # This process lacks memory or processes.
         reasons = "; ".join([str(error), *tiers.narrow_limits()])
         raise IsolationError(f"this machine cannot start a sandbox now: {reasons}") from error
 
@@ -150,3 +145,44 @@ def _check_enforced(limits: SandboxLimits, enforced: frozenset[str]) -> None:
             "control group (`systemd-run --user --scope -p Delegate=yes`), or accept it with "
             "`--env.allow_unsafe_sandbox`"
         )
+
+
+# Processes of a sandbox end with their owner, so only control groups and folders, named after it, can remain.
+
+
+async def entries() -> Sequence[SandboxEntry]:
+    return await asyncio.to_thread(_list)
+
+
+async def reap() -> Sequence[SandboxEntry]:
+    return await asyncio.to_thread(_remove_orphans)
+
+
+def _list() -> list[SandboxEntry]:
+    found: list[SandboxEntry] = []
+    for name in sorted({path.name for path in _paths()}):
+        owner = name.removeprefix(f"{cgroup.PREFIX}.").rpartition(".")[0]
+        pid = owner_pid(owner)
+        state = "unknown" if pid is None else "orphan" if has_ended(owner) else "in use"
+        found.append(SandboxEntry(backend="local", name=name, owner=pid, state=state))
+    return found
+
+
+def _remove_orphans() -> list[SandboxEntry]:
+    orphans = {entry.name: entry for entry in _list() if entry.state == "orphan"}
+    for path in _paths():
+        if path.name not in orphans:
+            continue
+        if path.is_relative_to(tempfile.gettempdir()):
+            remove_folder(str(path))
+        else:
+            with suppress(OSError):
+                cgroup.remove_directory(path)
+    left = {path.name for path in _paths()}
+    return [entry for name, entry in orphans.items() if name not in left]
+
+
+def _paths() -> Iterator[Path]:
+    for parent in {directory for directory, _ in cgroup.controllers().values()}:
+        yield from parent.glob(f"{cgroup.PREFIX}.*.*")
+    yield from Path(tempfile.gettempdir()).glob(f"{cgroup.PREFIX}.*.*")

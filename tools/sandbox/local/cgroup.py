@@ -1,4 +1,4 @@
-"""Control groups that bound a whole sandbox: version 1 or 2, whichever takes a limit when it is written."""
+"""Control groups of sandboxes, version 1 or 2."""
 
 import errno
 import itertools
@@ -14,8 +14,8 @@ from pathlib import Path
 
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.host.layout import RESERVED_PIDS
-from tools.sandbox.host.process_ids import has_ended, identity
-from tools.sandbox.host.silence import Counters, examined, is_silence
+from tools.sandbox.host.ownership import has_ended, identity
+from tools.sandbox.host.silence import Counters, examine, is_silence
 
 PREFIX = "turnwise"
 _REMOVE_S = 5.0
@@ -25,7 +25,7 @@ _COUNTERS = (
     ("throttled", "cpu.stat", "nr_throttled "), ("pids_now", "pids.current", ""),
     ("pids_max", "pids.max", ""),
 )  # fmt: skip
-"""Name, file and line of what is counted, in version 1 or 2."""
+"""Name, file and line prefix, in version 1 or 2."""
 _counter = itertools.count()
 _finding = threading.Lock()
 
@@ -34,19 +34,18 @@ _finding = threading.Lock()
 class Group:
     directories: tuple[Path, ...]
     join_files: tuple[str, ...]
-    """A process of one thread that writes 0 into each of them is bounded."""
+    """A single-threaded process joins by writing 0."""
     leave_files: tuple[str, ...]
-    """And is no longer, when it writes 0 into these: our own groups, as far as we may."""
+    """Our own groups; a process leaves by writing 0."""
     oom_file: Path | None
-    """Holds a line `oom_kill N`."""
     enforced: frozenset[str]
 
 
 def controllers() -> dict[str, tuple[Path, int]]:
-    """Where groups can be made: `memory`, `pids` and `cpu` to a directory and the version, found by doing."""
-    # Two threads at once would find each other's trial in their way.
+    """Return directory and version of each controller that works here."""
+    # Concurrent trials would disturb each other.
     with _finding:
-        return examined("control groups", _controllers)
+        return examine("control groups", _controllers)
 
 
 @cache
@@ -62,16 +61,15 @@ def _controllers() -> dict[str, tuple[Path, int]]:
 
 @cache
 def sweep() -> None:
-    """Remove the groups whose owner is provably gone; once in a process is enough."""
     for directory in {directory for directory, _ in controllers().values()}:
-        _sweep(directory)
+        for group in directory.glob(f"{PREFIX}.*.*"):
+            if has_ended(group.name.removeprefix(f"{PREFIX}.").rpartition(".")[0]):
+                with suppress(OSError):  # another process may sweep it, too
+                    remove_directory(group)
 
 
 def create(limits: SandboxLimits) -> Group:
-    """Make the groups of one sandbox with as many of its limits as this machine can enforce.
-
-    The first call of a process sweeps.
-    """
+    """Create a sandbox's groups with all enforceable limits."""
     sweep()
     with ExitStack() as undo:
         group = _create(limits, undo)
@@ -80,10 +78,9 @@ def create(limits: SandboxLimits) -> Group:
 
 
 def counters(group: Group) -> Counters:
-    """Read what the limits of a sandbox counted so far, and the time that its processes used."""
     found: dict[str, float] = {}
     pids = set[str]()
-    with suppress(OSError):  # it was closed
+    with suppress(OSError):
         for directory in group.directories:
             pids |= set((directory / "cgroup.procs").read_text().split())
             for name, file, key in _COUNTERS:
@@ -97,7 +94,6 @@ def counters(group: Group) -> Counters:
 
 
 def _cpu_s(pid: str) -> float:
-    """The time that a process used, and those of its children that ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -112,7 +108,7 @@ def remove(group: Group) -> None:
 
 
 def remove_directory(directory: Path) -> None:
-    """Kill what is left in one group and remove it; blocks for at most some seconds."""
+    """Kill the processes of a group and remove it."""
     deadline = time.monotonic() + _REMOVE_S
     while True:
         try:
@@ -133,7 +129,7 @@ def remove_directory(directory: Path) -> None:
 
 
 def _create(limits: SandboxLimits, undo: ExitStack) -> Group:
-    name = f"{PREFIX}.{_own_identity(os.getpid())}.{next(_counter)}"
+    name = f"{PREFIX}.{identity(os.getpid())}.{next(_counter)}"
     joins: dict[Path, str] = {}
     leaves: list[str] = []
     enforced: set[str] = set()
@@ -145,11 +141,11 @@ def _create(limits: SandboxLimits, undo: ExitStack) -> Group:
         if directory not in joins:
             directory.mkdir()
             undo.callback(directory.rmdir)
-        # Version 1 moves a thread at once, but a process only after all processors have been through their
-        # work: that would be most of the time that a command takes to start.
+        # Version 1 moves threads immediately, but processes only after a grace period of all processors.
         file = "tasks" if version == 1 else "cgroup.procs"
         if directory not in joins:
-            leaves.append(str(_own_directory(controller, version) / file))
+            own = next(path for path, _, its in _own_directories(controller) if its == version)
+            leaves.append(str(own / file))
         joins[directory] = str(directory / file)
         _limit(directory, version, controller, limits)
         enforced.add({"memory": "memory_mb", "pids": "pids", "cpu": "cpus"}[controller])
@@ -162,12 +158,6 @@ def _create(limits: SandboxLimits, undo: ExitStack) -> Group:
         oom_file=oom_file,
         enforced=frozenset(enforced),
     )
-
-
-@cache
-def _own_identity(pid: int) -> str:
-    """The same for as long as this process lives; asked again in a fork of it."""
-    return identity(pid)
 
 
 def _limit(directory: Path, version: int, controller: str, limits: SandboxLimits) -> None:
@@ -190,7 +180,7 @@ def _limit(directory: Path, version: int, controller: str, limits: SandboxLimits
 
 
 def _candidates(controller: str) -> list[tuple[Path, int]]:
-    """Own group first, so that limits around this process keep holding; its parent; a group at the top."""
+    """Return the own group first, so that its limits still apply, then its parent and one at the top."""
     found: list[tuple[Path, int]] = []
     for group, top, version in _own_directories(controller):
         paths = (group, top / PREFIX) if version == 1 else (group, group.parent, top / PREFIX)
@@ -198,12 +188,8 @@ def _candidates(controller: str) -> list[tuple[Path, int]]:
     return found
 
 
-def _own_directory(controller: str, version: int) -> Path:
-    return next(group for group, _, its in _own_directories(controller) if its == version)
-
-
 def _own_directories(controller: str) -> Iterator[tuple[Path, Path, int]]:
-    """Each group that this process is in for a controller, the top of its mount, and its version."""
+    """Yield group, top of its mount and version."""
     own = _own_groups()
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
@@ -242,23 +228,13 @@ def _accepts(directory: Path, version: int, controller: str) -> bool:
         finally:
             trial.rmdir()
     except OSError as error:
-        if is_silence(error) or error.errno == errno.ENOSPC:  # or this machine has too many groups
+        if is_silence(error) or error.errno == errno.ENOSPC:
             raise BlockingIOError(errno.EAGAIN, str(error)) from error
         return False
 
 
-def _sweep(directory: Path) -> None:
-    for group in directory.glob(f"{PREFIX}.*.*"):
-        owner = group.name.removeprefix(f"{PREFIX}.").rpartition(".")[0]
-        if has_ended(owner):
-            try:
-                remove_directory(group)
-            except OSError:
-                continue  # another process may sweep it, too
-
-
 def _write_optional(path: Path, text: str) -> None:
-    # Swap accounting is a kernel option; without it there is nothing to bound.
+    # Swap accounting is optional in the kernel.
     try:
         _write(path, text)
     except OSError:
@@ -266,7 +242,7 @@ def _write_optional(path: Path, text: str) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    # A file object would take longer than the kernel does.
+    # Faster than a file object.
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, text.encode())

@@ -1,4 +1,4 @@
-"""The fork servers: processes with the supervisor's code loaded, which sandboxes are forked from."""
+"""Fork servers: warm processes that supervisors are forked from."""
 
 import marshal
 import os
@@ -21,10 +21,10 @@ from tools.sandbox.local import rootfs, tiers
 from tools.sandbox.local.cgroup import Group
 
 Kind = Literal["none", "full", "plain"]
-"""Supervisors in namespaces, without or with the host's network; supervisors without namespaces."""
+"""Namespaces without or with the host's network, or no namespaces."""
 
 GUARD_FD, NEXT_FD = 4, 5
-"""Numbers that the descriptors of a request have in the supervisor; its channel is 3."""
+"""Numbers in the supervisor."""
 _ANSWER_S = 30.0
 _END_S = 2.0
 _REAPED_S = 0.1
@@ -33,21 +33,21 @@ _WORDS_BYTES = 2000
 
 class ForkedProcess:
     def __init__(self, pidfd: int) -> None:
-        self._pidfd = pidfd
+        self.pidfd = pidfd
 
     @property
     def pid(self) -> int:
-        for line in Path(f"/proc/self/fdinfo/{self._pidfd}").read_text().splitlines():
+        for line in Path(f"/proc/self/fdinfo/{self.pidfd}").read_text().splitlines():
             if line.startswith("Pid:"):
                 return int(line.split()[1])
         return -1
 
     def ends(self, *, within_s: float) -> bool:
         poll = select.poll()
-        poll.register(self._pidfd, select.POLLIN)
+        poll.register(self.pidfd, select.POLLIN)
         if not poll.poll(within_s * 1000):
             return False
-        # The fork server waits for it in a moment: until then it would be counted as something left.
+        # Until the fork server reaps it, it would count as a leak.
         deadline = time.monotonic() + _REAPED_S
         while self.pid > 0 and time.monotonic() < deadline:
             time.sleep(0.0005)
@@ -55,33 +55,33 @@ class ForkedProcess:
 
     def kill(self) -> None:
         try:
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
         except ProcessLookupError:
             return
 
     def close(self) -> None:
-        os.close(self._pidfd)
+        os.close(self.pidfd)
 
 
 class ForkServer:
-    """A process that forks supervisors; it ends when we do."""
+    """A process that forks supervisors and ends with this process."""
 
     def __init__(self, kind: Kind, read_only: tuple[str, ...] = ()) -> None:
         self._owner = os.getpid()
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._log = tiers.memory_file(b"")
         with theirs:
-            self._process = _started(theirs.fileno(), self._log)
+            self._process = _start_process(theirs.fileno(), self._log)
         self._requests.settimeout(_ANSWER_S)
         self._turn = threading.Lock()
         self._lost = False
-        # With its last user, not when it is replaced: an answer may still be awaited.
+        # Another thread may still await an answer.
         self._give_back = weakref.finalize(self, _give_back, self._requests, self._log)
         self._give_back.atexit = False
         try:
             self._requests.send(_setup(kind, read_only))
         except OSError:
-            raise self._given_up() from None
+            raise self._give_up() from None
 
     @property
     def pid(self) -> int:
@@ -89,19 +89,19 @@ class ForkServer:
 
     @property
     def usable(self) -> bool:
-        """Whether it lives and is ours; after a fork of this process it is the parent's."""
+        """Whether it lives and belongs to this process."""
         return not self._lost and self._owner == os.getpid() and self._process.poll() is None
 
     def fork(
         self, channel: socket.socket, group: Group, tree: int | None = None, owners: tuple[int, ...] = ()
     ) -> ForkedProcess:
-        """Have a supervisor forked that talks over this channel, is in these control groups and has a mount.
+        """Fork a supervisor.
 
         Args:
-            channel: its end of it.
-            group: the control groups.
-            tree: of the mount.
-            owners: whose its files are, and whose they are to be.
+            channel: the supervisor's end.
+            group: control groups to join.
+            tree: descriptor of the workspace's mount.
+            owners: owner of its files, and user to map it to.
         """
         with ExitStack() as passed:
             fds = [os.pidfd_open(os.getpid())]
@@ -113,7 +113,7 @@ class ForkServer:
             for path, mode in paths:
                 fds.append(os.open(path, mode))
                 passed.callback(os.close, fds[-1])
-            # Those of the groups are last: it joins them first, and leaves them.
+            # Groups are last: the supervisor leaves them.
             counts = (len(group.join_files), len(group.leave_files), *owners)
             request = " ".join(map(str, counts)).encode()
             answer, received = self._ask(request, [channel.fileno(), *fds])
@@ -122,7 +122,7 @@ class ForkServer:
         raise OSError(answer.reason if isinstance(answer, Died) else "no room for its descriptor")
 
     def _ask(self, request: bytes, fds: Sequence[int]) -> tuple[Message, list[int]]:
-        """The answer to a request. After none it is given up: the next would be a stranger's."""
+        """Send a request; abandon a server that does not answer, since a late answer would be read next."""
         with self._turn:
             if self._lost:
                 raise ConnectionResetError("the process to fork from died meanwhile")
@@ -133,28 +133,26 @@ class ForkServer:
                     return decode(answer[HEADER_BYTES:]), received
             except OSError:
                 pass
-            raise self._given_up()
+            raise self._give_up()
 
-    def _given_up(self) -> OSError:
+    def _give_up(self) -> OSError:
         self._lost = True
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_S)
         words = self._last_words()
-        # Whoever keeps the error keeps this object, too.
         self._give_back()
-        if (self._process.poll() or 0) > 0:  # it ended by itself, and says why
+        if (self._process.poll() or 0) > 0:  # it ended by itself, with a reason
             return OSError(f"no process to fork from: {words}")
         return ConnectionResetError(f"no process to fork from: {words or 'it was killed or does not answer'}")
 
     def _last_words(self) -> str:
-        """The last line of what it wrote to stderr: of a traceback the one with the error."""
         size = os.fstat(self._log).st_size
         text = os.pread(self._log, _WORDS_BYTES, max(0, size - _WORDS_BYTES)).decode("utf-8", "replace")
         return (text.strip().splitlines() or [""])[-1]
 
 
 def numbers(group: Group, *, has_tree: bool = False) -> dict[str, str]:
-    """The environment variables with a supervisor's descriptors."""
+    """Return the settings that name a supervisor's descriptors."""
     oom_fd = NEXT_FD + has_tree
     first = oom_fd + (group.oom_file is not None)
     joins = range(first, first + len(group.join_files))
@@ -167,8 +165,8 @@ def numbers(group: Group, *, has_tree: bool = False) -> dict[str, str]:
 
 
 def fork_server(kind: Kind = "none", read_only: tuple[str, ...] = ()) -> ForkServer:
-    """The fork server of this process for one kind and what it lends, started if none is alive."""
-    # A folder that was made anew is another one.
+    """Return this process's fork server, started if necessary."""
+    # A recreated folder is a different one.
     key = (kind, tuple((path, Path(path).stat().st_ino) for path in read_only))
     with _lock:
         if key not in _current or not _current[key].usable:
@@ -180,7 +178,7 @@ _lock = threading.Lock()
 _current: dict[tuple[Kind, tuple[tuple[str, int], ...]], ForkServer] = {}
 
 
-def _started(requests: int, log: int) -> "subprocess.Popen[bytes]":
+def _start_process(requests: int, log: int) -> "subprocess.Popen[bytes]":
     code = tiers.memory_file(supervisor_code.archive())
     try:
         return subprocess.Popen(
@@ -198,11 +196,11 @@ def _give_back(requests: socket.socket, log: int) -> None:
 
 
 def _setup(kind: Kind, read_only: tuple[str, ...]) -> bytes:
-    """What a fork server has to know first: of namespaces its user, and the root that all of them share."""
+    """Return the first message to a fork server."""
     if kind == "plain":
         return marshal.dumps(None, 2)
     uid, gid = os.getuid(), os.getgid()
     maps = (b"", b"") if os.geteuid() == 0 else (b"%d %d 1" % (uid, uid), b"%d %d 1" % (gid, gid))
     network: Network = kind
-    steps = rootfs.shared_steps(network, read_only)
+    steps = rootfs.root_steps(network, read_only)
     return marshal.dumps((*maps, network, [step.words() for step in steps]), 2)

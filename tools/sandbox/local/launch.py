@@ -1,4 +1,4 @@
-"""Starting the supervisor of one sandbox in its isolation tier."""
+"""Starting the supervisor of a sandbox in its isolation tier."""
 
 import os
 import signal
@@ -13,9 +13,9 @@ from pathlib import Path
 
 from tools.errors import AgentCausedError, SandboxCreateError, SandboxUnavailable
 from tools.sandbox.base import SandboxLimits
-from tools.sandbox.host import seccomp, trees
+from tools.sandbox.host import seccomp
 from tools.sandbox.host.layout import VERIFIER_DIR, most_files
-from tools.sandbox.host.process_ids import identity
+from tools.sandbox.host.ownership import identity, remove_folder
 from tools.sandbox.host.silence import SilentStartError, is_silence
 from tools.sandbox.inside import held_files
 from tools.sandbox.inside.held_files import Files
@@ -24,25 +24,17 @@ from tools.sandbox.local import cgroup, rootfs, tiers
 from tools.sandbox.local.cgroup import Group
 from tools.sandbox.local.fork_server import ForkedProcess, fork_server, numbers
 from tools.sandbox.local.packages import folder_of
-from tools.sandbox.local.session import Process, Session, configuration, end, greet
+from tools.sandbox.local.rootfs import Tree
+from tools.sandbox.local.session import Session, configuration, end, greet
 from tools.sandbox.local.tiers import Agent, Tier
-from tools.sandbox.local.tree import Tree
 
 _WAITS_IN_CHANNEL_BYTES = 64 << 10
-"""Sockets hold this much before anybody reads; a long list of host names makes it more."""
+"""Socket buffer size; long configurations exceed it."""
 
 
 def start_in_namespaces(
     limits: SandboxLimits, undo: ExitStack, files: Mapping[str, bytes] | None, tree: Tree | None = None
 ) -> Session:
-    """Start a session in namespaces of its own and wait until it answers; blocks.
-
-    Args:
-        limits: of the sandbox.
-        undo: takes everything away again when a later step fails.
-        files: of a verifier, to be held; `None` for a sandbox that is no verification.
-        tree: what the workspace starts with.
-    """
     who = tiers.agent()
     if tree is not None and tree.writable:
         who = Agent(root=True, uid=tree.uid, gid=tree.uid)
@@ -58,9 +50,8 @@ def start_in_namespaces(
     config = configuration(settings, seccomp.program(), steps, files)
     ours, theirs = socket.socketpair()
     undo.callback(ours.close)
-    with theirs, nullcontext() if tree is None else tree.mounted() as mount:
+    with theirs, nullcontext() if tree is None else tree.mount() as mount:
         if len(config) <= _WAITS_IN_CHANNEL_BYTES:
-            # The supervisor need not wait for it.
             ours.sendall(config)
             config = b""
         process = fork_server(limits.network, limits.read_only).fork(theirs, group, mount, owners)
@@ -70,7 +61,7 @@ def start_in_namespaces(
         process=process,
         channel=ours,
         workdir=settings["workdir"],
-        enforced=tiers.enforced("B", who, group, limits),
+        enforced=tiers.list_enforced("B", who, group, limits),
         lacks=tiers.lacks("B", who, limits),
         group=group,
         directory=None,
@@ -78,42 +69,33 @@ def start_in_namespaces(
 
 
 _LANDLOCK_ABI = 7
-"""The newest one that `inside.kernel` knows; a kernel's own may be older."""
+"""The newest version of `inside.kernel`."""
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 _TERMINALS = ("/dev/ptmx", "/dev/pts", "/dev/tty")
-"""Of other users they stay closed; one's own would be open to an agent with the same user."""
+"""Other users' are closed by mode; the own user's would be open."""
 _NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf")
 _LOST = "lost"
-"""The monitor creates this file if the supervisor was killed and did not end by itself."""
+"""Created by the monitor if the supervisor was killed."""
 _END_S = 15.0
-"""More than a monitor takes for the processes of a fork storm."""
+"""More than a monitor needs for a fork storm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Folder:
-    """What one sandbox has on the host's disk; its name identifies the owner."""
+    """Folders on the host's disk; the base's name identifies the owner."""
 
     base: str
     workdir: str
     temporary: str
     run_dir: str
     held: str
-    """Of a verifier's files; in the base, where the agent may change nothing."""
+    """A verifier's files; the agent cannot change the base."""
     lent: tuple[str, ...]
-    """Of the host, to be read."""
 
 
 def start_without_namespaces(
     tier: Tier, limits: SandboxLimits, undo: ExitStack, files: Mapping[str, bytes] | None
 ) -> Session:
-    """Start a session without namespaces and wait until it answers; blocks.
-
-    Args:
-        tier: C, or D without Landlock and the filter of system calls.
-        limits: of the sandbox.
-        undo: takes everything away again when a later step fails.
-        files: of a verifier, to be held; `None` for a sandbox that is no verification.
-    """
     who = tiers.agent()
     group = cgroup.create(limits)
     undo.callback(cgroup.remove, group)
@@ -125,34 +107,32 @@ def start_without_namespaces(
         "disk": str(disk_bytes), "files": str(most_files(disk_bytes)), "packages": folder_of(limits.packages),
     }  # fmt: skip
     if files is not None:
-        undo.callback(trees.remove, folder.base)
+        undo.callback(remove_folder, folder.base)
         settings |= _hold(list(files.items()), who, folder, settings)
-    ours, process = _supervised(who, group, folder, settings, undo)
+    ours, process = _start_supervisor(who, group, folder, settings, undo)
 
-    def again(undo: ExitStack) -> tuple[socket.socket, Process]:
-        return _supervised(who, group, folder, {**settings, "shell_lost": "1"}, undo)
+    def again(undo: ExitStack) -> tuple[socket.socket, ForkedProcess]:
+        return _start_supervisor(who, group, folder, {**settings, "shell_lost": "1"}, undo)
 
     return Session(
         process=process,
         channel=ours,
         workdir=folder.workdir,
-        enforced=tiers.enforced(tier, who, group, limits),
+        enforced=tiers.list_enforced(tier, who, group, limits),
         lacks=tiers.lacks(tier, who, limits),
         group=group,
         directory=folder.base,
-        # Root's supervisor is out of the agent's reach.
+        # Out of the agent's reach.
         again=None if who.root else again,
     )
 
 
 def resume(session: Session) -> Session:
-    """The same session with another supervisor, after the agent killed its own; blocks.
-
-    What was held for the process of the old one is still to be given back.
+    """Start another supervisor after the agent killed the session's own.
 
     Raises:
-        SandboxUnavailable: it ended in another way, or what starts supervisors does not answer.
-        AgentCausedError: no other one starts.
+        SandboxUnavailable: if it ended otherwise, or the fork server does not answer.
+        AgentCausedError: if no other supervisor starts.
     """
     lost = Path(session.directory or "", _LOST)
     if session.again is None or not session.process.ends(within_s=_END_S) or not lost.exists():
@@ -170,13 +150,13 @@ def resume(session: Session) -> Session:
     return replace(session, channel=channel, process=process)
 
 
-def _supervised(
+def _start_supervisor(
     who: Agent, group: Group, folder: _Folder, settings: dict[str, str], undo: ExitStack
-) -> tuple[socket.socket, Process]:
+) -> tuple[socket.socket, ForkedProcess]:
     ours, theirs = socket.socketpair()
     undo.callback(ours.close)
     with theirs:
-        process = Monitor(fork_server("plain").fork(theirs, group))
+        process = Monitor(fork_server("plain").fork(theirs, group).pidfd)
         undo.callback(end, process)
     settings |= numbers(group)
     program = seccomp.program(shared_kernel=True, shared_user=not who.root)
@@ -198,7 +178,7 @@ def _make_folder(who: Agent, lent: tuple[str, ...], undo: ExitStack) -> _Folder:
     for path in (folder.workdir, folder.temporary, folder.run_dir):
         Path(path).mkdir(mode=0o700)
     if who.root:
-        # The supervisor is root without the right to pass closed doors: these two stay its own.
+        # The supervisor lacks DAC_OVERRIDE.
         for path, mode in ((base, 0o710), (folder.run_dir, 0o750)):
             os.chown(path, -1, who.gid)
             Path(path).chmod(mode)
@@ -206,7 +186,6 @@ def _make_folder(who: Agent, lent: tuple[str, ...], undo: ExitStack) -> _Folder:
 
 
 def _hold(files: Files, who: Agent, folder: _Folder, settings: Mapping[str, str]) -> dict[str, str]:
-    """Write a verifier's files; what else the supervisor has to know of them."""
     for path, _ in files:
         if path.startswith("/"):
             raise OSError(f"a verifier's file cannot be outside of the workspace, at {path!r}")
@@ -222,55 +201,50 @@ def _hold(files: Files, who: Agent, folder: _Folder, settings: Mapping[str, str]
 
 
 def _remove_unused(folder: _Folder) -> None:
-    """Remove a folder that no agent had, without a descriptor: there may be none left."""
+    """Remove an unused folder without a descriptor, of which none may be left."""
     for path in (folder.workdir, folder.temporary, folder.run_dir, folder.base):
         with suppress(OSError):
             Path(path).rmdir()
 
 
 def _rules(folder: _Folder, who: Agent, held: bool) -> list[tuple[str, str]]:
-    """What the agent may use: pairs of a kind and a path, see `inside.kernel`."""
+    """Return the agent's Landlock rules, see `inside.kernel`."""
     devices = (*_DEVICES, *_TERMINALS) if who.root else _DEVICES
-    allowed = [*rootfs.lent_rules(folder.lent), *(("read", path) for path in ("/proc", *_NETWORK))]
+    allowed = [*rootfs.read_rules(folder.lent), *(("read", path) for path in ("/proc", *_NETWORK))]
     allowed += [("device", path) for path in devices]
-    # Not the folder around them: what the monitor leaves there is no work of the agent's.
+    # The monitor's files in the base must not come from the agent.
     allowed += [("write", path) for path in (folder.temporary, folder.run_dir)]
-    # A verifier's files are links there to an agent of their own user.
+    # With its own user, a verifier's files are links.
     allowed.append(("add" if held and not who.root else "write", folder.workdir))
     return [*allowed, ("read", folder.held)]
 
 
-class Monitor:
-    def __init__(self, process: ForkedProcess) -> None:
-        self._process = process
-        self.ends = process.ends
-        self.close = process.close
-
+class Monitor(ForkedProcess):
     def kill(self) -> None:
-        """End everything below it, then itself: as long as it lives nothing leaves its tree."""
+        """End everything below first: no process leaves a living monitor."""
         deadline = time.monotonic() + _END_S
-        monitor = self._process.pid
+        monitor = self.pid
         while monitor > 0 and (below := running(monitor)) and time.monotonic() < deadline:
             for number in (signal.SIGSTOP, signal.SIGKILL):
                 for pid in below:
                     send(pid, number)
             time.sleep(0.002)
-        self._process.kill()
+        super().kill()
 
 
 def start(
     tier: Tier, limits: SandboxLimits, files: Mapping[str, bytes] | None = None, tree: Tree | None = None
 ) -> Session:
-    """Start a session and wait until it answers; blocks, so call it in a thread.
+    """Start a session and wait until it answers; blocks.
 
     Args:
         tier: how it isolates.
         limits: of the sandbox.
-        files: of a verifier, to be held; `None` for a sandbox that is no verification.
-        tree: what the workspace starts with, in tier B.
+        files: a verifier's; None without verification.
+        tree: initial workspace, in tier B.
 
     Raises:
-        SandboxCreateError: it did not start; nothing of it is left.
+        SandboxCreateError: if it does not start; nothing remains.
     """
     try:
         with ExitStack() as undo:

@@ -1,8 +1,7 @@
-"""Packages that Python imports in local sandboxes: installed once, in a folder of the user's cache.
+"""Python packages of local sandboxes, installed once into the user's cache by pip or uv.
 
-The folder is made by pip, or by uv where pip is missing, for the `python3` of the sandboxes. Only wheels are
-taken: to build a package would run its code on the host. Lock files and the metadata of wheels can ask pip to
-build one all the same (`NAME @ URL`), so pip runs where it can start no program.
+Only wheels are allowed, because builds would run a package's code on the host. Lock files and wheel metadata
+can still request builds (`NAME @ URL`), so pip runs in a process that cannot start programs.
 """
 
 import fcntl
@@ -18,7 +17,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from tools.errors import ConfigError
-from tools.sandbox.host.guarded import guarded
+from tools.sandbox.host.ownership import guard_command
 from tools.sandbox.local import tiers
 
 _LOCK_FILES = (".txt", ".lock")
@@ -37,19 +36,19 @@ sys.addaudithook(refuse)
 del sys.argv[0]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-"""pip's own runner for another interpreter, in a process that starts no program."""
+"""pip's runner for another interpreter."""
 
 
 @cache
 def folder_of(packages: tuple[str, ...]) -> str:
-    """The folder that holds them, installed now unless it is there; `""` for none. Blocks.
+    """Install packages unless cached, and return their folder; blocks.
 
     Raises:
-        ConfigError: they cannot be had, or the cache cannot be written.
+        ConfigError: if they are not available, or the cache is not writable.
     """
     if not packages:
         return ""
-    asked, content = _asked(packages)
+    asked, content = _parse(packages)
     python = shutil.which("python3", path=tiers.search_path()) or tiers.interpreter()
     abi = tiers.output_of([python, "-I", "-S", "-c", _ABI]).stdout.encode()
     key = hashlib.sha256(b"\0".join([python.encode(), abi, content])).hexdigest()[:32]
@@ -61,7 +60,7 @@ def folder_of(packages: tuple[str, ...]) -> str:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not folder.is_dir():
                 scratch = Path(f"{folder}.new")
-                shutil.rmtree(scratch, ignore_errors=True)  # of one that was killed
+                shutil.rmtree(scratch, ignore_errors=True)
                 _install(asked, packages, python, scratch, lock.fileno())
                 _open_to_all(scratch)
                 scratch.rename(folder)
@@ -75,11 +74,7 @@ def folder_of(packages: tuple[str, ...]) -> str:
 
 @cache
 def versions_of(packages: tuple[str, ...]) -> Mapping[str, str]:
-    """By name the version, and a digest of the files, equal whoever installed them.
-
-    Raises:
-        ConfigError: as for `folder_of`.
-    """
+    """Return version and digest of each package, whatever the installer."""
     versions: dict[str, str] = {}
     for each in distributions(path=[folder_of(packages)]):
         lines = (each.read_text("RECORD") or "").splitlines()
@@ -90,14 +85,13 @@ def versions_of(packages: tuple[str, ...]) -> Mapping[str, str]:
     return versions
 
 
-def _asked(packages: tuple[str, ...]) -> tuple[list[str], bytes]:
-    """Arguments for the installer, and what decides what it installs."""
+def _parse(packages: tuple[str, ...]) -> tuple[list[str], bytes]:
     if len(packages) == 1 and packages[0].endswith(_LOCK_FILES):
         try:
             content = Path(packages[0]).read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"the lock file of packages cannot be read: {error}") from error
-        # But for comments, except those by which pip would read the file in another encoding.
+        # Comments may contain pip's encoding marker.
         for line in re.sub(r"\\\n|(^|\s)#(?!.*coding[:=]).*", " ", content).splitlines():
             if line.strip() and not ("==" in line and _REQUIREMENT.fullmatch(line.strip())):
                 raise ConfigError(
@@ -125,9 +119,9 @@ def _install(asked: list[str], packages: tuple[str, ...], python: str, into: Pat
     else:
         raise ConfigError("packages are installed by pip or uv, and neither is here: python -m ensurepip")
     words = [*program, "--quiet", "--only-binary", ":all:", "--target", str(into), *asked]
-    # Until the installer has ended, too, its guards keep the lock.
+    # The installer's guards keep the lock.
     done = subprocess.run(
-        guarded(words), capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+        guard_command(words), capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
         pass_fds=(lock,), start_new_session=True,
     )  # fmt: skip
     if done.returncode != 0:
@@ -141,8 +135,7 @@ def _install(asked: list[str], packages: tuple[str, ...], python: str, into: Pat
 
 
 def _open_to_all(folder: Path) -> None:
-    """Agents are other users; who may write is the user alone."""
-    folder.mkdir(exist_ok=True)  # of requirements that do not hold here nothing is installed
+    folder.mkdir(exist_ok=True)  # no requirement may apply here
     folder.chmod(0o755)
     for path in folder.rglob("*"):
         if not path.is_symlink():

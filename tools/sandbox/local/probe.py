@@ -1,4 +1,4 @@
-"""Which isolation tier this machine gives, found by starting a sandbox and looking around in it."""
+"""Choosing this machine's isolation tier by trying."""
 
 import logging
 import os
@@ -9,7 +9,7 @@ from functools import cache, partial
 
 from tools.errors import IsolationError, SandboxCreateError
 from tools.sandbox.base import SandboxLimits
-from tools.sandbox.host.silence import SilentStartError, examined
+from tools.sandbox.host.silence import SilentStartError, examine
 from tools.sandbox.inside.messages import Done, RunProgram, encode
 from tools.sandbox.local import launch, tiers
 from tools.sandbox.local.session import receive, stop
@@ -29,16 +29,15 @@ _lock = threading.Lock()
 
 
 def choose_tier(limits: SandboxLimits, *, tier: Tier | None = None, allow_unsafe: bool = False) -> Tier:
-    """The strongest tier that works here; blocks the first time.
+    """Return the strongest tier that works here; blocks at first.
 
     Args:
-        limits: what the sandbox is to keep; not every tier can.
-        tier: the one that was asked for by name.
-        allow_unsafe: accept a tier that does not keep what was asked for, at last D.
+        limits: not every tier can enforce all.
+        tier: the requested one.
+        allow_unsafe: accept a tier that cannot enforce `limits`, at worst D.
 
     Raises:
-        IsolationError: none does; the message names everything that is in the way and each way out. Or a
-            tier could not be examined: never is a weaker one taken for that.
+        IsolationError: if none works, or a tier could not be examine; a weaker one is never used instead.
     """
     obstacles = tuple[str, ...]()
     if tier is None:
@@ -71,11 +70,11 @@ def _ways_out(tier: Tier | None, unmet: Mapping[str, str]) -> str:
 
 
 def check(tier: Tier, limits: SandboxLimits) -> None:
-    """Start a sandbox of this tier and look around in it; blocks.
+    """Start a sandbox and check what its agent can do; blocks.
 
     Raises:
-        SandboxCreateError: it does not start, or the agent would have something it must not have.
-        SilentStartError: it died or hung.
+        SandboxCreateError: if it does not start or isolate.
+        SilentStartError: if it died or hung.
     """
     session = launch.start(tier, limits)
     try:
@@ -104,12 +103,12 @@ def check(tier: Tier, limits: SandboxLimits) -> None:
 
 @cache
 def _best_tier() -> tuple[Tier | None, tuple[str, ...]]:
-    """The tier, and why the ones before it do not work."""
+    """Return the tier, and why stronger ones do not work."""
     reasons: list[str] = []
     tiers: tuple[Tier, ...] = ("B", "C")
     for tier in tiers:
         try:
-            examined("this machine's isolation", partial(check, tier, SandboxLimits()))
+            examine("this machine's isolation", partial(check, tier, SandboxLimits()))
         except SandboxCreateError as error:
             reasons.append(str(error))
         except IsolationError as error:

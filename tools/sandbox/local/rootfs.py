@@ -1,6 +1,11 @@
-"""What a sandbox can see: a curated read-only system, an empty workspace and a few made-up files in /etc."""
+"""The root file system of sandboxes: parts of this system, read-only, and an own /etc."""
 
+import ctypes
 import os
+import struct
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -8,8 +13,10 @@ from typing import Literal
 
 from tools.sandbox.base import Network, SandboxLimits
 from tools.sandbox.host.layout import HOST_NAME, RUN_DIR, VERIFIER_DIR, WORKDIR, part
+from tools.sandbox.host.ownership import identity, remove_folder
 from tools.sandbox.inside import held_files
-from tools.sandbox.local import tiers
+from tools.sandbox.inside.kernel import failure, libc
+from tools.sandbox.local import cgroup, tiers
 
 _SYSTEM_DIRS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 # Nothing here names users, hosts, keys or accounts of this machine.
@@ -21,17 +28,15 @@ _ETC = (
     "python3.13", "rpc", "services", "ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone",
     "xattr.conf",
 )  # fmt: skip
-# What a person put there, and no distribution: packages (ours, and environments with their hidden tests),
-# sources, and the settings of programs, tokens among them.
+# Files of users: packages (ours, and environments with hidden tests), sources, and settings with tokens.
 _NOT_LENT = (
     "/usr/etc", "/usr/src", "/usr/local/etc", "/usr/local/src", "/usr/local/lib/python*/dist-packages",
     "/usr/local/lib/python*/site-packages",
 )  # fmt: skip
 _LENT = "/lent"
 _OF_TASKS = {"/app": WORKDIR, "/tests": f"{VERIFIER_DIR}/{held_files.FILES}/tests", "/logs": "/tmp/logs"}
-"""Places that tests in Harbor's format name; `/tests` is there in a verification that has files in it."""
+"""Paths in Harbor's task format."""
 _OWN = Path(__file__).parents[3]
-"""Where this package lies: `site-packages`, or the folder of its source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +44,8 @@ class Step:
     kind: Literal["bind", "dir", "link", "tmpfs", "file", "proc", "dev", "pts", "seal", "tree", "copy"]
     path: str
     source: str = ""
-    """Of a bind (always read-only) or a link."""
+    """Of a bind (read-only) or a link."""
     size: int = 0
-    """Bytes that a tmpfs may hold."""
     mode: int = 0o755
     data: str = ""
 
@@ -49,21 +53,20 @@ class Step:
         return self.kind, self.path, self.source, str(self.size), f"{self.mode:o}", self.data
 
 
-def shared_steps(network: Network, read_only: tuple[str, ...] = ()) -> list[Step]:
-    """The part of a root that does not depend on the sandbox, with a place for everything in `own_steps`."""
+def root_steps(network: Network, read_only: tuple[str, ...] = ()) -> list[Step]:
+    """Return the steps of the shared root, with mount points for `own_steps`."""
     made = list(_system_steps())
-    made += [Step(kind="file", path=path, data=data) for path, data in _made_up_names().items()]
+    made += [Step(kind="file", path=path, data=data) for path, data in _etc_names().items()]
     own = SandboxLimits(network=network)
-    made += [Step(kind="file", path=path) for path in _own_files(own, 0, 0) if path not in _made_up_names()]
+    made += [Step(kind="file", path=path) for path in _own_files(own, 0, 0) if path not in _etc_names()]
     made += [Step(kind="dir", path=path) for path in ("/proc", "/tmp", RUN_DIR, WORKDIR, VERIFIER_DIR)]
     made += [Step(kind="link", path="/var/tmp", source="/tmp"), Step(kind="dev", path="/dev")]
     made += [Step(kind="link", path=path, source=source) for path, source in _OF_TASKS.items()]
     made += [Step(kind="dir", path=path) for path in ("/dev/pts", "/dev/shm")]
     made += [Step(kind="seal", path="/dev")]
     made += [Step(kind="bind", path=path, source=path) for path in tiers.extra_directories()]
-    asked = {_shared_place(path): path for path in read_only}
-    # Of what is lent on request and what is hidden the deeper one counts.
-    for path in sorted({*asked, *_hidden(tuple(asked.items()))}):
+    asked = {_root_place(path): path for path in read_only}
+    for path in sorted({*asked, *_find_hidden(tuple(asked.items()))}):
         if path in asked:
             made.append(Step(kind="bind", path=path, source=asked[path]))
         else:
@@ -73,15 +76,15 @@ def shared_steps(network: Network, read_only: tuple[str, ...] = ()) -> list[Step
     return made
 
 
-def _shared_place(path: str) -> str:
-    """Where a root lends a folder: elsewhere until the sandbox has the file system that covers its place."""
+def _root_place(path: str) -> str:
+    """Return where the root lends a folder; a sandbox's own /tmp covers places below it."""
     return f"{_LENT}{path}" if _is_below(path, "/tmp") else path
 
 
 def own_steps(
     limits: SandboxLimits, *, uid: int, gid: int, tree: Literal["tree", "copy"] | None = None
 ) -> list[Step]:
-    """What one sandbox has on top of the shared part, `RUN_DIR` first; `tree`: how it has one of the host."""
+    """Return a sandbox's own steps; `tree` is the kind of its host tree."""
     disk_bytes = limits.disk_mb << 20
     return [
         Step(kind="tmpfs", path=RUN_DIR, size=8 << 20),
@@ -93,7 +96,7 @@ def own_steps(
         Step(kind="tmpfs", path=WORKDIR, size=disk_bytes),
         *(Step(kind=kind, path=WORKDIR) for kind in (tree,) if kind is not None),
         *(
-            Step(kind="bind", path=path, source=_shared_place(path))
+            Step(kind="bind", path=path, source=_root_place(path))
             for path in sorted(limits.read_only)
             if _is_below(path, "/tmp")
         ),
@@ -101,14 +104,14 @@ def own_steps(
 
 
 @cache
-def lent_rules(read_only: tuple[str, ...] = ()) -> tuple[tuple[str, str], ...]:
-    """What sandboxes without mounts may read, for Landlock, which allows folders and excepts nothing in them.
+def read_rules(read_only: tuple[str, ...] = ()) -> tuple[tuple[str, str], ...]:
+    """Return Landlock rules for reading; they cannot exclude parts of a folder.
 
-    Around what is hidden every single entry is allowed; the names there can be listed.
+    Around hidden folders every entry is allowed separately; names stay visible.
     """
     asked = [os.path.realpath(path) for path in read_only]
-    rules, hidden = list[tuple[str, str]](), _hidden(tuple((path, path) for path in asked))
-    paths = [*_lent(), *asked]
+    rules, hidden = list[tuple[str, str]](), _find_hidden(tuple((path, path) for path in asked))
+    paths = [*_readable(), *asked]
     while paths:
         path = paths.pop()
         if not any(_is_below(other, path) for other in hidden):
@@ -116,32 +119,27 @@ def lent_rules(read_only: tuple[str, ...] = ()) -> tuple[tuple[str, str], ...]:
         elif path not in hidden:
             rules.append(("list", path))
             with os.scandir(path) as entries:
-                # A link would allow what it leads to.
+                # A rule for a link would allow its target.
                 paths += [entry.path for entry in entries if not entry.is_symlink()]
     return tuple(rules)
 
 
-def lent_folder_of(path: Path) -> str | None:
-    """The folder by which every sandbox can read this file, `None` where none can."""
+def find_readable_folder(path: Path) -> str | None:
+    """Return the lent folder in which every sandbox can read this file."""
     real = str(path.resolve())
-    if any(_is_below(real, hidden) for hidden in _hidden()):
+    if any(_is_below(real, hidden) for hidden in _find_hidden()):
         return None
-    return next((lent for lent in _lent() if _is_below(real, lent)), None)
+    return next((lent for lent in _readable() if _is_below(real, lent)), None)
 
 
-def _lent() -> tuple[str, ...]:
-    """Folders and files of this machine that every sandbox may read."""
+def _readable() -> tuple[str, ...]:
     binds = tuple(step.source for step in _system_steps() if step.kind == "bind")
     return binds + tiers.extra_directories()
 
 
 @cache
-def _hidden(asked: tuple[tuple[str, str], ...] = ()) -> tuple[str, ...]:
-    """Folders in what is lent that no sandbox may read.
-
-    Args:
-        asked: what is lent on request: where it is in the root, and on the host. It is not hidden itself.
-    """
+def _find_hidden(asked: tuple[tuple[str, str], ...] = ()) -> tuple[str, ...]:
+    """Return hidden folders in lent ones; `asked` pairs their places with host paths."""
     patterns = [
         *_NOT_LENT,
         *(f"{prefix}/lib/python*/site-packages" for prefix in tiers.extra_directories()),
@@ -153,7 +151,9 @@ def _hidden(asked: tuple[tuple[str, str], ...] = ()) -> tuple[str, ...]:
         found.add(_OWN)
     found -= {Path(source).resolve() for _, source in asked}
     folders = [str(path) for path in found if path.is_dir() and not found & set(path.parents)]
-    lent = [(at, os.path.realpath(source)) for at, source in (*((path, path) for path in _lent()), *asked)]
+    lent = [
+        (at, os.path.realpath(source)) for at, source in (*((path, path) for path in _readable()), *asked)
+    ]
     below = ((at, real, path) for path in folders for at, real in lent if _is_below(path, real))
     return tuple(sorted({at + path[len(real) :] for at, real, path in below}))
 
@@ -164,7 +164,6 @@ def _is_below(path: str, folder: str) -> bool:
 
 @cache
 def _system_steps() -> tuple[Step, ...]:
-    """What this machine lends, looked up once."""
     made = [Step(kind="bind", path="/usr", source="/usr")]
     for name in _SYSTEM_DIRS:
         path = Path(name)
@@ -182,7 +181,7 @@ def _system_steps() -> tuple[Step, ...]:
     return tuple(made)
 
 
-def _made_up_names() -> dict[str, str]:
+def _etc_names() -> dict[str, str]:
     return {
         "/etc/hosts": f"127.0.0.1 localhost {HOST_NAME}\n::1 localhost\n",
         "/etc/hostname": f"{HOST_NAME}\n",
@@ -203,7 +202,7 @@ def _own_files(limits: SandboxLimits, uid: int, gid: int) -> dict[str, str]:
 
 
 def _names_of_hosts() -> dict[str, str]:
-    """How this machine finds others; copied, because its own files may be links out of `/etc`."""
+    """Copy name resolution; the host's files may be links out of `/etc`."""
     return {
         "/etc/hosts": f"{_text('/etc/hosts')}\n127.0.0.1 {HOST_NAME}\n",
         "/etc/resolv.conf": _text("/etc/resolv.conf"),
@@ -216,3 +215,46 @@ def _text(path: str) -> str:
         return Path(path).read_text(errors="replace")
     except OSError:
         return ""
+
+
+_OPEN_TREE, _MOUNT_SETATTR = 428, 442
+_AT_FDCWD, _EMPTY_PATH, _CLONE = -100, 0x1000, 1
+_READ_ONLY, _NO_SUID, _NO_DEVICES = 1, 2, 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tree:
+    """A folder whose files belong to the agent in each copy."""
+
+    base: str
+    """Closed parent folder; its name identifies the owner."""
+    uid: int
+    writable: bool = False
+    """The sandbox fills the folder."""
+
+    @classmethod
+    def create(cls) -> "Tree":
+        base = tempfile.mkdtemp(prefix=f"{cgroup.PREFIX}.{identity(os.getpid())}.")
+        tree = cls(base=base, uid=tiers.draw_uid(), writable=True)
+        (Path(base) / "tree").mkdir(mode=0o755)
+        return tree
+
+    def remove(self) -> None:
+        remove_folder(self.base)
+
+    @contextmanager
+    def mount(self) -> Generator[int]:
+        """Yield the descriptor of a detached mount."""
+        path = f"{self.base}/tree".encode()
+        tree = libc.syscall(ctypes.c_long(_OPEN_TREE), _AT_FDCWD, path, _CLONE | os.O_CLOEXEC)
+        if tree < 0:
+            raise failure("open_tree")
+        try:
+            flags = _NO_SUID | _NO_DEVICES | (0 if self.writable else _READ_ONLY)
+            attributes = struct.pack("4Q", flags, 0, 0, 0)
+            size = ctypes.c_size_t(len(attributes))
+            if libc.syscall(ctypes.c_long(_MOUNT_SETATTR), tree, b"", _EMPTY_PATH, attributes, size):
+                raise failure("mount_setattr")
+            yield tree
+        finally:
+            os.close(tree)

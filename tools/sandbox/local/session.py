@@ -1,51 +1,41 @@
-"""A running supervisor as its host sees it: its first message, its answers, its end."""
+"""A running supervisor on the host's side."""
 
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Protocol
 
-from tools.sandbox.host import trees
 from tools.sandbox.host.layout import verifier_env
+from tools.sandbox.host.ownership import remove_folder
 from tools.sandbox.inside.account import Configuration
 from tools.sandbox.inside.messages import Died, Inbox, Message, Ready
 from tools.sandbox.local import cgroup, tiers
+from tools.sandbox.local.fork_server import ForkedProcess
 
 _START_S = 30.0
 _STOP_S = 2.0
 
 
-class Process(Protocol):
-    """The outermost process of one sandbox."""
-
-    def ends(self, *, within_s: float) -> bool: ...
-
-    def kill(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    process: Process
+    process: ForkedProcess
     channel: socket.socket
     workdir: str
     enforced: frozenset[str]
     lacks: frozenset[str]
     group: cgroup.Group
     directory: str | None
-    """On the host, of a session without a file system of its own."""
-    again: Callable[[ExitStack], tuple[socket.socket, Process]] | None = None
-    """Starts another supervisor, where the agent can kill its own."""
+    """On the host, for tiers without an own file system."""
+    again: Callable[[ExitStack], tuple[socket.socket, ForkedProcess]] | None = None
+    """Starts another supervisor, if the agent can kill its own."""
 
 
 def stop(session: Session) -> None:
-    """End a session and everything in it; blocks, so call it in a thread."""
-    # The supervisor ends when its channel does, and as process 1 takes everything along.
+    """End a session with everything in it; blocks."""
+    # Process 1 takes all others along.
     with ExitStack() as steps:
-        # Each of them, whatever becomes of those before it.
+        # Each step runs even if an earlier one fails.
         if session.directory is not None:
             steps.callback(_remove, session.directory)
         steps.callback(cgroup.remove, session.group)
@@ -54,18 +44,18 @@ def stop(session: Session) -> None:
 
 
 def _remove(folder: str) -> None:
-    """Wait only a while: a disk may take 30 s for the folders that an agent may make."""
-    removal = threading.Thread(target=trees.remove, args=(folder,))
+    """Remove a folder without waiting long: a full one may take 30 s."""
+    removal = threading.Thread(target=remove_folder, args=(folder,))
     try:
         removal.start()
-    except RuntimeError:  # this process may have no other thread
-        trees.remove(folder)
+    except RuntimeError:
+        remove_folder(folder)
     else:
         removal.join(_STOP_S)
 
 
-def end(process: Process) -> None:
-    """Wait for the end of a supervisor without a channel, or make one, and give back what was held for it."""
+def end(process: ForkedProcess) -> None:
+    """End a supervisor whose channel is closed."""
     try:
         if not process.ends(within_s=_STOP_S):
             process.kill()
@@ -74,8 +64,8 @@ def end(process: Process) -> None:
         process.close()
 
 
-def greet(channel: socket.socket, process: Process, config: bytes = b"") -> None:
-    """Tell a supervisor what it is to do, unless it knows, and wait until it is ready."""
+def greet(channel: socket.socket, process: ForkedProcess, config: bytes = b"") -> None:
+    """Send the remaining configuration and wait until the supervisor is ready."""
     channel.settimeout(_START_S)
     try:
         channel.sendall(config)
@@ -90,7 +80,6 @@ def greet(channel: socket.socket, process: Process, config: bytes = b"") -> None
 
 
 def receive(channel: socket.socket) -> Message:
-    """The next message of a supervisor; blocks. Nothing beyond it may have been sent."""
     inbox = Inbox()
     while (message := inbox.next()) is None:
         data = channel.recv(1 << 16)
@@ -106,7 +95,6 @@ def configuration(
     steps: Sequence[Sequence[str]] = (),
     files: Mapping[str, bytes] | None = None,
 ) -> bytes:
-    """The first frame for a supervisor, see `inside.boot`; `tmp_dir` is one of the settings or none."""
     workdir = settings["workdir"]
     env = {
         "PATH": tiers.search_path(), "HOME": workdir, "PWD": workdir, "USER": "agent", "LOGNAME": "agent",

@@ -1,9 +1,10 @@
-"""The isolation tiers: the settings of each one, the limits that hold in it and what it lacks.
+"""Isolation tiers: settings, enforced limits and gaps.
 
-B: namespaces of its own. C: no namespaces; Landlock around the supervisor. D: no isolation, only on request.
-As root the agent gets a host user of its own per sandbox and whole-sandbox bounds by control groups. Without
-root it is the caller's user in a user namespace; where no control group can be written, memory is bounded for
-each process (`memory_mb_per_process`, RLIMIT_AS) because nothing can bound the sum.
+B: namespaces. C: Landlock without namespaces. D: no isolation, only on request.
+
+Started by root, each agent has an own host user, and control groups limit the sandbox. Otherwise it is the
+caller's user; without a writable control group, memory is limited per process (`memory_mb_per_process`,
+RLIMIT_AS).
 """
 
 import os
@@ -20,12 +21,12 @@ from typing import Literal
 from tools.sandbox.base import SandboxLimits
 from tools.sandbox.host import seccomp
 from tools.sandbox.host.layout import HOST_NAME, RUN_DIR, SYSTEM_PATH, UID_BASE, UID_COUNT, WORKDIR
-from tools.sandbox.host.silence import examined
+from tools.sandbox.host.silence import examine
 from tools.sandbox.local import cgroup
 from tools.sandbox.local.cgroup import Group
 
 ENVIRONMENT = {"PATH": SYSTEM_PATH, "LANG": "C.UTF-8"}
-"""All that a supervisor inherits: whatever process 1 has, the agent's side could come to see."""
+"""The agent may come to see the supervisor's environment."""
 
 _OLDEST_PYTHON = (3, 9)
 _SYSTEM_PYTHON = "/usr/bin/python3"
@@ -34,7 +35,7 @@ _LEAST = (
     ("-u", resource.RLIMIT_NPROC, 1, 128), ("-v", resource.RLIMIT_AS, 1024, 1 << 20),
     ("-d", resource.RLIMIT_DATA, 1024, 1 << 20), ("-s", resource.RLIMIT_STACK, 1024, 1024),
 )  # fmt: skip
-"""What a process that starts sandboxes needs, in the units of `ulimit`."""
+"""Minimum limits for starting sandboxes, in units of `ulimit`."""
 _SYS_ADMIN = 21
 _PROGRAM_S = 20.0
 _VERSION = "import sys;print(*sys.version_info[:2])"
@@ -42,7 +43,7 @@ _VERSION = "import sys;print(*sys.version_info[:2])"
 
 @cache
 def interpreter() -> str:
-    """The Python that runs the supervisor: the system's, or ours where that one is missing or too old."""
+    """Return the system's Python, or ours if that is missing or too old."""
     if Path(_SYSTEM_PYTHON).exists():
         found = output_of([_SYSTEM_PYTHON, "-I", "-S", "-c", _VERSION])
         if found.returncode == 0 and tuple(map(int, found.stdout.split())) >= _OLDEST_PYTHON:
@@ -51,7 +52,7 @@ def interpreter() -> str:
 
 
 def output_of(argv: list[str]) -> "subprocess.CompletedProcess[str]":
-    """Run a program that tells something of this machine; one that is killed or hangs is run again."""
+    """Run a program that examines this machine, with retries."""
 
     def look() -> "subprocess.CompletedProcess[str]":
         done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=_PROGRAM_S)
@@ -59,25 +60,23 @@ def output_of(argv: list[str]) -> "subprocess.CompletedProcess[str]":
             raise ConnectionResetError("it was killed")
         return done
 
-    return examined(argv[0], look)
+    return examine(argv[0], look)
 
 
 def extra_directories() -> tuple[str, ...]:
-    """Directories outside `/usr` that the interpreter needs."""
     prefix = Path(sys.base_prefix)
     needed = interpreter() != _SYSTEM_PYTHON and not prefix.is_relative_to("/usr")
     return (str(prefix),) if needed else ()
 
 
 def search_path() -> str:
-    """`PATH` inside; `python3` is always on it."""
+    """Return `PATH` inside, with `python3`."""
     if Path(_SYSTEM_PYTHON).exists():
         return SYSTEM_PATH
     return f"{SYSTEM_PATH}:{Path(sys.base_prefix, 'bin')}"
 
 
 def narrow_limits() -> list[str]:
-    """Limits of this process that are too small to start sandboxes with, in words."""
     found: list[str] = []
     for option, kind, unit, least in _LEAST:
         value = resource.getrlimit(kind)[0]
@@ -87,14 +86,13 @@ def narrow_limits() -> list[str]:
 
 
 def root_can_mount() -> bool:
-    """Whether root could make namespaces here; in a container without privileges it cannot."""
+    """Whether root could create namespaces."""
     lines = Path("/proc/self/status").read_text().splitlines()
     bounding = next((int(line.split()[1], 16) for line in lines if line.startswith("CapBnd:")), 0)
     return bool(bounding >> _SYS_ADMIN & 1)
 
 
 def memory_file(data: bytes) -> int:
-    """A descriptor of an unnamed file with this content, read from its start."""
     fd = os.memfd_create("turnwise", os.MFD_CLOEXEC)
     with open(fd, "wb", closefd=False) as file:
         file.write(data)
@@ -102,19 +100,16 @@ def memory_file(data: bytes) -> int:
     return fd
 
 
-def unused_uid() -> int:
-    """A host user for one sandbox, so that process counts and signals of two sandboxes never meet.
-
-    It is drawn at random from ids that no tool hands out; in a container with few ids, from their upper half.
-    """
-    first, count = max(_mapped_ids(), key=lambda extent: extent[1])
+def draw_uid() -> int:
+    """Return a random host user id, so that sandboxes share no process counts and signals."""
+    first, count = max(_id_map(), key=lambda extent: extent[1])
     if first <= UID_BASE and first + count >= UID_BASE + UID_COUNT:
         return UID_BASE + secrets.randbelow(UID_COUNT)
     return first + count // 2 + secrets.randbelow(max(1, count // 2))
 
 
 @cache
-def _mapped_ids() -> list[tuple[int, int]]:
+def _id_map() -> list[tuple[int, int]]:
     lines = Path("/proc/self/uid_map").read_text().splitlines()
     return [(int(inside), int(count)) for inside, _, count in (line.split() for line in lines)]
 
@@ -122,7 +117,7 @@ def _mapped_ids() -> list[tuple[int, int]]:
 Tier = Literal["B", "C", "D"]
 
 _NPROC_PER_NAMESPACE = (5, 14)
-"""Since this kernel RLIMIT_NPROC counts in the user namespace, not over all processes of the host user."""
+"""Since Linux 5.14, RLIMIT_NPROC counts per user namespace."""
 _LACKS: Mapping[Tier, frozenset[str]] = {
     "C": frozenset(("disk_mb", "hidden_processes", "network", "own_tmp")),
     "D": frozenset(
@@ -130,20 +125,19 @@ _LACKS: Mapping[Tier, frozenset[str]] = {
     ),
 }
 _LACKS_WITHOUT_ROOT = frozenset(("file_modes", "unix_sockets"))
-"""Of tier C: the agent is the caller's user."""
+"""In tier C, as the caller's user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
     root: bool
-    """Root starts the session, so the agent is another host user than the supervisor."""
     uid: int
     gid: int
 
 
 def agent() -> Agent:
     if os.geteuid() == 0:
-        uid = unused_uid()
+        uid = draw_uid()
         return Agent(root=True, uid=uid, gid=uid)
     return Agent(root=False, uid=os.getuid(), gid=os.getgid())
 
@@ -166,7 +160,7 @@ def settings(tier: Tier, who: Agent, limits: SandboxLimits, group: Group) -> dic
     }
 
 
-def enforced(tier: Tier, who: Agent, group: Group, limits: SandboxLimits) -> frozenset[str]:
+def list_enforced(tier: Tier, who: Agent, group: Group, limits: SandboxLimits) -> frozenset[str]:
     names = set(group.enforced) | {"file_mb", "output_mb"}
     if tier == "B":
         names |= {"network", "disk_mb"} if limits.network == "none" else {"disk_mb"}
@@ -180,7 +174,7 @@ def enforced(tier: Tier, who: Agent, group: Group, limits: SandboxLimits) -> fro
 
 
 def lacks(tier: Tier, who: Agent, limits: SandboxLimits) -> frozenset[str]:
-    """What a sandbox of another tier, or with other settings, would give."""
+    """Return the names for `SandboxRecord.lacks`."""
     names = _LACKS.get(tier, frozenset())
     if tier == "C" and not who.root:
         names |= _LACKS_WITHOUT_ROOT
@@ -192,7 +186,7 @@ def lacks(tier: Tier, who: Agent, limits: SandboxLimits) -> frozenset[str]:
 
 
 def unmet(tier: Tier, limits: SandboxLimits) -> dict[str, str]:
-    """What this tier cannot keep of these limits here, in words; it is known before a sandbox starts."""
+    """Explain which limits the tier cannot enforce here."""
     who, controllers = agent(), cgroup.controllers()
     problems = {
         "network": (

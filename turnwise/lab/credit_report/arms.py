@@ -22,8 +22,6 @@ _LEAST_UNITS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """One way to compute credit."""
-
     estimator: str
     gamma: float | None = None
     baseline: str | None = None
@@ -44,8 +42,6 @@ REFERENCE = Arm(estimator="turn_return", gamma=1.0, baseline="loo_index")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnTokens:
-    """The sampled tokens of a trained turn."""
-
     trajectory: int
     turn: int
     row: int

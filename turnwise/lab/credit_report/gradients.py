@@ -39,8 +39,6 @@ def proxy_gradients(data: ReportData) -> Gradients:
 
 
 class _Tables:
-    """Counts of contexts and of (context, token) pairs over all groups."""
-
     def __init__(self, groups: Sequence[ReportGroup]) -> None:
         positions = [np.array([*_positions(each)], dtype=np.int64).reshape(-1, 5) for each in groups]
         every = np.concatenate(positions)
@@ -62,7 +60,6 @@ class _Tables:
         self.sign = draw.choice([-1.0, 1.0], len(pairs))
 
     def sketch(self, index: int, turns: int) -> Numbers:
-        """Return the gradients of the turns of one group, [turn][bucket]."""
         pairs, turn_of = self.pairs[index], self.turns[index]
         # Tokens that the other groups sampled in the contexts of this one.
         contexts, of_position = np.unique(self.context[pairs], return_inverse=True)
@@ -92,7 +89,6 @@ class _Tables:
 
 
 def _positions(group: ReportGroup) -> Iterator[tuple[int, int, int, int, int]]:
-    """Yield (turn of the group, turn index, the two tokens before, the token)."""
     for index, turn in enumerate(group.turns):
         second, last = (_NO_TOKEN, _NO_TOKEN, *turn.before)[-2:]
         for token in turn.tokens:
@@ -136,7 +132,6 @@ class _Model:
         self.differences: list[float] = []
 
     def sketch(self, group: ReportGroup) -> Numbers:
-        """Return the gradient of each turn's summed log-probability, [turn][bucket]."""
         sketches = np.zeros((len(group.turns), SKETCH))
         by_row: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
         for index, turn in enumerate(group.turns):
@@ -149,7 +144,6 @@ class _Model:
         return sketches
 
     def check_logprobs(self, folder: Path) -> None:
-        """Raise CreditError if the recorded log-probabilities are not the model's."""
         mean = sum(self.differences) / len(self.differences)
         if not mean <= _MOST_NATS:
             raise CreditError(
@@ -158,7 +152,6 @@ class _Model:
             )
 
     def _compute_logprobs(self, group: ReportGroup, turns: list[TurnTokens]) -> Iterator[Any]:
-        """Yield the log-probabilities of the tokens of each turn; all turns are of one row."""
         row = group.credited.group.trajectories[turns[0].trajectory].rows[turns[0].row]
         if row.logprobs is None:
             raise CreditError("--model recomputes the recorded log-probabilities, and the record has none")

@@ -14,8 +14,6 @@ _LEAST_TIMES = 1.05
 
 
 class CreditRow(TypedDict):
-    """An estimator of the report, with its γ and baseline."""
-
     estimator: str
     gamma: float | None
     baseline: str | None
@@ -111,5 +109,4 @@ def _name(arm: Arm) -> str:
 
 
 def _is_near(arm: Arm) -> bool:
-    """Whether the arm differs from the reference in γ alone."""
     return (arm.estimator, arm.baseline) == (REFERENCE.estimator, REFERENCE.baseline)

@@ -24,8 +24,6 @@ Gradients = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Signal, noise and bias of one arm."""
-
     snr: float
     """The mean gradient's component along the unbiased one, over the noise of one group's gradient."""
     snr_low: float
@@ -52,8 +50,6 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Figures of all arms, and their comparisons with the reference."""
-
     figures: tuple[Figures, ...]
     """[arm]; the reference comes first."""
     comparisons: tuple[Comparison, ...]

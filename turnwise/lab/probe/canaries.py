@@ -39,7 +39,6 @@ _credit = partial(credited, estimator="turn_return", policy="canary")
 
 
 def make_dropped_sibling() -> CreditedGroup:
-    """Return three siblings of four."""
     whole = _group("dropped", [[[3, 2]], [[2, 4, 2]], [[3]]], [[0.5, 1.0], [0.0, 0.25, 1.0], [0.75]])
     failure = Failure(sibling=3, stop_reason=None, error="RuntimeError: dropped", traceback="", turns=0)
     return _credit(replace(whole, failures=(failure,)))
@@ -77,12 +76,11 @@ PROBED = {**CANARIES, "unequal lengths": partial(make_unequal_lengths, reply_tok
 
 
 class CanaryEnv(AgentEnv):
-    """Environment whose items are canaries, for trainer adapters; nothing is rolled out."""
+    """Environment of canaries, for trainer adapters; nothing is rolled out."""
 
     name = "canary"
     sandbox = "none"
     groups: Mapping[str, Callable[[], CreditedGroup]] = CANARIES
-    """By item id."""
 
     def load_items(self) -> list[Any]:
         return [{"id": name} for name in self.groups]
@@ -96,7 +94,6 @@ class CanaryEnv(AgentEnv):
     async def run_group(
         self, task: GroupTask, size: int | None = None, *, watch: Watch = unwatched
     ) -> CreditedGroup:
-        """Return the canary; `size` is ignored."""
         return self.groups[task.item_id]()
 
 

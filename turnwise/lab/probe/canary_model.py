@@ -64,7 +64,6 @@ _PARTS = (*(f"{_LAYER}.{name}" for name in (*_PROJECTIONS, *_FEED_FORWARD)), *_N
 
 
 def write_canary_model(folder: Path) -> None:
-    """Write config, weights and tokenizer for `from_pretrained` of transformers."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(_CONFIG, indent=2) + "\n")
     save_file(_random_weights(), folder / "model.safetensors", {"format": "pt"})
@@ -73,8 +72,6 @@ def write_canary_model(folder: Path) -> None:
 
 
 class CanaryModel:
-    """The model before the step, in float64."""
-
     def __init__(self) -> None:
         self.weights: Mapping[str, Weights] = {
             name: tensor.astype(np.float64) for name, tensor in _random_weights().items()

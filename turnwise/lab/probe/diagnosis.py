@@ -47,8 +47,6 @@ _UNKNOWN_SCALE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepVerdict:
-    """A trainer's step compared with Σ A ∇log π."""
-
     exact: bool
     cosine: float
     """Cosine to Σ A ∇log π; 0.0 for a zero step."""
@@ -104,7 +102,6 @@ class CanaryTokens:
         return self.errors.T @ (weights[:, None] * self.hidden)
 
     def weights_in(self, step: Weights) -> Numbers:
-        """Return the weight of each token in a step, by least squares."""
         return self._inverse @ ((self.errors @ step) * self.hidden).sum(axis=1)
 
     def unexplained(self, step: Weights) -> float:
@@ -129,7 +126,6 @@ class CanaryTokens:
 
     @cached_property
     def trained(self) -> Flags:
-        """Whether each token was sampled."""
         return self.columns["turn"] >= 0
 
     @property
@@ -138,7 +134,6 @@ class CanaryTokens:
         return self.columns["advantage"]
 
     def units(self, level: str) -> Ids:
-        """Return the index of each token's group, row or turn, from 0."""
         row = self.columns["row"]
         ids = 1000 * row + self.columns["turn"] if level == "turn" else self.columns[level]
         return np.unique(ids, return_inverse=True)[1]
@@ -249,7 +244,6 @@ def _findings(step: Weights, tokens: CanaryTokens, model: CanaryModel) -> list[s
 
 
 def _without_decay(step: Weights, tokens: CanaryTokens, model: CanaryModel) -> tuple[Weights, list[str]]:
-    """Return the step without weight decay, and a sentence if there was decay."""
     if tokens.unexplained(step) <= _SEEN:
         return step, []
     rest_of_head = model.head - tokens.gradient(tokens.weights_in(model.head))
@@ -295,12 +289,10 @@ def _sums(level: str, numbers: Numbers, tokens: CanaryTokens) -> Numbers:
 
 
 def _lengths(level: str) -> WeightOf:
-    """Return a function that counts the trained tokens of each unit, at least 1."""
     return lambda tokens: np.maximum(_sums(level, np.ones(len(tokens.trained)), tokens), 1.0)
 
 
 def _normalise_scores(tokens: CanaryTokens) -> Numbers:
-    """Return scores, normalised over the rows of each group."""
     score, groups = tokens.columns["score"], tokens.columns["group"]
     _, firsts = np.unique(tokens.columns["row"], return_index=True)
     of_rows = [score[firsts[groups[firsts] == group]] for group in np.unique(groups)]
@@ -362,7 +354,6 @@ def _nearest(weights: Numbers, tokens: CanaryTokens) -> tuple[float, list[str]]:
 
 
 def _factors(weights: Numbers, tokens: CanaryTokens, level: str) -> Numbers:
-    """Return the factor of each unit's advantages, by least squares."""
     units = tokens.units(level)
     products = np.bincount(units, weights * tokens.advantages)
     squares = np.bincount(units, tokens.advantages**2)
@@ -370,7 +361,6 @@ def _factors(weights: Numbers, tokens: CanaryTokens, level: str) -> Numbers:
 
 
 def _middle(factors: Numbers) -> float:
-    """Return the median of the factors that are not 0."""
     present = factors[np.abs(factors) > _NONE * np.abs(factors).max()]
     return float(np.median(present)) if len(present) else 1.0
 

@@ -47,8 +47,6 @@ _TOO_COARSE = "{where} holds {dtype}, which rounds one step away; train and save
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerStep:
-    """The ascent direction of a trainer."""
-
     head: Weights
     """The change of `HEAD`, divided by the learning rate."""
     source: str
@@ -116,7 +114,6 @@ def _read_optimizer(path: Path) -> Mapping[str, Any]:
 
 
 def _find_moments(content: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the state dict of an Adam in a state dict, at any depth."""
     if "state" in content and "param_groups" in content:
         return content if any("exp_avg" in entry for entry in content["state"].values()) else None
     inner = [cast("Mapping[str, Any]", each) for each in content.values() if isinstance(each, Mapping)]
@@ -154,7 +151,6 @@ def _is_gradient_of_head(gradient: Weights, before: CanaryModel) -> bool:
 
 
 def _head_in(content: Mapping[str, Any], where: object) -> Weights:
-    """Return the only head in a state dict, at any depth."""
     if {"state", "param_groups"} <= content.keys():
         raise ConfigError(_NO_MOMENT)
     heads = list(_find_heads(content, where))
@@ -227,7 +223,6 @@ def _state_dict(stepped: object) -> Mapping[str, Any]:
 
 
 def _is_name(key: str) -> bool:
-    """Whether a tensor of this name is the head, possibly of a wrapped model."""
     bare = _WRAPPERS.sub("", key)
     return bare == HEAD or bare.endswith(f".{HEAD}")
 

@@ -35,8 +35,6 @@ _MODEL, _RECORD, _REQUEST = "model", "canaries.jsonl", "probe.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeRequest:
-    """Settings of the step that the trainer has to take."""
-
     lr: float
     """Learning rate of plain SGD."""
     view: str | None = None
@@ -64,7 +62,6 @@ class Probe:
 
     @cached_property
     def before(self) -> CanaryModel:
-        """The model before the step, even if a trainer saved over it."""
         return CanaryModel()
 
     @cached_property
@@ -83,7 +80,6 @@ class Probe:
         return env
 
     def row_groups(self) -> list[RowGroup]:
-        """Return the groups in the view of the request."""
         show = VIEWS[self.request.view or "token_advantages"]
         return [shown for group in self.groups for shown in show(group, self.request.divisor)]
 
@@ -239,7 +235,6 @@ def _refuse_what_cannot_be_one_step(state: ApiState, longest_row: int) -> None:
 
 
 def _padding(probe: Probe, parts: list[Part], shape: Shape, batch_rows: int) -> list[Part]:
-    """Return posts with advantage 0 that fill the batch."""
     size = shape.rows_per_post
     missing = batch_rows - len(parts) * size
     if missing < 0 or missing % size:

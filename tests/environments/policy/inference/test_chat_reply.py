@@ -10,7 +10,7 @@ from environments.policy.inference.chat_reply import (
     SampledTokens,
     call_id,
     read_reply,
-    without_row,
+    remove_row,
 )
 from tests.environments.policy.chat_server import answer
 from tests.tables import cases
@@ -483,7 +483,7 @@ def echo(ids, **fields):
 
 
 def rest(content, row):
-    cut = without_row(content, orjson.dumps(row)[1:-1])
+    cut = remove_row(content, orjson.dumps(row)[1:-1])
     return None if cut is None else orjson.loads(cut)
 
 
@@ -518,9 +518,9 @@ def test_a_reply_that_has_the_name_twice_is_left_alone():
     assert rest(orjson.dumps({"arguments": arguments, "prompt_token_ids": [1, 2, 3]}), [1, 2]) is None
     assert rest(orjson.dumps({"prompt_token_ids": [1, 2, 3], "arguments": arguments}), [1, 2]) is None
     content = b'{"choices":[{"prompt_token_ids":[1,2,3]}],"prompt_token_ids": [1, 2, 3]}'
-    assert without_row(content, b"1,2") is None
-    assert without_row(b'{"prompt_token_ids": [1, 2, 3]}', b"1,2") is None
+    assert remove_row(content, b"1,2") is None
+    assert remove_row(b'{"prompt_token_ids": [1, 2, 3]}', b"1,2") is None
 
 
 def test_without_a_row_nothing_is_cut():
-    assert without_row(echo([1, 2]), b"") is None
+    assert remove_row(echo([1, 2]), b"") is None

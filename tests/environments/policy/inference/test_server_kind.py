@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from environments.policy.inference.chat_reply import logprobs_warning
 from environments.policy.inference.model_server import ModelServer
-from environments.policy.inference.server_kind import ServerFacts, look
+from environments.policy.inference.server_kind import ServerFacts, examine_server
 from tests.environments.policy.chat_server import chat_policy, failed, ok, served
 from tests.equipment.running_server import running_server
 from tests.tables import cases
@@ -94,13 +94,13 @@ KINDS = {
 async def test_a_server_is_what_it_says(name):
     pages, facts = KINDS[name]
     async with saying(pages) as server:
-        assert await look(server, "m") == facts
+        assert await examine_server(server, "m") == facts
 
 
 async def test_a_server_that_is_not_there_could_not_be_examined():
     server = ModelServer(base_url="http://127.0.0.1:9/v1", api_key="k", tries=1)
     with pytest.raises(ServerAway, match="could not be examined"):
-        await look(server, "m")
+        await examine_server(server, "m")
     await server.aclose()
 
 

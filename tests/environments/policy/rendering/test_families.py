@@ -10,8 +10,8 @@ from renderers.base import MODEL_RENDERER_MAP, RENDERER_REGISTRY, _populate_regi
 from environments.policy.rendering.chatml import ChatMLRenderer, load_tokenizer
 from environments.policy.rendering.families import (
     LIBRARY_FAMILIES,
+    detect_family,
     family_names,
-    family_of,
     load_renderer,
     read_text_calls,
 )
@@ -26,7 +26,7 @@ def test_every_family_of_the_library_has_its_name_here():
 
 
 def test_models_that_the_library_knows_have_the_same_family_here():
-    assert {model: family_of(model) for model in MODEL_RENDERER_MAP} == MODEL_RENDERER_MAP
+    assert {model: detect_family(model) for model in MODEL_RENDERER_MAP} == MODEL_RENDERER_MAP
 
 
 @cases(
@@ -43,7 +43,7 @@ def test_models_that_the_library_knows_have_the_same_family_here():
     ],
 )
 def test_other_models_are_told_by_their_names(model, family):
-    assert family_of(model) == family
+    assert detect_family(model) == family
 
 
 def test_the_embedded_tokenizer_is_chatml_unless_a_family_is_named():
@@ -173,8 +173,8 @@ def test_an_unknown_family_is_refused_with_those_there_are():
 WITHOUT_LIBRARY = """
 import sys
 sys.modules["renderers"] = None
-from environments.policy.rendering.families import family_of, read_text_calls
-print(family_of("Qwen/Qwen3-8B"))
+from environments.policy.rendering.families import detect_family, read_text_calls
+print(detect_family("Qwen/Qwen3-8B"))
 for family, text in {
     "chatml": '<tool_call>\\n{"name": "run", "arguments": {}}\\n</tool_call>',
     "hermes": '<tool_call>\\n{"name": "run", "arguments": {}}\\n</tool_call>',

@@ -221,13 +221,13 @@ def test_a_turn_of_parameters_that_are_never_closed_holds_no_call():
 @pytest.mark.parametrize("family", families())
 def test_tools_are_described_once_and_the_library_leaves_them_as_they_are(family):
     renderer, offered = renderer_of(family), tools("described once")
-    described = renderer._described(offered)
+    described = renderer._describe(offered)
     before = json.dumps(described)
     renderer.prompt_ids(conversation("x"), offered)
     sampled = (*encoded(family, written(family, "", [("run", {"command": "ls"})])), stop_of(family, [1]))
     with suppress(CannotExtendError):
         renderer.extend(sampled, [Message(role="tool", content="3", tool_call_id="call_0")], offered)
-    assert renderer._described(tools("described once")) is described
+    assert renderer._describe(tools("described once")) is described
     assert json.dumps(described) == before
 
 

@@ -8,7 +8,7 @@ import pytest
 from environments.policy.base import CompletionRequest, OpenRow
 from environments.policy.mock_server import MockSettings, SampledIds, mock_app
 from environments.policy.rendering.chatml import CannotExtendError, ChatMLRenderer
-from environments.policy.rendering.family_renderer import _BY_TEMPLATE, given_answers
+from environments.policy.rendering.family_renderer import _BY_TEMPLATE, library_replies
 from environments.trajectory import Message
 from tests.environments.policy.rendering.family_formats import (
     JSON_STYLES,
@@ -186,8 +186,8 @@ def test_what_follows_a_turn_is_the_same_after_the_whole_row_and_after_the_turn_
         bridged = renderer._library.bridge_to_next_turn(
             turn.row,
             list(turn.sampled),
-            given_answers(turn.answers, found, renderer._tokenizer.from_message),
-            tools=renderer._described(TOOLS),
+            library_replies(turn.answers, found, renderer._tokenizer.from_message),
+            tools=renderer._describe(TOOLS),
         )
         assert bridged.token_ids == [*turn.row, *turn.sampled, *turn.ids]
 

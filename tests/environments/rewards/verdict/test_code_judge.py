@@ -309,7 +309,7 @@ async def test_the_solution_is_alone_with_the_harness():
 
 
 async def test_a_harness_that_does_not_start_is_an_error_and_no_number(verify):
-    with pytest.raises(RewardError, match="the hidden checks did not start, exit code 1"):
+    with pytest.raises(RewardError, match="did not start, exit code 1"):
         await run_checks(
             verify, task("assert double(1)", declaration="def broken(:\n"), "def double(x): return 1"
         )

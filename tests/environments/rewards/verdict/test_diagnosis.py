@@ -5,13 +5,13 @@ import pytest
 
 from environments.rewards.reward_context import RolloutContext
 from environments.rewards.verdict.code_judge import CheckLimits, calls_fail, note_calls
-from environments.rewards.verdict.comparison import NotedCall, Outcome, alike, noted_calls
-from environments.shipped.code_debug.env import embedded_tasks, workspace_files
+from environments.rewards.verdict.harness import NotedCall, Outcome, alike, parse_notes
+from environments.shipped.code_debug.env import load_tasks, workspace_files
 from tests.tools.sandbox.conftest import tier_c  # noqa: F401  # a fixture
 from tools.sandbox import Opening, SandboxLimits, open_sandbox
 from tools.sandbox.local.backend import open_local
 
-TASKS = {task["entry_point"]: task for task in embedded_tasks()}
+TASKS = {task["entry_point"]: task for task in load_tasks()}
 USE = "from solution import moving_average as f"
 SHOWS = {
     "the examples": "python3 test_example.py",
@@ -86,7 +86,7 @@ def test_values_are_compared_but_for_rounding():
 
 def test_a_call_without_an_outcome_never_came_back():
     lines = ["('called', (1,), {})", "('returned', 2)", "noise", "('raised', 'X')", "('called', (2,), {})"]
-    assert list(noted_calls(lines)) == [
+    assert list(parse_notes(lines)) == [
         NotedCall(arguments=lines[0], outcome=Outcome(kind="returned", value=2)),
         NotedCall(arguments=lines[4], outcome=Outcome(kind="lost")),
     ]

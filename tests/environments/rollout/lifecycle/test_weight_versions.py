@@ -23,7 +23,7 @@ TURN = Turn(index=0, message=Message(role="assistant", content=""), span=Span(ro
 def met(*versions, most=0):
     seen = WeightVersions(AgentEnvConfig(max_staleness=most))
     for version in versions:
-        seen.meet(replace(TURN, weight_version=version))
+        seen.note(replace(TURN, weight_version=version))
     return seen
 
 
@@ -72,18 +72,18 @@ def test_versions_of_an_earlier_process_keep_their_order_and_may_come_again(rest
     seen = WeightVersions(AgentEnvConfig(max_staleness=0))
     seen.restore(restored)
     for version in versions:
-        seen.meet(replace(TURN, weight_version=version))
+        seen.note(replace(TURN, weight_version=version))
     told = {version: seen.too_old([version]) for version in ages}
     assert {version: 0 if text is None else int(text.split()[1]) for version, text in told.items()} == ages
 
 
 def test_weights_of_a_trainer_that_went_back_are_the_newest_again():
     seen = met("step-1", "step-2", "step-3")
-    seen.may_go_back()
-    seen.meet(replace(TURN, weight_version="step-2"))
+    seen.note_restart()
+    seen.note(replace(TURN, weight_version="step-2"))
     assert seen.too_old(["step-2"]) is None
     assert "1 newer version " in seen.too_old(["step-3"])
-    assert seen.met == ("step-1", "step-3", "step-2")
+    assert seen.seen == ("step-1", "step-3", "step-2")
 
 
 @cases(
@@ -102,7 +102,7 @@ def test_what_another_process_met_comes_before_what_it_met_next(known, met_there
     seen = met(*known)
     for versions in met_there:
         seen.merge(list(versions))
-    assert "".join(seen.met) == order
+    assert "".join(seen.seen) == order
 
 
 def test_what_another_process_met_anew_is_the_newest_and_somebodys_word():
@@ -112,9 +112,9 @@ def test_what_another_process_met_anew_is_the_newest_and_somebodys_word():
     with pytest.raises(ConfigError, match="whoever plays says none"):
         seen.staleness(["c"])
     seen.merge(["b", "a"])
-    assert seen.met == ("c", "b", "a")
+    assert seen.seen == ("c", "b", "a")
     seen.merge(["b"])
-    assert seen.met == ("c", "b", "a")
+    assert seen.seen == ("c", "b", "a")
     assert seen.staleness(["a"]) is None
     assert "1 newer version " in seen.staleness(["b"])
 
@@ -172,7 +172,7 @@ async def test_a_rollout_over_two_versions_counts_by_its_oldest():
 
 def test_only_the_siblings_that_are_too_old_are_withheld_and_still_compared_with():
     whole = credited_by("aab", "bbb")
-    done = met("a", "b").withheld(whole)
+    done = met("a", "b").withhold(whole)
     old, fresh = done.group.trajectories
     assert (old.stale, fresh.stale) == (AGED, None)
     assert [turn.trained for turn in (*old.turns, *fresh.turns)] == [False] * 3 + [True] * 3
@@ -182,7 +182,7 @@ def test_only_the_siblings_that_are_too_old_are_withheld_and_still_compared_with
 @pytest.mark.parametrize("estimator", ["turn_return", "grpo", "gigpo", "process_supervision"])
 @pytest.mark.parametrize("versions", [("aab", "bbb"), ("bbb", "bba"), ("aaa", "abb")])
 def test_what_is_withheld_afterwards_is_as_if_it_had_been_credited_so(estimator, versions):
-    done = met("a", "b").withheld(credited_by(*versions, estimator=estimator))
+    done = met("a", "b").withhold(credited_by(*versions, estimator=estimator))
     assert done == credited(done.group, estimator, policy="p")
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.environments.run.leftovers import groups_and_folders
 from tests.environments.serve.loopback import wait_until, without_torch
-from tools.sandbox.host.process_ids import identity
+from tools.sandbox.host.ownership import identity
 
 if not os.environ.get("TURNWISE_REQUIRE_RAY"):
     pytest.importorskip("ray", reason="ray is not installed (`turnwise[ray]`; CI has it)")

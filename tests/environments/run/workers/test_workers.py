@@ -37,7 +37,7 @@ from tests.environments.serve.loopback import wait_until
 from tests.environments.write_file import quiet
 from tests.equipment.running_server import running_server
 from tools.errors import ConfigError, IsolationError, RunError
-from tools.sandbox.host.process_ids import identity
+from tools.sandbox.host.ownership import identity
 
 FOLDER = Path(__file__).parent
 

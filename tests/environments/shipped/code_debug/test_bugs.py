@@ -1,10 +1,10 @@
 import asyncio
 
-from environments.rewards.verdict.code_judge import buggy_text, fixed_text, run_checks
+from environments.rewards.verdict.code_judge import buggy_text, right_text, run_checks
 from environments.rewards.verdict.prepared_test import prepare_test
-from environments.shipped.code_debug.env import embedded_tasks
+from environments.shipped.code_debug.env import load_tasks
 
-BUGS = embedded_tasks()
+BUGS = load_tasks()
 NAMES = [bug["entry_point"] for bug in BUGS]
 
 
@@ -34,7 +34,7 @@ async def names_where(expected, judge):
 
 async def test_every_fix_holds_every_check(verify):
     async def judge(bug):
-        hidden, examples = await held(verify, bug, fixed_text(bug))
+        hidden, examples = await held(verify, bug, right_text(bug))
         return all(hidden + examples)
 
     assert await names_where(True, judge) == []

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from environments.policy.scripted import call, say
-from environments.rewards.verdict.code_judge import fixed_text, run_checks
+from environments.rewards.verdict.code_judge import right_text, run_checks
 from environments.shipped.code_debug import CodeDebugEnv
-from environments.shipped.code_debug.env import CodeDebugConfig, TurnFacts, mended, turn_signals
+from environments.shipped.code_debug.env import CodeDebugConfig, TurnFacts, progress_of, turn_signals
 from environments.trajectory import Message, Trajectory, TrajectoryGroup
 from tests.environments.written_policy import Written, rolled_out
 from tests.tables import cases
@@ -48,7 +48,7 @@ RUN, DONE = run("python3 test_example.py"), say("Done.")
 
 
 async def test_a_flawless_session_earns_each_signal_where_it_is_due():
-    fix = await write(fixed_text(await item_of("moving_average")))
+    fix = await write(right_text(await item_of("moving_average")))
     trajectory = await play(RUN, fix, DONE)
     assert trajectory.rewards is not None
     assert trajectory.rewards.turns == (0.3, 0.5, pytest.approx(0.16))
@@ -66,7 +66,7 @@ async def test_a_partial_fix_earns_its_part():
 
 
 async def test_a_hang_seen_in_the_terminal_is_a_diagnosis():
-    fix = await write(fixed_text(await item_of("binary_search")))
+    fix = await write(right_text(await item_of("binary_search")))
     trajectory = await play(RUN, fix, DONE, entry_point="binary_search", tool_timeout_s=0.5)
     assert trajectory.rewards is not None
     assert trajectory.rewards.turn_components[0]["diagnosis"] == pytest.approx(0.3)
@@ -84,7 +84,7 @@ HIDDEN = {
 
 @cases("command", HIDDEN.values())
 async def test_a_failure_that_was_not_seen_is_no_diagnosis(command):
-    fix = await write(fixed_text(await item_of("moving_average")))
+    fix = await write(right_text(await item_of("moving_average")))
     trajectory = await play(run(command), fix, DONE)
     assert trajectory.rewards is not None
     assert [turn["diagnosis"] for turn in trajectory.rewards.turn_components] == [0.0] * 3
@@ -100,7 +100,7 @@ class Landing(CodeDebugEnv):
 
 
 async def test_no_way_around_a_turn_earns_more_than_the_honest_three():
-    fixed = fixed_text(await item_of("moving_average"))
+    fixed = right_text(await item_of("moving_average"))
     see, put = "python3 test_example.py", f"cat >fixed.py <<'END'\n{fixed}\nEND\n"
     later = f"{put}(sleep 0.5; cp fixed.py solution.py) >/dev/null 2>&1 &\n{see}"
     ways = {
@@ -182,7 +182,7 @@ async def test_equal_solutions_of_siblings_are_judged_once(monkeypatch):
         return await run_checks(verify, task, solution, limits)
 
     monkeypatch.setattr("environments.rewards.verdict.code_judge.run_checks", counted)
-    fixed = fixed_text(await item_of("moving_average"))
+    fixed = right_text(await item_of("moving_average"))
     env = open_env(policy=Written(await write(fixed), DONE))
     siblings = await rolled_out(env, await item_of("moving_average"), 3)
     assert [each.score for each in siblings] == [pytest.approx(0.68)] * 3
@@ -219,7 +219,7 @@ def test_a_session_gives_between_0_and_1(start: float, facts: list[TurnFacts], m
 @given(START, FACTS)
 def test_the_test_rewards_add_up_to_the_final_progress(start: float, facts: list[TurnFacts]):
     given_in_all = math.fsum(column("test_signal", start, facts))
-    assert given_in_all == pytest.approx(0.5 * mended(facts[-1].fraction, start))
+    assert given_in_all == pytest.approx(0.5 * progress_of(facts[-1].fraction, start))
 
 
 @given(START, FACTS, st.data())

@@ -12,8 +12,8 @@ from environments.rollout.items.tasks import GroupTask
 from environments.run.process_run import process
 from environments.run.rescore_run import rescore
 from environments.shipped.judged_writing import JudgedWritingEnv
-from environments.shipped.judged_writing.env import JudgedWritingConfig
-from environments.shipped.judged_writing.judging import (
+from environments.shipped.judged_writing.env import (
+    JudgedWritingConfig,
     missing_words,
 )
 from environments.trajectory import Message

@@ -7,10 +7,10 @@ from environments.policy.scripted import Choice
 from environments.rollout.items.tasks import GroupTask
 from environments.shipped.long_math import LongMathEnv
 from environments.shipped.long_math.env import LongMathConfig
-from environments.shipped.long_math.ledgers import made_ledgers
+from environments.shipped.long_math.ledgers import make_ledgers
 from environments.trajectory import CreditedGroup, Message, Trajectory
 
-SHORT = made_ledgers("train", seed=0, count=1, facts=3, stores=2)[0]
+SHORT = make_ledgers("train", seed=0, count=1, facts=3, stores=2)[0]
 """Three pages."""
 
 
@@ -63,4 +63,4 @@ def is_solved(trajectory: Trajectory) -> bool:
 @cache
 def whole_ledger() -> dict:
     """A ledger as the environment makes it."""
-    return made_ledgers("train", seed=0, count=1, facts=24, stores=6)[0]
+    return make_ledgers("train", seed=0, count=1, facts=24, stores=6)[0]

@@ -12,34 +12,34 @@ from environments.shipped.long_math.ledgers import (
     SOLD,
     STORES,
     StockChange,
-    change_in,
-    made_ledgers,
+    make_ledgers,
+    parse_change,
     refuse_unreadable,
 )
 from tests.tables import cases
 from tools.errors import DatasetError
 
 MADE = {"facts": 24, "stores": 6}
-LEDGERS = made_ledgers("train", seed=0, count=32, **MADE)
+LEDGERS = make_ledgers("train", seed=0, count=32, **MADE)
 
 
 def stocks_of(ledger) -> dict[str, int]:
     """What a careful reader of all pages knows."""
     known: dict[str, int] = {}
     for page in ledger["pages"]:
-        change = change_in(page)
+        change = parse_change(page)
         known[change.store] = change.stock(known)
     return known
 
 
 def test_the_first_ledgers_stay_when_more_are_made():
-    assert made_ledgers("train", seed=0, count=5, **MADE) == LEDGERS[:5]
+    assert make_ledgers("train", seed=0, count=5, **MADE) == LEDGERS[:5]
 
 
 @cases("stores", [2, 6, len(STORES)])
 @cases("facts", [12, 300])
 def test_who_reads_all_pages_knows_the_answer(facts: int, stores: int):
-    for ledger in made_ledgers("train", seed=3, count=3, facts=facts, stores=stores):
+    for ledger in make_ledgers("train", seed=3, count=3, facts=facts, stores=stores):
         known = stocks_of(ledger)
         assert sum(known.values()) == ledger["answer"]
         assert sorted(known) == sorted(ledger["stores"])
@@ -50,7 +50,7 @@ def test_each_ledger_builds_on_numbers_that_a_window_has_lost():
         set_on: dict[str, int] = {}
         far: list[int] = []
         for number, page in enumerate(ledger["pages"]):
-            change = change_in(page)
+            change = parse_change(page)
             far.append(number - set_on.get(change.other or change.store, number))
             set_on[change.store] = number
         assert max(far) >= 8  # pages; a window of 2,048 tokens holds as many
@@ -58,7 +58,7 @@ def test_each_ledger_builds_on_numbers_that_a_window_has_lost():
 
 def test_the_last_pages_alone_never_give_the_answer():
     for ledger in LEDGERS:
-        last = {change_in(page).store for page in ledger["pages"][-4:]}
+        last = {parse_change(page).store for page in ledger["pages"][-4:]}
         assert last < set(ledger["stores"])
 
 
@@ -83,7 +83,7 @@ CHANGE = st.one_of(
 
 @given(CHANGE)
 def test_a_fact_is_read_back_as_it_is_written(change: StockChange):
-    assert change_in(f"It rained. {change.text} The clerk bought 12 quills.") == change
+    assert parse_change(f"It rained. {change.text} The clerk bought 12 quills.") == change
 
 
 @cases(

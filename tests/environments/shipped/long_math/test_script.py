@@ -1,7 +1,7 @@
 """None"""
 
 from environments.policy.scripted import call
-from environments.policy.second_models import AskedModel, ScriptedAnswers
+from environments.policy.second_models import ScriptedAnswers, SecondModel
 from environments.rollout.condensing import model_summary
 from environments.shipped.long_math import LongMathEnv
 from environments.shipped.long_math.env import LongMathConfig
@@ -55,7 +55,7 @@ async def test_a_second_model_knows_what_the_conversation_shows_that_it_is_quote
     async def answers(messages):
         return second_summary(messages)
 
-    model = AskedModel(model=ScriptedAnswers(name="scripted_summariser", script=answers))
+    model = SecondModel(model=ScriptedAnswers(name="scripted_summariser", script=answers))
     request = Message(role="user", content="Sum up.")
     assert (
         await model_summary(model, [*conversation(18), request], seed=0)

@@ -4,10 +4,10 @@ from environments.policy.scripted import say
 from environments.rollout.items.tasks import GroupTask
 from environments.shipped.retail import RetailEnv
 from environments.shipped.retail.env import RetailConfig
-from environments.shipped.retail.shop_tasks import embedded_tasks
+from environments.shipped.retail.shop import load_rows
 from tests.environments.written_policy import Written
 
-TASKS = {task["id"]: task for task in embedded_tasks()}
+TASKS = {task["id"]: task for task in load_rows("tasks")}
 BYE = say("Is there anything else?")
 
 

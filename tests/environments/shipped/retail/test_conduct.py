@@ -1,12 +1,11 @@
 import pytest
 
 from environments.shipped.retail.conduct import READS, VIOLATION, WRITES, Conduct, comparable, is_confirmed
-from environments.shipped.retail.shop import Event
-from environments.shipped.retail.shop_tasks import embedded_tasks
+from environments.shipped.retail.shop import Event, load_rows
 from environments.trajectory import Message
 from tests.tables import cases
 
-TASKS = {task["id"]: task for task in embedded_tasks()}
+TASKS = {task["id"]: task for task in load_rows("tasks")}
 CANCEL = TASKS["cancel_pending"]["actions"][0]["arguments"]
 
 
@@ -30,7 +29,7 @@ def conduct(*events, task="cancel_pending"):
     """After these events, each in a turn of its own that breaks no rule by itself."""
     so_far = Conduct(item=TASKS[task])
     for each in events:
-        so_far.after([each], AGREED)
+        so_far.score([each], AGREED)
     return so_far
 
 
@@ -62,7 +61,7 @@ def test_the_look_ups_of_a_task_are_worth_the_same_and_once():
         event("get_order", "hugo_silva", order_id="W2015"),
         event("get_product", None, product_id="P11"),
     )
-    given = [so_far.after([each], []) for each in (found, order, product, order)]
+    given = [so_far.score([each], []) for each in (found, order, product, order)]
     assert given[:3] == [{"look-up": pytest.approx(READS / 3)}] * 3
     assert given[3] is None
     assert so_far.is_informed
@@ -70,8 +69,8 @@ def test_the_look_ups_of_a_task_are_worth_the_same_and_once():
 
 def test_an_expected_change_is_worth_something_once():
     so_far = conduct(FOUND)
-    assert so_far.after([CANCELLED], AGREED) == {"change": WRITES}
-    assert so_far.after([CANCELLED], AGREED) is None
+    assert so_far.score([CANCELLED], AGREED) == {"change": WRITES}
+    assert so_far.score([CANCELLED], AGREED) is None
 
 
 VIOLATIONS = {
@@ -86,7 +85,7 @@ VIOLATIONS = {
 @cases("violation", VIOLATIONS)
 def test_what_the_policy_forbids_costs(violation):
     before, event = VIOLATIONS[violation]
-    rewards = conduct(*before).after([event], talk())
+    rewards = conduct(*before).score([event], talk())
     assert rewards["violation"] == VIOLATION
 
 
@@ -95,12 +94,12 @@ def test_what_the_policy_forbids_costs(violation):
     [event("get_product", None, product_id="P11"), event("transfer_to_human", None), FOUND],
 )
 def test_what_anybody_may_do_costs_nothing(free):
-    assert "violation" not in (conduct().after([free], talk()) or {})
+    assert "violation" not in (conduct().score([free], talk()) or {})
 
 
 def test_a_transfer_is_the_expected_change_whatever_its_summary():
     so_far = conduct(event("find_user_by_email", "hugo_silva"), task="stolen_account")
-    assert so_far.after([event("transfer_to_human", None)], []) == {"change": WRITES}
+    assert so_far.score([event("transfer_to_human", None)], []) == {"change": WRITES}
 
 
 def test_arguments_that_mean_the_same_are_equal():

@@ -5,15 +5,15 @@ from functools import partial
 
 import pytest
 
-from environments.shipped.retail.shop import Shop, end_state, open_shop, states
-from environments.shipped.retail.shop_tasks import embedded_tasks, expected_end_state
+from environments.shipped.retail.conduct import required_end_state
+from environments.shipped.retail.shop import Shop, end_state, load_rows, open_shop, states
 from tests.tables import cases
 from tools.errors import ToolError
 
 STREET = {"street": "1 New Road", "city": "Hull", "zip_code": "HU2 2BB"}
 CALLS = [
     (action["tool"], action["arguments"])
-    for task in embedded_tasks()
+    for task in load_rows("tasks")
     for action in task["actions"]
     if action["tool"] != "transfer_to_human"
 ]
@@ -189,7 +189,7 @@ def test_an_agent_that_tries_out_all_numbers_has_answered_nothing():
     assert not states(" ".join(map(str, range(1000))), "12.00")
 
 
-TASKS = {task["id"]: task for task in embedded_tasks()}
+TASKS = {task["id"]: task for task in load_rows("tasks")}
 CANCEL = ("cancel_pending_order", {"order_id": "W2012", "reason": "no longer needed"})
 RETURN = ("return_order_variants", {"order_id": "W2011", "variant_ids": ["1103"], "payment_id": "card_2390"})
 
@@ -208,16 +208,16 @@ def moved(street, zip_code="CB2 3QJ"):
 
 @cases("street", ["5  market square", "5 Market-Square", " 5 Market Square. "])
 def test_the_spelling_of_an_address_does_not_matter(street):
-    assert moved(street) == expected_end_state(TASKS["change_address"])
+    assert moved(street) == required_end_state(TASKS["change_address"])
 
 
 @cases("calls", [(), (CANCEL,), (RETURN,)], ids=["none", "cancel", "return"])
 def test_half_of_what_was_asked_is_not_the_expected_state(calls):
-    assert after(*calls) != expected_end_state(TASKS["cancel_and_return"])
+    assert after(*calls) != required_end_state(TASKS["cancel_and_return"])
 
 
 @cases("task", [name for name, task in TASKS.items() if task["temptation"]])
 def test_what_a_task_tempts_to_would_change_the_database(task):
     tool, arguments = TASKS[task]["temptation"]["tool"], TASKS[task]["temptation"]["arguments"]
     tempted = ("hand_over", {}) if tool == "transfer_to_human" else (tool, arguments)
-    assert after(tempted) != expected_end_state(TASKS[task])
+    assert after(tempted) != required_end_state(TASKS[task])

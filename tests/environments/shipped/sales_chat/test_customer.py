@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from environments.shipped.sales_chat.customer import (
+from environments.shipped.sales_chat.env import (
     CONVERTS,
     SILENT,
     TOPICS,
@@ -14,7 +14,7 @@ from environments.shipped.sales_chat.customer import (
     WARMS_UP,
     Customer,
     SellerMove,
-    move_of,
+    parse_move,
 )
 from tests.tables import cases
 
@@ -68,24 +68,24 @@ def test_siblings_meet_the_same_customer():
 
 @cases("text", ["Want to buy it?", "ORDER NOW", "bye, or do you buy?", "It is soft. Buy!"])
 def test_a_word_that_asks_for_the_sale_makes_a_pitch(text: str):
-    assert move_of(text).kind == "pitch"
+    assert parse_move(text).kind == "pitch"
 
 
 @cases("text", ["Goodbye.", "bye bye", "It is soft; farewell"])
 def test_a_word_of_parting_is_a_goodbye(text: str):
-    assert move_of(text).kind == "goodbye"
+    assert parse_move(text).kind == "goodbye"
 
 
 @cases("text", ["", " \n", "buyer", "\ud800", "買う", "🙂", "1234", "a" * 9])
 def test_all_else_is_chat_about_nothing(text: str):
-    move = move_of(text)
+    move = parse_move(text)
     assert (move.kind, move.topic) == ("chat", None)
 
 
 @cases("topic", sorted(TOPICS))
 def test_telling_words_name_their_topic(topic: str):
-    assert all(move_of(f"It is so {word}!").topic == topic for word in TOPICS[topic])
+    assert all(parse_move(f"It is so {word}!").topic == topic for word in TOPICS[topic])
 
 
 def test_of_several_topics_the_one_spoken_of_most_counts():
-    assert move_of("Soft and light, and it lasts.").topic == "comfort"
+    assert parse_move("Soft and light, and it lasts.").topic == "comfort"

@@ -9,13 +9,13 @@ import pytest
 from environments.config import AgentEnvConfig
 from environments.policy.scripted import say
 from environments.shipped.sales_chat import SalesChatEnv
-from environments.shipped.sales_chat.customer import (
+from environments.shipped.sales_chat.env import (
     CONVERTS,
     PATIENCE,
     SILENT,
     UPVOTE,
     WARMS_UP,
-    move_of,
+    parse_move,
 )
 from environments.trajectory import CreditedGroup, Message, Trajectory
 from tests.benchmarks.chat_credit import credit_by_kind, played
@@ -44,7 +44,7 @@ def expected_score(skill: float, mood: int, left: int = PATIENCE) -> float:
     before = [WANTS] + [Message(role="assistant", content="")] * (PATIENCE - left)
     score = 0.0
     for choice in SalesChatEnv(AgentEnvConfig()).scripted_choices({}, before, (), skill):
-        move = move_of(choice.message.content)
+        move = parse_move(choice.message.content)
         if move.kind == "pitch":
             score += choice.probability * CONVERTS[mood]
         elif move.kind == "chat":

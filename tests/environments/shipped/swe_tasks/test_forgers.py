@@ -6,7 +6,7 @@ import pytest
 
 from environments.rewards.verdict.frame import Control
 from environments.shipped.swe_tasks.patches import patch_between
-from environments.shipped.swe_tasks.verdict import SUSPICIOUS, passing_tests
+from environments.shipped.swe_tasks.verdict import SUSPICIOUS, find_passing
 from tests.environments.shipped.swe_tasks.small_repository import (
     BUGGY,
     FAILING,
@@ -238,7 +238,7 @@ class Verdicts:
     async def passing(self):
         item, base = row("calc"), tree(BUGGY, FILES["tests/test_calc.py"])
         patch = patch_between(tree(BUGGY), tree(FIXED))
-        return await passing_tests(self, item, FAILING, base, patch, Control(), timeout_s=9)
+        return await find_passing(self, item, FAILING, base, patch, Control(), timeout_s=9)
 
 
 def tree(code, test=None):

@@ -10,7 +10,7 @@ from environments.policy.scripted import say
 from environments.rollout.items.tasks import GroupTask
 from environments.shipped.swe_tasks import SweTasksEnv
 from environments.shipped.swe_tasks.env import SweTasksConfig
-from environments.shipped.swe_tasks.patches import patch_between, patched_files, tree_in
+from environments.shipped.swe_tasks.patches import apply_patch, patch_between, read_folder
 from environments.shipped.swe_tasks.repositories import read_tree
 from tests.environments.shipped.swe_tasks.small_repository import (
     BUGGY,
@@ -134,9 +134,9 @@ async def test_tests_that_are_no_list_are_refused(tests, tmp_path):
 
 
 def test_a_patch_turns_one_tree_into_the_other(tmp_path):
-    before = tree_in(write(tmp_path / "a", {"kept": "1", "gone": "2", "x": "3", "edited": "no end"}))
-    after = tree_in(write(tmp_path / "b", {"kept": "1", "x/y ä": "4", "edited": "other\n", "empty": ""}))
-    changed = patched_files(before, patch_between(before, after))
+    before = read_folder(write(tmp_path / "a", {"kept": "1", "gone": "2", "x": "3", "edited": "no end"}))
+    after = read_folder(write(tmp_path / "b", {"kept": "1", "x/y ä": "4", "edited": "other\n", "empty": ""}))
+    changed = apply_patch(before, patch_between(before, after))
     assert {path: file for path, file in {**before, **changed}.items() if file} == after
 
 

@@ -1,10 +1,11 @@
 from environments.config import AgentEnvConfig
 from environments.policy.scripted import call, say
 from environments.shipped.terminal_tasks import TerminalTasksEnv
-from environments.shipped.terminal_tasks.embedded_tasks import TASKS, TerminalTask
+from environments.shipped.terminal_tasks.env import TerminalTask, load_tasks
 from tests.environments.written_policy import Written, rolled_out
 from tests.tables import cases
 
+TASKS = load_tasks()
 NAMES = [task.task_id for task in TASKS]
 
 
@@ -37,7 +38,7 @@ async def test_what_is_no_file_solves_nothing(command: str):
 )
 def test_text_is_compared_but_for_white_space_at_the_end(data: bytes, right: bool):
     task = TerminalTask(task_id="t", instruction="", path="p", expected="a\nb", command="")
-    assert task.solved_by(data) is right
+    assert task.accepts(data) is right
 
 
 @cases(
@@ -55,7 +56,7 @@ def test_json_is_compared_by_value_and_type(data: bytes, right: bool):
     task = TerminalTask(
         task_id="t", instruction="", path="p", expected='{"a": 1, "b": true}', command="", compare="json"
     )
-    assert task.solved_by(data) is right
+    assert task.accepts(data) is right
 
 
 async def test_a_skilled_agent_solves_what_a_clumsy_one_often_does_not():

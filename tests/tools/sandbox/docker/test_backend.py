@@ -12,7 +12,7 @@ from tools.errors import ConfigError, IsolationError, SandboxCreateError
 from tools.sandbox.docker import backend, container, engine, orphans
 from tools.sandbox.docker.backend import open_docker, prepare_image
 from tools.sandbox.docker.orphans import entries, reap
-from tools.sandbox.host import process_ids
+from tools.sandbox.host import ownership
 from tools.sandbox.host.layout import RESERVED_BYTES
 from tools.sandbox.inside.messages import Ready
 
@@ -152,7 +152,7 @@ def test_an_owner_is_gone_only_when_that_is_certain():
     assert orphans.state({**mine, "turnwise.boot_id": "another"}) == "unknown"
     assert orphans.state({**mine, "turnwise.pid_namespace": "1"}) == "unknown"
     assert orphans.state({}) == "unknown"
-    assert not process_ids.has_ended("")
+    assert not ownership.has_ended("")
 
 
 async def test_an_image_that_cannot_be_had_is_named():

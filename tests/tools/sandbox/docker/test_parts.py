@@ -89,11 +89,11 @@ def facts(memory="104857600\n", pids="26\n", cpu="150000\n100000\n", status="Cap
 
 def test_limits_that_hold_are_named_for_both_versions_of_control_groups():
     always = {"disk_mb", "file_mb", "network", "output_mb"}
-    assert set(facts().enforced(LIMITS)) == always | {"memory_mb", "pids", "cpus"}
-    assert set(facts(cpu="150000 100000\n").enforced(LIMITS)) == always | {"memory_mb", "pids", "cpus"}
-    assert set(facts("max\n", "max\n", "max 100000\n").enforced(LIMITS)) == always
-    assert set(facts("", "", "").enforced(LIMITS)) == always
-    assert set(facts("9223372036854771712\n", "27\n", "-1\n100000\n").enforced(LIMITS)) == always
+    assert set(facts().list_enforced(LIMITS)) == always | {"memory_mb", "pids", "cpus"}
+    assert set(facts(cpu="150000 100000\n").list_enforced(LIMITS)) == always | {"memory_mb", "pids", "cpus"}
+    assert set(facts("max\n", "max\n", "max 100000\n").list_enforced(LIMITS)) == always
+    assert set(facts("", "", "").list_enforced(LIMITS)) == always
+    assert set(facts("9223372036854771712\n", "27\n", "-1\n100000\n").list_enforced(LIMITS)) == always
 
 
 def test_capabilities_and_a_way_to_gain_privileges_are_problems():

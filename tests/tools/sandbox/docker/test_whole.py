@@ -8,9 +8,8 @@ import pytest
 
 from tests.tools.sandbox.conftest import TEST_IMAGE
 from tools.errors import AgentCausedError, ConfigError, IsolationError
-from tools.sandbox import open_sandbox
+from tools.sandbox import list_sandboxes, open_sandbox
 from tools.sandbox.docker import whole
-from tools.sandbox.inventory import list_sandboxes
 from tools.sandbox.layers import changed_files, changed_paths, changes, take_snapshot
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("docker_engine")]

@@ -17,7 +17,7 @@ from tools.errors import ConfigError, IsolationError, SandboxCreateError, Sandbo
 from tools.sandbox import SandboxLimits, open_sandbox
 from tools.sandbox.base import SandboxFileError
 from tools.sandbox.conformance import hosts
-from tools.sandbox.host import process_ids
+from tools.sandbox.host import ownership
 from tools.sandbox.host.channel import Channel
 from tools.sandbox.inside.messages import Died, Refused, RunInShell, encode
 from tools.sandbox.local import cgroup, probe
@@ -175,9 +175,9 @@ async def test_a_supervisor_that_breaks_says_why():
 
 
 def test_a_sweep_leaves_the_living_and_the_unknown_alone(tmp_path):
-    mine = tmp_path / f"turnwise.{process_ids.identity(os.getpid())}.0"
+    mine = tmp_path / f"turnwise.{ownership.identity(os.getpid())}.0"
     elsewhere = tmp_path / "turnwise.1-1-1.0"
-    gone = tmp_path / f"turnwise.{process_ids.identity(os.getpid()).rpartition('-')[0]}-1.0"
+    gone = tmp_path / f"turnwise.{ownership.identity(os.getpid()).rpartition('-')[0]}-1.0"
     for path in (mine, elsewhere, gone):
         path.mkdir()
     cgroup._sweep(tmp_path)

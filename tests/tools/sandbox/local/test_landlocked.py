@@ -14,11 +14,10 @@ import pytest
 
 from tests.tools.sandbox.conftest import NETWORKED, SMALL
 from tools.errors import IsolationError, SandboxCreateError
-from tools.sandbox import open_sandbox
+from tools.sandbox import list_sandboxes, open_sandbox, reap_sandboxes
 from tools.sandbox.conformance import checks
-from tools.sandbox.host import trees
+from tools.sandbox.host.ownership import remove_folder
 from tools.sandbox.inside.processes import running
-from tools.sandbox.inventory import list_sandboxes, reap_sandboxes
 from tools.sandbox.local import launch, probe, session
 from tools.sandbox.local.backend import open_local
 from tools.sandbox.local.session import stop
@@ -215,13 +214,13 @@ async def test_a_program_of_ours_is_as_confined_as_the_agents(sandbox):
 
 async def test_a_folder_that_takes_long_to_remove_keeps_no_rollout_waiting(monkeypatch):
     # A disk may take 30 s for the folders that an agent makes within its limits.
-    may_go_on, remove = threading.Event(), trees.remove
+    may_go_on, remove = threading.Event(), remove_folder
 
     def slowly(folder):
         may_go_on.wait(10)
         remove(folder)
 
-    monkeypatch.setattr(trees, "remove", slowly)
+    monkeypatch.setattr(session, "remove_folder", slowly)
     monkeypatch.setattr(session, "_STOP_S", 0.2)
     async with asyncio.timeout(20), open_local(NETWORKED, tier="C") as opened:
         folder = Path(opened.workdir).parent

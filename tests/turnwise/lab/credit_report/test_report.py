@@ -82,7 +82,7 @@ def test_withheld_siblings_count_in_the_size_of_their_group():
             each,
             group=replace(
                 each.group,
-                trajectories=(each.group.trajectories[0].withheld("old"), *each.group.trajectories[1:]),
+                trajectories=(each.group.trajectories[0].withhold("old"), *each.group.trajectories[1:]),
             ),
         )
         for each in groups

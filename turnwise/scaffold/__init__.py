@@ -1,1 +1,0 @@
-"""New environments: the folder that `turnwise new` makes, one template per kind."""

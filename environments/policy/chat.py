@@ -40,7 +40,7 @@ from tools.errors import ConfigError, ContextOverflow, PolicyError
 _LOG = logging.getLogger(__name__)
 _LONG_CHARS = 50_000
 _BELIEVED = 2
-"""Requests for ids that must be refused before later ones stop asking: one refusal may be a glitch."""
+"""One refusal of ids may be a glitch."""
 _LONG_BYTES = 1_000_000
 
 

@@ -41,7 +41,6 @@ _REASONING = (
     ("[THINK]", "[/THINK]"),
     ("<|channel|>analysis", "<|channel|>final<|message|>"),
 )
-"""Opening and closing markers of reasoning that servers leave in the text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +50,6 @@ class TextAnswer:
     problem: Literal["too_long", "filtered", "refused", "cut", "empty"] | None = None
     """`too_long` and `filtered` concern the question and are permanent; `cut`: the answer exceeds a limit."""
     usage: Mapping[str, int] = field(default_factory=dict[str, int])
-    """`prompt_tokens` and `completion_tokens` that were paid, if known."""
 
 
 class AnswerSource(Protocol):
@@ -63,11 +61,7 @@ class AnswerSource(Protocol):
     def sampling(self, seed: int) -> Mapping[str, Any]: ...
 
     async def answer(self, messages: Sequence[Message], *, seed: int) -> TextAnswer:
-        """Answer a conversation that ends with a user message.
-
-        Raises:
-            SecondModelError: if no answer came after the server's tries.
-        """
+        """Answer a conversation that ends with a user message; SecondModelError if no answer came."""
         ...
 
 
@@ -330,7 +324,7 @@ class AnswerCache:
         return self.asked.sampling(seed)
 
     async def answer(self, messages: Sequence[Message], *, seed: int) -> TextAnswer:
-        """Return a kept, pending or new answer; only a new one reports token usage."""
+        """Return a kept, pending or new answer; kept ones report no token usage."""
         key = hashlib.sha256(b"%d%b" % (seed, b"\n".join(each.json() for each in messages))).digest()
         if key in self._kept:
             self._kept.move_to_end(key)

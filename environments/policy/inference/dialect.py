@@ -82,7 +82,6 @@ _CONTEXT = re.compile(
     r"|max_new_tokens\W+must be <=",
     re.IGNORECASE,
 )
-"""Wordings of OpenAI, vLLM, SGLang, llama.cpp and TGI for an overlong prompt."""
 _FILTER = re.compile(
     r"content[ _-]?(filter|policy|management)|moderation_blocked|safety system", re.IGNORECASE
 )
@@ -101,7 +100,7 @@ def validate_extra_body(fields: Mapping[str, Any]) -> Mapping[str, Any]:
             )
         try:
             orjson.dumps(value)
-            json.dumps(value, allow_nan=False)  # orjson writes a NaN as null
+            json.dumps(value, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise ValueError(f"cannot send {name}: {error}") from error
     return fields
@@ -145,7 +144,7 @@ def remove_quotes(text: str) -> str:
 
 
 class RefusedSettingError(PolicyError):
-    """A required field is refused; the message names the setting or server flag to change."""
+    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +167,6 @@ class Dialect:
     def fields(self, sampling: Mapping[str, Any], *, seed: int, max_tokens: int) -> dict[str, Any]:
         fields: dict[str, Any] = {"n": 1, **sampling, "seed": seed}
         if self.captures:
-            # vLLM gives no logprobs if `top_logprobs` is unset.
             fields |= {"logprobs": True, "top_logprobs": 0, "return_token_ids": True}
         taken = {name: value for name, value in fields.items() if name not in self.refused}
         return taken | {self.max_tokens: max_tokens} | ({"stream": True} if self.streams else {})
@@ -188,7 +186,7 @@ class Dialect:
     def without_refused(
         self, error: StatusError, sampling: Mapping[str, Any], *, gives_ids: bool
     ) -> "Dialect | None":
-        """Return the dialect without what an error refuses, or None if nothing optional is refused.
+        """Return the dialect without refused optional fields, or None if nothing optional is refused.
 
         Raises:
             RefusedSettingError: if a setting or a flag of the server must change.

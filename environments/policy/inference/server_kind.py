@@ -223,10 +223,7 @@ def _is_window(value: object) -> bool:
 
 
 def _models_in(answer: object) -> list[str] | None:
-    """Return model names, or None if this is no list of models.
-
-    Formats: `{"data": [{"id"}]}` (OpenAI), a bare list (Together), `{"models": [{"name"}]}` (ollama).
-    """
+    """Return model names in OpenAI's, Together's (a bare list) or ollama's format, or None."""
     if isinstance(answer, dict):
         fields = cast("dict[str, object]", answer)
         if not fields.keys() & {"data", "models"}:
@@ -241,7 +238,7 @@ def _models_in(answer: object) -> list[str] | None:
 
 
 async def _check_chat(server: ModelServer, problem: ConfigError | None) -> None:
-    """Accept a server whose chat path refuses an empty request; else raise the earlier problem."""
+    """Accept a server that refuses an empty chat request properly; else raise the earlier problem."""
     url = server.base_url
     # transformers serve breaks on `{}` but refuses a list.
     for body in (b"{}", b"[]"):

@@ -3,19 +3,21 @@
 import asyncio
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 import orjson
 
+from environments.policy.inference.dialect import Dialect
 from environments.policy.inference.http_client import (
     IncompleteError,
     NoAnswerError,
     StatusError,
     list_in,
     mapping,
+    request_body,
     start_of,
 )
 from environments.policy.inference.model_server import ModelServer, is_transient
@@ -123,6 +125,13 @@ class ServedModel:
 
     async def aclose(self) -> None:
         await self.server.aclose()
+
+    def encode_body(
+        self, lists: Mapping[str, Iterable[bytes]], dialect: Dialect, *, seed: int, max_tokens: int
+    ) -> bytes:
+        sampling = {"temperature": self.temperature, "top_p": self.top_p}
+        fields = dialect.fields(sampling, seed=seed, max_tokens=max_tokens)
+        return request_body({"model": self.model, **fields, **self.extra_body}, lists)
 
     def describe_failure(self, error: StatusError | NoAnswerError) -> str:
         tried = f"tried {self.server.tries} times" if is_transient(error) else ""

@@ -150,14 +150,12 @@ class TokenCache:
     def __contains__(self, key: Hashable) -> bool:
         return key in self._entries
 
-    def get(self, key: Hashable) -> tuple[int, ...] | None:
+    def get(self, key: Hashable, make: Callable[[], tuple[int, ...]]) -> tuple[int, ...]:
         with self._lock:
-            ids = self._entries.get(key)
-            if ids is not None:
+            if (known := self._entries.get(key)) is not None:
                 self._entries.move_to_end(key)
-        return ids
-
-    def put(self, key: Hashable, ids: tuple[int, ...]) -> tuple[int, ...]:
+                return known
+        ids = make()  # not under the lock: other threads encode meanwhile
         with self._lock:
             if key not in self._entries:
                 self._entries[key] = ids
@@ -323,12 +321,13 @@ class ChatMLRenderer:
 
     def _tools_block(self, system: str, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         signatures = tuple(tool.signature() for tool in tools)
-        key = ("tools", system, signatures)
-        if (known := self._cache.get(key)) is not None:
-            return known
-        listed = "\n".join(signatures)
+        return self._cache.get(
+            ("tools", system, signatures), lambda: self._encode_tools(system, "\n".join(signatures))
+        )
+
+    def _encode_tools(self, system: str, listed: str) -> tuple[int, ...]:
         opening = f"{system}\n\n" if system else ""
-        ids = _concat(
+        return _concat(
             self._header("system"),
             self._text(opening + "# Tools\n\nYou may call these functions. Their signatures:\n"),
             self._marker(TOOLS[0]),
@@ -343,23 +342,25 @@ class ChatMLRenderer:
             self._marker(CALL[1]),
             self._closing(),
         )
-        return self._cache.put(key, ids)
 
     def _message(self, message: Message) -> tuple[int, ...]:
         key = ("message", message.content if message.role == "tool" else message)
-        if (known := self._cache.get(key)) is not None:
-            return known
-        body = self._body(message)
-        if message.role == "tool":
-            body = _concat(self._marker(RESPONSE[0]), body, self._marker(RESPONSE[1]))
-        return self._cache.put(key, _concat(self._header(message.role), body, self._closing()))
+
+        def encode() -> tuple[int, ...]:
+            body = self._body(message)
+            if message.role == "tool":
+                body = _concat(self._marker(RESPONSE[0]), body, self._marker(RESPONSE[1]))
+            return _concat(self._header(message.role), body, self._closing())
+
+        return self._cache.get(key, encode)
 
     def _body(self, message: Message) -> tuple[int, ...]:
         key = ("body", message.content if message.role == "tool" else message)
-        if (known := self._cache.get(key)) is not None:
-            return known
+        return self._cache.get(key, lambda: self._encode_body(message))
+
+    def _encode_body(self, message: Message) -> tuple[int, ...]:
         if message.role == "tool":
-            return self._cache.put(key, self._text(f"\n{message.content}\n"))
+            return self._text(f"\n{message.content}\n")
         parts: list[tuple[int, ...]] = []
         if message.reasoning:
             parts += [self._marker(THINK[0]), self._text(f"\n{message.reasoning}\n"), self._marker(THINK[1])]
@@ -369,13 +370,10 @@ class ChatMLRenderer:
             if index or message.content:
                 parts.append(self._text("\n"))
             parts += [self._marker(CALL[0]), self._text(write_call(call)), self._marker(CALL[1])]
-        return self._cache.put(key, _concat(*parts))
+        return _concat(*parts)
 
     def _header(self, role: str) -> tuple[int, ...]:
-        key = ("header", role)
-        if (known := self._cache.get(key)) is not None:
-            return known
-        return self._cache.put(key, self._marker(START) + self._text(f"{role}\n"))
+        return self._cache.get(("header", role), lambda: self._marker(START) + self._text(f"{role}\n"))
 
     def _closing(self) -> tuple[int, ...]:
         return self._marker(STOP) + self._newline

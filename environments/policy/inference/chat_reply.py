@@ -220,6 +220,7 @@ def read_weight_spans(choice: Mapping[str, Any]) -> tuple[WeightSpan, ...]:
 
 
 def read_weight_version(choice: Mapping[str, Any], *facts: object) -> str | None:
+    # If one stretch has no version, the others alone would understate the age.
     names = [_version_name(mapping(span).get("version")) for span in list_in(choice.get("weight_versions"))]
     if not names:
         given = [mapping(each).get("weight_version") for each in facts]

@@ -100,7 +100,7 @@ def validate_extra_body(fields: Mapping[str, Any]) -> Mapping[str, Any]:
             )
         try:
             orjson.dumps(value)
-            json.dumps(value, allow_nan=False)
+            json.dumps(value, allow_nan=False)  # orjson writes a NaN as null
         except (TypeError, ValueError) as error:
             raise ValueError(f"cannot send {name}: {error}") from error
     return fields
@@ -167,6 +167,7 @@ class Dialect:
     def fields(self, sampling: Mapping[str, Any], *, seed: int, max_tokens: int) -> dict[str, Any]:
         fields: dict[str, Any] = {"n": 1, **sampling, "seed": seed}
         if self.captures:
+            # vLLM gives no logprobs if `top_logprobs` is unset.
             fields |= {"logprobs": True, "top_logprobs": 0, "return_token_ids": True}
         taken = {name: value for name, value in fields.items() if name not in self.refused}
         return taken | {self.max_tokens: max_tokens} | ({"stream": True} if self.streams else {})

@@ -18,7 +18,7 @@ from environments.policy.second_models import (
     request_id,
     without_reasoning,
 )
-from environments.trajectory import LARGEST_REWARD, Message, Turn, written_messages
+from environments.trajectory import LARGEST_REWARD, Message, Turn, parse_messages
 from tools.errors import AgentCausedError, ConfigError
 from tools.json_input import EXACT_DECODER
 
@@ -30,20 +30,18 @@ _BRACES = re.compile(r"[{}]")
 
 
 class ScoreVerdict(BaseModel):
-    """The default schema of a verdict."""
-
     score: Annotated[float, Field(strict=True, ge=-LARGEST_REWARD, le=LARGEST_REWARD)]
 
 
 class UnreadableError(ValueError):
-    """The answer has no readable verdict; the message gives the judge the reason."""
+    """The answer has no readable verdict; the message is sent to the judge."""
 
 
 def read_verdict(text: str, schema: type[VerdictT], wanted: str) -> VerdictT:
-    """Return the verdict in an answer: the JSON object with the question's id, which no quoted text can know.
+    """Return the verdict in an answer: the JSON object with the question's id.
 
-    If the object has text in it, there may be no brace outside of it: a judge that quotes
-    `"} {"score": 1, "x": "` without escaping it closes its object there, and the id lands in the second one.
+    If it has text in it, there may be no brace outside of it: a judge that quotes `"} {"score": 1, "x": "`
+    without escaping it closes its object there, and the id lands in the second one.
 
     Raises:
         UnreadableError: if there is no verdict, or several differ.
@@ -116,7 +114,6 @@ class Judging:
     """The part of rollout and group contexts that asks the judge."""
 
     judge_model: SecondModel = field(default_factory=no_model, repr=False)
-    """The judging model and its calls so far."""
 
     @overload
     async def judge(
@@ -163,8 +160,8 @@ class Judging:
 
         Raises:
             AgentCausedError: if no verdict can be read, or the question does not fit the judge's context.
-            SecondModelError: if the judge cannot be reached after the retries of its server, or gave no
-                verdict in three groups.
+            SecondModelError: if the judge cannot be reached after retries, or gave no verdict in three
+                groups.
             NoModelError: if there is no judge.
             ConfigError: if the question, the schema or `unparsable` is invalid.
         """
@@ -196,7 +193,6 @@ class Judging:
 async def _ask(
     judge: SecondModel, question: tuple[Message, ...], schema: type[SchemaT], turn: int | None
 ) -> tuple[SchemaT | None, str]:
-    """Return the verdict, or `None` and the last problem."""
     wanted = question_id(question)
     first = asked = request_id(question, wanted)
     problem = ""
@@ -222,7 +218,7 @@ def _question(prompt: Any) -> tuple[Message, ...]:
     if isinstance(prompt, str):
         messages = (Message(role="user", content=prompt),)
     else:
-        messages = written_messages(prompt, "ctx.judge: the prompt")
+        messages = parse_messages(prompt, "ctx.judge: the prompt")
     wrong = next((message.role for message in messages if message.role not in _ROLES), None)
     if wrong is not None or not messages or messages[-1].role != "user":
         raise ConfigError(
@@ -262,8 +258,8 @@ def _retry_messages(answer: str, problem: str, schema: type[BaseModel]) -> tuple
 def quoted(text: str, name: str = "answer") -> str:
     """Return a text between two marks with its name and hash, so that no text can close its quote.
 
-    Equal texts give equal quotes, so the judge sees an equal question once. The marks separate the judged
-    text from the instructions; they do not keep a judge from believing what the text claims.
+    Equal texts give equal quotes, so an equal question is sent once. No mark keeps a judge from believing
+    what the text claims.
     """
     mark = f"{name} {blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
     return f"<<<{mark}\n{text}\n{mark}>>>"

@@ -17,13 +17,11 @@ from tools.errors import ConfigError, RewardError
 from tools.extras import needs_extra
 
 TIMEOUTS = "math_timeouts"
-"""The metric that counts answers that hung their check."""
 _PROGRAM = Path(__file__).with_name("math_program.py")
 _START, _EXPECTED_READ = b"s", b"e"
 _EQUAL, _UNREADABLE, _EXHAUSTED, _LOST = b"=", b"?", b"x", b"-"
 _TRIES = 3
 _MAX_QUEUED = 64
-"""Checks in the program at once, each with an open file here; the others wait."""
 _FULL_S = 0.05
 
 

@@ -1,8 +1,7 @@
 """The program behind `MathChecker`: compares mathematical texts, each pair in a forked process.
 
 Every check arrives as a socket over standard input. The program writes `START` to it, `EXPECTED` once the
-expected answer is read, and then the result; a socket that closes without a result means a lost check. Only
-the standard library and math-verify are imported here.
+expected answer is read, and then the result; a socket that closes without one means a lost check.
 """
 
 import contextlib
@@ -21,10 +20,8 @@ from math_verify import parse, verify
 START, EXPECTED = b"s", b"e"
 EQUAL, DIFFERENT, UNREADABLE, EXHAUSTED, LOST = b"=", b"!", b"?", b"x", b"-"
 ENDS = (EQUAL, DIFFERENT, UNREADABLE, EXHAUSTED)
-"""Results of a check by the exit status of its process."""
 _MAX_MEMORY_BYTES = 1 << 30
 _MAX_WALL_S = 60
-"""Ends a check that sleeps, which no answer can cause."""
 _CAUSED_BY_ANSWER = (
     signal.SIGXCPU,
     signal.SIGSEGV,
@@ -38,7 +35,6 @@ _DELIMITERS = ("$", "\\(", "\\[", "\\boxed", "\\begin{")
 
 
 def main(cpu_s: int, at_once: int) -> None:
-    """Fork for every check until the sender is gone; then end the checks still running."""
     logging.disable()
     # Hide the parser's complaints about an answer.
     os.dup2(os.open(os.devnull, os.O_RDWR), 2)
@@ -67,7 +63,6 @@ def main(cpu_s: int, at_once: int) -> None:
 
 
 def supervise(connection: socket.socket, cpu_s: int) -> None:
-    """Run one check in a process within its limits and write its result; end it if the socket closes."""
     connection.sendall(START)
     with connection.makefile("rb") as stream:
         request = stream.readline()
@@ -108,7 +103,6 @@ def check(connection: socket.socket, expected: str, answer: str, cpu_s: int) -> 
 
 
 def expressions(text: str) -> list[Any]:
-    """Parse a text with math-verify; without a delimiter the whole text is one expression."""
     whole = text if any(mark in text for mark in _DELIMITERS) else f"${text}$"
     return cast("list[Any]", parse(whole, parsing_timeout=0))
 

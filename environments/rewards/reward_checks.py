@@ -16,11 +16,6 @@ _NO_LIST = (Mapping, Set, str, bytes, bytearray)
 
 
 def reward_list(given: Any, length: int, where: str, *, each: str) -> list[Reward | None]:
-    """Return the rewards that a hook gave for several turns or siblings.
-
-    Raises:
-        RewardError: if they are not a list of this length.
-    """
     # The keys of a mapping, or a set, would put credit in the wrong places.
     if not isinstance(given, Iterable) or isinstance(given, _NO_LIST):
         raise RewardError(f"{where} gave {given!r}; give a list with one entry per {each}")
@@ -34,7 +29,7 @@ def reward_list(given: Any, length: int, where: str, *, each: str) -> list[Rewar
 
 
 def reward_per_turn(given: Any, trajectory: Trajectory, where: str) -> list[Reward | None]:
-    """Return the rewards that a hook gave for the acts, with `None` at turns of another kind.
+    """Return the rewards of a hook for the acts, with `None` at turns of another kind.
 
     Raises:
         RewardError: if they are not a list with one entry for each of `trajectory.acts`.
@@ -53,12 +48,6 @@ def reward_per_turn(given: Any, trajectory: Trajectory, where: str) -> list[Rewa
 
 
 def turn_values(given: Any, trajectory: Trajectory, where: str) -> Trajectory:
-    """Return the trajectory with a critic's value for each turn, summaries included.
-
-    Raises:
-        RewardError: if a value is not a finite number.
-        GroupRefused: if they are not a list with one value per turn, which may hold for some siblings only.
-    """
     length = len(trajectory.turns)
     values = list(cast("Iterable[Any]", given)) if isinstance(given, Iterable) else []
     if len(values) != length or isinstance(given, _NO_LIST):
@@ -76,11 +65,6 @@ def optional_reward(reward: Any, where: str) -> tuple[float | None, dict[str, fl
 
 
 def number_and_parts(reward: Any, where: str) -> tuple[float, dict[str, float]]:
-    """Return a reward as a finite float, with its components by name.
-
-    Raises:
-        RewardError: if the value is not a finite number or a mapping.
-    """
     if isinstance(reward, Mapping):
         if not reward:
             raise RewardError(
@@ -101,11 +85,6 @@ def number_and_parts(reward: Any, where: str) -> tuple[float, dict[str, float]]:
 
 
 def check_reward(value: Any, where: str) -> float:
-    """Return a number that credit can be computed from.
-
-    Raises:
-        RewardError: if the value is not a finite number of at most `LARGEST_REWARD`.
-    """
     number = _finite(value, where)
     if abs(number) > LARGEST_REWARD:
         raise RewardError(f"{where}: a reward is at most {LARGEST_REWARD:g} either way, got {value!r}")
@@ -113,16 +92,10 @@ def check_reward(value: Any, where: str) -> float:
 
 
 def raw_parts(reward: Reward | None) -> Mapping[str, float]:
-    """Return the unweighted parts of a `Rubric`'s reward, and an empty mapping for any other reward."""
     return reward.raw if isinstance(reward, WeightedParts) else {}
 
 
 def check_metrics(ctx: RolloutContext) -> dict[str, float]:
-    """Return the environment's metrics.
-
-    Raises:
-        RewardError: if one is not a finite number, or its name is not text.
-    """
     where = where_of(ctx)
     return {
         check_text(name, f"{where}: the name of a metric"): _finite(
@@ -133,11 +106,6 @@ def check_metrics(ctx: RolloutContext) -> dict[str, float]:
 
 
 def check_text(value: object, where: str) -> str:
-    """Return a string that can be written as UTF-8.
-
-    Raises:
-        RewardError: if it is not a string, or has a lone surrogate (part of an undecodable file name).
-    """
     if not isinstance(value, str):
         raise RewardError(f"{where} is {value!r}; it must be text")
     if not is_utf8(value):

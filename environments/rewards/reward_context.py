@@ -31,26 +31,23 @@ _ROLLOUT_ONLY = frozenset({
     "sandbox", "state", "verify", "artefact", "keep", "files", "metrics", "notes", "messages", "turn_scores",
 })  # fmt: skip
 _SPARE_BYTES = 64 << 10
-"""Left in a fresh workspace for itself and for what the command writes; artefacts may fill the rest."""
 _KILLED = 137
 
 USER_VOTE = "user_vote"
-"""The turn metric that holds the vote of a `SimulatedUser` in its reply to that turn."""
+"""The metric of a turn with the vote of a `SimulatedUser` on it."""
 _REASON_CHARS = 200
 
 
 class AgentFiles:
-    """The agent's files, read as a `Sandbox` reads them; of each path the last content of a turn is kept."""
+    """The agent's files; each content that is read is kept, the last one per path and turn."""
 
     def __init__(self, sandbox: Sandbox, max_bytes: int) -> None:
-        """Keep up to `max_bytes` of contents, equal ones counted once; 0 keeps nothing."""
         self._sandbox, self._is_kept, self._left = sandbox, max_bytes > 0, max_bytes
         self._artefacts: dict[tuple[int | None, str, bool], Artefact] = {}
         self.has_sandbox = not isinstance(sandbox, NoSandbox)
         self.turn: int | None = 0
-        """The number of turns scored before; `None` after the last one."""
+        """Number of turns scored before; `None` after the last one."""
         self.contents: dict[str, bytes] = {}
-        """File contents by their SHA-256."""
 
     @property
     def workdir(self) -> str:
@@ -70,7 +67,6 @@ class AgentFiles:
         return data
 
     async def get_archive(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
-        """See `Sandbox`; `__pycache__` is left out, since bytecode need not match its source."""
         folder = Artefact(path=path, is_folder=True)
         with self._record_errors(folder, max_bytes):
             archive = await self._sandbox.get_archive(path, max_bytes=max_bytes)
@@ -84,7 +80,7 @@ class AgentFiles:
         return data
 
     def add_to(self, trajectory: Trajectory, scored: Sequence[int]) -> Trajectory:
-        """Add the artefacts; `scored` are the indices of turns in the order of scoring, perhaps with gaps."""
+        """Add the artefacts; `scored` are the indices of turns in the order of scoring."""
         ranks = sorted(scored)
         turns: dict[int | None, int] = {at: ranks.index(index) for at, index in enumerate(scored)}
         artefacts = (
@@ -126,22 +122,20 @@ def _drop_bytecode(archive: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentEndpoint:
-    """The address at which the agent of one rollout calls its model; each call is recorded as a turn."""
+    """The address where the agent of one rollout calls its model; each call is recorded as a turn."""
 
     base_url: str
-    """Base URL of OpenAI's API; ends in `/v1`."""
+    """OpenAI's API; ends in `/v1`."""
     api_key: str = field(repr=False)
     """Valid for this rollout only."""
     model: str
-    """The policy's name; the endpoint takes any."""
+    """The policy's name; the endpoint accepts any."""
 
     @property
     def anthropic_base_url(self) -> str:
-        """Base URL of Anthropic's API; its clients add `/v1/messages`."""
         return self.base_url.removesuffix("/v1")
 
     def client(self, **options: Any) -> "AsyncOpenAI":
-        """Return a client of the `openai` package for this endpoint, with its `options`."""
         # The package loads slowly, and most rollouts need no client.
         from openai import AsyncOpenAI, DefaultAsyncHttpxClient  # noqa: PLC0415
 
@@ -165,51 +159,43 @@ class RolloutContext(Judging):
     state: Any = None
     """The value that `prepare` returned."""
     sandbox: Sandbox
-    """The rollout's open sandbox; without one, an object that refuses every call."""
+    """The open sandbox; without one, an object that refuses every call."""
     fresh_sandbox: Callable[[], AbstractAsyncContextManager[Sandbox]]
     verify_timeout_s: float = 300.0
-    """Wall clock limit of one `verify`."""
     artefacts_bytes: int = 0
-    """Limit of the kept file contents of this rollout."""
     files: AgentFiles = field(init=False, repr=False)
-    """The agent's files, with the `read_file`, `get_archive` and `paused` of `sandbox`. What is read is kept,
-    so that rewards can be computed again from the record."""
+    """The agent's files: `read_file`, `get_archive` and `paused` of `sandbox`, with the contents kept to
+    score the record again."""
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     """Numbers for the record and the summary, without credit."""
     turn_scores: list[Reward | None] = field(default_factory=list["Reward | None"])
-    """Results of `score_turn` so far, one entry per finished act."""
+    """Results of `score_turn`, one per finished act."""
     notes: dict[str, object] = field(default_factory=dict[str, object])
-    """Values that hooks keep for later hooks of the same rollout."""
+    """Values for later hooks of the same rollout."""
     messages: tuple[Message, ...] = field(default=(), repr=False)
     """The conversation so far, with the replies to this turn."""
     end_reason: str | None = None
     """The first reason given to `end`."""
     user_model: SecondModel = field(default_factory=no_model, repr=False)
-    """The model behind a `SimulatedUser`, and its calls so far."""
     summariser_model: SecondModel = field(default_factory=no_model, repr=False)
-    """The model that condensers ask for summaries, and its calls so far."""
     user_replies: dict[int, int] = field(default_factory=dict[int, int], repr=False)
-    """Number of replies by each `SimulatedUser`, by its id."""
+    """Number of replies by the id of each `SimulatedUser`."""
     agent_endpoint: AgentEndpoint | None = field(default=None, repr=False)
     is_over: bool = False
-    """Whether the last turn was scored, so that the rollout cannot be ended any more."""
+    """Whether the last turn was scored, after which `end` fails."""
 
     def __post_init__(self) -> None:
         self.files = AgentFiles(self.sandbox, self.artefacts_bytes)
 
     @property
     def endpoint(self) -> AgentEndpoint:
-        """The address at which a recorded agent calls its model.
-
-        Raises:
-            ConfigError: if no recorded agent runs.
-        """
+        """The address where a recorded agent calls its model. Raises: ConfigError: if none runs."""
         if self.agent_endpoint is None:
             raise ConfigError("ctx.endpoint exists only while a recorded agent runs (`play` or `agent`)")
         return self.agent_endpoint
 
     def end(self, reason: str) -> None:
-        """End the rollout after this turn. Only the first reason is kept, cut to 200 characters.
+        """End the rollout after this turn; only the first reason counts, cut to 200 characters.
 
         Raises:
             ConfigError: if no turn is running, or the reason is not text.
@@ -233,12 +219,12 @@ class RolloutContext(Judging):
 
         Args:
             path: The file, as in `Sandbox.read_file`; the last content of each turn is kept.
-            make: Makes the content instead, such as a diff, to be kept under this path. It is not called when
-                rewards are computed from a record, so it may use the sandbox.
+            make: Makes another content for this path, such as a diff. It is not called for a record, so it
+                may use the sandbox.
             max_bytes: Size limit of the file.
 
         Raises:
-            OSError: as in `Sandbox.read_file`; computing from a record raises it again.
+            OSError: as in `Sandbox.read_file`, and again for a record.
             ConfigError: if the rollout has no sandbox, or its record has no such file.
         """
         if make is not None:
@@ -247,7 +233,7 @@ class RolloutContext(Judging):
             return await self.files.read_file(path, max_bytes=max_bytes)
 
     async def keep(self, *paths: str) -> None:
-        """Keep files and folders of the agent's sandbox for people to look at; skip unreadable ones."""
+        """Keep files and folders of the agent's sandbox for people to look at."""
         async with self.files.paused():
             await take(self.files, paths, max_bytes=MAX_READ_BYTES)
 
@@ -264,31 +250,28 @@ class RolloutContext(Judging):
     ) -> ExecResult:
         """Run `command` in a fresh sandbox of the same kind.
 
-        The agent's processes and other files are absent there: it cannot have shadowed a module, left a
+        The agent's processes and other files are absent: it cannot have shadowed a module, left a
         `conftest.py` or kept a job that rewrites results. The verifier's files never enter the agent's
-        sandbox, and in the fresh one they cannot be changed, removed or replaced. Code in an artefact still
-        runs if the command runs it: imported into the judging process, or run before or beside it, it can
-        print and return anything. So compile with `build`, and judge from outside.
+        sandbox, and cannot be changed in the fresh one. Code in an artefact still runs if the command runs
+        it, and can then print and return anything. So compile with `build`, and judge from outside.
 
         Args:
             command: A shell string or an argv, run in the workspace. The variable `VERIFIER` names a folder
                 that holds `files` alone; `HOME` is an empty, read-only folder.
-            artefacts: Files and folders copied from the agent's sandbox; missing or too large ones are left
-                out. Links are followed inside the agent's sandbox. Folders bring all plain files but those in
-                a `__pycache__`, and no links, FIFOs or devices. Name the smallest folder that will do, `src`
-                rather than `.`.
-            files: The verifier's files, by their paths in the workspace; they replace artefacts in their way.
+            artefacts: Files and folders copied from the agent's sandbox, without missing and too large ones.
+                Links are followed there. Folders bring plain files outside of `__pycache__`. Name the
+                smallest folder that will do, `src` rather than `.`.
+            files: The verifier's files, by their paths in the workspace; they replace artefacts.
             stdin: Standard input of the command.
             timeout_s: Wall clock of the command, and once more of `build`.
-            build: A command that runs first, in another sandbox, with the artefacts and without `files`. Even
+            build: A command that runs first in another sandbox, with the artefacts and without `files`. Even
                 if it fails, `command` runs with its output.
-            outputs: Files and folders copied from the build's sandbox in place of the artefacts; by default
-                the artefacts as the build leaves them.
+            outputs: Files and folders copied from the build's sandbox; by default the artefacts.
 
         Raises:
             ConfigError: if artefacts are named and the rollout has no sandbox.
-            SandboxError: if a sandbox breaks, which the agent cannot cause to escape a bad result.
-            IsolationError: if the backend of the sandbox cannot keep files from change.
+            SandboxError: if a sandbox breaks; the agent cannot cause it to escape a bad result.
+            IsolationError: if the backend cannot keep files from change.
         """
         own = {
             place(path, self.files.workdir): data.encode() if isinstance(data, str) else data
@@ -329,16 +312,14 @@ class RolloutContext(Judging):
 
 @dataclass(slots=True, kw_only=True)
 class GroupContext(Judging):
-    """A finished group as `score_group` sees it; its sandboxes are closed."""
+    """A finished group in `score_group`; its sandboxes are closed."""
 
     env: str
     item_id: str
     item: Any = None
     group_seed: int = 0
-    """Equal to `RolloutContext.group_seed`; 31 bits."""
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Raise ConfigError for attributes of a running rollout, and AttributeError for others."""
         if name in _ROLLOUT_ONLY:
             raise ConfigError(
                 f"score_group has no ctx.{name}: the rollouts are over, and their sandboxes are closed; note "
@@ -348,7 +329,6 @@ class GroupContext(Judging):
 
 
 async def _run_within(limit_s: float, run: Coroutine[Any, Any, ExecResult]) -> ExecResult:
-    """Return the result, or a timed-out one: a verification beyond its limit proves nothing."""
     limit = asyncio.timeout(limit_s)
     try:
         async with limit:
@@ -367,7 +347,6 @@ async def _run_within(limit_s: float, run: Coroutine[Any, Any, ExecResult]) -> E
 async def _take_fitting(
     sandbox: Sandbox | AgentFiles, paths: Sequence[str], own: Mapping[str, bytes]
 ) -> dict[str, ArchivedFile]:
-    """Return the files at these paths that fit into a sandbox beside the verifier's files."""
     if not paths:
         return {}
     files = {path: ArchivedFile(data=data) for path, data in own.items()}

@@ -13,7 +13,7 @@ RESERVED = "group"
 
 
 class WeightedParts(dict[str, float]):
-    """A reward as weighted parts by name, with the unweighted parts in `raw`."""
+    """A reward as weighted parts by name, and the unweighted parts in `raw`."""
 
     def __init__(self, parts: Mapping[str, float], raw: Mapping[str, float]) -> None:
         super().__init__(parts)
@@ -24,8 +24,8 @@ class Rubric:
     """Named weights, such as `Rubric(answer=1.0, format=0.2)`, called with a number for each part.
 
     `rubric(answer=exact_match(text, expected), format=has_text(text))` is a reward of named parts. The record
-    keeps each part raw and weighted; a part of weight 0 is recorded only. `None` leaves a part unscored,
-    which differs from 0; if no part is scored, the reward is `None`.
+    keeps each part raw and weighted. `None` leaves a part unscored, which differs from 0; if no part is
+    scored, the reward is `None`.
     """
 
     def __init__(self, /, **weights: float) -> None:
@@ -166,8 +166,7 @@ def sampled_tokens(trajectory: Trajectory) -> int:
 def context_efficiency(trajectory: Trajectory, *, correct: bool, well_formed: bool = True) -> float:
     """Return 1 / the longest context in tokens, or 0 for a wrong answer or a bad format.
 
-    It ranks right answers by the length of their context. The numbers are small, and estimators that divide
-    by the deviation of a group scale them to the size of any other reward.
+    The numbers are small; estimators that divide by the deviation of a group scale them.
     Source: the reward of GRPO with context condensation, a fork of verl (c6829cf1, `trajectory_reward.py`).
     """
     return 1.0 / max(1, longest_context(trajectory)) if correct and well_formed else 0.0

@@ -7,8 +7,6 @@ from time import monotonic
 
 
 class HookClock:
-    """The time of one hook call without that of its verifications, which have a separate limit."""
-
     def __init__(self) -> None:
         self._outer = CLOCK.get()
         self._spent_s, self._since = 0.0, monotonic()
@@ -35,24 +33,21 @@ class HookClock:
 
 
 CLOCK: ContextVar[HookClock | None] = ContextVar("turnwise_hook_clock", default=None)
-"""The clock of the current hook call."""
 
 
 @contextmanager
 def off_the_clock() -> Generator[None]:
-    """Stop the clock of the current hook call."""
     clock = CLOCK.get()
     with nullcontext() if clock is None else clock.stop():
         yield
 
 
 _DEADLINE: ContextVar[list[float] | None] = ContextVar("turnwise_whole_verification", default=None)
-"""The deadline that nested verifications share, once the first one has begun; `None`: each has one."""
+"""The deadline that nested verifications share, once the first one has begun."""
 
 
 @contextmanager
 def one_verification() -> Generator[None]:
-    """Give the calls of `ctx.verify` inside this block one limit together."""
     shared = _DEADLINE.get()
     token = _DEADLINE.set([] if shared is None else shared)
     try:
@@ -62,7 +57,6 @@ def one_verification() -> Generator[None]:
 
 
 def seconds_left(limit_s: float) -> float:
-    """Return the time for a verification that begins now, within `one_verification` the rest of its limit."""
     shared = _DEADLINE.get()
     if shared is None:
         return limit_s

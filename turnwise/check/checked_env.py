@@ -23,11 +23,9 @@ from tools.signature import ArgumentsRefused
 from turnwise.check.report import Report
 
 SIBLINGS = 4
-"""Rollouts of one item."""
 _HOOK_S, _ROLLOUT_S, _BLOCK_S = 20.0, 60.0, 10.0
 """Time limits for the environment's code, so that nobody waits minutes for a check."""
 _NOT_OF_THE_ENV = ("model", "the image", "play")
-"""Calls without code of the environment."""
 
 
 class CheckPolicy(PlaysByScript):
@@ -39,7 +37,6 @@ class CheckPolicy(PlaysByScript):
         self.repeats = False
         """Whether to repeat `messages`; the agent is silent for an unknown request."""
         self.padded: Callable[[Script], Script] | None = None
-        """A function that rewrites the messages of the scripted agent."""
 
     @property
     def name(self) -> str:
@@ -89,8 +86,6 @@ class TracedCall:
 
 
 class TracedCalls(HookCalls):
-    """Hook calls of one rollout that are traced."""
-
     def __init__(self, checked: "CheckedEnv", *args: Any, **how: Any) -> None:
         super().__init__(*args, **how)
         self._checked = checked
@@ -117,23 +112,18 @@ class TracedCalls(HookCalls):
 
 @dataclass(slots=True, kw_only=True)
 class CheckedEnv:
-    """An environment under check, and the rollouts so far."""
-
     env_cls: type[AgentEnv]
     config: AgentEnvConfig
     """The user's settings, without the limits of the checks."""
     servers: Sequence[ModelServerConfig]
     items: int
-    """Number of items to play."""
     report: Report
     warnings: list[str] = field(default_factory=list[str])
-    """Logged lines."""
     env: AgentEnv = field(init=False)
     policy: CheckPolicy = field(init=False)
     played: dict[float, list[CreditedGroup]] = field(default_factory=dict[float, list[CreditedGroup]])
     """Groups by skill, without the first rollout."""
     first_calls: Sequence[TracedCall] = ()
-    """Calls of the first rollout."""
     first: Trajectory | None = None
     """The first rollout, or None if it failed: the others would fail, too."""
     calls: list[TracedCall] | None = None
@@ -194,7 +184,6 @@ class CheckedEnv:
 
 
 def _error_text(error: BaseException) -> str:
-    """Describe an exception; a tool's message to the model is no error."""
     if isinstance(error, ToolError | ArgumentsRefused):
         return f"told the model: {error}"
     if isinstance(error, ContextOverflow):

@@ -18,7 +18,7 @@ from typing import Any
 
 from environments.record.diagnosis import diagnosis
 from environments.rollout.hooks import is_recorded, writes
-from environments.rollout.items.item_json import recorded_item
+from environments.rollout.items.item_json import item_for_record
 from environments.rollout.lifecycle.rollout_hooks import below_floor
 from environments.trajectory import Rewards, Trajectory
 from environments.turn_level_reward import writes_turn_rewards
@@ -31,13 +31,11 @@ from turnwise.check.checked_env import CheckedEnv, TracedCall
 from turnwise.check.report import Answer
 
 GOOD, MIDDLE, BAD = 1.0, 0.5, 0.0
-"""Skills of the scripted agent."""
 _LONG_PROMPT = 0.5
 """Share of a row from which a prompt is a warning."""
 _SHOWN_CHARS = 320
 _SHOWN, _SHOWN_VALUE = 3, 80
 _OURS = ("turnwise-pool", "turnwise-watchdog", "turnwise-docker", "turnwise-sandbox", "asyncio_")
-"""Prefixes of names of our own threads."""
 _WAIT_S = 2.0
 """Grace period for processes and threads that are ending."""
 _NOTHING_PLAYED: Answer = ("skipped", "no rollout came to an end")
@@ -47,7 +45,7 @@ _NO_SCRIPT = "no scripted agent of its own: write scripted_choices(self, item, m
 async def check_items(checked: CheckedEnv) -> Answer:
     env = checked.env
     named = zip(env.items, env.item_ids, strict=True)
-    unrecordable = [name for item, name in named if recorded_item(item) is None]
+    unrecordable = [name for item, name in named if item_for_record(item) is None]
     count = f"{len(env.items)} items, ids differ"
     if not unrecordable:
         return "ok", count
@@ -140,7 +138,6 @@ def _turn_values(trajectory: Trajectory) -> list[dict[str, Any]]:
 
 
 async def check_hooks(checked: CheckedEnv) -> Answer:
-    """Check that no hook of the first rollout raised."""
     calls = checked.first_calls
     times = Counter(call.name for call in calls)
     raised = [call for call in calls if call.given.startswith("raised ")]
@@ -318,7 +315,6 @@ def _course(trajectory: Trajectory) -> dict[str, Any]:
 
 
 Resources = Mapping[str, frozenset[str]]
-"""Names of child processes, threads and temporary files, by kind."""
 
 
 def list_resources() -> Resources:
@@ -331,12 +327,7 @@ def list_resources() -> Resources:
 
 
 async def check_leaks(before: Resources, backend: str) -> Answer:
-    """Check that a closed environment left nothing behind.
-
-    Args:
-        before: resources of the open environment, which all rollouts share.
-        backend: the backend of its sandboxes.
-    """
+    """Check that a closed environment left nothing behind."""
     ends = monotonic() + _WAIT_S
     while (left := await _find_left(before, backend)) and monotonic() < ends:  # noqa: ASYNC110  # nothing reports it
         await asyncio.sleep(_WAIT_S / 10)

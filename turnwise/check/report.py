@@ -18,14 +18,12 @@ from tools.sandbox.host.ownership import guard_command
 
 Result = Literal["ok", "warn", "fail", "skipped"]
 Answer = tuple[Result, str]
-"""Result and explanation of a check."""
 PARTS = {
     "prompt": "Prompt, as the model sees it",
     "tools": "Tools, as the model sees them",
     "hooks": "Calls of the first rollout, in order, and what each gave",
     "rollout": "The first rollout",
 }
-"""Titles by name in the report."""
 _MOST_LINES = 40
 
 
@@ -37,12 +35,7 @@ class Report:
         self._lock = threading.Lock()
 
     def add(self, values: Mapping[str, Any]) -> None:
-        """Write values that replace former ones of the same name.
-
-        Args:
-            values: answers by name of the check; `shown NAME`: a part above the table; `check`: the check
-                that starts, None at the end; `doing`: the call that starts; `blocked`: the watchdog's line.
-        """
+        """Write values that replace former ones of the same name."""
         # Text of an environment may have lone surrogates.
         line = json.dumps(values, default=str, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
         with self._lock:
@@ -53,11 +46,7 @@ class Report:
 
 
 def run_supervised(command: Sequence[str], names: Sequence[str], *, limit_s: float) -> dict[str, Any] | int:
-    """Run a command that writes its report to `--report FILE`, and end all its processes.
-
-    Returns:
-        The report, with an answer for each of `names`; or the exit code of a usage error.
-    """
+    """Run a command that writes its report to `--report FILE`, and end all its processes."""
     with TemporaryDirectory(prefix="turnwise-") as folder:
         path, temporary = Path(folder, "report"), Path(folder, "temporary")
         temporary.mkdir()  # files that remain were left by a rollout

@@ -32,7 +32,6 @@ class CheckCommand(EnvCommand):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Start the child process and show its report; in the child, run the checks."""
         options = ctx.params
         if options.get("help") or options["report"] is not None:
             return super().invoke(ctx)

@@ -37,8 +37,8 @@ from environments.record.recorder import (
     records_at,
     with_contents,
 )
-from environments.run.console_streams import outlived_console
-from environments.run.rescore_run import recorded_seed, rescore
+from environments.run.console_streams import robust_console
+from environments.run.rescore_run import read_seed, rescore
 from environments.run.worker_pool import run_whole
 from environments.trajectory import CreditedGroup, Trajectory
 from tools.errors import CreditError, UsageError
@@ -160,7 +160,7 @@ def _rescore(call: EnvCall, records: Sequence[Path], credit: CreditOptions | Non
         raise UsageError("--rewards writes a new record: --write OUT")
     record = records_at(records)
     contents = read_contents(record)
-    env = call.open(flags={"seed": recorded_seed(contents)})
+    env = call.open(flags={"seed": read_seed(contents)})
     run_whole(rescore(env, record, contents, out, Console(highlight=False)))
 
 
@@ -169,7 +169,7 @@ def _recredit(records: Sequence[Path], credit: CreditOptions, out: Path | None) 
     writing = nullcontext() if out is None else new_record(out, doing="credit")
     with interrupt_on_sigterm(), writing as recorder:
         done = _rewrite(record, recorder, credit)
-    with outlived_console():
+    with robust_console():
         before = " and ".join(sorted(done.before))
         _report(Console(highlight=False), credit_change(done.pairs), before=before, after=credit.estimator)
         if done.steps:
@@ -194,7 +194,6 @@ class CreditTotals:
     pairs: list[tuple[Advantages, Advantages]] = field(default_factory=list[tuple[Advantages, Advantages]])
     """Advantages of the acts, before and after, of each group that had credit."""
     before: set[str] = field(default_factory=set[str])
-    """The former estimators."""
     causes: Counter[Cause | None] = field(default_factory=Counter["Cause | None"])
     """Groups by the reason why they have no credit now; None counts those with credit."""
     rescued: int = 0
@@ -206,12 +205,7 @@ class CreditTotals:
 
 
 def _rewrite(record: Record, recorder: Recorder | None, credit: CreditOptions) -> CreditTotals:
-    """Recompute the credit of every group, and record it if there is a recorder.
-
-    Raises:
-        RecordError: if a line is malformed.
-        CreditError: if a group cannot be credited.
-    """
+    """Recompute the credit of every group, and record it if there is a recorder."""
     done = CreditTotals()
     if recorder is not None:
         recorder.explain(read_contents(record).origins)
@@ -231,7 +225,6 @@ def _rewrite(record: Record, recorder: Recorder | None, credit: CreditOptions) -
 def _recompute(
     record: Record, credit: CreditOptions, done: CreditTotals
 ) -> Iterator[tuple[Path, int, CreditedGroup, CreditedGroup]]:
-    """Yield (file, line number, old group, new group)."""
     lines = (
         (path, number, decode_group(line, path, number))
         for path, number, line in iterate_lines(record, warn=True)
@@ -278,7 +271,6 @@ def _choose_group(old: CreditedGroup, new: CreditedGroup, done: CreditTotals) ->
 
 
 def _advantages_of_kept(old: CreditedGroup, new: CreditedGroup) -> Advantages:
-    """Return the former advantages of the siblings that the new group has."""
     left = {trajectory.sibling for trajectory in new.group.trajectories}
     before = _of_acts(old.group.trajectories, old.advantages)
     return [

@@ -139,11 +139,7 @@ async def _choose_model(server: ModelServer, named: str) -> str:
 
 
 def _load_renderer(family: str | None, model: str, tokenizer_name: str) -> tuple[Renderer | None, str]:
-    """Return the renderer if the tokenizer is named, and the reason if it has none.
-
-    Raises:
-        ConfigError: if there is no such chat format or tokenizer.
-    """
+    """Return the renderer if the tokenizer is named, and the reason if it has none."""
     if family is not None:
         validate_family(family)
     if tokenizer_name == EMBEDDED:

@@ -19,9 +19,9 @@ import click
 
 from environments.run.console_streams import (
     HUNG_THREAD,
-    lead_nowhere,
     open_closed_descriptors,
-    outlived_console,
+    redirect_to_null,
+    robust_console,
 )
 from tools.errors import TurnwiseError, UsageError
 from tools.plain_text import did_you_mean, without_credentials
@@ -37,9 +37,7 @@ class LazyCommand(NamedTuple):
     """`module:name` of a `click.Command`."""
     help: str
     group: str = "Commands"
-    """Its heading in `--help`."""
     runs_env: bool = False
-    """Whether `MyEnv.cli()` has the command, too."""
     commands: Mapping[str, Any] = {}
     """The commands of a group, which has no target."""
 
@@ -156,8 +154,6 @@ class OutputError(TurnwiseError):
 
 
 class LazyGroup(click.Group):
-    """A group that lists its commands without importing them."""
-
     def __init__(self, lazy: Mapping[str, LazyCommand], **options: Any) -> None:
         super().__init__(**options)
         self.lazy = lazy
@@ -233,7 +229,7 @@ def _run(
         lost = _check_output() if isinstance(error, OSError) else None
         if isinstance(lost, BrokenPipeError):
             return 128 + signal.SIGPIPE
-        with outlived_console():
+        with robust_console():
             return exit_code_of(error if lost is None else OutputError(f"cannot write the output: {lost}"))
     return code if isinstance(code, int) else 0
 
@@ -279,7 +275,7 @@ def _check_output() -> OSError | None:
     try:
         os.write(_STDOUT, b"\n")
     except OSError as error:
-        lead_nowhere(_STDOUT)
+        redirect_to_null(_STDOUT)
         return error
     return None
 
@@ -298,11 +294,7 @@ def _fail(message: str, code: int = USAGE_EXIT) -> int:
 
 @contextmanager
 def interrupt_on_sigterm() -> Generator[None]:
-    """Turn the first SIGTERM into KeyboardInterrupt; the second ends the process at once.
-
-    Raises:
-        Exit: with code 143, after a SIGTERM.
-    """
+    """Turn the first SIGTERM into KeyboardInterrupt; the second ends the process at once."""
     if current_thread() is not main_thread():  # only the main thread handles signals
         yield
         return

@@ -26,7 +26,6 @@ KINDS: Mapping[str, str] = {
     "judge": "Write a slogan in two drafts; a judge scores each of them.",
     "agent": "Count boxes with an agent that owns its loop; each shelf that it counts earns a turn reward.",
 }
-"""Summary of the environment that each kind makes."""
 _TEMPLATES = files("turnwise").joinpath("templates")
 _NAME = re.compile(r"[A-Za-z](\w*[A-Za-z0-9])?", re.ASCII)
 _LONGEST = 60
@@ -73,7 +72,6 @@ def list_command() -> None:
 
 
 def _describe(environment: InstalledEnvironment, packages: int) -> str:
-    """Describe an environment of a package, and say if its name does not find it."""
     of = f"[{one_line(environment.package)}]"
     target = one_line(environment.target)
     if environment.name in SHIPPED:
@@ -84,11 +82,7 @@ def _describe(environment: InstalledEnvironment, packages: int) -> str:
 
 
 def make_environment(folder: Path, kind: str) -> list[Path]:
-    """Write a new environment of a kind of `KINDS`, named like its folder; return the paths of its files.
-
-    Raises:
-        ConfigError: if the name is not possible, or the folder exists or is not writable.
-    """
+    """Write a new environment of a kind of `KINDS`, named like its folder; return the paths of its files."""
     name = folder.name
     if os.path.lexists(folder):
         raise ConfigError(f"{folder} is there already; give another name, nothing is overwritten")

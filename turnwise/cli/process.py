@@ -20,7 +20,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def worker_options(command: Command) -> Command:
-    """Add the options of workers to a command; `open_source_of` reads them."""
     for option in (
         click.option(
             "--worker-memory", metavar="SIZE", help="Memory that one worker may have, such as 4GiB."
@@ -102,11 +101,7 @@ def serve_command(
 def open_source_of(
     *, workers: int | None, ray: str | None, worker_env: Sequence[str], worker_memory: str | None
 ) -> OpenSource:
-    """Return the source of groups: this process or workers.
-
-    Raises:
-        ConfigError: if the options contradict each other.
-    """
+    """Return the source of groups: this process or workers."""
     if workers is None and ray is None:
         for given, flag in ((worker_env, "--worker-env"), (worker_memory, "--worker-memory")):
             if given:
@@ -115,7 +110,7 @@ def open_source_of(
     from environments.run.workers.workers import OnWorkers  # noqa: PLC0415  # slow
 
     split = [name for each in worker_env for name in each.split(",") if name]
-    return OnWorkers(count=workers, ray=ray, variables=split, max_memory=_parse_size(worker_memory)).opened
+    return OnWorkers(count=workers, ray=ray, variables=split, max_memory=_parse_size(worker_memory)).open
 
 
 def _parse_size(text: str | None) -> int | None:

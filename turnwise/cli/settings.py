@@ -61,7 +61,6 @@ class Overrides:
         return self.sections.get(section, {})
 
     def each_of(self, section: str) -> list[Mapping[str, Any]]:
-        """Return the values of each server of a section; other sections have one."""
         given: Any = self.of(section)
         return cast("list[Mapping[str, Any]]", given if isinstance(given, list) else [given])
 
@@ -72,7 +71,6 @@ class Settings:
     servers: list[ServerConfig]
     """A server without `base_url` stands for the scripted agent."""
     second: list[SecondModelConfig] = field(default_factory=list[SecondModelConfig])
-    """A server without `base_url` stands for the scripted hook."""
 
 
 class _DuplicateKeyError(yaml.MarkedYAMLError):
@@ -168,11 +166,7 @@ def _yaml_problem(error: Exception) -> str:
 def merge_settings(
     defaults: tuple[BaseModel, Any], file: Overrides | None, command_line: Overrides
 ) -> Settings:
-    """Merge settings: the command line over the file over the defaults of `config_init`.
-
-    Raises:
-        ConfigError: if a name is unknown, or a value of the wrong kind or out of range.
-    """
+    """Merge settings: the command line over the file over the defaults of `config_init`."""
     config, servers = cast("tuple[AgentEnvConfig, Any]", defaults)
     layers = [each for each in (file, command_line) if each is not None]
     for layer in layers:
@@ -230,11 +224,7 @@ def _page(title: str, text: str, rows: Sequence[tuple[str, str]]) -> str:
 
 
 def setting_help(section: Section, name: str, *, estimator: str) -> str:
-    """Explain one setting; `estimator_params.gamma` is a parameter of the estimator.
-
-    Raises:
-        ConfigError: if the name is unknown; the message has the nearest.
-    """
+    """Explain one setting; `estimator_params.gamma` is a parameter of the estimator."""
     field, _, key = name.partition(".")
     known = type(section).model_fields
     if field not in known:
@@ -251,11 +241,7 @@ def setting_help(section: Section, name: str, *, estimator: str) -> str:
 
 
 def own_settings(env_cls: type[AgentEnv]) -> tuple[AgentEnvConfig, Any]:
-    """Return the config and the server configs of `config_init`.
-
-    Raises:
-        ConfigError: if it returns something else, or with a wrong setting.
-    """
+    """Return the config and the server configs of `config_init`."""
     where = f"{env_cls.__name__}.config_init"
     try:
         given: Any = env_cls.config_init()

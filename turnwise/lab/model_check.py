@@ -34,7 +34,6 @@ _MORE = Message(role="user", content="Thank you. Is that warm? Answer in one wor
 _LONG_WORDS = 8000
 _LONG = Message(role="user", content=f"{'many ' * _LONG_WORDS}\nWhat is the word above? Answer in one word.")
 _TRIES = 3
-"""Tries of the first request, since a single failure proves nothing about a server."""
 _PARSER = (
     "start vLLM with --enable-auto-tool-choice --tool-call-parser NAME, SGLang with --tool-call-parser NAME"
 )
@@ -57,7 +56,6 @@ class CheckedModel:
     renderer: Renderer | None = None
     """The model's chat format and tokenizer; None if not named or not available."""
     no_renderer: str = ""
-    """The reason why it is not available."""
     tokenizer_name: str = "embedded"
     context_tokens: int | None = None
     extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -88,7 +86,6 @@ class ModelCheck:
     """The tokens that a run records: as sampled, made from text, or none."""
     conclusion: str
     flags: tuple[str, ...] = ()
-    """Settings for a run, as command-line arguments."""
 
 
 async def check_model(checked: CheckedModel) -> ModelCheck:
@@ -218,7 +215,6 @@ class _Check:
             self.add("logprobs", "ok", "finite, one for each sampled id")
 
     def _check_prefix(self, opening: Completion, answered: Completion, later: Completion | None) -> None:
-        """Check whether rows fork, after the first turn and after a user message."""
         forks = {"after the first turn": _fork_of(opening, answered.prompt_ids)}
         if later is not None:
             forks["after a user message"] = _fork_of(answered, later.prompt_ids)

@@ -26,7 +26,6 @@ from turnwise.viewer.record_page import IndexBuilder, compress, page_template, t
 
 _BLOCK = re.compile(r"g(\d{1,12})(?:r\d+p\d+)?")
 _KEPT_GROUPS = 4
-"""Blocks of this many groups are cached."""
 _SLICE_S = 1.0
 """Longest reading for one index; the page polls for the rest."""
 _TAIL_BYTES = 64
@@ -186,8 +185,6 @@ async def serve_page(record: LiveRecord, port: int, started: Callable[[str], Non
 
 
 def _make_app(record: LiveRecord, host: str, secret: str) -> web.Application:
-    """Make the application: GET only, below the secret path, for requests to this host."""
-
     @web.middleware
     async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
         # DNS rebinding: another site's name may resolve to our address.

@@ -64,15 +64,11 @@ class RunIndex(TypedDict):
     version: int
     title: str
     source: str
-    """Name of the record."""
     env: str
     policy: str
     estimator: str
-    """The record's estimators, with parameters."""
     others: list[str]
-    """Estimators for comparison, with parameters."""
     facts: list[tuple[str, str]]
-    """Settings and other facts of the experiment."""
     nothing: str | None
     """Message if no group has credit: the reason, and a remedy."""
     aggregates: dict[str, Any]
@@ -80,7 +76,6 @@ class RunIndex(TypedDict):
     cut: list[str]
     """Phrases that name the omissions of the page."""
     live: bool
-    """Whether the record may grow."""
     generation: int
     """Changes when a live record was replaced: everything known about it is void."""
     groups: list[GroupEntry]
@@ -211,7 +206,6 @@ class TokenTexts:
 
 
 LARGEST_SHOWN = 1 << 20
-"""Bytes of a kept file or folder."""
 _MOST_VERSIONS_OF_FILES = 500
 
 
@@ -268,21 +262,16 @@ def _artefact_contents(trajectory: Trajectory) -> Iterator[tuple[Artefact, bytes
 
 
 BLOCK_BYTES = 1 << 20
-"""A block ends after the turn that reaches this size."""
 
 
 @dataclass(slots=True, kw_only=True)
 class PageContent:
-    """Options for the content of a page, and a count of omissions."""
-
     cutter: TextCutter
     tokens: bool = True
-    """Whether to include ids, texts and log-probabilities of sampled tokens."""
     token_texts: TokenTexts | None = None
     turns_without_texts: int = 0
 
     def texts_of(self, ids: Sequence[int], text: str) -> list[str] | None:
-        """Return the texts of a turn's tokens, or None if they are unknown or not included."""
         if not self.tokens:
             return None
         texts = None if self.token_texts is None else self.token_texts.texts(ids, text)
@@ -382,7 +371,6 @@ def page_turn(trajectory: Trajectory, position: int, entry: TurnLedger, content:
 
 
 AddBlock = Callable[[str, Any], None]
-"""Called with the name and the value of a block."""
 _LINE_CHARS = 300
 _MOST_VERSIONS = 20
 

@@ -121,11 +121,7 @@ class PageFile:
             raise self._unwritable(error) from error
 
     def add(self, name: str, value: Any) -> None:
-        """Add a block.
-
-        Raises:
-            RecordError: if the disk is full, or the page becomes too large.
-        """
+        """Add a block."""
         element = _element(name, value)
         self._block_bytes += len(element)
         if self._block_bytes > self._max_bytes:
@@ -139,11 +135,7 @@ class PageFile:
             raise self._unwritable(error) from error
 
     def finish(self, index: Mapping[str, Any]) -> int:
-        """Write the page and return its size in bytes.
-
-        Raises:
-            RecordError: if the disk is full.
-        """
+        """Write the page and return its size in bytes."""
         template = page_template(index["title"], live=False, kind=self._kind)
         with write_whole(self._out) as unfinished, open(unfinished, "wb", opener=private) as page:
             self._blocks.seek(0)
@@ -167,7 +159,6 @@ class PageFile:
 
 
 def _element(name: str, value: Any) -> bytes:
-    """Return the element of a block; base64 cannot end it."""
     data = base64.b64encode(compress(value))
     return b'<script type="text/plain" id="block-%b">%b</script>\n' % (name.encode(), data)
 
@@ -186,20 +177,13 @@ class IndexBuilder:
     generation: int = 0
     entries: list[GroupEntry] = field(default_factory=list[GroupEntry])
     counts: Callable[[CreditedGroup], bool] = field(default_factory=lambda: CountedOnce(()))
-    """Whether a group is part of the aggregates."""
     summary: Summary = field(default_factory=Summary)
     _others: tuple[OtherEstimator, ...] = ()
     _names: dict[tuple[str, str], None] = field(default_factory=dict[tuple[str, str], None])
-    """Environments, policies and estimators of the groups, by kind."""
     _ids: set[str] = field(default_factory=set[str])
 
     def add(self, credited: CreditedGroup, number: int, add_block: AddBlock) -> None:
-        """Add the group of line `number`, and pass its blocks to `add_block`.
-
-        Raises:
-            RecordError: if fields of the line contradict each other.
-            CreditError: if an estimator for comparison is unknown, or compares all groups of a step.
-        """
+        """Add the group of line `number`, and pass its blocks to `add_block`."""
         if not self.entries:
             self._others = _find_estimators(credited.estimator, self.others)
         try:
@@ -254,7 +238,6 @@ class IndexBuilder:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageSize:
     size: int
-    """Bytes."""
     groups: int
     rollouts: int
     cut: tuple[str, ...]

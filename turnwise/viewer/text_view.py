@@ -44,11 +44,7 @@ def run_lines(record: Record) -> Iterator[str]:
 
 
 def item_lines(record: Record, item: str, *, max_chars: int) -> Iterator[str]:
-    """Yield the lines of an item's groups, in every epoch.
-
-    Raises:
-        UsageError: if the record has no such item.
-    """
+    """Yield the lines of an item's groups, in every epoch."""
     names: dict[str, None] = {}  # in the order of the record
     wanted: set[tuple[Path, int]] = set()
     for path, number, line in iterate_lines(record):
@@ -132,7 +128,6 @@ def _turn_lines(trajectory: Trajectory, number: int, entry: TurnLedger, max_char
 
 
 def _credit(entry: TurnLedger) -> str:
-    """Describe the terms of a turn's advantage."""
     reward = "not scored" if entry.reward is None else f"reward {_precise(entry.reward)}"
     follows = "" if entry.follows is None else f" {_as_term(entry.follows)} what follows"
     terms: list[str] = []
@@ -164,7 +159,6 @@ def _message(message: Message, max_chars: int, indent: str) -> Iterator[str]:
 
 
 def _block(text: str, max_chars: int, indent: str = "  ") -> Iterator[str]:
-    """Yield the indented lines of a text, without the middle of a long one."""
     left_out, tail = len(text) - max_chars, max_chars // 4
     if left_out > 0:
         text = f"{text[: max_chars - tail]} … ({left_out:,} characters left out) … {text[-tail:]}"

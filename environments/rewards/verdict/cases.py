@@ -29,7 +29,6 @@ while text:
     text = text[os.write(out, text):]
 os._exit(0)
 """
-"""The program of one case: it discards what the agent's code prints, and writes what it returns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +36,6 @@ class CaseReport:
     """Results of test cases."""
 
     held: tuple[bool, ...]
-    """Whether each case holds."""
     timed_out: int = 0
     """Number of cases that took too long and so do not hold."""
 
@@ -57,14 +55,14 @@ async def program_cases(
     """Run a program once per case, each time in a fresh sandbox.
 
     A case holds if the program ends with 0 and its output equals the expected one but for space at the ends
-    of lines and empty lines at the end. Expected output is never in a sandbox, so the agent cannot find it.
+    of lines and empty lines at the end. Expected output is never in a sandbox.
 
     Args:
         verify: `ctx.verify`.
         command: The agent's program, as a shell string or an argv.
         cases: Standard input and expected standard output.
         artefacts: The agent's files that the program needs.
-        timeout_s: Wall clock of one case; all of them together may take `--env.verify_timeout_s`.
+        timeout_s: Wall clock of one case; `--env.verify_timeout_s` limits all together.
 
     Raises:
         RewardError: if there are no cases.
@@ -95,8 +93,8 @@ async def function_cases(
         function: Its file in the workspace and its name there, `answer.py:double`.
         cases: Arguments and the expected result.
         artefacts: Other files of the agent that this file needs.
-        timeout_s: Wall clock of one case; all of them together may take `--env.verify_timeout_s`.
-        rel_tol: Allowed difference of numbers that are not both integers, as a share of the larger one.
+        timeout_s: Wall clock of one case; `--env.verify_timeout_s` limits all together.
+        rel_tol: Allowed difference of floats, as a share of the larger one.
 
     Raises:
         RewardError: if there are no cases, no Python, or `function` has another form.

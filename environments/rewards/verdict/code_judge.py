@@ -1,4 +1,4 @@
-"""`CodeJudge`: judges repaired Python functions by hidden tests, called from another process."""
+"""`CodeJudge`: judges repaired Python functions by hidden tests."""
 
 import asyncio
 import hashlib
@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any, Literal, TypeVar, cast, get_args
 
 from environments.rewards.reward_context import AgentFiles, RolloutContext
-from environments.rewards.verdict.frame import PROGRAMS, Verify, command_of, modules, run_program
+from environments.rewards.verdict.frame import ISOLATED, PROGRAMS, Report, Verify, modules, run_program
 from environments.rewards.verdict.prepared_test import prepare_test
 from environments.rewards.verification_time import off_the_clock
 from environments.trajectory import Turn
@@ -24,7 +24,6 @@ from tools.sandbox.layers import take
 
 T = TypeVar("T")
 Task = Mapping[str, Any]
-"""A row in the schema of HumanEvalPack."""
 REQUIRED_FIELDS = (
     "task_id", "prompt", "declaration", "canonical_solution", "buggy_solution", "entry_point", "test",
 )  # fmt: skip
@@ -36,12 +35,10 @@ HARNESS = (
     "tools.sandbox.inside.processes",
 )
 MARGIN = 10.0
-"""Factor between the time of the right solution and the limit of others, on whatever machine."""
 STARVED_S = 30.0
-"""Wall clock beyond the limits of the solution, for the judge to wait for processors."""
+"""Wall clock for the judge to wait for processors."""
 MAX_CALLS = 200
 MAX_ANSWERS = 64
-"""Cached answers per item."""
 MAX_NAMED = 20
 _OBSERVER_PACKAGES = {
     f"{folder}/__init__.py": b""
@@ -56,21 +53,17 @@ Unsound = Literal["drop", "refuse", "keep"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckLimits:
-    """Time limits of a solution. Waiting for a processor does not count, so a busy machine fails none."""
+    """Time limits of a solution, without the time in which it waits for a processor."""
 
     cpu_s: float = 0.25
-    """Processor time of one call."""
     wall_s: float = 1.0
-    """Wall clock of one call, which ends one that sleeps."""
     next_cpu_s: float = 0.05
-    """The limits of each call after one that hung."""
+    """Limits of each call after one that hung."""
     next_wall_s: float = 0.25
     total_s: float = 2.5
-    """Wall clock of all calls together; later calls fail."""
 
     @classmethod
     def beyond(cls, slowest_s: float, total_s: float) -> "CheckLimits":
-        """Return limits from the right solution's processor time: its slowest call, and all calls."""
         limits = cls()
         cpu_s, next_cpu_s = max(limits.cpu_s, MARGIN * slowest_s), max(limits.next_cpu_s, MARGIN * slowest_s)
         return cls(
@@ -83,21 +76,16 @@ class CheckLimits:
 
 
 ROOMY = CheckLimits(cpu_s=5.0, wall_s=10.0, total_s=10.0)
-"""Limits of a dataset's right solution, before its time sets those of the item."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
     held: tuple[bool, ...]
-    """One entry per assert statement, in the order of the text."""
+    """One entry per assert statement, in order."""
     hung: bool = False
-    """Whether a call was stopped at its limit."""
     ended: bool = True
-    """Whether the judge finished the test."""
     slowest_s: float = 0.0
-    """Processor time of the slowest call."""
     cpu_s: float = 0.0
-    """Processor time of all calls."""
 
     @property
     def fraction(self) -> float:
@@ -117,12 +105,7 @@ async def run_checks(
 ) -> CheckReport:
     """Judge a solution by the hidden test of a task.
 
-    Every assertion counts once: see `prepare_test`. A solution that hangs, crashes or ends its process fails
-    the assertion at hand; if the judge cannot finish, all assertions fail.
-
-    Raises:
-        DatasetError: if the task's test cannot be parsed.
-        RewardError: if the harness fails before it runs the solution.
+    A solution that hangs or crashes fails the assertion at hand; if the judge cannot finish, all fail.
     """
     limits = limits or CheckLimits()
     prepared, total = prepare_test(task["test"], task["task_id"])
@@ -134,11 +117,9 @@ async def run_checks(
         "solution": "solution.py",
         "limits": asdict(limits),
     }
-    files = {**modules(*HARNESS), "solution.py": solution}
-    timeout_s = limits.total_s + STARVED_S
-    report = await run_program(verify, command_of("judge_solution"), request, files, timeout_s=timeout_s)
-    if not report.ready and not report.result.timed_out:
-        raise RewardError(f"task {task['task_id']!r}: the hidden checks did not start, {report.reason}")
+    report = await _run_harness(
+        verify, "judge_solution", task, request, {"solution.py": solution}, limits.total_s
+    )
     if report.end is None:
         # The solution has broken the judge, so no assertion is proven.
         return CheckReport(held=(False,) * total, hung=True, ended=False)
@@ -150,9 +131,7 @@ async def run_checks(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rerun:
     notes: str
-    """The calls of the task's function; empty if there were none."""
     output: str
-    """Both output streams of the commands, with the middle cut out."""
 
 
 async def note_calls(  # noqa: PLR0913  # one run, all of it by keyword
@@ -165,19 +144,10 @@ async def note_calls(  # noqa: PLR0913  # one run, all of it by keyword
     total_s: float = 20.0,
     is_right: bool = False,
 ) -> Rerun:
-    """Run commands again over the original solution, and record its calls, their results and the output.
+    """Run the commands of a turn again over the original solution; note its calls and the output.
 
-    The fresh sandbox has the agent's files; each command runs in the workspace. The notes are only a claim,
-    since the commands could have written them.
-
-    Args:
-        verify: `ctx.verify` of the rollout, directly after the commands.
-        task: The task.
-        commands: The commands of one turn, in order; each runs in another shell.
-        workspace: The folder of the agent's sandbox, which the commands may name.
-        limits: Limits of a call of the task's function.
-        total_s: Wall clock of all commands.
-        is_right: Whether the function in that file answers as the right solution does.
+    The notes are only a claim, since the commands could have written them. With `is_right` the function
+    answers as the right solution does.
     """
     request = {
         "commands": list(commands),
@@ -207,8 +177,8 @@ async def note_calls(  # noqa: PLR0913  # one run, all of it by keyword
 def is_seen(text: str, original: str, right: str) -> bool:
     """Whether the text that the agent saw has a line that only the failure prints.
 
-    If a failure prints no such line, the text must instead lack a line of the right output. `original` and
-    `right` are the output of the commands over the original and the right function.
+    If a failure prints no such line, the text must lack a line of the right output. `original` and `right`
+    are the outputs over the original and the right function.
     """
     seen, failing, passing = (
         set(map(str.strip, each.splitlines())) - {""} for each in (text, original, right)
@@ -219,13 +189,9 @@ def is_seen(text: str, original: str, right: str) -> bool:
 
 
 async def calls_fail(verify: Verify, task: Task, notes: str, limits: CheckLimits) -> bool:
-    """Whether one of the noted calls goes as noted on the original, and differently on the right solution.
+    """Whether a noted call goes as noted on the original, and differently on the right solution.
 
-    The calls are repeated in a sandbox without the agent's code. So forged notes must name a call that fails,
-    and how it fails.
-
-    Raises:
-        RewardError: if the comparison fails before it runs a solution.
+    The calls are repeated without the agent's code, so forged notes must name a call that fails, and how.
     """
     request = {
         "notes": notes,
@@ -236,22 +202,32 @@ async def calls_fail(verify: Verify, task: Task, notes: str, limits: CheckLimits
         "limits": asdict(limits),
     }
     solutions = {"original.py": buggy_text(task), "right.py": right_text(task)}
-    files = {**modules(*HARNESS), **solutions}
-    timeout_s = limits.total_s * 2 + STARVED_S
-    report = await run_program(verify, command_of("compare_calls"), request, files, timeout_s=timeout_s)
-    if not report.ready and not report.result.timed_out:
-        raise RewardError(f"task {task['task_id']!r}: the comparison did not start, {report.reason}")
+    report = await _run_harness(verify, "compare_calls", task, request, solutions, limits.total_s * 2)
     return bool(report.end)
 
 
-class _AnswerCache:
-    """Answers by key, for equal solutions of siblings; callers with the same key wait for each other."""
+async def _run_harness(  # one run
+    verify: Verify,
+    program: str,
+    task: Task,
+    request: Mapping[str, Any],
+    solutions: Mapping[str, bytes | str],
+    total_s: float,
+) -> Report:
+    # Not by `-m`, whose imports cost a third of the time.
+    command = (*ISOLATED, "-c", f"from {PROGRAMS}.harness import {program}; {program}()")
+    files = {**modules(*HARNESS), **solutions}
+    report = await run_program(verify, command, request, files, timeout_s=total_s + STARVED_S)
+    if not report.ready and not report.result.timed_out:
+        raise RewardError(f"task {task['task_id']!r}: the harness ({program}) did not start, {report.reason}")
+    return report
 
+
+class _AnswerCache:
     def __init__(self) -> None:
         self._entries: dict[object, tuple[asyncio.Lock, list[Any]]] = {}
 
     async def get(self, key: object, ask: Callable[[], Awaitable[T]]) -> T:
-        """Return the cached answer, or ask for it; if that caller is cancelled, the next one asks."""
         if key not in self._entries and len(self._entries) >= MAX_ANSWERS:
             del self._entries[next(iter(self._entries))]
         lock, answers = self._entries.setdefault(key, (asyncio.Lock(), []))
@@ -266,27 +242,19 @@ class _AnswerCache:
 
 
 class CodeJudge:
-    """Judges solutions of items in the schema of HumanEvalPack."""
-
     def __init__(self) -> None:
         self.learned_limits: dict[str, CheckLimits] = {}
-        """Limits by `task_id`, measured with a dataset's right solutions."""
+        """Limits by `task_id`."""
         self._answers: defaultdict[str, _AnswerCache] = defaultdict(_AnswerCache)
 
     async def check(self, verify: Verify, item_id: str, task: Task, solution: bytes) -> CheckReport:
-        """Return the `run_checks` of a solution; equal solutions of siblings are judged once."""
         run = partial(run_checks, verify, task, solution, self.learned_limits.get(task["task_id"]))
         return await self._answers[item_id].get(hashlib.sha256(solution).digest(), run)
 
     async def shows_failure(
         self, verify: Verify, item_id: str, task: Task, turn: Turn, files: AgentFiles
     ) -> bool:
-        """Whether a terminal command of the turn showed that the original function fails.
-
-        The commands are run again: see `note_calls`, `calls_fail` and `is_seen`. Siblings with equal
-        commands, files and output share the answer. `verify` and `files` are the rollout's, directly after
-        the turn.
-        """
+        """Whether a terminal command of the turn showed that the original function fails."""
         once, limits = self._answers[item_id], self.learned_limits.get(task["task_id"], CheckLimits())
         ran = {result.call_id for result in turn.tool_results if result.exit_code is not None}
         calls = [each for each in turn.message.tool_calls if each.name == "terminal" and each.id in ran]
@@ -322,20 +290,7 @@ class CodeJudge:
         unsound: Unsound,
         notify: Callable[[str], None],
     ) -> Mapping[str, Task]:
-        """Return the sound items: their right solution holds every check, and the buggy one does not.
-
-        Their limits become ten times the time of the right solution.
-
-        Args:
-            tasks: The items by their ids.
-            open_sandbox: Opens a fresh sandbox, in which only code of the dataset runs.
-            unsound: Whether unsound items are left out, refused, or kept.
-            notify: Takes one line before the checks, and one that names the unsound items.
-
-        Raises:
-            DatasetError: if an item is unsound and refused, or all are unsound and left out.
-            SandboxError: if a sandbox breaks.
-        """
+        """Return the items whose right solution passes every check, and whose buggy one does not."""
         notify(f"running the hidden checks of {len(tasks)} items against their own solutions")
         slots = asyncio.Semaphore(min(4, os.cpu_count() or 1))
         nobody = cast("Sandbox", NoSandbox())

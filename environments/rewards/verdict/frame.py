@@ -19,13 +19,12 @@ from tools.sandbox.base import ExecResult
 T = TypeVar("T")
 ROOT = Path(__file__).parents[3]
 PROGRAMS = __package__
-"""The package of the programs that run in sandboxes, with the standard library alone."""
 ISOLATED = ("python3", "-E", "-s", "-S")
-"""Python without `site` and its variables, so that it imports no file of the agent's at the start."""
+"""Python without `site` and its variables, which could import the agent's files."""
 
 
 class Verify(Protocol):
-    """`ctx.verify`: runs a command in a fresh sandbox that holds only the named files."""
+    """`ctx.verify`."""
 
     async def __call__(
         self,
@@ -40,13 +39,10 @@ class Verify(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The lines that a program of this package printed, and how it ended."""
-
     result: ExecResult
     ready: bool
-    """Whether judging began: a failure after it is due to the judged code."""
+    """Whether judging began, so that the judged code causes later failures."""
     end: Any
-    """The last line, which only the holder of the nonce can write; `None` if the program did not finish."""
 
     @property
     def reason(self) -> str:
@@ -75,14 +71,8 @@ async def run_program(
     return Report(result=result, ready="ready" in words, end=json.loads(words.get("end", "null")))
 
 
-def command_of(function: str) -> tuple[str, ...]:
-    """Return the argv of a program in `harness.py`, without `-m`, whose imports cost a third of its time."""
-    return (*ISOLATED, "-c", f"from {PROGRAMS}.harness import {function}; {function}()")
-
-
 @cache
 def modules(*names: str) -> Mapping[str, bytes]:
-    """Return the sources and bytecode of modules, so that Python need not compile them in each sandbox."""
     files: dict[str, bytes] = {}
     for path in (f"{name.replace('.', '/')}.py" for name in names):
         text = files[path] = (ROOT / path).read_bytes()
@@ -115,7 +105,6 @@ class Control:
         self._running, self._has_verdict, self._runs = asyncio.Lock(), False, 0
 
     async def has_verdict(self, run: Callable[[], Awaitable[object]]) -> bool:
-        """Run the tests unless they gave a verdict before; concurrent callers share the result."""
         runs = self._runs
         async with self._running:
             if not self._has_verdict and self._runs == runs:

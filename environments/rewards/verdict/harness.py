@@ -1,10 +1,9 @@
-"""The programs that judge calls of Python functions inside a fresh sandbox; `code_judge.py` starts them.
+"""The programs that judge calls of Python functions inside a fresh sandbox.
 
 They evaluate assertions and compare results. The solution server is another process, which runs the untrusted
-solution and only answers calls with plain data. So a solution never sees the test, cannot reach the records
-or the judge, and cannot return an object that claims to equal everything; its output is discarded. A call
-that hangs, overflows the stack or kills its process fails one assertion, and the server is restarted for the
-next. Only the standard library is available here.
+solution and only answers calls with plain data. So a solution never sees the test, cannot reach the judge,
+and cannot return an object that claims to equal everything. A call that hangs or kills its process fails one
+assertion, and the server is restarted for the next. Only the standard library is available here.
 """
 
 import ast
@@ -21,11 +20,9 @@ from environments.rewards.verdict.solution_server import LostAnswer, SolutionSer
 from tools.sandbox.inside.kernel import hide_process
 
 TEST_CPU_S = 10.0
-"""Processor time of the judge, beside that of the solution."""
 
 
 def judge_solution() -> None:
-    """Evaluate the prepared test of the request against the solution, and report at the end."""
     # Remove the workspace: from now on the solution could put a module there.
     del sys.path[0]
     # Same user as the solution: without this it could read the test and the nonce out of our memory.
@@ -55,7 +52,6 @@ class Records:
     """Results of the assertions; `prepared_test.py` writes the calls to it."""
 
     def __init__(self, count_lost: Callable[[], int]) -> None:
-        """Fail each assertion during which the number of lost answers grows: no test can expect one."""
         self._count_lost = count_lost
         self._held: dict[int, bool] = {}
 
@@ -63,7 +59,6 @@ class Records:
         return sorted(index for index, held in self._held.items() if held)
 
     def open(self, index: int) -> bool:
-        """Whether the assertion has not failed; in a loop one failure decides."""
         return self._held.get(index, True)
 
     @contextlib.contextmanager
@@ -90,7 +85,6 @@ class Records:
         self._record((index,), held)
 
     def unreachable(self, index: int) -> AssertionError:
-        """Fail the assertion; return the error to raise in its place."""
         self._record((index,), False)
         return AssertionError("the test must not come here")
 
@@ -107,9 +101,7 @@ Kind = Literal["returned", "raised", "lost"]
 class Outcome(NamedTuple):
     kind: Kind
     value: Any = None
-    """The result, or the name of the exception."""
     args: Any = None
-    """The arguments after the call."""
 
 
 class NotedCall(NamedTuple):
@@ -118,10 +110,7 @@ class NotedCall(NamedTuple):
 
 
 def compare_calls() -> None:
-    """Report whether a call in the notes goes as noted on the original and differently on the right solution.
-
-    The last calls come first, since a test stops at its failure.
-    """
+    """Report whether a noted call goes as noted on the original and differently on the right solution."""
     request = read_request()
     limits, entry_point = request["limits"], request["entry_point"]
     # The right solution is called first: when its time is up, the other one has some left.
@@ -142,7 +131,6 @@ def compare_calls() -> None:
 
 
 def parse_notes(lines: Iterable[str]) -> Iterator[NotedCall]:
-    """Yield the calls in the notes of `observer.py`, without unreadable ones."""
     arguments: str | None = None
     for line in [*lines, "('called', "]:
         is_call = line.startswith("('called', ")
@@ -156,7 +144,6 @@ def parse_notes(lines: Iterable[str]) -> Iterator[NotedCall]:
 
 
 def shows_failure(call: NotedCall, original: SolutionServer, right: SolutionServer) -> bool:
-    """Whether the call goes as noted on the original, and differently on the right solution."""
     expected, found = _outcome(right, call.arguments), _outcome(original, call.arguments)
     if expected is None or found is None or expected.kind == "lost":
         return False

@@ -1,10 +1,8 @@
 """The program that runs an agent's commands again, and prints their calls of the task's function.
 
 It runs in a fresh sandbox with the agent's files and the original solution, to which it appends lines that
-note every call from outside. The notes are a claim, since the commands could have written them; `harness.py`
-checks elsewhere whether the calls fail. The output of the commands goes to stderr. With a right solution in
-the request the function answers as that one does, so that the two outputs differ by the failure.
-Only the standard library and `tools.sandbox.inside` are available here.
+note every call from outside. The output of the commands goes to stderr. Only the standard library and
+`tools.sandbox.inside` are available here.
 """
 
 import contextlib
@@ -22,7 +20,6 @@ from tools.sandbox.inside.processes import kill_new
 
 MAX_NOTES_BYTES = 128 << 10
 KEPT_BYTES = 64 << 10
-"""Kept at the start and at the end of a command's output: less than the agent saw."""
 SOLUTION = "solution.py"
 
 _NOTING = """
@@ -78,7 +75,6 @@ def _note_calls(name, path, max_bytes, right, cpu_s):
 
 
 def main() -> None:
-    """Run the commands of the request on standard input, and print the calls."""
     adopt_orphans()
     request = json.load(sys.stdin)
     here, workspace = str(Path.cwd()), request["workspace"]
@@ -115,7 +111,6 @@ def _ends(output: IO[bytes]) -> bytes:
 
 
 def _run_shell(argv: list[str], cpu_s: int, timeout_s: float, output: IO[bytes]) -> None:
-    """Run a command until it ends or the time is up; `cpu_s` limits each of its processes."""
     process = subprocess.Popen(
         argv,
         env={**os.environ, "HOME": str(Path.cwd())},

@@ -7,7 +7,6 @@ from tools.errors import DatasetError
 from tools.python_syntax import parse_python
 
 RECORDS = "__assertions__"
-"""The name of the harness's `Records` in the rewritten test."""
 
 
 def prepare_test(test: str, task_id: str) -> tuple[str, int]:
@@ -34,8 +33,6 @@ def prepare_test(test: str, task_id: str) -> tuple[str, int]:
 
 
 class _AssertionRecorder(ast.NodeTransformer):
-    """Replaces each assertion by code that records its result and continues."""
-
     def __init__(self) -> None:
         self.count = 0
         self._unreached: list[int] = []
@@ -58,7 +55,7 @@ class _AssertionRecorder(ast.NodeTransformer):
     def visit_With(self, node: ast.With) -> ast.stmt:
         for item in node.items:
             call = item.context_expr
-            if isinstance(call, ast.Call) and _name(call.func) == "raises":
+            if isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] == "raises":
                 call.func = cast(ast.Expr, _statement(f"{RECORDS}.raising")).value
                 call.args.insert(0, ast.Constant(self._next()))
         return self._visit_around(node)
@@ -83,7 +80,6 @@ class _AssertionRecorder(ast.NodeTransformer):
         return self._visit_around(node)
 
     def _visit_around(self, node: ast.stmt) -> ast.stmt:
-        """Visit a compound statement; outside of a `try` it has to finish without reaching `_unreached`."""
         if self._in_try:
             self.generic_visit(node)
             return node
@@ -115,11 +111,3 @@ def _record(body: list[ast.stmt], *indices: int) -> ast.With:
 
 def _statement(text: str) -> ast.stmt:
     return parse_python(text).body[0]
-
-
-def _name(node: ast.expr) -> str:
-    match node:
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name
-        case _:
-            return ""

@@ -1,7 +1,7 @@
 """The process of a solution, which a judge starts, confines, calls, stops and restarts.
 
-It answers calls with plain data and cannot reach the judge, although both run as the same user.
-Only the standard library and the sandbox modules that confine and end it are available here.
+It answers calls with plain data and cannot reach the judge, although both run as the same user. Only the
+standard library and the modules of the sandbox are available here.
 """
 
 import builtins
@@ -24,9 +24,7 @@ from tools.sandbox.inside.processes import kill_new, runnable, snapshot
 MAX_REPLY_BYTES = 4 << 20
 POLL_S = 0.02
 START_S = 20.0
-"""Limit of the start of Python, which usually takes a thousandth of it."""
 MAX_INT_DIGITS = 100_000
-"""Reading a number takes time that grows with the square of its length."""
 PYTHON = (sys.executable, "-E", "-s", "-S", "-m")
 _ENDS_OF_LOOPS = (StopIteration, StopAsyncIteration)
 
@@ -37,15 +35,11 @@ def read_request() -> Any:
 
 
 def report(nonce: str, word: str, data: Any = None) -> None:
-    """Print a line that only the holder of the nonce can write."""
     print(nonce, word, json.dumps(data), flush=True)  # noqa: T201
 
 
 class LostAnswer(BaseException):
-    """The solution gave no usable answer: it hung, died, or raised what no test can expect.
-
-    Not an `Exception`, so that no test takes it for one that it expects.
-    """
+    """The solution hung, died, or raised what no test can expect."""
 
 
 class TookTooLong(LostAnswer):
@@ -53,8 +47,6 @@ class TookTooLong(LostAnswer):
 
 
 class Spent:
-    """Time that another process uses from now on."""
-
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._cpu_s, self._waited_s, self._started = _cpu_s(pid), _wait_s(pid), time.monotonic()
@@ -64,10 +56,7 @@ class Spent:
         return _cpu_s(self._pid) - self._cpu_s
 
     def wall_s(self) -> float:
-        """Wall clock without the time in which the process was runnable and others had the processors.
-
-        If processes that it started compete for them, that time counts.
-        """
+        """Wall clock without the time in which processes of others had the processors."""
         passed_s = time.monotonic() - self._started
         return passed_s - max(0.0, _wait_s(self._pid) - self._waited_s) if self._is_alone else passed_s
 
@@ -78,11 +67,6 @@ class Spent:
 
 
 class SolutionServer:
-    """The solution's process, started when first needed and restarted after a loss.
-
-    Time spent waiting for a processor does not count, so that a busy machine changes no verdict.
-    """
-
     def __init__(self, solution: str, entry_point: str, limits: Mapping[str, float]) -> None:
         adopt_orphans()  # to find processes that leave the solution's group
         self._opening = json.dumps([solution, entry_point]).encode() + b"\n"
@@ -90,20 +74,12 @@ class SolutionServer:
         self._left_s = limits["total_s"]
         self.process: subprocess.Popen[bytes] | None = None
         self.hung = False
-        """Whether a call was stopped at its limit."""
         self.lost = 0
-        """Number of calls without a usable answer."""
         self.slowest_s = 0.0
-        """Processor time of the slowest call, and of all."""
         self.cpu_s = 0.0
         _SERVERS.append(self)
 
     def start(self) -> None:
-        """Start the process; the solution does not run yet.
-
-        Raises:
-            LostAnswer: if the process cannot be started, which the solution cannot cause.
-        """
         self.process = subprocess.Popen(
             [*PYTHON, __name__],
             stdin=subprocess.PIPE,
@@ -178,17 +154,14 @@ class SolutionServer:
 
 
 _SERVERS: list[SolutionServer] = []
-"""The servers of this judge: ending one spares the processes of the others."""
+"""Servers of this judge; ending one spares the others."""
 
 
 def _confine() -> None:
     """Give up signals to, control over and memory of other processes, irrevocably.
 
-    It needs no privilege, and child processes inherit it. It is skipped on an architecture with unknown call
-    numbers; a solution that breaks the judge then gets no assertion.
-
-    Raises:
-        OSError: if the kernel refuses.
+    It needs no privilege, and child processes inherit it. On an architecture with unknown call numbers it is
+    skipped.
     """
     if program := without_peers():
         no_new_privileges()
@@ -196,7 +169,6 @@ def _confine() -> None:
 
 
 def _talk(process: "subprocess.Popen[bytes]", request: bytes, *, cpu_s: float, wall_s: float) -> bytes:
-    """Send one line and read one within the limits."""
     requests, replies = (cast(Any, pipe).fileno() for pipe in (process.stdin, process.stdout))
     os.set_blocking(requests, False)
     os.set_blocking(replies, False)
@@ -216,11 +188,7 @@ def _talk(process: "subprocess.Popen[bytes]", request: bytes, *, cpu_s: float, w
 
 
 def _exception(names: list[str], message: str) -> Exception:
-    """Return the nearest builtin of the exception that the solution raised, so that a test can expect it.
-
-    Raises:
-        LostAnswer: if there is none, or it would end a loop of the test.
-    """
+    """Return the nearest builtin of the exception that the solution raised."""
     for name in names:
         kind = getattr(builtins, name, None)
         if isinstance(kind, type) and issubclass(kind, Exception) and kind not in _ENDS_OF_LOOPS:
@@ -237,7 +205,6 @@ def _cpu_s(pid: int) -> float:
 
 
 def _wait_s(pid: int) -> float:
-    """Return how long a process has waited for a processor; 0 if the kernel does not report it."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_bytes().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
@@ -248,10 +215,6 @@ def _wait_s(pid: int) -> float:
 
 
 def serve() -> None:
-    """Answer calls on standard input and output, which the solution cannot reach.
-
-    The first line names the solution's file and its function.
-    """
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
@@ -307,22 +270,16 @@ def _message(error: BaseException) -> str:
 class ObjectGraph:
     """Plain data as JSON and back, with the identity of mutable objects.
 
-    Each side of a call has one: it recognises objects of the request in the reply and updates them in place,
-    as if the call had been made in one process.
+    Each side of a call has one: it recognises objects of the request in the reply and updates them in place.
     """
 
     def __init__(self, *, own: int) -> None:
-        """Number the objects that this side sees first with the sign of `own`, 1 or -1."""
+        """Give objects that this side sees first numbers with the sign of `own`, 1 or -1."""
         self._own = own
         self._objects: dict[int, Any] = {}
         self._numbers: dict[int, int] = {}
 
     def encode(self, value: Any, sent: set[int] | None = None) -> Any:
-        """Return JSON for a value; objects numbered in `sent` become references.
-
-        Raises:
-            TypeError: if the value is not plain data.
-        """
         sent = set() if sent is None else sent
         match value:
             case None | bool() | int() | float() | str():
@@ -348,11 +305,6 @@ class ObjectGraph:
                 raise TypeError(f"{type(value).__name__} is not plain data")
 
     def decode(self, node: Any) -> Any:
-        """Return the value of the other side's `encode`.
-
-        Raises:
-            TypeError: if the JSON does not have that form.
-        """
         if not isinstance(node, list):
             return node
         kind, *rest = cast(list[Any], node)

@@ -33,7 +33,6 @@ logger = logging.getLogger(__name__)
 
 SOLUTION, EXAMPLES = "solution.py", "test_example.py"
 EXAMPLES_CPU_S = 0.1
-"""Processor time of the embedded examples: a hundred times that of right solutions."""
 
 
 class CodeDebugConfig(AgentEnvConfig):
@@ -63,28 +62,20 @@ class CodeDebugConfig(AgentEnvConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnFacts:
-    """Facts about one turn."""
-
     fraction: float
-    """Share of hidden checks that hold after the turn, from 0 to 1."""
+    """Share of hidden checks that pass."""
     changed: bool = False
-    """Whether the turn changed the solution file."""
     reproduced: bool = False
     """Whether a command of the turn showed the failure of the original function."""
     called: bool = True
-    """Whether the turn called a tool."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """Facts about one rollout so far."""
-
     start: float
     """Share of hidden checks that the buggy solution passes."""
     solution: bytes
-    """The solution file after the last turn."""
     fraction: float
-    """Share of hidden checks that it passes."""
     facts: list[TurnFacts] = field(default_factory=list[TurnFacts])
 
 
@@ -104,7 +95,6 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
 
     @cached_property
     def judge(self) -> CodeJudge:
-        """The judge that runs the hidden checks in fresh sandboxes."""
         return CodeJudge()
 
     async def load_items(self) -> Sequence[Task]:
@@ -113,11 +103,7 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
         return load_tasks()
 
     async def preflight(self, notify: Callable[[str], None] = logger.info) -> None:
-        """Check the items of a dataset against their own solutions, besides the usual checks.
-
-        Raises:
-            DatasetError: if an item cannot be judged and `unsound_items` is `refuse`, or none can.
-        """
+        """Check the items of a dataset against their own solutions, besides the usual checks."""
         await super().preflight(notify)
         if self.config.has_dataset:  # the tests check the embedded ones
             items = dict(zip(self.item_ids, self.items, strict=True))
@@ -161,13 +147,11 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
     async def compute_turn_rewards(
         self, item: Task, trajectory: Trajectory, ctx: RolloutContext
     ) -> Sequence[Reward]:
-        """Score each turn by its tests, its diagnosis and its economy."""
         progress = await self._progress(item, ctx)
         ctx.metrics["checks_held"] = progress.fraction
         return turn_signals(progress.start, progress.facts, self.config)
 
     def passed(self, item: Task, trajectory: Trajectory) -> bool:
-        """Whether every hidden check holds at the end."""
         return trajectory.metrics.get("checks_held") == 1.0
 
     def scripted_choices(
@@ -176,7 +160,6 @@ class CodeDebugEnv(TurnLevelRewardMixin, AgentEnv):
         return debug_script(item, messages, tools, skill)
 
     async def _progress(self, item: Task, ctx: RolloutContext) -> Progress:
-        """Return the notes of this rollout, which start with a check of the buggy solution."""
         if "progress" not in ctx.notes:
             if self.config.has_dataset:
                 await self.judge.learn(ctx.verify, item)
@@ -191,7 +174,6 @@ def load_tasks() -> list[dict[str, Any]]:
 
 
 def workspace_files(task: Task, examples_cpu_s: float = EXAMPLES_CPU_S) -> dict[str, str]:
-    """Return the files in the workspace by name; the examples exit after `examples_cpu_s`."""
     contents = {SOLUTION: buggy_text(task)}
     if task.get("example_test"):
         contents[EXAMPLES] = (
@@ -207,12 +189,11 @@ def workspace_files(task: Task, examples_cpu_s: float = EXAMPLES_CPU_S) -> dict[
 def turn_signals(start: float, facts: Sequence[TurnFacts], config: CodeDebugConfig) -> list[dict[str, float]]:
     """Return the rewards of each turn by signal.
 
-    `test_signal`: the change of progress p = (f - f₀) / (1 - f₀), clipped to 0..1, so that the turns add up
-    to the final progress. `diagnosis`: the final progress, for the first turn that reproduces the failure
-    before the solution changes. It is 0 if the solution changes in a turn without a tool call, through a
-    background process. `efficiency`: on the last turn, the final progress times the share of unused turns;
-    the final answer without a tool call counts as used. So nothing pays without progress, and neither an
-    extra turn nor a stop at a limit adds reward.
+    `test_signal`: the change of progress p = (f - f₀) / (1 - f₀), clipped to 0..1. `diagnosis`: the final
+    progress, for the first turn that reproduces the failure before the solution changes; 0 if the solution
+    changes in a turn without a tool call, through a background process. `efficiency`: on the last turn, the
+    final progress times the share of unused turns, where an answer without a tool call counts as used. So
+    nothing pays without progress, and neither an extra turn nor a stop at a limit adds reward.
     """
     signals: list[dict[str, float]] = []
     before, is_diagnosed, is_touched = 0.0, False, False
@@ -237,12 +218,10 @@ def turn_signals(start: float, facts: Sequence[TurnFacts], config: CodeDebugConf
 
 
 def progress_of(fraction: float, start: float) -> float:
-    """Return the repaired share of the checks that failed at the start, from 0 to 1."""
     return 0.0 if start >= 1 else min(max((fraction - start) / (1 - start), 0.0), 1.0)
 
 
 async def _read_solution(ctx: RolloutContext) -> bytes:
-    """Return the solution file, or an empty solution if it is missing or not a file."""
     try:
         return await ctx.artefact(SOLUTION)
     except OSError:

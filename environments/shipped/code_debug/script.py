@@ -20,10 +20,8 @@ def debug_script(
 ) -> Sequence[Choice]:
     """Mostly take the right step of look, reproduce, fix, check and answer; else make a mistake.
 
-    With skill 1 nearly every step is right. Half of the mistakes are wrong steps (a useless fix, no
-    diagnosis, a repetition, giving up), and half are clumsy (malformed arguments, unknown tools and
-    parameters, an edit that does not match), after which the agent tries again. Without the shipped tools it
-    plays `generic_script`.
+    Half of the mistakes are wrong steps (a useless fix, no diagnosis, giving up), half are clumsy (malformed
+    arguments, unknown tools), after which the agent tries again.
     """
     if not {tool.name for tool in tools} >= NEEDED_TOOLS:
         return generic_script(messages, tools, skill)
@@ -32,7 +30,6 @@ def debug_script(
 
 
 def smallest_edit(before: str, after: str) -> tuple[str, str]:
-    """Return lines that occur once in `before`, and the lines to replace them with to get `after`."""
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     shortest = min(len(old), len(new))
     head = next((i for i in range(shortest) if old[i] != new[i]), shortest)

@@ -70,11 +70,6 @@ class HarborTasksEnv(AgentEnv):
     config: HarborTasksConfig  # pyright: ignore[reportIncompatibleVariableOverride]  # narrowed, as env_config_cls says
 
     async def load_items(self) -> Sequence[Item]:
-        """Return the tasks that can be rolled out here; log the reasons against the others.
-
-        Raises:
-            ConfigError: if no task can be rolled out.
-        """
         config, root = self.config, self.config.tasks
         if config.has_dataset or root is None or not root.is_dir():
             raise ConfigError(
@@ -100,7 +95,6 @@ class HarborTasksEnv(AgentEnv):
         return [{"task_id": task.task_id, "instruction": task.instruction} for task in self._tasks.values()]
 
     def sandbox_for(self, item: Item) -> SandboxSpec:
-        """Return the task's image and limits for a whole machine; without an image a local sandbox."""
         task, image = self._task(item), self._machine_images[item["task_id"]][0]
         machine = task.table.environment
         memory_mb = machine.memory_mb or machine.memory
@@ -126,11 +120,6 @@ class HarborTasksEnv(AgentEnv):
         return item["instruction"]
 
     async def prepare(self, item: Item, sandbox: Sandbox) -> None:
-        """Set the task's variables and folder in the shell, and write its files if it has no image.
-
-        Raises:
-            IsolationError: if it has no image, and local sandboxes cannot have a folder `/tests`.
-        """
         task = self._task(item)
         machine = task.table.environment
         if not task.has_image:
@@ -152,12 +141,6 @@ class HarborTasksEnv(AgentEnv):
             await put_folder(sandbox, task.solve.parent, _solution(task))
 
     async def compute_reward(self, item: Item, trajectory: Trajectory, ctx: RolloutContext) -> Reward:
-        """Return the number `reward` that the tests wrote, or else all numbers.
-
-        Raises:
-            AgentCausedError: if the agent's files cannot be judged, or prevent a verdict.
-            SandboxError: if the tests give no verdict over the clean image either, or a machine broke.
-        """
         task = self._task(item)
 
         async def judge(machine: Sandbox) -> dict[str, float]:
@@ -202,11 +185,6 @@ class HarborTasksEnv(AgentEnv):
         return self._tasks[item["task_id"]]
 
     def _choose_images(self, task: HarborTask, missing: Mapping[str, str]) -> tuple[str | None, str | None]:
-        """Return the agent's image, and the verifier's if it differs.
-
-        Raises:
-            DatasetError: if an image is missing, or the sandbox cannot run the task.
-        """
         kind = self.config.sandbox
         if not task.has_image:
             if lent := lent_folder("local", task.folder):
@@ -229,7 +207,6 @@ class HarborTasksEnv(AgentEnv):
         return cast("Opening", self.lifecycle.sandboxes.open_for_verification(spec))
 
     def _report(self, task: HarborTask, found: Verdict) -> None:
-        """Log once per task, for its author, the files left out and the reason for a missing verdict."""
         if task.task_id in self._reported or not (found.left_out or found.rewards is None):
             return
         self._reported.add(task.task_id)
@@ -248,7 +225,6 @@ def _solution(task: HarborTask) -> str:
 
 
 async def _missing_images(tasks: Sequence[HarborTask]) -> dict[str, str]:
-    """Return the images that the engine lacks, each with advice."""
     needed = {name for task in tasks for _, names in (*task.images, *task.verifier_images) for name in names}
     if not needed:
         return {}
@@ -262,7 +238,6 @@ async def _missing_images(tasks: Sequence[HarborTask]) -> dict[str, str]:
 
 
 def _first(images: Images, missing: Mapping[str, str]) -> str:
-    """Return the first available image. Raises: DatasetError: if there is none."""
     for image, needed in images:
         if missing.keys().isdisjoint(needed):
             return image

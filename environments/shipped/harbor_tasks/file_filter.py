@@ -1,4 +1,4 @@
-"""The agent's files that are copied into the machine of a verdict; others stay those of the clean image."""
+"""The agent's files that are copied into the machine of a verdict."""
 
 import posixpath
 import re
@@ -32,27 +32,21 @@ _UNLESS_NAMED = re.compile(
 """Settings by the form of their names: dot-files, `*rc`, `*.config.*`; copied if the solution names them."""
 _STATE = re.compile(r"/var/(?:lib|cache)/[^/]+")
 _OF_GIT = ("config", "config.worktree", "hooks")
-"""Settings of git in a repository with any name, since `.git` may be a file or link that leads there."""
+"""Settings of git in a repository with any name, since `.git` may be a link to it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileFilter:
-    """The rule for the files of one verdict."""
-
     declared: Sequence[str]
     """Artefacts that the task declares, if any: then only they are copied."""
     workdir: str
     search_path: Sequence[str]
-    """`PATH` of the clean image."""
     image: Collection[str]
-    """Paths of the clean image that mark repositories and environments, and root's folders in `/var`."""
     solution: str
     """The text of the task's solution: settings that it names are the task's subject."""
     changed: Collection[str] = ()
-    """Changed paths, which may mark repositories, too."""
 
     def has(self, path: str) -> bool:
-        """Whether an absolute path is copied."""
         if self.declared:
             return any(is_below(path, each) and self._is_plain(path, each) for each in self.declared)
         if any(is_below(path, each) for each in self.programs) or not self._is_plain(path):
@@ -64,7 +58,6 @@ class FileFilter:
         return not _OF_SYSTEM.match(path)
 
     def has_below(self, path: str) -> bool:
-        """Whether something below a folder may be copied."""
         return any(is_below(each, path) for each in self.declared or [self.workdir])
 
     @cached_property
@@ -106,5 +99,4 @@ class FileFilter:
 
 
 def is_below(path: str, folder: str) -> bool:
-    """Whether a path is a folder or in it."""
     return path == folder or path.startswith(f"{folder.rstrip('/')}/")

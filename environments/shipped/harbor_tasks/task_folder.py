@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,13 +13,10 @@ from tools.sandbox.archive import ArchivedFile
 Images = tuple[tuple[str, tuple[str, ...]], ...]
 """Sources of a machine, best first, each with the images that the engine needs for it."""
 _MOST_BYTES = 128 << 20
-"""Limit of the tests and of the solution, which are kept in memory."""
 _MOST_FILES, _MOST_CONTEXT = 100_000, 2 << 30
-"""Limits of a task's folder, which may be the build context of an image."""
 _MOST_TEXT = 1 << 18
-"""Limit of `task.toml`, the instruction and a Dockerfile, in bytes."""
 _MOST_STARS = 4
-"""Limit of stars in a `.dockerignore` pattern: each multiplies the matching time by the path's length."""
+"""Each star in a `.dockerignore` pattern multiplies the matching time by the path's length."""
 _LONGEST_NAME = 512
 _HERE_DOCUMENT = re.compile(r"<<-?([\"']?)(\w+)\1")
 _ARGUMENT = re.compile(r"\$\{?(\w+)(?::-([^}]*))?\}?")
@@ -27,8 +24,6 @@ _ARGUMENT = re.compile(r"\$\{?(\w+)(?::-([^}]*))?\}?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HarborTask:
-    """A task that can be rolled out."""
-
     task_id: str
     """The folder, relative to the dataset's."""
     folder: Path
@@ -43,7 +38,6 @@ class HarborTask:
 
     @property
     def verifier_images(self) -> Images:
-        """The sources of the verifier's machine; empty if it uses the agent's image."""
         if not self.table.is_separate:
             return ()
         machine = self.table.verifier.environment
@@ -56,7 +50,6 @@ class HarborTask:
 
 
 def find_tasks(root: Path) -> tuple[list[HarborTask], dict[str, str]]:
-    """Return the tasks below a folder in the order of their ids, and the reasons against others by id."""
     tasks, refused = list[HarborTask](), dict[str, str]()
     for folder in sorted(_task_folders(root)):
         name = folder.relative_to(root).as_posix() if folder != root else folder.name
@@ -69,11 +62,6 @@ def find_tasks(root: Path) -> tuple[list[HarborTask], dict[str, str]]:
 
 
 def files_below(folder: Path) -> dict[str, ArchivedFile]:
-    """Return the files below a folder of a task, by relative path.
-
-    Raises:
-        DatasetError: if they are too large.
-    """
     found, size = dict[str, ArchivedFile](), 0
     for path in sorted(folder.rglob("*")):
         if path.is_file():
@@ -96,7 +84,7 @@ def base_images(dockerfile: str) -> tuple[str, ...]:
             name, _, default = named[0].partition("=")
             arguments[name] = default.strip("\"'")[:_LONGEST_NAME]
         elif kind == "FROM" and named:
-            found.append(_with_arguments(named[0], arguments))
+            found.append(_ARGUMENT.sub(lambda each: arguments.get(each[1]) or each[2] or each[0], named[0]))
             stages |= {named[2].lower()} if len(named) > 2 else set()
         elif kind == "COPY":
             found += [word.removeprefix("--from=") for word in words if word.startswith("--from=")]
@@ -138,7 +126,6 @@ def _text(path: Path) -> str:
 
 
 def _check_part(folder: Path, part: str) -> None:
-    """Raise DatasetError if a link leads out of the task's folder, or a part is too large."""
     root, size = folder.resolve(), 0
     for count, path in enumerate((folder / part, *(folder / part).rglob("*"))):
         if path.is_symlink() and not path.resolve().is_relative_to(root):
@@ -149,7 +136,6 @@ def _check_part(folder: Path, part: str) -> None:
 
 
 def _images(named: str | None, folder: Path) -> Images:
-    """Return the sources of a machine. Raises: DatasetError: if matching `.dockerignore` is slow."""
     file, ignored = folder / "Dockerfile", folder / ".dockerignore"
     patterns = _text(ignored).splitlines() if ignored.exists() else ()
     if any(pattern.count("*") > _MOST_STARS for pattern in patterns):
@@ -159,7 +145,6 @@ def _images(named: str | None, folder: Path) -> Images:
 
 
 def _instructions(dockerfile: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield each instruction and its words, without comments and here-documents; join continued lines."""
     lines = iter(re.sub(r"^[ \t]*#.*\n", "", dockerfile + "\n", flags=re.MULTILINE).splitlines())
     for line in lines:
         while line.rstrip().endswith("\\"):
@@ -169,7 +154,3 @@ def _instructions(dockerfile: str) -> Iterator[tuple[str, list[str]]]:
                 pass
         if words := line.split():
             yield words[0].upper(), words[1:]
-
-
-def _with_arguments(name: str, arguments: Mapping[str, str]) -> str:
-    return _ARGUMENT.sub(lambda found: arguments.get(found[1]) or found[2] or found[0], name)

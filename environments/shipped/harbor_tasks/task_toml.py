@@ -5,7 +5,7 @@ Source: https://www.harborframework.com/docs/tasks and the models of the package
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
@@ -19,7 +19,6 @@ _HOST_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 
 def _megabytes(value: Any) -> Any:
-    """Read the sizes of older files, such as `memory = "2G"`."""
     size = _SIZE.fullmatch(value) if isinstance(value, str) else None
     return value if size is None else max(1, int(min(_HUGE, float(size[1]) * _SHARE_OF_MB[size[2].upper()])))
 
@@ -56,8 +55,6 @@ NetworkMode = Literal["public", "no-network", "allowlist"]
 
 
 class EnvironmentTable(BaseModel):
-    """`[environment]`, the machine."""
-
     docker_image: Annotated[str, AfterValidator(_check_image_name)] | None = None
     os: Annotated[str, BeforeValidator(lambda value: str(value).lower())] = "linux"
     cpus: Annotated[float, Field(gt=0, lt=4096)] | None = None
@@ -76,7 +73,6 @@ class EnvironmentTable(BaseModel):
 
     @property
     def is_offline(self) -> bool:
-        """Whether the task forbids the network; `network_mode` wins over the older `allow_internet`."""
         return self.allow_internet is False if self.network_mode is None else self.network_mode != "public"
 
 
@@ -100,8 +96,6 @@ class SolutionTable(BaseModel):
 
 
 class ArtifactTable(BaseModel):
-    """One of `[[artifacts]]`, the paths copied to the verifier."""
-
     source: Annotated[str, AfterValidator(_check_path)]
     service: str | None = None
 
@@ -129,15 +123,15 @@ class TaskTable(BaseModel):
 
 
 def read_table(text: str) -> TaskTable:
-    """Parse a `task.toml`.
-
-    Raises:
-        DatasetError: if it is not TOML, a field is invalid, or it needs an unsupported feature.
-    """
     try:
         table = TaskTable.model_validate(tomllib.loads(text))
     except ValidationError as error:
-        raise DatasetError("; ".join(_lines(error))) from error
+        lines = (
+            f"task.toml: {'.'.join(map(str, each['loc']))}: {each['msg'].removeprefix('Value error, ')}, "
+            f"got {each['input']!r:.80}"
+            for each in error.errors()
+        )
+        raise DatasetError("; ".join(lines)) from error
     except (ValueError, RecursionError) as error:
         raise DatasetError(f"task.toml is no TOML: {error}") from error
     if reasons := [reason for reason, holds in _refusals(table).items() if holds]:
@@ -145,14 +139,7 @@ def read_table(text: str) -> TaskTable:
     return table
 
 
-def _lines(error: ValidationError) -> Iterator[str]:
-    for each in error.errors():
-        field = ".".join(map(str, each["loc"]))
-        yield f"task.toml: {field}: {each['msg'].removeprefix('Value error, ')}, got {each['input']!r:.80}"
-
-
 def _refusals(table: TaskTable) -> Mapping[str, Any]:
-    """Return unsupported features, with whether the task needs them."""
     machine, verifier = table.environment, table.verifier
     services = [each.service for each in table.artifacts if isinstance(each, ArtifactTable)]
     machines = [machine, *filter(None, [verifier.environment])]

@@ -1,4 +1,4 @@
-"""The verdict of a task's tests in a fresh machine, over the agent's files, with tools of the clean image."""
+"""The verdict of a task's tests in a fresh machine, with tools of the clean image."""
 
 import asyncio
 import io
@@ -27,18 +27,15 @@ TESTS, LOGS, SOLUTION = "/tests", "/logs/verifier", "/solution"
 _PUBLISHED = "/logs/artifacts"
 """Harbor copies it to a verifier in a separate machine even if it is not declared."""
 _MOST_BYTES = 1 << 20
-"""Limit of reward files, and of solution files to search."""
 _MOST_CHANGED = 128 << 20
-"""Limit of an agent's changes in bytes, which pass through the memory of this process."""
 _MOST_EXCLUDED = 1000
-"""Limit of paths for the engine to leave out; it compares each with each change."""
 _LINKS_AT_ONCE, _LONGEST_PATH = 1000, 4097
 _NOT_OF_TASK = re.compile(r"/(dev|logs|proc|run|solution|sys|tests|verifier)(/|$)|.*/__pycache__(/|$)")
-"""Paths that no task needs from the agent, so that no report names them as left out."""
+"""Paths that no task needs from the agent, so that no report names them."""
 _NEVER_A_LINK = re.compile(r"/(home|root|tmp|var)(/(cache|lib|tmp))?$|/home/[^/]+$")
-"""Folders that are copied in part: a link in their place could lead to another folder."""
+"""Folders that are copied in part: a link in their place could lead elsewhere."""
 _SCRATCH = re.compile(r"/(var/)?tmp/")
-"""Folders for temporary files of the tests, to which a link of the agent's could lead."""
+"""Folders for temporary files of the tests, to which an agent's link could lead."""
 _LINKING, _BETWEEN_WORDS = re.compile(r"\bln\b|link"), re.compile(r"[\s\"'`();,]+")
 _CLEAN = """printf '%s\\0' "$PATH"
 find / -xdev '(' -name pyvenv.cfg -o -name objects -o -name refs ')' -print0
@@ -59,14 +56,9 @@ _AS_USER = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The result of a task's tests."""
-
     rewards: Mapping[str, float] | None
-    """Rewards by name; `None` if the tests wrote no readable reward or ran out of time."""
     left_out: Sequence[str]
-    """Paths that the agent changed and the tests could not see."""
     last_words: str
-    """The end of the tests' stderr, or the error of their machine."""
     exit_code: int = 1
 
 
@@ -78,7 +70,6 @@ async def reach_verdict(task: HarborTask, agent: Sandbox, opening: Opening, *, l
     Raises:
         AgentCausedError: if the agent's files cannot be judged.
         NoVerdict: if the fresh machine reaches a limit before the tests begin.
-        SandboxError: if a machine breaks, or is not ready within `limit_s`, which also limits the tests.
     """
     files = {} if task.verifier_images else files_below(task.folder / "tests")
     held = {f"{TESTS}/{path}": each.data for path, each in files.items()}
@@ -121,7 +112,6 @@ async def put_folder(sandbox: Sandbox, folder: Path, at: str) -> None:
 
 
 async def _bring(task: HarborTask, agent: Sandbox, fresh: Sandbox) -> list[str]:
-    """Copy the agent's files for the tests; return the paths of changes that are left out."""
     with fresh_machine():
         listed = await fresh.exec(["sh", "-c", _CLEAN], max_output_bytes=_MOST_BYTES << 3)
     search_path, *marks = listed.text().split("\0")
@@ -163,7 +153,6 @@ async def _bring(task: HarborTask, agent: Sandbox, fresh: Sandbox) -> list[str]:
 
 
 def _choose_members(archive: bytes, allowed: FileFilter) -> tuple[bytes, dict[str, str]]:
-    """Return an archive of the allowed members, and the targets of the links among them."""
     kept, links, contents = io.BytesIO(), dict[str, str](), set[str]()
     with (
         tarfile.open(fileobj=io.BytesIO(archive)) as source,
@@ -188,7 +177,7 @@ def _choose_members(archive: bytes, allowed: FileFilter) -> tuple[bytes, dict[st
 
 
 async def _remove_links_out(fresh: Sandbox, links: Mapping[str, str], allowed: FileFilter) -> set[str]:
-    """Remove links that the machine resolves to other files than the agent's, and return their paths.
+    """Remove links that the machine resolves to other files than the agent's.
 
     A link that the task's solution makes may lead to the clean image.
     """
@@ -217,7 +206,6 @@ async def _feed(fresh: Sandbox, argv: Sequence[str], paths: Sequence[str]) -> st
 
 
 def _read_texts(folder: Path) -> str:
-    """Return the names of all files in a folder, and the text of small ones."""
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     small = [path for path in paths if path.stat().st_size <= _MOST_BYTES]
     names = (path.relative_to(folder).as_posix() for path in paths)
@@ -225,7 +213,7 @@ def _read_texts(folder: Path) -> str:
 
 
 def _command(task: HarborTask, script: bytes) -> list[str]:
-    """Return the argv by the script's first line, since a verifier's files are not executable."""
+    """Use the script's first line, since a verifier's files are not executable."""
     first = script.partition(b"\n")[0].decode("utf-8", "replace").strip()
     argv = [*(shlex.split(first[2:]) if first.startswith("#!") else ["bash"]), f"{TESTS}/test.sh"]
     user = task.table.verifier.user
@@ -233,7 +221,6 @@ def _command(task: HarborTask, script: bytes) -> list[str]:
 
 
 async def _rewards(fresh: Sandbox) -> dict[str, float] | None:
-    """Read `reward.json`, or else `reward.txt`; return None if neither has numbers."""
     for name in ("reward.json", "reward.txt"):
         with suppress(OSError, ValueError, TypeError, OverflowError, RecursionError, RewardError):
             data = await fresh.read_file(f"{LOGS}/{name}", max_bytes=_MOST_BYTES)

@@ -31,7 +31,6 @@ class Verdict(BaseModel):
 
 
 UNREADABLE = Verdict(score=0, remarks="The editor could make nothing of this.")
-"""The verdict on a draft for which the judge gives no readable one."""
 
 
 class JudgedWritingConfig(AgentEnvConfig):
@@ -60,7 +59,6 @@ class JudgedWritingEnv(TurnLevelRewardMixin, AgentEnv):
         return describe_task(item)
 
     async def respond(self, item: Item, turn: Turn, ctx: RolloutContext) -> str | None:
-        """Reply with the editor's remarks, and end the rollout after the last draft."""
         verdict = await self._judge_draft(item, turn, ctx)
         if len(_verdicts(ctx)) < self.config.drafts:
             return f"The editor says: {verdict.remarks} Write the whole text again, better."
@@ -114,10 +112,7 @@ class JudgedWritingEnv(TurnLevelRewardMixin, AgentEnv):
     def scripted_choices(
         self, item: Item, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
     ) -> Sequence[Choice]:
-        """Mostly write all the sentences; else leave one out, repeat one, write the first ones, or refuse.
-
-        With skill 1 every draft is whole; without skill half of them leave a sentence out.
-        """
+        """Mostly write all the sentences; else leave one out, repeat one, write the first ones, or refuse."""
         sentences: Sequence[str] = item["sentences"]
         drafts = sum(message.role == "assistant" for message in messages)
         incomplete = [" ".join(each for each in sentences if each != gap) for gap in sentences]
@@ -131,7 +126,6 @@ class JudgedWritingEnv(TurnLevelRewardMixin, AgentEnv):
 
 
 def _verdicts(ctx: RolloutContext) -> dict[int, Verdict]:
-    """Verdicts on the drafts so far, by the index of their turn."""
     return cast("dict[int, Verdict]", ctx.notes.setdefault("verdicts", {}))
 
 
@@ -178,7 +172,6 @@ def length_fit(text: str, shortest: int, longest: int) -> float:
 
 
 def variety(text: str) -> float:
-    """Return the share of sentences that repeat no earlier one; 0 for an empty text."""
     sentences = [" ".join(split_words(sentence)) for sentence in re.split(r"[.!?\n]+", text)]
     sentences = [sentence for sentence in sentences if sentence]
     return len(set(sentences)) / len(sentences) if sentences else 0.0

@@ -30,8 +30,6 @@ CARRIED_WEIGHT = 0.5
 
 
 class LongMathConfig(AgentEnvConfig):
-    """Settings of `LongMathEnv`: a window of 2,048 tokens, with summaries to stay in it."""
-
     facts: int = Field(default=24, ge=2, le=1000, description="Pages of a ledger, each with one fact.")
     stores: int = Field(
         default=6, ge=2, le=len(STORES), description="Stores of a ledger: numbers to keep in mind."

@@ -23,18 +23,16 @@ _SENTENCES = (COUNTED, BROUGHT, SOLD, ABOVE, BELOW)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StockChange:
     sentence: str
-    """One of `_SENTENCES`."""
     store: str
     sacks: int
     other: str | None = None
-    """The store of the comparison."""
 
     @property
     def text(self) -> str:
         return self.sentence.format(store=self.store, sacks=self.sacks, other=self.other)
 
     def stock(self, known: Mapping[str, int]) -> int | None:
-        """Return the sacks in the store after the change; None if the stock before it is not in `known`."""
+        """Return the sacks in the store after the change; None if the stock before it is unknown."""
         if self.sentence == COUNTED:
             return self.sacks
         before = known.get(self.other or self.store)
@@ -74,7 +72,6 @@ STORES = (
     "mill", "quay", "abbey", "barn", "tower", "cellar", "chapel", "forge", "inn", "court", "weir", "lodge",
 )  # fmt: skip
 _LEAST, _MOST = 20, 400
-"""Bounds of the sacks in a store."""
 _ASIDES = (
     "Rain kept the carters under the roof until noon, and nobody was in a hurry to leave.",
     "The roof of the {store} was mended for {number} pence, which the steward called too dear.",
@@ -98,7 +95,6 @@ def make_ledgers(split: str, *, seed: int, count: int, facts: int, stores: int) 
 
 
 def refuse_unreadable(items: Sequence[Item]) -> None:
-    """Raise DatasetError if an item is not a ledger."""
     for item in items:
         try:
             ledger = _Ledger.model_validate(item)
@@ -160,13 +156,10 @@ def _change(rng: random.Random, names: Sequence[str], known: Mapping[str, int]) 
 
 @dataclass(slots=True, kw_only=True)
 class OpenLedger(State):
-    """An open ledger; its pages are read once, in order."""
-
     pages: Sequence[str]
     stocks: Sequence[int]
     """Sacks after each page in the store that it changes."""
     read: int = 0
-    """Number of pages read."""
 
     @tool
     def next_page(self, ctx: ToolContext, carried: int | None = None) -> str:

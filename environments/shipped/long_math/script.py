@@ -20,14 +20,12 @@ _CLOSED = "That was the last page."
 @dataclass(slots=True, kw_only=True)
 class AuditMemory:
     pages: int = 0
-    """Number of pages of the ledger."""
     stores: tuple[str, ...] = ()
     page: int = 0
     """The last page known to be read."""
     about: str | None = None
     """The store of that page, if the page is in the context."""
     stocks: dict[str, int] = field(default_factory=dict[str, int])
-    """Known sacks by store."""
 
     @classmethod
     def of(cls, messages: Sequence[Message]) -> "AuditMemory":
@@ -38,7 +36,6 @@ class AuditMemory:
 
     @property
     def note(self) -> str:
-        """All known stocks in one line."""
         return self.note_of(self.stores)
 
     @property
@@ -90,7 +87,6 @@ def _carried(arguments: str) -> int | None:
 
 
 _SLIP = 10
-"""The error of a wrong sum."""
 _ROLE = re.compile(r"^\[(system|user|assistant|tool)\]\n", re.MULTILINE)
 _CALL = re.compile(r"^next_page\((.*)\)$", re.MULTILINE)
 
@@ -98,9 +94,7 @@ _CALL = re.compile(r"^next_page\((.*)\)$", re.MULTILINE)
 def ledger_script(messages: Sequence[Message], skill: float) -> Sequence[Choice]:
     """Mostly turn the page with the right number, and answer with the sum of the known stocks at the end.
 
-    With skill 1 a note of all stocks is written with each call. Without skill there are no notes, and stocks
-    that leave the context are lost. Other mistakes, rarer with skill: a wrong sum, a malformed call, an
-    unknown tool, an early answer.
+    With skill 1 each call has a note of all stocks. Without notes, stocks that leave the context are lost.
     """
     memory = AuditMemory.of(messages)
     if memory.page >= memory.pages:

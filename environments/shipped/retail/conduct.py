@@ -13,7 +13,6 @@ from tools.errors import DatasetError, ToolError
 Item = Mapping[str, Any]
 """A line of `tasks.jsonl`."""
 REQUIRED_FIELDS = ("id", "user_id", "identity", "opening", "wish", "reads", "actions", "answers")
-"""Fields of every item; those for the scripted agent and customer are optional."""
 
 READS, WRITES, VIOLATION = 0.2, 0.3, -0.2
 """Rewards of all required look-ups, of all required changes, and of a turn that violates the policy."""
@@ -22,11 +21,9 @@ _NEED_NO_CUSTOMER = (*_FINDS, "get_product", "transfer_to_human")
 _READ_ONLY = ("get_user", "get_order", "get_product", *_FINDS)
 _YES = r"yes|yeah|yep|sure|correct|i confirm|confirmed|go ahead|please do|agreed"
 _YES_OR_NO = re.compile(rf"\b(?:(?P<yes>{_YES})|no|not|don't|never|stop)\b", re.IGNORECASE)
-"""The first match in an answer decides."""
 
 
 def refuse_impossible(items: Sequence[Item]) -> None:
-    """Raise DatasetError if the shop does not allow the expected actions of a task."""
     for item in items:
         try:
             required_end_state(item)
@@ -39,7 +36,6 @@ def required_actions(item: Item) -> Sequence[Mapping[str, Any]]:
 
 
 def required_end_state(item: Item) -> str:
-    """Return the `end_state` of a shop after exactly the required actions."""
     with closing(open_shop()) as connection:
         shop = Shop(connection)
         for action in required_actions(item):
@@ -52,22 +48,15 @@ def required_end_state(item: Item) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Conduct:
-    """The agent's conduct so far in one conversation."""
-
     item: Item
     customer: str | None = None
-    """The first user id that was found."""
     looked_up: set[str] = field(default_factory=set[str])
-    """Ids of orders and products."""
     changed: list[Any] = field(default_factory=list[Any])
-    """Required actions that are done."""
 
     def score(self, events: Sequence[Event], before: Sequence[Message]) -> dict[str, float] | None:
         """Return the rewards of a turn with these tool events; None if it neither helped nor harmed.
 
-        Args:
-            events: The events of the turn's tools.
-            before: The conversation before the turn.
+        `before` is the conversation before the turn.
         """
         rewards: dict[str, float] = {}
         for event in events:
@@ -131,7 +120,7 @@ def is_confirmed(event: Event, before: Sequence[Message]) -> bool:
 
 
 def comparable(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments in a form to compare: texts as words, variants in any order, and no summary."""
+    """Return arguments to compare: texts as words, variants in any order, and no summary."""
     old, new = arguments.get("variant_ids", []), arguments.get("new_variant_ids", [])
     words = {
         name: re.findall(r"\w+", value.casefold())

@@ -63,7 +63,6 @@ class RetailEnv(TurnLevelRewardMixin, AgentEnv):
         return None if turn.tool_results else await self.user.reply(ctx, persona=persona(item))
 
     async def score_turn(self, item: Item, turn: Turn, ctx: RolloutContext) -> Reward | None:
-        """Score the turn's tool events by the task and the policy."""
         shop: Shop = ctx.state
         conduct = cast(Conduct, ctx.notes["conduct"])
         events, shop.events = shop.events, []

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from environments.policy.scripted import Choice, call, calls_that_ran, generic_script, mostly, say
@@ -14,6 +14,7 @@ from tools.calls import ToolSpec
 NEEDED_TOOLS = frozenset({"find_user_by_email", "find_user_by_name", "get_order", "get_product"})
 _ASK = "Happy to help. May I have your email address, or your name and zip code?"
 _GIVE_UP = "I am sorry, I cannot help you with that."
+_load_users = cache(partial(load_rows, "users"))
 _BRUSH_OFF = "That is done. Is there anything else?"
 _INSISTS = "Is there really no way?"
 _AGREES, _DECLINES = "Yes, please do that.", "No, thank you, then leave it as it is."
@@ -24,9 +25,8 @@ def retail_script(
 ) -> Sequence[Choice]:
     """Mostly take the right step of identify, look up, ask, change and report; else make a mistake.
 
-    With skill 1 every step is right. Half of the mistakes are wrong steps (a change without a question,
-    giving up, a false claim, a violation of the policy), and half are clumsy (a malformed call, an unknown
-    tool), after which the agent tries again. Without the shop's tools it plays `generic_script`.
+    Half of the mistakes are wrong steps (giving up, a false claim, a violation of the policy), half are
+    clumsy (a malformed call, an unknown tool), after which the agent tries again.
     """
     if not {tool.name for tool in tools} >= NEEDED_TOOLS:
         return generic_script(messages, tools, skill)
@@ -60,7 +60,6 @@ def _next_steps(item: Item, messages: Sequence[Message]) -> tuple[Message, Seque
 
 
 def _identify(item: Item, ran: Sequence[tuple[str, Any]], customer: Sequence[str]) -> Message | None:
-    """Return the next step to identify the customer, or None."""
     if any(name.startswith("find_user") for name, _ in ran):
         return None
     answer = introduction(item)
@@ -76,7 +75,6 @@ def _identify(item: Item, ran: Sequence[tuple[str, Any]], customer: Sequence[str
 
 
 def _act(item: Item, messages: Sequence[Message], ran: Sequence[tuple[str, Any]]) -> Message | None:
-    """Propose the next change, or make it once the customer agreed; return None if none is left."""
     left = _actions_left(item, ran)
     if not left or any(message.content == _DECLINES for message in messages):
         return None
@@ -98,17 +96,12 @@ def _actions_left(item: Item, ran: Sequence[tuple[str, Any]]) -> Sequence[Mappin
 
 
 def introduction(item: Item) -> str:
-    user = _customers().get(item["user_id"])
+    user = next((each for each in _load_users() if each["user_id"] == item["user_id"]), None)
     if user is None or item["identity"] == "none":
         return "I will not say that."
     if item["identity"] == "name":
         return f"I am {user['first_name']} {user['last_name']}, my zip code is {user['zip_code']}."
     return f"My email address is {user['email']}."
-
-
-@cache
-def _customers() -> Mapping[str, Mapping[str, Any]]:
-    return {user["user_id"]: user for user in load_rows("users")}
 
 
 def persona(item: Item) -> str:

@@ -19,7 +19,6 @@ from tools.errors import ToolError
 from tools.registry import tool
 
 HANDED_OVER = "transferred to a human"
-"""The end reason after `transfer_to_human`."""
 _NUMBER = re.compile(r"(?<![\w.,])\d+(?:[.,]\d+)*")
 _AMOUNT = re.compile(r"\d{1,9}(\.\d{1,4})?")
 _MOST_NUMBERS = 20
@@ -51,13 +50,10 @@ class Event:
 
     tool: str
     user_id: str | None
-    """The customer concerned, if any."""
     arguments: Mapping[str, Any]
 
 
 class Lookup(State):
-    """The tools that read the shop."""
-
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
         self.events: list[Event] = []
@@ -141,11 +137,6 @@ class Lookup(State):
         self.events.append(Event(tool=tool, user_id=user_id, arguments=arguments))
 
     def row(self, table: str, key: str, value: str) -> sqlite3.Row:
-        """Return the row with this key.
-
-        Raises:
-            ToolError: if it does not exist.
-        """
         row = self.connection.execute(f"select * from {table} where {key} = ?", [value]).fetchone()
         if row is None:
             raise ToolError(f"There is no {key.removesuffix('_id')} {value!r}.")
@@ -398,8 +389,6 @@ class Shop(Lookup):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Swap:
-    """The replacement of a variant by another one; amounts in cents."""
-
     old: str
     new: str
     price: int
@@ -418,7 +407,6 @@ _FOLDER = Path(__file__).parent
 
 
 def open_shop() -> sqlite3.Connection:
-    """Open a database in its first state; only the opening thread may use it."""
     connection = sqlite3.connect(":memory:")
     connection.row_factory = sqlite3.Row
     connection.executescript(_FOLDER.joinpath("schema.sql").read_text())
@@ -446,7 +434,6 @@ def load_rows(name: str) -> list[dict[str, Any]]:
 
 @cache
 def _seed() -> dict[str, Sequence[Row]]:
-    """Return the rows of every table, in the order of their references."""
     users, products, orders = load_rows("users"), load_rows("products"), load_rows("orders")
     variants = [(product["product_id"], variant) for product in products for variant in product["variants"]]
     price = {variant["variant_id"]: cents(variant["price"]) for _, variant in variants}

@@ -18,19 +18,16 @@ from environments.turn_level_reward import TurnLevelRewardMixin
 from tools.calls import ToolSpec
 
 Item = Mapping[str, Any]
-"""`product`, a name from `PRODUCTS`."""
 PRODUCTS: tuple[str, ...] = (
     "armchair", "backpack", "bicycle", "coat", "desk lamp", "guitar", "hammock", "headphones", "kettle",
     "keyboard", "rain jacket", "running shoes", "sofa", "suitcase", "tent", "watch",
 )  # fmt: skip
 READ_CHARS = 2_000
-"""The customer reads this much of a message, which also bounds the cost of reading."""
 TOPICS: Mapping[str, Set[str]] = {
     "comfort": {"comfort", "comfortable", "cosy", "easy", "gentle", "light", "pleasant", "soft"},
     "durability": {"durability", "durable", "last", "lasts", "robust", "solid", "strong", "sturdy"},
     "looks": {"beautiful", "colour", "colours", "design", "elegant", "look", "looks", "style"},
 }
-"""Topics that a customer may care for, each with the words that name it."""
 _PITCH = {"buy", "order", "purchase"}
 _GOODBYE = {"bye", "farewell", "goodbye"}
 _WORD = re.compile(r"[a-z]+")
@@ -44,7 +41,6 @@ class SellerMove:
 
 
 def parse_move(text: str) -> SellerMove:
-    """Classify a message: a pitch by its words for a sale, else a goodbye by its words, else chat."""
     words = Counter(_WORD.findall(text[:READ_CHARS].lower()))
     if words.keys() & _PITCH:
         return SellerMove(kind="pitch")
@@ -57,17 +53,15 @@ def parse_move(text: str) -> SellerMove:
 
 
 PATIENCE = 3
-"""Messages that a customer answers."""
 UPVOTE = 0.1
 MOODS = ("cold", "warm", "hot")
 WARMS_UP = (0.5, 0.5, 0.0)
-"""Chance, by mood, that talk of the right topic makes the customer warmer."""
+"""Chance of the next mood, by mood, after talk of the right topic."""
 CONVERTS = (0.1, 0.4, 0.8)
-"""Chance, by mood, that a pitch sells."""
+"""Chance of a sale after a pitch, by mood."""
 SILENT = 0.25
 """Chance that a chat message gets no vote."""
 _STARTS = (0.5, 0.3, 0.2)
-"""Share of customers that begin in each mood."""
 _WANTS = {
     "comfort": "It has to be comfortable, for I use it all day.",
     "durability": "It must last, my old one broke.",
@@ -83,18 +77,15 @@ class Customer:
     mood: int
     """Index into `MOODS`."""
     taste: str
-    """The topic that matters."""
     chances: random.Random
     messages: int = 0
     vote: float | None = None
     """Vote on the last message: the upvote, 0 for none, `None` for silence."""
     says: str = ""
-    """Reply to the last message."""
     end: Literal["sold", "left"] | None = None
 
     @classmethod
     def arrive(cls, *, seed: int, group_seed: int) -> "Customer":
-        """Draw mood and taste from the group's seed; reactions come from the rollout's seed."""
         rng = random.Random(group_seed)
         (mood,) = rng.choices(range(len(MOODS)), _STARTS)
         return cls(mood=mood, taste=rng.choice(sorted(TOPICS)), chances=random.Random(seed))
@@ -104,7 +95,6 @@ class Customer:
         return f"{_WANTS[self.taste]} {_SAYS[self.mood]}"
 
     def answer(self, move: SellerMove) -> str:
-        """Vote, perhaps warm up, perhaps buy or leave, and return the reply."""
         self.messages += 1
         if move.kind == "pitch":
             self.vote = 0.0
@@ -172,10 +162,7 @@ class SalesChatEnv(TurnLevelRewardMixin, AgentEnv):
     def scripted_choices(
         self, item: Item, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
     ) -> Sequence[Choice]:
-        """Mostly talk of the customer's topic with a pitch at the end; else a mistake.
-
-        Mistakes are another topic, an early pitch or none, a goodbye, and an empty message.
-        """
+        """Mostly talk of the customer's topic with a pitch at the end; else a mistake."""
         topics = [parse_move(message.content).topic for message in messages if message.role == "user"]
         wanted = next(filter(None, topics), "comfort")
         is_last = sum(message.role == "assistant" for message in messages) == PATIENCE - 1

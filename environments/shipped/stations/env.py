@@ -41,12 +41,9 @@ class StationsConfig(AgentEnvConfig):
 
 @dataclass(slots=True, kw_only=True)
 class Journey(State):
-    """The progress of one rollout."""
-
     signs: Sequence[str]
     task: Task
     right: list[bool] = field(default_factory=list[bool])
-    """Whether each pressed key was right."""
 
 
 @tool

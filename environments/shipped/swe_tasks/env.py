@@ -41,18 +41,15 @@ from tools.sandbox.layers import digests_of, files_beside
 from tools.terminal import terminal
 
 TURN_SHARE = 0.5
-"""Sum of a rollout's turn rewards if every test of `FAIL_TO_PASS` passes at the end."""
+"""Sum of the turn rewards if every test of `FAIL_TO_PASS` passes at the end."""
 NEEDED_TOOLS = frozenset({"read_file", "edit_file", "write_file"})
 _PATCH = "model.patch"
 _MOST_NAMED = 20
 _MOST_CHANGED = 4 * MAX_PATCH_BYTES
-"""Limit of all files that an agent changed, including tests and others outside of the patch."""
 _OWN_DATA = Path(str(files("environments.shipped.swe_tasks")))
 
 
 class SweTasksConfig(AgentEnvConfig):
-    """Settings of `SweTasksEnv`."""
-
     max_turns: int = Field(default=30, ge=1, le=10_000, description="Model calls per rollout.")
     max_tokens_per_turn: int = Field(default=4096, ge=1, description="Tokens one model call may sample.")
     token_budget: int = Field(default=65_536, ge=1, description="Tokens one rollout may sample in all.")
@@ -74,11 +71,8 @@ class SweTasksConfig(AgentEnvConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """The result of the last verification."""
-
     patch: bytes = b""
     share: float = 0.0
-    """Share of the tests of `FAIL_TO_PASS` that pass."""
 
 
 class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
@@ -98,12 +92,6 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
     config: SweTasksConfig  # pyright: ignore[reportIncompatibleVariableOverride]  # narrowed, as env_config_cls says
 
     async def load_items(self) -> Sequence[Row]:
-        """Return the rows of the dataset, or the embedded ones, after a check of their repositories.
-
-        Raises:
-            DatasetError: if a repository is missing or unreadable, or tests are not a list.
-            ConfigError: if git is not installed.
-        """
         if self.config.has_dataset:
             rows = await super().load_items()
         else:
@@ -120,7 +108,6 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
         return SandboxSpec(prepared=f"{item['repo']}@{item.get('base_commit')}")
 
     async def prepare_sandbox(self, item: Row, sandbox: Sandbox) -> None:
-        """Write the files of the repository at its commit, without history."""
         tree = await asyncio.to_thread(self._tree, item)
         await sandbox.put_archive(await asyncio.to_thread(pack, tree))
 
@@ -161,11 +148,7 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
     def scripted_choices(
         self, item: Row, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
     ) -> Sequence[Choice]:
-        """Mostly look at the file, make each change of the patch, and answer; else a mistake.
-
-        A wrong change removes the lines that the right one replaces. Without a tool or a `patch` in the row
-        it plays `generic_script`.
-        """
+        """Mostly look at the file, make each change of the patch, and answer; else a mistake."""
         steps = changes(str(item.get("patch") or ""))
         if not steps or not {tool.name for tool in tools} >= NEEDED_TOOLS:
             return generic_script(messages, tools, skill)
@@ -186,7 +169,6 @@ class SweTasksEnv(TurnLevelRewardMixin, AgentEnv):
         return mostly(p_right, [right], [wrong, answer], clumsy)
 
     async def _progress(self, item: Row, ctx: RolloutContext) -> Reward:
-        """Return the reward for the change in passing tests since the last verification."""
         before = cast(Verified, ctx.notes.get("verified", Verified()))
         patch = await self._patch(item, ctx)
         if patch == before.patch:

@@ -13,7 +13,6 @@ from tools.sandbox.archive import ArchivedFile
 from tools.sandbox.inside.tar import MAX_MEMBERS
 
 Tree = Mapping[str, ArchivedFile]
-"""Plain files by their paths in the repository."""
 _ENVIRONMENT = {
     "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_ATTR_NOSYSTEM": "1",
     "GIT_DIR": os.devnull, "LC_ALL": "C",
@@ -22,7 +21,6 @@ _ENVIRONMENT = {
 _GIT_S = 120.0
 _NOT_FOUND, _MOST_WORDS = 127, 4096
 MAX_TREE_BYTES = 128 << 20
-"""Limit of a repository's files, which are kept in memory."""
 _SETTINGS = (
     "-c", f"core.attributesFile={os.devnull}", "-c", "core.packedGitLimit=256m",
     "-c", "core.packedGitWindowSize=32m",
@@ -30,11 +28,6 @@ _SETTINGS = (
 
 
 def read_folder(folder: Path) -> dict[str, ArchivedFile]:
-    """Return the plain files below a folder, without links, `.git` and `__pycache__`.
-
-    Raises:
-        DatasetError: if they are too many, or too large.
-    """
     files: dict[str, ArchivedFile] = {}
     size = 0
     for above, folders, names in os.walk(folder):
@@ -48,7 +41,6 @@ def read_folder(folder: Path) -> dict[str, ArchivedFile]:
 
 
 def check_size(count: int, size: int, name: str) -> None:
-    """Raise DatasetError if there are more files or bytes than a repository may have."""
     if count > MAX_MEMBERS or size > MAX_TREE_BYTES:
         raise DatasetError(
             f"{name} has more than {MAX_MEMBERS} files or {MAX_TREE_BYTES >> 20} MB; leave out what the "
@@ -57,12 +49,10 @@ def check_size(count: int, size: int, name: str) -> None:
 
 
 def file_of(data: bytes, mode: int) -> ArchivedFile:
-    """Return a file with one of git's two modes."""
     return ArchivedFile(data=data, mode=0o755 if mode & 0o100 else 0o644)
 
 
 def patch_between(before: Tree, after: Tree) -> bytes:
-    """Return the patch from one tree to the other, in git's format."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         for side, files, others in (("a", before, after), ("b", after, before)):
@@ -101,14 +91,9 @@ def git(
     stdin: bytes = b"",
     max_bytes: int = 2 * MAX_TREE_BYTES,
 ) -> bytes:
-    """Return the output of a git command, which reads no settings of this machine.
+    """Run a git command that reads no settings of this machine, and return its output.
 
-    Its output and each file that it writes have at most `max_bytes`; it has 1 GB of memory and two minutes,
-    since a small patch or tree may unpack to any size.
-
-    Raises:
-        ConfigError: if git is not installed.
-        DatasetError: if it exceeds a limit, or its exit code is not in `codes`.
+    A small patch or tree may unpack to any size, so output, files, memory and time have limits.
     """
     others = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     own = {**others, **_ENVIRONMENT, **(env or {})}

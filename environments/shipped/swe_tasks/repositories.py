@@ -31,16 +31,11 @@ from tools.sandbox.inside import tar
 _COMPRESSED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 _REVISION = re.compile(r"\w[\w./+-]*")
 _BLOB = re.compile(rb"(?P<mode>100\d{3}) blob (?P<name>\w+) +(?P<size>\w+)\t(?P<path>.+)", re.DOTALL)
-"""A plain file in `git ls-tree -l`, no link or submodule; git prints BAD as the size of a missing one."""
+"""A plain file in `git ls-tree -l`; git prints BAD as the size of a missing one."""
 _LONG_HASH, _MOST_LISTED = 64, 8 << 20
 
 
 def find_repository(row: Mapping[str, Any], folder: Path | None, others: Sequence[Path]) -> Path:
-    """Return the path of a row's repository, below the dataset's folder or one of the others.
-
-    Raises:
-        DatasetError: if there is none, or an archive below the others lacks the `sha256` of its row.
-    """
     roots = [each.expanduser().resolve() for each in (*([] if folder is None else [folder]), *others)]
     for root in roots:
         path = (root / str(row["repo"])).resolve()
@@ -62,7 +57,6 @@ def find_repository(row: Mapping[str, Any], folder: Path | None, others: Sequenc
 
 
 def check_repository(repository: Path, commit: str | None) -> None:
-    """Raise DatasetError if an archive cannot be read, or a commit does not exist."""
     if repository.is_file():
         _read_archive(repository)
     elif commit is not None:
@@ -71,11 +65,6 @@ def check_repository(repository: Path, commit: str | None) -> None:
 
 
 def read_tree(repository: Path, commit: str | None) -> Tree:
-    """Return the plain files at a commit, or all of a folder or an archive, without `.git`.
-
-    Raises:
-        DatasetError: if they cannot be read, are too many or too large.
-    """
     if repository.is_file():
         files = _read_archive(repository)
     else:
@@ -115,7 +104,6 @@ def _is_complete(objects: str | Path) -> bool:
 
 
 def _list_files(repository: Path, commit: str, env: Mapping[str, str]) -> list[re.Match[bytes]]:
-    """Return the `_BLOB` matches of a commit's plain files."""
     if not _REVISION.fullmatch(commit):
         raise DatasetError(f"base_commit is {commit!r:.100}; give the hash of a commit, or its tag")
     words = ("ls-tree", "-r", "-l", "-z", f"{commit}^{{tree}}")

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 _FIRST = ("pytest_impl", {"tryfirst": True})
-"""The attribute that `pytest.hookimpl` sets, without an import of pytest."""
 _BEGIN, _DONE = b"ready\n", b"done\n"
 _TEST = re.compile(rb"begun (\d{1,6})\n(passed \1\n)?ended \1 (-?\d+)\n")
 _MOST_BYTES = 1 << 24
@@ -33,7 +32,6 @@ _SET_DUMPABLE = 4
 
 
 def main() -> None:
-    """Fork, and print the numbers of the tests that pass."""
     (readable, reports), (requests, writable) = os.pipe(), os.pipe()
     child = os.fork()
     if not child:
@@ -67,7 +65,7 @@ def main() -> None:
 
 
 def _read_report(report: bytes, *, is_over: bool) -> set[int]:
-    """Return the numbers of the passing tests; an empty set for a report that no honest run gives."""
+    """Return the numbers of the passing tests, none for a malformed report."""
     tests = list(_TEST.finditer(report))
     rest = report[tests[-1].end() :] if tests else report
     is_due = rest == _DONE or (is_over and (not rest or rest.startswith(b"begun ")))
@@ -78,7 +76,6 @@ def _read_report(report: bytes, *, is_over: bool) -> set[int]:
 
 
 def _be_child(requests: int, reports: int) -> None:
-    """Run the tests and exit; a traceback is printed if pytest cannot be imported."""
     try:
         _run_tests(requests, reports)
     except BaseException:  # noqa: BLE001  # the parent's code must not run here
@@ -130,8 +127,6 @@ def _run_tests(requests: int, reports: int) -> None:
 
 
 class Reporter:
-    """A plugin of pytest that runs the requested tests, and reports the passing ones."""
-
     def __init__(self, tests: list[str], output: int, test_s: float, path: list[str]) -> None:
         from _pytest.runner import runtestprotocol  # noqa: PLC0415  # before the repository could replace it
 
@@ -155,7 +150,6 @@ class Reporter:
     setattr(pytest_load_initial_conftests, *_FIRST)
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        """Keep the requested tests, each once."""
         items[:] = {each.nodeid: each for each in items if each.nodeid in self._left}.values()
 
     def pytest_runtest_protocol(self, item: Any) -> bool:
@@ -184,7 +178,6 @@ class Reporter:
 
 
 def _count_returns(item: Any) -> list[bool]:
-    """Return a list that grows by one entry whenever the test's function returns."""
     function, returns = item.obj, list[bool]()
 
     @functools.wraps(function)

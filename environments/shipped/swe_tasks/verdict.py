@@ -25,7 +25,6 @@ Row = Mapping[str, Any]
 """A row with the columns of SWE-bench."""
 
 MAX_PATCH_BYTES = 8 << 20
-"""Limit of the files that a patch changes; no fix needs more."""
 SUSPICIOUS = re.compile(
     rb"^\+.*(_getframe|f_back|f_locals|gc\.get_|/proc/|ctypes|os\._exit|getppid|runtestprotocol"
     rb"|__eq__\s*=\s*lambda)|^\+\s*def __eq__\(.*:\s*(\n\+\s*)?return True",
@@ -33,7 +32,6 @@ SUSPICIOUS = re.compile(
 )
 """Patterns in a patch that suggest that its code inspects the test that runs it."""
 _LONGEST_PATH = 1024
-"""Longer paths are possible in a sandbox, but not on this machine."""
 _SETTINGS = (
     "conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "pyproject.toml", "tox.ini",
     "setup.cfg",
@@ -42,17 +40,11 @@ _TEST_FILES = (
     *_SETTINGS, "test_*.py", "*_test.py", "tests.py", "sitecustomize.py", "usercustomize.py", "*.pth", "*.pyc"
 )  # fmt: skip
 TEST_S = 60.0
-"""Wall clock of one test."""
 _EXIT_S = 15.0
 _RUNNER = ".verifier/test_runner.py"
 
 
 def tests_of(row: Row, *columns: str) -> list[str]:
-    """Return the test ids in columns, each a list or its JSON text.
-
-    Raises:
-        DatasetError: if a column has another type, or `FAIL_TO_PASS` is empty.
-    """
     found: list[str] = []
     for column in columns:
         given = row.get(column)
@@ -74,11 +66,6 @@ def all_tests(row: Row) -> list[str]:
 
 
 def patch_of_code(row: Row, base: Tree, found: Tree) -> bytes:
-    """Return the difference of two trees without tests and their settings.
-
-    Raises:
-        AgentCausedError: if it is too large, or cannot be written as a patch.
-    """
     folders = {PurePosixPath(test.partition("::")[0]).parent.name for test in all_tests(row)}
     own = {"tests", *folders.intersection(("test", "testing"))}
 
@@ -112,21 +99,9 @@ async def find_passing(  # noqa: PLR0913  # one verdict
     *,
     timeout_s: float,
 ) -> frozenset[str]:
-    """Return the tests that pass with a patch.
+    """Return the tests that pass with a patch of code alone.
 
-    Args:
-        verify: `ctx.verify`, in sandboxes that begin with the repository.
-        row: The row; its test files replace those of the patch.
-        tests: Test ids.
-        base: The repository.
-        patch: A patch of code alone, from `patch_of_code`.
-        control: Shared by all verdicts over these tests.
-        timeout_s: Wall clock of all tests.
-
-    Raises:
-        AgentCausedError: if the runner finishes without the patch only.
-        ConfigError: if the sandbox has no pytest.
-        SandboxError: if the runner does not finish without the patch either, or no test begins.
+    Test files of the row replace those of the patch. `control` is shared by all verdicts over these tests.
     """
     own = await asyncio.to_thread(_files_of_tests, row, base)
 
@@ -149,18 +124,7 @@ async def _run_tests(
 ) -> frozenset[str]:
     """Run `test_runner.py` in a fresh sandbox, and return the tests that pass.
 
-    Args:
-        verify: `ctx.verify`, in sandboxes that begin with the repository.
-        row: The row, for messages.
-        tests: Test ids.
-        changed: Files that may be the agent's; `None` deletes one.
-        own: The verifier's files; `None` deletes one.
-        timeout_s: Wall clock of all tests.
-
-    Raises:
-        NoVerdict: if the runner does not finish, or its sandbox is lost with it.
-        ConfigError: if the sandbox has no pytest.
-        SandboxUnavailable: if no test begins.
+    `changed` are files that may be the agent's and `own` the verifier's; `None` deletes one.
     """
     request = {
         "tests": tests,
@@ -189,7 +153,6 @@ async def _run_tests(
 
 
 def _files_of_tests(row: Row, base: Tree) -> dict[str, ArchivedFile | None]:
-    """Return the files of tests and their settings; `None` for one that the row's `test_patch` deletes."""
     named = {test.partition("::")[0] for test in all_tests(row)}
     kept = {
         path: file for path, file in base.items() if path in named or PurePosixPath(path).name in _SETTINGS

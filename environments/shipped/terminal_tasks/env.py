@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from environments.base_env import AgentEnv
-from environments.policy.scripted import Choice, call, generic_script, mostly, say
+from environments.policy.scripted import Choice, call, calls_that_ran, generic_script, mostly, say
 from environments.rewards.reward_context import RolloutContext
 from environments.rollout.items.items import load_items
 from environments.trajectory import Message, Trajectory
@@ -17,7 +17,6 @@ from tools.sandbox.base import Sandbox
 from tools.terminal import terminal
 
 MAX_BYTES = 64 << 10
-"""Limit of the file; a larger one cannot be right."""
 
 Item = Mapping[str, Any]
 """`task_id`, and the `TerminalTask` as `task`."""
@@ -30,7 +29,6 @@ class TerminalTask:
     task_id: str
     instruction: str
     path: str
-    """Path of the file in the workspace."""
     expected: str
     command: str
     """A shell command that solves the task; only the scripted agent sees it."""
@@ -40,7 +38,6 @@ class TerminalTask:
     """`text`: equal but for white space at the end; `json`: the same value."""
 
     def accepts(self, data: bytes) -> bool:
-        """Whether this content of the file solves the task."""
         try:
             text = data.decode("utf-8")
             if self.compare == "text":
@@ -96,12 +93,11 @@ class TerminalTasksEnv(AgentEnv):
         """Mostly look, make the file, check it, and answer; else a mistake. Needs the terminal."""
         if "terminal" not in {tool.name for tool in tools}:
             return generic_script(messages, tools, skill)
-        right, wrong = _next_steps(_task(item), _commands_run(messages))
-        clumsy = [
-            call("terminal", '{"command": "ls"'),
-            call("terminal", {"cmd": "ls"}),
-            call("bash", {"command": "ls"}),
-        ]
+        calls = [each for each, _ in calls_that_ran(messages) if each.name == "terminal"]
+        done = [json.loads(each.arguments)["command"] for each in calls]
+        right, wrong = _next_steps(_task(item), done)
+        malformed, misnamed = call("terminal", '{"command": "ls"'), call("terminal", {"cmd": "ls"})
+        clumsy = [malformed, misnamed, call("bash", {"command": "ls"})]
         return mostly(0.3 + 0.69 * skill, [right], wrong, clumsy)
 
 
@@ -123,17 +119,3 @@ def _next_steps(task: TerminalTask, done: Sequence[str]) -> tuple[Message, Seque
 
 def _run(command: str) -> Message:
     return call("terminal", {"command": command})
-
-
-def _commands_run(messages: Sequence[Message]) -> list[str]:
-    """Return the commands that ran, in order; a refused call has no `command`."""
-    commands: list[str] = []
-    for message in messages:
-        for tool_call in message.tool_calls:
-            try:
-                arguments = json.loads(tool_call.arguments)
-            except ValueError:
-                continue
-            if tool_call.name == "terminal" and "command" in arguments:
-                commands.append(arguments["command"])
-    return commands

@@ -24,7 +24,6 @@ GUESSES = 6
 INFORMATION_WEIGHT = 0.5
 """Sum of the turn rewards of a solved game."""
 _CONSIDERED = 6
-"""Number of words that the scripted player chooses from, which bounds its cost."""
 
 Item = Mapping[str, Any]
 """`answer`, five letters from a to z."""
@@ -35,6 +34,7 @@ class WordGuessEnv(TurnLevelRewardMixin, AgentEnv):
 
     name = "word_guess"
     sandbox = "none"
+    data = ("words.txt",)
     required_fields = ("answer",)
     system_prompt = (
         "Find the secret English word of five letters; you have six guesses. Each is answered with a mark "
@@ -59,7 +59,6 @@ class WordGuessEnv(TurnLevelRewardMixin, AgentEnv):
         return Game.begin(item["answer"])
 
     async def respond(self, item: Item, turn: Turn, ctx: RolloutContext) -> str:
-        """Reply with the marks of the guess, and end a game that is solved or lost."""
         game: Game = ctx.state
         game.turns += 1
         word = parse_guess(turn.message.content)
@@ -78,12 +77,11 @@ class WordGuessEnv(TurnLevelRewardMixin, AgentEnv):
         return f"{answer}Guesses left: {GUESSES - game.turns}."
 
     def state_key(self, item: Item, turn: Turn | None, ctx: RolloutContext) -> str:
-        """Return the guesses left and all marks, independent of the order of guesses."""
+        """Return the guesses used and all marks, independent of the order of guesses."""
         game: Game = ctx.state
         return " ".join([str(game.turns), *sorted(f"{word}:{marks}" for word, marks in game.facts)])
 
     async def score_turn(self, item: Item, turn: Turn, ctx: RolloutContext) -> float:
-        """Return the information gained; a game's turn rewards add up to at most `INFORMATION_WEIGHT`."""
         before = ctx.notes.get("information", 0.0)
         ctx.notes["information"] = now = ctx.metrics["information"]
         return INFORMATION_WEIGHT * (now - cast(float, before))
@@ -94,10 +92,7 @@ class WordGuessEnv(TurnLevelRewardMixin, AgentEnv):
     def scripted_choices(
         self, item: Item, messages: Sequence[Message], tools: Sequence[ToolSpec], skill: float
     ) -> Sequence[Choice]:
-        """Mostly guess a word that fits every reply so far; else any word, or no word.
-
-        The player knows the embedded words, but not the answer.
-        """
+        """Mostly guess a word that fits every reply so far; else any word, or no word."""
         replies = [parse_marks(message.content) for message in messages if message.role == "user"]
         candidates = WORDS
         for guess, marks in filter(None, replies):

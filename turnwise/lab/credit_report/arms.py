@@ -64,7 +64,6 @@ class ReportGroup:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportData:
     arms: tuple[Arm, ...]
-    """The reference comes first."""
     groups: tuple[ReportGroup, ...]
 
 

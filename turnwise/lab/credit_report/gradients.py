@@ -97,12 +97,7 @@ def _positions(group: ReportGroup) -> Iterator[tuple[int, int, int, int, int]]:
 
 
 def model_gradients(data: ReportData, folder: Path) -> Gradients:
-    """Return each arm's gradient in each group, [group][arm][bucket], by one backward pass per turn.
-
-    Raises:
-        ConfigError: if torch or transformers is missing, or the folder has no causal model for these tokens.
-        CreditError: if the record has no log-probabilities, or those of other weights.
-    """
+    """Return each arm's gradient in each group, [group][arm][bucket], by one backward pass per turn."""
     model = _Model(folder)
     gradients = np.zeros((len(data.groups), len(data.arms), SKETCH), dtype=np.float32)
     for index, group in enumerate(data.groups):

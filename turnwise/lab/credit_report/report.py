@@ -1,6 +1,7 @@
 """The credit report of a record: one row per arm, and sentences about the certain differences."""
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TypedDict
 
@@ -26,7 +27,6 @@ class CreditRow(TypedDict):
     bias: float | None
     """1 - cosine to the unbiased gradient; None if noise hides it."""
     tier: str
-    """`proxy` or `measured`."""
 
 
 class CreditReport(TypedDict):
@@ -54,11 +54,8 @@ def credit_report(record: Iterable[CreditedGroup], model: Path | None = None) ->
             estimator=arm.estimator,
             gamma=arm.gamma,
             baseline=arm.baseline,
-            snr=figures.snr,
-            snr_low=figures.snr_low,
-            snr_high=figures.snr_high,
+            **asdict(figures),
             groups_per_step=figures.groups_per_step,
-            bias=figures.bias,
             tier="proxy" if model is None else "measured",
         )
         for arm, figures in zip(data.arms, measured.figures, strict=True)
@@ -67,7 +64,6 @@ def credit_report(record: Iterable[CreditedGroup], model: Path | None = None) ->
 
 
 def _sentences(data: ReportData, measured: Measured) -> list[str]:
-    """Describe the best and the worst of the arms that certainly differ from the reference."""
     if not measured.is_signal:
         more = measured.more_groups
         return [f"cannot tell: {more:,} groups more; {REFERENCE} has no gradient above its noise here"]

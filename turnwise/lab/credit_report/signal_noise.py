@@ -51,13 +51,11 @@ class Comparison:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     figures: tuple[Figures, ...]
-    """[arm]; the reference comes first."""
     comparisons: tuple[Comparison, ...]
     """Arms that are multiples of the reference or of an earlier arm are left out."""
     is_signal: bool
     """Whether the reference's gradient exceeds its noise; otherwise no comparison is certain."""
     more_groups: int
-    """Further groups until the reference could have a signal."""
 
 
 def measure(gradients: Gradients, units: Sequence[int]) -> Measured:
@@ -130,7 +128,6 @@ def _sums(gradients: Gradients, units: NDArray[np.int64]) -> tuple[Numbers, Numb
 
 
 def _errors(replicates: Numbers) -> Numbers:
-    """Return standard errors by the jackknife; the first replicate has all units."""
     left_out = replicates[1:]
     count = len(left_out)
     return np.sqrt((count - 1) / count * ((left_out - left_out.mean(axis=0)) ** 2).sum(axis=0))
@@ -150,7 +147,6 @@ def _distinct(gradients: Gradients) -> list[int]:
 
 
 def _compare(signed: Numbers, arms: Sequence[int], *, is_signal: bool) -> tuple[Comparison, ...]:
-    """Compare arms with the reference: paired jackknife of ln(snr/snr_r), Holm's correction."""
     count = len(signed) - 1
     known = [arm for arm in arms if (signed[:, [0, arm]] > 0).all()]
     logs = np.log(signed[:, known]) - np.log(signed[:, :1]) if known else np.zeros((len(signed), 0))

@@ -29,7 +29,6 @@ from environments.trajectory import (
 )
 
 VOCABULARY = 64
-"""Exclusive upper bound of the token ids."""
 GROUP_SIZE = 4
 LONG = 3_000
 """Token count that only the long row exceeds: trainers cut it or leave it out."""
@@ -58,7 +57,6 @@ def make_unequal_lengths(*, reply_tokens: int = 2) -> CreditedGroup:
 
 
 def make_condensed_context() -> CreditedGroup:
-    """Return a trajectory with a summary and a second row; the fourth sibling is missing."""
     lengths = [[[3, 2], [2, 4]], [[2, 2]], [[5]]]
     rewards = [[0.5, None, 0.25, 1.0], [0.0, 1.0], [0.5]]
     return _credit(_group("condensed", lengths, rewards, summary=(0, 1)))
@@ -72,12 +70,9 @@ CANARIES: Mapping[str, Callable[[], CreditedGroup]] = {
 }
 """No canary has more than `GROUP_SIZE` token rows."""
 PROBED = {**CANARIES, "unequal lengths": partial(make_unequal_lengths, reply_tokens=LONG)}
-"""The canaries of a probe, one of them with a long row."""
 
 
 class CanaryEnv(AgentEnv):
-    """Environment of canaries, for trainer adapters; nothing is rolled out."""
-
     name = "canary"
     sandbox = "none"
     groups: Mapping[str, Callable[[], CreditedGroup]] = CANARIES

@@ -23,7 +23,6 @@ Tensor = NDArray[np.float32]
 Weights = NDArray[np.float64]
 
 HEAD = "lm_head.weight"
-"""The tensor that is compared, (VOCABULARY, WIDTH)."""
 VOCABULARY = 2048
 """Vocabulary size of the embedded tokenizer, which is saved beside the weights."""
 WIDTH = 64

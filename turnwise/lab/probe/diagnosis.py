@@ -23,7 +23,6 @@ WeightOf = Callable[["CanaryTokens"], Numbers]
 EXACT = 0.9999
 """Cosine from which a step is the gradient, up to float32."""
 _FITS = 0.999
-"""Cosine from which a mistake explains the token weights."""
 _AS_GOOD = 1e-4
 _NEARER = 5
 """A mistake is named if it leaves this many times less unexplained than the policy gradient."""
@@ -37,7 +36,6 @@ _KNOWN_SCALE = 1e-3
 _LEAST_BONUS = 0.002
 """Smallest entropy bonus that is reported; float32 rounding can look like a smaller one."""
 _NEAR = 16
-"""Tokens that are further from a sampled token are not examined."""
 _ABOVE_ROUNDING = 100
 _UNKNOWN_SCALE = (
     "  no count of rows, groups or tokens is that factor: a maximal length, a standard deviation, a clipped "
@@ -53,11 +51,8 @@ class StepVerdict:
     norm_ratio: float
     """Norm of the step divided by the learning rate, over the norm of Σ A ∇log π."""
     scale: str | None
-    """The meaning of an exact step's norm ratio, such as "1/13 rows"; None if unknown."""
     findings: tuple[str, ...]
-    """One sentence per mistake; empty for an exact step."""
     source: str = "weights"
-    """The form that the step was read from."""
 
     def __str__(self) -> str:
         scale = f" ({self.scale})" if self.scale else ""
@@ -111,7 +106,6 @@ class CanaryTokens:
 
     @cached_property
     def of_entropy(self) -> Weights:
-        """The summed gradient of the entropy at every sampled token, (VOCABULARY, WIDTH)."""
         p = -self.errors
         p[np.arange(len(p)), self.columns["id"]] += 1.0
         surprise = -np.log(np.maximum(p, np.finfo(float).tiny))
@@ -174,15 +168,7 @@ def diagnose(
     batch_rows: int | None = None,
     divisor: int | None = None,
 ) -> StepVerdict:
-    """Compare a trainer's step with the policy gradient.
-
-    Args:
-        trainer_step: the step.
-        tokens: the tokens of the canaries.
-        model: the model before the step.
-        batch_rows: rows of the batch, for a trainer behind the API.
-        divisor: the score divisor, for a trainer behind the API.
-    """
+    """Compare a trainer's step with the policy gradient."""
     step, expected = trainer_step.head, tokens.gradient(tokens.advantages)
     is_finite = bool(np.isfinite(step).all())
     ratio = float(np.linalg.norm(step) / np.linalg.norm(expected)) if is_finite else 0.0
@@ -255,7 +241,6 @@ def _without_decay(step: Weights, tokens: CanaryTokens, model: CanaryModel) -> t
 
 
 def _without_entropy(step: Weights, tokens: CanaryTokens) -> tuple[Weights, list[str]]:
-    """Return the step without an entropy bonus, and a sentence if there was one."""
     left, apart = (each - tokens.gradient(tokens.weights_in(each)) for each in (step, tokens.of_entropy))
     bonus = float((left * apart).sum() / (apart**2).sum())
     rest = float(np.linalg.norm(left - bonus * apart))
@@ -338,7 +323,6 @@ _KEPT: Mapping[str, WeightOf] = {
 
 
 def _nearest(weights: Numbers, tokens: CanaryTokens) -> tuple[float, list[str]]:
-    """Return the absolute cosine and the sentences of the best fit; the simplest one, among equals."""
     if not weights.any():
         return 1.0, ["no sampled token is trained"]
     fits = {sentences: _cosine(known, weights) for sentences, known in known_mistakes(tokens).items()}
@@ -394,7 +378,6 @@ def _has_uneven_factors(weights: Numbers, tokens: CanaryTokens) -> bool:
 
 
 def _level_of(weights: Numbers, tokens: CanaryTokens) -> str:
-    """Name the first level, from groups to tokens, at which factors explain the weights."""
     for level in ("group", "row", "turn"):
         factors = _factors(weights, tokens, level)
         explained = factors[tokens.units(level)] * tokens.advantages

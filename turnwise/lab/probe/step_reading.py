@@ -19,17 +19,13 @@ _UNREADABLE = (
     *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RuntimeError),
     *(SafetensorError, pickle.UnpicklingError),
 )
-"""Errors of readers for a file that is torn, or of another kind."""
 _WRAPPERS = re.compile(
     r"\b(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|modules_to_save\.default)\."
 )
-"""Parts of names that torch.compile, FSDP, checkpointing and PEFT add."""
 _OPTIMIZER_FILES = ("optimizer.pt", "optimizer.bin")
 """Names that transformers and accelerate use, beside the weights."""
 _SAME_MODEL = 0.5
-"""Cosine from which a head belongs to the canary model."""
 _FLOAT32_ROUNDING = 2.0**-24
-"""Relative to the number."""
 _SEEN = 0.01
 _ONE_SIZE = 0.02
 _NO_MOMENT = (
@@ -95,11 +91,7 @@ def read_step(stepped: object, before: CanaryModel, lr: float, *, is_gradient: b
 
 
 def read_head(path: Path) -> Weights:
-    """Read the head from a checkpoint, a folder or a file; torch's own format needs torch.
-
-    Raises:
-        ConfigError: if there is no head or more than one, or it is unreadable or has 16 bits.
-    """
+    """Read the head from a checkpoint, a folder or a file; torch's own format needs torch."""
     files = [path] if path.is_file() else sorted(path.glob("*.safetensors"))
     files = files or sorted(path.glob("pytorch_model*.bin"))
     if not files:

@@ -36,7 +36,6 @@ _MODEL, _RECORD, _REQUEST = "model", "canaries.jsonl", "probe.json"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeRequest:
     lr: float
-    """Learning rate of plain SGD."""
     view: str | None = None
     """View of the rows over the API; None without an API."""
     divisor: Divisor = DIVISOR
@@ -57,7 +56,6 @@ class Probe:
 
     @property
     def model(self) -> Path:
-        """Hugging Face folder of a tiny causal LM in float32, with a tokenizer."""
         return self.folder / _MODEL
 
     @cached_property
@@ -66,7 +64,6 @@ class Probe:
 
     @cached_property
     def groups(self) -> tuple[CreditedGroup, ...]:
-        """The canaries, with the log-probabilities of the model."""
         return tuple(self.before.groups())
 
     def columns(self, *, rows: int | None = GROUP_SIZE, pad_id: int = 0) -> list[CompletionColumns]:
@@ -84,11 +81,9 @@ class Probe:
         return [shown for group in self.groups for shown in show(group, self.request.divisor)]
 
     def batch(self) -> list[Columns]:
-        """Return the groups in the view of the request, as the trajectory API sends them."""
         return [columns_of(group) for group in self.row_groups()]
 
     def verdict(self, stepped: object, *, is_gradient: bool = False) -> StepVerdict:
-        """Compare the weights after the step with those before it; see `read_step`."""
         divisor = self.request.divisor if self.request.view is not None else None
         return diagnose(
             read_step(stepped, self.before, self.lr, is_gradient=is_gradient),
@@ -129,12 +124,7 @@ def probe_trainer(
 
 
 def begin_probe(folder: Path, request: ProbeRequest) -> Probe:
-    """Write the canary model and the record of the canaries into a folder.
-
-    Raises:
-        ConfigError: if the learning rate is not positive, or the folder is another one or not writable.
-        RecordError: if the record cannot be written.
-    """
+    """Write the canary model and the record of the canaries into a folder."""
     if not 0 < request.lr < math.inf:
         raise ConfigError(f"a learning rate is a number above 0, not {request.lr}")
     if (folder / _MODEL).exists() and not (folder / _REQUEST).exists():
@@ -152,11 +142,7 @@ def begin_probe(folder: Path, request: ProbeRequest) -> Probe:
 
 
 def open_probe(folder: Path) -> Probe:
-    """Open the probe of a folder that `begin_probe` wrote.
-
-    Raises:
-        ConfigError: if it is no such folder.
-    """
+    """Open the probe of a folder that `begin_probe` wrote."""
     try:
         request = ProbeRequest(**json.loads((folder / _REQUEST).read_text()))
     except (OSError, ValueError, TypeError) as error:
@@ -169,11 +155,7 @@ def _write_request(folder: Path, request: ProbeRequest) -> None:
 
 
 async def serve_canaries(probe: Probe, api_url: str, say: Callable[[str], None], token: str = "") -> None:
-    """Wait for a trainer, send it all canaries in one batch, and return once it has fetched them.
-
-    Raises:
-        ConfigError: if the API is gone or holds other groups, or a batch cannot hold all canaries.
-    """
+    """Wait for a trainer, send it all canaries in one batch, and return once it has fetched them."""
     assert probe.request.view is not None
     shape = Shape(group_size=GROUP_SIZE, view=probe.request.view, divisor=probe.request.divisor)
     parts = [part for group in probe.groups for part in pack(group, shape).parts]

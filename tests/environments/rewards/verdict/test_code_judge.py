@@ -192,99 +192,6 @@ async def test_a_solution_that_cannot_be_loaded_holds_nothing(verify, failing):
     assert await failing({text: text for text in UNLOADABLE}, holds_nothing) == []
 
 
-FORGERIES = {
-    "an object that equals everything": """
-class Any:
-    def __eq__(self, other):
-        return True
-
-def double(x):
-    return Any()
-""",
-    "an int that equals everything": """
-class Any(int):
-    __hash__ = int.__hash__
-
-    def __eq__(self, other):
-        return True
-
-def double(x):
-    return Any(7)
-""",
-    "printed results": """
-def double(x):
-    for index in range(3):
-        print("0" * 32, index, 1, flush=True)
-    return 0
-""",
-    "patched builtins": """
-import builtins
-builtins.AssertionError = type("Harmless", (BaseException,), {})
-
-def double(x):
-    return 0
-""",
-    "another test function": """
-def check(f):
-    pass
-
-def double(x):
-    return 0
-""",
-    "frames of the caller": """
-import sys
-
-def double(x):
-    frame = sys._getframe()
-    while frame:
-        for value in list(frame.f_locals.values()):
-            if hasattr(value, "_record"):
-                value._record(0, True)
-        frame = frame.f_back
-    return 0
-""",
-    "the memory of the judge": """
-import os
-open(f"/proc/{os.getppid()}/mem", "rb")
-
-def double(x):
-    return 2 * x
-""",
-    "the output of the judge": """
-import os
-open(f"/proc/{os.getppid()}/fd/1", "wb")
-
-def double(x):
-    return 2 * x
-""",
-    "many answers at once": """
-import os
-for fd in range(3, 20):
-    try:
-        os.write(fd, b'{"returned": 2}\\n' * 9)
-    except OSError:
-        pass
-
-def double(x):
-    return 0
-""",
-    "a harness of its own": """
-import os
-open("harness.py", "w").write("print(1)")
-os.kill(os.getppid(), 9)
-""",
-}
-
-
-async def test_results_cannot_be_forged(verify, failing):
-    of = task(THREE["test"].replace("assert f(1) == 2", "assert f(1) == 3"))
-
-    async def holds_nothing(solution: str) -> bool:
-        return not any(await held(verify, solution, of))
-
-    assert await failing(FORGERIES, holds_nothing) == []
-
-
 async def test_the_solution_is_alone_with_the_harness():
     files_seen: set[str] = set()
 
@@ -309,7 +216,7 @@ async def test_the_solution_is_alone_with_the_harness():
 
 
 async def test_a_harness_that_does_not_start_is_an_error_and_no_number(verify):
-    with pytest.raises(RewardError, match="the hidden checks did not start, exit code 1"):
+    with pytest.raises(RewardError, match="did not start, exit code 1"):
         await run_checks(
             verify, task("assert double(1)", declaration="def broken(:\n"), "def double(x): return 1"
         )

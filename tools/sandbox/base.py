@@ -106,7 +106,7 @@ class SandboxSpec:
     read_only: tuple[str, ...] | None = None
     packages: tuple[str, ...] | None = None
     whole: bool = False
-    """For docker: the agent is root of its container, on the image's own files and in its WORKDIR."""
+    """The agent is root of its (docker) container, on the image's own files and in its WORKDIR."""
     prepared: str | None = None
     """Key of the state that `prepare_sandbox` leaves, shared by all sandboxes with this key."""
 
@@ -147,7 +147,7 @@ class LimitOverrides(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxRecord:
-    """How a rollout was isolated; part of its trajectory."""
+    """The isolation of a rollout; part of its trajectory."""
 
     backend: str
     tier: str
@@ -216,7 +216,7 @@ class Sandbox(Protocol):
 
     @property
     def record(self) -> SandboxRecord:
-        """How this sandbox isolates."""
+        """The isolation of this sandbox."""
         ...
 
     @property

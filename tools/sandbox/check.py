@@ -34,7 +34,7 @@ class CheckResult:
     claim: str
     status: Literal["ok", "failed", "skipped"]
     reason: str = ""
-    """Why the check or a part of it failed or was skipped."""
+    """Reason for a failed or skipped check, or for a skipped part of it."""
 
 
 def all_checks() -> list[Check]:
@@ -60,13 +60,11 @@ async def run_check(target: Target, check: Check, *, crowd: int = 64) -> CheckRe
         check: one of `all_checks`.
         crowd: how many sandboxes some checks open.
     """
-    status, reason = await _verdict(target, check, crowd)
+    status, reason = await _judge(target, check, crowd)
     return CheckResult(number=check.number, name=check.name, claim=check.claim, status=status, reason=reason)
 
 
-async def _verdict(
-    target: Target, check: Check, crowd: int
-) -> tuple[Literal["ok", "failed", "skipped"], str]:
+async def _judge(target: Target, check: Check, crowd: int) -> tuple[Literal["ok", "failed", "skipped"], str]:
     if check.run is None:
         return "skipped", check.missing or ""
     try:

@@ -58,7 +58,9 @@ MOODS = ("cold", "warm", "hot")
 WARMS_UP = (0.5, 0.5, 0.0)
 """Chance of the next mood, by mood, after talk of the right topic."""
 CONVERTS = (0.1, 0.4, 0.8)
+"""Chance of a sale after a pitch, by mood."""
 SILENT = 0.25
+"""Chance that a chat message gets no vote."""
 _STARTS = (0.5, 0.3, 0.2)
 _WANTS = {
     "comfort": "It has to be comfortable, for I use it all day.",

@@ -248,7 +248,7 @@ class Check:
     gives: tuple[str, ...] = ()
     """The check is skipped if the sandbox lacks one of these."""
     missing: str | None = None
-    """Why the protocol cannot express the check."""
+    """Reason why the protocol cannot express the check."""
 
 
 def check(

@@ -70,7 +70,7 @@ def _file(name: str) -> tarfile.TarInfo:
 
 
 def _with_size(text: bytes) -> bytes:
-    """Build an archive whose second member declares this size."""
+    """Build an archive with this text as the second member's size."""
     archive = bytearray(_archive(("escaped", tarfile.REGTYPE, "")))
     at = 1024
     archive[at + 124 : at + 136] = text
@@ -159,9 +159,7 @@ async def a_write_over_a_link_does_not_escape(bench: Bench) -> None:
     equal("what the link leads to", await bench.sandbox.read_file("target"), b"new")
 
 
-@check(
-    97, "Archives with `..`, links, devices or huge headers are rejected whole; none of that ever comes out."
-)
+@check(97, "Archives with `..`, links, devices or huge headers are rejected whole, and never returned.")
 async def hostile_archives_are_rejected(bench: Bench) -> None:
     outside = f"{posixpath.dirname(bench.sandbox.workdir.rstrip('/')) or '/'}/escaped"
     for problem, archive in hostile_archives().items():
@@ -227,13 +225,7 @@ async def odd_names_work(bench: Bench) -> None:
     equal("as a command sees it", seen.text().split(), [str(len(_ODD_NAMES) + 1), "-n"])
 
 
-@check(
-    102,
-    "A write that runs out of space, or is cancelled, leaves the old file and nothing beside it.",
-    memory_mb=192,
-    disk_mb=32,
-    file_mb=48,
-)
+@check(102, "A failed or cancelled write leaves only the old file.", memory_mb=192, disk_mb=32, file_mb=48)
 async def a_failed_write_leaves_the_old_content(bench: Bench) -> None:
     old = b"o" * 1000
     await bench.sandbox.write_file("kept", old)

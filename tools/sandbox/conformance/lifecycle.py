@@ -28,7 +28,7 @@ _GONE_WITHIN_S = 5.0
 _LIFECYCLES = 8
 _ORPHANS = "for i in 1 2 3 4 5 6 7 8; do (setsid true &); done"
 _ZOMBIES = "for p in /proc/[0-9]*; do [ -O $p ] && cat $p/stat; done 2>/dev/null | grep -c ') Z '"
-"""Of the agent's user only: a sandbox may see the host's."""
+"""Only the agent's own: a sandbox may see the host's."""
 
 
 @check(103, "Closing works with a command running, after a crash and when it is cancelled; calls then fail.")

@@ -18,22 +18,14 @@ for path in sys.argv[1:]:
 """
 
 
-@check(
-    125,
-    "Writing, appending, cutting short and changing the mode leave a verifier's files as they are.",
-    gives=("verifier_files",),
-)
+@check(125, "A verifier's files cannot be written to, cut short or made writable.", gives=("verifier_files",))
 async def a_verifiers_files_cannot_be_changed(bench: Bench) -> None:
     async with bench.verification(_FILES) as sandbox:
         await _attack(sandbox, 'echo forged >"$p"; echo forged >>"$p"; : >"$p"; truncate -s 0 "$p"')
         await _attack(sandbox, 'chmod 666 "$p"; echo forged >"$p"; ln "$p" hard; echo forged >hard')
 
 
-@check(
-    126,
-    "Neither a verifier's files nor the folders above them can be removed or renamed.",
-    gives=("verifier_files",),
-)
+@check(126, "A verifier's files and their folders cannot be removed or renamed.", gives=("verifier_files",))
 async def a_verifiers_files_cannot_be_taken_away(bench: Bench) -> None:
     async with bench.verification(_FILES) as sandbox:
         await _attack(sandbox, 'rm -f "$p"; mv "$p" away; mv "$p" "$p.old"; mv "$p" /tmp')
@@ -45,9 +37,7 @@ async def a_verifiers_files_cannot_be_taken_away(bench: Bench) -> None:
 
 
 @check(
-    127,
-    "Nothing can be renamed or linked over a verifier's files, or exchanged with them.",
-    gives=("verifier_files",),
+    127, "Nothing can replace a verifier's files by renaming, linking or exchange.", gives=("verifier_files",)
 )
 async def a_verifiers_files_cannot_be_replaced(bench: Bench) -> None:
     async with bench.verification(_FILES) as sandbox:
@@ -62,7 +52,7 @@ async def a_verifiers_files_cannot_be_replaced(bench: Bench) -> None:
 
 @check(
     128,
-    "`VERIFIER` names a folder outside of the workspace with the files alone, where nothing can be made.",
+    "`VERIFIER` names a read-only folder outside of the workspace with these files alone.",
     gives=("verifier_files",),
 )
 async def a_verifiers_folder_holds_nothing_else(bench: Bench) -> None:
@@ -73,11 +63,7 @@ async def a_verifiers_folder_holds_nothing_else(bench: Bench) -> None:
         holds("it is outside", not f"{seen[-1]}/".startswith(f"{sandbox.workdir}/"))
 
 
-@check(
-    129,
-    "`HOME` is a folder outside of the workspace with nothing in it, and nothing can be put there.",
-    gives=("verifier_files",),
-)
+@check(129, "`HOME` is an empty, read-only folder outside of the workspace.", gives=("verifier_files",))
 async def home_of_a_verification_is_empty_and_closed(bench: Bench) -> None:
     async with bench.verification({}) as sandbox:
         await sandbox.exec('touch "$HOME/.bashrc"; mkdir "$HOME/.local"')
@@ -86,11 +72,7 @@ async def home_of_a_verification_is_empty_and_closed(bench: Bench) -> None:
         holds("it is outside", not f"{seen[0]}/".startswith(f"{sandbox.workdir}/"))
 
 
-@check(
-    130,
-    "Other files can be put and made beside a verifier's; those in their way are refused.",
-    gives=("verifier_files",),
-)
+@check(130, "Files can be made beside a verifier's, but not in their place.", gives=("verifier_files",))
 async def a_verification_has_a_workspace(bench: Bench) -> None:
     async with bench.verification(_FILES) as sandbox:
         beside = {"deep/er/tool": ArchivedFile(data=b"#!/bin/sh\necho ran\n", mode=0o755)}

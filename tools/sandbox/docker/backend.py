@@ -42,20 +42,7 @@ async def open_docker(
     verifier_files: Mapping[str, bytes] | None = None,
     whole: bool = False,
 ) -> AsyncGenerator[SupervisedSandbox]:
-    """Open a sandbox in a new or pooled container.
-
-    Args:
-        limits: of the container.
-        allow_unsafe: accept an engine that cannot enforce every limit.
-        image: a name, an id, or a folder with a Dockerfile; needs python3, /bin/sh and /bin/bash.
-        verifier_files: see `open_sandbox`.
-        whole: the agent is root, on the image's own file system.
-
-    Raises:
-        ConfigError: if the image is not available, or limits contradict each other.
-        IsolationError: if no engine answers or enforces the limits.
-        SandboxCreateError: if the container does not start.
-    """
+    """Open a sandbox in a new or pooled container, see `open_sandbox`; images need python3, sh and bash."""
     if not whole:
         check_files_fit(limits)
     managed = await in_thread(manager)

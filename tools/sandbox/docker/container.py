@@ -101,7 +101,7 @@ _START_S = 120.0
 _REMOVE_S = 20.0
 _END_IS_SEEN_S = 2.0
 _CLOSED_CODE = 0
-"""After the connection was closed; no signal from inside causes it."""
+"""Exit code of a supervisor after its connection was closed; no signal from inside causes it."""
 _ANSWER_S = 10.0
 _FEW_UIDS, _FEW_UIDS_COUNT = 10_000, 50_000
 _TTL_S, _LOOK_S = 24 * 3600, 60
@@ -124,7 +124,7 @@ class Spec:
     image: Image
     limits: SandboxLimits
     holds: bool = False
-    """For a verifier's files; the workspace belongs to another user."""
+    """The workspace belongs to another user and takes a verifier's files."""
     whole: bool = False
     """The agent is root, on the image's own file system."""
     held: tuple[tuple[str, str], ...] = ()
@@ -145,13 +145,7 @@ class Container:
 
 
 def start(engine: Engine, spec: Spec, labels: dict[str, str], discard: Callable[[str], None]) -> Container:
-    """Create a container and wait until its supervisor answers.
-
-    Args:
-        engine: where to create it.
-        spec: its settings.
-        labels: identify the owner.
-        discard: removes a container that does not work.
+    """Create a container and wait until its supervisor answers; `discard` removes one that does not work.
 
     Raises:
         SandboxCreateError: if it does not start.
@@ -159,7 +153,7 @@ def start(engine: Engine, spec: Spec, labels: dict[str, str], discard: Callable[
         IsolationError: if the agent would have too many privileges.
     """
     uid = 0 if spec.whole else _uid(engine)
-    # Its own processes; only a root agent needs no init.
+    # The number of its own processes: an init is one, unless the agent is root.
     keep_alive = ["/bin/bash", "-c", _KEEP_ALIVE, "1" if spec.whole else "2"]
     try:
         made = engine.create(
@@ -285,7 +279,7 @@ def _run_as_root(engine: Engine, container: str, source: str) -> str:
     """Run a program for a while; return its stderr."""
     argv = ["python3", "-I", "-S", "-c", source]
     connection = Connection(engine.open_exec(container, argv, "0:0")[1])
-    # It sends no message; only its end matters.
+    # The program sends no message; only its end matters.
     with closing(connection), suppress(EOFError, OSError):
         connection.receive(_ANSWER_S)
     return connection.last_words
@@ -319,7 +313,7 @@ def remove(engine: Engine, container: str) -> None:
         except EngineError as error:
             if error.missing:
                 return
-            # It may be removing itself.
+            # The container may be removing itself.
             if not error.conflict or time.monotonic() > deadline:
                 raise
             time.sleep(0.02)
@@ -333,7 +327,7 @@ def _host(spec: Spec, uid: int) -> dict[str, Any]:
         # A root agent reaches every process but the first.
         "init": not spec.whole,
         "cap_drop": ["ALL"],
-        # For root outside the agent, to end its processes.
+        # KILL lets our programs, which run as root, end the agent's processes.
         "cap_add": list(_ROOT_MAY) if spec.whole else ["KILL"],
         "security_opt": ["no-new-privileges"],
         "mounts": [
@@ -352,7 +346,7 @@ def _host(spec: Spec, uid: int) -> dict[str, Any]:
         "read_only": not spec.whole,
         "shm_size": layout.part(disk, 8),
         "log_config": {"Type": "none"},
-        # The agent could lock a directory of its own.
+        # The agent could lock its own directory.
         "tmpfs": {RUN_DIR: _tmpfs(8 << 20, "mode=1777")},
     }
     if not spec.whole:

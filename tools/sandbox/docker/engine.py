@@ -26,14 +26,14 @@ from tools.sandbox.host.silence import Counters
 from tools.sandbox.inside.messages import Inbox, Message
 
 _TIMEOUT_S = 120
-"""Limit of a request, after its wait for a slot."""
+"""Time limit of a request, after its wait for a slot."""
 _AGAIN_S = 1.0
 MOST_BUILD_S = 3600
 _CHUNK_BYTES = 1 << 18
 THREADS = 24
-"""Connection pool of the client."""
+"""Size of the client's connection pool."""
 _FREEZE_TRIES = 5
-"""Processes that start meanwhile make it fail."""
+"""Freezing fails while new processes start."""
 _FIX = "start one (`systemctl start docker`) or say where it is (`DOCKER_HOST=unix:///path/to/docker.sock`)"
 _BAD_REQUEST, _NOT_FOUND, _CONFLICT, _NO_ANSWER = 400, 404, 409, 500
 _SOCKET = 1 << 24
@@ -41,7 +41,7 @@ _SOCKET = 1 << 24
 _CACHES = ("active_file", "inactive_file")
 _FEWEST, _MOST_REQUESTS, _SLOW_S, _BOTTLENECK_S = 2, 16, 5.0, 15.0
 _LOG = logging.getLogger(__name__)
-# It logs tracebacks of truncated responses.
+# urllib3 logs tracebacks of truncated responses.
 logging.getLogger("urllib3.connection").addFilter(lambda record: record.exc_info is None)
 
 T = TypeVar("T")
@@ -227,11 +227,7 @@ class Engine:
     def create(self, image: str, command: Sequence[str], host: Mapping[str, Any], **settings: Any) -> str:
         """Create a container that runs only `command`; return its id.
 
-        Args:
-            image: id of the image.
-            command: replaces the image's own.
-            host: arguments of `create_host_config`.
-            settings: other arguments of `create_container`.
+        `host` are arguments of `create_host_config`, `settings` others of `create_container`.
         """
         name = f"turnwise-{secrets.token_hex(8)}"
         try:
@@ -239,13 +235,13 @@ class Engine:
                 lambda: self._api.create_container(
                     image, entrypoint=list(command), command=[], name=name,
                     host_config=self._api.create_host_config(**host),
-                    # Its addresses may contain passwords of the host.
+                    # A proxy's address may contain a password of the host.
                     use_config_proxy=False, **settings,
                 )["Id"],
                 tries=1,
             )  # fmt: skip
         except EngineError:
-            with suppress(EngineError):  # it may exist nevertheless
+            with suppress(EngineError):  # it may exist although the request failed
                 self.remove(name)
             raise
 
@@ -369,7 +365,7 @@ def _translate_errors() -> Generator[None]:
         raise EngineError(str(error.explanation or error), error.status_code) from error
     except EngineError:
         raise
-    except Exception as error:  # invalid responses raise anything
+    except Exception as error:  # the client raises anything on invalid responses
         raise EngineError(f"{type(error).__name__}: {error}", None) from error
 
 

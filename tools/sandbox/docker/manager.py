@@ -59,12 +59,6 @@ class Pool(Generic[T]):
         self._coming: set[Future[None]] = set()
         self._changed = threading.Condition()
 
-    @property
-    def full(self) -> bool:
-        """Whether as many are ready as it keeps now."""
-        with self._changed:
-            return len(self._ready) >= self._target()
-
     def enter(self) -> None:
         with self._changed:
             self._open += 1
@@ -242,7 +236,7 @@ def _start_threads(count: int, name: str) -> ThreadPoolExecutor:
     return executor
 
 
-# Forked children lack threads and connections.
+# Keyed by process, because a forked child lacks its parent's threads and connections.
 @cache
 def _threads(_process: int) -> ThreadPoolExecutor:
     return _start_threads(_THREADS, "turnwise-docker")
@@ -278,7 +272,7 @@ def prepare_image(engine: Engine, name: str, progress: Progress) -> Image:
 def _one_at_a_time() -> Generator[None]:
     """Lock among processes, so that later ones find the image."""
     with open(__file__, "rb") as file:  # noqa: PTH123
-        with suppress(OSError):  # then some images may be pulled twice
+        with suppress(OSError):  # without locks an image may be pulled twice
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

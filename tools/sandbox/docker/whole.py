@@ -33,7 +33,7 @@ _LOOK_S = 2.0
 _LOOKS_PER_COUNT = 5
 """Counting files makes the engine list them all."""
 _LOOKS_APART = 10
-"""Pause in durations of a look, because engines may be slow."""
+"""Pause between two looks, in durations of a look: engines may be slow."""
 _LONGEST_PATH = 3584
 """The kernel allows 4,096; the engine prepends a folder."""
 _HOST_DISK = (errno.ENOSPC, errno.EIO, errno.EDQUOT)
@@ -41,9 +41,9 @@ _HOST_DISK = (errno.ENOSPC, errno.EIO, errno.EDQUOT)
 _TESTS = "/tests"
 """A verifier's folder in published task formats."""
 _MOST_ARCHIVES = 4000
-"""Changed files of the image and new folders."""
+"""Most archives per verdict: one for each changed file of the image and each new folder."""
 _CROWDED = 100
-"""Changes above which the whole folder is requested."""
+"""Changes in a folder above which the whole folder is requested."""
 _OURS = (
     RUN_DIR, VERIFIER_DIR, "/dev", "/proc", "/sys", "/.dockerenv", "/etc/hosts", "/etc/hostname",
     "/etc/resolv.conf", "/etc/mtab",
@@ -188,12 +188,7 @@ class WholeSandbox(SupervisedSandbox):
         await self.outside(lambda: self.engine.put_archive(self.container.id, rest))
 
     async def outside(self, call: Callable[[], T]) -> T:
-        """Call the engine, with a second try.
-
-        Raises:
-            SandboxUnavailable: if it failed again.
-            AgentCausedError: if the agent's files are the cause.
-        """
+        """Call the engine, with a second try; raise AgentCausedError if the agent's files are the cause."""
         for left in (1, 0):
             try:
                 return await in_thread(call)
@@ -299,7 +294,7 @@ class WholeSandbox(SupervisedSandbox):
                 read.add(at)
                 if at not in changed or (member.islnk() and target not in changed):
                     continue
-                # They would override the name.
+                # These headers would override the name.
                 given = member.pax_headers.items()
                 member.pax_headers = {name: value for name, value in given if "path" not in name}
                 member.name = at[1:]
@@ -337,7 +332,7 @@ async def _commit(sandbox: SupervisedSandbox) -> Snapshot:
     image = await sandbox.outside(partial(engine.commit, container.id, config))
 
     async def discard() -> None:
-        # Then it is an orphan later.
+        # An image that cannot be removed now is removed as an orphan later.
         with suppress(EngineError):
             await in_thread(partial(engine.remove_image, image))
 

@@ -9,21 +9,7 @@ from typing import Any, Self, cast
 
 from tools.errors import AgentCausedError, SandboxUnavailable
 from tools.sandbox.host.silence import Counters, limit_hit
-from tools.sandbox.inside.messages import (
-    HEADER_BYTES,
-    OWN_REQUESTS,
-    Cancel,
-    Died,
-    Done,
-    Inbox,
-    Listen,
-    Message,
-    Refused,
-    Reply,
-    Request,
-    decode,
-    encode,
-)
+from tools.sandbox.inside import messages
 from tools.waiting import or_undo, to_the_end
 
 _GRACE_S = 15.0
@@ -50,8 +36,8 @@ class Channel(asyncio.Protocol):
         self._take, self._counters, self._wake = take, counters, wake
         self._loop = asyncio.get_running_loop()
         self._turn = asyncio.Lock()
-        self._inbox = Inbox()
-        self._waiting: asyncio.Future[Reply] | None = None
+        self._inbox = messages.Inbox()
+        self._waiting: asyncio.Future[messages.Reply] | None = None
         self._is_answered = False
         self._heard_at = 0.0
         self._broken: str | None = None
@@ -66,7 +52,7 @@ class Channel(asyncio.Protocol):
         _, channel = await loop.create_connection(lambda: cls(*of, **more), sock=sock)
         return channel
 
-    async def request(self, request: Request) -> Reply:
+    async def request(self, request: messages.Request) -> messages.Reply:
         """Send a request and wait for its answer; a cancellation first kills the command.
 
         Raises:
@@ -97,10 +83,10 @@ class Channel(asyncio.Protocol):
         self._heard_at = self._loop.time()
         self._inbox.add(self._take(data))
         while (message := self._inbox.next()) is not None:
-            if isinstance(message, Died):
+            if isinstance(message, messages.Died):
                 self.reason = message.reason
                 self._break(f"the sandbox died: {message.reason}")
-            elif isinstance(message, (Done, Refused)) and self._waiting is not None:
+            elif isinstance(message, (messages.Done, messages.Refused)) and self._waiting is not None:
                 self._is_answered = True
                 if not self._waiting.done():
                     self._waiting.set_result(message)
@@ -109,7 +95,7 @@ class Channel(asyncio.Protocol):
         del exc
         self._break("the sandbox died")
 
-    async def _ask(self, request: Request) -> Reply:
+    async def _ask(self, request: messages.Request) -> messages.Reply:
         if self._broken is not None:
             raise self.verdict or SandboxUnavailable(self._broken)
         answer = self._expect()
@@ -132,7 +118,7 @@ class Channel(asyncio.Protocol):
         ours, readable = self._transport.get_extra_info("socket").dup(), asyncio.Event()
         self._loop.add_reader(ours, readable.set)
         try:
-            self._write(Listen())
+            self._write(messages.Listen())
             await asyncio.wait_for(readable.wait(), _GRACE_S)
             answer, passed, _, _ = socket.recv_fds(ours, _ANSWER_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
         except (OSError, TimeoutError) as error:
@@ -143,34 +129,34 @@ class Channel(asyncio.Protocol):
             ours.close()
             self._transport.resume_reading()
         if not passed:
-            reason = decode(answer[HEADER_BYTES:]) if answer else "it died"
+            reason = messages.decode(answer[messages.HEADER_BYTES :]) if answer else "it died"
             raise SandboxUnavailable(f"the sandbox passes no socket: {reason}")
         return socket.socket(fileno=passed[0])
 
-    def _expect(self) -> "asyncio.Future[Reply]":
+    def _expect(self) -> "asyncio.Future[messages.Reply]":
         self._is_answered = False
         self._waiting = self._loop.create_future()
         return self._waiting
 
-    def _write(self, message: Message) -> None:
+    def _write(self, message: messages.Message) -> None:
         if self._transport is not None:
-            self._transport.write(encode(message))
+            self._transport.write(messages.encode(message))
 
     async def _call_off(self) -> None:
         """Kill the command and wait for its answer, which the next request would receive."""
         answer = self._expect()
-        self._write(Cancel())
+        self._write(messages.Cancel())
         await to_the_end(self._judge(answer))
         if not answer.cancelled():
             answer.exception()
 
-    def _begin_judging(self, answer: "asyncio.Future[Reply]") -> None:
+    def _begin_judging(self, answer: "asyncio.Future[messages.Reply]") -> None:
         self._judging = self._loop.create_task(
             self._judge(answer)
         )  # the event loop keeps only a weak reference
 
-    async def _judge(self, answer: "asyncio.Future[Reply]") -> None:
-        """Wait for a late answer, or close the channel and decide who caused the silence."""
+    async def _judge(self, answer: "asyncio.Future[messages.Reply]") -> None:
+        """Wait for a late answer, or close the channel and find the cause of the silence."""
         reason, hit, stopped_again = "the sandbox does not answer", None, False
         try:
             await self._wait_for_silence(answer)
@@ -182,7 +168,7 @@ class Channel(asyncio.Protocol):
                 after = await asyncio.to_thread(self._counters)
                 hit = limit_hit(before, after, self._loop.time() - began)
             if hit is None and not answer.done() and await asyncio.to_thread(self._wake):
-                # A process outside may have stopped it once.
+                # A process outside may have stopped it once; the second stop comes from inside.
                 await asyncio.wait({answer}, timeout=_GRACE_S)
                 stopped_again = not answer.done() and await asyncio.to_thread(self._wake)
         finally:
@@ -194,7 +180,7 @@ class Channel(asyncio.Protocol):
                     self.verdict = SandboxUnavailable(reason)
                 self.close(reason)
 
-    async def _wait_for_silence(self, answer: "asyncio.Future[Reply]") -> None:
+    async def _wait_for_silence(self, answer: "asyncio.Future[messages.Reply]") -> None:
         """Wait for the answer, for silence of half the grace period, or for the trickle limit."""
         began = self._loop.time()
         while not answer.done():
@@ -215,7 +201,6 @@ async def _close_socket(sock: socket.socket) -> None:
 
 
 _LOG = logging.getLogger(__name__)
-_KILLED = 137
 _MESSAGE = b"every process of the sandbox was killed\n"
 
 
@@ -228,7 +213,7 @@ class RecoveringChannel:
         self._turn = asyncio.Lock()
         self._closed = False
 
-    async def request(self, request: Request) -> Reply:
+    async def request(self, request: messages.Request) -> messages.Reply:
         """Send a request and wait for its answer.
 
         Raises:
@@ -243,14 +228,25 @@ class RecoveringChannel:
                 return await self._channel.request(request)
             except SandboxUnavailable:
                 await self._replace()
-            if isinstance(request, OWN_REQUESTS):
+            if isinstance(request, messages.OWN_REQUESTS):
                 # Unlike commands, these can be repeated.
                 try:
                     return await self._channel.request(request)
                 except SandboxUnavailable:
                     # This raises if the backend is gone.
                     await self._replace()
-            return _killed_result(time.monotonic() - started, request.timeout_s)
+            spent_s = time.monotonic() - started
+            return messages.Done(
+                exit_code=137,
+                stdout=b"",
+                stderr=_MESSAGE,
+                stdout_total=0,
+                stderr_total=len(_MESSAGE),
+                timed_out=spent_s >= request.timeout_s,
+                oom_killed=False,
+                shell_restarted=True,
+                duration_s=spent_s,
+            )
 
     def close(self, reason: str) -> None:
         self._closed = True
@@ -267,17 +263,3 @@ class RecoveringChannel:
         self._channel = await self._supervise()
         if self._closed:
             self.close("the sandbox is closed")
-
-
-def _killed_result(spent_s: float, timeout_s: float) -> Done:
-    return Done(
-        exit_code=_KILLED,
-        stdout=b"",
-        stderr=_MESSAGE,
-        stdout_total=0,
-        stderr_total=len(_MESSAGE),
-        timed_out=spent_s >= timeout_s,
-        oom_killed=False,
-        shell_restarted=True,
-        duration_s=spent_s,
-    )

@@ -14,7 +14,7 @@ from tools.sandbox.inside import kernel
 from tools.sandbox.inside.processes import kill_new, send
 
 _KILL_S = 10.0
-"""A fork bomb may take long."""
+"""Time for killing a fork bomb on a busy machine."""
 
 
 def main(owner: int, folder: str, argv: list[str]) -> None:

@@ -12,13 +12,13 @@ VERIFIER_DIR = "/verifier"
 HOST_NAME = "sandbox"
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 UID_BASE, UID_COUNT = 0x70000000, 0x0FFF0000
-"""Ids that distributions and container managers do not assign."""
+"""Host user ids that distributions and container managers do not assign."""
 RESERVED_PIDS = 16
-"""For us, so that a full sandbox can still be read and cleaned."""
+"""Our own processes, so that a full sandbox can still be read and cleaned."""
 RESERVED_BYTES = 64 << 20
-"""For us, so that a new supervisor starts while file systems are full."""
+"""Our own memory, so that a new supervisor starts while file systems are full."""
 BYTES_PER_FILE = 4096
-"""Limits empty files."""
+"""Limits the number of files, because empty ones use memory, too."""
 
 
 def verifier_env(folder: str, env: Mapping[str, str]) -> dict[str, str]:

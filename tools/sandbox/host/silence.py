@@ -1,4 +1,4 @@
-"""Starts and supervisors that do not answer: retries, and who caused it."""
+"""Starts and supervisors that do not answer: retries, and the cause."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ _DIED = (ConnectionError, TimeoutError, EOFError, subprocess.TimeoutExpired)
 _SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EINTR)
 _WORDS = ("MemoryError", *map(os.strerror, _SHORTAGES))
 _BUSY_SHARE = 0.1
-"""The agent's processor share of a silence above which it is the cause."""
+"""The agent caused a silence if it used at least this share of a processor meanwhile."""
 
 Counters = Mapping[str, float]
 """Hits (`memory`, `throttled`), seconds (`cpu_s`), and limits that are reached now (`memory_full`,
@@ -23,7 +23,7 @@ Counters = Mapping[str, float]
 
 
 class SilentStartError(SandboxCreateError):
-    """A start that died or hung proves nothing about the machine."""
+    """A start that died or hung, which proves nothing about the machine."""
 
 
 def is_silence(error: Exception) -> bool:
@@ -41,7 +41,9 @@ def examine(what: str, look: Callable[[], T]) -> T:
             if not is_silence(error):
                 raise
             if not left:
-                raise IsolationError(f"{what} could not be examine: {error}; is the machine busy?") from error
+                raise IsolationError(
+                    f"{what} could not be examined: {error}; is the machine busy?"
+                ) from error
             time.sleep(_AGAIN_S)
     raise AssertionError
 

@@ -25,10 +25,10 @@ from tools.sandbox.inside.messages import FileRequest, Reply, Request
 from tools.waiting import to_the_end
 
 _FILE_S, _DISTURBED_S = 60.0, 15.0
-"""Limits of a file operation and its first try."""
+"""Time limits of a file operation and of its first try."""
 _TREE_S = 300.0
 _DISTURBED = (errno.EAGAIN, errno.ENOMEM, errno.EINTR)
-"""Possible effects of the agent's running processes."""
+"""Errors that running processes of the agent may cause."""
 _WORDS_BYTES = 16_384
 
 
@@ -52,15 +52,7 @@ class SupervisedSandbox:
         listen: Callable[[], Awaitable[socket.socket]] | None = None,
         snapshot: "Callable[[SupervisedSandbox], Awaitable[Snapshot | None]] | None" = None,
     ) -> None:
-        """Create a sandbox over an open channel.
-
-        Args:
-            channel: to its supervisor.
-            workdir: the workspace.
-            record: how it isolates.
-            listen: opens a socket on its own loopback.
-            snapshot: copies more than files.
-        """
+        """Create a sandbox over an open channel; `listen` and `snapshot` are optional abilities."""
         self._channel = channel
         self._listen = listen
         self._snapshot = snapshot
@@ -153,7 +145,7 @@ class SupervisedSandbox:
         return None if self._snapshot is None else await self._snapshot(self)
 
     async def pack_tree(self, path: str = ".") -> bytes:
-        # Twice the disk, since only head and tail are kept.
+        # Four times the disk; larger archives, of sparse files, are refused.
         most = self._record.limits.disk_mb << 22
         result = await self._on_files(messages.PackTree(_check_text(path), _TREE_S, most))
         if result.truncated:
@@ -183,7 +175,7 @@ class SupervisedSandbox:
     async def _pause(self, change: int) -> None:
         async with self._pausing:
             self._pauses += change
-            if self._pauses == (change > 0):  # first in, or last out
+            if self._pauses == (change > 0):  # the first pause begins, or the last one ends
                 await self._run(messages.SetPause(change > 0, _FILE_S, 0), None)
 
     async def _on_files(self, request: FileRequest) -> ExecResult:

@@ -57,7 +57,7 @@ class Account:
             os.setgroups([])
             os.setresgid(self._gid, self._gid, self._gid)
             os.setresuid(self._uid, self._uid, self._uid)
-        # Programs inherit ignored signals, which Python and `nohup` set.
+        # Programs would inherit that Python and `nohup` ignore these signals.
         for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
@@ -80,7 +80,7 @@ class Configuration(NamedTuple):
     seccomp: bytes
     """A BPF program; empty for no filter."""
     steps: list[list[str]]
-    """Of the root in namespaces, otherwise Landlock rules."""
+    """Steps of the root in namespaces, otherwise Landlock rules."""
     files: list[tuple[str, bytes]]
 
     def encode(self) -> bytes:

@@ -15,24 +15,14 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from types import CodeType
 
-from tools.sandbox.inside import tar
+from tools.sandbox.inside import messages, tar
 from tools.sandbox.inside.account import Account
-from tools.sandbox.inside.messages import (
-    FileRequest,
-    PackFolder,
-    PackTree,
-    ReadFile,
-    RunProgram,
-    RunPython,
-    UnpackTree,
-    WriteFile,
-)
 from tools.sandbox.inside.processes import end_holders
 from tools.sandbox.inside.spawn import Program, fork, only_stdio, start
 
 CHUNK_BYTES = 1 << 18
 _LEASE_S, _MOST_LEASE_S = 0.5, 5.0
-"""When a lease's holder must have released it, and when it is killed; the kernel waits 45 s."""
+"""Waits for a lease, until its holder is killed and until reading fails; the kernel waits 45 s."""
 _waited_s = 0.0
 
 # Preloaded for the programs that run here.
@@ -158,14 +148,14 @@ Begin = Callable[[tuple[int, int, int]], int]
 """Starts a process with these standard descriptors; returns its id."""
 
 
-def program(account: Account, request: RunProgram) -> tuple[Begin, bytes]:
+def program(account: Account, request: messages.RunProgram) -> tuple[Begin, bytes]:
     pairs = [pair.partition("=") for pair in request.env]
     env = account.environment({name: value for name, _, value in pairs})
     wanted = Program(list(request.argv), env, os.path.join(account.workdir, request.cwd))
     return lambda stdio: start(account, stdio, wanted), request.stdin
 
 
-def python(account: Account, request: RunPython) -> tuple[Begin, bytes]:
+def python(account: Account, request: messages.RunPython) -> tuple[Begin, bytes]:
     code = _compile(request.source)
     action = only_stdio(lambda: _run(code, account))
     return lambda stdio: fork(account, stdio, action), request.stdin
@@ -195,22 +185,22 @@ def _run(code: CodeType, account: Account) -> int:
     return result if isinstance(result, int) else int(result is not None)
 
 
-def on_files(account: Account, request: FileRequest) -> tuple[Begin, bytes]:
+def on_files(account: Account, request: messages.FileRequest) -> tuple[Begin, bytes]:
     operation, stdin = _operation(request, os.path.join(account.workdir, request.path))
     action = only_stdio(operation)
     return lambda stdio: fork(account, stdio, action, bounded=False), stdin
 
 
-def _operation(request: FileRequest, path: str) -> tuple[Callable[[], int], bytes]:
-    if isinstance(request, ReadFile):
+def _operation(request: messages.FileRequest, path: str) -> tuple[Callable[[], int], bytes]:
+    if isinstance(request, messages.ReadFile):
         return lambda: read(path, request.max_bytes), b""
-    if isinstance(request, PackFolder):
+    if isinstance(request, messages.PackFolder):
         return lambda: pack(path, request.max_bytes, request.known), b""
-    if isinstance(request, WriteFile):
+    if isinstance(request, messages.WriteFile):
         return lambda: write(path, request.mode), request.data
-    if isinstance(request, PackTree):
+    if isinstance(request, messages.PackTree):
         return lambda: _with_error(lambda: _pack_tree(path)), b""
-    if isinstance(request, UnpackTree):
+    if isinstance(request, messages.UnpackTree):
         return lambda: _with_error(lambda: _unpack_tree(path)), request.archive
     return lambda: unpack(path), request.archive
 
@@ -354,7 +344,7 @@ class _Packer:
         # Sparse files count with their full length.
         if status.st_size > self._room:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-        # The file may change its size meanwhile.
+        # Read before the header is sent, because the size may change meanwhile.
         os.lseek(fd, 0, os.SEEK_SET)
         parts: list[bytes] = []
         size = 0

@@ -78,7 +78,7 @@ class Namespaced:
         if config.seccomp:
             kernel.filter_calls(config.seccomp)
         if not drop:
-            # The agent is the same user.
+            # An agent of the same user could trace this process.
             kernel.hide_process()
         supervisor.serve(CONTROL, config)
 
@@ -102,7 +102,7 @@ _WORDS = 2000
 def enter(requests: int) -> None:
     """Fork a supervisor for each request until the host closes its socket."""
     own_descriptor_limit()
-    # Programs of agents must not inherit it.
+    # Programs of agents must not inherit this descriptor.
     os.set_inheritable(requests, False)
     prepare_signals(_child_ended)
     host = socket.socket(fileno=requests)
@@ -157,7 +157,7 @@ def _become(way: Namespaced | Monitored, fds: list[int], joined: int, left: int)
             os.write(fd, b"0")
         way.hide_groups()
         for fd in leaves:
-            # The supervisor must survive when the agent's groups are full. Without permission to leave it
+            # The supervisor leaves the agent's groups, to survive when they are full; without permission it
             # stays.
             with suppress(OSError):
                 os.write(fd, b"0")

@@ -74,7 +74,7 @@ class Capture:
 
 
 _PATIENCE_S = 0.9
-"""How long the shell may take to leave a killed command."""
+"""Time limit of the shell for leaving a killed command."""
 _STEP_S = 0.01
 
 
@@ -127,7 +127,7 @@ class Job:
             elif max(self.out.total, self.err.total) > self._output_limit:
                 self.end()
         elif time.monotonic() - self._pressed >= _STEP_S:
-            # At intervals: a shell that gets signals all the time never proceeds.
+            # Repeated at intervals: a shell that gets signals all the time never proceeds.
             self._press()
 
     def end(self) -> None:

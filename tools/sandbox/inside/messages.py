@@ -90,7 +90,7 @@ class SetPause(NamedTuple):
 
 
 class Cancel(NamedTuple):
-    """Kill the running command, which is then answered."""
+    """Kill the running command; its result follows."""
 
 
 class Listen(NamedTuple):
@@ -115,7 +115,7 @@ class Done(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """Nothing was started."""
+    """The request started no process."""
 
     errno: int
 

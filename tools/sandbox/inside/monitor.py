@@ -94,7 +94,7 @@ def _entries(folder: str, root: str) -> list[os.DirEntry[str]]:
         _open_up(folder, root)
         return _scan(folder)
     except OSError:
-        return []  # another user's
+        return []  # a folder of another user
 
 
 def _open_up(folder: str, root: str) -> None:
@@ -102,7 +102,7 @@ def _open_up(folder: str, root: str) -> None:
     handle = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         itself = f"/proc/self/fd/{handle}"
-        # The agent may replace a parent by a link at any moment.
+        # The agent may replace a parent by a link at any moment, so the real path is checked.
         if os.readlink(itself).startswith(f"{root}/"):
             os.chmod(itself, stat.S_IRWXU)
     finally:
@@ -165,7 +165,7 @@ def _serve(config: Configuration, drop: bool) -> None:
     settings = config.settings
     keep_score_open(settings)
     kernel.adopt_orphans()
-    # Landlock would prevent it.
+    # Owners must be changed before Landlock applies.
     Account(settings, config.env).own(settings["tmp_dir"])
     if settings["confine"] == "1":
         _restrict(config, drop)

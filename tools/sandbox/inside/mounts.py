@@ -22,7 +22,7 @@ _MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE = 442, -100, 0x8000
 _MOVE_MOUNT, _FROM_DESCRIPTOR = 429, 4
 _CLONE3, _NEW_USER, _EMPTY_PATH, _IDMAP = 435, 0x10000000, 0x1000, 0x00100000
 _NEW_ROOT = "/sys"
-"""Exists everywhere as a mount point."""
+"""A directory that exists everywhere, used as a mount point only."""
 _SPARE_BYTES_PER_FILE = 64 << 10
 _FEWEST_FILES, _BYTES_PER_FILE = 1024, 4096
 """Empty files use memory, too."""
@@ -51,13 +51,7 @@ def build_root(steps: list[list[str]]) -> None:
 
 
 def add(steps: list[list[str]], scratch: str, tree: int = -1) -> None:
-    """Add a sandbox's own mounts to the read-only root.
-
-    Args:
-        steps: at paths that exist in the root.
-        scratch: a writable directory once the first `file` comes.
-        tree: descriptor of a host mount to show, or to copy on write.
-    """
+    """Add a sandbox's mounts; `tree` is a host mount, `scratch` writable before the first step `file`."""
     for kind, path, *rest in steps:
         if kind == "file":
             _cover(path, rest[-1], scratch)
@@ -153,7 +147,7 @@ def shift_owner(tree: int, owner: int, agent: int) -> None:
     ours, theirs = os.pipe()
     clone = struct.pack("11Q", _NEW_USER, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, 0)
     pid = libc.syscall(ctypes.c_long(_CLONE3), clone, ctypes.c_size_t(len(clone)))
-    if pid == 0:  # it only holds the user namespace of the mapping
+    if pid == 0:  # this child only holds the user namespace of the mapping
         os.close(theirs)
         os.read(ours, 1)
         os._exit(0)
@@ -210,7 +204,7 @@ def _bind(source: str, at: str, flags: int) -> None:
 
 
 def _restrict(at: str, flags: int) -> None:
-    # A user namespace may not clear the source's flags.
+    # A user namespace may not clear the source's flags, so they are repeated.
     had = os.statvfs(at).f_flag
     locked = had & _SAME_FLAGS | (_MS_RELATIME if had & _ST_RELATIME else 0)
     _mount("none", at, "", _MS_REMOUNT | _MS_BIND | flags | locked, "")

@@ -31,13 +31,13 @@ __turnwise_leave() {
 }
 trap 'shopt -s extdebug; set -T; trap __turnwise_leave DEBUG; return 137' PWR
 """
-# The trap could leave a function before the status is written. It is a separate line, because certain errors
-# make bash drop the whole line.
+# The status line is not a function, which the trap could leave too early. It is a separate line, because
+# certain errors make bash drop the rest of a line.
 _COMMAND = """\\source {d}/command </dev/null >{d}/stdout 2>{d}/stderr 9>&-
 \\builtin echo {nonce} $? "$__turnwise_ran" >&9
 """
-# Proves that the file was read, which a function called `source` would not do; on the first line, so that
-# line numbers stay right.
+# Proves that the file was read, which a function called `source` would not do. It shares the first line of
+# the command, so that line numbers in errors stay right.
 _FIRST = "{{ __turnwise_again {code} {proof}; }} 2>/dev/null; "
 _NOT_RUN = 126
 GONE = 129
@@ -146,7 +146,7 @@ def _fifos(*paths: str) -> tuple[int, int]:
 
 
 def _fifo(path: str) -> int:
-    # New for each command, so that background jobs keep the old one.
+    # A new FIFO for each command; background jobs keep the old one.
     _forget(path)
     os.mkfifo(path)
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)

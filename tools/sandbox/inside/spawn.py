@@ -21,7 +21,7 @@ _START_S = 5.0
 _STEP_MS = 200
 
 
-# `os.execvpe` imports it for its search.
+# Loaded here, because `os.execvpe` imports it in children.
 _ = warnings
 
 

@@ -13,16 +13,6 @@ from tools.sandbox.inside import file_operations, messages
 from tools.sandbox.inside.account import Account, Configuration, keep_score_open
 from tools.sandbox.inside.job import Job, Watch
 from tools.sandbox.inside.kernel import adopt_orphans, filter_calls, hide_process, no_new_privileges
-from tools.sandbox.inside.messages import (
-    OWN_REQUESTS,
-    Facts,
-    Request,
-    RunInShell,
-    RunProgram,
-    RunPython,
-    SetPause,
-    encode,
-)
 from tools.sandbox.inside.processes import Pause, kill_new, snapshot
 from tools.sandbox.inside.shell import GONE, Shell
 from tools.sandbox.inside.spawn import StartError, own_descriptor_limit, pipe_for_output
@@ -35,7 +25,7 @@ _REQUEST_BYTES = 1 << 16
 
 def prepare_signals(on_child: Callable[[int, object], None]) -> None:
     """Set signal handlers, best before forking, to save memory in children."""
-    # Process 1 then ignores it, others end.
+    # By default, SIGINT ends any process but process 1.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     # Without a Python handler, no byte is written to the wakeup descriptor.
     signal.signal(signal.SIGCHLD, on_child)
@@ -48,22 +38,22 @@ def serve(control: int, config: Configuration) -> None:
         supervisor.serve()
     except Exception as error:  # noqa: BLE001  # the host gets the reason
         reply = int(config.settings.get("reply_fd", control))
-        os.write(reply, encode(messages.Died(repr(error)[:_WORDS])))
+        os.write(reply, messages.encode(messages.Died(repr(error)[:_WORDS])))
     finally:
-        # The end of process 1 kills the others by itself.
+        # When process 1 ends, the kernel kills the others.
         if os.getpid() != 1:
             kill_new(set())
         os._exit(0)
 
 
 _OOM_FILES = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
-"""With a line `oom_kill N`; control groups version 2 and 1."""
+"""Files with a line `oom_kill N`, of control groups version 2 and 1."""
 
 
 def serve_in_container(control: int, reply: int) -> None:
     config = Configuration.read(control)
     settings = config.settings
-    os.write(reply, encode(_facts(settings["workdir"])))
+    os.write(reply, messages.encode(_facts(settings["workdir"])))
     settings["reply_fd"] = str(reply)
     settings["oom_fd"] = str(_open_first(_OOM_FILES))
     keep_score_open(settings)
@@ -76,10 +66,10 @@ def serve_in_container(control: int, reply: int) -> None:
     serve(control, config)
 
 
-def _facts(workdir: str) -> Facts:
+def _facts(workdir: str) -> messages.Facts:
     usable = [name for name, path in (("workdir", workdir), ("tmp", "/tmp")) if os.access(path, os.W_OK)]
     usable += ["bash"] if os.access("/bin/bash", os.X_OK) else []
-    return Facts(
+    return messages.Facts(
         memory=_first("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"),
         pids=_first("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max"),
         cpu=_first("/sys/fs/cgroup/cpu.max")
@@ -153,28 +143,28 @@ class Supervisor:
             if isinstance(message, messages.Listen):
                 self._pass_listener()
             elif not isinstance(message, messages.Cancel):
-                self._handle(cast("Request", message))
+                self._handle(cast("messages.Request", message))
             elif self._job is not None:
                 self._job.end()
 
-    def _handle(self, request: Request) -> None:
+    def _handle(self, request: messages.Request) -> None:
         output = self._output_limit
-        if isinstance(request, OWN_REQUESTS):
+        if isinstance(request, messages.OWN_REQUESTS):
             # The request bounds the output of our own operations.
             output = max(request.max_output_bytes, output)
         job = Job(request, output, snapshot(), self._oom_count)
         try:
-            if isinstance(request, SetPause):
+            if isinstance(request, messages.SetPause):
                 if self._pause is not None:
                     self._pause.end()
                 self._pause = Pause() if request.on else None
                 job.out.closed = job.err.closed = True
                 self._send(job.result(0))
-            elif isinstance(request, RunInShell):
+            elif isinstance(request, messages.RunInShell):
                 self._run_in_shell(job, os.fsencode(request.command))
-            elif isinstance(request, RunProgram):
+            elif isinstance(request, messages.RunProgram):
                 self._start(job, *file_operations.program(self._account, request))
-            elif isinstance(request, RunPython):
+            elif isinstance(request, messages.RunPython):
                 self._start(job, *file_operations.python(self._account, request))
             else:
                 self._start(job, *file_operations.on_files(self._account, request))
@@ -182,7 +172,7 @@ class Supervisor:
             self._refuse(request, job, error)
         except OSError as error:
             # The agent can break the shell's files: that is a result.
-            step = "shell" if isinstance(request, RunInShell) else "supervisor"
+            step = "shell" if isinstance(request, messages.RunInShell) else "supervisor"
             self._refuse(request, job, StartError(step, error.errno or errno.EIO))
 
     def _pass_listener(self) -> None:
@@ -190,7 +180,7 @@ class Supervisor:
             with socket.socket() as listener, socket.fromfd(self._control, socket.AF_UNIX, 1) as host:
                 listener.bind(("127.0.0.1", 0))
                 listener.listen()
-                socket.send_fds(host, [encode(messages.Listen())], [listener.fileno()])
+                socket.send_fds(host, [messages.encode(messages.Listen())], [listener.fileno()])
         except OSError as error:
             self._send(messages.Refused(error.errno or errno.EIO))
 
@@ -198,7 +188,7 @@ class Supervisor:
         self._open = False
 
     def _send(self, message: messages.Message) -> None:
-        view = memoryview(encode(message))
+        view = memoryview(messages.encode(message))
         try:
             while view:
                 view = view[os.write(self._reply, view) :]
@@ -275,10 +265,10 @@ class Supervisor:
                 self._watch.close(stream.fd)
         self._send(answer)
 
-    def _refuse(self, request: Request, job: Job, error: StartError) -> None:
+    def _refuse(self, request: messages.Request, job: Job, error: StartError) -> None:
         """Report that nothing started: an error of the host's request, otherwise a result."""
-        asked_for_cwd = isinstance(request, RunProgram) and request.cwd != "" and error.step == "cwd"
-        if asked_for_cwd or error.step == "supervisor" or isinstance(request, OWN_REQUESTS):
+        asked_for_cwd = isinstance(request, messages.RunProgram) and request.cwd != "" and error.step == "cwd"
+        if asked_for_cwd or error.step == "supervisor" or isinstance(request, messages.OWN_REQUESTS):
             self._send(messages.Refused(error.code))
             return
         job.out.closed = job.err.closed = True

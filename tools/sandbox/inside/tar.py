@@ -12,7 +12,7 @@ _CHUNK_BYTES = 1 << 18
 _MAX_NAME_BYTES, _MAX_PATH_BYTES = 255, 4095
 _MAX_HEADER_BYTES = 1 << 16
 _MAX_HEADERS = 4
-"""Before one member: a global and an own header, in POSIX and GNU format."""
+"""Most headers before one member: a global one and its own, in POSIX and GNU format."""
 _SHORT_NAME = 100
 _FILES, _FOLDER = (b"0", b"\0"), b"5"
 _LINKS = (b"1", b"2")

@@ -33,13 +33,7 @@ async def open_local(
     tier: Tier | None = None,
     tree: Tree | None = None,
 ) -> AsyncGenerator[SupervisedSandbox]:
-    """Open a sandbox in the strongest tier that works here, or in the given one.
-
-    Raises:
-        IsolationError: if this machine cannot isolate or enforce a limit.
-        ConfigError: if limits contradict each other, or an image is given.
-        SandboxCreateError: if it does not start.
-    """
+    """Open a sandbox in the strongest tier that works here, or in the given one; see `open_sandbox`."""
     if image is not None:
         raise ConfigError(f"the local sandbox shows this machine's programs, not image {image!r}; use docker")
     check_files_fit(limits)
@@ -71,7 +65,7 @@ async def open_local(
             enforced=tuple(sorted(session.enforced)),
             lacks=tuple(sorted(session.lacks)),
         )
-        # Otherwise the loopback is the host's.
+        # In other tiers the loopback is the host's.
         listen = own.listen if chosen == "B" and limits.network == "none" else None
         copies = chosen == "B" and os.geteuid() == 0
         yield SupervisedSandbox(channel, session.workdir, record, listen, _snapshot if copies else None)
@@ -94,7 +88,7 @@ async def _snapshot(sandbox: SupervisedSandbox) -> Snapshot | None:
             return snapshot
     except BaseException as error:
         await to_the_end(discard())
-        if isinstance(error, SandboxCreateError):  # no overlays here
+        if isinstance(error, SandboxCreateError):  # this kernel or file system has no overlays
             return None
         raise
 
@@ -113,7 +107,7 @@ class _Held:
             self.session = await asyncio.to_thread(launch.resume, before)
             before.process.close()
 
-        # A time budget must not interrupt it.
+        # A time budget must not interrupt this: the sandbox is still to be judged.
         await to_the_end(resume())
         return await self.channel()
 

@@ -25,7 +25,7 @@ _COUNTERS = (
     ("throttled", "cpu.stat", "nr_throttled "), ("pids_now", "pids.current", ""),
     ("pids_max", "pids.max", ""),
 )  # fmt: skip
-"""Name, file and line prefix, in version 1 or 2."""
+"""Name, file and line prefix of each counter, in version 1 or 2."""
 _counter = itertools.count()
 _finding = threading.Lock()
 
@@ -36,7 +36,7 @@ class Group:
     join_files: tuple[str, ...]
     """A single-threaded process joins by writing 0."""
     leave_files: tuple[str, ...]
-    """Our own groups; a process leaves by writing 0."""
+    """Files of our own groups; a process leaves the others by writing 0."""
     oom_file: Path | None
     enforced: frozenset[str]
 
@@ -62,10 +62,7 @@ def _controllers() -> dict[str, tuple[Path, int]]:
 @cache
 def sweep() -> None:
     for directory in {directory for directory, _ in controllers().values()}:
-        for group in directory.glob(f"{PREFIX}.*.*"):
-            if has_ended(group.name.removeprefix(f"{PREFIX}.").rpartition(".")[0]):
-                with suppress(OSError):  # another process may sweep it, too
-                    remove_directory(group)
+        _sweep(directory)
 
 
 def create(limits: SandboxLimits) -> Group:
@@ -231,6 +228,13 @@ def _accepts(directory: Path, version: int, controller: str) -> bool:
         if is_silence(error) or error.errno == errno.ENOSPC:
             raise BlockingIOError(errno.EAGAIN, str(error)) from error
         return False
+
+
+def _sweep(directory: Path) -> None:
+    for group in directory.glob(f"{PREFIX}.*.*"):
+        if has_ended(group.name.removeprefix(f"{PREFIX}.").rpartition(".")[0]):
+            with suppress(OSError):  # another process may sweep it, too
+                remove_directory(group)
 
 
 def _write_optional(path: Path, text: str) -> None:

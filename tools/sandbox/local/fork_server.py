@@ -24,7 +24,7 @@ Kind = Literal["none", "full", "plain"]
 """Namespaces without or with the host's network, or no namespaces."""
 
 GUARD_FD, NEXT_FD = 4, 5
-"""Numbers in the supervisor."""
+"""Descriptor numbers in the supervisor."""
 _ANSWER_S = 30.0
 _END_S = 2.0
 _REAPED_S = 0.1
@@ -75,7 +75,7 @@ class ForkServer:
         self._requests.settimeout(_ANSWER_S)
         self._turn = threading.Lock()
         self._lost = False
-        # Another thread may still await an answer.
+        # Not when it is replaced: another thread may still await an answer.
         self._give_back = weakref.finalize(self, _give_back, self._requests, self._log)
         self._give_back.atexit = False
         try:
@@ -95,14 +95,7 @@ class ForkServer:
     def fork(
         self, channel: socket.socket, group: Group, tree: int | None = None, owners: tuple[int, ...] = ()
     ) -> ForkedProcess:
-        """Fork a supervisor.
-
-        Args:
-            channel: the supervisor's end.
-            group: control groups to join.
-            tree: descriptor of the workspace's mount.
-            owners: owner of its files, and user to map it to.
-        """
+        """Fork a supervisor; `owners` are the owner of the files of a `tree`, and the user to map it to."""
         with ExitStack() as passed:
             fds = [os.pidfd_open(os.getpid())]
             passed.callback(os.close, fds[0])
@@ -113,7 +106,7 @@ class ForkServer:
             for path, mode in paths:
                 fds.append(os.open(path, mode))
                 passed.callback(os.close, fds[-1])
-            # Groups are last: the supervisor leaves them.
+            # The supervisor expects the descriptors of groups last.
             counts = (len(group.join_files), len(group.leave_files), *owners)
             request = " ".join(map(str, counts)).encode()
             answer, received = self._ask(request, [channel.fileno(), *fds])

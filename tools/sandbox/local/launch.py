@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from tools.errors import AgentCausedError, SandboxCreateError, SandboxUnavailable
@@ -69,28 +69,16 @@ def start_in_namespaces(
 
 
 _LANDLOCK_ABI = 7
-"""The newest version of `inside.kernel`."""
+"""The newest Landlock version that `inside.kernel` supports."""
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 _TERMINALS = ("/dev/ptmx", "/dev/pts", "/dev/tty")
-"""Other users' are closed by mode; the own user's would be open."""
+"""Terminals of other users are closed by their mode; those of the own user would be open."""
 _NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf")
+_SUBFOLDERS = ("work", "tmp", "run")
 _LOST = "lost"
 """Created by the monitor if the supervisor was killed."""
 _END_S = 15.0
 """More than a monitor needs for a fork storm."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Folder:
-    """Folders on the host's disk; the base's name identifies the owner."""
-
-    base: str
-    workdir: str
-    temporary: str
-    run_dir: str
-    held: str
-    """A verifier's files; the agent cannot change the base."""
-    lent: tuple[str, ...]
 
 
 def start_without_namespaces(
@@ -99,30 +87,31 @@ def start_without_namespaces(
     who = tiers.agent()
     group = cgroup.create(limits)
     undo.callback(cgroup.remove, group)
-    folder = _make_folder(who, limits.read_only, undo)
+    base = _make_folder(who, undo)
     disk_bytes = limits.disk_mb << 20
     settings = tiers.settings(tier, who, limits, group) | {
-        "base": folder.base, "lost": f"{folder.base}/{_LOST}", "workdir": folder.workdir,
-        "tmp_dir": folder.temporary, "run_dir": folder.run_dir, "landlock_abi": str(_LANDLOCK_ABI),
+        "base": base, "lost": f"{base}/{_LOST}", "workdir": f"{base}/work",
+        "tmp_dir": f"{base}/tmp", "run_dir": f"{base}/run", "landlock_abi": str(_LANDLOCK_ABI),
         "disk": str(disk_bytes), "files": str(most_files(disk_bytes)), "packages": folder_of(limits.packages),
     }  # fmt: skip
     if files is not None:
-        undo.callback(remove_folder, folder.base)
-        settings |= _hold(list(files.items()), who, folder, settings)
-    ours, process = _start_supervisor(who, group, folder, settings, undo)
+        undo.callback(remove_folder, base)
+        settings |= _hold(list(files.items()), who, settings)
+    lent = limits.read_only
+    ours, process = _start_supervisor(who, group, lent, settings, undo)
 
     def again(undo: ExitStack) -> tuple[socket.socket, ForkedProcess]:
-        return _start_supervisor(who, group, folder, {**settings, "shell_lost": "1"}, undo)
+        return _start_supervisor(who, group, lent, {**settings, "shell_lost": "1"}, undo)
 
     return Session(
         process=process,
         channel=ours,
-        workdir=folder.workdir,
+        workdir=settings["workdir"],
         enforced=tiers.list_enforced(tier, who, group, limits),
         lacks=tiers.lacks(tier, who, limits),
         group=group,
-        directory=folder.base,
-        # Out of the agent's reach.
+        directory=base,
+        # A supervisor of root is out of the agent's reach.
         again=None if who.root else again,
     )
 
@@ -151,7 +140,7 @@ def resume(session: Session) -> Session:
 
 
 def _start_supervisor(
-    who: Agent, group: Group, folder: _Folder, settings: dict[str, str], undo: ExitStack
+    who: Agent, group: Group, lent: tuple[str, ...], settings: dict[str, str], undo: ExitStack
 ) -> tuple[socket.socket, ForkedProcess]:
     ours, theirs = socket.socketpair()
     undo.callback(ours.close)
@@ -160,63 +149,56 @@ def _start_supervisor(
         undo.callback(end, process)
     settings |= numbers(group)
     program = seccomp.program(shared_kernel=True, shared_user=not who.root)
-    greet(ours, process, configuration(settings, program, _rules(folder, who, held=settings["held"] != "")))
+    greet(ours, process, configuration(settings, program, _rules(settings, lent, who)))
     return ours, process
 
 
-def _make_folder(who: Agent, lent: tuple[str, ...], undo: ExitStack) -> _Folder:
+def _make_folder(who: Agent, undo: ExitStack) -> str:
     base = tempfile.mkdtemp(prefix=f"{cgroup.PREFIX}.{identity(os.getpid())}.")
-    folder = _Folder(
-        base=base,
-        workdir=f"{base}/work",
-        temporary=f"{base}/tmp",
-        run_dir=f"{base}/run",
-        held=f"{base}/verifier",
-        lent=lent,
-    )
-    undo.callback(_remove_unused, folder)
-    for path in (folder.workdir, folder.temporary, folder.run_dir):
-        Path(path).mkdir(mode=0o700)
+    undo.callback(_remove_unused, base)
+    for name in _SUBFOLDERS:
+        Path(base, name).mkdir(mode=0o700)
     if who.root:
-        # The supervisor lacks DAC_OVERRIDE.
-        for path, mode in ((base, 0o710), (folder.run_dir, 0o750)):
+        # The supervisor lacks DAC_OVERRIDE, so it needs access through the group.
+        for path, mode in ((base, 0o710), (f"{base}/run", 0o750)):
             os.chown(path, -1, who.gid)
             Path(path).chmod(mode)
-    return folder
+    return base
 
 
-def _hold(files: Files, who: Agent, folder: _Folder, settings: Mapping[str, str]) -> dict[str, str]:
+def _hold(files: Files, who: Agent, settings: Mapping[str, str]) -> dict[str, str]:
     for path, _ in files:
         if path.startswith("/"):
             raise OSError(f"a verifier's file cannot be outside of the workspace, at {path!r}")
-    Path(folder.held).mkdir()
-    Path(folder.held).chmod(0o755)
-    held_files.keep(files, folder.held, folder.workdir)
-    more = {"held": folder.held, "disk": str(int(settings["disk"]) + sum(len(data) for _, data in files))}
+    held, workdir = f"{settings['base']}/verifier", settings["workdir"]  # the agent cannot change the base
+    Path(held).mkdir()
+    Path(held).chmod(0o755)
+    held_files.keep(files, held, workdir)
+    more = {"held": held, "disk": str(int(settings["disk"]) + sum(len(data) for _, data in files))}
     if who.root:
-        held_files.copy_as_owner(files, folder.workdir)
+        held_files.copy_as_owner(files, workdir)
         return more | {"workdir_owner": "root"}
-    held_files.link(files, folder.held, folder.workdir)
+    held_files.link(files, held, workdir)
     return more
 
 
-def _remove_unused(folder: _Folder) -> None:
+def _remove_unused(base: str) -> None:
     """Remove an unused folder without a descriptor, of which none may be left."""
-    for path in (folder.workdir, folder.temporary, folder.run_dir, folder.base):
+    for name in (*_SUBFOLDERS, ""):
         with suppress(OSError):
-            Path(path).rmdir()
+            Path(base, name).rmdir()
 
 
-def _rules(folder: _Folder, who: Agent, held: bool) -> list[tuple[str, str]]:
+def _rules(settings: Mapping[str, str], lent: tuple[str, ...], who: Agent) -> list[tuple[str, str]]:
     """Return the agent's Landlock rules, see `inside.kernel`."""
     devices = (*_DEVICES, *_TERMINALS) if who.root else _DEVICES
-    allowed = [*rootfs.read_rules(folder.lent), *(("read", path) for path in ("/proc", *_NETWORK))]
+    allowed = [*rootfs.read_rules(lent), *(("read", path) for path in ("/proc", *_NETWORK))]
     allowed += [("device", path) for path in devices]
     # The monitor's files in the base must not come from the agent.
-    allowed += [("write", path) for path in (folder.temporary, folder.run_dir)]
-    # With its own user, a verifier's files are links.
-    allowed.append(("add" if held and not who.root else "write", folder.workdir))
-    return [*allowed, ("read", folder.held)]
+    allowed += [("write", path) for path in (settings["tmp_dir"], settings["run_dir"])]
+    # If the agent is our own user, a verifier's files are links in the workspace.
+    allowed.append(("add" if settings["held"] and not who.root else "write", settings["workdir"]))
+    return [*allowed, ("read", f"{settings['base']}/verifier")]
 
 
 class Monitor(ForkedProcess):
@@ -235,17 +217,7 @@ class Monitor(ForkedProcess):
 def start(
     tier: Tier, limits: SandboxLimits, files: Mapping[str, bytes] | None = None, tree: Tree | None = None
 ) -> Session:
-    """Start a session and wait until it answers; blocks.
-
-    Args:
-        tier: how it isolates.
-        limits: of the sandbox.
-        files: a verifier's; None without verification.
-        tree: initial workspace, in tier B.
-
-    Raises:
-        SandboxCreateError: if it does not start; nothing remains.
-    """
+    """Start a session and wait until it answers, or raise SandboxCreateError; nothing of it remains then."""
     try:
         with ExitStack() as undo:
             if tier == "B":

@@ -41,11 +41,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 @cache
 def folder_of(packages: tuple[str, ...]) -> str:
-    """Install packages unless cached, and return their folder; blocks.
-
-    Raises:
-        ConfigError: if they are not available, or the cache is not writable.
-    """
+    """Install packages unless cached, and return their folder, or raise ConfigError; blocks."""
     if not packages:
         return ""
     asked, content = _parse(packages)
@@ -74,7 +70,7 @@ def folder_of(packages: tuple[str, ...]) -> str:
 
 @cache
 def versions_of(packages: tuple[str, ...]) -> Mapping[str, str]:
-    """Return version and digest of each package, whatever the installer."""
+    """Return version and digest of each package, whatever the installer; raises as `folder_of`."""
     versions: dict[str, str] = {}
     for each in distributions(path=[folder_of(packages)]):
         lines = (each.read_text("RECORD") or "").splitlines()
@@ -91,7 +87,7 @@ def _parse(packages: tuple[str, ...]) -> tuple[list[str], bytes]:
             content = Path(packages[0]).read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"the lock file of packages cannot be read: {error}") from error
-        # Comments may contain pip's encoding marker.
+        # Comments are dropped, except those that set pip's encoding of the file.
         for line in re.sub(r"\\\n|(^|\s)#(?!.*coding[:=]).*", " ", content).splitlines():
             if line.strip() and not ("==" in line and _REQUIREMENT.fullmatch(line.strip())):
                 raise ConfigError(
@@ -135,7 +131,7 @@ def _install(asked: list[str], packages: tuple[str, ...], python: str, into: Pat
 
 
 def _open_to_all(folder: Path) -> None:
-    folder.mkdir(exist_ok=True)  # no requirement may apply here
+    folder.mkdir(exist_ok=True)  # pip creates no folder if no requirement applies here
     folder.chmod(0o755)
     for path in folder.rglob("*"):
         if not path.is_symlink():

@@ -31,13 +31,8 @@ _lock = threading.Lock()
 def choose_tier(limits: SandboxLimits, *, tier: Tier | None = None, allow_unsafe: bool = False) -> Tier:
     """Return the strongest tier that works here; blocks at first.
 
-    Args:
-        limits: not every tier can enforce all.
-        tier: the requested one.
-        allow_unsafe: accept a tier that cannot enforce `limits`, at worst D.
-
     Raises:
-        IsolationError: if none works, or a tier could not be examine; a weaker one is never used instead.
+        IsolationError: if none works, or a tier could not be examined; a weaker one is never used instead.
     """
     obstacles = tuple[str, ...]()
     if tier is None:
@@ -70,12 +65,7 @@ def _ways_out(tier: Tier | None, unmet: Mapping[str, str]) -> str:
 
 
 def check(tier: Tier, limits: SandboxLimits) -> None:
-    """Start a sandbox and check what its agent can do; blocks.
-
-    Raises:
-        SandboxCreateError: if it does not start or isolate.
-        SilentStartError: if it died or hung.
-    """
+    """Start a sandbox and check what its agent can do; raise SandboxCreateError if that is too much."""
     session = launch.start(tier, limits)
     try:
         seen = _look(tier, session.channel)

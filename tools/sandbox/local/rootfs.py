@@ -44,7 +44,7 @@ class Step:
     kind: Literal["bind", "dir", "link", "tmpfs", "file", "proc", "dev", "pts", "seal", "tree", "copy"]
     path: str
     source: str = ""
-    """Of a bind (read-only) or a link."""
+    """Source of a bind (read-only), or target of a link."""
     size: int = 0
     mode: int = 0o755
     data: str = ""
@@ -65,13 +65,13 @@ def root_steps(network: Network, read_only: tuple[str, ...] = ()) -> list[Step]:
     made += [Step(kind="dir", path=path) for path in ("/dev/pts", "/dev/shm")]
     made += [Step(kind="seal", path="/dev")]
     made += [Step(kind="bind", path=path, source=path) for path in tiers.extra_directories()]
-    asked = {_root_place(path): path for path in read_only}
-    for path in sorted({*asked, *_find_hidden(tuple(asked.items()))}):
-        if path in asked:
-            made.append(Step(kind="bind", path=path, source=asked[path]))
+    requested = {_root_place(path): path for path in read_only}
+    for path in sorted({*requested, *_find_hidden(tuple(requested.items()))}):
+        if path in requested:
+            made.append(Step(kind="bind", path=path, source=requested[path]))
         else:
             made.append(Step(kind="tmpfs", path=path, size=4096))
-            made += [Step(kind="dir", path=lent) for lent in asked if _is_below(lent, path)]
+            made += [Step(kind="dir", path=lent) for lent in requested if _is_below(lent, path)]
             made.append(Step(kind="seal", path=path))
     return made
 
@@ -109,9 +109,9 @@ def read_rules(read_only: tuple[str, ...] = ()) -> tuple[tuple[str, str], ...]:
 
     Around hidden folders every entry is allowed separately; names stay visible.
     """
-    asked = [os.path.realpath(path) for path in read_only]
-    rules, hidden = list[tuple[str, str]](), _find_hidden(tuple((path, path) for path in asked))
-    paths = [*_readable(), *asked]
+    requested = [os.path.realpath(path) for path in read_only]
+    rules, hidden = list[tuple[str, str]](), _find_hidden(tuple((path, path) for path in requested))
+    paths = [*_readable(), *requested]
     while paths:
         path = paths.pop()
         if not any(_is_below(other, path) for other in hidden):
@@ -138,8 +138,8 @@ def _readable() -> tuple[str, ...]:
 
 
 @cache
-def _find_hidden(asked: tuple[tuple[str, str], ...] = ()) -> tuple[str, ...]:
-    """Return hidden folders in lent ones; `asked` pairs their places with host paths."""
+def _find_hidden(requested: tuple[tuple[str, str], ...] = ()) -> tuple[str, ...]:
+    """Return hidden folders in lent ones; `requested` pairs places in the root with host paths."""
     patterns = [
         *_NOT_LENT,
         *(f"{prefix}/lib/python*/site-packages" for prefix in tiers.extra_directories()),
@@ -149,10 +149,10 @@ def _find_hidden(asked: tuple[tuple[str, str], ...] = ()) -> tuple[str, ...]:
         found |= {path for name in ("turnwise*", "environments", "tools") for path in _OWN.glob(name)}
     else:
         found.add(_OWN)
-    found -= {Path(source).resolve() for _, source in asked}
+    found -= {Path(source).resolve() for _, source in requested}
     folders = [str(path) for path in found if path.is_dir() and not found & set(path.parents)]
     lent = [
-        (at, os.path.realpath(source)) for at, source in (*((path, path) for path in _readable()), *asked)
+        (at, os.path.realpath(source)) for at, source in (*((path, path) for path in _readable()), *requested)
     ]
     below = ((at, real, path) for path in folders for at, real in lent if _is_below(path, real))
     return tuple(sorted({at + path[len(real) :] for at, real, path in below}))
@@ -224,7 +224,7 @@ _READ_ONLY, _NO_SUID, _NO_DEVICES = 1, 2, 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
-    """A folder whose files belong to the agent in each copy."""
+    """A folder that sandboxes copy; in each copy its files belong to the agent."""
 
     base: str
     """Closed parent folder; its name identifies the owner."""

@@ -33,7 +33,7 @@ class Session:
 
 def stop(session: Session) -> None:
     """End a session with everything in it; blocks."""
-    # Process 1 takes all others along.
+    # The supervisor ends with its channel; if it is process 1, all others end, too.
     with ExitStack() as steps:
         # Each step runs even if an earlier one fails.
         if session.directory is not None:
@@ -55,7 +55,7 @@ def _remove(folder: str) -> None:
 
 
 def end(process: ForkedProcess) -> None:
-    """End a supervisor whose channel is closed."""
+    """End a supervisor after its channel was closed."""
     try:
         if not process.ends(within_s=_STOP_S):
             process.kill()

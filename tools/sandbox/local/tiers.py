@@ -26,7 +26,7 @@ from tools.sandbox.local import cgroup
 from tools.sandbox.local.cgroup import Group
 
 ENVIRONMENT = {"PATH": SYSTEM_PATH, "LANG": "C.UTF-8"}
-"""The agent may come to see the supervisor's environment."""
+"""The agent may be able to read the supervisor's environment."""
 
 _OLDEST_PYTHON = (3, 9)
 _SYSTEM_PYTHON = "/usr/bin/python3"
@@ -125,7 +125,7 @@ _LACKS: Mapping[Tier, frozenset[str]] = {
     ),
 }
 _LACKS_WITHOUT_ROOT = frozenset(("file_modes", "unix_sockets"))
-"""In tier C, as the caller's user."""
+"""Additional gaps of tier C if the agent is the caller's user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -194,7 +194,7 @@ async def test_a_killed_host_leaves_a_folder_that_reaping_removes():
 async def test_a_session_that_does_not_end_is_ended(monkeypatch):
     mark = checks.marker()
     session = await asyncio.to_thread(launch.start, "C", NETWORKED)
-    monitor = session.process._process.pid
+    monitor = session.process.pid
     for pid in running(monitor):
         os.kill(pid, signal.SIGSTOP)
     os.kill(monitor, signal.SIGSTOP)

@@ -274,6 +274,7 @@ class AgentEnv(Hooks):
         return self.lifecycle.tasks_for_ever(first)
 
     def open_sandbox(self) -> AbstractAsyncContextManager[Sandbox]:
+        """Context manager: open a new sandbox with the environment's settings."""
         return self.lifecycle.sandboxes.open()
 
     # Parts.

@@ -35,6 +35,8 @@ Number = TypeVar("Number", int, float)
 
 
 class StopReason(StrEnum):
+    """Reason for the end of a rollout."""
+
     COMPLETED = "completed"
     ENDED = "ended"
     """The environment ended it, see `Trajectory.end_reason`."""
